@@ -1,0 +1,23 @@
+"""Callbacks for any Lightning Trainer: measure memory, give it back, draw metrics.
+
+They know nothing of the module they run with. A module that works in phases may announce the end of each by
+calling `on_phase_end(trainer, module, phase)` on every callback of its Trainer that has this method; an
+object that wants its bytes listed has a method `memory_owners()`. An epoch is called a generation in files
+and pictures.
+"""
+
+from callbacks.csvfile import ResumableCsv
+from callbacks.garbage import GarbageCollector, trim_malloc
+from callbacks.memory import MemoryOwner, MemoryProfiler, MemorySnapshot
+from callbacks.plots import MetricsPlot, draw_lines
+
+__all__ = [
+    "GarbageCollector",
+    "MemoryOwner",
+    "MemoryProfiler",
+    "MemorySnapshot",
+    "MetricsPlot",
+    "ResumableCsv",
+    "draw_lines",
+    "trim_malloc",
+]

@@ -1,0 +1,105 @@
+"""Give memory back at the end of a generation: Python garbage, the CUDA cache, free pages of the C heap."""
+
+import ctypes
+import functools
+import gc
+from collections.abc import Callable, Sequence
+
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+
+
+class GarbageCollector(Callback):
+    """Collects garbage and returns free memory to the system at the end of an epoch, and after named phases.
+
+    Each kind of cleaning has its own switch. Callbacks run in the order in which the Trainer lists them: put
+    this one before `MemoryProfiler`, or the profiler's snapshot is taken before the cleaning.
+    """
+
+    def __init__(
+        self,
+        collect: bool = True,
+        cuda_cache: bool = True,
+        trim: bool = True,
+        every_n_epochs: int = 1,
+        phases: Sequence[str] = (),
+    ) -> None:
+        """Choose what is cleaned and when.
+
+        Args:
+            collect: Run a full `gc.collect()`, which frees objects that refer to each other in circles. It
+                costs about 0.2 s per million live objects. Default true.
+            cuda_cache: Return unused blocks of PyTorch's CUDA allocator to the driver, if CUDA is in use.
+                Default true.
+            trim: Return free pages of the C heap to the system with glibc's `malloc_trim`; does nothing with
+                another C library (musl, macOS, Windows). Default true.
+            every_n_epochs: Clean in every n-th epoch only, >= 1: epochs n-1, 2n-1, and so on. Default 1.
+            phases: Names of phases after which to clean too, such as `evaluate`, in the same epochs. The
+                module announces phases by calling `on_phase_end`. Default none: at the end of the epoch only.
+
+        Raises:
+            ValueError: `every_n_epochs` is below 1, or `phases` is a single text.
+        """
+        super().__init__()
+        if every_n_epochs < 1:
+            raise ValueError(f"every_n_epochs is {every_n_epochs}: give 1 or more")
+        if isinstance(phases, str):
+            raise ValueError(f"phases is the text {phases!r}: give a list of phase names")
+        self.collect = collect
+        self.cuda_cache = cuda_cache
+        self.trim = trim
+        self.every_n_epochs = every_n_epochs
+        self.phases = tuple(phases)
+
+    def on_phase_end(self, trainer: Trainer, pl_module: LightningModule, phase: str) -> None:
+        """Clean if the phase is one of those asked for.
+
+        Args:
+            trainer: The Trainer.
+            pl_module: The module that announces the phase.
+            phase: Name of the phase that ended.
+        """
+        if phase in self.phases and not trainer.sanity_checking:
+            self._clean(trainer)
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Clean.
+
+        Args:
+            trainer: The Trainer.
+            pl_module: The module in training.
+        """
+        self._clean(trainer)
+
+    def _clean(self, trainer: Trainer) -> None:
+        if (trainer.current_epoch + 1) % self.every_n_epochs:
+            return
+        # in this order: collecting frees the blocks that the other two give back
+        if self.collect:
+            gc.collect()
+        if self.cuda_cache and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            torch.cuda.empty_cache()
+        if self.trim:
+            trim_malloc()
+
+
+def trim_malloc() -> bool:
+    """Return free pages of the C heap to the system.
+
+    Returns:
+        True if pages were returned; False if there were none, or the C library has no `malloc_trim`.
+    """
+    trim = _malloc_trim()
+    return trim is not None and bool(trim(0))
+
+
+@functools.cache
+def _malloc_trim() -> Callable[[int], int] | None:
+    """The C library's `malloc_trim`, None where it has none."""
+    try:
+        function = ctypes.CDLL(None).malloc_trim
+    except (AttributeError, OSError, TypeError):  # musl and macOS lack the symbol, Windows the process handle
+        return None
+    function.argtypes = [ctypes.c_size_t]
+    function.restype = ctypes.c_int
+    return function

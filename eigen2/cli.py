@@ -1,0 +1,121 @@
+"""`python -m eigen2.cli`: Lightning's command line over the trading workload."""
+
+import logging
+import re
+import sys
+import warnings
+from typing import Any, NoReturn
+
+import torch
+from jsonargparse import set_parsing_settings
+from lightning.pytorch import Trainer
+from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
+
+from eigen2.erl.module import ERLModule
+from eigen2.errors import UserError, require_range
+from eigen2.market.rollouts import RolloutDataModule
+from eigen2.runtime.checkpoint import DurableCheckpointIO
+from eigen2.runtime.logger import RunLogger
+from eigen2.runtime.run_folder import RunFolder
+from eigen2.runtime.trainer_checks import check_precision
+
+
+class OneLineParser(LightningArgumentParser):
+    """Reports bad input in one line and exits with 2."""
+
+    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
+        """Print the cause and leave."""
+        sys.stderr.write(f"error: {one_line(message)}\n")
+        sys.exit(2)
+
+
+def one_line(message: str) -> str:
+    """The cause in a parser's message of many lines."""
+    lines = [line.strip(" -\t") for line in message.splitlines() if line.strip(" -\t")]
+    return re.sub(r"\s+", " ", " ".join(lines[:3]))
+
+
+class EigenCLI(LightningCLI):
+    """Lightning's command line with a run folder, durable checkpoints and errors of one line."""
+
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        """Add what belongs to neither trainer, model nor data."""
+        parser.add_argument(
+            "--num_threads",
+            type=int,
+            default=1,
+            help="CPU threads of torch (1 or more). Results are bit-identical for the same number only; on a busy machine "
+            "several are slower than one.",
+        )
+
+    def before_instantiate_classes(self) -> None:
+        """Set the threads before anything is computed."""
+        threads = int(self._get(self.config, "num_threads"))
+        require_range("num_threads", threads, least=1)
+        torch.set_num_threads(threads)
+
+    def _parse_ckpt_path(self) -> None:
+        """Leave the configuration alone: Lightning would overrule it with the checkpoint's hyper-parameters."""
+
+    def instantiate_trainer(self, **kwargs: Any) -> Trainer:
+        """Give the trainer the run's logger and checkpoint writer, unless the configuration brings its own."""
+        config = self._get(self.config_init, "trainer", default={})
+        check_precision(str(config.get("precision") or "32-true"))
+        if config.get("logger") is None:
+            kwargs["logger"] = RunLogger(config["default_root_dir"])
+        kwargs["plugins"] = [*_as_list(config.get("plugins")), DurableCheckpointIO()]
+        return super().instantiate_trainer(**kwargs)
+
+    @staticmethod
+    def subcommands() -> dict[str, set[str]]:
+        """The Trainer's methods offered, with the arguments that the command line fills itself."""
+        return {
+            "fit": {"model", "train_dataloaders", "val_dataloaders", "datamodule", "weights_only"},
+            "validate": {"model", "dataloaders", "datamodule", "weights_only"},
+        }
+
+
+def _as_list(value: Any) -> list[Any]:
+    if value is None:
+        return []
+    return list(value) if isinstance(value, list) else [value]
+
+
+def main(args: ArgsType = None) -> None:
+    """Run a command; bad input prints one line and exits with 2."""
+    _quiet()
+    set_parsing_settings(docstring_parse_attribute_docstrings=True)
+    try:
+        EigenCLI(
+            ERLModule,
+            RolloutDataModule,
+            parser_class=OneLineParser,
+            seed_everything_default=42,
+            trainer_defaults={
+                "default_root_dir": "lightning_logs",
+                "devices": 1,
+                "enable_model_summary": False,
+                "num_sanity_val_steps": 0,
+            },
+            save_config_callback=RunFolder,
+            save_config_kwargs={"overwrite": True},
+            auto_configure_optimizers=False,
+            args=args,
+        )
+    except UserError as error:
+        sys.stderr.write(f"error: {error}\n")
+        sys.exit(2)
+
+
+def _quiet() -> None:
+    """Silence what tells a user nothing: Lightning's tips and hardware lines, and notices about DataLoader workers."""
+    for name in ("lightning.pytorch.utilities.rank_zero", "lightning.fabric.utilities.seed"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    # Lightning 2.6 checks a deprecated pytree type of torch 2.13 on every batch
+    warnings.filterwarnings("ignore", message=".*LeafSpec.*", category=FutureWarning)
+    warnings.filterwarnings("ignore", message="Checkpoint directory .* exists and is not empty")
+    warnings.filterwarnings("ignore", message=".*does not have many workers.*")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""The algorithm: evolutionary reinforcement learning of a population. It knows no market."""

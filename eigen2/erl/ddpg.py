@@ -1,0 +1,77 @@
+"""DDPG for a whole population: losses, gradient clipping and targets, row by row independent.
+
+Lillicrap et al., "Continuous control with deep reinforcement learning", 2016: equation 5 is the critic's loss,
+equation 6 the actor's gradient, algorithm 1 the targets.
+"""
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from eigen2.erl.population import Inputs, Population
+
+
+class Batch(NamedTuple):
+    """A sample of transitions for every agent, (agents, batch, ...) each; rewards already scaled."""
+
+    inputs: Inputs
+    next_inputs: Inputs
+    action: Tensor
+    reward: Float[Tensor, "agents batch"]
+    terminated: Tensor
+
+
+class Losses(NamedTuple):
+    """Per-agent means over the batch; only `actor` and `critic` carry gradients."""
+
+    actor: Float[Tensor, " agents"]
+    critic: Float[Tensor, " agents"]
+    q_mean: Float[Tensor, " agents"]
+    action_saturation: Float[Tensor, " agents"]
+
+
+def td_target(population: Population, batch: Batch, gamma: float) -> Float[Tensor, "agents batch"]:
+    """Reward + gamma x Q'(s', mu'(s')), without the second term where the episode terminated; truncation bootstraps."""
+    with torch.no_grad():
+        next_action = population.actor_network(population.actor_target, batch.next_inputs)
+        next_value = population.critic_network(population.critic_target, batch.next_inputs, next_action)
+        return batch.reward + gamma * torch.where(batch.terminated, 0.0, next_value.float())
+
+
+def losses(population: Population, batch: Batch, gamma: float) -> Losses:
+    """Critic's mean squared TD error and minus the critic's value of the actor's own action.
+
+    The actor's loss uses the critic's weights detached, so one backward pass of both fills each gradient from its own
+    loss alone.
+    """
+    target = td_target(population, batch, gamma)
+    value = population.critic_network(population.critic, batch.inputs, batch.action)
+    action = population.act(batch.inputs)
+    own_value = population.critic_network(population.critic.detach(), batch.inputs, action)
+    return Losses(
+        actor=-own_value.float().mean(1),
+        critic=(value.float() - target).square().mean(1),
+        q_mean=value.detach().float().mean(1),
+        action_saturation=(action.detach().abs() > 0.98).float().flatten(1).mean(1),
+    )
+
+
+def clip_rows(gradient: Float[Tensor, "agents weights"], max_norm: float) -> Float[Tensor, " agents"]:
+    """Scale each agent's gradient to a norm of at most `max_norm`, in place; return the norms before.
+
+    A row whose norm is not finite is zeroed: that agent skips the step, the others do not notice.
+    """
+    norms: Tensor = torch.linalg.vector_norm(gradient, dim=1)
+    finite = torch.isfinite(norms)
+    gradient.mul_((max_norm / (norms + 1e-6)).clamp(max=1.0)[:, None])
+    gradient.masked_fill_(~finite[:, None], 0.0)
+    return norms
+
+
+@torch.no_grad()
+def update_targets(population: Population, tau: float) -> None:
+    """Move every target a share `tau` (0 to 1) of the way to its network."""
+    population.actor_target.lerp_(population.actor.detach(), tau)
+    population.critic_target.lerp_(population.critic.detach(), tau)

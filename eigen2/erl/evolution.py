@@ -1,0 +1,122 @@
+"""Selection, crossover and mutation: a plan from fitness alone, then pure functions on rows.
+
+Rows keep their place: elites are not touched, the other rows are overwritten by children of the rows as they were.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from eigen2.errors import UserError, require_range
+
+
+@dataclass
+class Evolution:
+    """How a generation's rows are replaced. The rest after elites and offspring are mutants of elites."""
+
+    elite_fraction: float = 0.5
+    """Share of the population, the fittest, that is kept bit for bit (0 to 1, at least one agent)."""
+    crossover_fraction: float = 0.375
+    """Share of the population replaced by offspring of two parents (0 to 1)."""
+    tournament_size: int = 3
+    """Agents drawn for each tournament; the fittest of them becomes a parent (1 or more; larger is greedier)."""
+    mutation_fraction: float = 0.1
+    """Share of a mutant's actor weights that change (0 to 1)."""
+    mutation_scale: float = 0.1
+    """Standard deviation of a change, in units of the root mean square of the weights of the same tensor (>= 0)."""
+
+    def __post_init__(self) -> None:
+        for name in ("elite_fraction", "crossover_fraction", "mutation_fraction"):
+            require_range(f"model.evolution.{name}", getattr(self, name), least=0, most=1)
+        require_range("model.evolution.tournament_size", self.tournament_size, least=1)
+        require_range("model.evolution.mutation_scale", self.mutation_scale, least=0)
+        if self.elite_fraction + self.crossover_fraction > 1:
+            raise UserError(
+                f"model.evolution.elite_fraction {self.elite_fraction} and crossover_fraction "
+                f"{self.crossover_fraction} exceed 1 together; lower one of them"
+            )
+
+
+@dataclass(frozen=True)
+class Child:
+    """What a row becomes: `blend` x first parent + (1 - `blend`) x second parent; a mutant has one parent."""
+
+    row: int
+    kind: Literal["offspring", "mutant"]
+    parents: tuple[int, int]
+    blend: float
+
+
+def rank(fitness: Float[np.ndarray, " agents"]) -> list[int]:
+    """Rows from the fittest to the least fit; ties by row, NaN last."""
+    return [int(row) for row in np.argsort(-np.nan_to_num(fitness, nan=-np.inf), kind="stable")]
+
+
+def plan(fitness: Float[np.ndarray, " agents"], settings: Evolution, generator: np.random.Generator) -> list[Child]:
+    """The children of a generation, one for each row that is not an elite, in order of the rows they replace.
+
+    The least fit rows become offspring and mutants. Offspring's parents win tournaments over the whole population;
+    a mutant's parent is an elite, drawn evenly.
+    """
+    order = rank(fitness)
+    size = len(order)
+    elites = order[: max(1, round(settings.elite_fraction * size))]
+    losers = sorted(order[len(elites) :])
+    num_offspring = min(round(settings.crossover_fraction * size), len(losers))
+    place = {row: position for position, row in enumerate(order)}
+
+    def tournament() -> int:
+        drawn = generator.choice(size, size=min(settings.tournament_size, size), replace=False)
+        return min((int(row) for row in drawn), key=place.__getitem__)
+
+    children = []
+    for index, row in enumerate(losers):
+        if index < num_offspring:
+            first, second = tournament(), tournament()
+            children.append(Child(row, "offspring", (first, second), float(generator.uniform())))
+        else:
+            parent = int(elites[int(generator.integers(len(elites)))])
+            children.append(Child(row, "mutant", (parent, parent), 1.0))
+    return children
+
+
+def inherit(rows: Tensor, children: list[Child]) -> None:
+    """Overwrite the children's rows of a tensor (agents, ...) with the blend of their parents' rows, in place.
+
+    Parents are read before any row is written, so a row may be parent and be replaced at once. A child of one parent
+    is its exact copy.
+    """
+    if not children:
+        return
+    first = rows[[child.parents[0] for child in children]]
+    second = rows[[child.parents[1] for child in children]]
+    blend = torch.tensor([child.blend for child in children], dtype=rows.dtype, device=rows.device)
+    # where() keeps copies exact: 1 x first + 0 x second is NaN for an infinite second
+    weight = blend.reshape(-1, *[1] * (rows.dim() - 1)).expand_as(first)
+    blended = torch.where(weight == 1, first, weight * first + (1 - weight) * second)
+    rows[[child.row for child in children]] = blended
+
+
+def mutation_noise(
+    parent: Float[Tensor, " weights"],
+    sizes: list[int],
+    settings: Evolution,
+    generator: np.random.Generator,
+) -> Float[Tensor, " weights"]:
+    """Noise to add to a copy of one actor row: Gaussian on a random share of the weights, scaled tensor by tensor.
+
+    Args:
+        parent: the row to mutate.
+        sizes: weights of each tensor in the row, in order.
+        settings: share and scale.
+        generator: of this child alone.
+    """
+    scale = torch.cat([piece.square().mean().sqrt().expand(len(piece)) for piece in torch.split(parent, sizes)]).cpu()
+    chosen = torch.from_numpy(generator.random(len(parent), dtype=np.float32) < settings.mutation_fraction)
+    gaussian = torch.from_numpy(generator.standard_normal(len(parent), dtype=np.float32))
+    noise = torch.where(chosen, gaussian * scale * settings.mutation_scale, torch.zeros(()))
+    return noise.to(parent.device)

@@ -1,0 +1,342 @@
+"""ERL on the Lightning Trainer: an epoch is a generation."""
+
+import os
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningModule
+from lightning.pytorch.core.optimizer import LightningOptimizer
+from lightning.pytorch.trainer.states import TrainerFn
+from torch import Tensor, nn
+
+from eigen2.erl import ddpg
+from eigen2.erl.evolution import Evolution, inherit, mutation_noise, plan, rank
+from eigen2.erl.exploration import ExplorationNoise
+from eigen2.erl.metrics import generation_metrics
+from eigen2.erl.population import Population
+from eigen2.erl.randomness import Role, generator
+from eigen2.erl.rollouts import Rollouts, play
+from eigen2.errors import UserError, require_range
+from eigen2.runtime.phases import PhaseClock
+from eigen2.runtime.ram import require_ram
+from eigen2.runtime.trainer_checks import check_trainer
+
+
+class ERLModule(LightningModule):
+    """Evolutionary reinforcement learning of a population of DDPG agents.
+
+    A generation: every agent plays the same windows (evaluate), learns from the shared replay buffer (train), the less
+    fit give way to children of the fitter (evolve), all play the validation windows and the best may become champion
+    (validate).
+
+    Args:
+        population_size: agents (1 or more; evolution needs 2).
+        gradient_steps: optimizer steps a generation (0 or more; 0 is evolution alone).
+        accumulate: micro-batches of data.batch_size whose gradients are averaged for one optimizer step (1 or more).
+        gamma: discount a step (0 to 1).
+        tau: share of the way a target network moves to its network after each optimizer step (above 0, at most 1).
+        actor_lr: Adam's learning rate of the actors (above 0).
+        critic_lr: Adam's learning rate of the critics (above 0).
+        max_grad_norm: largest norm of one agent's actor or critic gradient; longer ones are scaled down (above 0).
+        reward_scale: factor on rewards in the critic's target, to bring returns near 1 (above 0).
+        noise: standard deviation of the exploration noise at first, in action units of [-1, 1] (0 or more).
+        noise_decay: factor on an agent's exploration noise after each generation (above 0, at most 1).
+        noise_min: exploration noise does not fall below this (0 or more).
+        evolution: how rows are replaced; null trains the agents without evolution.
+        actor: class and arguments of the actor network; null takes the workload's.
+        critic: class and arguments of the critic network; null takes the workload's.
+    """
+
+    population: Population
+
+    def __init__(
+        self,
+        population_size: int = 16,
+        gradient_steps: int = 32,
+        accumulate: int = 6,
+        gamma: float = 0.99,
+        tau: float = 0.01,
+        actor_lr: float = 1e-3,
+        critic_lr: float = 1e-3,
+        max_grad_norm: float = 1.0,
+        reward_scale: float = 0.05,
+        noise: float = 0.3,
+        noise_decay: float = 0.95,
+        noise_min: float = 0.05,
+        evolution: Evolution | None = Evolution(),  # noqa: B008 - read, never changed
+        actor: Callable[[], nn.Module] | None = None,
+        critic: Callable[[], nn.Module] | None = None,
+    ) -> None:
+        super().__init__()
+        settings = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
+        _check_settings(settings)
+        evolution = Evolution(**evolution) if isinstance(evolution, dict) else evolution
+        plain = {name: value for name, value in settings.items() if name not in ("actor", "critic")}
+        self.save_hyperparameters({**plain, "evolution": asdict(evolution) if evolution else None})
+        self.automatic_optimization = False
+        self.population_size = population_size
+        self.gradient_steps, self.accumulate = gradient_steps, accumulate
+        self.gamma, self.tau = gamma, tau
+        self.actor_lr, self.critic_lr, self.max_grad_norm = actor_lr, critic_lr, max_grad_norm
+        self.reward_scale = reward_scale
+        self.noise, self.noise_decay, self.noise_min = noise, noise_decay, noise_min
+        self.evolution = evolution
+        self._actor, self._critic = actor, critic
+        self.seed = 0
+        self.clock = PhaseClock(self)
+        self.fitness = torch.zeros(population_size, dtype=torch.float64)
+        self._slots: Tensor | None = None
+        self.train_sums: list[Tensor] = []
+        self.validation = torch.zeros(population_size, dtype=torch.float64)
+        self.metrics: dict[str, float] = {}
+
+    # The algorithm: a generation in the order it happens
+
+    def on_train_epoch_start(self) -> None:
+        """Evaluate, then draw what the generation trains on."""
+        self.clock.new_generation()
+        with self.clock.phase("evaluate"):
+            self.fitness = self.evaluate()
+        self.clock.begin("train")
+        self.train_sums = []
+        self._slots = None
+        if self.data.ready and self.micro_batches:
+            self._slots = self.data.draw_slots(self.population_size, self.micro_batches, self.current_epoch, self.seed)
+
+    def training_step(self, batch: int, batch_idx: int) -> None:
+        """One micro-batch for every agent; every `accumulate`-th one steps the optimizer."""
+        if self._slots is not None:
+            self.learn(self._slots[batch_idx], step=(batch_idx + 1) % self.accumulate == 0)
+
+    def on_train_batch_end(self, outputs: Any, batch: int, batch_idx: int) -> None:
+        """After the last micro-batch: evolve, so that validation sees the next generation's agents."""
+        if self.trainer.is_last_batch:
+            self.clock.end("train")
+            with self.clock.phase("evolve"):
+                self.evolve()
+
+    def validation_step(self, batch: int, batch_idx: int) -> None:
+        """Validate every agent during fit; the champion alone otherwise."""
+        if self.trainer.sanity_checking:
+            return
+        if self.trainer.state.fn == TrainerFn.FITTING:
+            with self.clock.phase("validate"):
+                self.validate()
+        else:
+            returns = play(self.data.val_env, self._champion_action, self.data.validation_options())
+            self.log("champion/validation_fitness", returns[0].mean().float(), prog_bar=True)
+
+    # Its parts
+
+    @torch.no_grad()
+    def evaluate(self) -> Tensor:
+        """Play the generation's windows with every agent, fill the replay buffer, return fitness (agents,) float64."""
+        env, counted = self.data.eval_env, self.data.windows_per_generation
+        options = self.data.training_options(self.current_epoch, self.seed)
+        noise = ExplorationNoise(
+            self.population.noise, env.windows - counted, env.action_shape, self.seed, self.current_epoch
+        )
+        returns = play(env, lambda seen: noise.add(self._actions(seen)), options, self.data.buffer)
+        return returns[:, :counted].mean(1).cpu()
+
+    def learn(self, slots: Tensor, step: bool) -> None:
+        """Add a micro-batch's gradients; with `step`, clip each agent's, update networks and targets."""
+        batch = self._batch(slots)
+        losses = ddpg.losses(self.population, batch, self.gamma)
+        self.train_sums.append(torch.stack([value.detach() for value in losses]))
+        self.manual_backward((losses.actor + losses.critic).sum() / self.accumulate)
+        if step:
+            optimizer = self.optimizer
+            for rows in (self.population.actor, self.population.critic):
+                if rows.grad is not None:
+                    ddpg.clip_rows(rows.grad, self.max_grad_norm)
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=False)
+            ddpg.update_targets(self.population, self.tau)
+
+    @torch.no_grad()
+    def evolve(self) -> None:
+        """Replace the less fit rows, with targets, critics, noise and optimizer moments, by children of the fitter."""
+        population = self.population
+        if self.evolution is not None and self.population_size > 1:
+            chance = generator(self.seed, Role.SELECTION, self.current_epoch)
+            children = plan(self.fitness.numpy(), self.evolution, chance)
+            for rows in (*population.rows(), *self._moments()):
+                inherit(rows, children)
+            for child in children:
+                if child.kind == "mutant":
+                    chance = generator(self.seed, Role.MUTATION, self.current_epoch, child.row)
+                    change = mutation_noise(
+                        population.actor[child.row], population.actor_network.sizes, self.evolution, chance
+                    )
+                    population.actor[child.row] += change
+                    population.actor_target[child.row] += change
+        population.noise.mul_(self.noise_decay).clamp_(min=self.noise_min)
+
+    @torch.no_grad()
+    def validate(self) -> None:
+        """Play the validation windows with every agent; one that beats the champion becomes it."""
+        env = self.data.val_env
+        returns = play(env, self._actions, self.data.validation_options())
+        self.validation = returns.mean(1).cpu()
+        best = rank(self.validation.numpy())[0]
+        if self.validation[best] > self.population.champion_fitness.cpu():
+            self.population.crown(best, float(self.validation[best]), self.current_epoch)
+
+    def _actions(self, observation: dict[str, Tensor]) -> Tensor:
+        with self.trainer.precision_plugin.forward_context():
+            return self.population.act(self.data.network_inputs(observation)).float()
+
+    def _champion_action(self, observation: dict[str, Tensor]) -> Tensor:
+        with self.trainer.precision_plugin.forward_context():
+            action = self.population.champion.act(self.data.network_inputs(observation)).float()
+        return action.expand(self.population_size, *action.shape[1:])
+
+    def _batch(self, slots: Tensor) -> ddpg.Batch:
+        stored = self.data.buffer.gather(slots.to(self.device))
+        names = self.data.eval_env.observation_fields
+        return ddpg.Batch(
+            inputs=self.data.network_inputs({name: stored[name] for name in names}),
+            next_inputs=self.data.network_inputs({name: stored[f"next_{name}"] for name in names}),
+            action=stored["action"].float(),
+            reward=stored["reward"] * self.reward_scale,
+            terminated=stored["terminated"],
+        )
+
+    def _moments(self) -> list[Tensor]:
+        """The optimizer's state that has a row an agent."""
+        optimizer = self.optimizer.optimizer
+        return [
+            value
+            for rows in (self.population.actor, self.population.critic)
+            for value in optimizer.state[rows].values()
+            if value.shape == rows.shape
+        ]
+
+    # How it hangs together with Lightning
+
+    @property
+    def data(self) -> Rollouts:
+        """The data module of the running trainer."""
+        data: Rollouts = self.trainer.datamodule  # type: ignore[attr-defined]
+        return data
+
+    @property
+    def optimizer(self) -> LightningOptimizer:
+        """The one optimizer."""
+        optimizer = self.optimizers()
+        assert isinstance(optimizer, LightningOptimizer)
+        return optimizer
+
+    @property
+    def micro_batches(self) -> int:
+        """Training steps a generation."""
+        return self.gradient_steps * self.accumulate
+
+    def setup(self, stage: str) -> None:
+        """Build environments, population and replay buffer, after checking that they fit into memory."""
+        if not isinstance(self.data, Rollouts):
+            raise UserError("ERLModule needs a RolloutDataModule: trainer.fit(module, datamodule=...)")
+        if stage == "fit":
+            check_trainer(self.trainer)
+        device = self.trainer.strategy.root_device
+        self.seed = int(os.environ.get("PL_GLOBAL_SEED", "0"))
+        self.data.micro_batches = max(1, self.micro_batches)
+        self.data.build(self.population_size, device)
+        self.population = Population(
+            self.population_size,
+            self._actor or self.data.make_actor,
+            self._critic or self.data.make_critic,
+            self.seed,
+            self.noise,
+        )
+        if stage == "fit":
+            self._ram = require_ram(
+                self._needed_bytes(), "lower data.replay_capacity, model.population_size or data.batch_size"
+            )
+            self.data.allocate_replay(device)
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        """One Adam for the whole population; its moments have a row an agent."""
+        groups = [
+            {"params": [self.population.actor], "lr": self.actor_lr},
+            {"params": [self.population.critic], "lr": self.critic_lr},
+        ]
+        return torch.optim.Adam(groups)
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Add the seed; weights, champion, optimizer and replay buffer are saved by Lightning and the data module."""
+        checkpoint["eigen2"] = {"seed": self.seed}
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Take over the seed; refuse a checkpoint of another population.
+
+        Raises:
+            UserError: the checkpoint is not of this module, or of another population size or other networks.
+        """
+        if "eigen2" not in checkpoint:
+            raise UserError("the checkpoint was not written by eigen2; give one that was, or none")
+        saved = checkpoint["state_dict"].get("population.actor", torch.empty(0, 0)).shape
+        mine = self.population.actor.shape
+        if saved != mine:
+            raise UserError(
+                f"the checkpoint holds {saved[0]} agents with {saved[1]} actor weights, this configuration makes "
+                f"{mine[0]} with {mine[1]}; resume with the settings of the run that wrote it"
+            )
+        self.seed = int(checkpoint["eigen2"]["seed"])
+
+    def on_validation_epoch_end(self) -> None:
+        """Put the generation's numbers together, once they are all known, and hand them to loggers and callbacks."""
+        if self.trainer.sanity_checking or self.trainer.state.fn != TrainerFn.FITTING:
+            return
+        self.clock.seconds["generation"] = self.clock.elapsed("generation")
+        self.metrics = generation_metrics(self)
+        for logger in self.loggers:
+            logger.log_metrics(self.metrics, step=self.current_epoch)
+        # for callbacks such as checkpoints and early stopping, which read trainer.callback_metrics
+        self.log_dict({name: value for name, value in self.metrics.items()}, logger=False)
+
+    def on_train_epoch_end(self) -> None:
+        """All callbacks have logged: let the loggers write the generation before the checkpoint is written."""
+        for logger in self.loggers:
+            logger.save()
+
+    def memory_owners(self) -> dict[str, int]:
+        """Bytes by owner, for a memory profiler."""
+        gradients = sum(p.grad.nbytes for p in self.parameters() if p.grad is not None)
+        moments = sum(m.nbytes for m in self._moments())
+        return {"population": self.population.nbytes, "optimizer": gradients + moments}
+
+    def describe(self) -> dict[str, str]:
+        """Name and value of what a user should see at the start."""
+        buffer = self.data.buffer
+        return {
+            "population": f"{self.population_size} agents, {self.population.weights_per_agent:,} parameters each",
+            "replay": f"{buffer.capacity:,} transitions of {buffer.bytes_per_transition:,} bytes, "
+            f"{buffer.nbytes / 1e6:,.1f} MB; training starts at {self.data.replay_min_size:,}",
+            "memory": self._ram,
+        }
+
+    def _needed_bytes(self) -> dict[str, int]:
+        """What a run will allocate, by owner."""
+        weights = 4 * self.population_size * self.population.weights_per_agent
+        replay = sum(field.nbytes for field in self.data.replay_fields.values()) * self.data.replay_capacity
+        return {"replay": replay, "gradients and optimizer": 3 * weights}
+
+
+def _check_settings(settings: dict[str, Any]) -> None:
+    for name, least in (
+        ("population_size", 1),
+        ("gradient_steps", 0),
+        ("accumulate", 1),
+        ("noise", 0),
+        ("noise_min", 0),
+    ):
+        require_range(f"model.{name}", settings[name], least=least)
+    for name in ("actor_lr", "critic_lr", "max_grad_norm", "reward_scale"):
+        require_range(f"model.{name}", settings[name], above=0)
+    for name in ("tau", "noise_decay"):
+        require_range(f"model.{name}", settings[name], above=0, most=1)
+    require_range("model.gamma", settings["gamma"], least=0, most=1)

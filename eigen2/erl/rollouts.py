@@ -1,0 +1,242 @@
+"""What an epoch draws: two environments that live as long as the run, one replay buffer, a generation's steps."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from lightning.pytorch import LightningDataModule
+from torch import Tensor, nn
+
+from eigen2.erl.population import Inputs
+from eigen2.erl.randomness import Role, generator
+from eigen2.erl.replay import Field, ReplayBuffer, transition_fields
+from eigen2.errors import UserError, require_range
+
+Observation = dict[str, Tensor]
+
+
+@runtime_checkable
+class Environment(Protocol):
+    """A workspace that steps all agents in several windows at once and is reset for the life of the run.
+
+    Tensors have the leading axes (agents, windows), observations may have 1 for agents where all see the same.
+    """
+
+    agents: int
+    windows: int
+    observation_fields: dict[str, Field]
+
+    @property
+    def action_shape(self) -> tuple[int, ...]:
+        """Of one agent in one window."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held."""
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, dict[str, Any]]:
+        """Start new episodes, one a window."""
+
+    def step(self, action: Tensor) -> tuple[Observation, Tensor, Tensor, Tensor, dict[str, Any]]:
+        """Next observation, reward, terminated, truncated, info."""
+
+    def native_action(self, unit: Tensor) -> Tensor:
+        """Actions in [-1, 1] in the environment's own units."""
+
+    def get_episode_summary(self, windows: slice = ...) -> dict[str, Tensor]:
+        """What happened since `reset`, (agents,) each."""
+
+
+class StepTokens:
+    """`count` numbered steps: a sized iterable in place of a DataLoader.
+
+    A DataLoader would draw from the global generator at each epoch, which breaks exact resume; an unsized one is read
+    one item ahead, before the generation's rollouts.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(self.count))
+
+
+@torch.no_grad()
+def play(
+    env: Environment,
+    act: Callable[[Observation], Tensor],
+    options: dict[str, Any],
+    buffer: ReplayBuffer | None = None,
+) -> Tensor:
+    """Play one episode in every window and return the undiscounted returns, (agents, windows) float64.
+
+    Args:
+        env: reset here; afterwards it holds the episode's summary.
+        act: observation to actions in [-1, 1].
+        options: for `env.reset`.
+        buffer: takes every transition up to the end of its episode.
+    """
+    observation, _ = env.reset(options=options)
+    returns: Tensor | None = None
+    alive: Tensor | None = None
+    while alive is None or bool(alive.any()):
+        action = act(observation)
+        following, reward, terminated, truncated, _ = env.step(env.native_action(action))
+        if alive is None or returns is None:
+            alive, returns = torch.ones_like(terminated), torch.zeros_like(reward, dtype=torch.float64)
+        if buffer is not None:
+            ends = {"action": action, "reward": reward, "terminated": terminated, "truncated": truncated}
+            following_fields = {f"next_{name}": value for name, value in following.items()}
+            buffer.add(_rows({**observation, **following_fields, **ends}, alive))
+        returns += torch.where(alive, reward, 0.0)
+        alive = alive & ~(terminated | truncated)
+        observation = following
+    assert returns is not None
+    return returns
+
+
+def _rows(transitions: dict[str, Tensor], alive: Tensor) -> dict[str, Tensor]:
+    """Transitions of living episodes as rows, agent by agent; shared values repeated."""
+    agents = len(alive)
+    rows = {name: value.expand(agents, *value.shape[1:]).flatten(0, 1) for name, value in transitions.items()}
+    if bool(alive.all()):
+        return rows
+    living = alive.flatten()
+    return {name: value[living] for name, value in rows.items()}
+
+
+class Rollouts(LightningDataModule, ABC):
+    """The data side of ERL for any workload: a subclass loads its data, builds its environments and networks.
+
+    Args:
+        windows_per_generation: episodes whose mean return is an agent's fitness, the same for every agent (1 or more).
+        exploration_windows: further episodes a generation, played with exploration noise to fill the replay buffer
+            and not counted in fitness (0 or more).
+        replay_capacity: transitions the shared replay buffer holds (1 or more).
+        replay_min_size: transitions in the buffer before training starts (at least batch_size, at most
+        replay_capacity). batch_size: transitions of a micro-batch, for each agent its own sample (1 or more).
+
+    Attributes:
+        eval_env, val_env: the two environments of the run.
+        buffer: the replay buffer.
+    """
+
+    eval_env: Environment
+    val_env: Environment
+    buffer: ReplayBuffer
+
+    def __init__(
+        self,
+        windows_per_generation: int,
+        exploration_windows: int,
+        replay_capacity: int,
+        replay_min_size: int,
+        batch_size: int,
+    ) -> None:
+        super().__init__()
+        require_range("data.windows_per_generation", windows_per_generation, least=1)
+        require_range("data.exploration_windows", exploration_windows, least=0)
+        require_range("data.replay_capacity", replay_capacity, least=1)
+        require_range("data.batch_size", batch_size, least=1)
+        require_range("data.replay_min_size", replay_min_size, least=batch_size)
+        if replay_min_size > replay_capacity:
+            raise UserError(
+                f"data.replay_min_size is {replay_min_size}, more than data.replay_capacity {replay_capacity}: "
+                "training would never start; lower the one or raise the other"
+            )
+        self.windows_per_generation = windows_per_generation
+        self.exploration_windows = exploration_windows
+        self.replay_capacity = replay_capacity
+        self.replay_min_size = replay_min_size
+        self.batch_size = batch_size
+        self.micro_batches = 1
+        self._saved_buffer: dict[str, Any] | None = None
+
+    # What a workload provides
+
+    @abstractmethod
+    def build(self, agents: int, device: torch.device) -> None:
+        """Make `eval_env` with windows_per_generation + exploration_windows windows, and `val_env`."""
+
+    @abstractmethod
+    def network_inputs(self, observation: Observation) -> Inputs:
+        """What networks see of (stored) observations, (agents or 1, batch, ...)."""
+
+    @abstractmethod
+    def make_actor(self) -> nn.Module:
+        """The workload's default actor."""
+
+    @abstractmethod
+    def make_critic(self) -> nn.Module:
+        """The workload's default critic."""
+
+    @abstractmethod
+    def training_options(self, generation: int, seed: int) -> dict[str, Any]:
+        """Reset options of a generation's windows, the same for every agent."""
+
+    @abstractmethod
+    def validation_options(self) -> dict[str, Any]:
+        """Reset options of the validation windows, the same in every generation."""
+
+    def episode_metrics(self, summary: dict[str, Tensor]) -> dict[str, float]:
+        """Scalars to log of the fitness windows' summary, by their full names."""
+        return {}
+
+    def describe(self) -> dict[str, str]:
+        """Name and value of what a user should see at the start."""
+        return {}
+
+    # What every workload shares
+
+    def allocate_replay(self, device: torch.device) -> None:
+        """Take the replay buffer's memory, once."""
+        self.buffer = ReplayBuffer(self.replay_capacity, self.replay_fields, device)
+
+    @property
+    def replay_fields(self) -> dict[str, Field]:
+        """What a transition stores."""
+        return transition_fields(self.eval_env.observation_fields, self.eval_env.action_shape)
+
+    @property
+    def ready(self) -> bool:
+        """Whether the buffer is full enough to train from."""
+        return len(self.buffer) >= self.replay_min_size
+
+    def draw_slots(self, agents: int, micro_batches: int, generation: int, seed: int) -> Tensor:
+        """Replay slots for a generation, (micro_batches, agents, batch_size); each agent draws from its own address."""
+        shape = (micro_batches, self.batch_size)
+        draws = [
+            generator(seed, Role.REPLAY, generation, agent).integers(len(self.buffer), size=shape)
+            for agent in range(agents)
+        ]
+        return torch.from_numpy(np.stack(draws, axis=1))
+
+    def train_dataloader(self) -> StepTokens:
+        """One token a micro-batch; their number is the module's to say."""
+        return StepTokens(self.micro_batches)
+
+    def val_dataloader(self) -> StepTokens:
+        """One token: the whole validation is one step."""
+        return StepTokens(1)
+
+    def memory_owners(self) -> dict[str, int]:
+        """Bytes by owner, for a memory profiler."""
+        return {
+            "replay": self.buffer.nbytes,
+            "environments": self.eval_env.nbytes + self.val_env.nbytes,
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """The replay buffer, by reference."""
+        return {"replay": self.buffer.state_dict()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Copy the saved replay buffer back."""
+        self.buffer.load_state_dict(state_dict["replay"])

@@ -1,0 +1,35 @@
+"""The one exception that is the user's to fix."""
+
+
+class UserError(ValueError):
+    """Bad input: one line that names the thing, its value and the remedy; the CLI prints it and exits with 2."""
+
+
+def require_range(
+    name: str,
+    value: float,
+    *,
+    least: float | None = None,
+    above: float | None = None,
+    most: float | None = None,
+) -> None:
+    """Refuse a setting outside its range.
+
+    Args:
+        name: the setting's full key.
+        value: what it was set to; NaN is outside every range.
+        least: smallest allowed value.
+        above: largest value that is too small.
+        most: largest allowed value.
+
+    Raises:
+        UserError: the value lies outside.
+    """
+    words = [
+        (least is None or value >= least, f"at least {least}", least),
+        (above is None or value > above, f"above {above}", above),
+        (most is None or value <= most, f"at most {most}", most),
+    ]
+    if not all(holds for holds, _, _ in words):
+        allowed = " and ".join(text for _, text, bound in words if bound is not None)
+        raise UserError(f"{name} is {value}; it must be {allowed}")

@@ -1,0 +1,1 @@
+"""How a run lives on Lightning: phases, checkpoints, folder, logger, terminal."""

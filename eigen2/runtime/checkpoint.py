@@ -1,0 +1,109 @@
+"""Checkpoints after every generation, written so that a kill leaves the previous or the new file whole."""
+
+import contextlib
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.fabric.utilities.cloud_io import _is_local_file_protocol
+from lightning.fabric.utilities.types import _PATH
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.plugins.io import TorchCheckpointIO
+
+
+class DurableCheckpointIO(TorchCheckpointIO):
+    """Writes to a temporary file beside the target, syncs it to disk and renames it into place.
+
+    Lightning's own writer uses the system's temporary folder; on another filesystem its last step is a copy over the
+    old checkpoint, and a kill during it destroys both.
+    """
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: _PATH, storage_options: Any | None = None) -> None:
+        """Save atomically and durably; remote paths go through Lightning's writer."""
+        if not _is_local_file_protocol(str(path)):
+            super().save_checkpoint(checkpoint, path, storage_options)
+            return
+        target = Path(str(path).removeprefix("file://"))
+        target.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".tmp")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                torch.save(checkpoint, file)
+                file.flush()
+                os.fsync(file.fileno())
+            os.chmod(temporary, 0o666 & ~_umask())
+            os.replace(temporary, target)
+        except BaseException:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(temporary)
+            raise
+        folder = os.open(target.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+def _umask() -> int:
+    """The process's umask, which mkstemp ignores; it can only be read by setting it."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
+
+
+class GenerationCheckpoint(ModelCheckpoint):
+    """`last.ckpt` after every generation, also of those that did not train.
+
+    `Trainer.fit(ckpt_path="last")` and `--ckpt_path last` find it and continue bit for bit.
+
+    Args:
+        dirpath: folder; null takes `checkpoints` in the run's folder.
+    """
+
+    def __init__(self, dirpath: str | None = None) -> None:
+        super().__init__(
+            dirpath=dirpath,
+            filename="last",
+            save_top_k=1,
+            enable_version_counter=False,
+            save_on_train_epoch_end=True,
+        )
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Find the folder; remove what a killed process left half written."""
+        super().setup(trainer, pl_module, stage)
+        if stage == "fit" and trainer.is_global_zero and self.dirpath:
+            for torn in Path(self.dirpath).glob(".*.ckpt.*.tmp"):
+                torn.unlink()
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Save, whether or not an optimizer stepped: ModelCheckpoint alone skips generations that did not train."""
+        self._last_global_step_saved = -1
+        super().on_train_epoch_end(trainer, pl_module)
+
+
+class ChampionCheckpoint(ModelCheckpoint):
+    """`best.ckpt`: the whole state of the generation whose champion validated best.
+
+    Args:
+        dirpath: folder; null takes `checkpoints` in the run's folder.
+    """
+
+    def __init__(self, dirpath: str | None = None) -> None:
+        super().__init__(
+            dirpath=dirpath,
+            filename="best",
+            monitor="champion/validation_fitness",
+            mode="max",
+            save_top_k=1,
+            enable_version_counter=False,
+            save_on_train_epoch_end=True,
+        )
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Save if the champion is new."""
+        self._last_global_step_saved = -1
+        super().on_train_epoch_end(trainer, pl_module)

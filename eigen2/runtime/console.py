@@ -1,0 +1,177 @@
+"""What the user sees: facts at the start, a bar and a table while it runs, where everything lies at the end."""
+
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import ProgressBar
+from rich.console import Console
+from tqdm import tqdm
+
+from eigen2.runtime.ram import GB, rss_bytes
+
+HEADER = (
+    " gen  fitness mean       max       min       std  champion   trades   win %",
+    "      loss:  actor    critic    replay   eval  train evolve  valid  RSS GB    MB",
+)
+HEADER_EVERY = 10
+
+
+class GenerationReport(ProgressBar):
+    """Prints a run for a person at a terminal of 80 columns; without a terminal it leaves the bar out.
+
+    Reads the numbers of a generation from `module.metrics` and the facts at the start from `module.describe()` and
+    `datamodule.describe()`, where they exist.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._console = Console(highlight=False, soft_wrap=True)
+        self._bar: Any = None
+        self._began = 0.0
+        self._first = 0
+        self._rows = 0
+        self._rss = 0
+        self._enabled = True
+
+    def disable(self) -> None:
+        """Print nothing."""
+        self._enabled = False
+
+    def enable(self) -> None:
+        """Print again."""
+        self._enabled = True
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Print the facts."""
+        self._began, self._first, self._rss = time.monotonic(), trainer.current_epoch, rss_bytes()
+        facts: dict[str, str] = {}
+        for part in (getattr(trainer, "datamodule", None), pl_module):
+            describe = getattr(part, "describe", None)
+            facts |= describe() if callable(describe) else {}
+        facts["writes to"] = str(trainer.default_root_dir)
+        if self._first:
+            facts["resumes"] = f"after {self._first} of {trainer.max_epochs} generations, from {trainer.ckpt_path}"
+        for name, value in facts.items():
+            self._print(f"[bold]{name:<12}[/bold] {value}")
+        self._bar = tqdm(
+            total=(trainer.max_epochs or 0) * int(self.total_train_batches),
+            initial=self._first * int(self.total_train_batches),
+            disable=None if self._enabled else True,  # None: only on a terminal
+            leave=False,
+            bar_format="{desc} |{bar}| {percentage:3.0f} % {elapsed}",
+            ncols=79,
+        )
+        self._describe(trainer, "evaluate")
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Move the bar."""
+        if self._bar is not None:
+            self._bar.update()
+            if batch_idx == 0:
+                self._describe(trainer, "train")
+
+    def on_phase_end(self, trainer: Trainer, pl_module: LightningModule, phase: str) -> None:
+        """Name the phase that follows."""
+        following = {"evaluate": "train", "train": "evolve", "evolve": "validate", "validate": "checkpoint"}
+        self._describe(trainer, following[phase])
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Print the generation's two rows and the time left."""
+        if not self._enabled or self._bar is None:
+            return
+        if self._rows % HEADER_EVERY == 0:
+            for line in HEADER:
+                self._print(f"[dim]{line}[/dim]")
+        self._rows += 1
+        rss, before = rss_bytes(), self._rss
+        self._rss = rss
+        metrics: dict[str, float] = getattr(pl_module, "metrics", {})
+        start = trainer.datamodule.replay_min_size  # type: ignore[attr-defined]
+        for line in generation_rows(trainer.current_epoch, metrics, start, rss, rss - before):
+            self._print(line)
+        done = trainer.current_epoch + 1 - self._first
+        left = (time.monotonic() - self._began) / done * ((trainer.max_epochs or 0) - trainer.current_epoch - 1)
+        self._describe(trainer, "evaluate", f", {_clock(left)} left")
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Say what came out, where it lies and what to type next."""
+        self._close()
+        metrics: dict[str, float] = getattr(pl_module, "metrics", {})
+        if not self._enabled or not metrics:
+            return
+        root = Path(trainer.default_root_dir)
+        took = _clock(time.monotonic() - self._began)
+        self._print(
+            f"\n[bold]champion[/bold]     validation fitness {metrics['champion/validation_fitness']:.1f}, "
+            f"found in generation {metrics['champion/generation']:.0f}"
+        )
+        self._print(f"[bold]took[/bold]         {trainer.current_epoch - self._first} generations in {took}")
+        for what, where in (
+            ("checkpoints", "checkpoints/last.ckpt, best.ckpt"),
+            ("metrics", "metrics.csv, memory.csv, config.yaml"),
+            ("curves", "tensorboard/"),
+        ):
+            self._print(f"[bold]{what:<12}[/bold] {root / where}")
+        self._print(f"[bold]next[/bold]         tensorboard --logdir {root}")
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        """Leave the terminal clean; after Ctrl-C say how to go on."""
+        self._close()
+        if isinstance(exception, KeyboardInterrupt) and self._enabled:
+            self._print("interrupted; the same command with --ckpt_path last resumes after the last whole generation")
+
+    def _describe(self, trainer: Trainer, phase: str, left: str = "") -> None:
+        if self._bar is not None:
+            generation = min(trainer.current_epoch + 1, trainer.max_epochs or 0)
+            self._bar.set_description_str(f"generation {generation}/{trainer.max_epochs} {phase}{left}")
+
+    def _print(self, text: str) -> None:
+        if not self._enabled:
+            return
+        if self._bar is not None and not self._bar.disable:
+            self._bar.clear()
+        self._console.print(text)
+
+    def _close(self) -> None:
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None
+
+
+def generation_rows(
+    generation: int, metrics: dict[str, float], training_starts: int, rss: int, growth: int
+) -> tuple[str, str]:
+    """A generation's two table rows, at most 80 columns each, under `HEADER`.
+
+    Args:
+        generation: counted from 0; shown so too, as in TensorBoard and the CSV files.
+        metrics: of `ERLModule`.
+        training_starts: transitions at which training starts.
+        rss: bytes now.
+        growth: bytes since the last generation.
+    """
+    get = metrics.get
+    fitness = "".join(f"{get(f'fitness/{k}', math.nan):>10.1f}" for k in ("max", "min", "std"))
+    first = (
+        f"{generation:>4}{get('fitness/mean', math.nan):>14.1f}{fitness}"
+        f"{get('champion/validation_fitness', math.nan):>10.1f}"
+        f"{get('trading/trades', math.nan):>9.1f}{100 * get('trading/win_rate', math.nan):>8.1f}"
+    )
+    actor, critic = get("train/actor_loss", math.nan), get("train/critic_loss", math.nan)
+    learning = f"training starts at {training_starts:,}" if math.isnan(actor) else f"{actor:>10.3f}{critic:>10.3f}"
+    seconds = "".join(
+        f"{get(f'time/{phase}_s', math.nan):>7.2f}" for phase in ("evaluate", "train", "evolve", "validate")
+    )
+    second = f"{learning:>28}{get('replay/size', 0):>10,.0f}{seconds}{rss / GB:>8.3f}{growth / 1e6:>+6.1f}"
+    return first, second
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -1,0 +1,107 @@
+"""The run's scalars: one TensorBoard curve and one CSV column each, a row a generation, whole after any kill."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.fabric.loggers.logger import rank_zero_experiment
+from lightning.pytorch.loggers import Logger
+from lightning.pytorch.utilities import rank_zero_only
+from torch.utils.tensorboard import SummaryWriter
+
+from callbacks.csvfile import ResumableCsv
+
+
+class NotStarted:
+    """Stands in for TensorBoard's writer before the first generation is logged: accepts every call, writes nothing."""
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *args, **kwargs: None
+
+
+class RunLogger(Logger):
+    """Writes TensorBoard events and metrics.csv with the generation as the step.
+
+    What is logged for one generation, by the module and by callbacks, becomes one row, written by `save` before the
+    generation's checkpoint. The first generation logged after a start tells where the run resumes: what an
+    interrupted process wrote of that generation and later is dropped from both.
+
+    Args:
+        save_dir: the run's folder: gets `metrics.csv` and `tensorboard/`.
+    """
+
+    def __init__(self, save_dir: str) -> None:
+        super().__init__()
+        self._folder = Path(save_dir)
+        self._csv = ResumableCsv(self._folder / "metrics.csv")
+        self._writer: SummaryWriter | None = None
+        self._row: dict[str, float] = {}
+        self._generation: int | None = None
+
+    @property
+    def name(self) -> str:
+        """Empty: files lie directly in the run's folder."""
+        return ""
+
+    @property
+    def version(self) -> str:
+        """Empty: a folder holds one run."""
+        return ""
+
+    @property
+    def save_dir(self) -> str:
+        """The run's folder."""
+        return str(self._folder)
+
+    @property
+    @rank_zero_experiment
+    def experiment(self) -> Any:
+        """TensorBoard's writer; before the first generation is logged a stand-in that writes nothing."""
+        return self._writer or NotStarted()
+
+    @rank_zero_only
+    def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:
+        """Nothing: the whole configuration lies in config.yaml."""
+
+    @rank_zero_only
+    def log_metrics(self, metrics: Mapping[str, float | torch.Tensor], step: int | None = None) -> None:
+        """Log scalars of a generation; NaN, for what has no value yet, draws no point.
+
+        Args:
+            metrics: scalar by name.
+            step: the generation.
+
+        Raises:
+            ValueError: no generation is given, or an earlier one than before.
+        """
+        if step is None or (self._generation is not None and step < self._generation):
+            raise ValueError(f"metrics of generation {step} cannot follow generation {self._generation}")
+        if self._writer is None:
+            self._csv.start(step)
+            self._writer = SummaryWriter(str(self._folder / "tensorboard"), purge_step=step)
+        elif step != self._generation:
+            self.save()
+        self._generation = step
+        for name, value in metrics.items():
+            number = float(value)
+            self._row[name] = number
+            if number == number:  # not NaN
+                self._writer.add_scalar(name, number, step)
+
+    @rank_zero_only
+    def save(self) -> None:
+        """Write the generation's row and flush the events; harmless without anything new."""
+        if self._row and self._generation is not None:
+            self._csv.append({"generation": self._generation, **self._row})
+            self._row = {}
+        if self._writer is not None:
+            self._writer.flush()
+
+    @rank_zero_only
+    def finalize(self, status: str) -> None:
+        """Close both files; a generation that did not end leaves no row."""
+        self._row = {}
+        self._csv.close()
+        if self._writer is not None:
+            self._writer.close()

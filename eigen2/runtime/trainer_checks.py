@@ -1,0 +1,51 @@
+"""Trainer settings that would break a generation, refused before they can."""
+
+from lightning.pytorch import Trainer
+
+from eigen2.errors import UserError
+
+PRECISIONS = ("32-true", "bf16-mixed")
+
+
+def check_precision(precision: str) -> None:
+    """Refuse precisions that do not train a population rightly.
+
+    Raises:
+        UserError: with the reason.
+    """
+    if precision in PRECISIONS:
+        return
+    reason = "is not supported"
+    if precision == "16-mixed":
+        reason = "needs a loss scaler whose one overflow would skip the step of the whole population"
+    raise UserError(f"trainer.precision {precision} {reason}; use {' or '.join(PRECISIONS)}")
+
+
+def check_trainer(trainer: Trainer) -> None:
+    """Refuse what would cut a generation, or skip its validation or checkpoint.
+
+    Raises:
+        UserError: names the setting, its value and the remedy.
+    """
+    check_precision(str(trainer.precision))
+    if trainer.max_steps != -1:
+        raise UserError(
+            f"trainer.max_steps is {trainer.max_steps}: it would stop in the middle of a generation; "
+            "use trainer.max_epochs, in generations"
+        )
+    if trainer.val_check_interval != 1.0:
+        raise UserError(
+            f"trainer.val_check_interval is {trainer.val_check_interval}: it would validate before "
+            "evolution; leave it at 1.0"
+        )
+    if trainer.check_val_every_n_epoch != 1:
+        raise UserError(
+            f"trainer.check_val_every_n_epoch is {trainer.check_val_every_n_epoch}: every generation "
+            "is validated; leave it at 1"
+        )
+    if trainer.limit_val_batches == 0 or trainer.limit_train_batches == 0:
+        raise UserError(
+            "trainer.limit_train_batches and limit_val_batches must not be 0: a generation trains and validates"
+        )
+    if trainer.world_size > 1:
+        raise UserError(f"{trainer.world_size} processes were asked for, eigen2 runs in one; set trainer.devices=1")

@@ -1,0 +1,178 @@
+import csv
+import itertools
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from callbacks import ResumableCsv
+
+
+def read(path: Path) -> list[dict[str, str]]:
+    with open(path, newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def write(path: Path, rows: list[dict[str, Any]], first: int = 0) -> None:
+    table = ResumableCsv(path)
+    table.start(first)
+    for row in rows:
+        table.append(row)
+    table.close()
+
+
+def test_rows_are_on_disk_as_soon_as_they_are_appended(tmp_path: Path) -> None:
+    table = ResumableCsv(tmp_path / "folder" / "m.csv")
+    table.start(0)
+    assert table.path.read_bytes() == b""
+    table.append({"generation": 0, "phase": 'a "b", c', "loss": 0.1})
+    assert table.path.read_bytes() == b'generation,phase,loss\n0,"a ""b"", c",0.1\n'
+    table.append({"loss": 1e-300, "generation": 1})
+    assert table.path.read_bytes().splitlines()[2:] == [b"1,,1e-300"]
+    table.close()
+    table.close()
+
+
+def test_numbers_of_numpy_are_written_like_those_of_python(tmp_path: Path) -> None:
+    row = {"generation": np.int32(7), "a": np.float64(0.1), "b": np.float32(0.5), "c": np.int64(2**62)}
+    write(tmp_path / "m.csv", [{**row, "d": math.nan, "e": math.inf, "f": True}])
+    assert (tmp_path / "m.csv").read_text() == f"generation,a,b,c,d,e,f\n7,0.1,0.5,{2**62},,inf,1\n"
+
+
+def test_start_at_zero_empties_the_file(tmp_path: Path) -> None:
+    write(tmp_path / "m.csv", [{"generation": 0, "old": 1}])
+    write(tmp_path / "m.csv", [{"generation": 0, "new": 2}])
+    assert (tmp_path / "m.csv").read_text() == "generation,new\n0,2\n"
+
+
+@pytest.mark.parametrize("first", [1, 2, 3, 9])
+def test_resume_keeps_exactly_the_rows_below_first(tmp_path: Path, first: int) -> None:
+    rows = [{"generation": g, "phase": phase, "x": g / 3} for g in range(5) for phase in ("train", "validate")]
+    write(tmp_path / "m.csv", rows)
+    again = [row for row in rows if int(row["generation"]) >= first]
+    before = (tmp_path / "m.csv").read_bytes()
+    write(tmp_path / "m.csv", again, first=first)
+    assert (tmp_path / "m.csv").read_bytes() == before
+
+
+def test_a_file_cut_at_any_byte_resumes_with_its_whole_rows(tmp_path: Path) -> None:
+    path = tmp_path / "m.csv"
+    write(path, [{"generation": g, "name": 'ä, "q"', "x": 12.5 + g} for g in range(3)])
+    whole = path.read_bytes()
+    lines = whole.splitlines(keepends=True)
+    for cut in range(len(whole) + 1):
+        path.write_bytes(whole[:cut])
+        table = ResumableCsv(path)
+        table.start(2)
+        table.close()
+        ends = list(itertools.accumulate(len(line) for line in lines))
+        kept = sum(end <= cut for end in ends)  # the header and rows 0, 1, 2
+        assert path.read_bytes() == b"".join(lines[: min(kept, 3)])
+
+
+def test_damaged_lines_are_dropped_and_the_others_kept_to_the_byte(tmp_path: Path) -> None:
+    path = tmp_path / "m.csv"
+    good = [b"generation,name\n", b"0,\xff\xfe\n", b"1,x\n"]
+    path.write_bytes(good[0] + good[1] + b"\n1\n1,2,3\nx,y\n\0\0\0\n" + good[2] + b"1,tor")
+    table = ResumableCsv(path)
+    table.start(2)
+    table.close()
+    assert path.read_bytes() == b"".join(good)
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["m.csv"]
+
+
+def test_a_new_column_is_blank_in_earlier_rows_and_old_columns_stay(tmp_path: Path) -> None:
+    rows = [{"generation": 0, "a": 1}, {"generation": 1, "b": 2, "a": 3}, {"generation": 2, "c": 4}]
+    write(tmp_path / "m.csv", rows)
+    assert (tmp_path / "m.csv").read_text() == "generation,a,b,c\n0,1,,\n1,3,2,\n2,,,4\n"
+
+
+def test_a_resumed_file_can_get_a_new_column(tmp_path: Path) -> None:
+    write(tmp_path / "m.csv", [{"generation": 0, "a": 1}, {"generation": 1, "a": 2}])
+    write(tmp_path / "m.csv", [{"generation": 1, "b": 5}], first=1)
+    assert (tmp_path / "m.csv").read_text() == "generation,a,b\n0,1,\n1,,5\n"
+
+
+def test_a_kill_while_the_file_is_replaced_leaves_the_old_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "m.csv"
+    table = ResumableCsv(path)
+    table.start(0)
+    table.append({"generation": 0, "a": 1})
+
+    def killed(*arguments: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.replace", killed)
+        with pytest.raises(KeyboardInterrupt):
+            table.append({"generation": 1, "b": 1})
+    assert path.read_text() == "generation,a\n0,1\n"
+    write(path, [{"generation": 1, "b": 2}], first=1)
+    assert path.read_text() == "generation,a,b\n0,1,\n1,,2\n"
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["m.csv"]
+
+
+def test_another_key_orders_the_rows(tmp_path: Path) -> None:
+    table = ResumableCsv(tmp_path / "m.csv", key="day")
+    table.start(0)
+    for day in (10, 20):
+        table.append({"day": day})
+    table.start(20)
+    assert table.columns == ("day",)
+    assert (tmp_path / "m.csv").read_text() == "day\n10\n"
+
+
+def test_wrong_use_is_refused(tmp_path: Path) -> None:
+    table = ResumableCsv(tmp_path / "m.csv")
+    with pytest.raises(RuntimeError, match="start"):
+        table.append({"generation": 0})
+    with pytest.raises(ValueError, match="-1"):
+        table.start(-1)
+    table.start(0)
+    for row in ({"loss": 1.0}, {"generation": 1.0}, {"generation": "1"}):
+        with pytest.raises(ValueError, match="integer 'generation'"):
+            table.append(row)
+    with pytest.raises(ValueError, match="single line"):
+        table.append({"generation": 0, "phase": "a\nb"})
+    with pytest.raises(ValueError, match="single line"):
+        table.append({"generation": 0, "a\rb": 1})
+    table.close()
+    with pytest.raises(RuntimeError, match="start"):
+        table.append({"generation": 0})
+    assert table.path.read_text() == ""
+
+
+def test_a_file_of_something_else_is_not_touched(tmp_path: Path) -> None:
+    (tmp_path / "m.csv").write_text("date,price\n1,2\n")
+    with pytest.raises(ValueError, match="no column 'generation'"):
+        ResumableCsv(tmp_path / "m.csv").start(1)
+    assert (tmp_path / "m.csv").read_text() == "date,price\n1,2\n"
+
+
+_texts = st.text(st.characters(codec="utf-8", exclude_characters="\r\n"), min_size=1, max_size=5)
+_numbers = st.floats(allow_nan=False)
+_rows = st.lists(
+    st.dictionaries(st.sampled_from(["a", "b", "c,d", 'e"f', " g"]), _texts | _numbers | st.integers()),
+    max_size=8,
+)
+
+
+@given(rows=_rows, first=st.integers(1, 8), cut=st.integers(0, 8))
+@settings(max_examples=60, deadline=None)
+def test_any_rows_read_back_the_same_whenever_the_run_was_cut(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[dict[str, Any]], first: int, cut: int
+) -> None:
+    path = tmp_path_factory.mktemp("csv") / "m.csv"
+    keyed = [{"generation": g, **row} for g, row in enumerate(rows)]
+    write(path, keyed[: max(first, cut)])
+    write(path, keyed[first:], first=first)
+    stored = read(path)
+    assert [int(row["generation"]) for row in stored] == list(range(len(rows)))
+    for row, cells in zip(keyed, stored, strict=True):
+        assert {name for name, cell in cells.items() if cell != ""} == set(row)
+        for name, value in row.items():
+            assert type(value)(cells[name]) == value

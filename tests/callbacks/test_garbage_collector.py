@@ -1,0 +1,145 @@
+import ctypes
+import gc
+import platform
+import weakref
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import psutil
+import pytest
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+
+import callbacks.garbage
+from callbacks import GarbageCollector, trim_malloc
+
+Fit = Callable[..., Trainer]
+
+
+class Node:
+    def __init__(self) -> None:
+        self.itself = self
+
+
+class Alive(Callback):
+    """How many nodes live at the end of each epoch, after the callbacks before it ran."""
+
+    def __init__(self) -> None:
+        self.nodes: list[weakref.ref[Node]] = []
+        self.at_end: list[int] = []
+
+    def litter(self, phase: str, epoch: int) -> None:
+        if phase == "train":
+            self.nodes.append(weakref.ref(Node()))
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.at_end.append(sum(node() is not None for node in self.nodes))
+
+
+@pytest.fixture
+def no_automatic_collection() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("no_automatic_collection")
+@pytest.mark.parametrize(
+    ("collector", "alive"),
+    [
+        (GarbageCollector(), [0, 0, 0, 0]),
+        (GarbageCollector(collect=False), [1, 2, 3, 4]),
+        (GarbageCollector(every_n_epochs=2), [1, 0, 1, 0]),
+    ],
+)
+def test_circles_are_freed_when_asked(fit: Fit, collector: GarbageCollector, alive: list[int]) -> None:
+    probe = Alive()
+    fit(collector, probe, epochs=4, work=probe.litter)
+    assert probe.at_end == alive
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, ["validate 0", "validate 1", "validate 2"]),
+        ({"every_n_epochs": 2}, ["validate 1"]),
+        ({"phases": ["evaluate"]}, [f"{phase} {g}" for g in range(3) for phase in ("evaluate", "validate")]),
+        ({"phases": ["train"], "every_n_epochs": 3}, ["train 2", "validate 2"]),
+        ({"phases": ["train", "other"], "trim": False}, []),
+    ],
+)
+def test_it_cleans_after_the_named_phases_and_at_the_end_of_the_epoch(
+    fit: Fit, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], expected: list[str]
+) -> None:
+    last, cleaned = [""], []
+
+    def work(phase: str, epoch: int) -> None:
+        last[0] = f"{phase} {epoch}"
+
+    monkeypatch.setattr(callbacks.garbage, "trim_malloc", lambda: cleaned.append(last[0]))
+    fit(GarbageCollector(collect=False, cuda_cache=False, **options), epochs=3, announce=True, work=work)
+    assert cleaned == expected
+
+
+@pytest.mark.usefixtures("no_automatic_collection")
+def test_sanity_checking_is_ignored(fit: Fit, monkeypatch: pytest.MonkeyPatch) -> None:
+    cleaned: list[int] = []
+    monkeypatch.setattr(callbacks.garbage, "trim_malloc", lambda: cleaned.append(1))
+    fit(GarbageCollector(phases=["validate"]), epochs=1, announce=True)
+    assert len(cleaned) == 2  # after validation and at the end, not in the check before
+
+
+@pytest.mark.parametrize("initialized", [True, False])
+@pytest.mark.parametrize("cuda_cache", [True, False])
+def test_the_cuda_cache_is_emptied_only_if_cuda_is_used(
+    monkeypatch: pytest.MonkeyPatch, initialized: bool, cuda_cache: bool
+) -> None:
+    emptied: list[int] = []
+    trainer = Trainer(accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: initialized)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: emptied.append(1))
+    GarbageCollector(cuda_cache=cuda_cache).on_train_epoch_end(trainer, LightningModule())
+    assert len(emptied) == (initialized and cuda_cache)
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc has malloc_trim")
+def test_freed_blocks_of_the_c_heap_go_back_to_the_system() -> None:
+    process = psutil.Process()
+    trim_malloc()
+    before = process.memory_info().rss
+    # blocks too big for Python's own allocator and too small for mmap: they lie in the C heap
+    blocks = [bytes(8_000) for _ in range(10_000)]
+    pin = blocks.pop()
+    for block in blocks:
+        assert block[-1] == 0
+    del block
+    blocks.clear()
+    freed = process.memory_info().rss
+    assert freed - before > 60e6  # the pinned last block keeps the heap from shrinking by itself
+    assert trim_malloc() is True
+    assert freed - process.memory_info().rss > 60e6
+    assert len(pin) == 8_000
+
+
+@pytest.mark.parametrize("failure", [AttributeError, OSError, TypeError])
+def test_other_c_libraries_are_left_alone(monkeypatch: pytest.MonkeyPatch, failure: type[Exception]) -> None:
+    def library(name: None) -> object:
+        if failure is AttributeError:
+            return SimpleNamespace()
+        raise failure
+
+    monkeypatch.setattr(ctypes, "CDLL", library)
+    callbacks.garbage._malloc_trim.cache_clear()
+    try:
+        assert trim_malloc() is False
+    finally:
+        callbacks.garbage._malloc_trim.cache_clear()
+
+
+def test_wrong_arguments_are_refused() -> None:
+    with pytest.raises(ValueError, match="every_n_epochs is 0"):
+        GarbageCollector(every_n_epochs=0)
+    with pytest.raises(ValueError, match="phases"):
+        GarbageCollector(phases="train")

@@ -1,0 +1,395 @@
+import copy
+import csv
+import gc
+from collections.abc import Callable
+from dataclasses import FrozenInstanceError
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+import torch
+from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
+from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.loggers import TensorBoardLogger
+from tensorboard.backend.event_processing.event_accumulator import (  # type: ignore[import-untyped]
+    EventAccumulator,
+)
+from torch.utils.data import DataLoader
+
+from callbacks import GarbageCollector, MemoryProfiler
+
+Fit = Callable[..., Trainer]
+MEMORY = "callbacks.memory"
+
+
+class Leaked:
+    pass
+
+
+class LeakedChild(Leaked):
+    pass
+
+
+class LeakedSlots:
+    __slots__ = ("number",)
+
+
+class TwinA:
+    class Same:
+        pass
+
+
+class TwinB:
+    class Same:
+        pass
+
+
+class Owner(Callback):
+    def __init__(self, **owners: int) -> None:
+        self.owners = owners
+
+    def memory_owners(self) -> dict[str, int]:
+        return self.owners
+
+
+class OwningData(LightningDataModule):
+    def train_dataloader(self) -> Any:
+        return DataLoader(torch.zeros(1, 1))  # type: ignore[arg-type]
+
+    def val_dataloader(self) -> Any:
+        return DataLoader(torch.zeros(1, 1))  # type: ignore[arg-type]
+
+    def memory_owners(self) -> dict[str, int]:
+        return {"panel": 3_000_000}
+
+
+def read(path: Path) -> list[dict[str, str]]:
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def order(rows: list[dict[str, str]]) -> list[tuple[int, str]]:
+    return [(int(row["generation"]), row["phase"]) for row in rows]
+
+
+def scalars(folder: Path) -> dict[str, dict[int, float]]:
+    events = EventAccumulator(str(folder), size_guidance={"scalars": 0})
+    events.Reload()
+    tags = [tag for tag in events.Tags()["scalars"] if tag.startswith("memory/")]
+    found = {tag: {event.step: event.value for event in events.Scalars(tag)} for tag in tags}
+    assert all(len(found[tag]) == len(events.Scalars(tag)) for tag in tags)  # no step twice
+    return found
+
+
+def test_a_module_that_announces_nothing_gets_baseline_validation_and_epoch(fit: Fit, tmp_path: Path) -> None:
+    profiler = MemoryProfiler()
+    fit(profiler, epochs=2)
+    expected = [(0, "baseline"), (0, "validate"), (0, "generation"), (1, "validate"), (1, "generation")]
+    assert order(read(tmp_path / "memory.csv")) == expected
+    assert [(snapshot.generation, snapshot.phase) for snapshot in profiler.snapshots] == expected
+
+
+def test_announced_phases_are_taken_and_sanity_checking_is_not(fit: Fit, tmp_path: Path) -> None:
+    profiler = MemoryProfiler(directory=tmp_path / "elsewhere")
+    fit(profiler, epochs=2, announce=True)  # the Trainer checks two validation batches first
+    phases = ("evaluate", "train", "validate", "generation")
+    expected = [(0, "baseline"), *((g, phase) for g in range(2) for phase in phases)]
+    assert order(read(tmp_path / "elsewhere" / "memory.csv")) == expected
+    assert not (tmp_path / "memory.csv").exists()
+
+
+def test_rows_and_snapshots_hold_what_psutil_says(fit: Fit, tmp_path: Path) -> None:
+    profiler = MemoryProfiler()
+    fit(profiler, epochs=2)
+    now = psutil.Process().memory_info()
+    rows = read(tmp_path / "memory.csv")
+    before = None
+    for row, snapshot in zip(rows, profiler.snapshots, strict=True):
+        assert int(row["rss_bytes"]) == snapshot.rss_bytes == pytest.approx(now.rss, rel=0.2)
+        assert int(row["vms_bytes"]) == snapshot.vms_bytes == pytest.approx(now.vms, rel=0.2)
+        assert int(row["delta_bytes"]) == snapshot.delta_bytes
+        assert snapshot.delta_bytes == (0 if before is None else snapshot.rss_bytes - before.rss_bytes)
+        assert snapshot.gpu_allocated_bytes == snapshot.gpu_reserved_bytes == 0 or torch.cuda.is_available()
+        before = snapshot
+    assert profiler.latest == before
+    with pytest.raises(FrozenInstanceError):
+        before.rss_bytes = 0  # type: ignore
+
+
+@pytest.mark.parametrize(("guilty", "others"), [("train", ("evaluate", "validate", "generation"))])
+def test_an_array_kept_every_epoch_shows_in_its_phase_and_in_no_other(
+    fit: Fit, tmp_path: Path, guilty: str, others: tuple[str, ...]
+) -> None:
+    kept: list[np.ndarray] = []
+
+    def leak(phase: str, epoch: int) -> None:
+        if phase == guilty:
+            kept.append(np.ones(5_000_000))  # 40 MB, touched
+
+    logger = TensorBoardLogger(tmp_path, name="tb", version="")
+    fit(MemoryProfiler(), epochs=4, announce=True, work=leak, logger=logger)
+    found = scalars(tmp_path / "tb")
+    for epoch in (1, 2, 3):  # the first epoch also pays for what loads late
+        assert found[f"memory/{guilty}_delta_mb"][epoch] == pytest.approx(40, abs=4)
+        for phase in others:
+            assert abs(found[f"memory/{phase}_delta_mb"][epoch]) < 4
+    assert found["memory/rss_gb"][3] - found["memory/rss_gb"][0] == pytest.approx(0.12, abs=0.012)
+
+
+def test_the_deltas_of_an_epoch_add_up_to_its_growth(fit: Fit, tmp_path: Path) -> None:
+    kept: list[np.ndarray] = []
+    profiler = MemoryProfiler()
+    fit(
+        profiler,
+        epochs=3,
+        announce=True,
+        work=lambda phase, epoch: kept.append(np.ones(10**6)),
+        logger=TensorBoardLogger(tmp_path, name="tb", version=""),
+    )
+    found = scalars(tmp_path / "tb")
+    at_end = {snapshot.generation: snapshot.rss_bytes for snapshot in profiler.snapshots}
+    for epoch in (1, 2):
+        parts = [found[f"memory/{phase}_delta_mb"][epoch] for phase in ("evaluate", "train", "validate")]
+        parts.append(found["memory/generation_delta_mb"][epoch])
+        assert sum(parts) * 1e6 == pytest.approx(at_end[epoch] - at_end[epoch - 1], abs=100)
+
+
+def test_metrics_are_logged_once_an_epoch_at_the_epoch(fit: Fit, tmp_path: Path) -> None:
+    profiler = MemoryProfiler(watch=[f"{__name__}.Leaked"])
+    fit(
+        profiler,
+        Owner(replay=2_500_000),
+        announce=True,
+        logger=TensorBoardLogger(tmp_path, name="tb", version=""),
+    )
+    found = scalars(tmp_path / "tb")
+    deltas = {f"memory/{phase}_delta_mb" for phase in ("evaluate", "train", "validate", "generation")}
+    expected = {"memory/rss_gb", "memory/vms_gb", "memory/owner/replay_mb", "memory/objects/Leaked"} | deltas
+    assert {tag for tag in found if "gpu" not in tag} == expected
+    assert all(list(found[tag]) == [0, 1, 2] for tag in expected)
+    assert found["memory/owner/replay_mb"] == {0: 2.5, 1: 2.5, 2: 2.5}
+    latest = profiler.latest
+    assert latest is not None
+    assert found["memory/rss_gb"][2] == pytest.approx(latest.rss_bytes / 1e9, rel=1e-6)
+    assert found["memory/vms_gb"][2] == pytest.approx(latest.vms_bytes / 1e9, rel=1e-6)
+
+
+def test_leaked_instances_are_counted_exactly(fit: Fit, tmp_path: Path) -> None:
+    kept: list[object] = []
+
+    def leak(phase: str, epoch: int) -> None:
+        if phase == "evaluate":
+            kept.extend((Leaked(), Leaked(), Leaked(), LeakedChild(), LeakedSlots()))
+            Leaked()  # freed at once
+
+    gc.collect()
+    fit(
+        MemoryProfiler(watch=[f"{__name__}.Leaked", f"{__name__}.LeakedSlots"]),
+        work=leak,
+        announce=True,
+        logger=TensorBoardLogger(tmp_path, name="tb", version=""),
+    )
+    rows = read(tmp_path / "memory.csv")
+    counted = [row for row in rows if row["phase"] in ("baseline", "generation")]
+    assert [row["count_Leaked"] for row in counted] == ["0", "3", "6", "9"]
+    assert [row["count_LeakedSlots"] for row in counted] == ["0", "1", "2", "3"]
+    assert all(row["count_Leaked"] == "" for row in rows if row not in counted)
+    assert scalars(tmp_path / "tb")["memory/objects/Leaked"] == {0: 3.0, 1: 6.0, 2: 9.0}
+
+
+@pytest.mark.parametrize(
+    ("watch", "named"),
+    [
+        (["no_such_package.Thing"], "no_such_package"),
+        (["callbacks.Absent"], "callbacks.Absent"),
+        (["callbacks.trim_malloc"], "callbacks.trim_malloc"),
+        ([""], "''"),
+        (["numpy.ndarray"], "numpy.ndarray"),  # Python does not track arrays: the count would always be 0
+        (["builtins.dict"], "builtins.dict"),
+        ([f"{__name__}.TwinA.Same", f"{__name__}.TwinB.Same"], "TwinB.Same"),
+    ],
+)
+def test_a_class_that_cannot_be_counted_is_refused_by_name(fit: Fit, watch: list[str], named: str) -> None:
+    with pytest.raises(ValueError, match="watch") as error:
+        fit(MemoryProfiler(watch=watch))
+    assert named in str(error.value)
+
+
+def test_module_data_and_callbacks_are_asked_for_what_they_own(fit: Fit, tmp_path: Path) -> None:
+    owner = Owner(replay=1_000)
+
+    def grow(phase: str, epoch: int) -> None:
+        if phase == "train":
+            owner.owners = {"replay": 1_000 * (epoch + 2), "late": 7}
+
+    fit(MemoryProfiler(), owner, work=grow, announce=True, epochs=2, datamodule=OwningData())
+    rows = read(tmp_path / "memory.csv")
+    assert {row["owner_panel_bytes"] for row in rows} == {"3000000"}
+    expected = ["1000", "1000", "2000", "2000", "2000", "2000", "3000", "3000", "3000"]
+    assert [row["owner_replay_bytes"] for row in rows] == expected
+    assert [row["owner_late_bytes"] for row in rows] == ["", "", *["7"] * 7]
+
+
+def test_two_owners_of_one_name_are_refused(fit: Fit) -> None:
+    with pytest.raises(ValueError, match="'panel'"):
+        fit(MemoryProfiler(), Owner(panel=1), datamodule=OwningData())
+
+
+def test_a_killed_run_resumes_without_a_row_missing_or_doubled(fit: Fit, tmp_path: Path) -> None:
+    def fail(phase: str, epoch: int) -> None:
+        if (phase, epoch) == ("validate", 3):
+            raise RuntimeError("killed")
+
+    def saver() -> ModelCheckpoint:
+        return ModelCheckpoint(dirpath=tmp_path, filename="last", save_on_train_epoch_end=True)
+
+    with pytest.raises(RuntimeError, match="killed"):
+        fit(MemoryProfiler(), saver(), epochs=5, announce=True, work=fail)
+    path = tmp_path / "memory.csv"
+    first_run = path.read_bytes().splitlines(keepends=True)
+    assert order(read(path))[-2:] == [(3, "evaluate"), (3, "train")]
+    with open(path, "ab") as file:
+        file.write(b"3,validate,123")  # torn
+    fit(MemoryProfiler(), saver(), epochs=5, announce=True, ckpt_path=tmp_path / "last.ckpt")
+    phases = ("evaluate", "train", "validate", "generation")
+    first = [(0, "baseline"), *((g, phase) for g in range(3) for phase in phases)]
+    second = [(3, "baseline"), *((g, phase) for g in (3, 4) for phase in phases)]
+    assert order(read(path)) == first + second
+    kept = 1 + len(first)
+    assert path.read_bytes().splitlines(keepends=True)[:kept] == first_run[:kept]
+
+
+def test_a_new_run_in_the_same_folder_starts_a_new_file(fit: Fit, tmp_path: Path) -> None:
+    profiler = MemoryProfiler()
+    fit(profiler, epochs=3)
+    fit(profiler, epochs=1)
+    expected = [(0, "baseline"), (0, "validate"), (0, "generation")]
+    assert order(read(tmp_path / "memory.csv")) == expected
+    assert len(profiler.snapshots) == 3
+
+
+def test_history_is_bounded_and_the_file_is_not(fit: Fit, tmp_path: Path) -> None:
+    profiler = MemoryProfiler(max_history=2)
+    assert (profiler.snapshots, profiler.latest) == ((), None)
+    fit(profiler, epochs=3)
+    assert [snapshot.phase for snapshot in profiler.snapshots] == ["validate", "generation"]
+    assert len(read(tmp_path / "memory.csv")) == 7
+
+
+def test_nothing_is_measured_outside_fit(fit: Fit, tmp_path: Path) -> None:
+    profiler = MemoryProfiler()
+    trainer = fit(profiler, epochs=1, announce=True)
+    before = (tmp_path / "memory.csv").read_bytes()
+    trainer.validate(trainer.lightning_module, OwningData().val_dataloader(), verbose=False)
+    profiler.on_phase_end(trainer, trainer.lightning_module, "evaluate")
+    assert (tmp_path / "memory.csv").read_bytes() == before
+    assert len(profiler.snapshots) == 5
+
+
+def test_verbose_prints_a_line_for_every_snapshot(fit: Fit, capsys: pytest.CaptureFixture[str]) -> None:
+    fit(MemoryProfiler(watch=[f"{__name__}.Leaked"], verbose=True), Owner(replay=1_500_000), epochs=1)
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("memory")]
+    assert [line.split()[3] for line in lines] == ["baseline", "validate", "generation"]
+    assert all("replay 1.5 MB" in line for line in lines)
+    assert lines[2].endswith("Leaked x0")
+
+
+def test_only_rank_zero_writes_and_prints(
+    fit: Fit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(Trainer, "is_global_zero", property(lambda trainer: False))
+    profiler = MemoryProfiler(verbose=True)
+    fit(profiler, epochs=1)
+    assert len(profiler.snapshots) == 3
+    assert not (tmp_path / "memory.csv").exists()
+    assert "memory " not in capsys.readouterr().out
+
+
+def test_cuda_memory_of_all_devices_is_logged(fit: Fit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(f"{MEMORY}._uses_cuda", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: (device + 1) * 10**9)
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: (device + 2) * 10**9)
+    fit(MemoryProfiler(), epochs=1, logger=TensorBoardLogger(tmp_path, name="tb", version=""))
+    found = scalars(tmp_path / "tb")
+    assert found["memory/gpu_allocated_gb"] == {0: 3.0}
+    assert found["memory/gpu_reserved_gb"] == {0: 5.0}
+    assert {row["gpu_reserved_bytes"] for row in read(tmp_path / "memory.csv")} == {str(5 * 10**9)}
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_tensor_on_a_real_gpu_is_seen(fit: Fit) -> None:
+    kept: list[torch.Tensor] = []
+    profiler = MemoryProfiler()
+    fit(
+        profiler,
+        epochs=2,
+        announce=True,
+        work=lambda phase, epoch: kept.append(torch.zeros(2**20, device="cuda")) if phase == "train" else None,
+    )
+    gpu = [snapshot.gpu_allocated_bytes for snapshot in profiler.snapshots if snapshot.phase == "generation"]
+    assert gpu[1] - gpu[0] == 4 * 2**20
+
+
+@pytest.mark.parametrize("folder", ["s3://bucket/run", Path("gs://bucket")])
+def test_a_folder_that_is_not_local_is_refused(fit: Fit, folder: str | Path) -> None:
+    with pytest.raises(ValueError, match="directory"):
+        fit(MemoryProfiler(directory=folder))
+
+
+def test_it_can_be_copied_to_another_process_before_and_after_a_fit(fit: Fit) -> None:
+    profiler = MemoryProfiler()
+    copy.deepcopy(profiler)
+    fit(profiler, epochs=1)
+    assert copy.deepcopy(profiler).snapshots == profiler.snapshots
+
+
+def test_wrong_arguments_are_refused() -> None:
+    with pytest.raises(ValueError, match="max_history is 0"):
+        MemoryProfiler(max_history=0)
+    with pytest.raises(ValueError, match="watch"):
+        MemoryProfiler(watch="callbacks.MemoryProfiler")
+
+
+def test_a_collector_listed_before_the_profiler_is_seen_in_its_snapshot(fit: Fit) -> None:
+    def litter(phase: str, epoch: int) -> None:
+        circle: list[object] = [Leaked()]
+        circle.append(circle)
+
+    counts = []
+    gc.collect()
+    gc.disable()
+    try:
+        for names in (["collector", "profiler"], ["profiler", "collector"]):
+            profiler = MemoryProfiler(watch=[f"{__name__}.Leaked"])
+            listed: dict[str, Callback] = {"collector": GarbageCollector(), "profiler": profiler}
+            fit(*(listed[name] for name in names), epochs=1, work=litter)
+            assert profiler.latest is not None
+            counts.append(profiler.latest.counts["Leaked"])
+    finally:
+        gc.enable()
+    assert counts == [0, 3]
+
+
+def test_the_module_may_be_any_lightning_module(fit: Fit, tmp_path: Path) -> None:
+    class Owning(LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(1, 1)
+
+        def training_step(self, batch: torch.Tensor, index: int) -> torch.Tensor:
+            loss: torch.Tensor = self.layer(batch).sum()
+            return loss
+
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+
+        def memory_owners(self) -> dict[str, int]:
+            return {"weights": sum(parameter.nbytes for parameter in self.parameters())}
+
+    fit(MemoryProfiler(), epochs=1, module=Owning(), val_dataloaders=None)
+    rows = read(tmp_path / "memory.csv")
+    assert order(rows) == [(0, "baseline"), (0, "generation")]
+    assert {row["owner_weights_bytes"] for row in rows} == {"8"}

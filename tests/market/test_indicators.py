@@ -1,0 +1,113 @@
+"""The nine features against plain NumPy versions of the textbook formulas."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from eigen2.market.indicators import FEATURES, TRIX_DAYS, ticker_features
+
+
+def random_prices(days: int, seed: int = 0) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    close = 50 * np.exp(np.cumsum(rng.normal(0, 0.02, days)))
+    open_ = close * np.exp(rng.normal(0, 0.01, days))
+    return np.stack([open_, np.maximum(open_, close) * 1.01, np.minimum(open_, close) / 1.01, close], axis=1)
+
+
+def ema(values: np.ndarray, period: int, first: int) -> np.ndarray:
+    """Exponential average that starts on day `first` as the mean of the `period` days up to it."""
+    out = np.full(len(values), np.nan)
+    out[first] = values[first - period + 1 : first + 1].mean()
+    for day in range(first + 1, len(values)):
+        out[day] = out[day - 1] + (values[day] - out[day - 1]) * 2 / (period + 1)
+    return out
+
+
+def reference(prices: np.ndarray) -> dict[str, np.ndarray]:
+    close, days = prices[:, 3], len(prices)
+    out = {name: np.full(days, np.nan) for name in FEATURES}
+    for name, position in (("open", 0), ("high", 1), ("low", 2), ("close", 3)):
+        for day in range(1, days):
+            out[name][day] = np.log(prices[day, position] / close[day - 1])
+    change = np.append(0, np.diff(close))
+    gain, loss = np.maximum(change, 0), np.maximum(-change, 0)
+    mean_gain, mean_loss = gain[1:15].mean(), loss[1:15].mean()
+    for day in range(14, days):
+        if day > 14:
+            mean_gain = (13 * mean_gain + gain[day]) / 14
+            mean_loss = (13 * mean_loss + loss[day]) / 14
+        out["rsi"][day] = 100 - 100 / (1 + mean_gain / mean_loss)
+    # TA-Lib starts both averages on the day the slow one can start, and shows the line with its signal
+    line = ema(close, 12, first=25) - ema(close, 26, first=25)
+    signal = ema(line, 9, first=33)
+    out["macd"][33:], out["macd_signal"][33:] = (100 * line / close)[33:], (100 * signal / close)[33:]
+    triple = close
+    for first in (TRIX_DAYS - 1, 2 * (TRIX_DAYS - 1), 3 * (TRIX_DAYS - 1)):
+        triple = ema(triple, TRIX_DAYS, first=first)
+    out["trix"][1:] = 100 * (triple[1:] / triple[:-1] - 1)
+    for day in range(19, days):
+        mean = close[day - 19 : day + 1].mean()
+        out["ma20_distance"][day] = 100 * (close[day] / mean - 1)
+    return out
+
+
+@pytest.mark.parametrize("name", FEATURES)
+def test_equals_the_textbook_formula(name):
+    prices = random_prices(150)
+    actual = ticker_features(prices)[:, FEATURES.index(name)]
+    np.testing.assert_allclose(actual, reference(prices)[name], rtol=1e-9, atol=1e-9)
+
+
+def test_first_defined_day_of_each_feature():
+    defined = ~np.isnan(ticker_features(random_prices(100)))
+    first = dict(zip(FEATURES, defined.argmax(axis=0).tolist(), strict=True))
+    assert first == {
+        "open": 1,
+        "close": 1,
+        "high": 1,
+        "low": 1,
+        "rsi": 14,
+        "macd": 33,
+        "macd_signal": 33,
+        "trix": 43,
+        "ma20_distance": 19,
+    }
+    assert all(defined[day:, i].all() for i, day in enumerate(first.values()))
+
+
+@pytest.mark.parametrize("cell", range(4))
+def test_a_hole_restarts_every_indicator(cell):
+    prices = random_prices(160)
+    prices[60, cell] = np.nan
+    features = ticker_features(prices)
+    np.testing.assert_array_equal(features[:60], ticker_features(prices[:60]))
+    assert np.isnan(features[60]).all()
+    np.testing.assert_array_equal(features[61:], ticker_features(prices[61:]))
+    assert np.isnan(features[61]).all()
+    assert not np.isnan(features[-1]).any()
+
+
+@pytest.mark.parametrize("days", range(4))
+def test_very_short_stretches(days):
+    features = ticker_features(random_prices(days))
+    assert features.shape == (days, 9)
+    assert (~np.isnan(features)).sum() == 4 * max(days - 1, 0)
+
+
+def test_a_column_that_never_trades():
+    assert np.isnan(ticker_features(np.full((50, 4), np.nan))).all()
+
+
+def test_constant_prices():
+    features = ticker_features(np.full((60, 4), 7.0))
+    np.testing.assert_allclose(features[-1], 0, atol=1e-9)
+
+
+@given(day=st.integers(1, 119), factor=st.floats(0.01, 100), hole=st.integers(0, 119))
+def test_no_feature_looks_ahead(day, factor, hole):
+    before = random_prices(120, seed=1)
+    before[hole] = np.nan
+    after = before.copy()
+    after[day:] *= factor
+    np.testing.assert_array_equal(ticker_features(before)[:day], ticker_features(after)[:day])
