@@ -170,7 +170,8 @@ class MemoryProfiler(Callback):
         self._history.clear()
         self._delta_bytes.clear()
         self._announced = False
-        if trainer.is_global_zero:
+        # a trial run of one batch leaves the files of real runs alone, as Lightning's own loggers do
+        if trainer.is_global_zero and not trainer.fast_dev_run:  # type: ignore[attr-defined]
             self._csv = ResumableCsv(_local(self.directory or trainer.default_root_dir) / "memory.csv")
             self._csv.start(trainer.current_epoch)
         self._running = True

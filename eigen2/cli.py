@@ -1,13 +1,14 @@
 """`python -m eigen2.cli`: Lightning's command line over the trading workload."""
 
 import logging
-import re
 import sys
 import warnings
+from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
 from jsonargparse import set_parsing_settings
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Trainer
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
 
@@ -16,8 +17,9 @@ from eigen2.errors import UserError, require_range
 from eigen2.market.rollouts import RolloutDataModule
 from eigen2.runtime.checkpoint import DurableCheckpointIO
 from eigen2.runtime.logger import RunLogger
-from eigen2.runtime.run_folder import RunFolder
-from eigen2.runtime.trainer_checks import check_precision
+from eigen2.runtime.messages import UNION, one_line
+from eigen2.runtime.run_folder import RunFolder, find_checkpoint, locked_folder
+from eigen2.runtime.trainer_checks import check_config
 
 
 class OneLineParser(LightningArgumentParser):
@@ -25,14 +27,13 @@ class OneLineParser(LightningArgumentParser):
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         """Print the cause and leave."""
-        sys.stderr.write(f"error: {one_line(message)}\n")
+        sys.stderr.write(f"error: {one_line(message, self._keys())}\n")
         sys.exit(2)
 
-
-def one_line(message: str) -> str:
-    """The cause in a parser's message of many lines."""
-    lines = [line.strip(" -\t") for line in message.splitlines() if line.strip(" -\t")]
-    return re.sub(r"\s+", " ", " ".join(lines[:3]))
+    def _keys(self) -> list[str]:
+        """Every key of this parser and of its subcommands."""
+        parsers = [self, *getattr(self._subcommands_action, "choices", {}).values()]
+        return [action.dest for parser in parsers for action in parser._actions]
 
 
 class EigenCLI(LightningCLI):
@@ -44,8 +45,8 @@ class EigenCLI(LightningCLI):
             "--num_threads",
             type=int,
             default=1,
-            help="CPU threads of torch (1 or more). Results are bit-identical for the same number only; on a busy machine "
-            "several are slower than one.",
+            help="CPU threads of torch (1 or more). Results are bit-identical for the same number only; several are "
+            "slower than one on a busy machine.",
         )
 
     def before_instantiate_classes(self) -> None:
@@ -57,10 +58,33 @@ class EigenCLI(LightningCLI):
     def _parse_ckpt_path(self) -> None:
         """Leave the configuration alone: Lightning would overrule it with the checkpoint's hyper-parameters."""
 
+    def _set_seed(self) -> None:
+        """Check the seed before Lightning hands it to NumPy."""
+        seed = self._get(self.config, "seed_everything")
+        if isinstance(seed, int) and not isinstance(seed, bool):
+            require_range("seed_everything", seed, least=0, most=2**32 - 1)
+        super()._set_seed()
+
+    def fit(self, ckpt_path: str | None = None, **kwargs: Any) -> None:
+        """Train in the run's folder, which is this process's until it ends; `last` starts or resumes."""
+        root = Path(self.trainer.default_root_dir)
+        if self._get(self.config, "trainer").get("fast_dev_run"):
+            self.trainer.fit(ckpt_path=ckpt_path, **kwargs)
+            return
+        with locked_folder(root):
+            self.trainer.fit(ckpt_path=find_checkpoint(root, ckpt_path, or_start=True), **kwargs)
+
+    def validate(self, ckpt_path: str | None = None, **kwargs: Any) -> None:
+        """Validate the champion of a checkpoint."""
+        if ckpt_path is None:
+            raise UserError("validate needs a checkpoint: --ckpt_path best, last or a file")
+        path = find_checkpoint(Path(self.trainer.default_root_dir), ckpt_path, or_start=False)
+        self.trainer.validate(ckpt_path=path, **kwargs)
+
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         """Give the trainer the run's logger and checkpoint writer, unless the configuration brings its own."""
         config = self._get(self.config_init, "trainer", default={})
-        check_precision(str(config.get("precision") or "32-true"))
+        check_config(vars(config))
         if config.get("logger") is None:
             kwargs["logger"] = RunLogger(config["default_root_dir"])
         kwargs["plugins"] = [*_as_list(config.get("plugins")), DurableCheckpointIO()]
@@ -96,14 +120,20 @@ def main(args: ArgsType = None) -> None:
                 "devices": 1,
                 "enable_model_summary": False,
                 "num_sanity_val_steps": 0,
+                "log_every_n_steps": 1,
             },
             save_config_callback=RunFolder,
             save_config_kwargs={"overwrite": True},
             auto_configure_optimizers=False,
             args=args,
         )
-    except UserError as error:
-        sys.stderr.write(f"error: {error}\n")
+    except (UserError, MisconfigurationException) as error:
+        sys.stderr.write(f"error: {' '.join(str(error).split())}\n")
+        sys.exit(2)
+    except ValueError as error:
+        if UNION not in str(error):
+            raise
+        sys.stderr.write(f"error: {one_line(str(error))}\n")
         sys.exit(2)
 
 

@@ -126,7 +126,7 @@ class ERLModule(LightningModule):
                 self.validate()
         else:
             returns = play(self.data.val_env, self._champion_action, self.data.validation_options())
-            self.log("champion/validation_fitness", returns[0].mean().float(), prog_bar=True)
+            self.log("champion/validation_fitness", returns[0].mean().float(), prog_bar=True, batch_size=1)
 
     # Its parts
 

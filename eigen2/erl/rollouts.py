@@ -7,6 +7,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import torch
 from lightning.pytorch import LightningDataModule
+from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor, nn
 
 from eigen2.erl.population import Inputs
@@ -238,5 +239,7 @@ class Rollouts(LightningDataModule, ABC):
         return {"replay": self.buffer.state_dict()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Copy the saved replay buffer back."""
+        """Copy the saved replay buffer back; validation, which has none, leaves it."""
+        if self.trainer is not None and self.trainer.state.fn != TrainerFn.FITTING:
+            return
         self.buffer.load_state_dict(state_dict["replay"])

@@ -86,7 +86,7 @@ class MarketEncoder:
 
     def __call__(
         self, days: Int[Tensor, "agents batch"]
-    ) -> tuple[Float[Tensor, "agents batch columns width"], Float[Tensor, "agents batch groups*width"]]:
+    ) -> tuple[Float[Tensor, "agents batch columns width"], Float[Tensor, "agents batch described"]]:
         """Descriptions of each column and of the groups at the close of each day."""
         averages = self._averages(days.flatten())
         encoded = (averages - self._mean[:, None]) * self._scale[:, None]

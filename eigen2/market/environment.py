@@ -92,7 +92,7 @@ class TradingEnvironment:
         windows: int = 1,
         device: torch.device | str = "cpu",
     ) -> None:
-        self.prices = torch.as_tensor(np.array(prices), dtype=torch.float32, device=device)
+        self.prices = torch.as_tensor(prices).clone().to(device, torch.float32)
         self.traded = torch.isfinite(self.prices).all(-1)
         self.last_close = _forward_fill(self.prices[..., CLOSE])
         self.rules = rules

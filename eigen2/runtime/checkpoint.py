@@ -13,6 +13,8 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 
+from eigen2.errors import UserError
+
 
 class DurableCheckpointIO(TorchCheckpointIO):
     """Writes to a temporary file beside the target, syncs it to disk and renames it into place.
@@ -45,6 +47,21 @@ class DurableCheckpointIO(TorchCheckpointIO):
             os.fsync(folder)
         finally:
             os.close(folder)
+
+    def load_checkpoint(
+        self, path: _PATH, map_location: Any = "cpu", weights_only: bool | None = None
+    ) -> dict[str, Any]:
+        """Load tensors and plain values only.
+
+        Raises:
+            UserError: the file is not a whole checkpoint.
+        """
+        try:
+            checkpoint: dict[str, Any] = super().load_checkpoint(path, map_location, weights_only=True)
+        except Exception as error:  # whatever a decoder makes of damaged bytes
+            reason = " ".join(str(error).split())[:120]
+            raise UserError(f"checkpoint {path} cannot be read ({reason}); is it damaged? give another one") from error
+        return checkpoint
 
 
 def _umask() -> int:

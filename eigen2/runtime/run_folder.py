@@ -1,19 +1,63 @@
 """One folder, one run: a second process is refused, an earlier run is moved aside, never overwritten."""
 
-import contextlib
 import fcntl
-import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.cli import SaveConfigCallback
-from lightning.pytorch.utilities import rank_zero_info
+from rich.console import Console
 
 from eigen2.errors import UserError
 
 RUN_FILES = ("checkpoints", "tensorboard", "metrics.csv", "memory.csv", "config.yaml")
 """What a run writes in its folder; the panel cache beside them is shared by all runs."""
+
+
+@contextmanager
+def locked_folder(root: Path) -> Iterator[None]:
+    """Keep the folder to this process; the lock goes with the process, however it ends.
+
+    Raises:
+        UserError: the folder cannot be written to, or another process is running in it.
+    """
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        lock = (root / ".lock").open("w")
+    except OSError as error:
+        raise UserError(
+            f"cannot write to trainer.default_root_dir {root}: {error.strerror}; choose another folder"
+        ) from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(
+                f"another run is writing to {root}; wait for it or choose another --trainer.default_root_dir"
+            ) from None
+        yield
+
+
+def find_checkpoint(root: Path, path: str | None, *, or_start: bool) -> str | None:
+    """Turn `best` and `last` into the run's files.
+
+    Args:
+        root: the run's folder.
+        path: `best`, `last`, a file, or None for none.
+        or_start: whether `last` may find nothing, for a run that has yet to start.
+
+    Raises:
+        UserError: there is no such file.
+    """
+    if path is None:
+        return None
+    file = root / "checkpoints" / f"{path}.ckpt" if path in ("best", "last") else Path(path)
+    if file.is_file():
+        return str(file)
+    if path == "last" and or_start:
+        return None
+    raise UserError(f"there is no checkpoint at {file}; give an existing file, or last to start or resume a fit")
 
 
 def move_earlier_run(root: Path) -> Path | None:
@@ -32,46 +76,14 @@ def move_earlier_run(root: Path) -> Path | None:
 
 
 class RunFolder(SaveConfigCallback):
-    """Takes the run's folder for this process and writes config.yaml there, when everything else has been checked."""
-
-    _lock: int | None = None
+    """Makes room for a new run and writes its config.yaml, once everything else has been checked."""
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Refuse a folder in which another process is running."""
-        if stage != "fit" or trainer.fast_dev_run:  # type: ignore[attr-defined]
-            return
-        root = Path(trainer.default_root_dir)
-        try:
-            root.mkdir(parents=True, exist_ok=True)
-            self._lock = os.open(root / ".lock", os.O_RDWR | os.O_CREAT, 0o666)
-        except OSError as error:
-            raise UserError(
-                f"cannot write to trainer.default_root_dir {root}: {error.strerror}; choose another folder"
-            ) from error
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UserError(
-                f"another run is writing to {root}; wait for it or choose another --trainer.default_root_dir"
-            ) from None
+        """Nothing yet: the run may still be refused."""
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Move an earlier run aside unless this one resumes it, then write the configuration."""
-        if self._lock is None:
-            return
         root = Path(trainer.default_root_dir)
-        if trainer.ckpt_path is None:
-            moved = move_earlier_run(root)
-            if moved is not None:
-                rank_zero_info(f"an earlier run in {root} was moved to {moved}; to resume it use --ckpt_path last")
-        self.parser.save(self.config, str(root / "config.yaml"), skip_none=False, overwrite=True)
-
-    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Give the folder back."""
-        if self._lock is not None:
-            with contextlib.suppress(OSError):
-                os.close(self._lock)
-            self._lock = None
-
-    def save_config(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> Any:
-        """Nothing more: `on_fit_start` writes it."""
+        if trainer.ckpt_path is None and (moved := move_earlier_run(root)) is not None:
+            Console(highlight=False).print(f"An earlier run in {root} was moved to {moved}.", soft_wrap=True)
+        self.parser.save(self.config, str(root / "config.yaml"), overwrite=True)

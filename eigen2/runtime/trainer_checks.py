@@ -1,6 +1,10 @@
 """Trainer settings that would break a generation, refused before they can."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from lightning.pytorch import Trainer
+from lightning.pytorch.callbacks import Timer
 
 from eigen2.errors import UserError
 
@@ -21,6 +25,26 @@ def check_precision(precision: str) -> None:
     raise UserError(f"trainer.precision {precision} {reason}; use {' or '.join(PRECISIONS)}")
 
 
+def check_config(config: Mapping[str, Any]) -> None:
+    """Refuse Trainer arguments that have another name here, before a Trainer is made from them.
+
+    Args:
+        config: the Trainer's arguments by name.
+
+    Raises:
+        UserError: names the setting, its value and the remedy.
+    """
+    check_precision(str(config.get("precision") or "32-true"))
+    for name, allowed, remedy in (
+        ("accumulate_grad_batches", (1, None), "use model.accumulate"),
+        ("gradient_clip_val", (None,), "use model.max_grad_norm, which clips each agent's gradient"),
+        ("num_nodes", (1,), "eigen2 runs in one process"),
+        ("devices", (1, "1", "auto", [0], "0,"), "eigen2 runs in one process: set it to 1"),
+    ):
+        if config.get(name, allowed[0]) not in allowed:
+            raise UserError(f"trainer.{name} is {config[name]}; {remedy}")
+
+
 def check_trainer(trainer: Trainer) -> None:
     """Refuse what would cut a generation, or skip its validation or checkpoint.
 
@@ -28,7 +52,7 @@ def check_trainer(trainer: Trainer) -> None:
         UserError: names the setting, its value and the remedy.
     """
     check_precision(str(trainer.precision))
-    if trainer.max_steps != -1:
+    if trainer.max_steps != -1 and not trainer.fast_dev_run:  # type: ignore[attr-defined]
         raise UserError(
             f"trainer.max_steps is {trainer.max_steps}: it would stop in the middle of a generation; "
             "use trainer.max_epochs, in generations"
@@ -46,6 +70,11 @@ def check_trainer(trainer: Trainer) -> None:
     if trainer.limit_val_batches == 0 or trainer.limit_train_batches == 0:
         raise UserError(
             "trainer.limit_train_batches and limit_val_batches must not be 0: a generation trains and validates"
+        )
+    if any(isinstance(callback, Timer) and callback._interval == "step" for callback in trainer.callbacks):  # type: ignore[attr-defined]
+        raise UserError(
+            "trainer.max_time would stop in the middle of a generation; use the callback "
+            "lightning.pytorch.callbacks.Timer with interval: epoch"
         )
     if trainer.world_size > 1:
         raise UserError(f"{trainer.world_size} processes were asked for, eigen2 runs in one; set trainer.devices=1")

@@ -270,6 +270,23 @@ def test_a_new_run_in_the_same_folder_starts_a_new_file(fit: Fit, tmp_path: Path
     assert len(profiler.snapshots) == 3
 
 
+def test_a_fit_after_a_failed_one_starts_afresh(fit: Fit, tmp_path: Path) -> None:
+    def fail(phase: str, epoch: int) -> None:
+        if phase == "validate":
+            raise RuntimeError("failed")
+
+    profiler = MemoryProfiler()
+    with pytest.raises(RuntimeError, match="failed"):
+        fit(profiler, announce=True, work=fail)
+    assert profiler.latest is not None
+    assert profiler.latest.phase == "train"
+    fit(profiler, epochs=1, logger=TensorBoardLogger(tmp_path, name="tb", version=""))
+    assert {tag for tag in scalars(tmp_path / "tb") if tag.endswith("_delta_mb")} == {
+        "memory/validate_delta_mb",
+        "memory/generation_delta_mb",
+    }
+
+
 def test_history_is_bounded_and_the_file_is_not(fit: Fit, tmp_path: Path) -> None:
     profiler = MemoryProfiler(max_history=2)
     assert (profiler.snapshots, profiler.latest) == ((), None)

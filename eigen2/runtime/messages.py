@@ -1,0 +1,66 @@
+"""A parser's message of many lines, as one line that names the key, the value and the remedy."""
+
+import difflib
+import re
+from collections.abc import Iterable
+
+UNION = "Does not validate against any of the Union subtypes"
+"""How jsonargparse begins when a value fits none of several types."""
+
+
+def one_line(message: str, keys: Iterable[str] = ()) -> str:
+    """Boil a jsonargparse error down to one line.
+
+    Args:
+        message: as the parser gives it.
+        keys: all keys of the command, for a suggestion where one was mistyped.
+    """
+    for pattern in (
+        r"does not accept option '(?P<key>[^']+)'",
+        r"unrecognized arguments: --(?P<key>[\w.+]+)",
+        r"Option '(?P<key>[^']+)' is not accepted",
+    ):
+        if found := re.search(pattern, message):
+            return _unknown(found["key"], keys)
+    if UNION in message and (refused := _refusal(message)):
+        return refused
+    if found := re.search(r"Parser key \"(?P<key>[^\"]+)\":(?P<rest>.*)", message, re.DOTALL):
+        return f"{found['key']} {_cause(found['rest'])}"
+    return _flat(message)
+
+
+def _refusal(message: str) -> str | None:
+    """What a class said of its own settings, among what the other types of a union expected."""
+    reasons = re.findall(r"^\s*- (.+)$", message, re.MULTILINE)
+    own = [reason for reason in reasons if not reason.startswith(("Expected", "Does not", "Problem with"))]
+    return own[0] if own else None
+
+
+def _unknown(key: str, keys: Iterable[str]) -> str:
+    close = difflib.get_close_matches(key, list(keys), n=1)
+    remedy = f"did you mean {close[0]}?" if close else "--help lists the keys"
+    return f"unknown key {key}: {remedy}"
+
+
+def _cause(rest: str) -> str:
+    """What is wrong with a key's value."""
+    if found := re.search(r"Problem with given class_path '([^']+)':\s*\n\s*(.+)", rest):
+        return f"names the class {found[1]}, which cannot be used: {found[2].strip()}"
+    if found := re.search(r"Expected an? (.+?)\. Got value: (.*)", rest):
+        return f"is {found[2].strip()}; it must be {_type(found[1])}"
+    value = re.search(r"Given value: (.*)", rest)
+    types = re.search(r"Subtypes: \[(.*)\]", rest)
+    if value and types:
+        return f"is {value[1].strip()}; it must be {_type(types[1])}"
+    return _flat(rest)
+
+
+def _type(text: str) -> str:
+    """A type in a user's words."""
+    text = re.sub(r"<class '(?:[\w]+\.)*(\w+)'>", r"\1", text)
+    text = re.sub(r"typing\.Literal\[([^\]]*)\]", r"\1", text)
+    return text.replace("NoneType", "null").replace("'", "")
+
+
+def _flat(text: str) -> str:
+    return " ".join(text.split())

@@ -1,0 +1,190 @@
+"""A second, tiny workload: tasks so small that the right values are known, played through the real module.
+
+A probe shows a number x, takes a number as the action and pays a reward. Every episode has the same length and ends
+terminated or truncated.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from lightning.pytorch import Callback, Trainer
+from torch import Tensor, nn
+
+from eigen2.erl.module import ERLModule
+from eigen2.erl.population import Inputs
+from eigen2.erl.randomness import Role, generator
+from eigen2.erl.replay import Field
+from eigen2.erl.rollouts import Observation, Rollouts
+
+
+@dataclass(frozen=True)
+class Probe:
+    """A task.
+
+    Args:
+        reward: of (x, action, step), tensors (agents, windows); step counts from 0.
+        steps: of an episode.
+        truncated: whether episodes are cut at their end instead of terminating.
+        contexts: values of x, drawn evenly for every window.
+        walks: whether x is context + step instead of the context throughout.
+    """
+
+    reward: Callable[[Tensor, Tensor, int], Tensor]
+    steps: int = 1
+    truncated: bool = False
+    contexts: Sequence[float] = (0.0,)
+    walks: bool = False
+
+
+class ProbeEnvironment:
+    """Steps a probe for all agents in all windows; x is the same for all agents and is given once, as (1, windows)."""
+
+    def __init__(self, probe: Probe, agents: int, windows: int) -> None:
+        self.probe, self.agents, self.windows = probe, agents, windows
+        self.observation_fields = {"x": Field((1,), torch.float32)}
+        self.context = torch.zeros(windows)
+        self.steps = 0
+        self.actions: list[Tensor] = []
+
+    @property
+    def action_shape(self) -> tuple[int, ...]:
+        return (1,)
+
+    @property
+    def nbytes(self) -> int:
+        return self.context.nbytes
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, dict[str, Any]]:
+        assert options is not None
+        self.context = torch.tensor(options["contexts"], dtype=torch.float32)
+        self.steps = 0
+        self.actions = []
+        return self._observation(), {}
+
+    def _observation(self) -> Observation:
+        x = self.context + self.steps if self.probe.walks else self.context
+        return {"x": x.clone()[None, :, None]}
+
+    def step(self, action: Tensor) -> tuple[Observation, Tensor, Tensor, Tensor, dict[str, Any]]:
+        x = self._observation()["x"][..., 0].expand(self.agents, -1)
+        self.actions.append(action.clone())
+        reward = self.probe.reward(x, action[..., 0], self.steps)
+        self.steps += 1
+        over = torch.full(reward.shape, self.steps == self.probe.steps)
+        never = torch.zeros_like(over)
+        terminated, truncated = (never, over) if self.probe.truncated else (over, never)
+        return self._observation(), reward, terminated, truncated, {}
+
+    def native_action(self, unit: Tensor) -> Tensor:
+        return unit
+
+    def get_episode_summary(self, windows: slice = slice(None)) -> dict[str, Tensor]:
+        return {"steps": torch.full((self.agents,), self.steps)}
+
+
+class ProbeActor(nn.Module):
+    """One hidden layer; actions (batch, 1) in [-1, 1]."""
+
+    def __init__(self, hidden: int = 8) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(1, hidden), nn.Tanh(), nn.Linear(hidden, 1), nn.Tanh())
+
+    def forward(self, inputs: Inputs) -> Tensor:
+        action: Tensor = self.layers(inputs["x"])
+        return action
+
+
+class ProbeCritic(nn.Module):
+    """Two hidden layers; values (batch,)."""
+
+    def __init__(self, hidden: int = 16) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Linear(2, hidden), nn.Tanh(), nn.Linear(hidden, hidden), nn.Tanh(), nn.Linear(hidden, 1)
+        )
+
+    def forward(self, inputs: Inputs, action: Tensor) -> Tensor:
+        value: Tensor = self.layers(torch.cat([inputs["x"], action], dim=-1))[..., 0]
+        return value
+
+
+class ProbeRollouts(Rollouts):
+    """The data side of a probe."""
+
+    eval_env: ProbeEnvironment
+    val_env: ProbeEnvironment
+
+    def __init__(
+        self,
+        probe: Probe,
+        *,
+        windows_per_generation: int = 4,
+        exploration_windows: int = 12,
+        replay_capacity: int = 2048,
+        replay_min_size: int = 32,
+        batch_size: int = 32,
+        critic_hidden: int = 16,
+    ) -> None:
+        super().__init__(windows_per_generation, exploration_windows, replay_capacity, replay_min_size, batch_size)
+        self.probe = probe
+        self.critic_hidden = critic_hidden
+
+    def build(self, agents: int, device: torch.device) -> None:
+        self.eval_env = ProbeEnvironment(self.probe, agents, self.windows_per_generation + self.exploration_windows)
+        self.val_env = ProbeEnvironment(self.probe, agents, len(self.probe.contexts))
+
+    def network_inputs(self, observation: Observation) -> Inputs:
+        return {"x": observation["x"]}
+
+    def make_actor(self) -> nn.Module:
+        return ProbeActor()
+
+    def make_critic(self) -> nn.Module:
+        return ProbeCritic(self.critic_hidden)
+
+    def training_options(self, generation: int, seed: int) -> dict[str, Any]:
+        drawn = generator(seed, Role.WINDOWS, generation).choice(self.probe.contexts, size=self.eval_env.windows)
+        return {"contexts": drawn.tolist()}
+
+    def validation_options(self) -> dict[str, Any]:
+        return {"contexts": list(self.probe.contexts)}
+
+
+def make_trainer(*callbacks: Callback, epochs: int = 1, **settings: Any) -> Trainer:
+    """A Trainer that writes nothing, unless told to."""
+    defaults: dict[str, Any] = {
+        "logger": False,
+        "enable_checkpointing": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+        "num_sanity_val_steps": 0,
+        "accelerator": "cpu",
+        "devices": 1,
+    }
+    return Trainer(max_epochs=epochs, callbacks=list(callbacks), **{**defaults, **settings})
+
+
+def fit(
+    probe: Probe, *callbacks: Callback, epochs: int = 1, data: dict[str, Any] | None = None, **model: Any
+) -> ERLModule:
+    """Train a population of 4 on a probe; the module keeps its trainer and data afterwards."""
+    settings: dict[str, Any] = {
+        "population_size": 4,
+        "gradient_steps": 4,
+        "accumulate": 1,
+        "gamma": 0.5,
+        "tau": 0.1,
+        "actor_lr": 1e-2,
+        "critic_lr": 1e-2,
+        "reward_scale": 1.0,
+        "noise": 0.5,
+        "noise_decay": 1.0,
+        "evolution": None,
+    }
+    module = ERLModule(**{**settings, **model})
+    make_trainer(*callbacks, epochs=epochs).fit(module, datamodule=ProbeRollouts(probe, **(data or {})))
+    return module

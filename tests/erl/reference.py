@@ -1,0 +1,99 @@
+"""Independent references: one agent's DDPG on plain modules and optimizers, a ring as a list, inheritance in NumPy."""
+
+from copy import deepcopy
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from eigen2.erl.evolution import Child
+from eigen2.erl.population import Inputs
+
+
+class OneAgent:
+    """DDPG for one agent as a textbook writes it.
+
+    Args:
+        actor, critic: plain modules, taken with their weights.
+        lr: Adam's, of (actor, critic).
+        gamma, tau, max_norm: discount, target share, largest gradient norm.
+    """
+
+    def __init__(
+        self, actor: nn.Module, critic: nn.Module, lr: tuple[float, float], gamma: float, tau: float, max_norm: float
+    ) -> None:
+        self.actor, self.critic = actor, critic
+        self.actor_target, self.critic_target = deepcopy(actor), deepcopy(critic)
+        self.optimizers = (torch.optim.Adam(actor.parameters(), lr[0]), torch.optim.Adam(critic.parameters(), lr[1]))
+        self.gamma, self.tau, self.max_norm = gamma, tau, max_norm
+
+    def step(
+        self, inputs: Inputs, next_inputs: Inputs, action: Tensor, reward: Tensor, terminated: Tensor
+    ) -> dict[str, float]:
+        """One update of both networks, from the same weights, on one batch (batch, ...); returns losses and norms."""
+        with torch.no_grad():
+            next_value = self.critic_target(next_inputs, self.actor_target(next_inputs))
+            target = reward + self.gamma * (~terminated).float() * next_value
+        critic_loss = torch.nn.functional.mse_loss(self.critic(inputs, action), target)
+        critic_gradient = torch.autograd.grad(critic_loss, list(self.critic.parameters()))
+        actor_loss = -self.critic(inputs, self.actor(inputs)).mean()
+        actor_gradient = torch.autograd.grad(actor_loss, list(self.actor.parameters()))
+        norms = []
+        for network, gradient, optimizer in (
+            (self.actor, actor_gradient, self.optimizers[0]),
+            (self.critic, critic_gradient, self.optimizers[1]),
+        ):
+            for weight, piece in zip(network.parameters(), gradient, strict=True):
+                weight.grad = piece
+            norms.append(float(nn.utils.clip_grad_norm_(network.parameters(), self.max_norm)))
+            optimizer.step()
+        for target_network, network in ((self.actor_target, self.actor), (self.critic_target, self.critic)):
+            for old, new in zip(target_network.parameters(), network.parameters(), strict=True):
+                old.data = (1 - self.tau) * old.data + self.tau * new.data
+        return {
+            "actor_loss": actor_loss.item(),
+            "critic_loss": critic_loss.item(),
+            "actor_norm": norms[0],
+            "critic_norm": norms[1],
+        }
+
+    def rows(self) -> dict[str, Tensor]:
+        """Weights as one vector a network."""
+        return {
+            name: nn.utils.parameters_to_vector(getattr(self, name).parameters()).detach()
+            for name in ("actor", "critic", "actor_target", "critic_target")
+        }
+
+
+def with_weights(network: nn.Module, row: Tensor) -> nn.Module:
+    """The network with the weights of a row."""
+    nn.utils.vector_to_parameters(row.detach().clone(), network.parameters())
+    return network
+
+
+def inherited(rows: np.ndarray, children: list[Child]) -> np.ndarray:
+    """What `inherit` should leave, child by child from a copy of the old rows, in float64."""
+    old = rows.astype(np.float64)
+    new = old.copy()
+    for child in children:
+        first, second = (old[parent] for parent in child.parents)
+        new[child.row] = first if child.blend == 1 else child.blend * first + (1 - child.blend) * second
+    return new
+
+
+class ListRing:
+    """A ring as a list of rows: slot n % capacity holds transition n."""
+
+    def __init__(self, capacity: int) -> None:
+        self.slots: list[Any] = [None] * capacity
+        self.added = 0
+
+    def add(self, values: list[Any]) -> None:
+        for value in values:
+            self.slots[self.added % len(self.slots)] = value
+            self.added += 1
+
+    @property
+    def held(self) -> list[Any]:
+        return [value for value in self.slots if value is not None]

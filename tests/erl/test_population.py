@@ -1,0 +1,325 @@
+"""A population as a batch against the same networks one by one."""
+
+import gc
+import logging
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from eigen2.erl.population import DDPGAgent, Inputs, Population, StackedNetwork
+from eigen2.errors import UserError
+from tests.erl.probe import ProbeActor, ProbeCritic
+from tests.erl.reference import with_weights
+
+AGENTS, BATCH = 3, 5
+
+
+class Mixed(nn.Module):
+    """Two named inputs and an action, layer normalisation and a bare parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm = nn.Linear(4, 6), nn.LayerNorm(6)
+        self.scale = nn.Parameter(torch.rand(6) + 0.5)
+
+    def forward(self, inputs: Inputs, action: Tensor) -> Tensor:
+        hidden = torch.relu(self.norm(self.first(torch.cat([inputs["market"], inputs["own"], action], -1))))
+        value: Tensor = (hidden * self.scale).sum(-1)
+        return value
+
+
+class Convolution(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Conv1d(2, 3, 2), nn.ReLU(), nn.Flatten(), nn.Dropout(0.9), nn.Linear(9, 2))
+
+    def forward(self, series: Tensor) -> Tensor:
+        output: Tensor = self.layers(series)
+        return output
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm, self.head = nn.LSTM(2, 4, batch_first=True), nn.Linear(4, 2)
+
+    def forward(self, series: Tensor) -> Tensor:
+        output: Tensor = self.head(self.lstm(series)[0][:, -1])
+        return output
+
+
+def normal(*shape: int, seed: int = 0) -> Tensor:
+    return torch.from_numpy(np.random.default_rng(seed).normal(size=shape).astype(np.float32))
+
+
+def mixed_inputs(market: int, own: int, action: int) -> tuple[Any, ...]:
+    """With the given leading sizes: 1 where shared."""
+    inputs = {"market": normal(market, BATCH, 2), "own": normal(own, BATCH, 1, seed=1)}
+    return inputs, normal(action, BATCH, 1, seed=2)
+
+
+CASES: dict[str, tuple[Callable[[], nn.Module], tuple[Any, ...]]] = {
+    "each its own": (Mixed, mixed_inputs(AGENTS, AGENTS, AGENTS)),
+    "one shared": (Mixed, mixed_inputs(1, AGENTS, AGENTS)),
+    "inputs shared": (Mixed, mixed_inputs(1, 1, AGENTS)),
+    "all shared": (Mixed, mixed_inputs(1, 1, 1)),
+    "convolution": (Convolution, (normal(AGENTS, BATCH, 2, 4),)),
+    "LSTM": (Recurrent, (normal(AGENTS, BATCH, 6, 2),)),
+    "LSTM shared": (Recurrent, (normal(1, BATCH, 6, 2),)),
+}
+
+
+def own_part(value: Any, agent: int) -> Any:
+    if isinstance(value, dict):
+        return {name: own_part(part, agent) for name, part in value.items()}
+    return value[agent] if len(value) > 1 else value[0]
+
+
+def one_by_one(make: Callable[[], nn.Module], rows: Tensor, inputs: tuple[Any, ...]) -> tuple[Tensor, Tensor]:
+    """Values and gradients of plain modules, agent by agent; agent i's value weighs i + 1 in what is differentiated."""
+    values, gradients = [], []
+    for agent, row in enumerate(rows):
+        network = with_weights(make(), row).eval()
+        value = network(*(own_part(each, agent) for each in inputs))
+        gradient = torch.autograd.grad(((agent + 1) * value.square()).sum(), list(network.parameters()))
+        values.append(value.detach())
+        gradients.append(nn.utils.parameters_to_vector(gradient))
+    return torch.stack(values), torch.stack(gradients)
+
+
+def together(stacked: StackedNetwork, rows: Tensor, inputs: tuple[Any, ...]) -> tuple[Tensor, Tensor]:
+    leaf = rows.clone().requires_grad_()
+    values = stacked(leaf, *inputs)
+    weights = torch.arange(1, len(rows) + 1).reshape(-1, *[1] * (values.dim() - 1))
+    return values.detach(), torch.autograd.grad((weights * values.square()).sum(), leaf)[0]
+
+
+@pytest.mark.parametrize("agents", [AGENTS, 1])
+@pytest.mark.parametrize("case", CASES)
+def test_vectorised_and_looped_equal_plain_modules_in_values_and_gradients(case: str, agents: int) -> None:
+    make, inputs = CASES[case]
+    if agents == 1:
+        inputs = tuple({k: v[:1] for k, v in each.items()} if isinstance(each, dict) else each[:1] for each in inputs)
+    stacked = StackedNetwork(make())
+    rows = normal(agents, stacked.num_weights, seed=3) / 2
+    expected = one_by_one(make, rows, inputs)
+    for vectorized in (True, False):
+        stacked.vectorized = vectorized
+        for got, right in zip(together(stacked, rows, inputs), expected, strict=True):
+            assert got.shape == right.shape
+            torch.testing.assert_close(got, right, rtol=1e-4, atol=1e-5)
+    # what a mean over agents would hide: every agent has its own value
+    assert agents == 1 or len({round(float(v), 6) for v in expected[0].flatten(1).sum(1)}) == agents
+
+
+def test_an_agents_output_depends_on_its_own_row_alone() -> None:
+    make, inputs = CASES["one shared"]
+    stacked = StackedNetwork(make())
+    rows = normal(AGENTS, stacked.num_weights)
+    before = stacked(rows, *inputs)
+    rows[1] = torch.nan
+    after = stacked(rows, *inputs)
+    assert torch.equal(after[[0, 2]], before[[0, 2]])
+    assert after[1].isnan().all()
+
+
+def test_an_lstm_is_found_out_once_and_told_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    stacked = StackedNetwork(Recurrent())
+    rows = normal(AGENTS, stacked.num_weights)
+    calls = []
+    vmap = torch.func.vmap
+    monkeypatch.setattr(torch.func, "vmap", lambda *args, **kwargs: calls.append(1) or vmap(*args, **kwargs))
+    with caplog.at_level(logging.INFO, "eigen2"):
+        for _ in range(3):
+            stacked(rows, *CASES["LSTM"][1])
+    assert not stacked.vectorized
+    assert len(calls) == 1
+    assert [("Recurrent" in record.message, "\n" in record.message) for record in caplog.records] == [(True, False)]
+
+
+def test_a_network_that_batches_is_never_looped() -> None:
+    for case in ("each its own", "convolution"):
+        make, inputs = CASES[case]
+        stacked = StackedNetwork(make())
+        stacked(normal(AGENTS, stacked.num_weights), *inputs)
+        assert stacked.vectorized
+
+
+def test_another_error_of_a_network_is_not_taken_for_a_missing_rule() -> None:
+    stacked = StackedNetwork(Convolution())
+    with pytest.raises(RuntimeError, match="shape"):
+        stacked(normal(AGENTS, stacked.num_weights), normal(AGENTS, BATCH, 7, 4))
+    assert stacked.vectorized
+
+
+def test_a_network_with_buffers_is_refused_in_one_line() -> None:
+    with pytest.raises(UserError) as error:
+        StackedNetwork(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)))
+    message = str(error.value)
+    assert "\n" not in message
+    assert all(word in message for word in ("Sequential", "1.running_mean", "1.running_var", "LayerNorm"))
+
+
+def test_named_weights_are_views_of_the_rows_in_the_modules_order() -> None:
+    stacked, network = StackedNetwork(Mixed()), Mixed()
+    assert stacked.num_weights == sum(weight.numel() for weight in network.parameters())
+    rows = normal(AGENTS, stacked.num_weights)
+    weights = stacked.weights(rows)
+    assert {name: tuple(value.shape) for name, value in weights.items()} == {
+        name: (AGENTS, *weight.shape) for name, weight in network.named_parameters()
+    }
+    rows += 1
+    with_weights(network, rows[2])
+    for name, weight in network.named_parameters():
+        assert torch.equal(weights[name][2], weight)
+
+
+# The population
+
+
+def make_population(size: int = 4, seed: int = 5) -> Population:
+    return Population(size, ProbeActor, ProbeCritic, seed, noise=0.3)
+
+
+def test_initial_rows_depend_on_seed_and_agent_alone() -> None:
+    small, large, other = make_population(3), make_population(7), make_population(3, seed=6)
+    for name in ("actor", "critic", "actor_target", "critic_target"):
+        rows = getattr(large, name)
+        assert torch.equal(rows[:3], getattr(small, name))
+        assert len(torch.unique(rows, dim=0)) == 7
+        assert not torch.isin(getattr(other, name)[:, 0], rows[:, 0]).any()
+    torch.manual_seed(123)
+    torch.rand(5)
+    assert torch.equal(make_population(3).actor, small.actor)
+
+
+def test_building_leaves_the_global_generators_alone() -> None:
+    state = torch.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate()  # type: ignore[index]  # noqa: NPY002
+    make_population()
+    after = torch.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate()  # type: ignore[index]  # noqa: NPY002
+    assert torch.equal(state[0], after[0])
+    assert state[1:] == after[1:]
+
+
+def test_the_generator_is_put_back_even_if_a_network_cannot_be_built() -> None:
+    def broken() -> nn.Module:
+        torch.rand(3)
+        raise ValueError("broken")
+
+    state = torch.get_rng_state()
+    with pytest.raises(ValueError, match="broken"):
+        Population(2, broken, ProbeCritic, 0, 0.1)
+    assert torch.equal(state, torch.get_rng_state())
+
+
+def test_rows_hold_the_weights_the_modules_own_initialiser_gives() -> None:
+    actor = make_population(200).actor.detach()
+    weights = StackedNetwork(ProbeActor()).weights(actor)
+    hidden = weights["layers.2.weight"]  # uniform in +-1 / sqrt(8)
+    assert hidden.abs().max() <= 1 / 8**0.5
+    assert abs(float(hidden.std()) - 1 / 24**0.5) < 0.01
+
+
+def test_targets_start_equal_to_their_networks_in_memory_of_their_own() -> None:
+    population = make_population()
+    for name in ("actor", "critic"):
+        rows, target = getattr(population, name), getattr(population, f"{name}_target")
+        assert torch.equal(rows, target)
+        assert rows.data_ptr() != target.data_ptr()
+    assert population.noise.tolist() == pytest.approx([0.3] * 4)
+    assert population.champion_fitness == -torch.inf
+    assert population.champion_generation == -1
+
+
+def test_bytes_and_counts_are_those_of_the_weights() -> None:
+    population = make_population(4)
+    actor, critic = 8 + 8 + 8 + 1, 2 * 16 + 16 + 16 * 16 + 16 + 16 + 1
+    assert population.weights_per_agent == actor + critic
+    assert population.size == 4
+    # network and target of each agent, the champion, noise, champion's fitness (float64) and generation (int64)
+    assert population.nbytes == 4 * (4 * 2 * (actor + critic) + actor + critic + 4) + 8 + 8
+    assert sum(tensor.numel() for tensor in population.parameters()) == 4 * (actor + critic)
+
+
+def test_a_state_dict_holds_every_weight_once() -> None:
+    state = make_population().state_dict()
+    assert set(state) == {
+        *("actor", "critic", "actor_target", "critic_target", "noise"),
+        *("champion_actor", "champion_critic", "champion_fitness", "champion_generation"),
+    }
+    assert len({value.data_ptr() for value in state.values()}) == len(state)
+
+
+def test_rows_are_everything_that_belongs_to_an_agent() -> None:
+    population = make_population()
+    rows = population.rows()
+    assert all(len(each) == 4 and not each.requires_grad for each in rows)
+    names = ("actor", "critic", "actor_target", "critic_target", "noise")
+    assert {each.data_ptr() for each in rows} == {getattr(population, name).data_ptr() for name in names}
+
+
+def test_there_is_one_agent_a_row_and_a_champion() -> None:
+    gc.collect()
+    before = sum(type(each) is DDPGAgent for each in gc.get_objects())
+    population = make_population(6)
+    assert sum(type(each) is DDPGAgent for each in gc.get_objects()) - before == 7
+    assert [agent.row for agent in population.agents] == list(range(6))
+    assert population.champion.row is None
+
+
+def test_an_agent_is_a_view_that_follows_its_row() -> None:
+    population = make_population()
+    agent = population.agents[2]
+    actor, critic = agent.actor, agent.critic
+    with torch.no_grad():
+        population.actor[2] = 0.5
+        population.critic[2] += 7
+    assert actor.shape == (1, population.actor.shape[1])
+    assert actor.data_ptr() == population.actor[2].data_ptr()
+    assert actor.unique().tolist() == [0.5]
+    assert torch.equal(critic[0], population.critic[2])
+    assert torch.equal(population.agents[2].actor, actor)
+
+
+@pytest.mark.parametrize("leading", [1, 4])
+def test_an_agent_acts_as_its_row_and_as_the_plain_network(leading: int) -> None:
+    population = make_population()
+    inputs = {"x": normal(leading, BATCH, 1)}
+    actions = population.act(inputs)
+    assert actions.shape == (4, BATCH, 1)
+    for row, agent in enumerate(population.agents):
+        torch.testing.assert_close(agent.act(inputs), actions[row : row + 1])
+        plain = ProbeActor()
+        plain.load_state_dict(agent.actor_weights())
+        torch.testing.assert_close(plain(own_part(inputs, row)), actions[row])
+
+
+def test_the_champion_is_a_copy() -> None:
+    population = make_population()
+    inputs = {"x": normal(1, BATCH, 1)}
+    pointer = population.champion_actor.data_ptr()
+    population.crown(2, 1.5, 9)
+    rows = population.actor.detach()[2:3].clone(), population.critic.detach()[2:3].clone()
+    expected = population.agents[2].act(inputs)
+    with torch.no_grad():
+        population.actor.zero_()
+        population.critic.zero_()
+    assert torch.equal(population.champion.actor, rows[0])
+    assert torch.equal(population.champion.critic, rows[1])
+    assert torch.equal(population.champion.act(inputs), expected)
+    assert float(population.champion_fitness) == 1.5
+    assert int(population.champion_generation) == 9
+    assert population.champion_actor.data_ptr() == pointer
+
+
+def test_the_champions_fitness_is_kept_in_double_precision() -> None:
+    population = make_population()
+    population.crown(0, 1 + 2**-40, 0)
+    assert float(population.champion_fitness) == 1 + 2**-40

@@ -1,0 +1,309 @@
+"""The encoder: naive means over the window, statistics of training days, and nothing of the future."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from eigen2.market.encoder import CLIP, MarketEncoder, ObservationEncoder, spans
+from eigen2.market.environment import TradingEnvironment, TradingRules
+from eigen2.market.panel import MarketPanel, Splits, build_panel
+from eigen2.market.synthetic import SyntheticMarket
+
+FEATURES, CHANNELS = 9, 10
+
+
+def random_panel(days: int, columns: int, train: int, seed: int = 0) -> MarketPanel:
+    """Random features and prices, a tenth of the columns' days without a price, some features without a value."""
+    rng = np.random.default_rng(seed)
+    offset, scale = rng.normal(0, 1, (columns, FEATURES)), rng.uniform(0.5, 2, (columns, FEATURES))
+    features = np.clip(offset + scale * rng.normal(0, 1, (days, columns, FEATURES)), -10, 10).astype(np.float32)
+    closed = rng.random((days, columns)) < 0.1
+    valid = (rng.random(features.shape) < 0.9) & ~closed[..., None]
+    features[~valid] = 0
+    close = 100 * np.exp(np.cumsum(rng.normal(0, 0.05, (days, columns)), axis=0))
+    prices = np.stack([close * 0.99, close * 1.03, close * 0.97, close], axis=2).astype(np.float32)
+    prices[closed] = np.nan
+    return MarketPanel(
+        dates=np.datetime64("2000-01-03") + np.arange(days),
+        tickers=tuple(f"T{column:03d}" for column in range(columns)),
+        features=features,
+        valid=valid,
+        prices=prices,
+        splits=Splits(range(train), range(train, days), range(days, days)),
+    )
+
+
+def day_values(panel: MarketPanel, day: int) -> np.ndarray:
+    """(columns, 10) float64: nine features and the share of them that is valid."""
+    validity = [[sum(map(bool, feature)) / FEATURES] for feature in panel.valid[day]]
+    return np.concatenate([panel.features[day].astype(float), validity], axis=1)
+
+
+def naive_average(panel: MarketPanel, groups: list[list[int]], day: int, span: int) -> np.ndarray:
+    """(groups, 10): each group's mean over its columns and the last `span` days up to `day`."""
+    window = [day_values(panel, past) for past in range(day - span + 1, day + 1)]
+    return np.stack([np.mean([values[group].mean(axis=0) for values in window], axis=0) for group in groups])
+
+
+def naive_encoding(
+    panel: MarketPanel, investable: list[int], context_days: int, days: list[int]
+) -> tuple[np.ndarray, np.ndarray]:
+    """What the encoder should return for one agent: (days, columns, width) and (days, groups x width)."""
+    rest = [column for column in range(panel.num_columns) if column not in investable]
+    described = [[column] for column in investable] + [group for group in (investable, rest) if group]
+    per_span = []
+    for span in spans(context_days):
+        train = range(context_days - 1, panel.splits.train.stop)
+        pooled = np.concatenate([naive_average(panel, described[: len(investable)], day, span) for day in train])
+        mean, std = pooled.mean(axis=0), np.maximum(pooled.std(axis=0), 1e-3)
+        averages = np.stack([naive_average(panel, described, day, span) for day in days])
+        per_span.append(np.clip((averages - mean) / std, -CLIP, CLIP))
+    encoded = np.concatenate(per_span, axis=2)
+    return encoded[:, : len(investable)], encoded[:, len(investable) :].reshape(len(days), -1)
+
+
+@pytest.mark.parametrize(
+    ("context_days", "expected"),
+    [
+        (1, [1]),
+        (2, [1, 2]),
+        (3, [1, 2, 3]),
+        (4, [1, 2, 4]),
+        (5, [1, 2, 4, 5]),
+        (20, [1, 2, 4, 8, 16, 20]),
+        (504, [1, 2, 4, 8, 16, 32, 64, 128, 256, 504]),
+        (512, [1, 2, 4, 8, 16, 32, 64, 128, 256, 512]),
+    ],
+)
+def test_spans(context_days: int, expected: list[int]) -> None:
+    assert spans(context_days) == expected
+
+
+@pytest.mark.parametrize("context_days", [1, 8, 13])
+@pytest.mark.parametrize("investable", [[0, 1, 2, 3], [3, 1]])
+def test_equals_naive_means(context_days: int, investable: list[int]) -> None:
+    panel = random_panel(days=60, columns=4, train=40)
+    encoder = MarketEncoder(panel, investable, context_days)
+    days = [12, 59, 13, 30, 40, 39, 58, 12]
+    columns, groups = encoder(torch.tensor([days], dtype=torch.int32))
+    expected_columns, expected_groups = naive_encoding(panel, investable, context_days, days)
+    assert columns.dtype == groups.dtype == torch.float32
+    assert encoder.width == len(spans(context_days)) * CHANNELS
+    assert encoder.groups == (1 if len(investable) == 4 else 2)
+    np.testing.assert_allclose(columns[0].numpy(), expected_columns, atol=2e-5)
+    np.testing.assert_allclose(groups[0].numpy(), expected_groups, atol=2e-5)
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(st.integers(0, 2**32 - 1), st.integers(1, 25), st.data())
+def test_equals_naive_means_on_any_panel(seed: int, context_days: int, data: st.DataObject) -> None:
+    columns = data.draw(st.integers(1, 3))
+    train = data.draw(st.integers(context_days + 1, 30))
+    investable = data.draw(st.permutations(range(columns)).map(lambda order: order[: 1 + seed % columns]))
+    panel = random_panel(days=35, columns=columns, train=train, seed=seed)
+    days = data.draw(st.lists(st.integers(context_days - 1, 34), min_size=1, max_size=3))
+    got = MarketEncoder(panel, investable, context_days)(torch.tensor([days]))
+    for ours, expected in zip(got, naive_encoding(panel, investable, context_days, days), strict=True):
+        # an average that hardly varies in training is divided by little: float32 shows
+        np.testing.assert_allclose(ours[0].numpy(), expected, atol=1e-3)
+
+
+def test_blocks_join() -> None:
+    """Running sums are made in blocks of days; averages across their borders are like any other."""
+    panel = random_panel(days=800, columns=2, train=300)
+    encoder = MarketEncoder(panel, [0, 1], 3)
+    days = [254, 255, 256, 257, 258, 511, 512, 513, 514, 767, 768, 769, 770, 799]
+    columns, _ = encoder(torch.tensor([days]))
+    np.testing.assert_allclose(columns[0].numpy(), naive_encoding(panel, [0, 1], 3, days)[0], atol=2e-5)
+
+
+def test_running_sums_stay_exact_over_a_long_history() -> None:
+    """4,000 days at the largest normalised value of 10: sums of 40,000, of which one day's change must be seen."""
+    days = 4000
+    panel = random_panel(days, 1, train=50)
+    change = np.float32(1e-3) * np.random.default_rng(0).normal(size=(days, 1, FEATURES)).astype(np.float32)
+    features = 10 - np.abs(change)
+    panel = replace(panel, features=features, valid=np.ones_like(panel.valid))
+    late = [days - 2, days - 1]
+    columns, _ = MarketEncoder(panel, [0], 4)(torch.tensor([late]))
+    np.testing.assert_allclose(columns[0].numpy(), naive_encoding(panel, [0], 4, late)[0], atol=5e-3)
+
+
+def test_a_group_is_the_mean_of_its_members() -> None:
+    """Of members that are all alike the mean is any one of them."""
+    panel = random_panel(days=40, columns=2, train=30)
+    twice = replace(
+        panel,
+        tickers=("A", "B", "C", "D"),
+        features=panel.features[:, [0, 0, 1, 1]],
+        valid=panel.valid[:, [0, 0, 1, 1]],
+        prices=panel.prices[:, [0, 0, 1, 1]],
+    )
+    encoder = MarketEncoder(twice, [0, 1], 6)
+    columns, groups = encoder(torch.arange(5, 40)[None])
+    assert groups.shape == (1, 35, 2 * encoder.width)
+    own, context = torch.split(groups, encoder.width, dim=2)
+    torch.testing.assert_close(columns[:, :, 0], columns[:, :, 1])
+    torch.testing.assert_close(own, columns[:, :, 0])
+    # context columns speak through their group only, and not with the investable ones' voice
+    assert not torch.allclose(context, own, atol=0.1)
+    changed = twice.features.copy()
+    changed[35, 2:] += 1
+    other_columns, other_groups = MarketEncoder(replace(twice, features=changed), [0, 1], 6)(torch.tensor([[35]]))
+    torch.testing.assert_close(other_columns, columns[:, 30:31])
+    other_own, other_context = torch.split(other_groups, encoder.width, dim=2)
+    torch.testing.assert_close(other_own, own[:, 30:31])
+    assert not torch.allclose(other_context, context[:, 30:31], atol=0.1)
+
+
+def test_training_days_have_mean_0_and_deviation_1() -> None:
+    panel, rng = random_panel(days=200, columns=5, train=150), np.random.default_rng(0)
+    features = rng.uniform(-2, 1, panel.features.shape).astype(np.float32)
+    panel = replace(panel, features=features, valid=rng.random(features.shape) < 0.5)
+    columns, _ = MarketEncoder(panel, [0, 1, 2, 3, 4], 10)(torch.arange(9, 150)[None])
+    assert columns.abs().max() < CLIP, "nothing clipped, so moments are exact"
+    flat = columns[0].flatten(0, 1).double()
+    torch.testing.assert_close(flat.mean(0), torch.zeros_like(flat[0]), atol=1e-5, rtol=0)
+    torch.testing.assert_close(flat.std(0, correction=0), torch.ones_like(flat[0]), atol=1e-4, rtol=0)
+
+
+def test_later_days_do_not_standardise() -> None:
+    panel = random_panel(days=100, columns=3, train=60)
+    features, valid = panel.features.copy(), panel.valid.copy()
+    features[60:] = 10
+    valid[60:] = True
+    other = replace(panel, features=features, valid=valid)
+    days = torch.arange(5, 60)[None]
+    ours, theirs = (MarketEncoder(which, [0, 2], 6)(days) for which in (panel, other))
+    assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+    features = panel.features.copy()
+    features[59] = 10
+    moved = MarketEncoder(replace(panel, features=features), [0, 2], 6)(days[:, :50])
+    assert not torch.allclose(ours[0][:, :50], moved[0]), "a training day does"
+
+
+def test_a_complete_panel_has_validity_0_and_outliers_are_clipped() -> None:
+    panel = random_panel(days=50, columns=2, train=40)
+    features = panel.features * np.float32(0.1)
+    features[45] = 10
+    complete = replace(panel, features=features, valid=np.ones_like(panel.valid))
+    columns, groups = MarketEncoder(complete, [0, 1], 4)(torch.arange(3, 50)[None])
+    by_channel = columns.reshape(1, 47, 2, 3, CHANNELS)
+    assert by_channel[..., -1].abs().max() < 1e-3
+    assert by_channel[0, 42, :, 0, :-1].eq(CLIP).all()
+    assert columns.abs().max() == groups.abs().max() == CLIP
+
+
+def test_any_batch_composition_gives_the_same_bits() -> None:
+    panel = random_panel(days=300, columns=7, train=200)
+    encoder = MarketEncoder(panel, [0, 2, 4, 6], 21)
+    all_days = torch.arange(20, 300)
+    columns, groups = encoder(all_days[None])
+    order = torch.from_numpy(np.random.default_rng(0).permutation(len(all_days)))
+    for shape in ((1, 280), (7, 40), (280, 1), (28, 10)):
+        some_columns, some_groups = encoder(all_days[order].reshape(shape).int())
+        assert torch.equal(some_columns.flatten(0, 1), columns[0, order])
+        assert torch.equal(some_groups.flatten(0, 1), groups[0, order])
+    for index in (0, 17, 279):
+        one_columns, one_groups = encoder(all_days[index][None, None])
+        assert torch.equal(one_columns[0, 0], columns[0, index])
+        assert torch.equal(one_groups[0, 0], groups[0, index])
+    again = encoder(torch.tensor([[100, 100, 100]]))[0]
+    assert torch.equal(again[0, 0], again[0, 2])
+
+
+def test_nbytes_is_the_prefix_sums() -> None:
+    # 101 rows of (2 columns + 2 groups) x 10 channels in double precision
+    assert MarketEncoder(random_panel(100, 3, 80), [0, 1], 8).nbytes == 101 * 4 * 10 * 8
+
+
+def test_network_inputs_known_answers() -> None:
+    panel = random_panel(days=40, columns=2, train=30)
+    market = MarketEncoder(panel, [0, 1], 5)
+    encoder = ObservationEncoder(market, TradingRules(max_target=40, max_holding_days=8), window_days=20)
+    day = torch.tensor([[10, 31]], dtype=torch.int32)
+    inputs = encoder(
+        {
+            "day": day,
+            "days_left": torch.tensor([[19, 5]], dtype=torch.int16),
+            # three agents, two windows, two columns
+            "held_days": torch.tensor([[[0, 2], [8, 0]]] * 3, dtype=torch.uint8),
+            "gain": torch.tensor([[[0, -0.05], [0.9, 0]]] * 3, dtype=torch.float16),
+            "target": torch.tensor([[[0, 20], [40, 0]]] * 3, dtype=torch.float16),
+        }
+    )
+    columns, groups = market(day)
+    assert {name: tuple(value.shape) for name, value in inputs.items()} == {
+        "columns": (1, 2, 2, market.width),
+        "portfolio": (3, 2, 2, 4),
+        "market": (1, 2, market.width + 1),
+    }
+    assert torch.equal(inputs["columns"], columns)
+    assert torch.equal(inputs["market"][..., :-1], groups)
+    torch.testing.assert_close(inputs["market"][..., -1], torch.tensor([[19 / 20, 5 / 20]]))
+    # held, days held / 8, gain in tenths (clipped to 5), target / 40
+    expected = torch.tensor([[[0, 0, 0, 0], [1, 0.25, -0.5, 0.5]], [[1, 1, CLIP, 1], [0, 0, 0, 0]]])
+    torch.testing.assert_close(inputs["portfolio"], expected.expand(3, 2, 2, 4), atol=1e-3, rtol=0)
+
+
+# No look-ahead, all the way to the networks
+
+
+def inputs_until(panel: MarketPanel, last_known: int, investable: list[int], seed: int) -> list[dict[str, Tensor]]:
+    """Network inputs of an episode of random trades, one a day, up to the close of `last_known`."""
+    rules = TradingRules(max_holding_days=4, max_opens_per_day=2)
+    env = TradingEnvironment(panel.prices[:, investable], rules, agents=2, windows=1)
+    encoder = ObservationEncoder(MarketEncoder(panel, investable, 6), rules, window_days=panel.num_days - 5)
+    rng = np.random.default_rng(seed)
+    observation, _ = env.reset(start_idx=5)
+    inputs = [encoder(observation)]
+    for _ in range(last_known - 5):
+        action = rng.uniform(0, [5, 30], (2, 1, len(investable), 2)).astype(np.float32)
+        observation, reward, *_ = env.step(torch.from_numpy(action))
+        inputs.append({**encoder(observation), "reward": reward})
+    return inputs
+
+
+def assert_identical(left: list[dict[str, Tensor]], right: list[dict[str, Tensor]]) -> None:
+    for day, (a, b) in enumerate(zip(left, right, strict=True)):
+        for name in a:
+            assert torch.equal(a[name], b[name]), (day, name)
+
+
+@settings(max_examples=30, deadline=None, derandomize=True)
+@given(st.integers(0, 2**32 - 1), st.integers(8, 38), st.data())
+def test_later_days_change_no_earlier_input(seed: int, last_known: int, data: st.DataObject) -> None:
+    train = data.draw(st.integers(7, last_known + 1), label="train")  # their statistics may be known
+    panel, other = (random_panel(days=40, columns=4, train=train, seed=which) for which in (seed, seed + 1))
+    later = np.arange(40) > last_known
+    changed = replace(
+        panel,
+        features=np.where(later[:, None, None], other.features, panel.features),
+        valid=np.where(later[:, None, None], other.valid, panel.valid),
+        prices=np.where(later[:, None, None], other.prices, panel.prices),
+    )
+    investable = [0, 1, 3]
+    ours, theirs = (inputs_until(which, last_known, investable, seed) for which in (panel, changed))
+    assert_identical(ours, theirs)
+    # and the day after is where it shows
+    shown = (inputs_until(which, last_known + 1, investable, seed)[-1]["columns"] for which in (panel, changed))
+    assert not torch.equal(*shown)
+
+
+def test_later_prices_of_the_file_change_no_earlier_input() -> None:
+    """From the price table through features and normalisation to the networks."""
+    table = SyntheticMarket(days=120, columns=3, seed=4).generate()
+    dates = np.sort(table["date"].unique())
+    changed = table.copy()
+    late = changed["date"] > dates[90]
+    changed.loc[late, ["open", "high", "low", "close"]] *= 1.7
+    panels = [build_panel(which, validation_days=30, holdout_days=10) for which in (table, changed)]
+    assert panels[0].splits.train.stop == 80
+    assert_identical(*(inputs_until(panel, 90, [0, 2], seed=1) for panel in panels))
+    first, second = (inputs_until(panel, 91, [0, 2], seed=1)[-1] for panel in panels)
+    assert not torch.equal(first["columns"], second["columns"])

@@ -1,0 +1,216 @@
+"""The default networks: one set of weights for all columns, and a population of them that equals each one alone."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from eigen2.erl.population import Inputs, StackedNetwork
+from eigen2.market.networks import PORTFOLIO, ColumnActor, ColumnCritic
+
+WIDTH, MARKET, COLUMNS, BATCH, AGENTS = 20, 41, 7, 5, 4
+
+
+def actor() -> nn.Module:
+    return ColumnActor(WIDTH, MARKET)
+
+
+def critic() -> nn.Module:
+    return ColumnCritic(WIDTH, MARKET)
+
+
+def random_networks(make: Callable[[], nn.Module], count: int = AGENTS, seed: int = 0) -> list[nn.Module]:
+    """Networks whose every weight is random and of a size that matters; initialisers leave some small or 0."""
+    chance = torch.Generator().manual_seed(seed)
+    networks = [make() for _ in range(count)]
+    with torch.no_grad():
+        for network in networks:
+            for weight in network.parameters():
+                weight.copy_(torch.randn(weight.shape, generator=chance) * 0.3)
+    return networks
+
+
+def random_inputs(agents: dict[str, int], seed: int = 1, batch: int = BATCH) -> Inputs:
+    """Inputs whose leading axis is of the given size, by name."""
+    chance = torch.Generator().manual_seed(seed)
+    shapes = {"columns": (COLUMNS, WIDTH), "portfolio": (COLUMNS, PORTFOLIO), "market": (MARKET,)}
+    return {name: torch.randn(agents[name], batch, *shape, generator=chance) for name, shape in shapes.items()}
+
+
+def random_action(agents: int, seed: int = 2) -> Tensor:
+    return torch.rand(agents, BATCH, COLUMNS, 2, generator=torch.Generator().manual_seed(seed)) * 2 - 1
+
+
+def rows(networks: list[nn.Module]) -> Tensor:
+    return torch.stack([nn.utils.parameters_to_vector(network.parameters()) for network in networks]).detach()
+
+
+def of_agent(inputs: Inputs, agent: int) -> Inputs:
+    return {name: value[agent if len(value) > 1 else 0] for name, value in inputs.items()}
+
+
+AXES = {
+    "own": {"columns": AGENTS, "portfolio": AGENTS, "market": AGENTS},
+    "as the environment": {"columns": 1, "portfolio": AGENTS, "market": 1},
+    "shared": {"columns": 1, "portfolio": 1, "market": 1},
+}
+
+
+@pytest.mark.parametrize("vectorized", [True, False])
+@pytest.mark.parametrize("axes", AXES)
+def test_a_population_of_actors_is_each_actor_alone(axes: str, vectorized: bool) -> None:
+    networks, inputs = random_networks(actor), random_inputs(AXES[axes])
+    stacked = StackedNetwork(actor())
+    stacked.vectorized = vectorized
+    actions = stacked(rows(networks), inputs)
+    assert stacked.vectorized is vectorized
+    assert actions.shape == (AGENTS, BATCH, COLUMNS, 2)
+    for agent, network in enumerate(networks):
+        torch.testing.assert_close(actions[agent], network(of_agent(inputs, agent)), atol=1e-5, rtol=1e-5)
+    assert (actions[0] - actions[1]).abs().max() > 0.1, "agents differ"
+
+
+@pytest.mark.parametrize("vectorized", [True, False])
+@pytest.mark.parametrize("action_agents", [1, AGENTS])
+@pytest.mark.parametrize("axes", AXES)
+def test_a_population_of_critics_is_each_critic_alone(axes: str, action_agents: int, vectorized: bool) -> None:
+    networks, inputs, action = random_networks(critic), random_inputs(AXES[axes]), random_action(action_agents)
+    stacked = StackedNetwork(critic())
+    stacked.vectorized = vectorized
+    values = stacked(rows(networks), inputs, action)
+    assert stacked.vectorized is vectorized
+    assert values.shape == (AGENTS, BATCH)
+    for agent, network in enumerate(networks):
+        own = action[agent if action_agents > 1 else 0]
+        torch.testing.assert_close(values[agent], network(of_agent(inputs, agent), own), atol=1e-5, rtol=1e-5)
+    assert (values[0] - values[1]).abs().max() > 0.1, "agents differ"
+
+
+def test_a_population_of_one() -> None:
+    networks, inputs = random_networks(actor, count=1), random_inputs(AXES["shared"])
+    actions = StackedNetwork(actor())(rows(networks), inputs)
+    torch.testing.assert_close(actions[0], networks[0](of_agent(inputs, 0)), atol=1e-5, rtol=1e-5)
+
+
+def test_gradients_of_a_population_are_each_agents_own() -> None:
+    networks, inputs, action = random_networks(critic), random_inputs(AXES["shared"]), random_action(AGENTS)
+    weights = rows(networks).requires_grad_()
+    StackedNetwork(critic())(weights, inputs, action).sum().backward()
+    assert weights.grad is not None
+    for agent, network in enumerate(networks):
+        network(of_agent(inputs, agent), action[agent]).sum().backward()
+        own = nn.utils.parameters_to_vector([weight.grad for weight in network.parameters() if weight.grad is not None])
+        torch.testing.assert_close(weights.grad[agent], own, atol=1e-4, rtol=1e-4)
+
+
+def test_actions_lie_between_minus_1_and_1() -> None:
+    network = random_networks(actor, count=1)[0]
+    inputs = of_agent(random_inputs(AXES["shared"]), 0)
+    for scale in (1.0, 100.0):
+        actions = network({name: scale * value for name, value in inputs.items()})
+        assert actions.abs().max() <= 1
+    assert actions.abs().max() > 0.9, "and reach towards the ends"
+
+
+def test_a_new_actor_starts_near_the_middle() -> None:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        actions = actor()(of_agent(random_inputs(AXES["shared"]), 0))
+    assert 0 < actions.abs().max() < 0.5
+
+
+def permuted(inputs: Inputs, order: Tensor) -> Inputs:
+    return {name: value if name == "market" else value[:, order] for name, value in inputs.items()}
+
+
+ORDER = torch.tensor([3, 0, 6, 1, 5, 2, 4])
+
+
+def test_the_actor_follows_a_permutation_of_columns() -> None:
+    network, inputs = random_networks(actor, count=1)[0], of_agent(random_inputs(AXES["shared"]), 0)
+    expected = network(inputs)[:, ORDER]
+    torch.testing.assert_close(network(permuted(inputs, ORDER)), expected, atol=1e-5, rtol=1e-5)
+    assert not torch.allclose(expected, network(inputs), atol=0.1), "columns differ"
+
+
+def test_the_critic_does_not_see_a_permutation_of_columns() -> None:
+    network, inputs = random_networks(critic, count=1)[0], of_agent(random_inputs(AXES["shared"]), 0)
+    action = random_action(1)[0]
+    value = network(inputs, action)
+    torch.testing.assert_close(network(permuted(inputs, ORDER), action[:, ORDER]), value, atol=1e-5, rtol=1e-5)
+    # but it does see which action is which column's
+    assert not torch.allclose(network(inputs, action[:, ORDER]), value, atol=1e-2)
+
+
+@pytest.mark.parametrize("part", ["columns", "portfolio", "market"])
+def test_every_input_counts(part: str) -> None:
+    inputs = of_agent(random_inputs(AXES["shared"]), 0)
+    other = {**inputs, part: inputs[part] + 1}
+    action = random_action(1)[0]
+    actor_, critic_ = random_networks(actor, count=1)[0], random_networks(critic, count=1)[0]
+    assert not torch.allclose(actor_(inputs), actor_(other), atol=1e-2)
+    assert not torch.allclose(critic_(inputs, action), critic_(other, action), atol=1e-2)
+
+
+def test_rows_of_a_batch_do_not_mix() -> None:
+    inputs, action = of_agent(random_inputs(AXES["shared"]), 0), random_action(1)[0]
+    actor_, critic_ = random_networks(actor, count=1)[0], random_networks(critic, count=1)[0]
+    last = {name: value[-1:] for name, value in inputs.items()}
+    torch.testing.assert_close(actor_(last), actor_(inputs)[-1:], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(critic_(last, action[-1:]), critic_(inputs, action)[-1:], atol=1e-5, rtol=1e-5)
+
+
+def test_the_critic_says_how_to_act_better() -> None:
+    """Its gradient reaches coefficient and target of every column, and a small step along it raises the value."""
+    network, inputs = random_networks(critic, count=1)[0], of_agent(random_inputs(AXES["shared"]), 0)
+    action = random_action(1)[0].requires_grad_()
+    value = network(inputs, action)
+    (gradient,) = torch.autograd.grad(value.sum(), action)
+    assert gradient.ne(0).all()
+    with torch.no_grad():
+        step = 1e-3 * gradient / gradient.norm(dim=(1, 2), keepdim=True)
+        assert (network(inputs, action + step) > value).all()
+
+
+def test_the_critic_prefers_columns_by_their_coefficients() -> None:
+    """With the action kept out of the columns' own numbers, only its softmax can see it; evenly pooled, nothing can."""
+    inputs = of_agent(random_inputs(AXES["shared"]), 0)
+    chosen = torch.full((BATCH, COLUMNS, 2), -1.0)
+    chosen[:, 2, 0] = 1.0
+    other = chosen.roll(1, dims=1)
+    for sharpness, sees in ((5.0, True), (0.0, False)):
+        network = random_networks(lambda sharpness=sharpness: ColumnCritic(WIDTH, MARKET, sharpness=sharpness), 1)[0]  # type: ignore[misc]
+        position = network.get_parameter("trunk.position.weight")
+        with torch.no_grad():
+            position[:, PORTFOLIO:] = 0
+        assert torch.allclose(network(inputs, chosen), network(inputs, other), atol=1e-4) is not sees
+
+
+@pytest.mark.parametrize("make", [actor, critic])
+def test_it_learns_a_rule_that_is_the_same_for_every_column(make: Callable[[], nn.Module]) -> None:
+    """Probe: what one column teaches must carry over to columns never trained on."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        network = make()
+    optimizer = torch.optim.Adam(network.parameters(), lr=3e-3)
+    shared = dict.fromkeys(AXES["shared"], 1)
+
+    def loss(seed: int, columns: int) -> Tensor:
+        inputs = of_agent(random_inputs(shared, seed, batch=64), 0)
+        inputs = {name: value if name == "market" else value[:, :columns] for name, value in inputs.items()}
+        signal = inputs["columns"][..., 0]
+        if isinstance(network, ColumnActor):
+            return (network(inputs)[..., 0] - torch.tanh(signal)).square().mean()
+        chance = torch.Generator().manual_seed(seed)
+        action = torch.rand(64, columns, 2, generator=chance) * 2 - 1
+        best = action[..., 0].argmax(1, keepdim=True)
+        # the value of an action is the signal of the column with the highest coefficient: what would be opened
+        return (network(inputs, action) - signal.gather(1, best)[:, 0]).square().mean()
+
+    before = float(loss(10_001, COLUMNS).detach())
+    for step in range(150):
+        optimizer.zero_grad()
+        loss(step, 3).backward()
+        optimizer.step()
+    assert float(loss(10_001, COLUMNS).detach()) < 0.6 * before

@@ -1,0 +1,231 @@
+"""The command line as a user meets it: what runs, and what wrong input says."""
+
+import csv
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+
+from eigen2.cli import main
+from eigen2.market.sample import sample_path
+
+ROOT = Path(__file__).parent.parent
+SMALL = ["--config", "tests/small.yaml"]
+
+
+@pytest.fixture(autouse=True)
+def _at_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(sys, "argv", ["cli.py"])  # Lightning warns when both are given
+
+
+def refusal(capsys: pytest.CaptureFixture[str], *options: str) -> str:
+    """Run fit, expect exit code 2, return the one line it says."""
+    with pytest.raises(SystemExit) as left:
+        main(["fit", *SMALL, *options])
+    captured = capsys.readouterr()
+    assert left.value.code == 2
+    assert "Traceback" not in captured.err
+    lines = [line for line in captured.err.splitlines() if line.strip() and not line.startswith("Seed set")]
+    assert len(lines) == 1, captured.err
+    assert lines[0].startswith("error: ")
+    return lines[0].removeprefix("error: ")
+
+
+def prices(folder: Path, days: int = 60, **columns: object) -> Path:
+    """A price file of one ticker; `columns` replace whole columns, None drops one."""
+    dates = pd.bdate_range("2020-01-01", periods=days)
+    frame = pd.DataFrame(
+        {"date": dates, "ticker": "A", "open": 1.0, "high": 1.0, "low": 1.0, "close": 1.0, "volume": 1}
+    )
+    for name, value in columns.items():
+        frame = frame.drop(columns=name) if value is None else frame.assign(**{name: value})
+    path = folder / "prices.csv"
+    frame.to_csv(path, index=False)
+    return path
+
+
+def own(path: Path | str) -> list[str]:
+    return ["--data.synthetic", "null", "--data.path", str(path)]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--model.population_size", "0"], "model.population_size is 0; it must be at least 1"),
+        (["--model.population_size", "three"], "model.population_size is three; it must be int"),
+        (["--model.populatio_size", "3"], "unknown key model.populatio_size: did you mean model.population_size?"),
+        (["--model.evolution", "3"], "model.evolution is 3; it must be Evolution, null"),
+        (["--model.evolution.elite_fraction", "0.9"], "elite_fraction 0.9 and crossover_fraction 0.375 exceed 1"),
+        (["--model.gamma", "1.5"], "model.gamma is 1.5; it must be at least 0 and at most 1"),
+        (["--data.rules.cost_bps", "-3"], "data.rules.cost_bps is -3.0; it must be at least 0"),
+        (["--data.rules.cost_bps", "abc"], "data.rules.cost_bps is abc; it must be float"),
+        (["--data.replay_min_size", "501"], "more than data.replay_capacity 500"),
+        (["--data.replay_capacity", "900000000000"], "GB are available; lower data.replay_capacity"),
+        (["--data.batch_size", "0"], "data.batch_size is 0; it must be at least 1"),
+        (["--data.context_days", "200"], "260 days leave 200 to train on after 30 validation and 30 holdout days"),
+        (["--data.validation_days", "19"], "data.validation_days is 19, but a window takes"),
+        (["--data.synthetic.days", "1"], "days is 1: set it at least 2"),
+        (own("missing.parquet"), "no price file at 'missing.parquet'"),
+        (own("tests"), "'tests' is a directory"),
+        (["--data.path", "a.csv"], "data.path a.csv and data.synthetic are both given"),
+        (["--trainer.precision", "16-mixed"], "trainer.precision 16-mixed needs a loss scaler"),
+        (["--trainer.precision", "16-true"], "trainer.precision 16-true is not supported"),
+        (["--trainer.precision", "fp4"], "trainer.precision is fp4; it must be"),
+        (["--trainer.max_steps", "5"], "trainer.max_steps is 5"),
+        (["--trainer.max_time", "00:00:01:00"], "trainer.max_time would stop in the middle of a generation"),
+        (["--trainer.val_check_interval", "0.5"], "trainer.val_check_interval is 0.5"),
+        (["--trainer.check_val_every_n_epoch", "2"], "trainer.check_val_every_n_epoch is 2"),
+        (["--trainer.limit_val_batches", "0"], "limit_val_batches must not be 0"),
+        (["--trainer.accumulate_grad_batches", "2"], "use model.accumulate"),
+        (["--trainer.gradient_clip_val", "1"], "use model.max_grad_norm"),
+        (["--trainer.devices", "2"], "trainer.devices is 2; eigen2 runs in one process"),
+        (["--trainer.callbacks+=callbacks.Nope"], "module 'callbacks' has no attribute 'Nope'"),
+        (["--trainer.default_root_dir", "/proc/nowhere"], "cannot write to trainer.default_root_dir /proc/nowhere"),
+        (["--ckpt_path", "nope.ckpt"], "there is no checkpoint at nope.ckpt"),
+        (["--config", "nope.yaml"], "config"),
+        (["--seed_everything", "-1"], "seed_everything is -1; it must be at least 0"),
+        (["--num_threads", "0"], "num_threads is 0; it must be at least 1"),
+    ],
+)
+def test_wrong_input_is_one_line(
+    options: list[str], said: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    folder = [] if "--trainer.default_root_dir" in options else ["--trainer.default_root_dir", str(tmp_path)]
+    assert said in refusal(capsys, *folder, *options)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("model:\n  population_sise: 3\n", "unknown key model.population_sise: did you mean model.population_size?"),
+        ("trainer:\n  callbacks:\n    - class_path: callbacks.MemoryProfiler\n      init_args: {wach: []}\n", "wach"),
+        ("data: [1, 2\n", "config"),
+        ("data:\n  rules:\n    execution: noon\n", "data.rules.execution is noon; it must be next_open, close"),
+    ],
+)
+def test_wrong_yaml_is_one_line(text: str, said: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    config = tmp_path / "wrong.yaml"
+    config.write_text(text)
+    assert said in refusal(capsys, "--config", str(config), "--trainer.default_root_dir", str(tmp_path))
+
+
+def test_wrong_files_are_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    folder = ["--trainer.default_root_dir", str(tmp_path / "run")]
+    torn = tmp_path / "torn.parquet"
+    torn.write_bytes(Path(sample_path()).read_bytes()[:2000])
+    assert "torn.parquet' cannot be read as Parquet" in refusal(capsys, *folder, *own(torn))
+    assert "lacks the columns close" in refusal(capsys, *folder, *own(prices(tmp_path, close=None)))
+    assert "60 days" in refusal(capsys, *folder, *own(prices(tmp_path)), "--data.context_days", "50")
+
+
+def test_damaged_checkpoint_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    damaged = tmp_path / "damaged.ckpt"
+    damaged.write_bytes(b"PK\x03\x04 not a checkpoint")
+    options = ["--trainer.default_root_dir", str(tmp_path), "--ckpt_path", str(damaged)]
+    assert f"checkpoint {damaged} cannot be read" in refusal(capsys, *options)
+    foreign = tmp_path / "foreign.ckpt"
+    torch.save({"state_dict": {}, "pytorch-lightning_version": "2.6.6"}, foreign)
+    options = ["--trainer.default_root_dir", str(tmp_path), "--ckpt_path", str(foreign)]
+    assert "was not written by eigen2" in refusal(capsys, *options)
+
+
+def test_refused_run_leaves_the_earlier_one(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    options = ["--trainer.default_root_dir", str(tmp_path), "--trainer.max_epochs", "1"]
+    main(["fit", *SMALL, *options])
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    refusal(capsys, *options, *own("missing.parquet"))
+    refusal(capsys, *options, "--data.replay_capacity", "900000000000")
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def test_fit_then_validate(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    folder = ["--trainer.default_root_dir", str(tmp_path)]
+    main(["fit", *SMALL, *folder])
+    with (tmp_path / "metrics.csv").open() as file:
+        best = max(float(row["champion/validation_fitness"]) for row in csv.DictReader(file))
+    capsys.readouterr()
+    main(["validate", *SMALL, *folder, "--ckpt_path", "best"])
+    assert str(best)[:6] in capsys.readouterr().out
+    with pytest.raises(SystemExit) as left:
+        main(["validate", *SMALL, *folder])
+    assert left.value.code == 2
+
+
+def test_everything_a_run_writes_lies_in_its_folder(tmp_path: Path) -> None:
+    inside, elsewhere = tmp_path / "run", tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    command = [sys.executable, "-m", "eigen2.cli", "fit", "--config", str(ROOT / "tests" / "small.yaml")]
+    options = ["--trainer.default_root_dir", str(inside), "--trainer.max_epochs", "2"]
+    # matplotlib keeps its list of the machine's fonts in the user's home: it is not of the run
+    fonts = str(tmp_path / "fonts")
+    environment = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "HOME": str(elsewhere), "MPLCONFIGDIR": fonts}
+    done = subprocess.run([*command, *options], cwd=elsewhere, env=environment, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert list(elsewhere.iterdir()) == []
+    present = {path.name for path in inside.iterdir()}
+    assert present >= {"checkpoints", "tensorboard", "metrics.csv", "memory.csv", "config.yaml"}
+
+
+def test_metrics_of_every_generation(tmp_path: Path) -> None:
+    main(["fit", *SMALL, "--trainer.default_root_dir", str(tmp_path)])
+    with (tmp_path / "metrics.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["generation"] for row in rows] == ["0", "1", "2", "3"]
+    promised = [f"fitness/{k}" for k in ("mean", "max", "min", "std")] + ["champion/validation_fitness"]
+    promised += [f"train/{k}" for k in ("actor_loss", "critic_loss", "q_mean", "action_saturation")]
+    promised += ["trading/trades", "trading/win_rate", "replay/size", "replay/utilization", "memory/rss_gb"]
+    promised += [f"time/{k}_s" for k in ("evaluate", "train", "evolve", "validate", "generation")]
+    assert set(promised) <= rows[0].keys()
+    assert rows[0]["train/critic_loss"] == ""  # the buffer was not full enough yet
+    assert all(rows[-1][name] != "" for name in promised)
+    with (tmp_path / "memory.csv").open() as file:
+        memory = list(csv.DictReader(file))
+    phases = ["evaluate", "train", "evolve", "validate", "generation"]
+    assert [(row["generation"], row["phase"]) for row in memory] == [("0", "baseline")] + [
+        (str(g), phase) for g in range(4) for phase in phases
+    ]
+    last = memory[-1]
+    assert (last["count_TradingEnvironment"], last["count_DDPGAgent"], last["count_ReplayBuffer"]) == ("2", "5", "1")
+    assert int(last["rss_bytes"]) > int(last["owner_replay_bytes"]) > 0
+
+
+@pytest.mark.parametrize("config", sorted(path.name for path in (ROOT / "configs").glob("*.yaml")))
+def test_every_config_runs(config: str, tmp_path: Path) -> None:
+    small = ["--trainer.max_epochs", "1", "--model.gradient_steps", "1", "--trainer.accelerator", "cpu"]
+    main(["fit", "--config", f"configs/{config}", *small, "--trainer.default_root_dir", str(tmp_path)])
+    assert (tmp_path / "checkpoints" / "last.ckpt").exists()
+
+
+def test_bf16_mixed_runs_and_differs(tmp_path: Path) -> None:
+    losses = []
+    for precision in ("32-true", "bf16-mixed"):
+        folder = tmp_path / precision
+        main(["fit", *SMALL, "--trainer.precision", precision, "--trainer.default_root_dir", str(folder)])
+        with (folder / "metrics.csv").open() as file:
+            losses.append(float(list(csv.DictReader(file))[-1]["train/critic_loss"]))
+    full, half = losses
+    assert full != half
+    assert half == pytest.approx(full, rel=0.5)
+
+
+def test_real_prices_of_thirty_columns(tmp_path: Path) -> None:
+    path = ROOT.parent / "shared" / "data" / "dow30.parquet"
+    if not path.exists():
+        pytest.skip("the prices are not part of the project")
+    short = ["--trainer.max_epochs", "1", "--model.gradient_steps", "2", "--data.path", str(path)]
+    main(["fit", "--config", "configs/erl.yaml", *short, "--trainer.default_root_dir", str(tmp_path)])
+    checkpoint = torch.load(tmp_path / "checkpoints" / "last.ckpt", weights_only=True)
+    assert checkpoint["RolloutDataModule"]["replay"]["storage"]["gain"].shape == (50_000, 30)
+
+
+def test_help_speaks_of_units_and_defaults(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(["fit", "--help"])
+    assert left.value.code == 0
+    text = " ".join(capsys.readouterr().out.split())
+    for words in ("transitions the shared replay buffer holds", "Commission a side, in basis points", "default: 50000"):
+        assert words in text

@@ -1,0 +1,145 @@
+"""A run that was killed and resumed is, bit for bit, the run that was never stopped."""
+
+import csv
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+ROOT = Path(__file__).parent.parent
+GENERATIONS = 4
+# the replay buffer holds 228 transitions a generation and trains from 300: generation 0 only warms up
+PLACES = [("rollouts", 0), ("training", 1), ("checkpoint", 2), ("evolve", 0), ("validate", 3), ("rollouts", 3)]
+
+
+def run(root: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "eigen2.cli", "fit", "--config", "tests/small.yaml"]
+    folder = ["--trainer.default_root_dir", str(root), "--ckpt_path", "last"]
+    return subprocess.run([*command, *folder, *options], cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def kill_at(root: Path, place: str, generation: int) -> None:
+    done = run(
+        root,
+        "--trainer.callbacks+=tests.kill.KillAt",
+        f"--trainer.callbacks.place={place}",
+        f"--trainer.callbacks.generation={generation}",
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr
+
+
+def finish(root: Path) -> None:
+    done = run(root)
+    assert done.returncode == 0, done.stderr
+
+
+def state(root: Path) -> dict[str, object]:
+    checkpoint = torch.load(root / "checkpoints" / "last.ckpt", weights_only=True)
+    return {
+        "weights": checkpoint["state_dict"],
+        "optimizer": checkpoint["optimizer_states"],
+        "data": checkpoint["RolloutDataModule"],
+        "epoch": checkpoint["epoch"],
+    }
+
+
+def metrics(root: Path) -> list[dict[str, str]]:
+    """metrics.csv without what a clock or the memory of a process decides."""
+    with (root / "metrics.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    return [{k: v for k, v in row.items() if not k.startswith(("time/", "memory/"))} for row in rows]
+
+
+def same(a: object, b: object) -> bool:
+    if isinstance(a, torch.Tensor):
+        return isinstance(b, torch.Tensor) and a.dtype == b.dtype and torch.equal(a, b)
+    if isinstance(a, dict):
+        return isinstance(b, dict) and a.keys() == b.keys() and all(same(a[k], b[k]) for k in a)
+    if isinstance(a, list | tuple):
+        return len(a) == len(b) and all(same(x, y) for x, y in zip(a, b, strict=True))
+    return a == b
+
+
+@pytest.fixture(scope="session")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("uninterrupted")
+    finish(root)
+    return root
+
+
+@pytest.mark.parametrize(("place", "generation"), PLACES)
+def test_killed_and_resumed_equals_uninterrupted(
+    place: str, generation: int, uninterrupted: Path, tmp_path: Path
+) -> None:
+    kill_at(tmp_path, place, generation)
+    finish(tmp_path)
+    assert same(state(tmp_path), state(uninterrupted))
+    assert metrics(tmp_path) == metrics(uninterrupted)
+
+
+def test_killed_again_and_again_equals_uninterrupted(uninterrupted: Path, tmp_path: Path) -> None:
+    for place, generation in (("rollouts", 0), ("training", 1), ("training", 1), ("evaluate", 2), ("checkpoint", 3)):
+        kill_at(tmp_path, place, generation)
+    finish(tmp_path)
+    assert same(state(tmp_path), state(uninterrupted))
+    assert metrics(tmp_path) == metrics(uninterrupted)
+    curves = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    assert [event.step for event in curves.Scalars("fitness/mean")] == list(range(GENERATIONS))
+    leftovers = [path.name for path in (tmp_path / "checkpoints").iterdir()]
+    assert sorted(leftovers) == ["best.ckpt", "last.ckpt"]
+
+
+def test_comparison_sees_a_difference(uninterrupted: Path, tmp_path: Path) -> None:
+    """The oracle of this file can fail: another seed gives another run."""
+    done = run(tmp_path, "--seed_everything", "8")
+    assert done.returncode == 0, done.stderr
+    assert not same(state(tmp_path)["weights"], state(uninterrupted)["weights"])
+    assert metrics(tmp_path) != metrics(uninterrupted)
+
+
+def test_finished_run_resumed_stays_finished(uninterrupted: Path, tmp_path: Path) -> None:
+    finish(tmp_path)
+    before = state(tmp_path)
+    finish(tmp_path)
+    assert same(state(tmp_path), before)
+    assert metrics(tmp_path) == metrics(uninterrupted)
+
+
+def test_stop_and_resume_by_max_epochs_equals_uninterrupted(uninterrupted: Path, tmp_path: Path) -> None:
+    assert run(tmp_path, "--trainer.max_epochs", "2").returncode == 0
+    finish(tmp_path)
+    assert same(state(tmp_path), state(uninterrupted))
+
+
+def test_new_run_moves_the_earlier_one_aside(tmp_path: Path) -> None:
+    finish(tmp_path)
+    before = (tmp_path / "metrics.csv").read_text()
+    done = run(tmp_path, "--ckpt_path", "null", "--trainer.max_epochs", "1")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "earlier" / "1" / "metrics.csv").read_text() == before
+    assert (tmp_path / "earlier" / "1" / "checkpoints" / "last.ckpt").exists()
+    assert len(metrics(tmp_path)) == 1
+
+
+def test_second_process_in_the_folder_is_refused(tmp_path: Path) -> None:
+    import fcntl
+
+    lock = os.open(tmp_path / ".lock", os.O_RDWR | os.O_CREAT)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    done = run(tmp_path)
+    os.close(lock)
+    assert done.returncode == 2
+    assert done.stderr.strip().splitlines()[-1].startswith("error: another run is writing to")
+    assert not (tmp_path / "metrics.csv").exists()
+
+
+def test_another_population_is_refused(uninterrupted: Path) -> None:
+    done = run(uninterrupted, "--model.population_size", "5")
+    assert done.returncode == 2
+    assert "holds 4 agents" in done.stderr
+    assert "Traceback" not in done.stderr
