@@ -154,7 +154,9 @@ def test_a_population_trains_as_separate_modules_with_separate_optimizers_do(max
         batch = probe_batch(step)
         result = losses(population, batch, gamma=0.9)
         (result.actor + result.critic).sum().backward()
-        before = [clip_rows(rows.grad, max_norm) for rows in (population.actor, population.critic) if rows.grad is not None]
+        before = [
+            clip_rows(rows.grad, max_norm) for rows in (population.actor, population.critic) if rows.grad is not None
+        ]
         optimizer.step()
         optimizer.zero_grad(set_to_none=False)
         update_targets(population, tau)
@@ -166,8 +168,8 @@ def test_a_population_trains_as_separate_modules_with_separate_optimizers_do(max
                 batch.reward[agent],
                 batch.terminated[agent],
             )
-            assert float(result.actor[agent]) == pytest.approx(told["actor_loss"], abs=1e-5)
-            assert float(result.critic[agent]) == pytest.approx(told["critic_loss"], rel=1e-4)
+            assert result.actor[agent].item() == pytest.approx(told["actor_loss"], abs=1e-5)
+            assert result.critic[agent].item() == pytest.approx(told["critic_loss"], rel=1e-4)
             assert float(before[0][agent]) == pytest.approx(told["actor_norm"], rel=1e-3)
             assert float(before[1][agent]) == pytest.approx(told["critic_norm"], rel=1e-3)
             norms.append(told["critic_norm"])

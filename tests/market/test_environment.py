@@ -680,6 +680,14 @@ def test_what_was_returned_does_not_change_any_more() -> None:
     assert_identical(record(env, window, seed=0), before)
 
 
+def test_nbytes_is_what_is_held() -> None:
+    env = TradingEnvironment(flat(2000, 10), rules(), agents=50, windows=6)
+    held = [value for part in vars(env).values() for value in (part.values() if isinstance(part, dict) else [part])]
+    total = sum(value.nbytes for value in held if isinstance(value, Tensor))
+    # scalars and bounds of actions aside
+    assert 0.999 * total <= env.nbytes <= total
+
+
 def test_what_was_given_may_be_reused() -> None:
     prices = random_prices(np.random.default_rng(0), DAYS, COLUMNS, 0.1, coarse=False)
     window: dict[str, Any] = {"start_idx": 5, "trading_end_idx": 25, "end_idx": 30}

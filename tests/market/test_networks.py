@@ -96,12 +96,11 @@ def test_a_population_of_one() -> None:
 def test_gradients_of_a_population_are_each_agents_own() -> None:
     networks, inputs, action = random_networks(critic), random_inputs(AXES["shared"]), random_action(AGENTS)
     weights = rows(networks).requires_grad_()
-    StackedNetwork(critic())(weights, inputs, action).sum().backward()
-    assert weights.grad is not None
+    (gradients,) = torch.autograd.grad(StackedNetwork(critic())(weights, inputs, action).sum(), weights)
     for agent, network in enumerate(networks):
-        network(of_agent(inputs, agent), action[agent]).sum().backward()
-        own = nn.utils.parameters_to_vector([weight.grad for weight in network.parameters() if weight.grad is not None])
-        torch.testing.assert_close(weights.grad[agent], own, atol=1e-4, rtol=1e-4)
+        value = network(of_agent(inputs, agent), action[agent]).sum()
+        own = nn.utils.parameters_to_vector(torch.autograd.grad(value, list(network.parameters())))
+        torch.testing.assert_close(gradients[agent], own, atol=1e-4, rtol=1e-4)
 
 
 def test_actions_lie_between_minus_1_and_1() -> None:
@@ -201,16 +200,16 @@ def test_it_learns_a_rule_that_is_the_same_for_every_column(make: Callable[[], n
         inputs = {name: value if name == "market" else value[:, :columns] for name, value in inputs.items()}
         signal = inputs["columns"][..., 0]
         if isinstance(network, ColumnActor):
-            return (network(inputs)[..., 0] - torch.tanh(signal)).square().mean()
+            return nn.functional.mse_loss(network(inputs)[..., 0], torch.tanh(signal))
         chance = torch.Generator().manual_seed(seed)
         action = torch.rand(64, columns, 2, generator=chance) * 2 - 1
         best = action[..., 0].argmax(1, keepdim=True)
         # the value of an action is the signal of the column with the highest coefficient: what would be opened
-        return (network(inputs, action) - signal.gather(1, best)[:, 0]).square().mean()
+        return nn.functional.mse_loss(network(inputs, action), signal.gather(1, best)[:, 0])
 
     before = float(loss(10_001, COLUMNS).detach())
     for step in range(150):
         optimizer.zero_grad()
-        loss(step, 3).backward()
+        torch.autograd.backward(loss(step, 3))
         optimizer.step()
-    assert float(loss(10_001, COLUMNS).detach()) < 0.6 * before
+    assert float(loss(10_001, COLUMNS).detach()) < 0.4 * before

@@ -1,0 +1,198 @@
+"""Who becomes champion, what fitness and validation are, and what a checkpoint brings back."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from eigen2.erl.evolution import Evolution
+from eigen2.erl.module import ERLModule
+from eigen2.erl.rollouts import Observation
+from eigen2.errors import UserError
+from tests.erl.conftest import SEED
+from tests.erl.probe import Probe, ProbeActor, ProbeEnvironment, ProbeRollouts, fit, make_trainer
+from tests.erl.recorder import Recorder, same
+from tests.erl.reference import with_weights
+
+WALK = Probe(lambda x, action, step: x - (action - 0.3) ** 2, steps=3, contexts=(-1.0, 0.5), walks=True)
+AIM = Probe(lambda x, action, step: -((action - 0.5) ** 2), contexts=(-1.0, 0.0, 1.0))
+PHASES = ["evaluate", "train", "evolve", "validate"]
+
+
+class ScriptedEnvironment(ProbeEnvironment):
+    """Pays agent a in generation g the reward script[g][a]."""
+
+    def __init__(self, probe: Probe, agents: int, windows: int, script: list[list[float]]) -> None:
+        super().__init__(probe, agents, windows)
+        self.script, self.played = torch.tensor(script, dtype=torch.float64), -1
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, dict[str, Any]]:
+        self.played += 1
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action: Tensor) -> tuple[Observation, Tensor, Tensor, Tensor, dict[str, Any]]:
+        observation, reward, terminated, truncated, info = super().step(action)
+        reward = self.script[self.played][:, None].expand(reward.shape)
+        return observation, reward, terminated, truncated, info
+
+
+class ScriptedRollouts(ProbeRollouts):
+    """Fitness and validation as the scripts say."""
+
+    def __init__(self, fitness: list[list[float]], validation: list[list[float]], **settings: Any) -> None:
+        super().__init__(AIM, **settings)
+        self.scripts = fitness, validation
+
+    def build(self, agents: int, device: torch.device) -> None:
+        windows = self.windows_per_generation + self.exploration_windows
+        self.eval_env = ScriptedEnvironment(self.probe, agents, windows, self.scripts[0])
+        self.val_env = ScriptedEnvironment(self.probe, agents, len(self.probe.contexts), self.scripts[1])
+
+
+NAN = float("nan")
+
+
+def test_only_an_agent_that_validates_better_becomes_champion() -> None:
+    validation = [
+        [NAN, NAN, NAN, NAN],
+        [1.0, 2.0, 3.0, 0.0],
+        [3.0, 3.0, 3.0, 3.0],
+        [NAN, 4.0, 5.0, 5.0],
+        [NAN, NAN, NAN, NAN],
+        [-1.0, 4.9, 0.0, 0.0],
+        [0.0, 5.0 + 1e-9, 0.0, 0.0],
+    ]
+    recorder = Recorder()
+    data = ScriptedRollouts([[0.0, 1.0, 2.0, 3.0]] * 7, validation)
+    module = ERLModule(population_size=4, gradient_steps=2, accumulate=1, evolution=Evolution())
+    make_trainer(recorder, epochs=7).fit(module, datamodule=data)
+    found = [(0, -1, -torch.inf), (2, 1, 3.0), (2, 1, 3.0), (2, 3, 5.0), (2, 3, 5.0), (2, 3, 5.0), (1, 6, 5.0 + 1e-9)]
+    for generation, (row, since, fitness) in enumerate(found):
+        state = recorder.states[generation, "validate"]
+        assert (int(state["champion_generation"]), float(state["champion_fitness"])) == (since, fitness)
+        if since >= 0:
+            then = recorder.states[since, "evolve"]
+            assert same(state["champion_actor"][0], then["actor"][row])
+            assert same(state["champion_critic"][0], then["critic"][row])
+        assert recorder.metrics[generation]["champion/generation"] == since
+        assert recorder.metrics[generation]["champion/validation_fitness"] == pytest.approx(fitness)
+
+
+def test_an_agent_without_a_fitness_is_replaced() -> None:
+    recorder = Recorder()
+    data = ScriptedRollouts([[NAN, 1.0, 2.0, NAN]], [[0.0] * 4])
+    module = ERLModule(population_size=4, gradient_steps=0, evolution=Evolution())
+    make_trainer(recorder).fit(module, datamodule=data)
+    before, after = recorder.states[0, "train"]["critic"], recorder.states[0, "evolve"]["critic"]
+    assert [same(before[row], after[row]) for row in range(4)] == [False, True, True, False]
+
+
+def test_fitness_and_validation_are_mean_returns_of_the_right_windows_and_rows() -> None:
+    recorder = Recorder()
+    module = fit(AIM, recorder, epochs=2, evolution=Evolution(), noise=0.9)
+    for generation in range(2):
+        for phase, told, count in (
+            ("evaluate", recorder.fitness, module.data.windows_per_generation),
+            ("evolve", recorder.validation, 3),
+        ):
+            options = (
+                module.data.training_options(generation, SEED) if phase == "evaluate" else {"contexts": [-1, 0, 1]}
+            )
+            x = torch.tensor(options["contexts"][:count], dtype=torch.float32)[:, None]
+            state = recorder.states[generation, phase]
+            for agent in range(4):
+                actor = with_weights(ProbeActor(), state["actor"][agent])
+                expected = -((actor({"x": x}) - 0.5) ** 2).mean().detach()
+                assert float(told[generation][agent]) == pytest.approx(float(expected), rel=1e-5)
+        metrics, fitness = recorder.metrics[generation], recorder.fitness[generation]
+        assert metrics["fitness/mean"] == pytest.approx(float(fitness.mean()))
+        assert metrics["fitness/max"] == pytest.approx(float(fitness.max()))
+        assert metrics["fitness/min"] == pytest.approx(float(fitness.min()))
+        assert metrics["fitness/std"] == pytest.approx(float(np.std(fitness.numpy())), rel=1e-4)
+        assert metrics["validation/mean"] == pytest.approx(float(recorder.validation[generation].mean()))
+        assert metrics["validation/max"] == pytest.approx(float(recorder.validation[generation].max()))
+
+
+@pytest.fixture
+def trained(tmp_path: Path) -> tuple[ERLModule, str]:
+    """A fitted module and its checkpoint."""
+    module = fit(AIM, epochs=2, evolution=Evolution())
+    module.trainer.save_checkpoint(tmp_path / "run.ckpt")
+    return module, str(tmp_path / "run.ckpt")
+
+
+def validated(module: ERLModule, **options: Any) -> float:
+    return float(make_trainer().validate(module, verbose=False, **options)[0]["champion/validation_fitness"])
+
+
+def test_validating_a_checkpoint_plays_its_champion(trained: tuple[ERLModule, str]) -> None:
+    module, path = trained
+    champion = float(module.population.champion_fitness)
+    fresh = ERLModule(population_size=4, evolution=Evolution())
+    assert validated(fresh, datamodule=ProbeRollouts(AIM), ckpt_path=path) == pytest.approx(champion)
+    assert float(fresh.population.champion_fitness) == champion
+
+
+def test_validating_after_fit_plays_the_champion_that_was_found(trained: tuple[ERLModule, str]) -> None:
+    module, _ = trained
+    champion = float(module.population.champion_fitness)
+    assert validated(module, datamodule=ProbeRollouts(AIM)) == pytest.approx(champion)
+    assert float(module.population.champion_fitness) == champion
+
+
+@pytest.mark.parametrize(
+    ("model", "data", "words"),
+    [
+        ({"population_size": 5}, {}, ["4 agents", "5"]),
+        ({"actor": lambda: ProbeActor(3)}, {}, ["25 actor weights", "10"]),
+        ({}, {"critic_hidden": 5}, ["critic"]),
+        ({}, {"replay_capacity": 512}, ["replay buffer", "2048", "512"]),
+    ],
+)
+def test_a_checkpoint_of_another_run_is_refused_in_one_line(
+    trained: tuple[ERLModule, str], model: dict[str, Any], data: dict[str, Any], words: list[str]
+) -> None:
+    module = ERLModule(**{"population_size": 4, "evolution": Evolution(), **model})
+    with pytest.raises(UserError) as error:
+        make_trainer(epochs=3).fit(module, datamodule=ProbeRollouts(AIM, **data), ckpt_path=trained[1])
+    assert "\n" not in str(error.value)
+    assert [word for word in words if word not in str(error.value)] == []
+
+
+def test_a_checkpoint_loads_without_pickle_and_holds_the_whole_state(trained: tuple[ERLModule, str]) -> None:
+    module, path = trained
+    checkpoint = torch.load(path, weights_only=True)
+    assert same(checkpoint["state_dict"]["population.champion_actor"], module.population.champion_actor)
+    assert checkpoint["ProbeRollouts"]["replay"]["size"] == 128
+    assert checkpoint["eigen2"] == {"seed": SEED}
+    assert set(checkpoint["state_dict"]) == {f"population.{name}" for name in module.population.state_dict()}
+
+
+@pytest.mark.parametrize("interrupted", [1, 3])
+def test_a_resumed_run_ends_bit_for_bit_as_the_uninterrupted_one(interrupted: int, tmp_path: Path) -> None:
+    """Interrupted in warm-up, where the optimizer has no state yet, and later."""
+    recorders = Recorder(), Recorder()
+    first, whole, again = (ERLModule(population_size=4, gradient_steps=4, accumulate=2) for _ in range(3))
+    part = make_trainer(epochs=interrupted)
+    part.fit(first, datamodule=ProbeRollouts(AIM, replay_min_size=128))
+    part.save_checkpoint(tmp_path / "part.ckpt")
+    make_trainer(recorders[0], epochs=5).fit(whole, datamodule=ProbeRollouts(AIM, replay_min_size=128))
+    make_trainer(recorders[1], epochs=5).fit(
+        again, datamodule=ProbeRollouts(AIM, replay_min_size=128), ckpt_path=tmp_path / "part.ckpt"
+    )
+    for moment in [(generation, phase) for generation in range(interrupted, 5) for phase in PHASES]:
+        left, right = (recorder.states[moment] for recorder in recorders)
+        assert left.keys() == right.keys()
+        assert [name for name in left if not same(left[name], right[name])] == [], moment
+
+
+def test_a_buffer_smaller_than_one_step_of_all_agents_is_refused_in_one_line() -> None:
+    with pytest.raises(UserError) as error:
+        fit(AIM, data={"replay_capacity": 48})  # 4 agents x 16 windows
+    assert "data.replay_capacity" in str(error.value)
+    assert "48" in str(error.value)

@@ -1,0 +1,188 @@
+"""A generation on the real Trainer: what is learned, warm-up, exploration, and what a run depends on."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from eigen2.erl.evolution import Evolution
+from tests.erl.conftest import SEED
+from tests.erl.probe import Probe, ProbeActor, ProbeCritic, ProbeEnvironment, fit
+from tests.erl.recorder import ROWS, Recorder, same
+from tests.erl.reference import OneAgent, with_weights
+
+WALK = Probe(lambda x, action, step: x - (action - 0.3) ** 2, steps=3, contexts=(-1.0, 0.5), walks=True)
+AIM = Probe(lambda x, action, step: -((action - 0.5) ** 2), contexts=(-1.0, 0.0, 1.0))
+PHASES = ["evaluate", "train", "evolve", "validate"]
+
+
+# Training
+
+
+@pytest.mark.parametrize("truncated", [False, True])
+@pytest.mark.parametrize("accumulate", [1, 3])
+def test_learning_is_that_of_separate_agents_on_whole_batches(accumulate: int, truncated: bool) -> None:
+    """Micro-batches of 32 / `accumulate` through the module against one batch of their union through plain modules."""
+    recorder, max_norm = Recorder(), 0.7
+    probe = Probe(WALK.reward, steps=3, truncated=truncated, contexts=WALK.contexts, walks=True)
+    fit(
+        probe,
+        recorder,
+        epochs=2,
+        data={"batch_size": 12 // accumulate},
+        gradient_steps=5,
+        accumulate=accumulate,
+        gamma=0.9,
+        tau=0.3,
+        actor_lr=0.01,
+        critic_lr=0.03,
+        reward_scale=0.5,
+        max_grad_norm=max_norm,
+    )
+    start = recorder.states[0, "evaluate"]
+    for agent in range(4):
+        alone = OneAgent(
+            with_weights(ProbeActor(), start["actor"][agent]),
+            with_weights(ProbeCritic(), start["critic"][agent]),
+            (0.01, 0.03),
+            gamma=0.9,
+            tau=0.3,
+            max_norm=max_norm,
+        )
+        for generation in range(2):
+            drawn = {name: value[:, agent] for name, value in recorder.drawn[generation].items()}
+            for step in range(5):
+                union = {n: v[step * accumulate : (step + 1) * accumulate].flatten(0, 1) for n, v in drawn.items()}
+                alone.step(
+                    {"x": union["x"]},
+                    {"x": union["next_x"]},
+                    union["action"].float(),
+                    0.5 * union["reward"],
+                    union["terminated"],
+                )
+            trained = recorder.states[generation, "train"]
+            for name, row in alone.rows().items():
+                torch.testing.assert_close(trained[name][agent], row, atol=1e-5, rtol=0)
+    assert recorder.drawn[1]["truncated"].any() == truncated
+    assert recorder.drawn[1]["terminated"].any() != truncated
+
+
+def test_agents_learn_from_samples_of_their_own() -> None:
+    recorder = Recorder()
+    fit(WALK, recorder)
+    rewards = recorder.drawn[0]["reward"]
+    assert len({tuple(rewards[:, agent].flatten().tolist()) for agent in range(4)}) == 4
+
+
+def test_losses_are_averaged_over_the_generation_and_the_agents() -> None:
+    recorder = Recorder()
+    module = fit(AIM, recorder, gradient_steps=3, actor_lr=1e-30, critic_lr=1e-30, tau=1.0)
+    population, drawn = module.population, recorder.drawn[0]
+    assert drawn["terminated"].all()
+    values, own, actions = [], [], []
+    for index in range(3):
+        inputs = {"x": drawn["x"][index]}
+        values.append(population.critic_network(population.critic, inputs, drawn["action"][index].float()).detach())
+        actions.append(population.act(inputs).detach())
+        own.append(population.critic_network(population.critic, inputs, actions[-1]).detach())
+    error = torch.stack(values) - drawn["reward"]
+    expected = {
+        "train/actor_loss": -torch.stack(own).mean(),
+        "train/critic_loss": error.square().mean(),
+        "train/q_mean": torch.stack(values).mean(),
+        "train/action_saturation": (torch.stack(actions).abs() > 0.98).float().mean(),
+    }
+    for name, value in expected.items():
+        assert recorder.metrics[0][name] == pytest.approx(float(value), rel=1e-4, abs=1e-6)
+
+
+def test_without_gradient_steps_only_evolution_changes_rows() -> None:
+    recorder = Recorder()
+    fit(AIM, recorder, epochs=2, gradient_steps=0, evolution=Evolution())
+    assert recorder.order == [(generation, phase) for generation in range(2) for phase in PHASES]
+    for generation in range(2):
+        before, after = recorder.states[generation, "evaluate"], recorder.states[generation, "train"]
+        assert all(same(before[name], after[name]) for name in ROWS)
+    assert not same(recorder.states[0, "train"]["actor"], recorder.states[0, "evolve"]["actor"])
+    assert "actor.exp_avg" not in recorder.states[1, "validate"]
+
+
+# Warm-up
+
+
+def test_warm_up_plays_evolves_and_validates_but_does_not_train() -> None:
+    """64 transitions a generation; training starts with the generation whose rollouts fill the buffer to 128."""
+    recorder = Recorder()
+    module = fit(AIM, recorder, epochs=3, data={"replay_min_size": 128}, evolution=Evolution(), noise_decay=0.9)
+    assert recorder.order == [(generation, phase) for generation in range(3) for phase in PHASES]
+    evaluated, trained, evolved = (recorder.states[0, phase] for phase in PHASES[:3])
+    assert evaluated.keys() == trained.keys() == evolved.keys()
+    assert not any(name.endswith(("exp_avg", "step")) for name in evolved)
+    assert all(same(evaluated[name], trained[name]) for name in trained)
+    assert not same(trained["actor"], evolved["actor"])
+    assert float(recorder.states[0, "validate"]["champion_fitness"]) > -torch.inf
+    assert all(
+        np.isnan(value)
+        for name, value in recorder.metrics[0].items()
+        if name.startswith("train/") and name != "train/noise"
+    )
+    for generation, steps in ((1, 4), (2, 8)):
+        state = recorder.states[generation, "train"]
+        assert int(state["actor.step"]) == int(state["critic.step"]) == steps
+        assert not np.isnan(recorder.metrics[generation]["train/critic_loss"])
+    assert [recorder.metrics[generation]["replay/size"] for generation in range(3)] == [64, 128, 192]
+    assert module.trainer.global_step == 8
+
+
+# Exploration
+
+
+@pytest.mark.parametrize("noise", [0.2, 4.0])
+def test_exploration_windows_alone_are_noisy(noise: float) -> None:
+    recorder = Recorder()
+    probe = Probe(WALK.reward, steps=40, contexts=(0.0,))
+    module = fit(probe, recorder, noise=noise, gradient_steps=0, data={"exploration_windows": 5})
+    counted = module.data.windows_per_generation
+    env = module.data.eval_env
+    assert isinstance(env, ProbeEnvironment)
+    played = torch.stack(env.actions)  # (steps, agents, windows, 1)
+    assert played.shape == (40, 4, counted + 5, 1)
+    for agent in range(4):
+        policy = with_weights(ProbeActor(), recorder.states[0, "evaluate"]["actor"][agent])({"x": torch.zeros(1, 1)})
+        quiet, loud = played[:, agent, :counted], played[:, agent, counted:]
+        torch.testing.assert_close(quiet, policy.detach().expand_as(quiet))
+        change = loud - policy.detach()
+        assert len(torch.unique(change)) > 20
+        assert loud.abs().max() <= 1
+        if noise == 0.2:
+            assert float(change.std()) == pytest.approx(0.2, abs=0.04)
+        else:
+            assert (float(loud.min()), float(loud.max())) == (-1.0, 1.0)
+    assert len(module.data.buffer) == 40 * 4 * (counted + 5)
+
+
+def test_every_agent_plays_the_same_windows() -> None:
+    module = fit(
+        AIM, epochs=1, gradient_steps=0, data={"exploration_windows": 0, "replay_min_size": 16, "batch_size": 1}
+    )
+    x = module.data.buffer["x"].reshape(4, 4)
+    assert (x == x[0]).all()
+
+
+# Reproducibility
+
+
+def weights_after(**settings: Any) -> Tensor:
+    return fit(AIM, epochs=2, evolution=Evolution(), **settings).population.actor.detach()
+
+
+def test_a_run_depends_on_its_seed_and_not_on_the_global_generators(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = weights_after()
+    torch.manual_seed(99)
+    state = torch.get_rng_state()
+    assert same(weights_after(), first)
+    assert torch.equal(torch.get_rng_state(), state), "a run drew from the global generator"
+    monkeypatch.setenv("PL_GLOBAL_SEED", str(SEED + 1))
+    assert not same(weights_after(), first)

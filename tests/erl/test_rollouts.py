@@ -1,0 +1,230 @@
+"""Playing windows that end at different times, what of them is stored, and the settings of the data side."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from eigen2.erl.replay import Field, ReplayBuffer, transition_fields
+from eigen2.erl.rollouts import Environment, Observation, StepTokens, play
+from eigen2.errors import UserError
+from tests.erl.probe import Probe, ProbeRollouts
+
+IDLE = Probe(lambda x, action, step: x)
+
+
+class UnevenEnvironment:
+    """Every agent's episode in every window has a length of its own; what it says after its end is poison.
+
+    Rewards are 1000 x agent + 100 x window + step + 1. `clock` (1, windows) counts steps, the same for all agents;
+    `self` (agents, windows) is 10 x agent + window + step / 10.
+    """
+
+    def __init__(self, lengths: list[list[int]], truncated: list[list[bool]]) -> None:
+        self.lengths, self.cut = torch.tensor(lengths), torch.tensor(truncated)
+        self.agents, self.windows = self.lengths.shape
+        self.observation_fields = {"clock": Field((), torch.int32), "self": Field((1,), torch.float32)}
+        self.steps = 0
+        self.received: list[Tensor] = []
+        self.resets: list[Any] = []
+        self.nbytes = 0
+
+    @property
+    def action_shape(self) -> tuple[int, ...]:
+        return (1,)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, dict[str, Any]]:
+        self.resets.append(options)
+        self.steps = 0
+        return self._observation(), {}
+
+    def _observation(self) -> Observation:
+        own = 10.0 * torch.arange(self.agents)[:, None] + torch.arange(self.windows) + self.steps / 10
+        own[self.steps > self.lengths] = torch.nan
+        return {"clock": torch.full((1, self.windows), self.steps, dtype=torch.int32), "self": own[..., None]}
+
+    def step(self, action: Tensor) -> tuple[Observation, Tensor, Tensor, Tensor, dict[str, Any]]:
+        assert self.steps < self.lengths.max(), "stepped after every episode was over"
+        self.received.append(action)
+        place = 1000.0 * torch.arange(self.agents)[:, None] + 100 * torch.arange(self.windows)
+        reward = torch.where(self.steps < self.lengths, place + self.steps + 1, torch.nan)
+        self.steps += 1
+        # an environment may go on saying that it is over, or not
+        over = (self.steps == self.lengths) | (self.steps == self.lengths + 2)
+        return self._observation(), reward, over & ~self.cut, over & self.cut, {}
+
+    def native_action(self, unit: Tensor) -> Tensor:
+        return 50 + 10 * unit
+
+    def get_episode_summary(self, windows: slice = slice(None)) -> dict[str, Tensor]:
+        return {}
+
+
+def act(observation: Observation) -> Tensor:
+    """Another number in [-1, 1] for every agent, window and step."""
+    return (torch.nan_to_num(observation["self"]) / 100).sin()
+
+
+def expected_return(agent: int, window: int, length: int) -> int:
+    return length * (1000 * agent + 100 * window) + length * (length + 1) // 2
+
+
+def uneven_buffer(env: UnevenEnvironment, capacity: int) -> ReplayBuffer:
+    return ReplayBuffer(capacity, transition_fields(env.observation_fields, env.action_shape))
+
+
+@settings(max_examples=30)
+@given(st.data(), st.integers(1, 3), st.integers(1, 4))
+def test_every_episode_is_stored_up_to_its_end_and_no_further(data: st.DataObject, agents: int, windows: int) -> None:
+    table = lambda values: st.lists(  # noqa: E731
+        st.lists(values, min_size=windows, max_size=windows), min_size=agents, max_size=agents
+    )
+    lengths = data.draw(table(st.integers(1, 5)))
+    cut = data.draw(table(st.booleans()))
+    env = UnevenEnvironment(lengths, cut)
+    buffer = uneven_buffer(env, 100)
+    returns = play(env, act, {"start": 3}, buffer)
+    assert returns.dtype == torch.float64
+    assert returns.tolist() == [
+        [expected_return(agent, window, length) for window, length in enumerate(row)]
+        for agent, row in enumerate(lengths)
+    ]
+    assert env.resets == [{"start": 3}]
+    assert len(buffer) == np.sum(lengths)
+    stored = buffer.gather(torch.arange(len(buffer)))
+    seen = set()
+    for slot in range(len(buffer)):
+        reward = int(stored["reward"][slot])
+        agent, window, step = reward // 1000, reward % 1000 // 100, reward % 100 - 1
+        seen.add((agent, window, step))
+        own = 10 * agent + window
+        assert int(stored["clock"][slot]) == step
+        assert int(stored["next_clock"][slot]) == step + 1
+        assert float(stored["self"][slot]) == pytest.approx(own + step / 10)
+        assert float(stored["next_self"][slot]) == pytest.approx(own + (step + 1) / 10)
+        assert float(stored["action"][slot]) == pytest.approx(np.sin((own + step / 10) / 100), abs=5e-4)
+        last = step + 1 == lengths[agent][window]
+        assert bool(stored["terminated"][slot]) == (last and not cut[agent][window])
+        assert bool(stored["truncated"][slot]) == (last and cut[agent][window])
+    assert seen == {(a, w, s) for a in range(agents) for w in range(windows) for s in range(lengths[a][w])}
+
+
+def test_the_environment_gets_its_own_units() -> None:
+    env = UnevenEnvironment([[1, 1]], [[False, True]])
+    play(env, lambda seen: torch.tensor([[[-1.0], [0.5]]]), {})
+    assert [each.tolist() for each in env.received] == [[[[40.0], [55.0]]]]
+
+
+def test_playing_without_a_buffer_gives_the_same_returns() -> None:
+    lengths, cut = [[2, 4], [3, 1]], [[False, True], [True, False]]
+    env = UnevenEnvironment(lengths, cut)
+    with_buffer = play(env, act, {}, uneven_buffer(env, 50))
+    assert torch.equal(play(env, act, {}), with_buffer)
+
+
+def test_what_networks_computed_reaches_the_buffer_without_their_graph() -> None:
+    env = UnevenEnvironment([[2, 3]], [[False, False]])
+    buffer, weight = uneven_buffer(env, 20), torch.ones((), requires_grad=True)
+    returns = play(env, lambda seen: act(seen) * weight, {}, buffer)
+    assert not returns.requires_grad
+    assert not any(value.requires_grad for value in buffer.state_dict()["storage"].values())
+
+
+def test_small_rewards_add_up_in_double_precision() -> None:
+    rewards: Callable[[Tensor, Tensor, int], Tensor] = lambda x, action, step: torch.full_like(  # noqa: E731
+        x, 1.0 if step == 0 else 1e-8
+    )
+    data = ProbeRollouts(Probe(rewards, steps=101), windows_per_generation=1, exploration_windows=0)
+    data.build(1, torch.device("cpu"))
+    returns = play(data.eval_env, lambda seen: torch.zeros(1, 1, 1), {"contexts": [0.0]})
+    assert float(returns) == pytest.approx(1 + 1e-6, abs=1e-9)
+
+
+def test_the_fakes_are_environments() -> None:
+    env = UnevenEnvironment([[1]], [[False]])
+    data = ProbeRollouts(IDLE)
+    data.build(1, torch.device("cpu"))
+    assert isinstance(env, Environment)
+    assert isinstance(data.eval_env, Environment)
+
+
+@pytest.mark.parametrize("count", [1, 5])
+def test_step_tokens_can_be_counted_and_drawn_again(count: int) -> None:
+    tokens = StepTokens(count)
+    assert len(tokens) == count
+    assert [list(tokens), list(tokens)] == [list(range(count))] * 2
+
+
+# The data side
+
+
+def filled_data(added: int) -> ProbeRollouts:
+    data = ProbeRollouts(IDLE, replay_capacity=10, replay_min_size=4, batch_size=4)
+    data.build(3, torch.device("cpu"))
+    data.allocate_replay(torch.device("cpu"))
+    fields = data.replay_fields
+    data.buffer.add({name: torch.zeros((added, *field.shape), dtype=field.dtype) for name, field in fields.items()})
+    return data
+
+
+@pytest.mark.parametrize(("added", "ready"), [(0, False), (3, False), (4, True), (10, True)])
+def test_training_starts_at_the_smallest_size(added: int, ready: bool) -> None:
+    assert filled_data(added).ready is ready
+
+
+def test_each_agent_draws_its_own_slots_evenly_from_what_is_held() -> None:
+    data = filled_data(7)
+    slots = data.draw_slots(3, 500, generation=2, seed=1)
+    assert slots.shape == (500, 3, 4)
+    for agent in range(3):
+        counts = torch.bincount(slots[:, agent].flatten(), minlength=7)
+        assert counts.shape == (7,)
+        assert (counts - 2000 / 7).abs().max() < 4 * (2000 / 7) ** 0.5
+    assert not torch.equal(slots[:, 0], slots[:, 1])
+
+
+def test_slots_depend_on_seed_generation_and_agent_and_not_on_how_many_agents_there_are() -> None:
+    data = filled_data(10)
+    slots = data.draw_slots(3, 20, generation=2, seed=1)
+    assert torch.equal(slots, data.draw_slots(3, 20, generation=2, seed=1))
+    assert torch.equal(slots[:, :2], data.draw_slots(2, 20, generation=2, seed=1))
+    for other in (data.draw_slots(3, 20, generation=3, seed=1), data.draw_slots(3, 20, generation=2, seed=2)):
+        assert not torch.equal(slots, other)
+
+
+def test_owners_of_memory_are_named_with_their_bytes() -> None:
+    data = filled_data(0)
+    # x and next x, action in half precision, reward, two flags
+    assert data.memory_owners()["replay"] == 10 * (4 + 4 + 2 + 4 + 2)
+    assert data.memory_owners()["environments"] == data.eval_env.nbytes + data.val_env.nbytes
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("windows_per_generation", 0),
+        ("exploration_windows", -1),
+        ("replay_capacity", 0),
+        ("batch_size", 0),
+        ("replay_min_size", 31),
+        ("replay_min_size", 2049),
+    ],
+)
+def test_settings_out_of_range_are_named_with_their_value(setting: str, value: int) -> None:
+    settings: dict[str, Any] = {setting: value}
+    with pytest.raises(UserError) as error:
+        ProbeRollouts(IDLE, **settings)
+    assert f"data.{setting} is {value}" in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_the_ends_of_the_ranges_are_allowed() -> None:
+    ProbeRollouts(IDLE, windows_per_generation=1, exploration_windows=0, batch_size=1, replay_min_size=1)
+    ProbeRollouts(IDLE, replay_capacity=32, replay_min_size=32, batch_size=32)

@@ -1,0 +1,155 @@
+"""What rows take along when they evolve on the real Trainer: weights, targets, noise and the optimizer's moments."""
+
+import gc
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from eigen2.erl.evolution import Evolution, mutation_noise, plan
+from eigen2.erl.population import DDPGAgent, Population
+from eigen2.erl.randomness import Role, generator
+from tests.erl.conftest import SEED
+from tests.erl.probe import Probe, ProbeActor, fit
+from tests.erl.recorder import MOMENTS, ROWS, Recorder, same
+from tests.erl.reference import inherited
+
+WALK = Probe(lambda x, action, step: x - (action - 0.3) ** 2, steps=3, contexts=(-1.0, 0.5), walks=True)
+AIM = Probe(lambda x, action, step: -((action - 0.5) ** 2), contexts=(-1.0, 0.0, 1.0))
+PHASES = ["evaluate", "train", "evolve", "validate"]
+
+
+@pytest.fixture(scope="module")
+def evolved() -> Recorder:
+    """Three generations of eight agents, evolution and training on; noise differs between agents from the second on."""
+    recorder = Recorder()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PL_GLOBAL_SEED", str(SEED))
+        fit(
+            AIM,
+            recorder,
+            epochs=3,
+            population_size=8,
+            noise=0.3,
+            noise_decay=0.5,
+            noise_min=0.1,
+            evolution=Evolution(elite_fraction=0.25, mutation_fraction=0.3),
+        )
+    return recorder
+
+
+def family(recorder: Recorder, generation: int) -> tuple[list[Any], list[int]]:
+    """The children of a generation and the rows that stayed."""
+    settings = Evolution(elite_fraction=0.25, mutation_fraction=0.3)
+    fitness = recorder.fitness[generation].numpy()
+    children = plan(fitness, settings, generator(SEED, Role.SELECTION, generation))
+    return children, sorted(set(range(8)) - {child.row for child in children})
+
+
+@pytest.mark.parametrize("generation", [0, 1, 2])
+def test_elites_keep_weights_targets_and_moments_bit_for_bit(evolved: Recorder, generation: int) -> None:
+    before, after = evolved.states[generation, "train"], evolved.states[generation, "evolve"]
+    _, elites = family(evolved, generation)
+    assert len(elites) == 2
+    assert recorded_fitness_of_others_is_lower(evolved.fitness[generation], elites)
+    for name in (*ROWS[:4], *MOMENTS):
+        assert same(before[name][elites], after[name][elites]), name
+
+
+def recorded_fitness_of_others_is_lower(fitness: Tensor, elites: list[int]) -> bool:
+    others = [row for row in range(len(fitness)) if row not in elites]
+    return bool(fitness[elites].min() >= fitness[others].max())
+
+
+@pytest.mark.parametrize("generation", [0, 1, 2])
+def test_offspring_inherit_the_blend_of_everything(evolved: Recorder, generation: int) -> None:
+    before, after = evolved.states[generation, "train"], evolved.states[generation, "evolve"]
+    children, _ = family(evolved, generation)
+    offspring = [child.row for child in children if child.kind == "offspring"]
+    assert len(offspring) == 3
+    for name in (*ROWS[:4], *MOMENTS):
+        expected = inherited(before[name].numpy(), children)[offspring]
+        np.testing.assert_allclose(after[name].numpy()[offspring], expected, rtol=1e-4, atol=1e-6, err_msg=name)
+        assert after[name][offspring].abs().sum(1).min() > 0, f"{name}: a child of zeros"
+
+
+@pytest.mark.parametrize("generation", [0, 1, 2])
+def test_mutants_are_their_elite_parent_but_for_the_actors_noise(evolved: Recorder, generation: int) -> None:
+    before, after = evolved.states[generation, "train"], evolved.states[generation, "evolve"]
+    children, elites = family(evolved, generation)
+    mutants = [child for child in children if child.kind == "mutant"]
+    assert len(mutants) == 3
+    sizes = [weight.numel() for weight in ProbeActor().parameters()]
+    for child in mutants:
+        parent = child.parents[0]
+        assert parent in elites
+        for name in ("critic", "critic_target", *MOMENTS):
+            assert same(after[name][child.row], before[name][parent]), name
+        change = after["actor"][child.row] - before["actor"][parent]
+        chance = generator(SEED, Role.MUTATION, generation, child.row)
+        settings = Evolution(elite_fraction=0.25, mutation_fraction=0.3)
+        expected = mutation_noise(before["actor"][parent], sizes, settings, chance)
+        torch.testing.assert_close(change, expected, atol=1e-6, rtol=0)
+        assert 0 < int((change != 0).sum()) < len(change)
+        moved = after["actor_target"][child.row] - before["actor_target"][parent]
+        torch.testing.assert_close(moved, change, atol=1e-6, rtol=0)
+
+
+def test_mutants_of_one_parent_differ(evolved: Recorder) -> None:
+    for generation in range(3):
+        assert len(torch.unique(evolved.states[generation, "evolve"]["actor"], dim=0)) >= 7
+
+
+def test_noise_is_inherited_decays_and_stops_at_its_least(evolved: Recorder) -> None:
+    expected = np.full(8, 0.3)
+    for generation in range(3):
+        before, after = evolved.states[generation, "train"], evolved.states[generation, "evolve"]
+        children, _ = family(evolved, generation)
+        expected = np.maximum(0.5 * inherited(before["noise"].numpy(), children), 0.1)
+        np.testing.assert_allclose(after["noise"].numpy(), expected, rtol=1e-5)
+    np.testing.assert_allclose(expected, 0.1)
+
+
+def test_noise_follows_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With noise that differs between agents, a child has its parents' and no other's."""
+    recorder, levels = Recorder(), torch.linspace(0.1, 0.8, 8)
+
+    class Uneven(Population):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            self.noise.copy_(levels)
+
+    monkeypatch.setattr("eigen2.erl.module.Population", Uneven)
+    settings = Evolution(elite_fraction=0.25, mutation_fraction=0.3)
+    fit(AIM, recorder, population_size=8, evolution=settings, noise_min=0.0, gradient_steps=0)
+    children, _ = family(recorder, 0)
+    expected = inherited(levels.numpy(), children)
+    np.testing.assert_allclose(recorder.states[0, "evolve"]["noise"].numpy(), expected, rtol=1e-5)
+
+
+def test_without_evolution_rows_stay() -> None:
+    recorder = Recorder()
+    fit(AIM, recorder, epochs=2, noise_decay=0.5)
+    for generation in range(2):
+        before, after = recorder.states[generation, "train"], recorder.states[generation, "evolve"]
+        assert all(same(before[name], after[name]) for name in (*ROWS[:4], *MOMENTS))
+        np.testing.assert_allclose(after["noise"], 0.5 * before["noise"])
+
+
+def test_a_population_of_one_trains() -> None:
+    recorder = Recorder()
+    fit(AIM, recorder, population_size=1, evolution=Evolution(), data={"replay_min_size": 16, "batch_size": 16})
+    assert not same(recorder.states[0, "evaluate"]["actor"], recorder.states[0, "validate"]["actor"])
+    assert same(recorder.states[0, "train"]["actor"], recorder.states[0, "evolve"]["actor"])
+
+
+def test_nothing_is_allocated_for_agents_after_the_start() -> None:
+    recorder = Recorder()
+    gc.collect()
+    before = sum(type(each) is DDPGAgent for each in gc.get_objects())
+    module = fit(AIM, recorder, epochs=3, evolution=Evolution())
+    assert len(set(recorder.pointers)) == 1
+    assert sum(type(each) is DDPGAgent for each in gc.get_objects()) - before == 5
+    assert [agent.row for agent in module.population.agents] == [0, 1, 2, 3]

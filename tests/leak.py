@@ -1,0 +1,15 @@
+"""A callback that leaks, to show that a leak is seen."""
+
+import numpy as np
+from lightning.pytorch import Callback, LightningModule, Trainer
+
+
+class Leak(Callback):
+    """Keeps `bytes_per_generation` more bytes after each generation."""
+
+    def __init__(self, bytes_per_generation: int) -> None:
+        self.bytes_per_generation = bytes_per_generation
+        self.kept: list[np.ndarray] = []
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.kept.append(np.ones(self.bytes_per_generation, np.uint8))

@@ -1,0 +1,413 @@
+"""The trading data module: which days an epoch may touch, and what is refused."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from eigen2.erl.replay import transition_fields
+from eigen2.erl.rollouts import play
+from eigen2.errors import UserError
+from eigen2.market import rollouts
+from eigen2.market.environment import TradingRules
+from eigen2.market.panel import MarketPanel, Splits
+from eigen2.market.rollouts import RolloutDataModule
+from eigen2.market.synthetic import SyntheticMarket
+
+AGENTS = 3
+SMALL: dict[str, Any] = {
+    "context_days": 20,
+    "trading_days": 15,
+    "settlement_days": 5,
+    "validation_days": 50,
+    "holdout_days": 30,
+    "windows_per_generation": 3,
+    "exploration_windows": 2,
+    "replay_capacity": 400,
+    "replay_min_size": 10,
+    "batch_size": 2,
+}
+
+
+def small(**changes: Any) -> RolloutDataModule:
+    """200 days of three columns: 120 to train on, 50 for validation, 30 held out."""
+    market = SyntheticMarket(days=200, columns=3, missing=0.05, volatility=0.06)
+    rules = TradingRules(max_holding_days=5, max_opens_per_day=2)
+    return RolloutDataModule(**{"synthetic": market, "rules": rules, **SMALL, **changes})
+
+
+def built(panel: MarketPanel | None = None, **changes: Any) -> RolloutDataModule:
+    data = small(**changes)
+    data.setup("fit")
+    data.panel = panel or data.panel
+    data.build(AGENTS, torch.device("cpu"))
+    return data
+
+
+def empty_panel(train: int, validation: int, holdout: int) -> MarketPanel:
+    """Days and nothing else."""
+    days = train + validation + holdout
+    return MarketPanel(
+        dates=np.datetime64("2000-01-03") + np.arange(days),
+        tickers=("A",),
+        features=np.zeros((days, 1, 9), np.float32),
+        valid=np.ones((days, 1, 9), np.bool_),
+        prices=np.ones((days, 1, 4), np.float32),
+        splits=Splits.from_days(days, validation, holdout),
+    )
+
+
+def with_panel(panel: MarketPanel, **changes: Any) -> RolloutDataModule:
+    data = small(**changes)
+    data.panel = panel
+    return data
+
+
+# Training windows
+
+
+def assert_inside_training(data: RolloutDataModule, options: dict[str, Any]) -> None:
+    """Full context before the first day's close, and the last day still a training day."""
+    train = data.panel.splits.train
+    bounds = zip(options["start_idx"], options["trading_end_idx"], options["end_idx"], strict=True)
+    for start, trading_end, end in bounds:
+        assert start - (data.context_days - 1) >= train.start
+        assert end - 1 < train.stop
+        assert trading_end - start == data.trading_days
+        assert end - trading_end == data.settlement_days
+    assert len(options["start_idx"]) == data.windows_per_generation + data.exploration_windows
+
+
+windows_of_any_size = given(
+    context=st.integers(1, 20),
+    trading=st.integers(1, 10),
+    settlement=st.integers(1, 6),
+    slack=st.integers(0, 30),
+    fitness=st.integers(1, 6),
+    exploration=st.integers(0, 3),
+    seed=st.integers(0, 2**32),
+    generation=st.integers(0, 1000),
+)
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@windows_of_any_size
+def test_training_windows_lie_in_the_training_days(
+    context: int,
+    trading: int,
+    settlement: int,
+    slack: int,
+    fitness: int,
+    exploration: int,
+    seed: int,
+    generation: int,
+) -> None:
+    data = with_panel(
+        empty_panel(context + trading + settlement + slack, 20, 10),
+        context_days=context,
+        trading_days=trading,
+        settlement_days=settlement,
+        windows_per_generation=fitness,
+        exploration_windows=exploration,
+    )
+    options = data.training_options(generation, seed)
+    assert_inside_training(data, options)
+    assert options == data.training_options(generation, seed)
+    for starts in (options["start_idx"][:fitness], options["start_idx"][fitness:]):
+        assert starts == sorted(starts), "one from each part of the days, in their order"
+
+
+class Chance:
+    """A generator that always draws the same."""
+
+    def __init__(self, value: float) -> None:
+        self.value = value
+
+    def random(self) -> float:
+        return self.value
+
+
+@pytest.mark.parametrize("fitness", [1, 2, 3, 4, 7])
+@pytest.mark.parametrize("value", [0.0, float(np.nextafter(1, 0))])
+def test_the_outermost_draws_lie_in_the_training_days(
+    value: float, fitness: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rollouts, "generator", lambda *_: Chance(value))
+    data = with_panel(empty_panel(150, 50, 30), windows_per_generation=fitness)
+    options = data.training_options(0, 0)
+    assert_inside_training(data, options)
+    if value == 0:
+        assert options["start_idx"][0] == 19
+    else:
+        assert options["end_idx"][fitness - 1] == 150
+
+
+def test_every_era_every_generation_and_in_time_every_day() -> None:
+    # 120 training days, context 20, window 20: starts 19 to 100, 82 of them
+    data = with_panel(empty_panel(120, 50, 30), windows_per_generation=2, exploration_windows=2)
+    drawn = np.array([data.training_options(generation, 5)["start_idx"] for generation in range(1000)])
+    for part in (drawn[:, :2], drawn[:, 2:]):
+        assert part[:, 0].max() < 60 <= part[:, 1].min(), "41 starts in each half"
+        assert set(part.flatten()) == set(range(19, 101))
+        counts = np.bincount(part.flatten() - 19)
+        # 2,000 draws over 82 starts, 24.4 each: 5 deviations of 4.9
+        assert counts.min() > 0
+        assert counts.max() < 24.4 + 5 * 4.9
+
+
+def test_windows_are_addressed_by_seed_and_generation() -> None:
+    data = small()
+    data.setup("fit")
+    drawn = {
+        (seed, generation): data.training_options(generation, seed) for seed in range(4) for generation in range(4)
+    }
+    assert len({tuple(options["start_idx"]) for options in drawn.values()}) == 16
+    np.random.seed(0)  # noqa: NPY002 - the global generators must not matter
+    torch.manual_seed(0)
+    other = small()
+    other.setup("fit")
+    for (seed, generation), options in reversed(drawn.items()):
+        assert other.training_options(generation, seed) == options
+
+
+def test_windows_are_the_same_for_every_agent() -> None:
+    data = built()
+    action = torch.empty(1, 5, 3, 2)
+
+    def act(_: dict[str, Tensor]) -> Tensor:
+        action.uniform_(-1, 1, generator=chance)
+        return action.expand(AGENTS, -1, -1, -1)
+
+    chance = torch.Generator().manual_seed(0)
+    returns = play(data.eval_env, act, data.training_options(3, 7))
+    assert returns.shape == (AGENTS, 5)
+    assert torch.equal(returns[0], returns[1])
+    assert torch.equal(returns[0], returns[2])
+    assert len(set(returns[0].tolist())) == 5, "windows differ"
+
+
+# Validation windows
+
+
+def test_validation_windows_cover_all_validation_days_and_nothing_else() -> None:
+    for trading, settlement in [(1, 1), (2, 1), (4, 3), (9, 4)]:
+        window = trading + settlement
+        for days in range(window, 6 * window + 2):
+            data = with_panel(
+                empty_panel(40, days, 10),
+                trading_days=trading,
+                settlement_days=settlement,
+                validation_days=days,
+                holdout_days=10,
+            )
+            options = data.validation_options()
+            bounds = list(zip(options["start_idx"], options["end_idx"], strict=True))
+            touched = {day for start, end in bounds for day in range(start, end)}
+            assert touched == set(data.panel.splits.validation), (window, days)
+            assert len(bounds) == -(-days // window), "as few as cover them"
+            assert all(end - start == window for start, end in bounds)
+            assert options["trading_end_idx"] == [start + trading for start, _ in bounds]
+            assert data.validation_starts() == options["start_idx"] == sorted(options["start_idx"])
+
+
+# What is touched, as seen from what comes out
+
+
+def episode(data: RolloutDataModule, validation: bool) -> list[dict[str, Tensor]]:
+    """Network inputs, rewards and days of an episode of random actions."""
+    env = data.val_env if validation else data.eval_env
+    options = data.validation_options() if validation else data.training_options(generation=2, seed=1)
+    chance = torch.Generator().manual_seed(0)
+    observation, _ = env.reset(options=options)
+    seen: list[dict[str, Tensor]] = [{**data.network_inputs(observation), "day": observation["day"]}]
+    for _ in range(data.window_days - 1):
+        unit = torch.rand(AGENTS, env.windows, *env.action_shape, generator=chance) * 2 - 1
+        observation, reward, terminated, *_ = env.step(env.native_action(unit))
+        seen.append({**data.network_inputs(observation), "day": observation["day"], "reward": reward})
+    assert terminated.all()
+    return seen
+
+
+def changed_after(panel: MarketPanel, day: int) -> MarketPanel:
+    features, valid, prices = panel.features.copy(), panel.valid.copy(), panel.prices.copy()
+    features[day:] = 9
+    valid[day:] = ~valid[day:]
+    prices[day:] *= 3
+    return replace(panel, features=features, valid=valid, prices=prices)
+
+
+@pytest.mark.parametrize("validation", [False, True])
+def test_an_episode_touches_its_own_days_only(validation: bool) -> None:
+    data = built()
+    splits = data.panel.splits
+    own = splits.validation if validation else splits.train
+    ours = episode(data, validation)
+    days = {int(day) for part in ours for day in part["day"].flatten()}
+    assert days <= set(own)
+    assert (days == set(own)) is validation
+    theirs = episode(built(changed_after(data.panel, own.stop)), validation)
+    for step, (a, b) in enumerate(zip(ours, theirs, strict=True)):
+        for name in a:
+            assert torch.equal(a[name], b[name]), (step, name)
+    rewards = torch.stack([part["reward"] for part in ours[1:]])
+    assert rewards.ne(0).sum() > 50
+    other = episode(built(changed_after(data.panel, own.stop - 10)), validation=True)
+    assert not torch.equal(other[-1]["columns"], episode(data, validation=True)[-1]["columns"])
+
+
+def test_a_generation_fills_the_buffer_with_its_transitions() -> None:
+    data = built()
+    data.allocate_replay(torch.device("cpu"))
+    chance = torch.Generator().manual_seed(0)
+    shape = (AGENTS, 5, 3, 2)
+    options = data.training_options(0, 0)
+    ready = [data.ready]
+    play(data.eval_env, lambda _: torch.rand(shape, generator=chance) * 2 - 1, options, data.buffer)
+    # 19 steps of 20 days, of 3 agents in 5 windows
+    assert len(data.buffer) == 285 == 19 * AGENTS * 5
+    assert [*ready, data.ready] == [False, True]
+    stored = {name: data.buffer[name] for name in data.replay_fields}
+    assert torch.equal(stored["next_day"], stored["day"] + 1)
+    assert torch.equal(stored["next_days_left"], stored["days_left"] - 1)
+    assert torch.equal(stored["terminated"], stored["next_days_left"] == 0)
+    assert stored["terminated"].sum() == AGENTS * 5
+    assert not stored["truncated"].any()
+    train = data.panel.splits.train
+    assert stored["day"].min() >= train.start + 19
+    assert stored["next_day"].max() < train.stop
+    # a transition's next portfolio is the portfolio of the next one of the same agent and window
+    steps = {name: value.reshape(19, AGENTS * 5, *value.shape[1:]) for name, value in stored.items()}
+    for name in ("held_days", "gain", "target"):
+        assert torch.equal(steps[f"next_{name}"][:-1], steps[name][1:])
+        assert steps[name].any()
+    inputs = data.network_inputs({name: stored[name][None] for name in data.eval_env.observation_fields})
+    assert inputs["columns"].shape[:2] == inputs["portfolio"].shape[:2] == (1, 285)
+
+
+def test_a_transition_takes_at_most_1700_bytes_at_108_columns() -> None:
+    data = built(synthetic=SyntheticMarket(days=200, columns=108))
+    fields = transition_fields(data.eval_env.observation_fields, data.eval_env.action_shape)
+    assert fields == data.replay_fields
+    total = sum(field.nbytes for field in fields.values())
+    # twice: day 4, days left 2, and for each column days held 1, gain 2, target 2; once: for each column two actions
+    # of 2, and reward 4, two flags
+    assert total == 2 * (4 + 2 + 108 * 5) + 108 * 4 + 4 + 2 == 1530
+    assert total <= 1700
+    data.allocate_replay(torch.device("cpu"))
+    assert data.buffer.bytes_per_transition == total
+    assert data.buffer.nbytes == 400 * total
+
+
+def test_the_networks_fit_the_panel() -> None:
+    data = built()
+    observation, _ = data.eval_env.reset(options=data.training_options(0, 0))
+    inputs = {name: value[0] for name, value in data.network_inputs(observation).items()}
+    action = data.make_actor()(inputs)
+    assert action.shape == (5, *data.eval_env.action_shape)
+    assert data.make_critic()(inputs, action).shape == (5,)
+
+
+def test_owners_say_what_they_hold() -> None:
+    data = built()
+    data.allocate_replay(torch.device("cpu"))
+    assert data.memory_owners() == {
+        "replay": data.buffer.nbytes,
+        "environments": data.eval_env.nbytes + data.val_env.nbytes,
+        "panel": data.panel.nbytes,
+        "encoder": data.encoder.market.nbytes,
+    }
+
+
+def test_metrics_known_answers() -> None:
+    data = small()  # 3 fitness windows
+    counts = {"trades": [6, 0], "wins": [3, 0], "losses": [1, 0]}
+    days = {"days_with_position": [30, 0], "days_without_position": [15, 45]}
+    metrics = data.episode_metrics({name: torch.tensor(value) for name, value in {**counts, **days}.items()})
+    # 6 trades of 2 agents in 3 windows; 3 of 4 closed won; 30 of 90 days
+    assert metrics == pytest.approx({"trading/trades": 1, "trading/win_rate": 0.75, "trading/exposure": 1 / 3})
+
+
+def test_description() -> None:
+    data = small(holdout_days=0)
+    data.setup("fit")
+    described = data.describe()
+    assert described["prices"] == "synthetic market"
+    assert described["panel"] == "200 days x 3 columns x 9 features"
+    assert "(150 days)" in described["training"]
+    assert "(50 days), 3 windows" in described["validation"]
+    assert described["holdout"].startswith("none")
+
+
+# What is refused
+
+
+def refusal(data: RolloutDataModule) -> str:
+    with pytest.raises(UserError) as error:
+        data.setup("fit")
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def test_too_few_days_to_train_on_are_refused() -> None:
+    # 200 - 50 - 30 leave 120; context 100 + trading 15 + settlement 5 fill them
+    small(context_days=100).setup("fit")
+    message = refusal(small(context_days=102))
+    for number in (200, 120, 50, 30, 102, 15, 5):
+        assert str(number) in re.findall(r"\d+", message), number
+    for name in ("context_days", "trading_days", "settlement_days", "validation", "holdout"):
+        assert name in message
+
+
+def test_a_validation_shorter_than_a_window_is_refused() -> None:
+    small(validation_days=20).setup("fit")
+    message = refusal(small(validation_days=19))
+    for part in ("validation_days is 19,", "trading_days 15", "settlement_days 5", "20 days"):
+        assert part in message
+
+
+def test_no_day_left_to_train_on_is_refused() -> None:
+    message = refusal(small(validation_days=150, holdout_days=50))
+    for number in ("150", "50", "200"):
+        assert number in message
+
+
+def test_a_file_and_a_synthetic_market_are_refused() -> None:
+    with pytest.raises(UserError, match=r"^[^\n]*prices\.csv[^\n]*$") as error:
+        small(path="prices.csv")
+    assert "data.path" in str(error.value)
+    assert "data.synthetic" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("context_days", 0),
+        ("trading_days", 0),
+        ("settlement_days", 0),
+        ("validation_days", 0),
+        ("holdout_days", -1),
+        ("windows_per_generation", 0),
+        ("exploration_windows", -1),
+        ("replay_capacity", 0),
+        ("replay_min_size", 1),
+        ("replay_min_size", 401),
+        ("batch_size", 0),
+    ],
+)
+def test_settings_out_of_range_are_refused(name: str, value: int) -> None:
+    with pytest.raises(UserError, match=rf"^data\.{name} is {value}\b[^\n]*$"):
+        small(**{name: value})
+
+
+def test_the_sample_is_the_default(tmp_path: Path) -> None:
+    data = RolloutDataModule(cache_dir=str(tmp_path))
+    data.setup("fit")
+    assert data.describe()["prices"] == "sample shipped with eigen2"
+    assert_inside_training(data, data.training_options(0, 0))
