@@ -2,8 +2,6 @@
 
 from typing import TYPE_CHECKING
 
-import torch
-
 from eigen2.runtime.phases import PHASES
 
 if TYPE_CHECKING:
@@ -21,7 +19,7 @@ def generation_metrics(module: "ERLModule") -> dict[str, float]:
     fitness, validation = module.fitness, module.validation
     counted = slice(0, module.data.windows_per_generation)
     buffer = module.data.buffer
-    losses = torch.stack(module.train_sums).mean((0, 2)).tolist() if module.train_sums else [torch.nan] * 4
+    losses = (module.train_sums / module.train_count).tolist()  # 0 / 0 is NaN: nothing was trained yet
     return {
         "fitness/mean": float(fitness.mean()),
         "fitness/max": float(fitness.max()),

@@ -14,13 +14,13 @@ from torch import Tensor, nn
 from eigen2.erl import ddpg
 from eigen2.erl.evolution import Evolution, inherit, mutation_noise, plan, rank
 from eigen2.erl.exploration import ExplorationNoise
-from eigen2.erl.metrics import generation_metrics
-from eigen2.erl.population import Population
+from eigen2.erl.metrics import LOSS_NAMES, generation_metrics
+from eigen2.erl.population import Population, weight_bytes
 from eigen2.erl.randomness import Role, generator
 from eigen2.erl.rollouts import Rollouts, play
 from eigen2.errors import UserError, require_range
 from eigen2.runtime.phases import PhaseClock
-from eigen2.runtime.ram import require_ram
+from eigen2.runtime.ram import RamBudget
 from eigen2.runtime.trainer_checks import check_trainer
 
 
@@ -88,7 +88,8 @@ class ERLModule(LightningModule):
         self.clock = PhaseClock(self)
         self.fitness = torch.zeros(population_size, dtype=torch.float64)
         self._slots: Tensor | None = None
-        self.train_sums: list[Tensor] = []
+        self.train_sums = torch.zeros(len(LOSS_NAMES))
+        self.train_count = 0
         self.validation = torch.zeros(population_size, dtype=torch.float64)
         self.metrics: dict[str, float] = {}
 
@@ -100,7 +101,7 @@ class ERLModule(LightningModule):
         with self.clock.phase("evaluate"):
             self.fitness = self.evaluate()
         self.clock.begin("train")
-        self.train_sums = []
+        self.train_sums, self.train_count = torch.zeros(len(LOSS_NAMES), device=self.device), 0
         self._slots = None
         if self.data.ready and self.micro_batches:
             self._slots = self.data.draw_slots(self.population_size, self.micro_batches, self.current_epoch, self.seed)
@@ -145,7 +146,8 @@ class ERLModule(LightningModule):
         """Add a micro-batch's gradients; with `step`, clip each agent's, update networks and targets."""
         batch = self._batch(slots)
         losses = ddpg.losses(self.population, batch, self.gamma)
-        self.train_sums.append(torch.stack([value.detach() for value in losses]))
+        self.train_sums += torch.stack([value.detach().mean() for value in losses])
+        self.train_count += 1
         self.manual_backward((losses.actor + losses.critic).sum() / self.accumulate)
         if step:
             optimizer = self.optimizer
@@ -244,19 +246,18 @@ class ERLModule(LightningModule):
         device = self.trainer.strategy.root_device
         self.seed = int(os.environ.get("PL_GLOBAL_SEED", "0"))
         self.data.micro_batches = max(1, self.micro_batches)
+        make_actor, make_critic = self._actor or self.data.make_actor, self._critic or self.data.make_critic
+        self._budget = RamBudget("lower data.replay_capacity, model.population_size or the number of windows")
+        self._budget.require(self.data.needed_bytes(self.population_size))
         self.data.build(self.population_size, device)
-        self.population = Population(
-            self.population_size,
-            self._actor or self.data.make_actor,
-            self._critic or self.data.make_critic,
-            self.seed,
-            self.noise,
-        )
         if stage == "fit":
-            self._ram = require_ram(
-                self._needed_bytes(), "lower data.replay_capacity, model.population_size or data.batch_size"
-            )
+            weights = weight_bytes(make_actor()) + weight_bytes(make_critic())
+            # weights and targets; gradients and two moments
+            self._budget.require({"population": 2 * weights * self.population_size})
+            self._budget.require({"optimizer": 3 * weights * self.population_size})
+            self._budget.require({"replay": self.data.replay_bytes})
             self.data.allocate_replay(device)
+        self.population = Population(self.population_size, make_actor, make_critic, self.seed, self.noise)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """One Adam for the whole population; its moments have a row an agent."""
@@ -316,14 +317,8 @@ class ERLModule(LightningModule):
             "population": f"{self.population_size} agents, {self.population.weights_per_agent:,} parameters each",
             "replay": f"{buffer.capacity:,} transitions of {buffer.bytes_per_transition:,} bytes, "
             f"{buffer.nbytes / 1e6:,.1f} MB; training starts at {self.data.replay_min_size:,}",
-            "memory": self._ram,
+            "memory": str(self._budget),
         }
-
-    def _needed_bytes(self) -> dict[str, int]:
-        """What a run will allocate, by owner."""
-        weights = 4 * self.population_size * self.population.weights_per_agent
-        replay = sum(field.nbytes for field in self.data.replay_fields.values()) * self.data.replay_capacity
-        return {"replay": replay, "gradients and optimizer": 3 * weights}
 
 
 def _check_settings(settings: dict[str, Any]) -> None:

@@ -102,6 +102,11 @@ def _of_agent(value: Inputs | Tensor, row: int) -> Inputs | Tensor:
     return value[row if len(value) > 1 else 0]
 
 
+def weight_bytes(network: nn.Module) -> int:
+    """Bytes of a network's weights."""
+    return sum(weight.nbytes for weight in network.parameters())
+
+
 class Population(nn.Module):
     """All agents' actors, critics and targets as rows, and the champion beside them.
 

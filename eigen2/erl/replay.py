@@ -48,6 +48,7 @@ class ReplayBuffer:
     Attributes:
         size: transitions held now.
         position: the slot the next transition goes to.
+        added: transitions ever added.
     """
 
     def __init__(self, capacity: int, fields: Mapping[str, Field], device: torch.device | str = "cpu") -> None:
@@ -57,6 +58,7 @@ class ReplayBuffer:
         self.fields = dict(fields)
         self.size = 0
         self.position = 0
+        self.added = 0
         # fill_ touches every page now: RSS does not creep up while the buffer fills
         self._storage = {
             name: torch.empty((capacity, *field.shape), dtype=field.dtype, device=device).fill_(0)
@@ -100,6 +102,7 @@ class ReplayBuffer:
                 stored[: count - head] = values[head:]
         self.position = (self.position + count) % self.capacity
         self.size = min(self.size + count, self.capacity)
+        self.added += count
 
     def gather(self, slots: Int[Tensor, "..."]) -> dict[str, Tensor]:
         """Copies of the transitions in `slots`; a field of shape s comes out as (*slots.shape, *s)."""
@@ -107,7 +110,7 @@ class ReplayBuffer:
 
     def state_dict(self) -> dict[str, Any]:
         """Everything held, by reference: save it before the next `add`."""
-        return {"size": self.size, "position": self.position, "storage": dict(self._storage)}
+        return {"size": self.size, "position": self.position, "added": self.added, "storage": dict(self._storage)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Copy a saved buffer in.
@@ -129,4 +132,4 @@ class ReplayBuffer:
             )
         for name, stored in self._storage.items():
             stored.copy_(state["storage"][name])
-        self.size, self.position = int(state["size"]), int(state["position"])
+        self.size, self.position, self.added = int(state["size"]), int(state["position"]), int(state["added"])

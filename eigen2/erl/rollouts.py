@@ -167,6 +167,10 @@ class Rollouts(LightningDataModule, ABC):
         """Make `eval_env` with windows_per_generation + exploration_windows windows, and `val_env`."""
 
     @abstractmethod
+    def needed_bytes(self, agents: int) -> dict[str, int]:
+        """Bytes by owner that `build` will take."""
+
+    @abstractmethod
     def network_inputs(self, observation: Observation) -> Inputs:
         """What networks see of (stored) observations, (agents or 1, batch, ...)."""
 
@@ -204,6 +208,11 @@ class Rollouts(LightningDataModule, ABC):
     def replay_fields(self) -> dict[str, Field]:
         """What a transition stores."""
         return transition_fields(self.eval_env.observation_fields, self.eval_env.action_shape)
+
+    @property
+    def replay_bytes(self) -> int:
+        """Bytes the replay buffer takes."""
+        return self.replay_capacity * sum(field.nbytes for field in self.replay_fields.values())
 
     @property
     def ready(self) -> bool:

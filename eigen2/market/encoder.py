@@ -11,7 +11,7 @@ from torch import Tensor
 
 from eigen2.erl.population import Inputs
 from eigen2.market.environment import TradingRules
-from eigen2.market.panel import MarketPanel
+from eigen2.market.panel import FEATURES, MarketPanel
 
 CLIP = 5.0
 """Encoded values lie in [-CLIP, CLIP], in standard deviations over the training days."""
@@ -64,6 +64,11 @@ class MarketEncoder:
         self._mean = torch.zeros(len(self.spans), channels, device=device)
         self._scale = torch.ones(len(self.spans), channels, device=device)
         self._standardise(panel.splits.train, context_days)
+
+    @staticmethod
+    def needed_bytes(days: int, columns: int, groups: int) -> int:
+        """Bytes of the prefix sums, float64, for so many columns of their own and groups."""
+        return 8 * (days + 1) * (columns + groups) * (len(FEATURES) + 1)
 
     @property
     def nbytes(self) -> int:

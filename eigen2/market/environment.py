@@ -152,6 +152,13 @@ class TradingEnvironment:
         """(columns, 2): coefficient and sale target of each."""
         return (self.num_columns, 2)
 
+    @staticmethod
+    def needed_bytes(days: int, columns: int, agents: int, windows: int) -> int:
+        """Bytes of an environment: prices, validity and last closes, and the state of every account."""
+        market = days * columns * (4 * 4 + 1 + 4)
+        position, account = 3 * 4 + 2, (6 + len(CLOSE_REASONS)) * 8 + 4 * 4
+        return market + agents * windows * (columns * position + account)
+
     @property
     def nbytes(self) -> int:
         """Bytes of prices and state."""

@@ -124,6 +124,16 @@ class RolloutDataModule(Rollouts):
         self.eval_env = TradingEnvironment(prices, self.rules, agents, windows, device)
         self.val_env = TradingEnvironment(prices, self.rules, agents, len(self.validation_starts()), device)
 
+    def needed_bytes(self, agents: int) -> dict[str, int]:
+        """Bytes of the encoder's prefix sums and of both environments."""
+        panel, columns = self.panel, self.panel.num_columns
+        windows = self.windows_per_generation + self.exploration_windows + len(self.validation_starts())
+        return {
+            "encoder": MarketEncoder.needed_bytes(panel.num_days, columns, 2),
+            "environments": TradingEnvironment.needed_bytes(panel.num_days, columns, agents, windows)
+            + TradingEnvironment.needed_bytes(panel.num_days, columns, 0, 0),
+        }
+
     def network_inputs(self, observation: Observation) -> Inputs:
         """Encoded market and portfolio, see `ObservationEncoder`."""
         return self.encoder(observation)

@@ -1,6 +1,7 @@
 """What the user sees: facts at the start, a bar and a table while it runs, where everything lies at the end."""
 
 import math
+import textwrap
 import time
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from eigen2.runtime.ram import GB, rss_bytes
 
 HEADER = (
     " gen  fitness mean       max       min       std  champion   trades   win %",
-    "      loss:  actor    critic    replay   eval  train evolve  valid  RSS GB    MB",
+    "  loss: actor   critic   replay  eval train evolv valid  RSS GB    MB    left",
 )
 HEADER_EVERY = 10
 
@@ -55,7 +56,10 @@ class GenerationReport(ProgressBar):
         if self._first:
             facts["resumes"] = f"after {self._first} of {trainer.max_epochs} generations, from {trainer.ckpt_path}"
         for name, value in facts.items():
-            self._print(f"[bold]{name:<12}[/bold] {value}")
+            first, *further = textwrap.wrap(value, 66, break_on_hyphens=False)
+            self._print(f"[bold]{name:<12}[/bold] {first}")
+            for line in further:
+                self._print(" " * 13 + line)
         self._bar = tqdm(
             total=(trainer.max_epochs or 0) * int(self.total_train_batches),
             initial=self._first * int(self.total_train_batches),
@@ -92,11 +96,11 @@ class GenerationReport(ProgressBar):
         self._rss = rss
         metrics: dict[str, float] = getattr(pl_module, "metrics", {})
         start = trainer.datamodule.replay_min_size  # type: ignore[attr-defined]
-        for line in generation_rows(trainer.current_epoch, metrics, start, rss, rss - before):
-            self._print(line)
         done = trainer.current_epoch + 1 - self._first
         left = (time.monotonic() - self._began) / done * ((trainer.max_epochs or 0) - trainer.current_epoch - 1)
-        self._describe(trainer, "evaluate", f", {_clock(left)} left")
+        for line in generation_rows(trainer.current_epoch, metrics, start, rss, rss - before, left):
+            self._print(line)
+        self._describe(trainer, "evaluate")
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Say what came out, where it lies and what to type next."""
@@ -110,7 +114,11 @@ class GenerationReport(ProgressBar):
             f"\n[bold]champion[/bold]     validation fitness {metrics['champion/validation_fitness']:.1f}, "
             f"found in generation {metrics['champion/generation']:.0f}"
         )
-        self._print(f"[bold]took[/bold]         {trainer.current_epoch - self._first} generations in {took}")
+        buffer = trainer.datamodule.buffer  # type: ignore[attr-defined]
+        self._print(
+            f"[bold]totals[/bold]       {trainer.current_epoch} generations, {buffer.added:,} transitions, "
+            f"{trainer.global_step:,} gradient steps; {trainer.current_epoch - self._first} generations in {took}"
+        )
         for what, where in (
             ("checkpoints", "checkpoints/last.ckpt, best.ckpt"),
             ("metrics", "metrics.csv, memory.csv, config.yaml"),
@@ -125,10 +133,10 @@ class GenerationReport(ProgressBar):
         if isinstance(exception, KeyboardInterrupt) and self._enabled:
             self._print("interrupted; the same command with --ckpt_path last resumes after the last whole generation")
 
-    def _describe(self, trainer: Trainer, phase: str, left: str = "") -> None:
+    def _describe(self, trainer: Trainer, phase: str) -> None:
         if self._bar is not None:
             generation = min(trainer.current_epoch + 1, trainer.max_epochs or 0)
-            self._bar.set_description_str(f"generation {generation}/{trainer.max_epochs} {phase}{left}")
+            self._bar.set_description_str(f"generation {generation}/{trainer.max_epochs} {phase}")
 
     def _print(self, text: str) -> None:
         if not self._enabled:
@@ -144,7 +152,7 @@ class GenerationReport(ProgressBar):
 
 
 def generation_rows(
-    generation: int, metrics: dict[str, float], training_starts: int, rss: int, growth: int
+    generation: int, metrics: dict[str, float], training_starts: int, rss: int, growth: int, left_s: float
 ) -> tuple[str, str]:
     """A generation's two table rows, at most 80 columns each, under `HEADER`.
 
@@ -154,6 +162,7 @@ def generation_rows(
         training_starts: transitions at which training starts.
         rss: bytes now.
         growth: bytes since the last generation.
+        left_s: seconds until the run is over.
     """
     get = metrics.get
     fitness = "".join(f"{get(f'fitness/{k}', math.nan):>10.1f}" for k in ("max", "min", "std"))
@@ -163,12 +172,13 @@ def generation_rows(
         f"{get('trading/trades', math.nan):>9.1f}{100 * get('trading/win_rate', math.nan):>8.1f}"
     )
     actor, critic = get("train/actor_loss", math.nan), get("train/critic_loss", math.nan)
-    learning = f"training starts at {training_starts:,}" if math.isnan(actor) else f"{actor:>10.3f}{critic:>10.3f}"
+    learning = f"{actor:>13.3f}{critic:>9.3f}{get('replay/size', 0):>9,.0f}"
+    if math.isnan(actor):
+        learning = f"{f'training starts at {training_starts:,}':>31}"
     seconds = "".join(
-        f"{get(f'time/{phase}_s', math.nan):>7.2f}" for phase in ("evaluate", "train", "evolve", "validate")
+        f"{get(f'time/{phase}_s', math.nan):>6.2f}" for phase in ("evaluate", "train", "evolve", "validate")
     )
-    second = f"{learning:>28}{get('replay/size', 0):>10,.0f}{seconds}{rss / GB:>8.3f}{growth / 1e6:>+6.1f}"
-    return first, second
+    return first, f"{learning}{seconds}{rss / GB:>8.3f}{growth / 1e6:>+6.1f}{_clock(left_s):>8}"
 
 
 def _clock(seconds: float) -> str:

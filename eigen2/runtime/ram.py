@@ -35,20 +35,27 @@ def arithmetic(needed: dict[str, int]) -> str:
     return " + ".join(f"{owner} {size / unit:,.1f}" for owner, size in parts) + f" = {total / unit:,.1f} {name}"
 
 
-def require_ram(needed: dict[str, int], remedy: str) -> str:
-    """Refuse to start what cannot fit.
+class RamBudget:
+    """Adds up what a run is about to allocate and refuses what cannot fit.
 
     Args:
-        needed: bytes by owner, all still to be allocated.
         remedy: what the user can lower.
-
-    Returns:
-        The arithmetic in words, for the user.
-
-    Raises:
-        UserError: the sum exceeds what is available; with the arithmetic.
     """
-    available = available_bytes()
-    if sum(needed.values()) > available:
-        raise UserError(f"this run needs {arithmetic(needed)} of RAM, {available / GB:.2f} GB are available; {remedy}")
-    return f"{arithmetic(needed)} to allocate, {available / GB:.1f} GB available"
+
+    def __init__(self, remedy: str) -> None:
+        self._remedy = remedy
+        self._needed: dict[str, int] = {}
+        self._available = available_bytes()
+
+    def require(self, needed: dict[str, int]) -> None:
+        """Add bytes by owner, before they are allocated.
+
+        Raises:
+            UserError: all that was required exceeds what was available at first; with the arithmetic.
+        """
+        self._needed |= needed
+        if sum(self._needed.values()) > self._available:
+            raise UserError(f"this run needs {self}; {self._remedy}")
+
+    def __str__(self) -> str:
+        return f"{arithmetic(self._needed)} of RAM, {self._available / GB:.1f} GB available"

@@ -97,7 +97,7 @@ def test_losses_are_those_worked_out_by_hand() -> None:
 def test_gradients_are_those_worked_out_by_hand() -> None:
     population = linear_population()
     result = losses(population, linear_batch([[True, False], [False, True]]), gamma=0.5)
-    (result.actor + result.critic).sum().backward()
+    (result.actor + result.critic).sum().backward()  # type: ignore[no-untyped-call]
     # d/dw of -mean(u x + v w x) = -v mean(x)
     torch.testing.assert_close(population.actor.grad, torch.tensor([[-2 * 1.5], [1 * -0.375]]))
     # d/d(u, v) of the mean square error: mean of 2 error (x, a)
@@ -153,7 +153,7 @@ def test_a_population_trains_as_separate_modules_with_separate_optimizers_do(max
     for step in range(8):
         batch = probe_batch(step)
         result = losses(population, batch, gamma=0.9)
-        (result.actor + result.critic).sum().backward()
+        (result.actor + result.critic).sum().backward()  # type: ignore[no-untyped-call]
         before = [
             clip_rows(rows.grad, max_norm) for rows in (population.actor, population.critic) if rows.grad is not None
         ]
@@ -179,13 +179,16 @@ def test_a_population_trains_as_separate_modules_with_separate_optimizers_do(max
     assert (min(norms) > max_norm) if max_norm == 0.5 else (max(norms) < max_norm)
 
 
+def gradient(rows: nn.Parameter) -> Tensor:
+    assert rows.grad is not None
+    return rows.grad
+
+
 def gradients(population: Population, batch: Batch) -> tuple[Tensor, Tensor]:
     population.zero_grad()
     result = losses(population, batch, gamma=0.9)
-    (result.actor + result.critic).sum().backward()
-    assert population.actor.grad is not None
-    assert population.critic.grad is not None
-    return population.actor.grad.clone(), population.critic.grad.clone()
+    (result.actor + result.critic).sum().backward()  # type: ignore[no-untyped-call]
+    return gradient(population.actor).clone(), gradient(population.critic).clone()
 
 
 @pytest.mark.parametrize("poison", [5.0, torch.nan, torch.inf])
@@ -211,9 +214,9 @@ def test_a_broken_agent_leaves_the_others_training_bit_for_bit() -> None:
         for step in range(4):
             batch = probe_batch(step)
             batch.reward[2] *= poison
-            for rows, gradient in zip((population.actor, population.critic), gradients(population, batch), strict=True):
-                clip_rows(gradient, 1.0)
-                rows.grad = gradient
+            for rows, piece in zip((population.actor, population.critic), gradients(population, batch), strict=True):
+                clip_rows(piece, 1.0)
+                rows.grad = piece
             optimizer.step()
             update_targets(population, 0.1)
         trained.append(population)
@@ -229,9 +232,9 @@ def test_an_agent_whose_gradient_is_not_finite_skips_the_step() -> None:
         batch, before = probe_batch(step), population.critic.detach().clone()
         if step == 3:
             batch.reward[2] = torch.nan
-        for rows, gradient in zip((population.actor, population.critic), gradients(population, batch), strict=True):
-            clip_rows(gradient, 1.0)
-            rows.grad = gradient
+        for rows, piece in zip((population.actor, population.critic), gradients(population, batch), strict=True):
+            clip_rows(piece, 1.0)
+            rows.grad = piece
         optimizer.step()
     moved = (population.critic.detach() - before).abs().amax(1)
     assert (moved[[0, 1, 3]] > 0).all()
@@ -240,15 +243,13 @@ def test_an_agent_whose_gradient_is_not_finite_skips_the_step() -> None:
 
 def test_the_actors_loss_leaves_the_critic_alone_and_the_other_way_round() -> None:
     population, batch = probe_population(), probe_batch(2)
-    losses(population, batch, 0.9).actor.sum().backward()
+    losses(population, batch, 0.9).actor.sum().backward()  # type: ignore[no-untyped-call]
     assert population.critic.grad is None
-    assert population.actor.grad is not None
-    own_actor = population.actor.grad.clone()
+    own_actor = gradient(population.actor).clone()
     population.zero_grad()
-    losses(population, batch, 0.9).critic.sum().backward()
+    losses(population, batch, 0.9).critic.sum().backward()  # type: ignore[no-untyped-call]
     assert population.actor.grad is None
-    assert population.critic.grad is not None
-    own_critic = population.critic.grad.clone()
+    own_critic = gradient(population.critic).clone()
     both = gradients(population, batch)
     assert torch.equal(both[0], own_actor)
     assert torch.equal(both[1], own_critic)
@@ -259,7 +260,7 @@ def test_the_actor_climbs_its_own_critic() -> None:
     before = losses(population, batch, 0.9).actor
     step, _ = gradients(population, batch)
     with torch.no_grad():
-        population.actor -= 1e-3 * step
+        population.actor.sub_(1e-3 * step)
     assert (losses(population, batch, 0.9).actor < before).all()
 
 
@@ -270,15 +271,15 @@ def test_micro_batches_add_up_to_the_whole_batch_each_with_the_same_weight() -> 
         def cut(value: Tensor) -> Tensor:
             return value[:, 4 * index : 4 * index + 4]
 
-        inputs = ({"x": cut(each["x"])} for each in (whole.inputs, whole.next_inputs))
-        return Batch(*inputs, cut(whole.action), cut(whole.reward), cut(whole.terminated))
+        inputs, next_inputs = {"x": cut(whole.inputs["x"])}, {"x": cut(whole.next_inputs["x"])}
+        return Batch(inputs, next_inputs, cut(whole.action), cut(whole.reward), cut(whole.terminated))
 
     expected = gradients(population, whole)
     for order in ([0, 1, 2], [2, 0, 1]):
         population.zero_grad()
         for index in order:
             result = losses(population, part(index), 0.9)
-            ((result.actor + result.critic).sum() / 3).backward()
+            ((result.actor + result.critic).sum() / 3).backward()  # type: ignore[no-untyped-call]
         for rows, right in zip((population.actor, population.critic), expected, strict=True):
             torch.testing.assert_close(rows.grad, right, atol=1e-5, rtol=1e-4)
 

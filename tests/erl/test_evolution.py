@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 from dataclasses import asdict
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -37,7 +38,7 @@ def better(fitness: np.ndarray, one: int, other: int) -> bool:
 def test_rank_is_from_the_fittest_with_ties_by_row_and_nan_last(fitness: np.ndarray) -> None:
     order = rank(fitness)
     assert sorted(order) == list(range(len(fitness)))
-    assert all(better(fitness, one, other) for one, other in zip(order, order[1:], strict=False))
+    assert all(better(fitness, one, other) for one, other in pairwise(order))
 
 
 @given(POPULATIONS, evolutions(), st.integers(0, 2**32 - 1))
@@ -127,8 +128,9 @@ def test_blends_are_even_and_mutants_parents_are_drawn_evenly_from_the_elites() 
     ],
 )
 def test_settings_out_of_range_are_named_with_their_value(setting: str, value: float) -> None:
+    settings: dict[str, Any] = {setting: value}
     with pytest.raises(UserError) as error:
-        Evolution(**{setting: value})
+        Evolution(**settings)
     assert f"model.evolution.{setting} is {value};" in str(error.value)
     assert "\n" not in str(error.value)
 

