@@ -56,7 +56,7 @@ class ERLModule(LightningModule):
         population_size: int = 16,
         gradient_steps: int = 32,
         accumulate: int = 6,
-        gamma: float = 0.99,
+        gamma: float = 0.95,
         tau: float = 0.01,
         actor_lr: float = 1e-3,
         critic_lr: float = 1e-3,
@@ -179,13 +179,17 @@ class ERLModule(LightningModule):
 
     @torch.no_grad()
     def validate(self) -> None:
-        """Play the validation windows with every agent; one that beats the champion becomes it."""
+        """Play the validation windows with every agent; the fittest in training, if it beats the champion, becomes it.
+
+        One candidate a generation, chosen on other days: the best of all agents on the validation days would be the
+        luckiest as often as the best.
+        """
         env = self.data.val_env
         returns = play(env, self._actions, self.data.validation_options())
         self.validation = returns.mean(1).cpu()
-        best = rank(self.validation.numpy())[0]
-        if self.validation[best] > self.population.champion_fitness.cpu():
-            self.population.crown(best, float(self.validation[best]), self.current_epoch)
+        fittest = rank(self.fitness.numpy())[0]
+        if self.validation[fittest] > self.population.champion_fitness.cpu():
+            self.population.crown(fittest, float(self.validation[fittest]), self.current_epoch)
 
     def _actions(self, observation: dict[str, Tensor]) -> Tensor:
         with self.trainer.precision_plugin.forward_context():

@@ -121,8 +121,8 @@ class Rollouts(LightningDataModule, ABC):
         exploration_windows: further episodes a generation, played with exploration noise to fill the replay buffer
             and not counted in fitness (0 or more).
         replay_capacity: transitions the shared replay buffer holds (1 or more).
-        replay_min_size: transitions in the buffer before training starts (at least batch_size, at most
-        replay_capacity). batch_size: transitions of a micro-batch, for each agent its own sample (1 or more).
+        replay_min_size: transitions in the buffer before training starts (batch_size to replay_capacity).
+        batch_size: transitions of a micro-batch, for each agent its own sample (1 or more).
 
     Attributes:
         eval_env, val_env: the two environments of the run.

@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from eigen2.erl.population import Inputs
-from eigen2.market.environment import TradingRules
+from eigen2.market.environment import LEVELS, TradingRules
 from eigen2.market.panel import FEATURES, MarketPanel
 
 CLIP = 5.0
@@ -135,9 +135,10 @@ class ObservationEncoder:
         """Network inputs of a `TradingEnvironment` observation.
 
         Returns:
-            `columns` (agents, batch, columns, width), `portfolio` (agents, batch, columns, 4): held, days held / max,
-            unrealised gain in units of 10 percent, sale target / highest; and `market` (agents, batch, groups x width
-            + 1) with the share of the window left at its end. The agent axis is 1 where all agents see the same.
+            `columns` (agents, batch, columns, width), `portfolio` (agents, batch, columns, 5): held, days held / max,
+            unrealised gain in units of 10 percent, sale target / highest, coefficient / highest; and `market` (agents,
+            batch, groups x width + 1) with the share of the window left at its end. The agent axis is 1 where all
+            agents see the same.
         """
         columns, groups = self.market(observation["day"])
         held_days = observation["held_days"].float()
@@ -146,7 +147,8 @@ class ObservationEncoder:
                 (held_days > 0).float(),
                 held_days / self.rules.max_holding_days,
                 (observation["gain"].float() * 10).clamp(-CLIP, CLIP),
-                observation["target"].float() / self.rules.max_target,
+                observation["target"].float() / LEVELS,
+                observation["coefficient"].float() / LEVELS,
             ],
             dim=-1,
         )

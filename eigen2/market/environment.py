@@ -14,6 +14,8 @@ from eigen2.erl.replay import Field
 from eigen2.errors import UserError, require_range
 
 OPEN, HIGH, LOW, CLOSE = range(4)
+LEVELS = 255
+"""Steps in which an observation tells sale target and coefficient, as shares of the largest allowed."""
 CLOSE_REASONS = ("target", "gap", "holding", "halted", "window_end")
 """Why a position closed: its sale target was reached, the open gapped above it, it was held long enough, its column had
 no price on the day it had to close, or the window ended."""
@@ -24,53 +26,58 @@ class TradingRules:
     """What agents may do and what it costs."""
 
     max_coefficient: float = 5.0
-    """Largest coefficient of a position; its reward is coefficient x percent gain (above 1; no unit)."""
+    """Largest coefficient of a position; its reward is coefficient x percent gain (above 1, at most 1000).
+    One below 1 opens nothing."""
     min_target: float = 10.0
-    """Lowest sale target, percent above the entry price (above 0)."""
+    """Lowest sale target, percent above the entry price (0.1 or more)."""
     max_target: float = 50.0
-    """Highest sale target, percent above the entry price (at least min_target)."""
+    """Highest sale target, percent above the entry price (min_target to 1000)."""
     max_opens_per_day: int = 1
-    """Positions an agent may open a day (1 or more)."""
+    """Orders an agent may give a day (1 or more); one that does not fill is not passed on."""
     max_holding_days: int = 20
     """Days after which a position is sold at the close (1 to 250)."""
     execution: Literal["next_open", "close"] = "next_open"
     """When an order fills: at the open of the day after the decision, or at the close the agent has just seen."""
     cost_bps: float = 10.0
-    """Commission a side, in basis points of the price (0 or more)."""
+    """Commission a side, in basis points of the price (0 to 1000)."""
     slippage_bps: float = 5.0
-    """Slippage a side, in basis points of the price (0 or more)."""
+    """Slippage a side, in basis points of the price (0 to 1000)."""
     loss_penalty: float = 1.0
-    """Factor on the reward of a losing position (0 or more; 1 treats losses as gains)."""
+    """Factor on the reward of a losing position (0 to 1000; 1 treats losses as gains)."""
     inaction_penalty: float = 0.0
-    """Subtracted for each trading day that ends without a position (0 or more, in reward units)."""
+    """Subtracted for each trading day on which nothing was held at any time (0 to 1e6, in reward units)."""
     zero_trade_penalty: float = 10.0
-    """Subtracted once at the end of a window without a single trade (0 or more, in reward units)."""
+    """Subtracted once at the end of a window without a single trade (0 to 1e6, in reward units)."""
 
     def __post_init__(self) -> None:
-        require_range("data.rules.max_coefficient", self.max_coefficient, above=1)
-        require_range("data.rules.min_target", self.min_target, above=0)
-        require_range("data.rules.max_target", self.max_target, least=self.min_target)
+        require_range("data.rules.max_coefficient", self.max_coefficient, above=1, most=1000)
+        require_range("data.rules.min_target", self.min_target, least=0.1)
+        require_range("data.rules.max_target", self.max_target, least=self.min_target, most=1000)
         require_range("data.rules.max_opens_per_day", self.max_opens_per_day, least=1)
         require_range("data.rules.max_holding_days", self.max_holding_days, least=1, most=250)
-        for name in ("cost_bps", "slippage_bps", "loss_penalty", "inaction_penalty", "zero_trade_penalty"):
-            require_range(f"data.rules.{name}", getattr(self, name), least=0)
+        for name in ("cost_bps", "slippage_bps", "loss_penalty"):
+            require_range(f"data.rules.{name}", getattr(self, name), least=0, most=1000)
+        for name in ("inaction_penalty", "zero_trade_penalty"):
+            require_range(f"data.rules.{name}", getattr(self, name), least=0, most=1e6)
 
 
 class TradingEnvironment:
     """Steps `agents` x `windows` accounts through the market; the agents do not move prices.
 
     A window is the days start_idx <= day < end_idx. At the close of each day before trading_end_idx an agent gives
-    every column a coefficient and a sale target; orders fill the next day (see `TradingRules.execution`). From
-    trading_end_idx on nothing opens and positions run out (settlement). The last day sells what is left, so an
-    episode always terminates and is never truncated: the time left is part of the observation.
+    every column a coefficient and a sale target. Of the columns that have a price that day and that it does not hold,
+    those with the highest coefficients of at least 1 are ordered; orders fill at the next open or at this close (see
+    `TradingRules.execution`). From trading_end_idx on no order is given and positions run out (settlement). The last
+    day sells what is left, so an episode always terminates and is never truncated: the time left is part of the
+    observation.
 
-    An order for a column without a price on the fill day is dropped. A position in a column without a price stays, at
-    its last valid close, until it may be sold again or must be, then at that last price with the reason "halted".
+    An order whose column has no price at the next open is dropped. A position in a column without a price stays, at its
+    last valid close, until it may be sold again or must be, then at that last price with the reason "halted".
 
-    Observations are dictionaries of compact tensors, ready to be stored: `day` (1, windows) int32, `days_left` (1,
-    windows) int16 until the end of the window, and (agents, windows, columns): `held_days` uint8 (0: not held),
-    `gain` float16 (unrealised, fraction), `target` float16 (percent). The market itself is a function of the day (see
-    `MarketEncoder`).
+    Observations are dictionaries of compact tensors, ready to be stored: `day` (1, windows) int32, `days_left`
+    (1, windows) int16 until the end of the window, and (agents, windows, columns): `held_days` uint8 (0: not held),
+    `gain` float16 (unrealised, fraction), `target` and `coefficient` uint8, in 1/255 of the largest allowed. The market
+    itself is a function of the day (see `MarketEncoder`).
 
     Args:
         prices: (days, columns, 4) open, high, low, close of the investable columns; NaN where a column did not trade.
@@ -93,8 +100,8 @@ class TradingEnvironment:
         device: torch.device | str = "cpu",
     ) -> None:
         self.prices = torch.as_tensor(prices).clone().to(device, torch.float32)
-        self.traded = torch.isfinite(self.prices).all(-1)
-        self.last_close = _forward_fill(self.prices[..., CLOSE])
+        self.traded = (torch.isfinite(self.prices) & (self.prices > 0)).all(-1)
+        self.last_close = _forward_fill(self.prices[..., CLOSE].where(self.traded, torch.nan))
         self.rules = rules
         self.device = self.prices.device
         self.num_days, self.num_columns, _ = self.prices.shape
@@ -111,7 +118,8 @@ class TradingEnvironment:
             "days_left": Field((), torch.int16),
             "held_days": Field((columns,), torch.uint8),
             "gain": Field((columns,), torch.float16),
-            "target": Field((columns,), torch.float16),
+            "target": Field((columns,), torch.uint8),
+            "coefficient": Field((columns,), torch.uint8),
         }
         self._allocate()
 
@@ -185,7 +193,7 @@ class TradingEnvironment:
             start_idx: first day of each window, an index, one for all or one a window.
             end_idx: the day after the last one; default: the number of days.
             trading_end_idx: the day after the last one on which orders may be given; default: `max_holding_days`
-                before `end_idx`.
+                before `end_idx`, but at least one day after `start_idx`.
 
         Returns:
             The observation at the close of the first day, and an empty info.
@@ -238,7 +246,10 @@ class TradingEnvironment:
 
         Raises:
             RuntimeError: the episode is over.
+            ValueError: the action is not one for every account and column.
         """
+        if action.shape != (self.agents, self.windows, *self.action_shape):
+            raise ValueError(f"action of shape {tuple(action.shape)} for {self.agents} agents, {self.windows} windows")
         if self._step >= self._length - 1:
             raise RuntimeError("the episode is over: call reset() before step()")
         today = self._start + self._step
@@ -275,9 +286,8 @@ class TradingEnvironment:
         """Sell what is to be sold on `day`; return which positions closed and the reward of each account."""
         bar, traded = self.prices[day], self.traded[day]
         aim = self._entry_price * (1 + self._target / 100)
-        # a NaN price compares false: a column without a price reaches no target
-        gap = held & (bar[..., OPEN] >= aim)
-        target = held & (bar[..., HIGH] >= aim) & ~gap
+        gap = held & traded & (bar[..., OPEN] >= aim)
+        target = held & traded & (bar[..., HIGH] >= aim) & ~gap
         held_out = self._held_days >= self.rules.max_holding_days
         due = held & ~gap & ~target & (held_out | last_day)
         closed = gap | target | due
@@ -323,15 +333,17 @@ class TradingEnvironment:
             "days_left": left.to(self.device),
             "held_days": self._held_days.to(torch.uint8),
             "gain": gain.to(torch.float16),
-            "target": self._target.to(torch.float16),
+            "target": (self._target * (LEVELS / self.rules.max_target)).round().to(torch.uint8),
+            "coefficient": (self._coefficient * (LEVELS / self.rules.max_coefficient)).round().to(torch.uint8),
         }
 
     def get_episode_summary(self, windows: slice = slice(None)) -> dict[str, Tensor]:
         """What happened since `reset`, per agent, summed over the given windows; copies, shape (agents,) each.
 
-        `trades` opened, `wins` and `losses` closed net of costs, `win_rate` of those closed (0 without any), `unfilled`
-        orders, `days_with_position` and `days_without_position` of the trading days, `reward`, `gain_pct`,
-        `inaction_penalty`, `zero_trade_penalty`, and `closed_<reason>` for each of `CLOSE_REASONS`.
+        `trades` opened, `wins` and `losses` closed net of costs (a gain of exactly 0 is a loss), `win_rate` of those
+        closed (0 without any), `unfilled` orders, `days_with_position` and `days_without_position` of the trading
+        days, `reward`, `gain_pct`, `inaction_penalty`, `zero_trade_penalty`, and `closed_<reason>` for each of
+        `CLOSE_REASONS`.
         """
         summary = {name: count[:, windows].sum(1) for name, count in self._counts.items()}
         summary |= {f"closed_{reason}": count[:, windows].sum(1) for reason, count in self._reasons.items()}

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from eigen2.erl.population import Inputs
 
-PORTFOLIO = 4
+PORTFOLIO = 5
 """Numbers an observation holds of a position."""
 
 

@@ -28,12 +28,15 @@ class RolloutDataModule(Rollouts):
         synthetic: settings of a made-up market in place of a file; null takes `path`.
         context_days: days of the past an agent sees (1 or more).
         trading_days: days of a window on which agents may open positions (1 or more).
-        settlement_days: days after them in which positions run out (1 or more; rules.max_holding_days lets all run
-        out). validation_days: days before the holdout on which champions are chosen, never trained on (at least a
-        window). holdout_days: last days of the file, touched by nothing in fit (0 or more).
+        settlement_days: days after them in which positions run out (1 or more; rules.max_holding_days of them let all
+            run out, with fewer the last day sells the rest).
+        validation_days: days before the holdout on which champions are chosen, never trained on (at least a window).
+        holdout_days: last days of the file, touched by nothing in fit (0 or more).
         windows_per_generation: windows whose mean return is an agent's fitness, the same for every agent (1 or more).
         exploration_windows: further windows a generation, played with exploration noise to fill the replay buffer and
             not counted in fitness (0 or more).
+        validation_windows: windows that walk forward over the validation days, overlapping where they must; the mean
+            return in them chooses the champion (1 or more; at least as many as cover all validation days).
         replay_capacity: transitions the shared replay buffer holds (1 or more).
         replay_min_size: transitions in the buffer before training starts (batch_size to replay_capacity).
         batch_size: transitions of a micro-batch, for each agent its own sample (1 or more).
@@ -57,6 +60,7 @@ class RolloutDataModule(Rollouts):
         holdout_days: int = 252,
         windows_per_generation: int = 4,
         exploration_windows: int = 2,
+        validation_windows: int = 6,
         replay_capacity: int = 50_000,
         replay_min_size: int = 10_000,
         batch_size: int = 4,
@@ -70,6 +74,7 @@ class RolloutDataModule(Rollouts):
             ("settlement_days", settlement_days, 1),
             ("validation_days", validation_days, 1),
             ("holdout_days", holdout_days, 0),
+            ("validation_windows", validation_windows, 1),
         ):
             require_range(f"data.{name}", value, least=least)
         if path is not None and synthetic is not None:
@@ -78,6 +83,7 @@ class RolloutDataModule(Rollouts):
         self.context_days = context_days
         self.trading_days, self.settlement_days = trading_days, settlement_days
         self.validation_days, self.holdout_days = validation_days, holdout_days
+        self.validation_windows = validation_windows
         self.rules = rules
         self.cache_dir = cache_dir
 
@@ -99,13 +105,13 @@ class RolloutDataModule(Rollouts):
 
     def _check_days(self) -> None:
         train, validation = self.panel.splits.train, self.panel.splits.validation
-        needed = self.context_days + self.window_days
+        needed = self.context_days - 1 + self.window_days  # the window's first day is the context's last
         if len(train) < needed:
             raise UserError(
                 f"{self.panel.num_days} days leave {len(train)} to train on after {len(validation)} validation and "
-                f"{len(self.panel.splits.holdout)} holdout days, but context_days {self.context_days} + trading_days "
-                f"{self.trading_days} + settlement_days {self.settlement_days} need {needed}; lower one or bring more "
-                "days"
+                f"{len(self.panel.splits.holdout)} holdout days, but context_days {self.context_days}, ending "
+                f"with the first of trading_days {self.trading_days} + settlement_days {self.settlement_days}, need "
+                f"{needed}; lower one or bring more days"
             )
         if len(validation) < self.window_days:
             raise UserError(
@@ -159,12 +165,15 @@ class RolloutDataModule(Rollouts):
             for windows in (self.windows_per_generation, self.exploration_windows)
             for part in range(windows)
         ]
-        return self._window(first + int(share * (last - first + 1)) for share in shares)
+        # a share just below 1 may round to 1
+        return self._window(min(first + int(share * (last - first + 1)), last) for share in shares)
 
     def validation_starts(self) -> list[int]:
-        """As few windows as cover all validation days, walking forward; the last ends on the last validation day."""
+        """First days of windows walking forward evenly; the last window ends on the last validation day."""
         days = self.panel.splits.validation
-        count = -(-len(days) // self.window_days)
+        to_cover_all = -(-len(days) // self.window_days)
+        room = len(days) - self.window_days + 1
+        count = min(max(self.validation_windows, to_cover_all), room)
         starts = np.linspace(days.start, days.stop - self.window_days, count)
         return [round(float(start)) for start in starts]
 

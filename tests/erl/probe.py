@@ -137,6 +137,9 @@ class ProbeRollouts(Rollouts):
         self.eval_env = ProbeEnvironment(self.probe, agents, self.windows_per_generation + self.exploration_windows)
         self.val_env = ProbeEnvironment(self.probe, agents, len(self.probe.contexts))
 
+    def needed_bytes(self, agents: int) -> dict[str, int]:
+        return {"environments": 4 * (self.windows_per_generation + self.exploration_windows + len(self.probe.contexts))}
+
     def network_inputs(self, observation: Observation) -> Inputs:
         return {"x": observation["x"]}
 

@@ -50,6 +50,7 @@ def test_ring_is_a_list_whose_oldest_make_room(data: st.DataObject, capacity: in
         assert buffer["id"].tolist() == model.held
         assert len(buffer) == buffer.size == len(model.held) == min(model.added, capacity)
         assert buffer.position == model.added % capacity
+        assert buffer.added == model.added
         assert sorted(model.held) == list(range(max(0, model.added - capacity), model.added))
     if model.held:
         slot = st.integers(0, len(buffer) - 1)
@@ -210,7 +211,7 @@ def test_a_saved_buffer_comes_back_and_goes_on_alike(added: int) -> None:
     for more in (0, 4):
         for each in (buffer, restored):
             each.add(transitions(added, more))
-        assert (len(restored), restored.position) == (len(buffer), buffer.position)
+        assert (len(restored), restored.position, restored.added) == (len(buffer), buffer.position, added + more)
         slots = torch.arange(len(buffer))
         assert equal(restored.gather(slots), buffer.gather(slots))
 

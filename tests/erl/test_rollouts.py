@@ -202,6 +202,7 @@ def test_owners_of_memory_are_named_with_their_bytes() -> None:
     data = filled_data(0)
     # x and next x, action in half precision, reward, two flags
     assert data.memory_owners()["replay"] == 10 * (4 + 4 + 2 + 4 + 2)
+    assert data.replay_bytes == data.buffer.nbytes == data.memory_owners()["replay"]
     assert data.memory_owners()["environments"] == data.eval_env.nbytes + data.val_env.nbytes
 
 

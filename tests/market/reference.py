@@ -66,13 +66,15 @@ class ReferenceAccount:
 
     def observation(self) -> dict[str, Any]:
         """What the agent sees at the close of the day."""
-        held_days, gain, target = ([0.0] * self.columns for _ in range(3))
+        held_days, gain, target, coefficient = ([0.0] * self.columns for _ in range(4))
         for column, position in self.positions.items():
             held_days[column] = position.held_days
             gain[column] = self.last_close(self.day, column) / position.entry - 1
-            target[column] = position.target
+            target[column] = 255 * position.target / self.rules.max_target
+            coefficient[column] = 255 * position.coefficient / self.rules.max_coefficient
         days_left = self.last_day - self.day
-        return {"day": self.day, "days_left": days_left, "held_days": held_days, "gain": gain, "target": target}
+        positions = {"held_days": held_days, "gain": gain, "target": target, "coefficient": coefficient}
+        return {"day": self.day, "days_left": days_left, **positions}
 
     def step(self, action: Float32[np.ndarray, "columns 2"]) -> tuple[dict[str, Any], float, bool, list[bool]]:
         """Live through the next day; return observation, reward, terminated and which columns closed."""

@@ -234,21 +234,22 @@ def test_network_inputs_known_answers() -> None:
             # three agents, two windows, two columns
             "held_days": torch.tensor([[[0, 2], [8, 0]]] * 3, dtype=torch.uint8),
             "gain": torch.tensor([[[0, -0.05], [0.9, 0]]] * 3, dtype=torch.float16),
-            "target": torch.tensor([[[0, 20], [40, 0]]] * 3, dtype=torch.float16),
+            "target": torch.tensor([[[0, 102], [255, 0]]] * 3, dtype=torch.uint8),
+            "coefficient": torch.tensor([[[0, 51], [204, 0]]] * 3, dtype=torch.uint8),
         }
     )
     columns, groups = market(day)
     assert {name: tuple(value.shape) for name, value in inputs.items()} == {
         "columns": (1, 2, 2, market.width),
-        "portfolio": (3, 2, 2, 4),
+        "portfolio": (3, 2, 2, 5),
         "market": (1, 2, market.width + 1),
     }
     assert torch.equal(inputs["columns"], columns)
     assert torch.equal(inputs["market"][..., :-1], groups)
     torch.testing.assert_close(inputs["market"][..., -1], torch.tensor([[19 / 20, 5 / 20]]))
-    # held, days held / 8, gain in tenths (clipped to 5), target / 40
-    expected = torch.tensor([[[0, 0, 0, 0], [1, 0.25, -0.5, 0.5]], [[1, 1, CLIP, 1], [0, 0, 0, 0]]])
-    torch.testing.assert_close(inputs["portfolio"], expected.expand(3, 2, 2, 4), atol=1e-3, rtol=0)
+    # held, days held / 8, gain in tenths (clipped to 5), target and coefficient in steps of 255
+    expected = torch.tensor([[[0, 0, 0, 0, 0], [1, 0.25, -0.5, 0.4, 0.2]], [[1, 1, CLIP, 1, 0.8], [0, 0, 0, 0, 0]]])
+    torch.testing.assert_close(inputs["portfolio"], expected.expand(3, 2, 2, 5), atol=1e-3, rtol=0)
 
 
 # No look-ahead, all the way to the networks

@@ -48,7 +48,9 @@ def live(
     rewards, seen, over = {}, {}, False
     while True:
         day = int(observation["day"])
-        seen[day] = {name: observation[name][0, 0].tolist() for name in ("held_days", "gain", "target")}
+        seen[day] = {name: observation[name][0, 0].tolist() for name in ("held_days", "gain")}
+        target = observation["target"][0, 0] * (rules.max_target / 255)  # from steps back to percent
+        seen[day]["target"] = [round(percent, 1) for percent in target.tolist()]
         if over:
             break
         action = torch.zeros(1, 1, env.num_columns, 2)
@@ -547,10 +549,10 @@ def assert_observation(observation: dict[str, Tensor], account: dict[str, Any], 
     for name in ("day", "days_left"):
         assert observation[name][0, window].item() == account[name], name
     assert observation["held_days"][agent, window].tolist() == account["held_days"]
-    for name in ("gain", "target"):  # stored in half precision
-        np.testing.assert_allclose(
-            observation[name][agent, window].float().numpy(), account[name], rtol=6e-4, atol=1e-6, err_msg=name
-        )
+    gain = observation["gain"][agent, window].float().numpy()
+    np.testing.assert_allclose(gain, account["gain"], rtol=6e-4, atol=1e-6)  # stored in half precision
+    for name in ("target", "coefficient"):  # stored in 255 steps
+        np.testing.assert_allclose(observation[name][agent, window].numpy(), account[name], atol=0.51, err_msg=name)
 
 
 @settings(max_examples=250, deadline=None, derandomize=True)

@@ -30,6 +30,7 @@ SMALL: dict[str, Any] = {
     "holdout_days": 30,
     "windows_per_generation": 3,
     "exploration_windows": 2,
+    "validation_windows": 1,
     "replay_capacity": 400,
     "replay_min_size": 10,
     "batch_size": 2,
@@ -196,7 +197,8 @@ def test_windows_are_the_same_for_every_agent() -> None:
 # Validation windows
 
 
-def test_validation_windows_cover_all_validation_days_and_nothing_else() -> None:
+@pytest.mark.parametrize("asked", [1, 2, 6, 40])
+def test_validation_windows_cover_all_validation_days_and_nothing_else(asked: int) -> None:
     for trading, settlement in [(1, 1), (2, 1), (4, 3), (9, 4)]:
         window = trading + settlement
         for days in range(window, 6 * window + 2):
@@ -205,13 +207,16 @@ def test_validation_windows_cover_all_validation_days_and_nothing_else() -> None
                 trading_days=trading,
                 settlement_days=settlement,
                 validation_days=days,
+                validation_windows=asked,
                 holdout_days=10,
             )
             options = data.validation_options()
             bounds = list(zip(options["start_idx"], options["end_idx"], strict=True))
             touched = {day for start, end in bounds for day in range(start, end)}
             assert touched == set(data.panel.splits.validation), (window, days)
-            assert len(bounds) == -(-days // window), "as few as cover them"
+            # as many as asked for or as cover all days, whichever is more, and no two the same
+            distinct = days - window + 1
+            assert len(set(bounds)) == len(bounds) == min(max(asked, -(-days // window)), distinct)
             assert all(end - start == window for start, end in bounds)
             assert options["trading_end_idx"] == [start + trading for start, _ in bounds]
             assert data.validation_starts() == options["start_idx"] == sorted(options["start_idx"])
@@ -284,7 +289,7 @@ def test_a_generation_fills_the_buffer_with_its_transitions() -> None:
     assert stored["next_day"].max() < train.stop
     # a transition's next portfolio is the portfolio of the next one of the same agent and window
     steps = {name: value.reshape(19, AGENTS * 5, *value.shape[1:]) for name, value in stored.items()}
-    for name in ("held_days", "gain", "target"):
+    for name in ("held_days", "gain", "target", "coefficient"):
         assert torch.equal(steps[f"next_{name}"][:-1], steps[name][1:])
         assert steps[name].any()
     inputs = data.network_inputs({name: stored[name][None] for name in data.eval_env.observation_fields})
@@ -395,6 +400,7 @@ def test_a_file_and_a_synthetic_market_are_refused() -> None:
         ("holdout_days", -1),
         ("windows_per_generation", 0),
         ("exploration_windows", -1),
+        ("validation_windows", 0),
         ("replay_capacity", 0),
         ("replay_min_size", 1),
         ("replay_min_size", 401),
