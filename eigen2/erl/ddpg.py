@@ -8,9 +8,12 @@ from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
+from lightning.pytorch.core.optimizer import LightningOptimizer
 from torch import Tensor
 
 from eigen2.erl.population import Inputs, Population
+
+Optimizer = torch.optim.Optimizer | LightningOptimizer
 
 
 class Batch(NamedTuple):
@@ -61,13 +64,40 @@ def losses(population: Population, batch: Batch, gamma: float) -> Losses:
 def clip_rows(gradient: Float[Tensor, "agents weights"], max_norm: float) -> Float[Tensor, " agents"]:
     """Scale each agent's gradient to a norm of at most `max_norm`, in place; return the norms before.
 
-    A row whose norm is not finite is zeroed: that agent skips the step, the others do not notice.
+    A row whose norm is not finite is zeroed: the others do not notice.
     """
     norms: Tensor = torch.linalg.vector_norm(gradient, dim=1)
     finite = torch.isfinite(norms)
     gradient.mul_((max_norm / (norms + 1e-6)).clamp(max=1.0)[:, None])
     gradient.masked_fill_(~finite[:, None], 0.0)
     return norms
+
+
+def row_moments(population: Population, optimizer: Optimizer) -> list[Tensor]:
+    """The optimizer's state that has a row an agent; empty before the first step."""
+    return [
+        value
+        for rows in (population.actor, population.critic)
+        for value in optimizer.state.get(rows, {}).values()
+        if value.shape == rows.shape
+    ]
+
+
+@torch.no_grad()
+def step(population: Population, optimizer: Optimizer, max_grad_norm: float) -> None:
+    """Clip each agent's gradients and let the optimizer use them.
+
+    An agent with a gradient that is not finite keeps its weights and moments: a zero gradient alone would still let
+    Adam's momentum move it.
+    """
+    gradients = [rows.grad for rows in (population.actor, population.critic) if rows.grad is not None]
+    norms = torch.stack([clip_rows(gradient, max_grad_norm) for gradient in gradients])
+    skipped = ~torch.isfinite(norms).all(0)
+    frozen = [population.actor, population.critic, *row_moments(population, optimizer)] if bool(skipped.any()) else []
+    kept = [rows[skipped] for rows in frozen]
+    optimizer.step()
+    for rows, before in zip(frozen, kept, strict=True):
+        rows[skipped] = before
 
 
 @torch.no_grad()

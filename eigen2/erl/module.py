@@ -16,7 +16,7 @@ from eigen2.erl.evolution import Evolution, inherit, mutation_noise, plan, rank
 from eigen2.erl.exploration import ExplorationNoise
 from eigen2.erl.metrics import LOSS_NAMES, generation_metrics
 from eigen2.erl.population import Population, weight_bytes
-from eigen2.erl.randomness import Role, generator
+from eigen2.erl.randomness import Role, generator, torch_seed
 from eigen2.erl.rollouts import Rollouts, play
 from eigen2.errors import UserError, require_range
 from eigen2.runtime.phases import PhaseClock
@@ -150,12 +150,8 @@ class ERLModule(LightningModule):
         self.train_count += 1
         self.manual_backward((losses.actor + losses.critic).sum() / self.accumulate)
         if step:
-            optimizer = self.optimizer
-            for rows in (self.population.actor, self.population.critic):
-                if rows.grad is not None:
-                    ddpg.clip_rows(rows.grad, self.max_grad_norm)
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=False)
+            ddpg.step(self.population, self.optimizer, self.max_grad_norm)
+            self.optimizer.zero_grad(set_to_none=False)
             ddpg.update_targets(self.population, self.tau)
 
     @torch.no_grad()
@@ -165,7 +161,7 @@ class ERLModule(LightningModule):
         if self.evolution is not None and self.population_size > 1:
             chance = generator(self.seed, Role.SELECTION, self.current_epoch)
             children = plan(self.fitness.numpy(), self.evolution, chance)
-            for rows in (*population.rows(), *self._moments()):
+            for rows in (*population.rows(), *ddpg.row_moments(population, self.optimizer)):
                 inherit(rows, children)
             for child in children:
                 if child.kind == "mutant":
@@ -211,22 +207,14 @@ class ERLModule(LightningModule):
             terminated=stored["terminated"],
         )
 
-    def _moments(self) -> list[Tensor]:
-        """The optimizer's state that has a row an agent."""
-        optimizer = self.optimizer.optimizer
-        return [
-            value
-            for rows in (self.population.actor, self.population.critic)
-            for value in optimizer.state[rows].values()
-            if value.shape == rows.shape
-        ]
-
     # How it hangs together with Lightning
 
     @property
     def data(self) -> Rollouts:
         """The data module of the running trainer."""
-        data: Rollouts = self.trainer.datamodule  # type: ignore[attr-defined]
+        data = self.trainer.datamodule  # type: ignore[attr-defined]
+        if not isinstance(data, Rollouts):
+            raise UserError("ERLModule needs a RolloutDataModule: trainer.fit(module, datamodule=...)")
         return data
 
     @property
@@ -243,8 +231,6 @@ class ERLModule(LightningModule):
 
     def setup(self, stage: str) -> None:
         """Build environments, population and replay buffer, after checking that they fit into memory."""
-        if not isinstance(self.data, Rollouts):
-            raise UserError("ERLModule needs a RolloutDataModule: trainer.fit(module, datamodule=...)")
         if stage == "fit":
             check_trainer(self.trainer)
         device = self.trainer.strategy.root_device
@@ -255,13 +241,15 @@ class ERLModule(LightningModule):
         self._budget.require(self.data.needed_bytes(self.population_size))
         self.data.build(self.population_size, device)
         if stage == "fit":
-            weights = weight_bytes(make_actor()) + weight_bytes(make_critic())
+            with torch_seed(self.seed, Role.WEIGHTS, agent=0):
+                weights = weight_bytes(make_actor()) + weight_bytes(make_critic())
             # weights and targets; gradients and two moments
             self._budget.require({"population": 2 * weights * self.population_size})
             self._budget.require({"optimizer": 3 * weights * self.population_size})
             self._budget.require({"replay": self.data.replay_bytes})
             self.data.allocate_replay(device)
-        self.population = Population(self.population_size, make_actor, make_critic, self.seed, self.noise)
+        if "population" not in self._modules:  # fitting or validating again goes on with what was learned
+            self.population = Population(self.population_size, make_actor, make_critic, self.seed, self.noise)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """One Adam for the whole population; its moments have a row an agent."""
@@ -283,13 +271,14 @@ class ERLModule(LightningModule):
         """
         if "eigen2" not in checkpoint:
             raise UserError("the checkpoint was not written by eigen2; give one that was, or none")
-        saved = checkpoint["state_dict"].get("population.actor", torch.empty(0, 0)).shape
-        mine = self.population.actor.shape
-        if saved != mine:
-            raise UserError(
-                f"the checkpoint holds {saved[0]} agents with {saved[1]} actor weights, this configuration makes "
-                f"{mine[0]} with {mine[1]}; resume with the settings of the run that wrote it"
-            )
+        for network in ("actor", "critic"):
+            rows = checkpoint["state_dict"].get(f"population.{network}", torch.empty(0, 0))
+            saved, mine = tuple(rows.shape), tuple(getattr(self.population, network).shape)
+            if saved != mine:
+                raise UserError(
+                    f"the checkpoint holds {saved[0]} agents with {saved[1]} {network} weights, this configuration "
+                    f"makes {mine[0]} with {mine[1]}; resume with the settings of the run that wrote it"
+                )
         self.seed = int(checkpoint["eigen2"]["seed"])
 
     def on_validation_epoch_end(self) -> None:
@@ -311,7 +300,7 @@ class ERLModule(LightningModule):
     def memory_owners(self) -> dict[str, int]:
         """Bytes by owner, for a memory profiler."""
         gradients = sum(p.grad.nbytes for p in self.parameters() if p.grad is not None)
-        moments = sum(m.nbytes for m in self._moments())
+        moments = sum(m.nbytes for m in ddpg.row_moments(self.population, self.optimizer))
         return {"population": self.population.nbytes, "optimizer": gradients + moments}
 
     def describe(self) -> dict[str, str]:

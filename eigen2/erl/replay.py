@@ -97,16 +97,17 @@ class ReplayBuffer:
         head = min(count, self.capacity - self.position)
         for name, values in transitions.items():
             stored = self._storage[name]
-            stored[self.position : self.position + head] = values[:head]
+            stored[self.position : self.position + head] = values.detach()[:head]
             if head < count:
-                stored[: count - head] = values[head:]
+                stored[: count - head] = values.detach()[head:]
         self.position = (self.position + count) % self.capacity
         self.size = min(self.size + count, self.capacity)
         self.added += count
 
     def gather(self, slots: Int[Tensor, "..."]) -> dict[str, Tensor]:
         """Copies of the transitions in `slots`; a field of shape s comes out as (*slots.shape, *s)."""
-        return {name: stored[slots] for name, stored in self._storage.items()}
+        flat = slots.reshape(-1)
+        return {name: stored[flat].reshape((*slots.shape, *stored.shape[1:])) for name, stored in self._storage.items()}
 
     def state_dict(self) -> dict[str, Any]:
         """Everything held, by reference: save it before the next `add`."""
@@ -122,7 +123,7 @@ class ReplayBuffer:
         mine = {name: (tuple(values.shape), values.dtype) for name, values in self._storage.items()}
         if saved != mine:
             detail = ", ".join(
-                f"{name} {saved.get(name, ('absent',))[0]} for {mine.get(name, ('absent',))[0]}"
+                f"{name} {_words(saved.get(name))} for {_words(mine.get(name))}"
                 for name in sorted(saved.keys() | mine.keys())
                 if saved.get(name) != mine.get(name)
             )
@@ -133,3 +134,8 @@ class ReplayBuffer:
         for name, stored in self._storage.items():
             stored.copy_(state["storage"][name])
         self.size, self.position, self.added = int(state["size"]), int(state["position"]), int(state["added"])
+
+
+def _words(field: tuple[tuple[int, ...], torch.dtype] | None) -> str:
+    """Shape and dtype of a stored field for a message."""
+    return "absent" if field is None else f"{field[0]} {str(field[1]).removeprefix('torch.')}"

@@ -201,7 +201,17 @@ class Rollouts(LightningDataModule, ABC):
     # What every workload shares
 
     def allocate_replay(self, device: torch.device) -> None:
-        """Take the replay buffer's memory, once."""
+        """Take the replay buffer's memory, once.
+
+        Raises:
+            UserError: one step of all agents in all windows would not fit.
+        """
+        at_once = self.eval_env.agents * self.eval_env.windows
+        if self.replay_capacity < at_once:
+            raise UserError(
+                f"data.replay_capacity is {self.replay_capacity}, but {self.eval_env.agents} agents in "
+                f"{self.eval_env.windows} windows add {at_once} transitions at once; raise it to at least that"
+            )
         self.buffer = ReplayBuffer(self.replay_capacity, self.replay_fields, device)
 
     @property

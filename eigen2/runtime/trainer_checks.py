@@ -57,10 +57,10 @@ def check_trainer(trainer: Trainer) -> None:
             f"trainer.max_steps is {trainer.max_steps}: it would stop in the middle of a generation; "
             "use trainer.max_epochs, in generations"
         )
-    if trainer.val_check_interval != 1.0:
+    interval = getattr(trainer, "val_check_interval", "a time")  # Lightning sets none when it is a time
+    if not (isinstance(interval, float) and interval == 1.0):
         raise UserError(
-            f"trainer.val_check_interval is {trainer.val_check_interval}: it would validate before "
-            "evolution; leave it at 1.0"
+            f"trainer.val_check_interval is {interval}: it would validate before evolution; leave it at 1.0"
         )
     if trainer.check_val_every_n_epoch != 1:
         raise UserError(

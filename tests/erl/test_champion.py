@@ -14,7 +14,7 @@ from eigen2.erl.rollouts import Observation
 from eigen2.errors import UserError
 from tests.erl.conftest import SEED
 from tests.erl.probe import Probe, ProbeActor, ProbeEnvironment, ProbeRollouts, fit, make_trainer
-from tests.erl.recorder import Recorder, same
+from tests.erl.recorder import ROWS, Recorder, same
 from tests.erl.reference import with_weights
 
 WALK = Probe(lambda x, action, step: x - (action - 0.3) ** 2, steps=3, contexts=(-1.0, 0.5), walks=True)
@@ -57,18 +57,27 @@ class ScriptedRollouts(ProbeRollouts):
 NAN = float("nan")
 
 
-def test_only_an_agent_that_validates_better_becomes_champion() -> None:
+def test_the_fittest_becomes_champion_only_if_it_validates_better() -> None:
+    fitness = [
+        [0.0, 1.0, 2.0, 3.0],
+        [0.0, 1.0, 3.0, 2.0],
+        [3.0, 2.0, 1.0, 0.0],
+        [NAN, 0.0, 3.0, 1.0],
+        [3.0, 0.0, 0.0, 0.0],
+        [0.0, 3.0, 0.0, 0.0],
+        [0.0, 3.0, 0.0, 0.0],
+    ]
     validation = [
         [NAN, NAN, NAN, NAN],
         [1.0, 2.0, 3.0, 0.0],
-        [3.0, 3.0, 3.0, 3.0],
-        [NAN, 4.0, 5.0, 5.0],
+        [3.0, 3.0, 9.0, 3.0],  # row 2 validates best, but row 0 is the candidate
+        [NAN, 4.0, 5.0, 6.0],
         [NAN, NAN, NAN, NAN],
         [-1.0, 4.9, 0.0, 0.0],
         [0.0, 5.0 + 1e-9, 0.0, 0.0],
     ]
     recorder = Recorder()
-    data = ScriptedRollouts([[0.0, 1.0, 2.0, 3.0]] * 7, validation)
+    data = ScriptedRollouts(fitness, validation)
     module = ERLModule(population_size=4, gradient_steps=2, accumulate=1, evolution=Evolution())
     make_trainer(recorder, epochs=7).fit(module, datamodule=data)
     found = [(0, -1, -torch.inf), (2, 1, 3.0), (2, 1, 3.0), (2, 3, 5.0), (2, 3, 5.0), (2, 3, 5.0), (1, 6, 5.0 + 1e-9)]
@@ -143,6 +152,19 @@ def test_validating_after_fit_plays_the_champion_that_was_found(trained: tuple[E
     champion = float(module.population.champion_fitness)
     assert validated(module, datamodule=ProbeRollouts(AIM)) == pytest.approx(champion)
     assert float(module.population.champion_fitness) == champion
+
+
+def test_fitting_again_goes_on_from_the_rows_of_the_last_fit() -> None:
+    recorders, module, data = (
+        (Recorder(), Recorder()),
+        ERLModule(population_size=4, gradient_steps=4),
+        ProbeRollouts(AIM),
+    )
+    for recorder in recorders:
+        make_trainer(recorder, epochs=2).fit(module, datamodule=data)
+    last, first = recorders[0].states[1, "validate"], recorders[1].states[0, "evaluate"]
+    names = [*ROWS, "champion_actor", "champion_critic", "champion_fitness", "champion_generation"]
+    assert [name for name in names if not same(last[name], first[name])] == []
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from eigen2.erl.ddpg import Batch, clip_rows, losses, td_target, update_targets
+from eigen2.erl import ddpg
+from eigen2.erl.ddpg import Batch, clip_rows, losses, row_moments, td_target, update_targets
 from eigen2.erl.population import Inputs, Population
 from tests.erl.probe import ProbeActor, ProbeCritic
 from tests.erl.reference import OneAgent, with_weights
@@ -205,7 +206,9 @@ def test_an_agents_batch_touches_its_own_gradients_alone(part: str, poison: floa
     assert not torch.equal(before[1][2], after[1][2])
 
 
-def test_a_broken_agent_leaves_the_others_training_bit_for_bit() -> None:
+@pytest.mark.parametrize("broken_steps", [[0], [2], [0, 1, 2, 3]])
+@pytest.mark.parametrize("part", ["reward", "x"])  # x breaks the actor's gradient too
+def test_a_broken_agent_leaves_the_others_training_bit_for_bit(part: str, broken_steps: list[int]) -> None:
     """Through clipping, Adam and targets, step after step."""
     trained = []
     for poison in (1.0, torch.nan):
@@ -213,11 +216,11 @@ def test_a_broken_agent_leaves_the_others_training_bit_for_bit() -> None:
         optimizer = torch.optim.Adam([population.actor, population.critic], lr=1e-2)
         for step in range(4):
             batch = probe_batch(step)
-            batch.reward[2] *= poison
+            if step in broken_steps:
+                (batch.reward if part == "reward" else batch.inputs["x"])[2] *= poison
             for rows, piece in zip((population.actor, population.critic), gradients(population, batch), strict=True):
-                clip_rows(piece, 1.0)
                 rows.grad = piece
-            optimizer.step()
+            ddpg.step(population, optimizer, 1.0)
             update_targets(population, 0.1)
         trained.append(population)
     for healthy, other in zip(trained[0].rows(), trained[1].rows(), strict=True):
@@ -233,12 +236,15 @@ def test_an_agent_whose_gradient_is_not_finite_skips_the_step() -> None:
         if step == 3:
             batch.reward[2] = torch.nan
         for rows, piece in zip((population.actor, population.critic), gradients(population, batch), strict=True):
-            clip_rows(piece, 1.0)
             rows.grad = piece
-        optimizer.step()
+        moments = [rows.clone() for rows in row_moments(population, optimizer)]
+        ddpg.step(population, optimizer, 1.0)
     moved = (population.critic.detach() - before).abs().amax(1)
     assert (moved[[0, 1, 3]] > 0).all()
     assert float(moved[2]) == 0, "the weights moved without a gradient"
+    for now, then in zip(row_moments(population, optimizer), moments, strict=True):
+        assert torch.equal(now[2], then[2])
+        assert not torch.equal(now[0], then[0])
 
 
 def test_the_actors_loss_leaves_the_critic_alone_and_the_other_way_round() -> None:

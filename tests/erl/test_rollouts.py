@@ -165,7 +165,7 @@ def test_step_tokens_can_be_counted_and_drawn_again(count: int) -> None:
 
 
 def filled_data(added: int) -> ProbeRollouts:
-    data = ProbeRollouts(IDLE, replay_capacity=10, replay_min_size=4, batch_size=4)
+    data = ProbeRollouts(IDLE, replay_capacity=48, replay_min_size=4, batch_size=4)
     data.build(3, torch.device("cpu"))
     data.allocate_replay(torch.device("cpu"))
     fields = data.replay_fields
@@ -201,7 +201,7 @@ def test_slots_depend_on_seed_generation_and_agent_and_not_on_how_many_agents_th
 def test_owners_of_memory_are_named_with_their_bytes() -> None:
     data = filled_data(0)
     # x and next x, action in half precision, reward, two flags
-    assert data.memory_owners()["replay"] == 10 * (4 + 4 + 2 + 4 + 2)
+    assert data.memory_owners()["replay"] == 48 * (4 + 4 + 2 + 4 + 2)
     assert data.replay_bytes == data.buffer.nbytes == data.memory_owners()["replay"]
     assert data.memory_owners()["environments"] == data.eval_env.nbytes + data.val_env.nbytes
 

@@ -88,7 +88,8 @@ def refusal(**trainer: Any) -> str:
 def test_trainer_settings_that_break_a_generation_are_refused(setting: str, value: Any) -> None:
     message = refusal(**{setting: value})
     assert setting in message
-    if setting not in ("max_time", "limit_val_batches", "limit_train_batches"):
+    # of a time Lightning keeps no trace
+    if setting not in ("max_time", "limit_val_batches", "limit_train_batches") and ":" not in str(value):
         assert str(value) in message
 
 
