@@ -64,7 +64,7 @@ def own(path: Path | str) -> list[str]:
         (["--data.rules.cost_bps", "-3"], "data.rules.cost_bps is -3.0; it must be at least 0"),
         (["--data.rules.cost_bps", "abc"], "data.rules.cost_bps is abc; it must be float"),
         (["--data.replay_min_size", "501"], "more than data.replay_capacity 500"),
-        (["--data.replay_capacity", "900000000000"], "GB are available; lower data.replay_capacity"),
+        (["--data.replay_capacity", "900000000000"], "GB available; lower data.replay_capacity"),
         (["--data.batch_size", "0"], "data.batch_size is 0; it must be at least 1"),
         (["--data.context_days", "200"], "260 days leave 200 to train on after 30 validation and 30 holdout days"),
         (["--data.validation_days", "19"], "data.validation_days is 19, but a window takes"),
@@ -171,7 +171,9 @@ def test_everything_a_run_writes_lies_in_its_folder(tmp_path: Path) -> None:
 
 
 def test_metrics_of_every_generation(tmp_path: Path) -> None:
-    main(["fit", *SMALL, "--trainer.default_root_dir", str(tmp_path)])
+    # in a process of its own: live objects are counted
+    command = [sys.executable, "-m", "eigen2.cli", "fit", *SMALL, "--trainer.default_root_dir", str(tmp_path)]
+    subprocess.run(command, cwd=ROOT, capture_output=True, check=True)
     with (tmp_path / "metrics.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [row["generation"] for row in rows] == ["0", "1", "2", "3"]

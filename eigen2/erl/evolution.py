@@ -59,7 +59,7 @@ def rank(fitness: Float[np.ndarray, " agents"]) -> list[int]:
 def plan(fitness: Float[np.ndarray, " agents"], settings: Evolution, generator: np.random.Generator) -> list[Child]:
     """The children of a generation, one for each row that is not an elite, in order of the rows they replace.
 
-    The least fit rows become offspring and mutants. Offspring's parents win tournaments over the whole population;
+    The least fit rows become offspring and mutants. Offspring's two parents win tournaments over the whole population;
     a mutant's parent is an elite, drawn evenly.
     """
     order = rank(fitness)
@@ -69,14 +69,15 @@ def plan(fitness: Float[np.ndarray, " agents"], settings: Evolution, generator: 
     num_offspring = min(round(settings.crossover_fraction * size), len(losers))
     place = {row: position for position, row in enumerate(order)}
 
-    def tournament() -> int:
-        drawn = generator.choice(size, size=min(settings.tournament_size, size), replace=False)
+    def tournament(among: list[int]) -> int:
+        drawn = generator.choice(among, size=min(settings.tournament_size, len(among)), replace=False)
         return min((int(row) for row in drawn), key=place.__getitem__)
 
     children = []
     for index, row in enumerate(losers):
         if index < num_offspring:
-            first, second = tournament(), tournament()
+            first = tournament(order)
+            second = tournament([other for other in order if other != first])
             children.append(Child(row, "offspring", (first, second), float(generator.uniform())))
         else:
             parent = int(elites[int(generator.integers(len(elites)))])
@@ -87,8 +88,8 @@ def plan(fitness: Float[np.ndarray, " agents"], settings: Evolution, generator: 
 def inherit(rows: Tensor, children: list[Child]) -> None:
     """Overwrite the children's rows of a tensor (agents, ...) with the blend of their parents' rows, in place.
 
-    Parents are read before any row is written, so a row may be parent and be replaced at once. A child of one parent
-    is its exact copy.
+    Parents are read before any row is written, so a row may be parent and be replaced at once. A child with blend 1 is
+    its first parent's exact copy.
     """
     if not children:
         return

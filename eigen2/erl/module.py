@@ -72,7 +72,6 @@ class ERLModule(LightningModule):
         super().__init__()
         settings = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
         _check_settings(settings)
-        evolution = Evolution(**evolution) if isinstance(evolution, dict) else evolution
         plain = {name: value for name, value in settings.items() if name not in ("actor", "critic")}
         self.save_hyperparameters({**plain, "evolution": asdict(evolution) if evolution else None})
         self.automatic_optimization = False
@@ -171,7 +170,8 @@ class ERLModule(LightningModule):
                     )
                     population.actor[child.row] += change
                     population.actor_target[child.row] += change
-        population.noise.mul_(self.noise_decay).clamp_(min=self.noise_min)
+        decayed = (population.noise * self.noise_decay).clamp(min=self.noise_min)
+        population.noise.copy_(torch.minimum(population.noise, decayed))  # noise that starts below the least stays
 
     @torch.no_grad()
     def validate(self) -> None:
@@ -184,7 +184,7 @@ class ERLModule(LightningModule):
         returns = play(env, self._actions, self.data.validation_options())
         self.validation = returns.mean(1).cpu()
         fittest = rank(self.fitness.numpy())[0]
-        if self.validation[fittest] > self.population.champion_fitness.cpu():
+        if torch.isfinite(self.fitness[fittest]) and self.validation[fittest] > self.population.champion_fitness.cpu():
             self.population.crown(fittest, float(self.validation[fittest]), self.current_epoch)
 
     def _actions(self, observation: dict[str, Tensor]) -> Tensor:
@@ -240,9 +240,9 @@ class ERLModule(LightningModule):
         self._budget = RamBudget("lower data.replay_capacity, model.population_size or the number of windows")
         self._budget.require(self.data.needed_bytes(self.population_size))
         self.data.build(self.population_size, device)
+        with torch_seed(self.seed, Role.WEIGHTS, agent=0):
+            weights = weight_bytes(make_actor()) + weight_bytes(make_critic())
         if stage == "fit":
-            with torch_seed(self.seed, Role.WEIGHTS, agent=0):
-                weights = weight_bytes(make_actor()) + weight_bytes(make_critic())
             # weights and targets; gradients and two moments
             self._budget.require({"population": 2 * weights * self.population_size})
             self._budget.require({"optimizer": 3 * weights * self.population_size})
@@ -250,6 +250,8 @@ class ERLModule(LightningModule):
             self.data.allocate_replay(device)
         if "population" not in self._modules:  # fitting or validating again goes on with what was learned
             self.population = Population(self.population_size, make_actor, make_critic, self.seed, self.noise)
+        elif weights != 4 * self.population.weights_per_agent:
+            raise UserError("this module was fitted to data of other sizes; make a new ERLModule for these")
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """One Adam for the whole population; its moments have a row an agent."""
@@ -269,6 +271,10 @@ class ERLModule(LightningModule):
         Raises:
             UserError: the checkpoint is not of this module, or of another population size or other networks.
         """
+        if "population" not in self._modules:
+            raise UserError(
+                "ERLModule is built by a Trainer together with its data: give ckpt_path to trainer.fit or validate"
+            )
         if "eigen2" not in checkpoint:
             raise UserError("the checkpoint was not written by eigen2; give one that was, or none")
         for network in ("actor", "critic"):

@@ -42,7 +42,7 @@ class ReplayBuffer:
 
     Args:
         capacity: transitions held, >= 1; a further one replaces the oldest.
-        fields: name, shape and dtype of each stored thing.
+        fields: name, shape and dtype of each stored thing, `reward` among them.
         device: where the memory lies.
 
     Attributes:
@@ -87,13 +87,16 @@ class ReplayBuffer:
 
         Raises:
             KeyError: a field is missing or unknown.
-            ValueError: more transitions than the capacity at once.
+            ValueError: more transitions than the capacity at once, or a field of another shape.
         """
         if transitions.keys() != self.fields.keys():
             raise KeyError(f"transition fields {sorted(transitions)} are not {sorted(self.fields)}")
         count = len(transitions["reward"])
         if count > self.capacity:
             raise ValueError(f"{count} transitions at once exceed the capacity of {self.capacity}")
+        for name, field in self.fields.items():
+            if transitions[name].shape != (count, *field.shape):
+                raise ValueError(f"{name} has shape {tuple(transitions[name].shape)}, not {(count, *field.shape)}")
         head = min(count, self.capacity - self.position)
         for name, values in transitions.items():
             stored = self._storage[name]

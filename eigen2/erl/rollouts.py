@@ -22,7 +22,8 @@ Observation = dict[str, Tensor]
 class Environment(Protocol):
     """A workspace that steps all agents in several windows at once and is reset for the life of the run.
 
-    Tensors have the leading axes (agents, windows), observations may have 1 for agents where all see the same.
+    What it returns is the caller's: later steps and resets do not change it. Tensors have the leading axes (agents,
+    windows), observations may have 1 for agents where all see the same.
     """
 
     agents: int
@@ -82,7 +83,8 @@ def play(
         env: reset here; afterwards it holds the episode's summary.
         act: observation to actions in [-1, 1].
         options: for `env.reset`.
-        buffer: takes every transition up to the end of its episode.
+        buffer: takes every transition up to the end of its episode, but for those whose action or reward is not
+            finite.
     """
     observation, _ = env.reset(options=options)
     returns: Tensor | None = None
@@ -95,7 +97,9 @@ def play(
         if buffer is not None:
             ends = {"action": action, "reward": reward, "terminated": terminated, "truncated": truncated}
             following_fields = {f"next_{name}": value for name, value in following.items()}
-            buffer.add(_rows({**observation, **following_fields, **ends}, alive))
+            # a broken agent's transitions would break every agent that learns from them
+            whole = torch.isfinite(reward) & torch.isfinite(action).flatten(2).all(2)
+            buffer.add(_rows({**observation, **following_fields, **ends}, alive & whole))
         returns += torch.where(alive, reward, 0.0)
         alive = alive & ~(terminated | truncated)
         observation = following
@@ -103,14 +107,13 @@ def play(
     return returns
 
 
-def _rows(transitions: dict[str, Tensor], alive: Tensor) -> dict[str, Tensor]:
-    """Transitions of living episodes as rows, agent by agent; shared values repeated."""
-    agents = len(alive)
+def _rows(transitions: dict[str, Tensor], chosen: Tensor) -> dict[str, Tensor]:
+    """The chosen transitions (agents, windows) as rows, agent by agent; shared values repeated."""
+    agents = len(chosen)
     rows = {name: value.expand(agents, *value.shape[1:]).flatten(0, 1) for name, value in transitions.items()}
-    if bool(alive.all()):
+    if bool(chosen.all()):
         return rows
-    living = alive.flatten()
-    return {name: value[living] for name, value in rows.items()}
+    return {name: value[chosen.flatten()] for name, value in rows.items()}
 
 
 class Rollouts(LightningDataModule, ABC):

@@ -81,15 +81,15 @@ def test_the_fittest_becomes_champion_only_if_it_validates_better() -> None:
     module = ERLModule(population_size=4, gradient_steps=2, accumulate=1, evolution=Evolution())
     make_trainer(recorder, epochs=7).fit(module, datamodule=data)
     found = [(0, -1, -torch.inf), (2, 1, 3.0), (2, 1, 3.0), (2, 3, 5.0), (2, 3, 5.0), (2, 3, 5.0), (1, 6, 5.0 + 1e-9)]
-    for generation, (row, since, fitness) in enumerate(found):
+    for generation, (row, since, best) in enumerate(found):
         state = recorder.states[generation, "validate"]
-        assert (int(state["champion_generation"]), float(state["champion_fitness"])) == (since, fitness)
+        assert (int(state["champion_generation"]), float(state["champion_fitness"])) == (since, best)
         if since >= 0:
             then = recorder.states[since, "evolve"]
             assert same(state["champion_actor"][0], then["actor"][row])
             assert same(state["champion_critic"][0], then["critic"][row])
         assert recorder.metrics[generation]["champion/generation"] == since
-        assert recorder.metrics[generation]["champion/validation_fitness"] == pytest.approx(fitness)
+        assert recorder.metrics[generation]["champion/validation_fitness"] == pytest.approx(best)
 
 
 def test_an_agent_without_a_fitness_is_replaced() -> None:
@@ -155,11 +155,8 @@ def test_validating_after_fit_plays_the_champion_that_was_found(trained: tuple[E
 
 
 def test_fitting_again_goes_on_from_the_rows_of_the_last_fit() -> None:
-    recorders, module, data = (
-        (Recorder(), Recorder()),
-        ERLModule(population_size=4, gradient_steps=4),
-        ProbeRollouts(AIM),
-    )
+    recorders = Recorder(), Recorder()
+    module, data = ERLModule(population_size=4, gradient_steps=4), ProbeRollouts(AIM)
     for recorder in recorders:
         make_trainer(recorder, epochs=2).fit(module, datamodule=data)
     last, first = recorders[0].states[1, "validate"], recorders[1].states[0, "evaluate"]
@@ -196,14 +193,17 @@ def test_a_checkpoint_loads_without_pickle_and_holds_the_whole_state(trained: tu
 
 
 @pytest.mark.parametrize("interrupted", [1, 3])
-def test_a_resumed_run_ends_bit_for_bit_as_the_uninterrupted_one(interrupted: int, tmp_path: Path) -> None:
-    """Interrupted in warm-up, where the optimizer has no state yet, and later."""
+def test_a_resumed_run_ends_bit_for_bit_as_the_uninterrupted_one(
+    interrupted: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Interrupted in warm-up, where the optimizer has no state yet, and later; the checkpoint's seed counts."""
     recorders = Recorder(), Recorder()
     first, whole, again = (ERLModule(population_size=4, gradient_steps=4, accumulate=2) for _ in range(3))
     part = make_trainer(epochs=interrupted)
     part.fit(first, datamodule=ProbeRollouts(AIM, replay_min_size=128))
     part.save_checkpoint(tmp_path / "part.ckpt")
     make_trainer(recorders[0], epochs=5).fit(whole, datamodule=ProbeRollouts(AIM, replay_min_size=128))
+    monkeypatch.setenv("PL_GLOBAL_SEED", str(SEED + 1))
     make_trainer(recorders[1], epochs=5).fit(
         again, datamodule=ProbeRollouts(AIM, replay_min_size=128), ckpt_path=tmp_path / "part.ckpt"
     )

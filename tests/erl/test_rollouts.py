@@ -228,3 +228,27 @@ def test_settings_out_of_range_are_named_with_their_value(setting: str, value: i
 def test_the_ends_of_the_ranges_are_allowed() -> None:
     ProbeRollouts(IDLE, windows_per_generation=1, exploration_windows=0, batch_size=1, replay_min_size=1)
     ProbeRollouts(IDLE, replay_capacity=32, replay_min_size=32, batch_size=32)
+
+
+def test_what_a_broken_agent_does_is_not_stored() -> None:
+    """One agent's NaN, as action or as reward, must not reach the agents that learn from the shared buffer."""
+    data = ProbeRollouts(IDLE, windows_per_generation=2, exploration_windows=0, replay_min_size=4, batch_size=4)
+    data.build(3, torch.device("cpu"))
+    data.allocate_replay(torch.device("cpu"))
+
+    def act(observation: dict[str, Tensor]) -> Tensor:
+        action = torch.zeros(3, 2, *data.eval_env.action_shape)
+        action[1] = torch.nan
+        return action
+
+    play(data.eval_env, act, data.training_options(0, 0), data.buffer)
+    stored = data.buffer["action"]
+    assert torch.isfinite(stored).all()
+    whole = data.buffer.size
+    play(
+        data.eval_env,
+        lambda _: torch.zeros(3, 2, *data.eval_env.action_shape),
+        data.training_options(0, 0),
+        data.buffer,
+    )
+    assert data.buffer.size - whole == whole * 3 // 2
