@@ -1,0 +1,35 @@
+"""The generation table fits a terminal of 80 columns and says what it must."""
+
+import math
+
+from eigen2.runtime.console import HEADER, generation_rows
+
+METRICS = {
+    "fitness/mean": 1234.56,
+    "fitness/max": 9876.5,
+    "fitness/min": -9876.5,
+    "fitness/std": 4321.0,
+    "champion/validation_fitness": -1234.5,
+    "trading/trades": 125.0,
+    "trading/win_rate": 0.5432,
+    "train/actor_loss": -12.345,
+    "train/critic_loss": 123.456,
+    "replay/size": 50_000.0,
+    **{f"time/{phase}_s": 99.99 for phase in ("evaluate", "train", "evolve", "validate")},
+}
+
+
+def test_rows_fit_and_align_with_the_header() -> None:
+    rows = generation_rows(24, METRICS, 10_000, 123_456_000_000, 98_700_000, 3725.0)
+    assert all(len(line) <= 80 for line in (*HEADER, *rows))
+    assert [len(line) for line in rows] == [len(line) for line in HEADER]
+    assert rows[0].split() == ["24", "1234.6", "9876.5", "-9876.5", "4321.0", "-1234.5", "125.0", "54.3"]
+    assert rows[1].split() == ["-12.345", "123.456", "50,000", *["99.99"] * 4, "123.456", "+98.7", "1:02:05"]
+
+
+def test_before_training_it_says_when_training_starts() -> None:
+    warming = METRICS | {"train/actor_loss": math.nan, "train/critic_loss": math.nan}
+    rows = generation_rows(0, warming, 10_000, 500_000_000, 0, 59.6)
+    assert "training starts at 10,000" in rows[1]
+    assert rows[1].endswith("1:00")
+    assert len(rows[1]) == len(HEADER[1])
