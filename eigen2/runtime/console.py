@@ -117,8 +117,9 @@ class GenerationReport(ProgressBar):
         buffer = trainer.datamodule.buffer  # type: ignore[attr-defined]
         self._print(
             f"[bold]totals[/bold]       {trainer.current_epoch} generations, {buffer.added:,} transitions, "
-            f"{trainer.global_step:,} gradient steps; {trainer.current_epoch - self._first} generations in {took}"
+            f"{trainer.global_step:,} gradient steps"
         )
+        self._print(f"[bold]took[/bold]         {trainer.current_epoch - self._first} generations in {took}")
         for what, where in (
             ("checkpoints", "checkpoints/last.ckpt, best.ckpt"),
             ("metrics", "metrics.csv, memory.csv, config.yaml"),
@@ -131,7 +132,7 @@ class GenerationReport(ProgressBar):
         """Leave the terminal clean; after Ctrl-C say how to go on."""
         self._close()
         if isinstance(exception, KeyboardInterrupt) and self._enabled:
-            self._print("interrupted; the same command with --ckpt_path last resumes after the last whole generation")
+            self._print("interrupted; with --ckpt_path last the same command resumes")
 
     def _describe(self, trainer: Trainer, phase: str) -> None:
         if self._bar is not None:

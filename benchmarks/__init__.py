@@ -1,0 +1,1 @@
+"""Speed and size against references, in one process."""
