@@ -64,7 +64,7 @@ class ERLModule(LightningModule):
         reward_scale: float = 0.05,
         noise: float = 0.3,
         noise_decay: float = 0.95,
-        noise_min: float = 0.05,
+        noise_min: float = 0.1,
         evolution: Evolution | None = Evolution(),  # noqa: B008 - read, never changed
         actor: Callable[[], nn.Module] | None = None,
         critic: Callable[[], nn.Module] | None = None,
