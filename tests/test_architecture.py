@@ -1,0 +1,52 @@
+"""Imports point one way, and nothing unsafe is called."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+FILES = sorted([*(ROOT / "eigen2").rglob("*.py"), *(ROOT / "callbacks").rglob("*.py")])
+# a layer may import from itself and from those after it
+LAYERS = ["eigen2.cli", "eigen2.market", "eigen2.erl", "eigen2.runtime", "eigen2.errors", "callbacks"]
+
+
+def imported(path: Path) -> set[str]:
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names.add(node.module)
+    return names
+
+
+def layer(name: str) -> int | None:
+    return next((i for i, part in enumerate(LAYERS) if name == part or name.startswith(part + ".")), None)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_imports_point_one_way(path: Path) -> None:
+    own = layer(".".join(path.relative_to(ROOT).with_suffix("").parts))
+    if own is None:  # eigen2/__init__.py gathers the public names
+        return
+    for name in imported(path):
+        other = layer(name)
+        assert other is None or other >= own, f"{path.name} imports {name}"
+        assert not (LAYERS[own] == "callbacks" and name.split(".")[0] == "eigen2")
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_nothing_unsafe(path: Path) -> None:
+    assert not imported(path) & {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal", "shelve"}
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            assert node.func.id not in {"eval", "exec"}, f"{path.name}:{node.lineno}"
+
+
+def test_the_algorithm_knows_no_market() -> None:
+    words = ("market", "trading", "price", "ticker")
+    for path in (ROOT / "eigen2" / "erl").glob("*.py"):
+        code = ast.unparse(ast.parse(path.read_text()))
+        names = {node.id for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Name)}
+        assert not [name for name in names if any(word in name.lower() for word in words)], path.name
