@@ -227,7 +227,8 @@ def test_settings_out_of_range_are_named_with_their_value(setting: str, value: i
 
 def test_the_ends_of_the_ranges_are_allowed() -> None:
     ProbeRollouts(IDLE, windows_per_generation=1, exploration_windows=0, batch_size=1, replay_min_size=1)
-    ProbeRollouts(IDLE, replay_capacity=32, replay_min_size=32, batch_size=32)
+    full = ProbeRollouts(IDLE, replay_capacity=32, replay_min_size=32, batch_size=32)
+    assert full.replay_capacity == full.replay_min_size == full.batch_size == 32
 
 
 def test_what_a_broken_agent_does_is_not_stored() -> None:

@@ -50,8 +50,9 @@ def test_settings_out_of_range_are_named_with_their_value(setting: str, value: f
 
 
 def test_the_ends_of_the_ranges_are_allowed() -> None:
-    ERLModule(population_size=1, gradient_steps=0, accumulate=1, gamma=0.0, tau=1.0, noise=0.0, noise_min=0.0)
-    ERLModule(gamma=1.0, noise_decay=1.0, evolution=None)
+    least = ERLModule(population_size=1, gradient_steps=0, accumulate=1, gamma=0.0, tau=1.0, noise=0.0, noise_min=0.0)
+    assert least.micro_batches == 0
+    assert ERLModule(gamma=1.0, noise_decay=1.0, evolution=None).evolution is None
     Evolution(elite_fraction=0.0, crossover_fraction=0.0, tournament_size=1, mutation_fraction=0.0, mutation_scale=0.0)
     Evolution(elite_fraction=1.0, crossover_fraction=0.0, mutation_fraction=1.0)
 
