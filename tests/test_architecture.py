@@ -1,9 +1,13 @@
 """Imports point one way, and nothing unsafe is called."""
 
 import ast
+import inspect
 from pathlib import Path
 
 import pytest
+import yaml
+
+from eigen2 import ERLModule, RolloutDataModule
 
 ROOT = Path(__file__).parent.parent
 FILES = sorted([*(ROOT / "eigen2").rglob("*.py"), *(ROOT / "callbacks").rglob("*.py")])
@@ -50,3 +54,11 @@ def test_the_algorithm_knows_no_market() -> None:
         code = ast.unparse(ast.parse(path.read_text()))
         names = {node.id for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Name)}
         assert not [name for name in names if any(word in name.lower() for word in words)], path.name
+
+
+def test_the_shipped_config_says_what_python_defaults_to() -> None:
+    """`make train` and the README's Python example train the same population."""
+    config = yaml.safe_load((ROOT / "configs" / "erl.yaml").read_text())
+    for part, cls in (("model", ERLModule), ("data", RolloutDataModule)):
+        defaults = {name: p.default for name, p in inspect.signature(cls.__init__).parameters.items()}
+        assert config[part] == {name: defaults[name] for name in config[part]}

@@ -54,8 +54,8 @@ class ERLModule(LightningModule):
     def __init__(
         self,
         population_size: int = 16,
-        gradient_steps: int = 32,
-        accumulate: int = 6,
+        gradient_steps: int = 24,
+        accumulate: int = 2,
         gamma: float = 0.95,
         tau: float = 0.01,
         actor_lr: float = 1e-3,

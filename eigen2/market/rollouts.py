@@ -58,12 +58,12 @@ class RolloutDataModule(Rollouts):
         settlement_days: int = 20,
         validation_days: int = 252,
         holdout_days: int = 252,
-        windows_per_generation: int = 4,
+        windows_per_generation: int = 8,
         exploration_windows: int = 2,
         validation_windows: int = 6,
         replay_capacity: int = 50_000,
         replay_min_size: int = 10_000,
-        batch_size: int = 4,
+        batch_size: int = 16,
         rules: TradingRules = TradingRules(),  # noqa: B008 - read, never changed
         cache_dir: str | None = None,
     ) -> None:
