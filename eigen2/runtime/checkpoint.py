@@ -14,6 +14,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 
 from eigen2.errors import UserError
+from eigen2.runtime.files import put
 
 
 class DurableCheckpointIO(TorchCheckpointIO):
@@ -34,19 +35,12 @@ class DurableCheckpointIO(TorchCheckpointIO):
         try:
             with os.fdopen(handle, "wb") as file:
                 torch.save(checkpoint, file)
-                file.flush()
-                os.fsync(file.fileno())
             os.chmod(temporary, 0o666 & ~_umask())
-            os.replace(temporary, target)
+            put(Path(temporary), target)
         except BaseException:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(temporary)
             raise
-        folder = os.open(target.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
 
     def load_checkpoint(
         self, path: _PATH, map_location: Any = "cpu", weights_only: bool | None = None
