@@ -1,64 +1,36 @@
-"""The trading environment: every agent in every window, one day a step, on tensors that are allocated once."""
+"""The trading environment: every agent in every window, one day a step, in memory that is allocated once.
+
+Accounts are kept on the host, in NumPy: a day is many small operations and few large ones, for which a GPU would only
+be waited for. Actions come over once a step, and observations go back.
+"""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 from gymnasium import spaces
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Float32, Int
 from torch import Tensor
 
 from eigen2.erl.replay import Field
 from eigen2.errors import UserError, require_range
+from eigen2.market.account import Account, AccountRules
+from eigen2.market.ledger import Closes, Fills, Ledger, of_agent
+from eigen2.market.rules import CLOSE_REASONS, TradingRules
 
-OPEN, HIGH, LOW, CLOSE = range(4)
-LEVELS = 255
-"""Steps in which an observation tells sale target and coefficient, as shares of the largest allowed."""
-CLOSE_REASONS = ("target", "gap", "holding", "halted", "window_end")
-"""Why a position closed: its sale target was reached, the open gapped above it, it was held long enough, its column had
-no price on the day it had to close, or the window ended."""
+__all__ = ["CLOSE_REASONS", "LEVELS", "TradingEnvironment", "TradingRules"]
 
-
-@dataclass
-class TradingRules:
-    """What agents may do and what it costs."""
-
-    max_coefficient: float = 5.0
-    """Largest coefficient of a position; its reward is coefficient x percent gain (above 1, at most 1000).
-    One below 1 opens nothing."""
-    min_target: float = 10.0
-    """Lowest sale target, percent above the entry price (0.1 or more)."""
-    max_target: float = 50.0
-    """Highest sale target, percent above the entry price (min_target to 1000)."""
-    max_opens_per_day: int = 1
-    """Orders an agent may give a day (1 or more); one that does not fill is not passed on."""
-    max_holding_days: int = 20
-    """Days after which a position is sold at the close (1 to 250)."""
-    execution: Literal["next_open", "close"] = "next_open"
-    """When an order fills: at the open of the day after the decision, or at the close the agent has just seen."""
-    cost_bps: float = 10.0
-    """Commission a side, in basis points of the price (0 to 1000)."""
-    slippage_bps: float = 5.0
-    """Slippage a side, in basis points of the price (0 to 1000)."""
-    loss_penalty: float = 1.0
-    """Factor on the reward of a losing position (0 to 1000; 1 treats losses as gains)."""
-    inaction_penalty: float = 0.0
-    """Subtracted for each trading day on which nothing was held at any time (0 to 1e6, in reward units)."""
-    zero_trade_penalty: float = 10.0
-    """Subtracted once at the end of a window without a single trade (0 to 1e6, in reward units)."""
-
-    def __post_init__(self) -> None:
-        require_range("data.rules.max_coefficient", self.max_coefficient, above=1, most=1000)
-        require_range("data.rules.min_target", self.min_target, least=0.1)
-        require_range("data.rules.max_target", self.max_target, least=self.min_target, most=1000)
-        require_range("data.rules.max_opens_per_day", self.max_opens_per_day, least=1)
-        require_range("data.rules.max_holding_days", self.max_holding_days, least=1, most=250)
-        for name in ("cost_bps", "slippage_bps", "loss_penalty"):
-            require_range(f"data.rules.{name}", getattr(self, name), least=0, most=1000)
-        for name in ("inaction_penalty", "zero_trade_penalty"):
-            require_range(f"data.rules.{name}", getattr(self, name), least=0, most=1e6)
+LEVELS, SIGNED_LEVELS = 255, 127
+"""Steps in which an observation tells sale target and coefficient, as shares of the largest allowed; the second for
+coefficients that may be negative."""
+MOST_SEEN, MOST_BOOKED = 65_504.0, 1e30
+"""Where unrealised gains (a share) and realised ones (percent) end, so that no price makes a number infinite: the loss
+of a short sale has no bound of its own."""
+FEW = 4096
+"""Cells up to which `_half` leaves torch alone."""
+OPEN, TOP, BOTTOM, LAST, LEAST = range(5)
+TARGET, GAP, HOLDING, HALTED, WINDOW_END = range(len(CLOSE_REASONS))
 
 
 class TradingEnvironment:
@@ -71,24 +43,34 @@ class TradingEnvironment:
     day sells what is left, so an episode always terminates and is never truncated: the time left is part of the
     observation.
 
-    An order whose column has no price at the next open is dropped. A position in a column without a price stays, at its
-    last valid close, until it may be sold again or must be, then at that last price with the reason "halted".
+    A position is sold at entry x (1 + target / 100) on the day whose high reaches it, or at the open that is above it
+    already; otherwise at the close when it has been held long enough or the window ends. An order whose column has no
+    price at the next open is dropped. A position in a column without a price stays, at its last valid close, until it
+    may be sold again or must be, then at that last price with the reason "halted".
+
+    With `TradingRules.allow_short` a coefficient of -1 or less sells short, and orders are ranked by absolute value.
+    All holds for it with up and down exchanged: it is bought back at entry x (1 - target / 100) when a day's low
+    reaches that, or at the open that is below it already. With c the commission and slippage of a side, as a share of
+    the price, the gain is 100 x (exit (1 - c) / (entry (1 + c)) - 1) percent of what was paid for a position bought,
+    and 100 x (1 - exit (1 + c) / (entry (1 - c))) percent of what was received for one sold short. The reward is
+    |coefficient| x gain, losses times `loss_penalty`.
 
     Observations are dictionaries of compact tensors, ready to be stored: `day` (1, windows) int32, `days_left`
     (1, windows) int16 until the end of the window, and (agents, windows, columns): `held_days` uint8 (0: not held),
-    `gain` float16 (unrealised, fraction), `target` and `coefficient` uint8, in 1/255 of the largest allowed. The market
-    itself is a function of the day (see `MarketEncoder`).
+    `gain` float16 (unrealised, fraction, positive where the position gains), `target` and `coefficient` uint8, in 1/255
+    of the largest allowed; with short sales `coefficient` is int8 in 1/127, negative for them. The market itself is a
+    function of the day (see `MarketEncoder`).
 
     Args:
         prices: (days, columns, 4) open, high, low, close of the investable columns; NaN where a column did not trade.
         rules: what agents may do and what it costs.
         agents: accounts in each window.
         windows: windows stepped side by side; all of one length.
-        device: where the state lies.
+        device: where observations and rewards go; the accounts themselves are kept on the host.
 
     Attributes:
-        action_space: of one account: coefficient in [0, max_coefficient] and target in [min_target, max_target]
-            percent, shape (columns, 2).
+        action_space: of one account: coefficient in [0 or -max_coefficient, max_coefficient] and target in
+            [min_target, max_target] percent, shape (columns, 2).
     """
 
     def __init__(
@@ -99,61 +81,53 @@ class TradingEnvironment:
         windows: int = 1,
         device: torch.device | str = "cpu",
     ) -> None:
-        self.prices = torch.as_tensor(prices).clone().to(device, torch.float32)
-        self.traded = (torch.isfinite(self.prices) & (self.prices > 0)).all(-1)
-        self.last_close = _forward_fill(self.prices[..., CLOSE].where(self.traded, torch.nan))
+        self._market = _market_table(torch.as_tensor(prices).to("cpu", torch.float32))
         self.rules = rules
-        self.device = self.prices.device
-        self.num_days, self.num_columns, _ = self.prices.shape
+        self.device = torch.device(device)
+        self.num_days, _, self.num_columns = self._market.shape
         self.agents, self.windows = agents, windows
         columns = self.num_columns
-        low = np.tile(np.array([0.0, rules.min_target], np.float32), (columns, 1))
-        high = np.tile(np.array([rules.max_coefficient, rules.max_target], np.float32), (columns, 1))
-        self.action_space = spaces.Box(low, high)
-        cost = (rules.cost_bps + rules.slippage_bps) / 10_000
-        self._net_of_costs = (1 - cost) / (1 + cost)
-        self._low, self._high = torch.from_numpy(low).to(device), torch.from_numpy(high).to(device)
+        self._low = np.array([rules.min_coefficient, rules.min_target], np.float32)
+        self._high = np.array([rules.max_coefficient, rules.max_target], np.float32)
+        self.action_space = spaces.Box(np.tile(self._low, (columns, 1)), np.tile(self._high, (columns, 1)))
+        levels = np.array([SIGNED_LEVELS if rules.allow_short else LEVELS, LEVELS])
+        self._levels = (levels / [rules.max_coefficient, rules.max_target]).astype(np.float32)
+        self._kept = (1 - rules.side_cost) / (1 + rules.side_cost)  # of a position bought and sold at one price
         self.observation_fields = {
             "day": Field((), torch.int32),
             "days_left": Field((), torch.int16),
             "held_days": Field((columns,), torch.uint8),
             "gain": Field((columns,), torch.float16),
             "target": Field((columns,), torch.uint8),
-            "coefficient": Field((columns,), torch.uint8),
+            "coefficient": Field((columns,), torch.int8 if rules.allow_short else torch.uint8),
         }
+        self._account: Account | None = None
+        self._recorded = 0
         self._allocate()
 
     def _allocate(self) -> None:
-        account = (self.agents, self.windows)
-        position = (*account, self.num_columns)
-
-        def zeros(shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Tensor:
-            return torch.zeros(shape, dtype=dtype, device=self.device)
-
-        self._start = torch.zeros(self.windows, dtype=torch.int64)
+        self._shape = (self.agents, self.windows, self.num_columns)
+        cells = self.agents * self.windows * self.num_columns
+        self._start = np.zeros(self.windows, np.int64)
         self._step = self._length = self._trading_length = 0
-        self._entry_price = zeros(position)  # 0 where nothing is held
-        self._held_days = zeros(position, torch.int16)
-        self._coefficient = zeros(position)
-        self._target = zeros(position)
-        self._counts = {
-            name: zeros(account, torch.int64)
-            for name in (
-                "trades",
-                "wins",
-                "losses",
-                "unfilled",
-                "days_with_position",
-                "days_without_position",
-            )
-        }
-        self._reasons = {reason: zeros(account, torch.int64) for reason in CLOSE_REASONS}
-        self._sums = {name: zeros(account) for name in ("reward", "gain_pct", "inaction_penalty", "zero_trade_penalty")}
+        self._bars = self._day()
+        # prices of a short sale are kept negative: so every position closes at prices of at least its aim, and gains
+        # last close / entry + offset; where nothing is held, infinite ones close nothing and gain nothing
+        self._entry, self._aim, self._offset, self._weight, self._scratch = np.zeros((5, cells), np.float32)
+        self._shown = np.zeros((3, cells), np.uint8)
+        self._held_days, self._target_level, coefficient_level = self._shown
+        self._coefficient_level = coefficient_level.view(np.int8 if self.rules.allow_short else np.uint8)
+        self._nothing = (
+            *((price, np.inf) for price in (self._entry, self._aim)),
+            *((state, 0) for state in (self._offset, self._held_days, self._target_level, self._coefficient_level)),
+        )
+        self._ledger = Ledger(self.rules, self.agents, self.windows, self.num_columns)
+        self._clear()
 
-    @property
-    def _state(self) -> list[Tensor]:
-        positions = [self._held_days, self._entry_price, self._coefficient, self._target]
-        return [*positions, *self._counts.values(), *self._reasons.values(), *self._sums.values()]
+    def _clear(self) -> None:
+        for state, nothing in self._nothing:
+            state.fill(nothing)
+        self._ledger.reset()
 
     @property
     def action_shape(self) -> tuple[int, ...]:
@@ -162,19 +136,22 @@ class TradingEnvironment:
 
     @staticmethod
     def needed_bytes(days: int, columns: int, agents: int, windows: int) -> int:
-        """Bytes of an environment: prices, validity and last closes, and the state of every account."""
-        market = days * columns * (4 * 4 + 1 + 4)
-        position, account = 3 * 4 + 2, (6 + len(CLOSE_REASONS)) * 8 + 4 * 4
-        return market + agents * windows * (columns * position + account)
+        """Bytes of an environment: its market, one day of it a window, and the state of every account."""
+        market = (days + windows) * columns * 5 * 4
+        accounts = agents * windows
+        return market + accounts * columns * (5 * 4 + 3) + Ledger.needed_bytes(accounts)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of prices and state."""
-        return sum(t.nbytes for t in (self.prices, self.traded, self.last_close, *self._state))
+        """Bytes of market and state, and of the account that is recorded."""
+        floats = (self._entry, self._aim, self._offset, self._weight, self._scratch)
+        state = sum(part.nbytes for part in (self._market, self._bars, self._shown, *floats))
+        return state + self._ledger.nbytes + (0 if self._account is None else self._account.nbytes)
 
     def native_action(self, unit: Tensor) -> Tensor:
         """Actions in [-1, 1] (..., columns, 2) as coefficients and percent."""
-        return self._low + (unit + 1) * 0.5 * (self._high - self._low)
+        low, high = (torch.from_numpy(bound).to(unit.device) for bound in (self._low, self._high))
+        return low + (unit + 1) * 0.5 * (high - low)
 
     def reset(
         self,
@@ -218,10 +195,12 @@ class TradingEnvironment:
                 f"window start_idx {starts}, trading_end_idx {trading_ends}, end_idx {ends} does not fit "
                 f"0 <= start < trading end <= end <= {self.num_days} with at least 2 days"
             )
-        for state in self._state:
-            state.zero_()
-        self._start = torch.tensor(starts)
+        self._clear()
+        self._start = np.array(starts)
         self._step, self._length, self._trading_length = 0, length, trading_length
+        self._bars = self._day()
+        if self._account is not None:
+            self._account.reset(starts, length, trading_length)
         return self._observation(), {}
 
     def _per_window(self, keyword: Any, option: Any, default: int | list[int]) -> list[int]:
@@ -242,7 +221,8 @@ class TradingEnvironment:
 
         Returns:
             observation, reward (agents, windows) float32, terminated and truncated (agents, windows) bool, info with
-            `closed` (agents, windows, columns) bool.
+            `closed` (agents, windows, columns) bool, `fills` and `closes`: what opened and closed (see `Fills`,
+            `Closes`), and `last_close` (windows, columns): the last valid closes, 0 before a column's first.
 
         Raises:
             RuntimeError: the episode is over.
@@ -252,90 +232,160 @@ class TradingEnvironment:
             raise ValueError(f"action of shape {tuple(action.shape)} for {self.agents} agents, {self.windows} windows")
         if self._step >= self._length - 1:
             raise RuntimeError("the episode is over: call reset() before step()")
-        today = self._start + self._step
         trading = self._step < self._trading_length
-        if trading:
-            self._open_positions(action.clamp(self._low, self._high), today)
         self._step += 1
         last_day = self._step == self._length - 1
-        held = self._entry_price > 0
-        self._held_days += held
-        closed, reward = self._close_positions(held, today + 1, last_day)
-        reward -= self._penalties(held.any(-1), trading, last_day)
-        self._sums["reward"] += reward
-        terminated = torch.full_like(reward, last_day, dtype=torch.bool)
-        return self._observation(), reward, terminated, torch.zeros_like(terminated), {"closed": closed}
+        before, self._bars = self._bars, self._day()
+        self._held_days += self._held_days > 0
+        fills = (
+            self._open_positions(action.detach().to("cpu", torch.float32).numpy(), before) if trading else Fills.none()
+        )
+        closed = self._closing(last_day)
+        closes = self._close_positions(closed.nonzero()[0])
+        earned = self._ledger.close(closes, trading, last_day)
+        if self._account is not None:
+            agent, cells = self._recorded, self.windows * self.num_columns
+            self._account.step(of_agent(fills, agent, cells), of_agent(closes, agent, cells), self._bars[LAST])
+        info = {
+            "closed": self._tensor(closed.reshape(self._shape)),
+            "fills": fills,
+            "closes": closes,
+            "last_close": self._bars[LAST].copy(),
+        }
+        account = (self.agents, self.windows)
+        reward = earned.astype(np.float32).reshape(account)
+        terminated, truncated = np.full(account, last_day), np.zeros(account, np.bool_)
+        flags = self._tensor(terminated), self._tensor(truncated)
+        return self._observation(), self._tensor(reward), *flags, info
 
-    def _open_positions(self, action: Tensor, today: Tensor) -> None:
-        """Fill the orders of today's close: the highest coefficients of at least 1 among columns not held."""
-        coefficient, target = action.unbind(-1)
-        wanted = (coefficient >= 1) & (self._entry_price == 0) & self.traded[today]
-        # a stable sort, not topk: equal coefficients go to the lower column on every device
-        order = torch.where(wanted, coefficient, -1.0).sort(dim=-1, descending=True, stable=True).indices
-        first = order[..., : self.rules.max_opens_per_day]
-        ordered = torch.zeros_like(wanted).scatter_(-1, first, True) & wanted
-        day, price = (today + 1, OPEN) if self.rules.execution == "next_open" else (today, CLOSE)
-        filled = ordered & self.traded[day]
-        self._entry_price = torch.where(filled, self.prices[day][..., price], self._entry_price)
-        self._coefficient = torch.where(filled, coefficient, self._coefficient)
-        self._target = torch.where(filled, target, self._target)
-        self._counts["trades"] += filled.sum(-1)
-        self._counts["unfilled"] += (ordered & ~filled).sum(-1)
+    def _open_positions(
+        self, action: Float[np.ndarray, "agents windows columns 2"], before: Float32[np.ndarray, "5 windows columns"]
+    ) -> Fills:
+        """Fill the orders of the last close: the largest coefficients of at least 1 among columns not held."""
+        rules = self.rules
+        size = action[..., 0].copy()  # contiguous, as what follows is much faster on that
+        size.clip(rules.min_coefficient, rules.max_coefficient, out=size)
+        if rules.allow_short:
+            np.abs(size, out=size)
+        free = size >= before[LEAST]
+        free &= (self._held_days == 0).reshape(self._shape)
+        bits = size.view(np.int32)
+        bits *= free  # as integers, which clears not-a-number too
+        ordered = _largest(size.reshape(-1, self.num_columns), rules.max_opens_per_day)
+        # a price seen at the decision is that of a column that trades
+        prices = self._bars[OPEN] if rules.execution == "next_open" else before[LAST]
+        price = prices.take(ordered % prices.size)
+        filled = price > 0
+        cell = ordered[filled]
+        self._ledger.open(ordered, cell)
+        # a target that is not a number becomes the lowest
+        chosen = np.fmin(np.fmax(action.reshape(-1, 2)[cell], self._low), self._high)
+        fills = Fills(cell, price[filled], chosen[:, 0])
+        self._enter(fills, chosen)
+        return fills
 
-    def _close_positions(self, held: Tensor, day: Tensor, last_day: bool) -> tuple[Tensor, Tensor]:
-        """Sell what is to be sold on `day`; return which positions closed and the reward of each account."""
-        bar, traded = self.prices[day], self.traded[day]
-        aim = self._entry_price * (1 + self._target / 100)
-        gap = held & traded & (bar[..., OPEN] >= aim)
-        target = held & traded & (bar[..., HIGH] >= aim) & ~gap
-        held_out = self._held_days >= self.rules.max_holding_days
-        due = held & ~gap & ~target & (held_out | last_day)
-        closed = gap | target | due
-        sale = torch.where(gap, bar[..., OPEN], torch.where(target, aim, self.last_close[day]))
-        gain_pct = torch.where(closed, 100 * (sale / self._entry_price * self._net_of_costs - 1), 0.0)
-        weight = torch.where(gain_pct < 0, self.rules.loss_penalty, 1.0) * self._coefficient
-        reward = (weight * gain_pct).sum(-1)
-        for reason, which in zip(
-            CLOSE_REASONS,
-            (target, gap, due & traded & held_out, due & ~traded, due & traded & ~held_out),
-            strict=True,
-        ):
-            self._reasons[reason] += which.sum(-1)
-        self._counts["wins"] += (gain_pct > 0).sum(-1)
-        self._counts["losses"] += (closed & (gain_pct <= 0)).sum(-1)
-        self._sums["gain_pct"] += gain_pct.sum(-1)
-        for state in (self._entry_price, self._held_days, self._coefficient, self._target):
-            state.masked_fill_(closed, 0)
-        return closed, reward
+    def _day(self) -> Float32[np.ndarray, "5 windows columns"]:
+        """Each window's bars of its current day."""
+        bars: np.ndarray = self._market.take(self._start + self._step, axis=0)
+        return bars.swapaxes(0, 1)
 
-    def _penalties(self, holding: Tensor, trading: bool, last_day: bool) -> Tensor:
-        penalty = torch.zeros_like(self._sums["reward"])
-        if trading:
-            self._counts["days_with_position"] += holding
-            self._counts["days_without_position"] += ~holding
-            idle = torch.where(holding, 0.0, self.rules.inaction_penalty)
-            self._sums["inaction_penalty"] += idle
-            penalty += idle
-        if last_day:
-            none = torch.where(self._counts["trades"] == 0, self.rules.zero_trade_penalty, 0.0)
-            self._sums["zero_trade_penalty"] += none
-            penalty += none
-        return penalty
+    def _enter(self, fills: Fills, action: Float32[np.ndarray, "filled 2"]) -> None:
+        """Write new positions down."""
+        cell, price, coefficient = fills
+        side = np.sign(coefficient)
+        entry = side * price
+        self._entry[cell] = entry
+        self._aim[cell] = entry * (1 + side * action[:, 1] / 100)
+        self._offset[cell] = -side
+        self._weight[cell] = side * coefficient
+        self._held_days[cell] = 1
+        self._coefficient_level[cell], self._target_level[cell] = np.rint(action * self._levels).T
+
+    def _closing(self, last_day: bool) -> Bool[np.ndarray, " cells"]:
+        """Which positions close today."""
+        reached = self._bars[TOP]
+        if self.rules.allow_short:
+            reached = np.where(self._offset.reshape(self._shape) > 0, -self._bars[BOTTOM], reached)
+        closed: np.ndarray = (reached >= self._aim.reshape(self._shape)).reshape(-1)
+        closed |= self._held_days >= (1 if last_day else self.rules.max_holding_days)
+        return closed
+
+    def _close_positions(self, cell: Int[np.ndarray, " closed"]) -> Closes:
+        """Sell (or buy back) positions at today's prices and forget them."""
+        if not cell.size:
+            return Closes.none()
+        entry, aim, side = self._entry[cell], self._aim[cell], -self._offset[cell]
+        bars = side * self._bars.reshape(len(self._bars), -1).take(cell % self._bars[0].size, axis=1)
+        reached = bars[TOP] >= aim
+        if self.rules.allow_short:
+            reached = np.where(side > 0, reached, bars[BOTTOM] >= aim)
+        price = np.where(reached, np.maximum(bars[OPEN], aim), bars[LAST])
+        kept = np.where(side > 0, self._kept, 1 / self._kept)
+        gain_pct = 100 * side * (np.divide(price, entry, dtype=np.float64) * kept - 1)
+        gain_pct = np.minimum(np.maximum(gain_pct, -MOST_BOOKED), MOST_BOOKED)
+        reward = self._weight[cell] * gain_pct
+        if self.rules.loss_penalty != 1:
+            reward[gain_pct < 0] *= self.rules.loss_penalty
+        reason = np.where(self._held_days[cell] >= self.rules.max_holding_days, HOLDING, WINDOW_END)
+        reason[np.isnan(bars[OPEN])] = HALTED
+        reason[reached] = TARGET
+        reason[bars[OPEN] >= aim] = GAP
+        for state, nothing in self._nothing:
+            state[cell] = nothing
+        return Closes(cell, side * price, reason, gain_pct, reward)
 
     def _observation(self) -> dict[str, Tensor]:
         """Fresh tensors: what a caller keeps does not change with the next step."""
-        day = self._start + self._step
-        held = self._entry_price > 0
-        gain = torch.where(held, self.last_close[day] / self._entry_price - 1, 0.0)
-        left = torch.full((1, self.windows), self._length - 1 - self._step, dtype=torch.int16)
+        gain = np.divide(self._bars[LAST], self._entry.reshape(self._shape), out=self._scratch.reshape(self._shape))
+        gain += self._offset.reshape(self._shape)
+        held_days, target, coefficient = self._shown.reshape(3, *self._shape).copy()
+        left = self._length - 1 - self._step
         return {
-            "day": day.to(self.device, torch.int32)[None],
-            "days_left": left.to(self.device),
-            "held_days": self._held_days.to(torch.uint8),
-            "gain": gain.to(torch.float16),
-            "target": (self._target * (LEVELS / self.rules.max_target)).round().to(torch.uint8),
-            "coefficient": (self._coefficient * (LEVELS / self.rules.max_coefficient)).round().to(torch.uint8),
+            "day": self._tensor((self._start + self._step).astype(np.int32)[None]),
+            "days_left": self._tensor(np.full((1, self.windows), left, np.int16)),
+            "held_days": self._tensor(held_days),
+            "gain": self._half(gain.clip(-MOST_SEEN, MOST_SEEN, out=gain)),
+            "target": self._tensor(target),
+            "coefficient": self._tensor(coefficient.view(self._coefficient_level.dtype)),
         }
+
+    def _tensor(self, values: np.ndarray) -> Tensor:
+        tensor = torch.from_numpy(values)
+        return tensor if self.device.type == "cpu" else tensor.to(self.device)
+
+    def _half(self, values: Float32[np.ndarray, "agents windows columns"]) -> Tensor:
+        """In half precision, to the same bits either way: NumPy's slow loop costs less than calling torch for few."""
+        if values.size <= FEW:
+            return self._tensor(values.astype(np.float16))
+        return self._tensor(values).to(torch.float16)
+
+    def record(self, agent: int | None, rules: AccountRules | None = None) -> None:
+        """Keep money and trades of one agent in all windows, see `account`; ends the episode, the next reset starts it.
+
+        Args:
+            agent: which, 0 to agents - 1; None keeps nothing any more.
+            rules: how much money it has and how it is spread; None takes the defaults.
+
+        Raises:
+            UserError: there is no such agent.
+        """
+        self._step = self._length = 0
+        self._account = None
+        if agent is not None:
+            require_range("recorded agent", agent, least=0, most=self.agents - 1)
+            self._recorded = agent
+            self._account = Account(rules or AccountRules(), self.rules, (self.windows,), self.num_columns)
+
+    @property
+    def account(self) -> Account:
+        """The recorded agent's money in each window since the last reset.
+
+        Raises:
+            RuntimeError: no agent is recorded.
+        """
+        if self._account is None:
+            raise RuntimeError("no agent is recorded: call record() and then reset()")
+        return self._account
 
     def get_episode_summary(self, windows: slice = slice(None)) -> dict[str, Tensor]:
         """What happened since `reset`, per agent, summed over the given windows; copies, shape (agents,) each.
@@ -345,16 +395,40 @@ class TradingEnvironment:
         days, `reward`, `gain_pct`, `inaction_penalty`, `zero_trade_penalty`, and `closed_<reason>` for each of
         `CLOSE_REASONS`.
         """
-        summary = {name: count[:, windows].sum(1) for name, count in self._counts.items()}
-        summary |= {f"closed_{reason}": count[:, windows].sum(1) for reason, count in self._reasons.items()}
-        summary |= {name: total[:, windows].sum(1) for name, total in self._sums.items()}
-        closed = summary["wins"] + summary["losses"]
-        summary["win_rate"] = summary["wins"] / closed.clamp(min=1)
-        return summary
+        return {name: self._tensor(values) for name, values in self._ledger.summary(windows).items()}
+
+
+def _largest(size: Float32[np.ndarray, "accounts columns"], count: int) -> Int[np.ndarray, " chosen"]:
+    """Flat indices of each account's `count` largest sizes of at least 1, by rank and then by account.
+
+    Of equal ones the lower column comes first. The sizes chosen may be cleared.
+    """
+    chosen: list[np.ndarray] = []
+    first = np.arange(0, size.size, size.shape[1])
+    for rank in range(min(count, size.shape[1])):
+        if rank:
+            size.reshape(-1)[chosen[-1]] = 0
+        cell = first + size.argmax(axis=1)
+        chosen.append(cell[size.take(cell) >= 1])
+        if len(chosen[-1]) == 0:
+            break
+    return np.concatenate(chosen)
+
+
+def _market_table(prices: Float[Tensor, "days columns 4"]) -> Float32[np.ndarray, "days 5 columns"]:
+    """All that a day decides, by column.
+
+    Open, highest and lowest of what follows it, NaN where the column did not trade; the last valid close, 0 before the
+    first; and the least size of an order, 1, or infinite where the column did not trade.
+    """
+    traded = (torch.isfinite(prices) & (prices > 0)).all(-1)
+    open_, high, low, close = prices.where(traded[..., None], torch.nan).unbind(-1)
+    least = torch.where(traded, 1.0, torch.inf)
+    return torch.stack([open_, open_.maximum(high), open_.minimum(low), _forward_fill(close), least], dim=1).numpy()
 
 
 def _forward_fill(close: Float[Tensor, "days columns"]) -> Float[Tensor, "days columns"]:
-    """Each column's last valid close up to each day; NaN before its first."""
-    days = torch.arange(len(close), device=close.device)[:, None]
+    """Each column's last valid close up to each day; 0 before its first."""
+    days = torch.arange(len(close))[:, None]
     last = torch.where(torch.isfinite(close), days, -1).cummax(0).values
-    return torch.where(last >= 0, close.gather(0, last.clamp(min=0)), torch.nan)
+    return torch.where(last >= 0, close.gather(0, last.clamp(min=0)), 0.0)

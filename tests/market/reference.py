@@ -9,22 +9,31 @@ from jaxtyping import Float, Float32
 
 from eigen2.market.environment import TradingRules
 
-OPEN, HIGH, CLOSE = 0, 1, 3
+OPEN, HIGH, LOW, CLOSE = range(4)
+COUNTS = ("trades", "wins", "losses", "unfilled", "days_with_position", "days_without_position")
+REASONS = ("closed_target", "closed_gap", "closed_holding", "closed_halted", "closed_window_end")
+SUMS = ("reward", "gain_pct", "inaction_penalty", "zero_trade_penalty", "win_rate")
 
 
 @dataclass
 class Position:
-    """What an account holds in one column."""
+    """What an account holds in one column, or owes where the coefficient is negative."""
 
+    day: int
     entry: float
     coefficient: float
     target: float
     held_days: int = 0
 
     @property
+    def short(self) -> bool:
+        return self.coefficient < 0
+
+    @property
     def aim(self) -> float:
-        """The price it is to be sold at; in single precision, because it decides whether the position closes."""
-        return float(np.float32(self.entry) * (np.float32(1) + np.float32(self.target) / np.float32(100)))
+        """The price it is to be closed at; in single precision, because it decides whether the position closes."""
+        share = np.float32(self.target) / np.float32(100)
+        return float(np.float32(self.entry) * (np.float32(1) + (-share if self.short else share)))
 
 
 class ReferenceAccount:
@@ -44,14 +53,9 @@ class ReferenceAccount:
         """Start a window; return the observation of its first day."""
         self.day, self.trading_end, self.last_day = start, trading_end, end - 1
         self.positions: dict[int, Position] = {}
-        self.summary: dict[str, float] = dict.fromkeys(
-            (
-                *("trades", "wins", "losses", "unfilled", "days_with_position", "days_without_position"),
-                *("closed_target", "closed_gap", "closed_holding", "closed_halted", "closed_window_end"),
-                *("reward", "gain_pct", "inaction_penalty", "zero_trade_penalty", "win_rate"),
-            ),
-            0,
-        )
+        # column, position, day, price, reason, percent gain and reward of each exit
+        self.trades: list[tuple[int, Position, int, float, str, float, float]] = []
+        self.summary: dict[str, float] = dict.fromkeys((*COUNTS, *REASONS, *SUMS), 0)
         return self.observation()
 
     def traded(self, day: int, column: int) -> bool:
@@ -68,10 +72,12 @@ class ReferenceAccount:
         """What the agent sees at the close of the day."""
         held_days, gain, target, coefficient = ([0.0] * self.columns for _ in range(4))
         for column, position in self.positions.items():
+            rise = self.last_close(self.day, column) / position.entry - 1
             held_days[column] = position.held_days
-            gain[column] = self.last_close(self.day, column) / position.entry - 1
+            gain[column] = -rise if position.short else rise
             target[column] = 255 * position.target / self.rules.max_target
-            coefficient[column] = 255 * position.coefficient / self.rules.max_coefficient
+            steps = 127 if self.rules.allow_short else 255
+            coefficient[column] = steps * position.coefficient / self.rules.max_coefficient
         days_left = self.last_day - self.day
         positions = {"held_days": held_days, "gain": gain, "target": target, "coefficient": coefficient}
         return {"day": self.day, "days_left": days_left, **positions}
@@ -86,9 +92,9 @@ class ReferenceAccount:
         closed, reward = [False] * self.columns, 0.0
         for column in sorted(self.positions):
             self.positions[column].held_days += 1
-            sale = self.sale(column)
-            if sale is not None:
-                reward += self.settle(self.positions.pop(column), *sale)
+            exit_ = self.exit(column)
+            if exit_ is not None:
+                reward += self.settle(column, *exit_)
                 closed[column] = True
         reward -= self.penalty(trading, held_today)
         self.summary["reward"] += reward
@@ -96,46 +102,50 @@ class ReferenceAccount:
 
     def open_positions(self, action: Float32[np.ndarray, "columns 2"]) -> None:
         """Fill the day's orders."""
-        rules = self.rules
-        orders = []
+        rules, orders = self.rules, []
         for column, (coefficient, target) in enumerate(action):
-            clipped = min(max(float(coefficient), 0.0), np.float32(rules.max_coefficient).item())
+            most = np.float32(rules.max_coefficient).item()
+            clipped = min(max(float(coefficient), -most if rules.allow_short else 0.0), most)
             aim = min(max(float(target), np.float32(rules.min_target).item()), np.float32(rules.max_target).item())
             # what does not trade at the moment of the decision cannot be ordered
-            if clipped >= 1 and column not in self.positions and self.traded(self.day, column):
-                orders.append((-clipped, column, aim))
-        for negative, column, aim in sorted(orders)[: rules.max_opens_per_day]:
+            if abs(clipped) >= 1 and column not in self.positions and self.traded(self.day, column):
+                orders.append((-abs(clipped), column, clipped, aim))
+        for _, column, clipped, aim in sorted(orders)[: rules.max_opens_per_day]:
             day, price = (self.day + 1, OPEN) if rules.execution == "next_open" else (self.day, CLOSE)
             if self.traded(day, column):
-                self.positions[column] = Position(self.prices[day][column][price], -negative, aim)
+                self.positions[column] = Position(day, self.prices[day][column][price], clipped, aim)
                 self.summary["trades"] += 1
             else:
                 self.summary["unfilled"] += 1
 
-    def sale(self, column: int) -> tuple[float, str] | None:
-        """Price and reason if the position is sold today."""
-        position, bar = self.positions[column], self.prices[self.day][column]
-        traded = self.traded(self.day, column)
-        if traded and bar[OPEN] >= position.aim:
-            return bar[OPEN], "gap"
-        if traded and bar[HIGH] >= position.aim:
-            return position.aim, "target"
+    def exit(self, column: int) -> tuple[float, str] | None:
+        """Price and reason if the position is closed today."""
+        position, (open_, high, low, _) = self.positions[column], self.prices[self.day][column]
+        traded, aim = self.traded(self.day, column), position.aim
+        if traded and (open_ <= aim if position.short else open_ >= aim):
+            return open_, "gap"
+        if traded and (low <= aim if position.short else high >= aim):
+            return aim, "target"
         held_out = position.held_days >= self.rules.max_holding_days
         if held_out or self.day == self.last_day:
             reason = "halted" if not traded else "holding" if held_out else "window_end"
             return self.last_close(self.day, column), reason
         return None
 
-    def settle(self, position: Position, price: float, reason: str) -> float:
-        """Book the sale; return its reward."""
+    def settle(self, column: int, price: float, reason: str) -> float:
+        """Book the exit; return its reward."""
+        position = self.positions.pop(column)
         side = (self.rules.cost_bps + self.rules.slippage_bps) / 10_000
-        paid, received = position.entry * (1 + side), price * (1 - side)
-        gain_pct = (received - paid) / paid * 100
+        bought, sold = (price, position.entry) if position.short else (position.entry, price)
+        paid, received = bought * (1 + side), sold * (1 - side)
+        gain_pct = (received - paid) / (received if position.short else paid) * 100
+        reward = abs(position.coefficient) * gain_pct * (self.rules.loss_penalty if gain_pct < 0 else 1)
+        self.trades.append((column, position, self.day, price, reason, gain_pct, reward))
         self.summary["wins" if gain_pct > 0 else "losses"] += 1
         self.summary[f"closed_{reason}"] += 1
         self.summary["gain_pct"] += gain_pct
         self.summary["win_rate"] = self.summary["wins"] / (self.summary["wins"] + self.summary["losses"])
-        return position.coefficient * gain_pct * (self.rules.loss_penalty if gain_pct < 0 else 1)
+        return reward
 
     def penalty(self, trading: bool, held_today: bool) -> float:
         """What the day costs for doing nothing."""

@@ -1,0 +1,63 @@
+"""What agents may do in the market and what it costs."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from eigen2.errors import require_range
+
+CLOSE_REASONS = ("target", "gap", "holding", "halted", "window_end")
+"""Why a position closed: its sale target was reached, the open gapped beyond it, it was held long enough, its column
+had no price on the day it had to close, or the window ended."""
+
+
+@dataclass
+class TradingRules:
+    """What agents may do and what it costs."""
+
+    max_coefficient: float = 5.0
+    """Largest coefficient of a position; its reward is coefficient x percent gain (above 1, at most 1000).
+    One below 1 opens nothing."""
+    allow_short: bool = False
+    """Whether coefficients range from -max_coefficient: one of -1 or less sells short, and its size counts."""
+    min_target: float = 10.0
+    """Lowest sale target, percent above the entry price, below it for a short sale (0.1 or more)."""
+    max_target: float = 50.0
+    """Highest sale target, percent above the entry price, below it for a short sale (min_target to 1000; a short sale
+    never reaches 100)."""
+    max_opens_per_day: int = 1
+    """Orders an agent may give a day (1 or more); one that does not fill is not passed on."""
+    max_holding_days: int = 20
+    """Days after which a position is closed at the close (1 to 250)."""
+    execution: Literal["next_open", "close"] = "next_open"
+    """When an order fills: at the open of the day after the decision, or at the close the agent has just seen."""
+    cost_bps: float = 10.0
+    """Commission a side, in basis points of the price (0 to 1000)."""
+    slippage_bps: float = 5.0
+    """Slippage a side, in basis points of the price (0 to 1000)."""
+    loss_penalty: float = 1.0
+    """Factor on the reward of a losing position (0 to 1000; 1 treats losses as gains)."""
+    inaction_penalty: float = 0.0
+    """Subtracted for each trading day on which nothing was held at any time (0 to 1e6, in reward units)."""
+    zero_trade_penalty: float = 10.0
+    """Subtracted once at the end of a window without a single trade (0 to 1e6, in reward units)."""
+
+    def __post_init__(self) -> None:
+        require_range("data.rules.max_coefficient", self.max_coefficient, above=1, most=1000)
+        require_range("data.rules.min_target", self.min_target, least=0.1)
+        require_range("data.rules.max_target", self.max_target, least=self.min_target, most=1000)
+        require_range("data.rules.max_opens_per_day", self.max_opens_per_day, least=1)
+        require_range("data.rules.max_holding_days", self.max_holding_days, least=1, most=250)
+        for name in ("cost_bps", "slippage_bps", "loss_penalty"):
+            require_range(f"data.rules.{name}", getattr(self, name), least=0, most=1000)
+        for name in ("inaction_penalty", "zero_trade_penalty"):
+            require_range(f"data.rules.{name}", getattr(self, name), least=0, most=1e6)
+
+    @property
+    def min_coefficient(self) -> float:
+        """Lowest coefficient: 0, or -max_coefficient where short sales are allowed."""
+        return -self.max_coefficient if self.allow_short else 0.0
+
+    @property
+    def side_cost(self) -> float:
+        """Commission and slippage a side, as a share of the price."""
+        return (self.cost_bps + self.slippage_bps) / 10_000
