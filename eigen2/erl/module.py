@@ -125,7 +125,9 @@ class ERLModule(LightningModule):
             with self.clock.phase("validate"):
                 self.validate()
         else:
+            self.data.watch(0)
             returns = play(self.data.val_env, self._champion_action, self.data.validation_options())
+            self.data.keep_record(int(self.population.champion_generation))
             self.log("champion/validation_fitness", returns[0].mean().float(), prog_bar=True, batch_size=1)
 
     # Its parts
@@ -180,12 +182,13 @@ class ERLModule(LightningModule):
         One candidate a generation, chosen on other days: the best of all agents on the validation days would be the
         luckiest as often as the best.
         """
-        env = self.data.val_env
-        returns = play(env, self._actions, self.data.validation_options())
-        self.validation = returns.mean(1).cpu()
         fittest = rank(self.fitness.numpy())[0]
+        self.data.watch(fittest)
+        returns = play(self.data.val_env, self._actions, self.data.validation_options())
+        self.validation = returns.mean(1).cpu()
         if torch.isfinite(self.fitness[fittest]) and self.validation[fittest] > self.population.champion_fitness.cpu():
             self.population.crown(fittest, float(self.validation[fittest]), self.current_epoch)
+            self.data.keep_record(self.current_epoch)
 
     def _actions(self, observation: dict[str, Tensor]) -> Tensor:
         with self.trainer.precision_plugin.forward_context():

@@ -232,6 +232,12 @@ class Rollouts(LightningDataModule, ABC):
         """Whether the buffer is full enough to train from."""
         return len(self.buffer) >= self.replay_min_size
 
+    def watch(self, agent: int) -> None:
+        """Told before a validation that `agent` may come out of it as champion: a workload may record its episodes."""
+
+    def keep_record(self, generation: int) -> None:
+        """Told after a validation that the watched agent is the champion, found in `generation`."""
+
     def draw_slots(self, agents: int, micro_batches: int, generation: int, seed: int) -> Tensor:
         """Replay slots for a generation, (micro_batches, agents, batch_size); each agent draws from its own address."""
         shape = (micro_batches, self.batch_size)

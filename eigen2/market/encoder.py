@@ -23,14 +23,29 @@ def spans(context_days: int) -> list[int]:
     return [*doubling, context_days]
 
 
+def groups_of(panel: MarketPanel, investable: list[int]) -> list[list[int]]:
+    """Columns that are described by their mean: the investable ones, other tickers, indicators; none of them empty.
+
+    Indicators have a group of their own because among hundreds of tickers a few of them would not be heard.
+    """
+    own = set(investable)
+    context = [column for column in range(panel.num_columns) if column not in own]
+    indicators = [column for column in context if panel.tickers[column] in panel.indicators]
+    tickers = [column for column in context if panel.tickers[column] not in panel.indicators]
+    return [group for group in (investable, tickers, indicators) if group]
+
+
 class MarketEncoder:
     """Encodes days of a panel for the networks.
 
     Each investable column is described by the averages of its nine normalised features and of its validity over each
-    span: E = spans x 10 numbers. Groups of columns (the investable ones, and the context ones where there are any) are
-    described by the same numbers of their members' mean, so that columns nobody may buy still speak.
+    span: E = spans x 10 numbers. Groups of columns (see `groups_of`) are described by the same numbers of their
+    members' mean, so that columns nobody may buy still speak.
 
-    Averages are standardised by their own mean and deviation over the training days, pooled over columns.
+    Each average is standardised over the training days: of columns by a mean and deviation pooled over all of them, of
+    a group, whose mean moves less than a column, by its own. Days on which a column has no valid feature count as 0,
+    the mean of the feature, with a validity of 0; a column without any in a whole span is described by
+    (0 - mean) / deviation of each average, neither masked nor told apart but by its validity.
 
     Args:
         panel: the market.
@@ -40,7 +55,7 @@ class MarketEncoder:
 
     Attributes:
         width: E, numbers a column.
-        groups: group descriptions a day, 1 or 2.
+        groups: group descriptions a day, 1 to 3.
     """
 
     def __init__(
@@ -52,18 +67,15 @@ class MarketEncoder:
     ) -> None:
         self.spans = spans(context_days)
         self.investable = investable
-        context = [column for column in range(panel.num_columns) if column not in set(investable)]
         channels = panel.features.shape[2] + 1
-        members = [group for group in (investable, context) if group]
+        members = groups_of(panel, investable)
         self.groups = len(members)
         self.width = len(self.spans) * channels
         table = np.zeros((panel.num_days + 1, len(investable) + self.groups, channels))
         _running_sums(panel, investable, members, out=table)
         self._sums = torch.from_numpy(table).to(device)
         self._spans = torch.tensor(self.spans, device=device)
-        self._mean = torch.zeros(len(self.spans), channels, device=device)
-        self._scale = torch.ones(len(self.spans), channels, device=device)
-        self._standardise(panel.splits.train, context_days)
+        self._mean, self._scale = self._standardisation(panel.splits.train, context_days)
 
     @staticmethod
     def needed_bytes(days: int, columns: int, groups: int) -> int:
@@ -75,26 +87,37 @@ class MarketEncoder:
         """Bytes of the prefix sums."""
         return self._sums.nbytes
 
-    def _standardise(self, train: range, context_days: int) -> None:
+    def _standardisation(
+        self, train: range, context_days: int
+    ) -> tuple[Float[Tensor, "spans described channels"], Float[Tensor, "spans described channels"]]:
+        """Mean and 1 / deviation of each average over training days: of columns pooled, of each group its own."""
         usable = range(min(train.start + context_days - 1, train.stop - 1), train.stop)
         days = torch.tensor(usable[:: max(1, len(usable) // 256)], device=self._sums.device)
-        averages = self._averages(days)[:, :, : len(self.investable)]
-        self._mean = averages.mean((0, 2))
+        columns = len(self.investable)
+        mean, deviation = (torch.empty(len(self.spans), *self._sums.shape[1:], device=days.device) for _ in range(2))
+        # span by span, so that what is held at a time does not grow with their number
+        for i, span in enumerate(self._spans):
+            averages = self._averages(days, span[None])[:, 0]
+            for part, axes in ((slice(columns), (0, 1)), (slice(columns, None), (0,))):
+                mean[i, part] = averages[:, part].mean(axes)
+                deviation[i, part] = averages[:, part].std(axes, correction=0)
         # the validity of a complete panel does not vary: a floor keeps it at 0 rather than at noise
-        self._scale = 1 / averages.std((0, 2), correction=0).clamp(min=1e-3)
+        return mean, 1 / deviation.clamp(min=1e-3)
 
-    def _averages(self, days: Int[Tensor, " batch"]) -> Float[Tensor, "batch spans columns channels"]:
+    def _averages(
+        self, days: Int[Tensor, " batch"], spans: Int[Tensor, " spans"]
+    ) -> Float[Tensor, "batch spans described channels"]:
         end = days.long() + 1
-        start = (end[:, None] - self._spans).clamp(min=0)
+        start = (end[:, None] - spans).clamp(min=0)
         total = self._sums[end][:, None] - self._sums[start]
-        return (total / self._spans[:, None, None]).float()
+        return (total / spans[:, None, None]).float()
 
     def __call__(
         self, days: Int[Tensor, "agents batch"]
     ) -> tuple[Float[Tensor, "agents batch columns width"], Float[Tensor, "agents batch described"]]:
         """Descriptions of each column and of the groups at the close of each day."""
-        averages = self._averages(days.flatten())
-        encoded = (averages - self._mean[:, None]) * self._scale[:, None]
+        averages = self._averages(days.flatten(), self._spans)
+        encoded = (averages - self._mean) * self._scale
         encoded = encoded.clamp_(-CLIP, CLIP).transpose(1, 2).flatten(2)
         encoded = encoded.reshape(*days.shape, *encoded.shape[1:])
         columns, groups = torch.split(encoded, [len(self.investable), self.groups], dim=2)
@@ -136,19 +159,20 @@ class ObservationEncoder:
 
         Returns:
             `columns` (agents, batch, columns, width), `portfolio` (agents, batch, columns, 5): held, days held / max,
-            unrealised gain in units of 10 percent, sale target / highest, coefficient / highest; and `market` (agents,
-            batch, groups x width + 1) with the share of the window left at its end. The agent axis is 1 where all
-            agents see the same.
+            unrealised gain in units of 10 percent, sale target / highest, coefficient / highest, negative for a short
+            sale; and `market` (agents, batch, groups x width + 1) with the share of the window left at its end. The
+            agent axis is 1 where all agents see the same.
         """
         columns, groups = self.market(observation["day"])
         held_days = observation["held_days"].float()
+        steps = torch.iinfo(observation["coefficient"].dtype).max  # signed where short sales are allowed
         portfolio = torch.stack(
             [
                 (held_days > 0).float(),
                 held_days / self.rules.max_holding_days,
                 (observation["gain"].float() * 10).clamp(-CLIP, CLIP),
                 observation["target"].float() / LEVELS,
-                observation["coefficient"].float() / LEVELS,
+                observation["coefficient"].float() / steps,
             ],
             dim=-1,
         )

@@ -1,6 +1,8 @@
-"""The nine features of one column of prices, by TA-Lib."""
+"""The nine features of one column, of prices or of an indicator series, by TA-Lib."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import numpy as np
 import talib
@@ -35,16 +37,43 @@ def ticker_features(prices: Float[np.ndarray, "days 4"]) -> Float[np.ndarray, "d
     Returns:
         float64 in the order of `FEATURES`, NaN where undefined.
     """
+    return _by_stretch(prices, _ticker_stretch)
+
+
+def indicator_features(values: Float[np.ndarray, "days 4"]) -> Float[np.ndarray, "days 9"]:
+    """Compute the features of an indicator series, whose values may be zero or negative, from differences.
+
+    Each day comes from that day and earlier ones alone, each unbroken stretch of days by itself, defined on the same
+    days as in `ticker_features`. In units of the series:
+
+    - open, close, high, low: value minus the previous day's close.
+    - rsi: as of prices, which takes differences already, 0 to 100.
+    - macd, macd_signal: MACD(12, 26) and its 9-day signal.
+    - trix: one-day difference of the triple exponential average over 15 days.
+    - ma20_distance: the close minus its 20-day mean.
+
+    Args:
+        values: open, high, low, close of each day, of any sign; a day with a NaN is a hole.
+
+    Returns:
+        float64 in the order of `FEATURES`, NaN where undefined.
+    """
+    return _by_stretch(values, _indicator_stretch)
+
+
+def _by_stretch(
+    prices: Float[np.ndarray, "days 4"], stretch_features: Callable[[np.ndarray], np.ndarray]
+) -> Float[np.ndarray, "days 9"]:
+    """Compute the features of every run of days without a hole by themselves."""
     features = np.full((len(prices), len(FEATURES)), np.nan)
     traded = np.isfinite(prices).all(axis=1)
     edges = np.flatnonzero(np.diff(traded, prepend=False, append=False))
     for start, stop in zip(edges[::2], edges[1::2], strict=True):
-        features[start:stop] = _stretch_features(prices[start:stop])
+        features[start:stop] = stretch_features(prices[start:stop])
     return features
 
 
-def _stretch_features(prices: Float[np.ndarray, "days 4"]) -> Float[np.ndarray, "days 9"]:
-    """Compute the features of days that follow each other without a hole."""
+def _ticker_stretch(prices: Float[np.ndarray, "days 4"]) -> Float[np.ndarray, "days 9"]:
     features = np.full((len(prices), len(FEATURES)), np.nan)
     close = np.ascontiguousarray(prices[:, 3], dtype=np.float64)
     features[1:, :4] = np.log(prices[1:, [0, 3, 1, 2]] / close[:-1, None])
@@ -55,4 +84,18 @@ def _stretch_features(prices: Float[np.ndarray, "days 4"]) -> Float[np.ndarray, 
     features[:, 7] = talib.TRIX(close, TRIX_DAYS)
     mean = talib.SMA(close, MA_DAYS)
     features[:, 8] = 100 * (close - mean) / mean
+    return features
+
+
+def _indicator_stretch(values: Float[np.ndarray, "days 4"]) -> Float[np.ndarray, "days 9"]:
+    features = np.full((len(values), len(FEATURES)), np.nan)
+    close = np.ascontiguousarray(values[:, 3], dtype=np.float64)
+    features[1:, :4] = values[1:, [0, 3, 1, 2]] - close[:-1, None]
+    features[:, 4] = talib.RSI(close, RSI_DAYS)
+    features[:, 5], features[:, 6], _ = talib.MACD(close, *MACD_DAYS)
+    triple = close
+    for _ in range(3):
+        triple = talib.EMA(triple, TRIX_DAYS)
+    features[1:, 7] = np.diff(triple)
+    features[:, 8] = close - talib.SMA(close, MA_DAYS)
     return features

@@ -1,9 +1,11 @@
 """The trading workload as a data module: prices to panel, panel to windows, windows to environments."""
 
+import logging
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from torch import Tensor, nn
 
@@ -11,12 +13,17 @@ from eigen2.erl.population import Inputs
 from eigen2.erl.randomness import Role, generator
 from eigen2.erl.rollouts import Observation, Rollouts
 from eigen2.errors import UserError, require_range
-from eigen2.market.encoder import MarketEncoder, ObservationEncoder
+from eigen2.market.account import AccountRules
+from eigen2.market.encoder import MarketEncoder, ObservationEncoder, groups_of
 from eigen2.market.environment import TradingEnvironment, TradingRules
 from eigen2.market.networks import ColumnActor, ColumnCritic
 from eigen2.market.panel import FEATURES, MarketPanel, build_panel, load_panel
 from eigen2.market.sample import sample_path
 from eigen2.market.synthetic import SyntheticMarket
+from eigen2.market.universe import Universe, resolve
+from eigen2.runtime.files import put
+
+log = logging.getLogger(__name__)
 
 
 class RolloutDataModule(Rollouts):
@@ -41,10 +48,19 @@ class RolloutDataModule(Rollouts):
         replay_min_size: transitions in the buffer before training starts (batch_size to replay_capacity).
         batch_size: transitions of a micro-batch, for each agent its own sample (1 or more).
         rules: what agents may do and what it costs.
+        account: how the champion's orders become money, beside its reward.
         cache_dir: where the memory-mapped panel is kept; null takes `cache` under trainer.default_root_dir.
+        investable: columns agents may buy; all others are context only.
+        indicators: tickers that are indicator series (volatility indices, rates, spreads) and no prices: zero or
+            negative values and a close alone are fine; context only, never investable. Names that YAML reads as
+            something else need quotes.
+
+    Attributes:
+        investable_columns: indices of the panel's columns agents may buy, ascending, after `setup`.
     """
 
     panel: MarketPanel
+    investable_columns: list[int]
     encoder: ObservationEncoder
     eval_env: TradingEnvironment
     val_env: TradingEnvironment
@@ -65,7 +81,10 @@ class RolloutDataModule(Rollouts):
         replay_min_size: int = 10_000,
         batch_size: int = 16,
         rules: TradingRules = TradingRules(),  # noqa: B008 - read, never changed
+        account: AccountRules = AccountRules(),  # noqa: B008 - read, never changed
         cache_dir: str | None = None,
+        investable: Universe = Universe(),  # noqa: B008 - read, never changed
+        indicators: list[str] = [],  # noqa: B006 - read, never changed
     ) -> None:
         super().__init__(windows_per_generation, exploration_windows, replay_capacity, replay_min_size, batch_size)
         for name, value, least in (
@@ -84,8 +103,9 @@ class RolloutDataModule(Rollouts):
         self.trading_days, self.settlement_days = trading_days, settlement_days
         self.validation_days, self.holdout_days = validation_days, holdout_days
         self.validation_windows = validation_windows
-        self.rules = rules
+        self.rules, self.account = rules, account
         self.cache_dir = cache_dir
+        self.investable, self.indicators = investable, list(indicators)
 
     @property
     def window_days(self) -> int:
@@ -93,15 +113,20 @@ class RolloutDataModule(Rollouts):
         return self.trading_days + self.settlement_days
 
     def setup(self, stage: str) -> None:
-        """Load the panel and make sure that a window fits into its splits."""
-        splits = {"validation_days": self.validation_days, "holdout_days": self.holdout_days}
+        """Load the panel, choose the investable columns and make sure that a window fits into the splits."""
+        options: dict[str, Any] = {
+            "validation_days": self.validation_days,
+            "holdout_days": self.holdout_days,
+            "indicators": self.indicators,
+        }
         if self.synthetic is not None:
-            self.panel = build_panel(self.synthetic.generate(), **splits)
+            self.panel = build_panel(self.synthetic.generate(), **options)
         else:
             root = "lightning_logs" if self.trainer is None else self.trainer.default_root_dir
             cache = self.cache_dir or str(Path(root) / "cache")
-            self.panel = load_panel(self.path or sample_path(), **splits, cache_dir=cache)
+            self.panel = load_panel(self.path or sample_path(), **options, cache_dir=cache)
         self._check_days()
+        self.investable_columns = resolve(self.investable, self.panel)
 
     def _check_days(self) -> None:
         train, validation = self.panel.splits.train, self.panel.splits.validation
@@ -122,20 +147,20 @@ class RolloutDataModule(Rollouts):
 
     def build(self, agents: int, device: torch.device) -> None:
         """Make the encoder and the two environments."""
-        investable = list(range(self.panel.num_columns))
-        market = MarketEncoder(self.panel, investable, self.context_days, device)
+        market = MarketEncoder(self.panel, self.investable_columns, self.context_days, device)
         self.encoder = ObservationEncoder(market, self.rules, self.window_days)
-        prices = torch.from_numpy(np.ascontiguousarray(self.panel.prices[:, investable]))
+        prices = torch.from_numpy(np.ascontiguousarray(self.panel.prices[:, self.investable_columns]))
         windows = self.windows_per_generation + self.exploration_windows
         self.eval_env = TradingEnvironment(prices, self.rules, agents, windows, device)
         self.val_env = TradingEnvironment(prices, self.rules, agents, len(self.validation_starts()), device)
 
     def needed_bytes(self, agents: int) -> dict[str, int]:
         """Bytes of the encoder's prefix sums and of both environments."""
-        panel, columns = self.panel, self.panel.num_columns
+        panel, columns = self.panel, len(self.investable_columns)
+        groups = len(groups_of(panel, self.investable_columns))
         windows = self.windows_per_generation + self.exploration_windows + len(self.validation_starts())
         return {
-            "encoder": MarketEncoder.needed_bytes(panel.num_days, columns, 2),
+            "encoder": MarketEncoder.needed_bytes(panel.num_days, columns, groups),
             "environments": TradingEnvironment.needed_bytes(panel.num_days, columns, agents, windows)
             + TradingEnvironment.needed_bytes(panel.num_days, columns, 0, 0),
         }
@@ -189,6 +214,38 @@ class RolloutDataModule(Rollouts):
             "end_idx": [start + self.window_days for start in starts],
         }
 
+    def watch(self, agent: int) -> None:
+        """Keep the books of one agent through the coming validation windows."""
+        self.val_env.record(agent, self.account)
+
+    def keep_record(self, generation: int) -> None:
+        """Write the champion's daily equity and its trades to `champion/` in the run's folder."""
+        trainer = self.trainer
+        if trainer is None or not trainer.is_global_zero or trainer.fast_dev_run:  # type: ignore[attr-defined]
+            return
+        folder = Path(trainer.default_root_dir) / "champion"
+        account = self.val_env.account
+        record = {"equity": account.equity(self.panel.dates).reset_index(), "trades": self._named(account.trades())}
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            for name, table in record.items():
+                table.insert(0, "generation", generation)
+                table.to_csv(folder / f".{name}.csv", index=False)
+                put(folder / f".{name}.csv", folder / f"{name}.csv")
+        except OSError as error:
+            # the run is worth more than its record, which the next champion writes anew
+            log.warning("cannot write the champion's record to %s: %s", folder, error.strerror or error)
+
+    def _named(self, trades: pd.DataFrame) -> pd.DataFrame:
+        """Trades with tickers for columns and dates for days."""
+        tickers = np.array(self.panel.tickers, dtype=object)[self.investable_columns]
+        named = trades.assign(
+            column=tickers[trades["column"]],
+            entry_day=self.panel.dates[trades["entry_day"]],
+            exit_day=self.panel.dates[trades["exit_day"]],
+        )
+        return named.rename(columns={"column": "ticker", "entry_day": "entry_date", "exit_day": "exit_date"})
+
     def episode_metrics(self, summary: dict[str, Tensor]) -> dict[str, float]:
         """Trades an agent and window, share of winners, share of trading days with a position."""
         windows = self.windows_per_generation
@@ -213,6 +270,8 @@ class RolloutDataModule(Rollouts):
         return {
             "prices": str(source),
             "panel": f"{self.panel.num_days:,} days x {self.panel.num_columns} columns x {len(FEATURES)} features",
+            "columns": f"{len(self.investable_columns)} investable of {self.panel.num_columns} columns, "
+            f"{self.investable.describe()}; indicators: {', '.join(self.panel.indicators) or 'none'}",
             "training": span(splits.train),
             "validation": f"{span(splits.validation)}, {len(self.validation_starts())} windows",
             "holdout": f"{span(splits.holdout)}, untouched by fit",

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from csv import Error as CsvError
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -13,6 +16,8 @@ from jaxtyping import Bool
 from pyarrow import csv
 
 from eigen2.errors import UserError
+
+FileFormat = Literal["Parquet", "CSV", "gzipped CSV"]
 
 PRICE_COLUMNS = ("open", "high", "low", "close")
 TEXT = ("date", "ticker")
@@ -54,9 +59,9 @@ def read_prices(path: str | Path) -> pd.DataFrame:
     table = _read_table(path, where)
     if table.empty:
         raise UserError(f"{where} has a header but no rows of prices: write one row for each date and ticker")
-    prices = pd.DataFrame({"date": _dates(table["date"], where), "ticker": _tickers(table["ticker"], where)})
+    prices = pd.DataFrame({"date": parse_dates(table["date"], where), "ticker": parse_tickers(table["ticker"], where)})
     for column in (*PRICE_COLUMNS, "volume"):
-        prices[column] = _numbers(table.pop(column), where)
+        prices[column] = parse_numbers(table.pop(column), where)
     refuse_infinite_prices(prices, where)
     return _sorted_and_unique(prices, where)
 
@@ -94,7 +99,7 @@ def refuse_infinite_prices(prices: pd.DataFrame, where: str = "the price table")
         first = prices.iloc[int(mask.argmax())]
         raise UserError(
             f"{where} has {count} infinite prices, first {column} = {first[column]} of"
-            f" {_shown(first['ticker'])} on {first['date']:%Y-%m-%d}: correct them, or leave the cells empty"
+            f" {shown(first['ticker'])} on {first['date']:%Y-%m-%d}: correct them, or leave the cells empty"
         )
 
 
@@ -116,23 +121,38 @@ def unusable_rows(prices: pd.DataFrame) -> dict[str, Bool[np.ndarray, " rows"]]:
     return {"price missing": missing, "price not positive": not_positive, "high below low": crossed}
 
 
-def _read_table(path: Path, where: str) -> pd.DataFrame:
-    """Read the wanted columns under their lower-case names, values as the file has them."""
+def file_format(path: Path) -> FileFormat:
+    """Say what a file is: by its first bytes where they tell, else by its name.
+
+    Raises:
+        UserError: when it is none of the formats.
+    """
     with path.open("rb") as file:
         magic = file.read(4)
     name = path.name.lower()
+    if magic == PARQUET_MAGIC or name.endswith((".parquet", ".pq")):
+        return "Parquet"
+    if name.endswith((".csv", ".csv.gz")):
+        return "gzipped CSV" if magic.startswith(GZIP_MAGIC) else "CSV"
+    raise UserError(f"{str(path)!r} is neither Parquet nor CSV: name a .parquet, .pq, .csv or .csv.gz file")
+
+
+@contextmanager
+def reading(where: str, kind: FileFormat) -> Iterator[None]:
+    """Turn what a reader says of a damaged file into a UserError of one line."""
     try:
-        if magic == PARQUET_MAGIC or name.endswith((".parquet", ".pq")):
-            return _read_parquet(path, where)
-        if name.endswith((".csv", ".csv.gz")):
-            return _read_csv(path, where, gzipped=magic.startswith(GZIP_MAGIC))
-    except UserError:
-        raise
-    except (pa.ArrowException, OSError) as error:
-        kind = "Parquet" if name.endswith((".parquet", ".pq")) or magic == PARQUET_MAGIC else "CSV"
+        yield
+    except (pa.ArrowException, OSError, CsvError) as error:
         reason = " ".join(str(error).split())[:200]
-        raise UserError(f"{where} cannot be read as {kind}: damaged or cut short? ({reason})") from error
-    raise UserError(f"{where} is neither Parquet nor CSV: name a .parquet, .pq, .csv or .csv.gz file")
+        plain = kind.removeprefix("gzipped ")
+        raise UserError(f"{where} cannot be read as {plain}: damaged or cut short? ({reason})") from error
+
+
+def _read_table(path: Path, where: str) -> pd.DataFrame:
+    """Read the wanted columns under their lower-case names, values as the file has them."""
+    kind = file_format(path)
+    with reading(where, kind):
+        return _read_parquet(path, where) if kind == "Parquet" else _read_csv(path, where, kind)
 
 
 def _read_parquet(path: Path, where: str) -> pd.DataFrame:
@@ -147,7 +167,7 @@ def _read_parquet(path: Path, where: str) -> pd.DataFrame:
     return pd.DataFrame({column: table[names[i]].to_pandas() for column, i in wanted.items()})
 
 
-def _read_csv(path: Path, where: str, *, gzipped: bool) -> pd.DataFrame:
+def _read_csv(path: Path, where: str, kind: FileFormat) -> pd.DataFrame:
     def read(numbers: pa.DataType) -> pa.Table:
         types = {names[i]: numbers for i in wanted.values()} | {names[wanted[name]]: pa.string() for name in TEXT}
         convert = csv.ConvertOptions(
@@ -159,7 +179,7 @@ def _read_csv(path: Path, where: str, *, gzipped: bool) -> pd.DataFrame:
         with pa.input_stream(path, compression=compression) as file:
             return csv.read_csv(file, parse_options=parse, convert_options=convert)
 
-    compression = "gzip" if gzipped else None
+    compression = "gzip" if kind == "gzipped CSV" else None
     parse = csv.ParseOptions(newlines_in_values=True)
     with (
         pa.input_stream(path, compression=compression) as file,
@@ -180,7 +200,7 @@ def _positions(names: Sequence[str], where: str) -> dict[str, int]:
     folded = [name.strip().lower() for name in names]
     missing = [column for column in COLUMNS if column not in folded]
     if missing:
-        found = _shown(", ".join(names))
+        found = shown(", ".join(names))
         raise UserError(f"{where} lacks the columns {', '.join(missing)}; it has {found}: rename or add them")
     double = [column for column in COLUMNS if folded.count(column) > 1]
     if double:
@@ -188,8 +208,20 @@ def _positions(names: Sequence[str], where: str) -> dict[str, int]:
     return {column: folded.index(column) for column in COLUMNS}
 
 
-def _dates(raw: pd.Series, where: str) -> pd.Series:
-    """Days, from timestamps or ISO text."""
+def parse_dates(raw: pd.Series, where: str, rows_before: int | None = None) -> pd.Series:
+    """Read days from timestamps or text that starts with YYYY-MM-DD or YYYYMMDD.
+
+    Args:
+        raw: one column as the file has it.
+        where: what the message calls the file.
+        rows_before: data rows of the file before this part of it; None where this is all of it.
+
+    Returns:
+        datetime64[s] at midnight, local to the time zone the timestamps have.
+
+    Raises:
+        UserError: when one cannot be read, with the first and its row.
+    """
     if pd.api.types.is_datetime64_any_dtype(raw):
         days = raw.dt.tz_localize(None)
     else:
@@ -201,23 +233,32 @@ def _dates(raw: pd.Series, where: str) -> pd.Series:
         days = pd.Series(np.append(parsed, np.datetime64("NaT"))[codes])
     unread = days.isna().to_numpy()
     if unread.any():
-        row = int(unread.argmax())
+        count, row = _count_and_row(unread, rows_before)
+        value = shown(raw.iloc[int(unread.argmax())])
         raise UserError(
-            f"{where} has {int(unread.sum())} dates that cannot be read, first {_shown(raw.iloc[row])}"
-            f" in data row {row + 1}: write dates as 2009-01-31"
+            f"{where} has {count} dates that cannot be read, first {value} in data row {row}: write dates as 2009-01-31"
         )
     return pd.Series(days.dt.normalize().astype("datetime64[s]"))
 
 
-def _tickers(raw: pd.Series, where: str) -> pd.Series:
-    """Names as text, whatever type the file has them in."""
+def parse_tickers(raw: pd.Series, where: str, rows_before: int | None = None) -> pd.Series:
+    """Read names as text, whatever type the file has them in.
+
+    Args:
+        raw: one column as the file has it.
+        where: what the message calls the file.
+        rows_before: data rows of the file before this part of it; None where this is all of it.
+
+    Raises:
+        UserError: when one is missing, with the first row.
+    """
     codes, distinct = pd.factorize(raw)
-    text = np.array([*(_ticker(value) for value in distinct), ""], dtype=object)[codes]
-    empty = text == ""
+    names = np.array([*(_ticker(value) for value in distinct), ""], dtype=object)
+    empty = (names == "")[codes]
     if empty.any():
-        row = int(empty.argmax())
-        raise UserError(f"{where} has {int(empty.sum())} rows without a ticker, first data row {row + 1}: name it")
-    return pd.Series(text, dtype="str")
+        count, row = _count_and_row(empty, rows_before)
+        raise UserError(f"{where} has {count} rows without a ticker, first data row {row}: name it")
+    return pd.Series(pd.Series(names, dtype="str").array.take(codes))
 
 
 def _ticker(value: object) -> str:
@@ -227,8 +268,17 @@ def _ticker(value: object) -> str:
     return str(value).strip()
 
 
-def _numbers(raw: pd.Series, where: str) -> pd.Series:
-    """Float64, NaN where the cell is empty."""
+def parse_numbers(raw: pd.Series, where: str, rows_before: int | None = None) -> pd.Series:
+    """Read float64, NaN where the cell is empty.
+
+    Args:
+        raw: one column as the file has it; the message calls it by its name.
+        where: what the message calls the file.
+        rows_before: data rows of the file before this part of it; None where this is all of it.
+
+    Raises:
+        UserError: when one is no number, with the first and its row.
+    """
     if pd.api.types.is_object_dtype(raw) or pd.api.types.is_string_dtype(raw):
         numbers = pd.to_numeric(raw, errors="coerce")
         unread = (numbers.isna() & raw.notna() & ~raw.isin(EMPTY_NUMBERS)).to_numpy()
@@ -237,12 +287,20 @@ def _numbers(raw: pd.Series, where: str) -> pd.Series:
         is_number = pd.api.types.is_numeric_dtype(raw) and not pd.api.types.is_bool_dtype(raw)
         unread = np.full(len(raw), not is_number)
     if unread.any():
-        row = int(unread.argmax())
+        count, row = _count_and_row(unread, rows_before)
+        value = shown(raw.iloc[int(unread.argmax())])
         raise UserError(
-            f"{where}: column {raw.name} has {int(unread.sum())} values that are no numbers, first"
-            f" {_shown(raw.iloc[row])} in data row {row + 1}: correct them, or leave the cells empty"
+            f"{where}: column {raw.name} has {count} values that are no numbers, first {value}"
+            f" in data row {row}: correct them, or leave the cells empty"
         )
     return numbers.astype(np.float64)
+
+
+def _count_and_row(mask: Bool[np.ndarray, " rows"], rows_before: int | None) -> tuple[str, int]:
+    """How many rows the mask holds, as a message says it, and the number of the first, from 1."""
+    count = int(mask.sum())
+    row = int(mask.argmax()) + 1
+    return (str(count), row) if rows_before is None else (f"at least {count}", rows_before + row)
 
 
 def _sorted_and_unique(prices: pd.DataFrame, where: str) -> pd.DataFrame:
@@ -257,12 +315,12 @@ def _sorted_and_unique(prices: pd.DataFrame, where: str) -> pd.DataFrame:
         first = prices.iloc[int(repeated.argmax())]
         raise UserError(
             f"{where} has {int(repeated.sum())} duplicate rows of one date and ticker, first"
-            f" {first['date']:%Y-%m-%d} {_shown(first['ticker'])}: keep one row of each"
+            f" {first['date']:%Y-%m-%d} {shown(first['ticker'])}: keep one row of each"
         )
     return prices
 
 
-def _shown(value: object) -> str:
-    """A value as a message quotes it: one line, not long."""
+def shown(value: object) -> str:
+    """Quote a value for a message: one line, not long."""
     text = repr(str(value))
     return text if len(text) <= 200 else text[:200] + "..."

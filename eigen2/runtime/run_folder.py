@@ -11,7 +11,7 @@ from rich.console import Console
 
 from eigen2.errors import UserError
 
-RUN_FILES = ("checkpoints", "tensorboard", "metrics.csv", "memory.csv", "config.yaml")
+RUN_FILES = ("checkpoints", "tensorboard", "metrics.csv", "memory.csv", "champion", "config.yaml")
 """What a run writes in its folder; the panel cache beside them is shared by all runs."""
 
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eigen2.market.indicators import FEATURES, TRIX_DAYS, ticker_features
+from eigen2.market.indicators import FEATURES, TRIX_DAYS, indicator_features, ticker_features
 
 
 def random_prices(days: int, seed: int = 0) -> np.ndarray:
@@ -59,6 +59,69 @@ def test_equals_the_textbook_formula(name):
     np.testing.assert_allclose(actual, reference(prices)[name], rtol=1e-9, atol=1e-9)
 
 
+# indicator series
+
+
+def random_values(days: int, seed: int = 0) -> np.ndarray:
+    """A spread that crosses zero."""
+    rng = np.random.default_rng(seed)
+    close = np.cumsum(rng.normal(0, 0.3, days))
+    return close[:, None] + np.append(rng.normal(0, 0.1, (days, 3)), np.zeros((days, 1)), axis=1)
+
+
+def indicator_reference(values: np.ndarray) -> dict[str, np.ndarray]:
+    """The formulas of prices with differences in place of logarithms and percent."""
+    close, days = values[:, 3], len(values)
+    out = {name: np.full(days, np.nan) for name in FEATURES}
+    for name, position in (("open", 0), ("high", 1), ("low", 2), ("close", 3)):
+        for day in range(1, days):
+            out[name][day] = values[day, position] - close[day - 1]
+    out["rsi"] = reference(values + 1000)["rsi"]
+    line = ema(close, 12, first=25) - ema(close, 26, first=25)
+    out["macd"][33:], out["macd_signal"][33:] = line[33:], ema(line, 9, first=33)[33:]
+    triple = close
+    for first in (TRIX_DAYS - 1, 2 * (TRIX_DAYS - 1), 3 * (TRIX_DAYS - 1)):
+        triple = ema(triple, TRIX_DAYS, first=first)
+    out["trix"][1:] = triple[1:] - triple[:-1]
+    for day in range(19, days):
+        out["ma20_distance"][day] = close[day] - close[day - 19 : day + 1].mean()
+    return out
+
+
+@pytest.mark.parametrize("name", FEATURES)
+def test_an_indicator_equals_the_formula_in_differences(name):
+    values = random_values(150)
+    assert values.min() < 0 < values.max()
+    actual = indicator_features(values)[:, FEATURES.index(name)]
+    np.testing.assert_allclose(actual, indicator_reference(values)[name], rtol=1e-9, atol=1e-9)
+
+
+def test_an_indicator_is_defined_where_prices_would_be():
+    values = random_values(160)
+    values[60, 1] = np.nan
+    expected = ~np.isnan(ticker_features(np.exp(values)))
+    np.testing.assert_array_equal(~np.isnan(indicator_features(values)), expected)
+    np.testing.assert_array_equal(indicator_features(values)[61:], indicator_features(values[61:]))
+
+
+@given(shift=st.floats(-1e3, 1e3), scale=st.floats(1e-3, 1e3))
+def test_the_level_of_an_indicator_does_not_matter_and_its_unit_is_a_factor(shift, scale):
+    values, rsi = random_values(80), FEATURES.index("rsi")
+    expected = indicator_features(values)
+    np.testing.assert_allclose(indicator_features(values + shift), expected, rtol=1e-6, atol=1e-8)
+    scaled = indicator_features(values * scale)
+    np.testing.assert_allclose(scaled[:, rsi], expected[:, rsi], rtol=1e-6)
+    np.testing.assert_allclose(np.delete(scaled / scale, rsi, 1), np.delete(expected, rsi, 1), rtol=1e-6, atol=1e-8)
+
+
+def test_an_indicator_that_never_moves():
+    for level in (0.0, -3.3):
+        np.testing.assert_allclose(indicator_features(np.full((60, 4), level))[-1], 0, atol=1e-9)
+
+
+# prices
+
+
 def test_first_defined_day_of_each_feature():
     defined = ~np.isnan(ticker_features(random_prices(100)))
     first = dict(zip(FEATURES, defined.argmax(axis=0).tolist(), strict=True))
@@ -89,8 +152,9 @@ def test_a_hole_restarts_every_indicator(cell):
 
 
 @pytest.mark.parametrize("days", range(4))
-def test_very_short_stretches(days):
-    features = ticker_features(random_prices(days))
+@pytest.mark.parametrize("of", [ticker_features, indicator_features])
+def test_very_short_stretches(of, days):
+    features = of(random_prices(days))
     assert features.shape == (days, 9)
     assert (~np.isnan(features)).sum() == 4 * max(days - 1, 0)
 
@@ -104,10 +168,15 @@ def test_constant_prices():
     np.testing.assert_allclose(features[-1], 0, atol=1e-9)
 
 
-@given(day=st.integers(1, 119), factor=st.floats(0.01, 100), hole=st.integers(0, 119))
-def test_no_feature_looks_ahead(day, factor, hole):
+@given(
+    of=st.sampled_from([ticker_features, indicator_features]),
+    day=st.integers(1, 119),
+    factor=st.floats(0.01, 100),
+    hole=st.integers(0, 119),
+)
+def test_no_feature_looks_ahead(of, day, factor, hole):
     before = random_prices(120, seed=1)
     before[hole] = np.nan
     after = before.copy()
     after[day:] *= factor
-    np.testing.assert_array_equal(ticker_features(before)[:day], ticker_features(after)[:day])
+    np.testing.assert_array_equal(of(before)[:day], of(after)[:day])

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from eigen2.errors import UserError
 from eigen2.market import panel as panel_module
-from eigen2.market.indicators import ticker_features
+from eigen2.market.indicators import indicator_features, ticker_features
 from eigen2.market.panel import FEATURES, MarketPanel, Splits, build_panel, load_panel
+from eigen2.market.panel_rows import select_rows
 from eigen2.market.source import PRICE_COLUMNS, read_prices
 from eigen2.market.synthetic import SyntheticMarket
 
@@ -49,7 +50,8 @@ def assert_same(left: MarketPanel, right: MarketPanel, days: slice = slice(None)
     """Bit for bit, NaN equal to NaN."""
     for name in ("dates", "features", "valid", "prices"):
         np.testing.assert_array_equal(getattr(left, name)[days], getattr(right, name)[days], err_msg=name)
-    assert left.tickers == right.tickers
+    np.testing.assert_array_equal(left.traded_value, right.traded_value)
+    assert (left.tickers, left.indicators) == (right.tickers, right.indicators)
 
 
 # splits
@@ -86,7 +88,7 @@ def test_shapes_types_and_prices():
     assert panel.tickers == ("S0000", "S0001", "S0002", "S0003")
     np.testing.assert_array_equal(panel.prices, wide(PRICES).astype(np.float32))
     assert (panel.num_days, panel.num_columns) == (DAYS, COLUMNS)
-    assert panel.nbytes == DAYS * 8 + DAYS * COLUMNS * (9 * 4 + 9 + 4 * 4)
+    assert panel.nbytes == DAYS * 8 + DAYS * COLUMNS * (9 * 4 + 9 + 4 * 4) + COLUMNS * 8
     assert panel.splits == Splits(range(140), range(140, 180), range(180, 200))
 
 
@@ -95,6 +97,7 @@ def test_description_says_what_is_there():
     assert panel.describe() == {
         "days": 200,
         "columns": 4,
+        "indicators": "none",
         "features": "open, close, high, low, rsi, macd, macd_signal, trix, ma20_distance",
         "train": "2000-01-03 to 2000-08-11 (160 days)",
         "validation": "2000-08-14 to 2000-10-06 (40 days)",
@@ -162,7 +165,7 @@ def test_features_without_training_values_are_left_out(caplog):
 
 
 def test_building_needs_less_than_three_times_the_features():
-    prices = SyntheticMarket(days=600, columns=600).generate()
+    prices = SyntheticMarket(days=600, columns=400).generate()
     tracemalloc.start()
     try:
         panel = build_panel(prices)
@@ -214,6 +217,292 @@ def test_tables_that_make_no_panel(spoil, words):
     with pytest.raises(UserError, match=words) as error:
         build_panel(spoil(PRICES.copy()), **SIZES)
     assert "\n" not in str(error.value)
+
+
+# columns that come, go and pause
+
+
+def test_a_column_listed_after_training_takes_the_pooled_statistics():
+    first = PRICES["date"].unique()[TRAIN + 5]
+    late = PRICES[(PRICES["ticker"] != "S0003") | (PRICES["date"] >= first)]
+    panel, raw = build_panel(late, **SIZES), raw_features(late)
+    assert np.isnan(raw[: TRAIN + 6, 3]).all()
+    expected = (raw[:, 3] - np.nanmean(raw[:TRAIN], axis=(0, 1))) / np.nanstd(raw[:TRAIN], axis=(0, 1))
+    np.testing.assert_allclose(panel.features[:, 3], np.nan_to_num(np.clip(expected, -10, 10)), rtol=1e-4, atol=1e-4)
+    assert panel.valid[TRAIN + 6, 3].tolist() == [name in PRICE_COLUMNS for name in FEATURES]
+    assert panel.valid[TRAIN + 5 + 42, 3].tolist() == [name != "trix" for name in FEATURES]
+    assert panel.valid[TRAIN + 5 + 43, 3].all()
+    assert panel.traded_value[3] == 0
+    # and leaves the others as they are without it
+    rest = build_panel(PRICES[PRICES["ticker"] != "S0003"], **SIZES)
+    np.testing.assert_array_equal(panel.features[:, :3], rest.features)
+
+
+def test_a_column_that_delists_or_halts_has_neither_price_nor_feature():
+    days = PRICES["date"].unique()
+    gone = (PRICES["ticker"] == "S0000") & (PRICES["date"] >= days[100])
+    halted = (PRICES["ticker"] == "S0001") & PRICES["date"].between(days[60], days[69])
+    panel = build_panel(PRICES[~gone & ~halted], **SIZES)
+    for column, absent in ((0, slice(100, DAYS)), (1, slice(60, 70))):
+        assert np.isnan(panel.prices[absent, column]).all()
+        assert not panel.valid[absent, column].any()
+        assert not panel.features[absent, column].any()
+    assert panel.valid[99, 0].all()
+    # back from the halt the column starts anew: its first day has a price and no feature yet
+    assert not np.isnan(panel.prices[70, 1]).any()
+    assert not panel.valid[70, 1].any()
+    assert panel.valid[71, 1].tolist() == [name in PRICE_COLUMNS for name in FEATURES]
+
+
+# traded value
+
+
+def test_traded_value_is_the_median_over_training_days():
+    panel = build_panel(PRICES, **SIZES)
+    value = PRICES.assign(value=PRICES["close"] * PRICES["volume"]).pivot(
+        index="date", columns="ticker", values="value"
+    )
+    expected = value.fillna(0).iloc[:TRAIN].median().to_numpy()
+    np.testing.assert_allclose(panel.traded_value, expected, rtol=1e-12)
+    assert (expected > 0).all()
+
+
+def test_days_without_trading_or_volume_count_as_nothing_in_the_traded_value():
+    table = pd.concat(
+        pd.DataFrame(
+            {"date": pd.bdate_range("2020-01-01", periods=5), "ticker": name, "close": close, "volume": volume}
+        )
+        for name, close, volume in (
+            ("A", [1.0, 2.0, 3.0, 4.0, 5.0], [10.0, 10.0, 10.0, 1e9, 1e9]),
+            ("B", [7.0] * 5, [np.nan, 1.0, -5.0, 1.0, 1.0]),
+            ("C", [np.nan, 1.0, np.nan, 1.0, 1.0], [1.0] * 5),
+            ("D", [1e30] * 5, [np.inf, 1e300, 2.0, 1.0, 1.0]),
+            ("E", [7.0] * 5, [0.0, 3.0, 5.0, 1.0, 1.0]),
+        )
+    )
+    for name in ("open", "high", "low"):
+        table[name] = table["close"]
+    panel = build_panel(table, validation_days=1, holdout_days=1)
+    # three training days: 10, 20, 30; 0, 7, 0; 0, 1, 0; what is no number, 2e30; 0, 21, 35
+    assert panel.traded_value.tolist() == [20, 0, 0, 0, 21]
+
+
+# stray days
+
+
+def daily(tickers: int, days: int = 40) -> pd.DataFrame:
+    """Every ticker on every business day."""
+    return SyntheticMarket(days=days, columns=tickers, seed=2).generate()
+
+
+def with_rows(prices: pd.DataFrame, date: str, tickers: list[str]) -> pd.DataFrame:
+    rows = prices[prices["ticker"].isin(tickers)].groupby("ticker").head(1)
+    return pd.concat([prices, rows.assign(date=np.datetime64(date, "s"))])
+
+
+def test_stray_days_are_left_out(caplog):
+    prices = daily(21)
+    # a Saturday of one ticker and a Sunday of two; 3 of 21 are more than a tenth
+    strange = with_rows(with_rows(prices, "2000-01-16", ["S0001", "S0020"]), "2000-01-15", ["S0007"])
+    with caplog.at_level(logging.WARNING):
+        panel = build_panel(strange, validation_days=5, holdout_days=5)
+    assert_same(panel, build_panel(prices, validation_days=5, holdout_days=5))
+    assert caplog.messages[0] == (
+        "2 stray days left out with 3 rows, first 2000-01-15: fewer than 10 % of at least 10 listed tickers traded"
+    )
+    assert build_panel(with_rows(prices, "2000-01-15", ["S0001", "S0002", "S0003"]), **FEW).num_days == 41
+
+
+FEW = {"validation_days": 5, "holdout_days": 5}
+
+
+@pytest.mark.parametrize(("tickers", "rows", "stray"), [(9, 1, 0), (10, 1, 0), (11, 1, 1), (20, 2, 0), (21, 2, 1)])
+def test_a_day_is_stray_below_a_tenth_of_at_least_ten_tickers(tickers, rows, stray):
+    prices = with_rows(daily(tickers), "2000-01-15", [f"S{i:04d}" for i in range(rows)])
+    assert build_panel(prices, **FEW).num_days == 41 - stray
+
+
+def test_tickers_count_as_listed_between_their_first_and_last_usable_row():
+    prices = daily(30)
+    days = prices["date"].unique()
+    number = prices["ticker"].str[1:].astype(int)
+    # ten delist early and ten list late: one of ten trades in between, which is no less than a tenth
+    early, late = number.between(10, 19) & (prices["date"] > days[9]), (number >= 20) & (prices["date"] < days[30])
+    halted = number.between(1, 9) & (prices["date"] == days[20])
+    kept = prices[~early & ~late & ~halted]
+    assert build_panel(kept, **FEW).num_days == 40
+    # one more that delists a day later is one too many, unless that day's price is missing
+    more = pd.concat([kept, prices[(number == 10) & (prices["date"] == days[21])]])
+    assert build_panel(more, **FEW).num_days == 39
+    more.loc[(more["ticker"] == "S0010") & (more["date"] == days[21]), "close"] = np.nan
+    assert build_panel(more, **FEW).num_days == 40
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(st.integers(0, 2**32 - 1), st.integers(5, 40))
+def test_stray_days_by_counting(seed, tickers):
+    rng = np.random.default_rng(seed)
+    there = rng.random((30, tickers)) < rng.choice([0.0, 0.05, 0.1, 0.2, 0.9], (30, 1))
+    there[rng.integers(30), rng.integers(tickers)] = True
+    day, ticker = np.nonzero(there)
+    order = rng.permutation(len(day))
+    dates = np.datetime64("2020-01-01", "s") + np.arange(30) * np.timedelta64(1, "D")
+    names = pd.Series([f"T{i:02d}" for i in ticker[order]], dtype="str")
+    table = pd.DataFrame({"date": dates[day[order]], "ticker": names, **dict.fromkeys(PRICE_COLUMNS, 1.0)})
+    lives = [np.flatnonzero(column) for column in there.T]
+    kept = []
+    for today in range(30):
+        listed = sum(1 for life in lives if len(life) and life[0] <= today <= life[-1])
+        traded = sum(map(int, there[today]))
+        if traded > 0 and not (listed >= 10 and traded / listed < 0.1):
+            kept.append(dates[today])
+    assert select_rows(table, ()).dates.astype("datetime64[s]").tolist() == [date.item() for date in kept]
+
+
+# indicator series
+
+
+def spread(days: int = DAYS, seed: int = 3) -> pd.DataFrame:
+    """A series without open, high, low and volume that crosses zero."""
+    dates = PRICES["date"].unique()[:days]
+    value = np.cumsum(np.random.default_rng(seed).normal(0, 0.1, len(dates))) + 0.3
+    empty = dict.fromkeys(("open", "high", "low", "volume"), np.nan)
+    return pd.DataFrame({"date": dates, "ticker": "SPREAD", **empty, "close": value})[list(PRICES)]
+
+
+def close_only(values: np.ndarray) -> np.ndarray:
+    return indicator_features(np.repeat(np.asarray(values, float)[:, None], 4, axis=1))
+
+
+def test_an_indicator_has_features_of_differences_and_no_price():
+    series = spread()
+    assert series["close"].min() < 0 < series["close"].max()
+    panel = build_panel(pd.concat([PRICES, series]), **SIZES, indicators=["SPREAD"])
+    assert (panel.tickers[-1], panel.indicators, panel.num_columns) == ("SPREAD", ("SPREAD",), 5)
+    assert panel.describe()["indicators"] == "SPREAD"
+    raw = close_only(series["close"])
+    expected = (raw - np.nanmean(raw[:TRAIN], axis=0)) / np.nanstd(raw[:TRAIN], axis=0)
+    np.testing.assert_array_equal(panel.valid[:, 4], ~np.isnan(raw))
+    np.testing.assert_allclose(panel.features[:, 4], np.nan_to_num(np.clip(expected, -10, 10)), rtol=1e-4, atol=1e-4)
+    assert np.isnan(panel.prices[:, 4]).all()
+    assert panel.traded_value[4] == 0
+
+
+def test_tickers_do_not_notice_an_indicator():
+    # not even the one that takes the statistics of all
+    late = PRICES[(PRICES["ticker"] != "S0003") | (PRICES["date"] >= PRICES["date"].unique()[TRAIN - 30])]
+    large = spread().assign(close=lambda rows: rows["close"] * 1e6)
+    panel = build_panel(pd.concat([late, large]), **SIZES, indicators=["SPREAD"])
+    alone = build_panel(late, **SIZES)
+    np.testing.assert_array_equal(panel.features[:, :4], alone.features)
+    np.testing.assert_array_equal(panel.valid[:, :4], alone.valid)
+    np.testing.assert_array_equal(panel.prices[:, :4], alone.prices)
+    np.testing.assert_array_equal(panel.traded_value[:4], alone.traded_value)
+
+
+def test_an_indicators_own_open_high_and_low_count_where_they_are_there():
+    series = spread()
+    rng = np.random.default_rng(0)
+    whole = {name: series["close"] + rng.normal(0, 0.1, DAYS) for name in ("open", "high", "low")}
+    series = series.assign(**whole)
+    series.loc[50, ["open", "high", "low"]] = np.nan
+    series.loc[60, "high"] = np.nan
+    panel = build_panel(pd.concat([PRICES, series]), **SIZES, indicators=["SPREAD"])
+    values = series[list(PRICE_COLUMNS)].to_numpy()
+    values[50, :3], values[60, 1] = values[50, 3], values[60, 3]
+    raw = indicator_features(values)
+    expected = (raw - np.nanmean(raw[:TRAIN], axis=0)) / np.nanstd(raw[:TRAIN], axis=0)
+    assert panel.valid[1:, 4, :4].all()
+    np.testing.assert_allclose(panel.features[:, 4], np.nan_to_num(np.clip(expected, -10, 10)), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("unit", [1e-9, 1e3, 1e12, -1.0])
+def test_the_unit_of_an_indicator_does_not_matter(unit):
+    panels = []
+    for factor in (1.0, unit):
+        series = spread()
+        series["close"] *= factor
+        panels.append(build_panel(pd.concat([PRICES, series]), **SIZES, indicators=["SPREAD"]))
+    ours, scaled = (panel.features[:, 4] for panel in panels)
+    # upside down, but for the RSI, which is 100 minus what it was: upside down too once it is standardised
+    np.testing.assert_allclose(scaled, ours * np.sign(unit), atol=1e-3)
+    assert np.abs(ours).max() > 2
+
+
+@pytest.mark.parametrize("level", [0.0, 1e9, -4.2])
+def test_an_indicator_that_never_moves_stays_small(level):
+    series = spread().assign(close=level)
+    panel = build_panel(pd.concat([PRICES, series]), **SIZES, indicators=["SPREAD"])
+    assert panel.valid[50:, 4].all()
+    assert np.abs(panel.features[:, 4]).max() < 1e-3
+
+
+def test_an_indicator_makes_no_day_and_a_missing_close_is_a_hole(caplog):
+    series = spread()
+    series.loc[20, "close"] = np.nan
+    extra = spread(days=2).assign(date=np.array(["2000-01-15", "2031-01-01"], "datetime64[s]"))
+    table = pd.concat([PRICES, series, extra])
+    with caplog.at_level(logging.WARNING):
+        panel = build_panel(table, **SIZES, indicators=["SPREAD"])
+    assert caplog.messages == [f"1 of {len(table)} rows left out: 1 indicator without a close"]
+    assert panel.dates.tolist() == build_panel(PRICES, **SIZES).dates.tolist()
+    assert not panel.valid[20:22, 4].any()
+    assert panel.valid[22, 4, :4].all()
+
+
+def test_indicators_do_not_count_on_stray_days():
+    """Nine tickers are too few to judge by, whatever the number of indicators."""
+    nine, series = daily(9), spread(days=40)
+    many = pd.concat([nine, *(series.assign(ticker=f"I{i}") for i in range(20))])
+    names = [f"I{i}" for i in range(20)]
+    strange = with_rows(many, "2000-01-15", ["S0001", *names])
+    assert build_panel(strange, **FEW, indicators=names).num_days == 41
+    eleven = pd.concat([daily(11), *(series.assign(ticker=name) for name in names)])
+    strange = with_rows(eleven, "2000-01-15", ["S0001", *names])
+    assert build_panel(strange, **FEW, indicators=names).num_days == 40
+
+
+def test_an_indicator_with_few_training_values_is_left_out(caplog):
+    # listed 70 days before the end of training: 69 differences, 56 values of the RSI
+    late = spread().iloc[TRAIN - 70 :]
+    panel = build_panel(pd.concat([PRICES, late]), **SIZES, indicators=["SPREAD"])
+    assert panel.valid[-1, 4].tolist() == [name in PRICE_COLUMNS for name in FEATURES]
+    assert (
+        "indicator SPREAD has fewer than 60 training values of rsi, macd, macd_signal, trix, ma20_distance"
+        in caplog.text
+    )
+
+
+@pytest.mark.parametrize(
+    ("table", "indicators", "words"),
+    [
+        (PRICES, ["S0O01"], "data.indicators has 'S0O01', which the prices do not have: did you mean 'S0001'"),
+        (PRICES, ["VIX", "s0002"], "has 'VIX', 's0002', which the prices do not have: did you mean 'S0002'"),
+        (PRICES, ["VIX"], "do not have: the 4 they have go from 'S0000' to 'S0003'"),
+        (PRICES, ["S0000", "S0001", "S0002", "S0003"], "none of the 0 rows of prices is usable"),
+        (pd.concat([PRICES, spread().assign(close=np.nan)]), ["SPREAD"], "'SPREAD', which has no close on any day"),
+        (
+            pd.concat([PRICES, spread(days=1).assign(date=np.datetime64("2040-01-01", "s"))]),
+            ["SPREAD"],
+            "'SPREAD', which has no close on any day of prices",
+        ),
+        (pd.concat([PRICES, spread(), spread(days=1)]), ["SPREAD"], "more than one row of 'SPREAD' on 2000-01-03"),
+    ],
+)
+def test_indicators_that_make_no_panel(table, indicators, words):
+    with pytest.raises(UserError, match=words) as error:
+        build_panel(table, **SIZES, indicators=indicators)
+    assert "\n" not in str(error.value)
+
+
+def test_later_values_of_an_indicator_change_nothing_before_them():
+    table = pd.concat([PRICES, spread()])
+    changed = table.copy()
+    later = (changed["ticker"] == "SPREAD") & (changed["date"] >= PRICES["date"].unique()[TRAIN + 10])
+    changed.loc[later, "close"] = 1e6
+    ours, theirs = (build_panel(which, **SIZES, indicators=["SPREAD"]) for which in (table, changed))
+    assert_same(ours, theirs, slice(0, TRAIN + 10))
+    assert not np.array_equal(ours.features[:, 4], theirs.features[:, 4])
 
 
 # causality
@@ -313,6 +602,16 @@ def test_meta_says_how_features_were_normalised(load, tmp_path):
     assert meta["splits"] == [[0, 140], [140, 180], [180, 200]]
 
 
+def test_indicators_and_traded_values_survive_the_cache(load, source, monkeypatch):
+    table = pd.concat([PRICES, spread()])
+    table.to_parquet(source)
+    built = build_panel(table, **SIZES, indicators=["SPREAD"])
+    load(indicators=["SPREAD"])
+    forbid_building(monkeypatch)
+    assert_same(load(indicators=["SPREAD"]), built)
+    assert load(indicators=["SPREAD"]).traded_value.dtype == np.float64
+
+
 def test_a_feature_without_statistics_survives_the_cache(load, monkeypatch):
     few = {"validation_days": 160, "holdout_days": 20}
     built = build_panel(PRICES, **few)
@@ -327,19 +626,24 @@ def test_the_key_is_the_content_and_the_settings(load, source, tmp_path, monkeyp
     load_panel(tmp_path / "renamed.parquet", **SIZES, cache_dir=str(tmp_path / "cache"))
     assert len(caches(tmp_path)) == 1
     (tmp_path / "renamed.parquet").rename(source)
-    for number, change in enumerate(({"validation_days": 41}, {"holdout_days": 21}), start=2):
+    changes = ({"validation_days": 41}, {"holdout_days": 21}, {"indicators": ["S0002"]})
+    for number, change in enumerate(changes, start=2):
         load(**change)
         assert len(caches(tmp_path)) == number
+    # in any order, once or twice
+    for indicators in (["S0001", "S0002"], ("S0002", "S0001", "S0002")):
+        load(indicators=indicators)
+        assert len(caches(tmp_path)) == 5
     monkeypatch.setattr(panel_module, "FORMAT_VERSION", -1)
     load()
-    assert len(caches(tmp_path)) == 4
+    assert len(caches(tmp_path)) == 6
     changed = PRICES.assign(close=PRICES["close"] * 1.5)
     changed.to_parquet(source)
     assert_same(load(), build_panel(changed, **SIZES))
-    assert len(caches(tmp_path)) == 5
+    assert len(caches(tmp_path)) == 7
 
 
-@pytest.mark.parametrize("file", ["features.npy", "valid.npy", "prices.npy", "meta.json", "sha256.json"])
+@pytest.mark.parametrize("file", ["features.npy", "valid.npy", "prices.npy", "meta.json", "checksums.json"])
 @pytest.mark.parametrize("damage", ["cut", "flip", "remove", "empty"])
 def test_a_damaged_cache_is_rebuilt(load, tmp_path, monkeypatch, file, damage):
     load()
@@ -354,10 +658,10 @@ def test_a_damaged_cache_is_rebuilt(load, tmp_path, monkeypatch, file, damage):
     assert_same(load(), build_panel(PRICES, **SIZES))
     assert caches(tmp_path) == [cache]
     assert sorted(path.name for path in cache.iterdir()) == [
+        "checksums.json",
         "features.npy",
         "meta.json",
         "prices.npy",
-        "sha256.json",
         "valid.npy",
     ]
     forbid_building(monkeypatch)
@@ -365,7 +669,7 @@ def test_a_damaged_cache_is_rebuilt(load, tmp_path, monkeypatch, file, damage):
 
 
 @pytest.mark.parametrize("stop", [KeyboardInterrupt, OSError("No space left on device")])
-@pytest.mark.parametrize("call", ["np.save", "json.dumps", "_file_sha256", "Path.replace"])
+@pytest.mark.parametrize("call", ["np.save", "json.dumps", "_checksum", "Path.replace"])
 def test_an_interrupted_build_leaves_nothing(load, tmp_path, monkeypatch, stop, call):
     load(holdout_days=21)
     before = caches(tmp_path)
@@ -375,8 +679,8 @@ def test_an_interrupted_build_leaves_nothing(load, tmp_path, monkeypatch, stop, 
 
     def interrupt(*args, **kwargs):
         calls.append(args)
-        # the first call of these two makes the key
-        if len(calls) == 1 and name in ("dumps", "_file_sha256"):
+        # the first call makes the key
+        if len(calls) == 1 and name == "dumps":
             return original(*args, **kwargs)
         if name == "save":
             args[0].write_bytes(b"half")

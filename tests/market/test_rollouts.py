@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from hypothesis import given, settings
@@ -20,6 +21,7 @@ from eigen2.market.environment import TradingRules
 from eigen2.market.panel import MarketPanel, Splits
 from eigen2.market.rollouts import RolloutDataModule
 from eigen2.market.synthetic import SyntheticMarket
+from eigen2.market.universe import Universe
 
 AGENTS = 3
 SMALL: dict[str, Any] = {
@@ -61,6 +63,7 @@ def empty_panel(train: int, validation: int, holdout: int) -> MarketPanel:
         features=np.zeros((days, 1, 9), np.float32),
         valid=np.ones((days, 1, 9), np.bool_),
         prices=np.ones((days, 1, 4), np.float32),
+        traded_value=np.ones(1),
         splits=Splits.from_days(days, validation, holdout),
     )
 
@@ -345,9 +348,151 @@ def test_description() -> None:
     described = data.describe()
     assert described["prices"] == "synthetic market"
     assert described["panel"] == "200 days x 3 columns x 9 features"
+    assert described["columns"] == "3 investable of 3 columns, every ticker; indicators: none"
     assert "(150 days)" in described["training"]
     assert "(50 days), 3 windows" in described["validation"]
     assert described["holdout"].startswith("none")
+
+
+# Columns agents may buy, and columns that come and go
+
+
+def ragged() -> pd.DataFrame:
+    """200 days of five tickers and two indicators: 120 days to train on, 50 for validation, 30 held out.
+
+    S0000 trades every day, S0001 lists on validation day 10, S0002 delists on training day 60, S0003 halts on training
+    days 40 to 69, S0004 trades on the first day only.
+    """
+    prices = SyntheticMarket(days=200, columns=5, volatility=0.02, seed=3).generate()
+    ticker, day = prices["ticker"], prices["date"].rank(method="dense").astype(int) - 1
+    absent = (
+        (ticker.eq("S0001") & (day < 130))
+        | (ticker.eq("S0002") & (day >= 60))
+        | (ticker.eq("S0003") & day.between(40, 69))
+        | (ticker.eq("S0004") & (day > 0))
+    )
+    rng = np.random.default_rng(0)
+    dates = np.sort(prices["date"].unique())
+    empty = dict.fromkeys(("open", "high", "low", "volume"), np.nan)
+    series = [
+        pd.DataFrame({"date": dates, "ticker": name, **empty, "close": rng.normal(0, 1, 200).cumsum()})
+        for name in ("RATE", "VIX")
+    ]
+    return pd.concat([prices[~absent], *series])
+
+
+COLUMNS = ("RATE", "S0000", "S0001", "S0002", "S0003", "S0004", "VIX")
+
+
+def trading(tmp_path: Path, **changes: Any) -> RolloutDataModule:
+    path = tmp_path / "prices.parquet"
+    ragged().to_parquet(path)
+    options = {"synthetic": None, "path": str(path), "cache_dir": str(tmp_path), "indicators": ["VIX", "RATE"]}
+    rules = TradingRules(max_holding_days=5, max_opens_per_day=5, min_target=900, max_target=1000)
+    data = small(**{**options, "rules": rules, **changes})
+    data.setup("fit")
+    data.build(AGENTS, torch.device("cpu"))
+    return data
+
+
+def orders(data: RolloutDataModule, column: int | None, start: int, days: int) -> dict[str, Tensor]:
+    """Summary of a window in which an investable column, or each (None), is ordered on the first day."""
+    env = data.eval_env
+    env.reset(start_idx=start, trading_end_idx=start + 1, end_idx=start + days)
+    action = torch.zeros(AGENTS, env.windows, *env.action_shape)
+    action[:, :, slice(None) if column is None else column, 0] = 2.0
+    for _ in range(days - 1):
+        observation, reward, *_ = env.step(action)
+        assert torch.isfinite(reward).all()
+        assert all(torch.isfinite(value.float()).all() for value in data.network_inputs(observation).values())
+    return {name: value[0].item() / env.windows for name, value in env.get_episode_summary().items()}
+
+
+def test_ragged_columns_trade_when_they_are_listed(tmp_path: Path) -> None:
+    data = trading(tmp_path)
+    assert data.panel.tickers == COLUMNS
+    assert data.investable_columns == [1, 2, 3, 4, 5]
+    assert data.eval_env.action_shape == (5, 2)
+    # listed on day 130: unfilled before it, filled from its eve's close on only if it had a price to decide by
+    assert orders(data, 1, start=100, days=8)["trades"] == 0
+    assert orders(data, 1, start=130, days=8)["trades"] == 1
+    # delists on day 60 while held: sold after its five days, at the last price there was
+    delisted = orders(data, 2, start=56, days=12)
+    assert (delisted["trades"], delisted["closed_halted"], delisted["closed_holding"]) == (1, 1, 0)
+    # halts on day 40 while held, for longer than it may be held
+    halted = orders(data, 3, start=36, days=12)
+    assert (halted["trades"], halted["closed_halted"]) == (1, 1)
+    assert orders(data, 3, start=70, days=12)["closed_holding"] == 1
+    # no price on any day of the window
+    assert orders(data, 4, start=20, days=12)["trades"] == 0
+    assert orders(data, None, start=80, days=12)["trades"] == 2
+
+
+def test_a_delisted_position_is_sold_at_its_last_close(tmp_path: Path) -> None:
+    data = trading(tmp_path, rules=TradingRules(max_holding_days=5, min_target=900, max_target=1000, cost_bps=0.0))
+    bars = data.panel.prices[:, COLUMNS.index("S0002")].astype(float)
+    slippage = 5 / 10_000
+    gain = 100 * (bars[59, 3] / bars[57, 0] * (1 - slippage) / (1 + slippage) - 1)
+    assert orders(data, 2, start=56, days=12)["gain_pct"] == pytest.approx(gain, rel=1e-4)
+
+
+def test_a_whole_generation_of_ragged_columns(tmp_path: Path) -> None:
+    data = trading(tmp_path, investable=Universe(tickers=["S0001", "S0002", "S0003"]))
+    assert data.investable_columns == [2, 3, 4]
+    data.allocate_replay(torch.device("cpu"))
+    chance = torch.Generator().manual_seed(0)
+    for env, options in ((data.eval_env, data.training_options(0, 0)), (data.val_env, data.validation_options())):
+        shape = (AGENTS, env.windows, *env.action_shape)
+        returns = play(env, lambda _, shape=shape: torch.rand(shape, generator=chance) * 2 - 1, options, data.buffer)
+        assert torch.isfinite(returns).all()
+        assert env.get_episode_summary()["trades"].sum() > 0
+    stored = {name: data.buffer[name][None, : len(data.buffer)] for name in data.eval_env.observation_fields}
+    inputs = data.network_inputs(stored)
+    assert all(torch.isfinite(value).all() for value in inputs.values())
+    # investable tickers, the other tickers, indicators, and the time left
+    assert inputs["market"].shape[-1] == 3 * data.encoder.market.width + 1
+    one = {name: value[0] for name, value in inputs.items()}
+    assert torch.isfinite(data.make_critic()(one, data.make_actor()(one))).all()
+
+
+@pytest.mark.parametrize(
+    ("universe", "columns", "words"),
+    [
+        (Universe(), [1, 2, 3, 4, 5], "5 investable of 7 columns, every ticker; indicators: RATE, VIX"),
+        (Universe(tickers=["S0003", "S0000"]), [1, 4], "2 investable of 7 columns, named by data.investable.tickers"),
+        # of 120 training days S0002 trades on 60, S0001 on none and S0004 on one
+        (Universe(top=2), [1, 4], "2 investable of 7 columns, top 2 by median traded value of the training days"),
+    ],
+)
+def test_investable_columns_are_those_of_the_environments(
+    tmp_path: Path, universe: Universe, columns: list[int], words: str
+) -> None:
+    data = trading(tmp_path, investable=universe)
+    assert data.investable_columns == columns
+    assert data.describe()["columns"].startswith(words)
+    for env in (data.eval_env, data.val_env):
+        assert env.action_shape == (len(columns), 2)
+    assert data.encoder.market.investable == columns
+    # bought at the open of day 81, sold at the close of the fifth day, if there is one
+    open_, close = data.panel.prices[81, columns, 0].astype(float), data.panel.prices[85, columns, 3].astype(float)
+    cost = (10 + 5) / 10_000
+    for column, gain in enumerate(100 * (close / open_ * (1 - cost) / (1 + cost) - 1)):
+        assert orders(data, column, start=80, days=12)["gain_pct"] == pytest.approx(np.nan_to_num(gain), rel=1e-4)
+    needed = data.needed_bytes(AGENTS)
+    assert needed["encoder"] == data.encoder.market.nbytes
+    assert needed["environments"] == data.eval_env.nbytes + data.val_env.nbytes
+    fewer = small(synthetic=SyntheticMarket(days=200, columns=2), investable=Universe(top=1))
+    fewer.setup("fit")
+    fewer.build(AGENTS, torch.device("cpu"))
+    assert fewer.needed_bytes(AGENTS)["encoder"] == fewer.encoder.market.nbytes
+
+
+def test_a_universe_that_does_not_fit_is_refused_at_setup() -> None:
+    assert "data.investable.top is 4, but there are 3 tickers" in refusal(small(investable=Universe(top=4)))
+    assert "'S0009', which the prices do not have" in refusal(small(investable=Universe(tickers=["S0009"])))
+    assert "data.indicators has 'VIX'" in refusal(small(indicators=["VIX"]))
+    both = small(investable=Universe(tickers=["S0001"]), indicators=["S0001"])
+    assert "'S0001', which data.indicators declares an indicator" in refusal(both)
 
 
 # What is refused
