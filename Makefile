@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 INSTALLED := $(VENV)/.installed
 
-.PHONY: help train test bench lint format clean
+.PHONY: help train test slow bench lint format clean
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
@@ -19,6 +19,9 @@ train: $(INSTALLED)  ## train 16 agents for 25 generations on the sample prices
 
 test: $(INSTALLED)  ## run the test suite
 	$(VENV)/bin/python -m pytest
+
+slow: $(INSTALLED)  ## run the tests that take minutes
+	$(VENV)/bin/python -m pytest -m slow
 
 bench: $(INSTALLED)  ## speed and size against references, in one process
 	$(VENV)/bin/python -m benchmarks.bench

@@ -1,14 +1,20 @@
 """eigen2: evolutionary reinforcement learning of trading agents on PyTorch Lightning."""
 
-from eigen2.erl.evolution import Evolution
-from eigen2.erl.module import ERLModule
-from eigen2.market.environment import TradingEnvironment, TradingRules
-from eigen2.market.panel import MarketPanel
-from eigen2.market.rollouts import RolloutDataModule
-from eigen2.market.synthetic import SyntheticMarket
-from eigen2.runtime.checkpoint import ChampionCheckpoint, GenerationCheckpoint
-from eigen2.runtime.console import GenerationReport
-from eigen2.runtime.logger import RunLogger
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from eigen2.registration import register
+
+if TYPE_CHECKING:
+    from eigen2.erl.evolution import Evolution
+    from eigen2.erl.module import ERLModule
+    from eigen2.market.environment import TradingEnvironment, TradingRules
+    from eigen2.market.panel import MarketPanel
+    from eigen2.market.rollouts import RolloutDataModule
+    from eigen2.market.synthetic import SyntheticMarket
+    from eigen2.runtime.checkpoint import ChampionCheckpoint, GenerationCheckpoint
+    from eigen2.runtime.console import GenerationReport
+    from eigen2.runtime.logger import RunLogger
 
 __all__ = [
     "ChampionCheckpoint",
@@ -23,3 +29,26 @@ __all__ = [
     "TradingEnvironment",
     "TradingRules",
 ]
+
+# imported on first use: torch and Lightning take seconds, and reading a price file needs neither
+_HOMES = {
+    "ChampionCheckpoint": "eigen2.runtime.checkpoint",
+    "ERLModule": "eigen2.erl.module",
+    "Evolution": "eigen2.erl.evolution",
+    "GenerationCheckpoint": "eigen2.runtime.checkpoint",
+    "GenerationReport": "eigen2.runtime.console",
+    "MarketPanel": "eigen2.market.panel",
+    "RolloutDataModule": "eigen2.market.rollouts",
+    "RunLogger": "eigen2.runtime.logger",
+    "SyntheticMarket": "eigen2.market.synthetic",
+    "TradingEnvironment": "eigen2.market.environment",
+    "TradingRules": "eigen2.market.environment",
+}
+
+register()  # gymnasium.make("eigen2/Trading-v0")
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

@@ -12,7 +12,15 @@ from eigen2 import ERLModule, RolloutDataModule
 ROOT = Path(__file__).parent.parent
 FILES = sorted([*(ROOT / "eigen2").rglob("*.py"), *(ROOT / "callbacks").rglob("*.py")])
 # a layer may import from itself and from those after it
-LAYERS = ["eigen2.cli", "eigen2.market", "eigen2.erl", "eigen2.runtime", "eigen2.errors", "callbacks"]
+LAYERS = [
+    "eigen2.cli",
+    "eigen2.training_cli",
+    "eigen2.market",
+    "eigen2.erl",
+    "eigen2.runtime",
+    "eigen2.errors",
+    "callbacks",
+]
 
 
 def imported(path: Path) -> set[str]:

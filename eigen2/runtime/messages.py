@@ -2,10 +2,27 @@
 
 import difflib
 import re
+import sys
 from collections.abc import Iterable
+from typing import Any, NoReturn
 
 UNION = "Does not validate against any of the Union subtypes"
 """How jsonargparse begins when a value fits none of several types."""
+
+
+class OneLineErrors:
+    """Makes a jsonargparse parser report bad input in one line and exit with 2."""
+
+    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
+        """Print the cause and leave."""
+        sys.stderr.write(f"error: {one_line(message, _keys(self))}\n")
+        sys.exit(2)
+
+
+def _keys(parser: Any) -> list[str]:
+    """Every key of a parser and of its subcommands."""
+    parsers = [parser, *getattr(parser._subcommands_action, "choices", {}).values()]
+    return [action.dest for one in parsers for action in one._actions]
 
 
 def one_line(message: str, keys: Iterable[str] = ()) -> str:

@@ -1,0 +1,1 @@
+"""Price files of many layouts in, one clean table and a log of every change out."""

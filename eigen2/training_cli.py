@@ -1,0 +1,148 @@
+"""Training commands: Lightning's command line over the trading workload."""
+
+import logging
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+from jsonargparse import set_parsing_settings
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch import Trainer
+from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
+
+from eigen2.erl.module import ERLModule
+from eigen2.errors import UserError, require_range
+from eigen2.market.rollouts import RolloutDataModule
+from eigen2.runtime.checkpoint import DurableCheckpointIO
+from eigen2.runtime.logger import RunLogger
+from eigen2.runtime.messages import UNION, OneLineErrors, one_line
+from eigen2.runtime.run_folder import RunFolder, find_checkpoint, locked_folder
+from eigen2.runtime.trainer_checks import check_config
+
+
+class TrainingParser(OneLineErrors, LightningArgumentParser):
+    """Lightning's parser, with errors of one line."""
+
+
+class EigenCLI(LightningCLI):
+    """Lightning's command line with a run folder, durable checkpoints and errors of one line."""
+
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        """Add what belongs to neither trainer, model nor data."""
+        parser.add_argument(
+            "--num_threads",
+            type=int,
+            default=1,
+            help="CPU threads of torch (1 or more). Results are bit-identical for the same number only; several are "
+            "slower than one on a busy machine.",
+        )
+
+    def before_instantiate_classes(self) -> None:
+        """Set the threads before anything is computed."""
+        threads = int(self._get(self.config, "num_threads"))
+        require_range("num_threads", threads, least=1)
+        torch.set_num_threads(threads)
+
+    def _parse_ckpt_path(self) -> None:
+        """Leave the configuration alone: Lightning would overrule it with the checkpoint's hyper-parameters."""
+
+    def _set_seed(self) -> None:
+        """Check the seed before Lightning hands it to NumPy."""
+        seed = self._get(self.config, "seed_everything")
+        if isinstance(seed, int) and not isinstance(seed, bool):
+            require_range("seed_everything", seed, least=0, most=2**32 - 1)
+        super()._set_seed()
+
+    def fit(self, ckpt_path: str | None = None, **kwargs: Any) -> None:
+        """Train in the run's folder, which is this process's until it ends; `last` starts or resumes."""
+        root = Path(self.trainer.default_root_dir)
+        if self._get(self.config, "trainer").get("fast_dev_run"):
+            self.trainer.fit(ckpt_path=ckpt_path, **kwargs)
+            return
+        with locked_folder(root):
+            self.trainer.fit(ckpt_path=find_checkpoint(root, ckpt_path, or_start=True), **kwargs)
+
+    def validate(self, ckpt_path: str | None = None, **kwargs: Any) -> None:
+        """Validate the champion of a checkpoint."""
+        if ckpt_path is None:
+            raise UserError("validate needs a checkpoint: --ckpt_path best, last or a file")
+        path = find_checkpoint(Path(self.trainer.default_root_dir), ckpt_path, or_start=False)
+        self.trainer.validate(ckpt_path=path, **kwargs)
+
+    def instantiate_trainer(self, **kwargs: Any) -> Trainer:
+        """Give the trainer the run's logger and checkpoint writer, unless the configuration brings its own."""
+        config = self._get(self.config_init, "trainer", default={})
+        check_config(vars(config))
+        if config.get("logger") is None:
+            kwargs["logger"] = RunLogger(config["default_root_dir"])
+        kwargs["plugins"] = [*_as_list(config.get("plugins")), DurableCheckpointIO()]
+        return super().instantiate_trainer(**kwargs)
+
+    @staticmethod
+    def subcommands() -> dict[str, set[str]]:
+        """The Trainer's methods offered, with the arguments that the command line fills itself."""
+        return {
+            "fit": {"model", "train_dataloaders", "val_dataloaders", "datamodule", "weights_only"},
+            "validate": {"model", "dataloaders", "datamodule", "weights_only"},
+        }
+
+
+def _as_list(value: Any) -> list[Any]:
+    if value is None:
+        return []
+    return list(value) if isinstance(value, list) else [value]
+
+
+def run(args: ArgsType) -> None:
+    """Run a training command.
+
+    Args:
+        args: words of the command line; None takes the process's.
+
+    Raises:
+        UserError: bad input, in one line.
+    """
+    _quiet()
+    set_parsing_settings(docstring_parse_attribute_docstrings=True)
+    try:
+        EigenCLI(
+            ERLModule,
+            RolloutDataModule,
+            parser_class=TrainingParser,
+            parser_kwargs={
+                "prog": "python -m eigen2.cli",
+                "description": "Train, validate and use populations of trading agents.",
+                "epilog": "Price files: python -m eigen2.cli data {inspect,prepare,synthesize} --help",
+            },
+            seed_everything_default=42,
+            trainer_defaults={
+                "default_root_dir": "lightning_logs",
+                "devices": 1,
+                "enable_model_summary": False,
+                "num_sanity_val_steps": 0,
+                "log_every_n_steps": 1,
+            },
+            save_config_callback=RunFolder,
+            save_config_kwargs={"overwrite": True},
+            auto_configure_optimizers=False,
+            args=args,
+        )
+    except MisconfigurationException as error:
+        raise UserError(" ".join(str(error).split())) from error
+    except UserError:
+        raise
+    except ValueError as error:
+        if UNION not in str(error):
+            raise
+        raise UserError(one_line(str(error))) from error
+
+
+def _quiet() -> None:
+    """Silence what tells a user nothing: Lightning's tips and hardware lines, and notices about DataLoader workers."""
+    for name in ("lightning.pytorch.utilities.rank_zero", "lightning.fabric.utilities.seed"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    # Lightning 2.6 checks a deprecated pytree type of torch 2.13 on every batch
+    warnings.filterwarnings("ignore", message=".*LeafSpec.*", category=FutureWarning)
+    warnings.filterwarnings("ignore", message="Checkpoint directory .* exists and is not empty")
+    warnings.filterwarnings("ignore", message=".*does not have many workers.*")

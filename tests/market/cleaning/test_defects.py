@@ -1,0 +1,620 @@
+"""Each defect is found where it is, and nowhere else."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from eigen2.errors import UserError
+from eigen2.market.cleaning.blocks import Calendar
+from eigen2.market.cleaning.defects import DEFECTS, Limits, find, holes
+from eigen2.market.source import PRICE_COLUMNS, read_prices
+from eigen2.market.synthetic import SyntheticMarket
+from tests.market.cleaning.rows import Row, as_block, calendar_of, defects, fillers, series, table
+
+DATA = Path(__file__).resolve().parents[3].parent / "shared" / "data"
+NONE: set[str] = set()
+ROUND = [100.0, 101.0, 102.0, 101.0, 103.0, 104.0]
+
+
+def business_days(first: str, count: int) -> np.ndarray:
+    return np.busday_offset(np.datetime64(first), np.arange(count), roll="forward")
+
+
+def flat(ticker: str, closes: list[float], volume: float = 100.0, first: str = "2020-01-06") -> list[Row]:
+    """One price a day."""
+    days = business_days(first, len(closes))
+    return [(str(day), ticker, c, c, c, c, volume) for day, c in zip(days, closes, strict=True)]
+
+
+def with_rows(closes: list[float], changes: dict[int, dict[str, float]], ticker: str = "A") -> pd.DataFrame:
+    """Ordinary bars, some values of some rows changed."""
+    block = series(closes, ticker)
+    for row, values in changes.items():
+        for name, value in values.items():
+            block.loc[row, name] = value
+    return block
+
+
+def only(rows: dict[int, set[str]], count: int) -> list[set[str]]:
+    return [rows.get(row, NONE) for row in range(count)]
+
+
+def test_clean_rows_have_no_defect() -> None:
+    market = SyntheticMarket(days=300, columns=12, seed=3, volatility=0.03, missing=0.05).generate()
+    found = find(market, calendar_of(market), Limits())
+    assert tuple(found) == DEFECTS
+    assert all(mask.dtype == np.bool_ and mask.shape == (len(market),) for mask in found.values())
+    assert not any(mask.any() for mask in found.values())
+
+
+def test_the_block_is_not_changed() -> None:
+    block = with_rows(ROUND, {2: {"open": np.nan}, 3: {"close": 5.0}})
+    before = block.copy(deep=True)
+    defects(block)
+    pd.testing.assert_frame_equal(block, before)
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"low": np.nan}, {"missing_price"}),
+        ({"close": np.nan}, {"missing_price"}),
+        ({"high": np.inf}, {"infinite_price"}),
+        ({"high": 1e39}, {"infinite_price"}),
+        ({"low": -np.inf}, {"infinite_price", "nonpositive_price"}),
+        ({"high": 1.7e308, "close": 1.6e308}, {"infinite_price"}),
+        ({"low": 0.0}, {"nonpositive_price"}),
+        ({"open": -0.01}, {"nonpositive_price"}),
+        ({"low": 1e-39}, {"nonpositive_price"}),
+        ({"high": 99.0, "low": 101.0}, {"high_below_low"}),
+        ({"open": 0.0, "high": 4.0, "low": 4.1}, {"nonpositive_price", "high_below_low"}),
+        # the bar is 100.98 to 103.02; 10 basis points of 103.02 are 0.103
+        ({"close": 103.12}, NONE),
+        ({"close": 103.13}, {"outside_bar"}),
+        ({"open": 100.88}, NONE),
+        ({"open": 100.87}, {"outside_bar"}),
+        # the outer of open and close are 102.102 and 102, three times and a third of which are 306.3 and 34
+        ({"high": 306.3}, NONE),
+        ({"high": 306.4}, {"wick"}),
+        ({"low": 34.1}, NONE),
+        ({"low": 33.9}, {"wick"}),
+        # what lies outside the bar is no wick of it
+        ({"close": 950.0, "low": 30.0}, {"outside_bar"}),
+        ({"volume": np.nan}, {"unknown_volume"}),
+        ({"volume": -1.0}, {"unknown_volume"}),
+        ({"volume": np.inf}, {"unknown_volume"}),
+        ({"volume": 0.0}, {"unknown_volume"}),
+        ({"volume": 0.0, "open": 102.0, "high": 102.0, "low": 102.0}, {"zero_volume"}),
+        ({"open": 102.0, "high": 102.0, "low": 102.0}, NONE),
+    ],
+)
+def test_defects_of_a_single_row(change: dict[str, float], expected: set[str]) -> None:
+    assert defects(with_rows(ROUND, {2: change})) == only({2: expected}, 6)
+
+
+def test_the_tolerance_is_a_limit() -> None:
+    block = with_rows(ROUND, {2: {"close": 103.5}})
+    assert defects(block, Limits(tolerance_bps=40)) == only({2: {"outside_bar"}}, 6)
+    assert defects(block, Limits(tolerance_bps=50)) == only({}, 6)
+
+
+def test_zero_volume_means_something_where_there_is_volume_on_other_days() -> None:
+    index = table(flat("I", [5.0, 6.0, 7.0], volume=0.0) + flat("S", [5.0, 6.0], volume=0.0) + flat("S", [7.0]))
+    assert defects(index)[:3] == only({}, 3)
+    stock = table(flat("S", [5.0, 6.0], volume=0.0) + flat("S", [7.0], 10.0, "2020-01-08"))
+    assert defects(stock) == only({0: {"zero_volume"}, 1: {"zero_volume"}}, 3)
+
+
+def test_close_on_another_basis_than_the_rest() -> None:
+    block = series([100.0] * 20)
+    block["close"] *= np.where(np.arange(20) < 6, 0.95, 0.995)
+    # 6 of 20 rows lie outside
+    assert defects(block) == [{"close_basis"}] * 20
+    assert defects(block, Limits(close_basis_share=0.3)) == only({row: {"outside_bar"} for row in range(6)}, 20)
+    # 4 of 5, but at least 5 rows must
+    few = block[2:7].reset_index(drop=True)
+    assert defects(few) == only({row: {"outside_bar"} for row in range(4)}, 5)
+
+
+def test_close_basis_is_a_ticker_s_own() -> None:
+    adjusted = series([100.0] * 10, "B").assign(close=93.0)
+    block = as_block(pd.concat([series(ROUND, "A"), adjusted, series(ROUND, "C")]))
+    assert defects(block) == [NONE] * 6 + [{"close_basis"}] * 10 + [NONE] * 6
+
+
+def test_closes_on_another_basis_are_compared_with_each_other() -> None:
+    """Before the split 100, after it 50; the close alone is adjusted for it."""
+    block = series([100.0] * 10 + [50.0] * 10)
+    block["close"] = 50.0 + np.arange(20) / 10
+    assert defects(block) == [{"close_basis"}] * 20
+
+
+def test_duplicates() -> None:
+    rows = [
+        # the same prices, within 10 basis points: the larger volume stays
+        ("2020-01-06", "A", 100.0, 102.0, 99.0, 101.0, 50.0),
+        ("2020-01-06", "A", 100.0, 102.1, 99.0, 101.0, 40.0),
+        # the same of all: the last stays
+        ("2020-01-07", "A", 100.0, 102.0, 99.0, 101.0, 50.0),
+        ("2020-01-07", "A", 100.0, 102.0, 99.0, 101.0, 50.0),
+        # the usable one stays
+        ("2020-01-08", "A", 100.0, 102.0, 99.0, 101.0, np.nan),
+        ("2020-01-08", "A", 0.0, 0.0, 0.0, 0.0, 90.0),
+        ("2020-01-08", "A", np.nan, 102.0, 99.0, 101.0, 90.0),
+        # none is usable: one of them stays
+        ("2020-01-09", "A", 0.0, 0.0, 0.0, 0.0, 0.0),
+        ("2020-01-09", "A", 0.0, 0.0, 0.0, 0.0, 0.0),
+        # the usable ones contradict each other
+        ("2020-01-10", "A", 100.0, 102.0, 99.0, 101.0, 50.0),
+        ("2020-01-10", "A", 100.0, 102.0, 99.0, 99.5, 50.0),
+        ("2020-01-10", "A", 0.0, 102.0, 99.0, 99.5, 50.0),
+        ("2020-01-13", "A", 100.0, 102.0, 99.0, 101.0, 50.0),
+        # the same day of another ticker
+        ("2020-01-13", "B", 100.0, 102.0, 99.0, 101.0, 50.0),
+    ]
+    assert defects(table(rows)) == [
+        NONE,
+        {"duplicate"},
+        {"duplicate"},
+        NONE,
+        NONE | {"unknown_volume"},
+        {"duplicate", "nonpositive_price"},
+        {"duplicate", "missing_price"},
+        {"duplicate", "nonpositive_price"},
+        {"nonpositive_price"},
+        {"conflicting_duplicate"},
+        {"conflicting_duplicate"},
+        {"duplicate", "nonpositive_price"},
+        NONE,
+        NONE,
+    ]
+    exact = defects(table(rows), Limits(tolerance_bps=0))
+    assert exact[:3] == [{"conflicting_duplicate"}, {"conflicting_duplicate"}, {"duplicate"}]
+
+
+def reference_duplicates(block: pd.DataFrame, tolerance: float) -> list[set[str]]:
+    """The same, group by group."""
+    result: list[set[str]] = [set() for _ in range(len(block))]
+    for _, group in block.groupby(["ticker", "date"]):
+        if len(group) < 2:
+            continue
+        prices = group[list(PRICE_COLUMNS)]
+        usable = group[(prices > 0).all(axis=1) & (group["high"] >= group["low"])]
+        spread = usable[list(PRICE_COLUMNS)].max() - usable[list(PRICE_COLUMNS)].min()
+        if len(usable) > 1 and (spread > usable[list(PRICE_COLUMNS)].max() * tolerance).any():
+            for row in group.index:
+                result[row].add("conflicting_duplicate" if row in usable.index else "duplicate")
+            continue
+        best = max(group.index, key=lambda row: (row in usable.index, group.loc[row, "volume"], row))
+        for row in set(group.index) - {best}:
+            result[row].add("duplicate")
+    return result
+
+
+def test_duplicates_as_group_by_group() -> None:
+    rng = np.random.default_rng(11)
+    days = business_days("2020-01-06", 4)
+    price = rng.choice([0.0, 10.0, 10.001, 11.0], (400, 4), p=[0.05, 0.6, 0.25, 0.1])
+    frame = pd.DataFrame(price, columns=list(PRICE_COLUMNS))
+    frame["date"], frame["ticker"] = rng.choice(days, 400), rng.choice([f"T{i:02d}" for i in range(40)], 400)
+    block = as_block(frame.assign(volume=rng.choice([1.0, 2.0], 400)))
+    wanted = {"duplicate", "conflicting_duplicate"}
+    expected = reference_duplicates(block, 0.001)
+    assert [names & wanted for names in defects(block)] == expected
+    # the draws reach every branch
+    assert {frozenset(names) for names in expected} == {
+        frozenset(names) for names in (NONE, {"duplicate"}, {"conflicting_duplicate"})
+    }
+
+
+def among(days: np.ndarray, block: pd.DataFrame) -> Calendar:
+    """The calendar of the block among 12 other tickers, which trade on the given days and the block's last one."""
+    days = np.union1d(days, block["date"].iloc[-1:].to_numpy("datetime64[D]"))
+    return calendar_of(as_block(pd.concat([block, fillers(days, 12)])))
+
+
+def test_weekends_of_a_market_that_rests() -> None:
+    week = np.arange(np.datetime64("2020-01-06"), np.datetime64("2020-03-06"))
+    weekday = (week.astype(np.int64) + 3) % 7
+    block = as_block(pd.DataFrame({"date": week, "ticker": "A", **dict.fromkeys(PRICE_COLUMNS, 10.0), "volume": 5.0}))
+    block["close"] = block["high"] = 10 + np.arange(len(block)) / 1000
+    rests = among(week[weekday < 5], block)
+    stray = {"stray_day"}
+    assert defects(block, calendar=rests) == [{"weekend"} | stray if day >= 5 else NONE for day in weekday]
+    # every day, Sunday to Thursday, Monday to Saturday
+    assert defects(block, calendar=among(week, block)) == only({}, len(week))
+    arabian = defects(block, calendar=among(week[(weekday < 4) | (weekday == 6)], block))
+    assert arabian == [{"weekend"} | stray if day == 5 else stray if day == 4 else NONE for day in weekday]
+    six = defects(block, calendar=among(week[weekday < 6], block))
+    assert six == [{"weekend"} | stray if day == 6 else NONE for day in weekday]
+    # nothing but Saturdays is no market that trades on Saturdays
+    saturdays = block[weekday == 5].reset_index(drop=True)
+    assert defects(saturdays) == [{"weekend"}] * len(saturdays)
+
+
+def test_stray_days() -> None:
+    days = business_days("2020-01-06", 30)
+    market = as_block(fillers(days, 20))
+    holiday = np.datetime64("2020-01-20")
+    present = {"FILL00"}
+    thin = market[(market["date"] != holiday) | market["ticker"].isin(present)].reset_index(drop=True)
+    # 1 of 20 listed
+    assert [row for row, names in enumerate(defects(thin)) if names == {"stray_day"}] == [10]
+    present = {"FILL00", "FILL01"}
+    two = market[(market["date"] != holiday) | market["ticker"].isin(present)].reset_index(drop=True)
+    # 2 of 20 are a tenth
+    assert defects(two) == only({}, len(two))
+    assert {"stray_day"} in defects(two, Limits(stray_share=0.11))
+    # 1 of 9 listed tickers says nothing, and neither does the first day of the only one listed
+    small = market[market["ticker"] < "FILL09"]
+    small = small[(small["date"] != holiday) | (small["ticker"] == "FILL00")].reset_index(drop=True)
+    assert defects(small, Limits(stray_share=0.5)) == only({}, len(small))
+    late = as_block(pd.concat([series([5.0] * 3, "EARLY", "2019-06-03"), market]))
+    assert defects(late) == only({}, len(late))
+
+
+def test_jumps() -> None:
+    # half and double are none yet; a ratio of 2 is near, but the price does not stay there
+    assert defects(series([100.0, 51.5, 70.0, 138.0, 100.0, 51.5])) == only({}, 6)
+    assert defects(series([100.0, 215.0, 216.0])) == only({1: {"jump"}}, 3)
+    assert defects(series([100.0, 46.0, 45.0, 46.0])) == only({1: {"jump"}}, 4)
+    assert defects(series([100.0, 215.0, 216.0]), Limits(jump=0.6)) == only({}, 3)
+    assert defects(series([100.0, 46.0, 45.0, 46.0]), Limits(jump=0.6)) == only({}, 4)
+    assert defects(series([100.0, 130.0, 131.0, 100.0]), Limits(jump=0.2)) == only({1: {"jump"}, 3: {"jump"}}, 4)
+    # the open alone, or the close alone
+    assert defects(with_rows([100.0, 60.0, 61.0], {1: {"open": 48.0, "low": 47.0}})) == only({1: {"jump"}}, 3)
+    assert defects(with_rows([100.0, 48.0, 47.0], {1: {"open": 60.0, "high": 61.0}})) == only({1: {"jump"}}, 3)
+
+
+def test_after_a_jump_the_old_level_is_remembered() -> None:
+    # back at once: one row was off, the next is not
+    touching = {2: {"low": 58.0}}
+    assert defects(with_rows([100.0, 60.0, 155.0, 61.0, 60.0], touching)) == only({2: {"jump"}}, 5)
+    # two jumps in a row, then the new level stays
+    assert defects(series([100.0, 45.0, 19.0, 20.0, 21.0])) == only({1: {"jump"}, 2: {"jump"}}, 5)
+    # stays at the new level, and leaves it later
+    assert defects(series([100.0, 45.0, 44.0, 43.0, 44.0, 110.0, 111.0])) == only({1: {"jump"}, 5: {"jump"}}, 7)
+
+
+def test_jumps_are_a_ticker_s_own_and_go_over_holes_and_unusable_rows() -> None:
+    block = as_block(pd.concat([series([100.0, 101.0], "A"), series([10.0, 10.1], "B")]))
+    assert defects(block) == only({}, 4)
+    late = as_block(pd.concat([series([100.0, 101.0]), series([11.0, 11.1], first="2020-06-01")]))
+    assert defects(late) == only({2: {"jump"}}, 4)
+    broken = with_rows([100.0, 101.0, 100.0, 11.0, 11.0], {2: {"open": np.nan}})
+    assert defects(broken) == only({2: {"missing_price"}, 3: {"jump"}}, 5)
+    # the price of an unusable row is no level, and neither is one of two that contradict each other
+    twice = as_block(pd.concat([series([100.0, 101.0, 10.0, 101.0]), series([11.0], first="2020-01-08")]))
+    assert defects(twice) == only({row: {"conflicting_duplicate"} for row in (2, 3)}, 5)
+    wrong = with_rows([100.0, 101.0, 100.0, 101.0, 100.0], {2: {"close": 10.0}})
+    assert defects(wrong) == only({2: {"outside_bar"}}, 5)
+
+
+@pytest.mark.parametrize("ratio", [1 / 2, 1 / 3, 1 / 7, 1 / 20, 2.0, 5.0, 10.0])
+@pytest.mark.parametrize("off", [0.985, 1.0, 1.015])
+def test_splits(ratio: float, off: float) -> None:
+    """The open is the last close times the ratio, or nearly."""
+    after = 100 * ratio * off / 1.001
+    assert defects(series([99.0, 100.0, after, after * 1.1, after * 0.95])) == only({2: {"split_like"}}, 5)
+
+
+def test_jumps_that_are_no_split() -> None:
+    jump = only({1: {"jump"}}, 4)
+    # no usual ratio
+    assert defects(series([100.0, 38.0, 38.0, 38.0])) == jump
+    assert defects(series([100.0, 250.0, 251.0, 250.0])) == jump
+    # the day is not like others
+    wild = with_rows([100.0, 46.0, 48.0, 49.0], {1: {"open": 50.0, "high": 58.0, "low": 44.0}})
+    assert defects(wild) == jump
+    # the price does not stay: it drifts back towards the old level
+    assert defects(series([100.0, 49.9, 60.0, 75.0])) == jump
+    # nothing comes after it
+    assert defects(series([100.0, 101.0, 100.0, 49.9])) == only({3: {"jump"}}, 4)
+    # a ratio near the limit that is no jump is nothing at all
+    assert defects(series([100.0, 50.6, 75.0, 76.0])) == only({}, 4)
+    # shares are not joined two for three: 66.7 -> 100 is the market's, also where such a rise is a jump
+    assert defects(series([66.7, 100.0, 99.0, 100.0]), Limits(jump=0.3)) == jump
+
+
+def test_a_lower_limit_knows_more_ratios() -> None:
+    two_thirds = series([100.0, 66.7, 66.0, 67.0])
+    assert defects(two_thirds) == only({}, 4)
+    assert defects(two_thirds, Limits(jump=0.3)) == only({1: {"split_like"}}, 4)
+    off = series([100.0, 51.5, 51.0, 51.2])
+    assert defects(off, Limits(jump=0.4)) == only({1: {"jump"}}, 4)
+    assert defects(off, Limits(jump=0.4, split_tolerance=0.05)) == only({1: {"split_like"}}, 4)
+
+
+@pytest.mark.parametrize("wrong", [0.001, 30.0, 19.0, 250.0, 800_000.0])
+@pytest.mark.parametrize("length", [1, 3])
+def test_spikes(wrong: float, length: int) -> None:
+    before, after = [100.0, 99.0, 101.0], [102.0, 100.0]
+    block = series(before + [wrong * (1 + 0.01 * i) for i in range(length)] + after)
+    assert defects(block) == only({3 + i: {"spike"} for i in range(length)}, len(block))
+
+
+def test_the_level_survives_a_spike() -> None:
+    closes = [62.0, 61.0, 62.0, 19.0, 62.5, 19.1, 19.2, 61.0, 160.0, 161.0, 162.0]
+    assert defects(series(closes)) == only({3: {"spike"}, 5: {"spike"}, 6: {"spike"}, 8: {"jump"}}, 11)
+
+
+def test_a_single_row_is_off_by_less() -> None:
+    """Rows as four of one day in a real file: the prices of another day."""
+    closes = [40.0, 40.14, 50.62, 40.43, 40.2]
+    block = series(closes)
+    assert defects(block) == only({2: {"spike"}}, 5)
+    assert defects(block, Limits(one_day_spike=1.3)) == only({}, 5)
+    # two such rows in a row may be the market's
+    assert defects(series([40.0, 40.14, 50.62, 50.7, 40.43, 40.2])) == only({}, 6)
+    # 6 % of the old level is near, 7 % is not
+    assert defects(series([100.0, 100.0, 122.0, 106.0, 106.0])) == only({2: {"spike"}}, 5)
+    assert defects(series([100.0, 100.0, 122.0, 107.5, 107.0])) == only({}, 5)
+
+
+def test_what_is_no_spike() -> None:
+    def named(block: pd.DataFrame, limits: Limits | None = None) -> set[str]:
+        return set().union(*defects(block, replace(limits or Limits(), one_day_spike=1000)))
+
+    # less than the factor away
+    assert named(series([100.0, 101.0, 57.0, 58.0, 100.0])) == NONE
+    # not back: a third of the way at most may be left, 100 -> 30 -> 70 and 100 -> 30 -> 65
+    assert named(series([100.0, 101.0, 30.0, 70.0, 71.0])) == {"spike"}
+    assert named(series([100.0, 101.0, 30.0, 65.0, 64.0])) == {"jump"}
+    # the bar reaches to the old level, or the way back goes through bars between the two
+    touched = with_rows([100.0, 101.0, 30.0, 100.0], {2: {"high": 70.0}})
+    assert named(touched) == {"jump"}
+    assert named(series([100.0, 101.0, 30.0, 45.0, 62.0, 90.0, 100.0])) == {"jump"}
+    # longer than the history before it
+    assert defects(series([19.0, 62.0, 61.0, 62.0, 19.1, 62.0])) == only({1: {"jump"}, 4: {"spike"}}, 6)
+    # back too late
+    closes = [100.0] * 8 + [30.0, 31.0, 30.0] + [101.0] * 3
+    assert named(series(closes), Limits(spike_days=3)) == {"spike"}
+    assert named(series(closes), Limits(spike_days=2)) == {"jump"}
+    assert named(series([100.0, 101.0, 30.0, 101.0]), Limits(spike=4)) == {"jump"}
+    # the next ticker is no way back
+    assert named(as_block(pd.concat([series([100.0, 101.0, 30.0]), series([100.0, 101.0], "B")]))) == {"jump"}
+
+
+Bar = tuple[float, float, float, float]
+
+
+def name_excursions(all_bars: list[Bar], names: list[str], factor: float, longest: int) -> None:
+    """Write "spike" at every bar of an excursion, among those that are not one yet."""
+    places = [place for place, name in enumerate(names) if not name]
+    bars = [all_bars[place] for place in places]
+    first = 1
+    while first < len(bars):
+        level = bars[first - 1][3]
+        for side in (1, -1):
+            row, nearest = first, np.inf
+            while row < len(bars) and row - first <= longest:
+                _, high, low, close = bars[row]
+                if not (low > level * factor if side > 0 else high * factor < level):
+                    break
+                nearest = min(nearest, abs(np.log(close / level)))
+                row += 1
+            length = row - first
+            ended = row == len(bars) or length > longest
+            if not ended and 0 < length <= first and abs(np.log(bars[row][0] / level)) <= nearest / 3:
+                for place in places[first:row]:
+                    names[place] = "spike"
+                first = row
+                break
+        first += 1
+
+
+def reference_levels(bars: list[Bar], limits: Limits) -> list[str]:
+    """Spikes and jumps of one ticker, bar by bar; splits count as jumps."""
+    names = [""] * len(bars)
+    name_excursions(bars, names, limits.spike, limits.spike_days)
+    name_excursions(bars, names, limits.one_day_spike, 1)
+
+    def far(bar: Bar, level: float) -> bool:
+        return any(min(price / level, level / price) < 1 - limits.jump for price in (bar[0], bar[3]))
+
+    sure = last = np.nan
+    for row, bar in enumerate(bars):
+        if names[row] == "spike":
+            continue
+        if far(bar, last) and far(bar, sure):
+            names[row] = "jump"
+        else:
+            sure = bar[3]
+        last = bar[3]
+    return names
+
+
+def random_levels(rng: np.random.Generator) -> pd.DataFrame:
+    """A ticker that moves by large steps, and now and then returns to where it was."""
+    moves, odds = [0.98, 1.0, 1.03, 0.45, 2.3, 0.2, 5.0, 1.6, 0.6], [0.25, 0.25, 0.2, *[0.05] * 6]
+    close = 100 * np.cumprod(rng.choice(moves, rng.integers(2, 30), p=odds))
+    close[rng.random(len(close)) < 0.3] = 100.0
+    close *= np.exp(rng.normal(0, 0.001, len(close)))
+    open_ = close * rng.choice([1.0, 0.9, 1.3], len(close), p=[0.6, 0.3, 0.1])
+    high = np.maximum(open_, close) * rng.choice([1.0, 1.2], len(close))
+    low = np.minimum(open_, close) * 0.99
+    bars = {"open": open_, "high": high, "low": low, "close": close, "volume": 9.0}
+    return pd.DataFrame({"date": business_days("2020-01-06", len(close)), **bars})
+
+
+def test_levels_as_bar_by_bar() -> None:
+    rng = np.random.default_rng(5)
+    block = as_block(pd.concat([random_levels(rng).assign(ticker=f"T{i:03d}") for i in range(150)]))
+    limits = Limits(spike_days=4, split_tolerance=0)
+    found = find(block, calendar_of(block), limits)
+    assert not found["split_like"].any()
+    counts = {name: int(found[name].sum()) for name in ("spike", "jump")}
+    assert min(counts.values()) > 50, counts
+    for ticker, rows in block.groupby("ticker").indices.items():
+        bars = block.iloc[rows][list(PRICE_COLUMNS)].to_numpy().tolist()
+        names = ["spike" if found["spike"][row] else "jump" if found["jump"][row] else "" for row in rows]
+        assert names == reference_levels(bars, limits), ticker
+
+
+def test_stale_runs() -> None:
+    five = table(flat("A", [9.0, 10.0] + [10.0] * 5 + [11.0]))
+    # the first of the run is the last price that was made
+    assert defects(five) == only({row: {"stale_run"} for row in range(2, 7)}, 8)
+    four = table(flat("A", [9.0, 10.0] + [10.0] * 4 + [11.0]))
+    assert defects(four) == only({}, 7)
+    assert defects(four, Limits(stale_days=4)) == only({row: {"stale_run"} for row in range(2, 6)}, 7)
+    # the same close, but the price moved during one day
+    moved = five.copy()
+    moved.loc[4, "high"] = 10.1
+    assert defects(moved) == only({}, 8)
+    # two tickers, three rows each
+    assert defects(table(flat("A", [10.0] * 4) + flat("B", [10.0] * 4))) == only({}, 8)
+    # a run goes on over a row that is dropped, and not over one that is empty
+    double = as_block(pd.concat([five, five.iloc[[3]]]))
+    assert defects(double) == only({3: {"duplicate"}} | {row: {"stale_run"} for row in (2, 4, 5, 6, 7)}, 9)
+    empty = five.copy()
+    empty.loc[4, list(PRICE_COLUMNS)] = np.nan
+    assert defects(empty) == only({4: {"missing_price"}}, 8)
+
+
+def test_indicators_may_be_anything_but_empty_or_infinite() -> None:
+    day = "2020-01-06", "2020-01-07", "2020-01-08", "2020-01-09", "2020-01-10", "2020-01-11"
+    nan = np.nan
+    spread = [
+        (day[0], "SPREAD", nan, nan, nan, -1.0, nan),
+        (day[1], "SPREAD", 0.0, 0.0, 0.0, 0.0, 0.0),
+        (day[2], "SPREAD", 5.0, 1.0, 9.0, 70.0, -3.0),
+        (day[3], "SPREAD", 1.0, 1.0, 1.0, nan, 1.0),
+        (day[4], "SPREAD", 1.0, np.inf, 1.0, 1.0, 1.0),
+        (day[4], "SPREAD", -1.0, -1.0, -1.0, -1.0, 1.0),
+        (day[4], "SPREAD", -1.0, -1.0, -1.0, -1.0, 1.0),
+        (day[5], "SPREAD", 1.0, 1.0, 1.0, 1.0, 1.0),
+    ]
+    block = as_block(pd.concat([table(spread), series([100.0, 101.0, 102.0, 100.0, 101.0], "STOCK")]))
+    assert defects(block, context=["SPREAD"]) == [
+        NONE,
+        NONE,
+        NONE,
+        {"missing_price"},
+        {"infinite_price", "duplicate"},
+        {"duplicate"},
+        NONE,
+        {"weekend"},
+        *[NONE] * 5,
+    ]
+    # repeated rates are no stale quotes
+    rate = table(flat("RATE", [2.0] * 9, volume=0.0))
+    assert defects(rate, context=["RATE"]) == only({}, 9)
+    assert {"stale_run"} in defects(rate)
+
+
+def test_indicators_do_not_count_as_listed() -> None:
+    days = business_days("2020-01-06", 20)
+    rates = [series([2.0 + i / 10 for i in range(20)], f"RATE{i}") for i in range(12)]
+    stocks = as_block(fillers(days[5:15], 12))
+    block = as_block(pd.concat([stocks, *rates]))
+    names = [f"RATE{i}" for i in range(12)]
+    assert defects(block, context=names) == only({}, len(block))
+
+
+def test_holes() -> None:
+    days = business_days("2020-01-06", 10)
+    left_out = {
+        "FILL00": [0, 1],  # not listed yet
+        "FILL01": [3],
+        "FILL02": [4, 5, 8],
+        "FILL03": [9],  # no longer listed
+    }
+    market = as_block(fillers(days, 4))
+    kept = [
+        np.flatnonzero(days == date)[0] not in left_out[ticker]
+        for date, ticker in zip(market["date"].to_numpy("datetime64[D]"), market["ticker"], strict=True)
+    ]
+    block = market[kept].reset_index(drop=True)
+    found = holes(block, calendar_of(block))
+    assert list(found.columns) == ["ticker", "first", "days"]
+    assert found["first"].dtype == "datetime64[s]"
+    assert list(found.itertuples(index=False, name=None)) == [
+        ("FILL01", pd.Timestamp("2020-01-09"), 1),
+        ("FILL02", pd.Timestamp("2020-01-10"), 2),
+        ("FILL02", pd.Timestamp("2020-01-16"), 1),
+    ]
+    assert holes(block.iloc[:3], calendar_of(block)).empty
+
+
+def test_days_on_which_most_are_missing_are_no_holes() -> None:
+    days = business_days("2020-01-06", 10)
+    market = as_block(fillers(days, 5))
+    few = market[(market["date"] != days[4]) | (market["ticker"] < "FILL02")].reset_index(drop=True)
+    assert holes(few, calendar_of(few)).empty
+    half = as_block(fillers(days, 4))
+    half = half[(half["date"] != days[4]) | (half["ticker"] < "FILL02")].reset_index(drop=True)
+    assert list(holes(half, calendar_of(half))["ticker"]) == ["FILL02", "FILL03"]
+
+
+def test_days_of_indicators_alone_are_no_market_days() -> None:
+    """RATE has a row on all days, SPREAD not on the fifth; no ticker is listed before the eighth."""
+    days = business_days("2020-01-06", 10)
+    rate, spread = series([2.0] * 10, "RATE"), series([1.0] * 10, "SPREAD").drop([4, 8])
+    block = as_block(pd.concat([rate, spread, as_block(fillers(days[7:], 3))]))
+    found = holes(block, calendar_of(block, ["RATE", "SPREAD"]))
+    assert list(found.itertuples(index=False, name=None)) == [("SPREAD", pd.Timestamp("2020-01-16"), 1)]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("tolerance_bps", -1),
+        ("close_basis_share", 1.0),
+        ("jump", 0),
+        ("jump", 1.0),
+        ("split_tolerance", 0.2),
+        ("spike", 1.0),
+        ("one_day_spike", 1.0),
+        ("wick", 1.0),
+        ("spike_days", 0),
+        ("stale_days", 0),
+        ("stray_share", 0.6),
+        ("jump", float("nan")),
+    ],
+)
+def test_limits_have_ranges(name: str, value: float) -> None:
+    with pytest.raises(UserError, match=f"limits.{name} is {value}; it must be"):
+        Limits(**{name: value})
+
+
+def counts(name: str) -> dict[str, int]:
+    block = read_prices(DATA / f"{name}.parquet")
+    return {name: int(mask.sum()) for name, mask in find(block, calendar_of(block), Limits()).items() if mask.any()}
+
+
+@pytest.mark.skipif(not (DATA / "dow30.parquet").exists(), reason="no shared data")
+def test_a_clean_file_comes_out_clean() -> None:
+    """Fourteen years of the thirty Dow names, the crash of 2020 and the flash crash of 2010 among them."""
+    assert counts("dow30") == {}
+
+
+@pytest.mark.skipif(not (DATA / "finrl_trade.parquet").exists(), reason="no shared data")
+def test_a_file_with_adjusted_closes() -> None:
+    """Three of its 29 names paid no dividend in those months."""
+    assert counts("finrl_trade") == {"close_basis": 8710}
+
+
+@pytest.mark.skipif(not (DATA / "sp500_5yr.parquet").exists(), reason="no shared data")
+def test_a_file_with_few_faults() -> None:
+    block = read_prices(DATA / "sp500_5yr.parquet")
+    found = find(block, calendar_of(block), Limits())
+    assert {name: int(mask.sum()) for name, mask in found.items() if mask.any()} == {
+        "missing_price": 11,
+        "high_below_low": 1,
+        "outside_bar": 11,
+        "spike": 4,
+        "split_like": 1,
+        "jump": 3,
+        "wick": 1,
+    }
+    assert list(block["ticker"][found["spike"]]) == ["FLR", "MPC", "MRO", "NWL"]
+    assert set(block["date"][found["spike"]]) == {pd.Timestamp("2017-09-14")}
+    assert list(block["ticker"][found["split_like"]]) == ["DISCK"]
+    assert list(block["ticker"][found["jump"]]) == ["DISCA", "EBAY", "NI"]
+    assert list(block["ticker"][found["wick"]]) == ["XL"]

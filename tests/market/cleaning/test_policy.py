@@ -1,0 +1,397 @@
+"""What is done about each defect, and that the log tells all of it."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from dataclasses import fields, replace
+from functools import cache
+from itertools import pairwise
+from typing import get_args
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from eigen2.errors import UserError
+from eigen2.market.cleaning import limits as limits_module
+from eigen2.market.cleaning import policy as policy_module
+from eigen2.market.cleaning.defects import DEFECTS, Limits, find
+from eigen2.market.cleaning.policy import LOG_COLUMNS, VALUES, Action, Policy, allowed_actions, clean
+from eigen2.market.indicators import ticker_features
+from eigen2.market.panel import build_panel
+from eigen2.market.source import COLUMNS, PRICE_COLUMNS
+from eigen2.market.synthetic import SyntheticMarket
+from tests.market.cleaning.rows import as_block, calendar_of, fillers, series, table
+
+NOTHING = [np.nan] * 5
+KEEP = Policy(
+    **{name: "keep" if "keep" in allowed_actions(name)[0] else "drop" for name in DEFECTS}  # type: ignore[arg-type]
+)
+
+
+def cleaned(
+    block: pd.DataFrame, policy: Policy | None = None, limits: Limits | None = None
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    limits = limits or Limits()
+    return clean(block, find(block, calendar_of(block), limits), policy or Policy(), limits)
+
+
+def values(frame: pd.DataFrame) -> list[list[float]]:
+    return frame[list(VALUES)].to_numpy().tolist()
+
+
+def taken_back(block: pd.DataFrame, log: pd.DataFrame) -> pd.DataFrame:
+    """Undo a log, from its last entry to its first, as its description says."""
+    rows = {(row.date, row.ticker): [list(row)[3:]] for row in block.itertuples()}
+    for entry in reversed(list(log.itertuples(index=False))):
+        before, after = list(entry)[4:9], list(entry)[9:]
+        same_day = rows.setdefault((entry.date, entry.ticker), [])
+        if entry.action != "drop":
+            np.testing.assert_array_equal(same_day[0], after)
+            same_day.pop(0)
+            # duplicates that were dropped stand behind the row that stayed
+            same_day.insert(0, before)
+        else:
+            same_day.append(before)
+    flat = [(date, ticker, *row) for (date, ticker), same_day in rows.items() for row in same_day]
+    return as_block(pd.DataFrame(flat, columns=list(COLUMNS)))
+
+
+def in_any_order(block: pd.DataFrame) -> pd.DataFrame:
+    return block.sort_values(list(COLUMNS), ignore_index=True)
+
+
+def test_every_defect_has_a_field_that_says_what_it_is() -> None:
+    assert tuple(field.name for field in fields(Policy)) == DEFECTS
+    for module, cls in ((policy_module, Policy), (limits_module, Limits)):
+        (body,) = (
+            node.body for node in ast.parse(inspect.getsource(module)).body if getattr(node, "name", "") == cls.__name__
+        )
+        described = [
+            first.target.id
+            for first, second in pairwise(body)
+            if isinstance(first, ast.AnnAssign) and isinstance(second, ast.Expr)
+        ]
+        assert described == [field.name for field in fields(cls)]
+
+
+def test_what_cannot_be_done_is_refused() -> None:
+    actions = get_args(Action)
+    for name in DEFECTS:
+        allowed, _ = allowed_actions(name)
+        for action in actions:
+            if action in allowed:
+                assert getattr(replace(Policy(), **{name: action}), name) == action
+                continue
+            with pytest.raises(
+                UserError, match=rf"^policy.{name} is {action}; it must be {' or '.join(allowed)} \(.+\)$"
+            ):
+                replace(Policy(), **{name: action})
+    refused = {name: set(actions) - set(allowed_actions(name)[0]) for name in DEFECTS}
+    assert refused["duplicate"] == {"keep", "mask", "repair"}
+    assert refused["conflicting_duplicate"] == refused["infinite_price"] - {"repair"} == {"keep"}
+    assert {name for name in DEFECTS if "repair" not in refused[name]} == {
+        "conflicting_duplicate", "close_basis", "split_like", "wick", "unknown_volume",
+    }  # fmt: skip
+
+
+def test_lenient_fails_at_nothing() -> None:
+    strict = Policy(**dict.fromkeys(DEFECTS, "fail"))  # type: ignore[arg-type]
+    assert strict.lenient() == Policy()
+    assert replace(strict, jump="drop").lenient() == Policy(jump="drop")
+
+
+def test_clean_rows_stay_as_they_are() -> None:
+    market = SyntheticMarket(days=200, columns=12, seed=1, missing=0.05).generate()
+    for policy in (Policy(), KEEP, Policy(**dict.fromkeys(DEFECTS, "fail"))):  # type: ignore[arg-type]
+        out, log = cleaned(market, policy)
+        pd.testing.assert_frame_equal(out, market)
+        assert log.empty
+        assert tuple(log.columns) == LOG_COLUMNS
+
+
+def one_bad_row(change: dict[str, float]) -> pd.DataFrame:
+    block = series([100.0, 101.0, 102.0, 101.0])
+    for name, value in change.items():
+        block.loc[2, name] = value
+    return block
+
+
+@pytest.mark.parametrize(
+    ("defect", "change"),
+    [
+        ("missing_price", {"open": np.nan}),
+        ("infinite_price", {"high": np.inf}),
+        ("nonpositive_price", {"low": 0.0}),
+        ("high_below_low", {"high": 90.0}),
+        ("outside_bar", {"close": 200.0}),
+        ("wick", {"high": 900.0}),
+        ("unknown_volume", {"volume": -5.0}),
+        ("zero_volume", {"volume": 0.0, "open": 102.0, "high": 102.0, "low": 102.0}),
+    ],
+)
+def test_the_actions_on_one_row(defect: str, change: dict[str, float]) -> None:
+    block = one_bad_row(change)
+    before = block.copy(deep=True)
+    bad = values(block)[2]
+
+    def done(action: str) -> tuple[pd.DataFrame, pd.DataFrame]:
+        return cleaned(block, replace(KEEP, **{defect: action}))
+
+    out, log = done("mask")
+    expected = block.copy()
+    expected.loc[2, list(VALUES)] = np.nan
+    pd.testing.assert_frame_equal(out, expected)
+    day = pd.Timestamp("2020-01-08")
+    (entry,) = log.itertuples(index=False, name=None)
+    assert entry[:4] == (day, "A", defect, "mask")
+    np.testing.assert_array_equal(entry[4:], bad + NOTHING)
+    out, log = done("drop")
+    pd.testing.assert_frame_equal(out, block.drop(2).reset_index(drop=True))
+    (entry,) = log.itertuples(index=False, name=None)
+    assert entry[:4] == (day, "A", defect, "drop")
+    np.testing.assert_array_equal(entry[4:], bad + NOTHING)
+    if defect != "infinite_price":
+        out, log = done("keep")
+        pd.testing.assert_frame_equal(out, block)
+        assert log.empty
+    with pytest.raises(UserError) as error:
+        done("fail")
+    message = str(error.value)
+    assert message.startswith(f"1 rows are {defect}, first 'A' on 2020-01-08 (open ")
+    assert message.endswith(f": correct them, or set --policy.{defect} mask")
+    assert "\n" not in message
+    pd.testing.assert_frame_equal(block, before)
+
+
+def test_failing_names_the_first_row_and_a_remedy_that_is_allowed() -> None:
+    block = series([100.0, 101.0, 102.0])
+    double = as_block(pd.concat([block, block.iloc[1:]]))
+    with pytest.raises(UserError) as error:
+        cleaned(double, Policy(duplicate="fail"))
+    assert str(error.value) == (
+        "2 rows are duplicate, first 'A' on 2020-01-07 (open 101.101, high 102.01, low 99.99, close 101, volume 100):"
+        " correct them, or set --policy.duplicate drop"
+    )
+
+
+def test_wicks_are_cut() -> None:
+    block = one_bad_row({"high": 900.0})
+    out, log = cleaned(block, Policy(wick="repair"))
+    # open 102.102, low 100.98, close 102
+    assert values(out)[2] == pytest.approx([102.102, 102.102, 100.98, 102.0, 100.0])
+    assert list(log["action"]) == ["repair"]
+    out, _ = cleaned(one_bad_row({"low": 1.0}), Policy(wick="repair"))
+    assert values(out)[2] == pytest.approx([102.102, 103.02, 102.0, 102.0, 100.0])
+
+
+def test_unknown_volumes_are_emptied() -> None:
+    block = series([100.0, 101.0, 102.0, 101.0, 100.0])
+    block["volume"] = [-1.0, np.inf, 0.0, np.nan, 5.0]
+    out, log = cleaned(block, Policy(unknown_volume="repair"))
+    np.testing.assert_array_equal(out["volume"], [np.nan] * 4 + [5.0])
+    pd.testing.assert_frame_equal(out[[*PRICE_COLUMNS]], block[[*PRICE_COLUMNS]])
+    # the one that was empty already is no change
+    assert list(log["volume"]) == [-1.0, np.inf, 0.0]
+
+
+def test_the_close_is_taken_where_it_is_on_its_own_basis() -> None:
+    block = series([100.0 + day for day in range(8)])
+    block["close"] *= 0.9
+    out, log = cleaned(block)
+    for name in ("open", "high", "low"):
+        np.testing.assert_array_equal(out[name], block["close"])
+    np.testing.assert_array_equal(out[["close", "volume"]], block[["close", "volume"]])
+    assert list(log["defect"]) == ["close_basis"] * 8
+    assert list(log["action"]) == ["repair"] * 8
+
+
+def test_a_split_is_taken_out_of_earlier_prices() -> None:
+    """Two for one, then three for one: before the first by 6, between them by 3, after it as they are."""
+    closes = [600.0, 606.0, 300.0, 303.0, 306.0, 101.0, 102.0, 103.0]
+    other = series([60.0, 61.0], "B")
+    block = as_block(pd.concat([series(closes), other]))
+    out, log = cleaned(block, Policy(split_like="repair"))
+    np.testing.assert_allclose(out["close"], [100.0, 101.0, 100.0, 101.0, 102.0, 101.0, 102.0, 103.0, 60.0, 61.0])
+    np.testing.assert_allclose(out["high"], out["close"] * 1.01)
+    np.testing.assert_allclose(out["volume"], [600.0, 600.0, 300.0, 300.0, 300.0, 100.0, 100.0, 100.0, 100.0, 100.0])
+    assert list(log["defect"]) == ["split_like"] * 5
+    assert list(log["action"]) == ["repair"] * 5
+    pd.testing.assert_frame_equal(taken_back(out, log), block)
+    assert cleaned(out)[1].empty
+
+
+def test_a_split_is_taken_out_over_spikes_and_unusable_rows() -> None:
+    closes = [100.0, 101.0, 900.0, 100.0, 101.0, 50.0, 50.5, 51.0]
+    block = series(closes)
+    block.loc[4, "close"] = 500.0
+    out, log = cleaned(block, Policy(split_like="repair"))
+    np.testing.assert_allclose(out["close"], [50.0, 50.5, np.nan, 50.0, np.nan, 50.0, 50.5, 51.0])
+    assert list(log["defect"]) == ["split_like", "split_like", "spike", "split_like", "outside_bar"]
+
+
+def test_entries_of_a_row_stand_in_the_order_of_the_repairs() -> None:
+    block = series([100.0 + day / 10 for day in range(40)] + [34.0, 34.1, 34.2])
+    block["volume"] = -3.0
+    out, log = cleaned(block, Policy(split_like="repair", unknown_volume="repair"))
+    assert list(log["defect"])[:80] == ["unknown_volume", "split_like"] * 40
+    assert list(log["defect"])[80:] == ["unknown_volume"] * 3
+    assert log["volume"].dropna().tolist() == [-3.0] * 43
+    pd.testing.assert_frame_equal(taken_back(out, log), block)
+
+
+def test_of_duplicates_one_row_stays() -> None:
+    good, other = (100.0, 102.0, 99.0, 101.0, 50.0), (100.0, 102.0, 99.0, 100.0, 50.0)
+    day = "2020-01-07"
+    rows = [("2020-01-06", "A", *good), (day, "A", *other), (day, "A", *good), (day, "A", 0.0, 0.0, 0.0, 0.0, 0.0)]
+    block = table([*rows, ("2020-01-08", "A", *good)])
+    out, log = cleaned(block)
+    np.testing.assert_array_equal(values(out), [list(good), NOTHING, list(good)])
+    assert list(zip(log["defect"], log["action"], strict=True)) == [
+        ("conflicting_duplicate", "drop"),
+        ("conflicting_duplicate", "mask"),
+        ("duplicate", "drop"),
+    ]
+    out, log = cleaned(block, Policy(conflicting_duplicate="repair"))
+    assert values(out) == [list(good)] * 3
+    assert list(log["action"]) == ["drop", "drop"]
+    out, _ = cleaned(block, Policy(conflicting_duplicate="drop"))
+    assert values(out) == [list(good)] * 2
+    # the last of those that are not dropped for another reason
+    outside = table([*rows[:3], (day, "A", 100.0, 102.0, 99.0, 300.0, 50.0)])
+    out, log = cleaned(outside, Policy(conflicting_duplicate="repair", outside_bar="drop"))
+    assert values(out) == [list(good)] * 2
+    assert list(log["defect"]) == ["conflicting_duplicate", "outside_bar"]
+
+
+def test_a_row_that_is_dropped_for_one_reason_is_not_masked_for_another() -> None:
+    block = series([100.0, 101.0, 102.0, 101.0])
+    block.loc[2, "open"] = np.nan
+    block.loc[2, "date"] = pd.Timestamp("2020-01-11")
+    block = as_block(pd.concat([block, fillers(np.arange("2020-01-06", "2020-01-11", dtype="datetime64[D]"), 9)]))
+    out, log = cleaned(block)
+    assert list(zip(log["defect"], log["action"], strict=True)) == [("weekend", "drop")]
+    assert len(out) == len(block) - 1
+    # of two reasons to mask, the first gives its name
+    both = one_bad_row({"open": 0.0, "high": 90.0})
+    assert list(cleaned(both)[1]["defect"]) == ["nonpositive_price"]
+
+
+def test_no_feature_crosses_a_masked_jump() -> None:
+    rng = np.random.default_rng(0)
+    closes = 100 * np.exp(np.cumsum(rng.normal(0, 0.01, 120)))
+    closes[60:] /= 6.3
+    block = series(list(closes))
+    out, log = cleaned(block)
+    assert list(log["defect"]) == ["jump"]
+
+    def largest(frame: pd.DataFrame) -> float:
+        return float(np.nanmax(np.abs(ticker_features(frame[list(PRICE_COLUMNS)].to_numpy())[:, :4])))
+
+    assert largest(block) > 1.5
+    assert largest(out) < 0.1
+    # what comes after the masked row is used
+    assert np.isfinite(out["close"].to_numpy()[61:]).all()
+
+
+def test_cleaning_again_changes_nothing() -> None:
+    rng = np.random.default_rng(3)
+    bad = series([100.0, 101.0, 9.0, 100.0, 30.0, 31.0, 14.0, 14.5, 14.0, 14.0, 15.0, 70.0, 71.0], "BAD")
+    bad.loc[1, "close"] = 500.0
+    stale = series([5.0] * 9, "STALE")
+    stale[["open", "high", "low"]] = 5.0
+    days = np.busday_offset(np.datetime64("2020-01-06"), np.arange(13))
+    basis = series([100.0 + rng.normal() for _ in range(13)], "BASIS")
+    basis["close"] *= 0.8
+    split = series([100.0] * 6 + [50.0] * 7, "SPLIT")
+    block = as_block(pd.concat([bad, bad.iloc[[5]], stale, basis, split, fillers(days, 12)]))
+    first, log = cleaned(block)
+    assert set(log["defect"]) >= {"outside_bar", "spike", "split_like", "jump", "stale_run", "close_basis", "duplicate"}
+    again, more = cleaned(first)
+    assert more.empty
+    pd.testing.assert_frame_equal(again, first)
+
+
+@cache
+def good_tickers(count: int) -> pd.DataFrame:
+    return fillers(np.busday_offset(np.datetime64("2020-01-06"), np.arange(count)), 9)
+
+
+def dirty_block(rng: np.random.Generator) -> pd.DataFrame:
+    """Three tickers with faults of all kinds, among nine without."""
+    count = int(rng.integers(12, 40))
+    parts = [good_tickers(count)]
+    for ticker in "ABC":
+        part = series(
+            list(100 * np.cumprod(rng.choice([1.0, 1.01, 0.5, 0.1, 8.0], count, p=[0.5, 0.3, 0.1, 0.05, 0.05]))), ticker
+        )
+        for _ in range(int(rng.integers(0, 8))):
+            row, name = rng.integers(count), rng.choice(VALUES)
+            part.loc[row, name] = rng.choice([np.nan, 0.0, -1.0, np.inf, 1e5, float(part.loc[row, name]) * 0.4])
+        if rng.random() < 0.4:
+            part["close"] *= 0.9
+        if rng.random() < 0.5:
+            quote = slice(int(rng.integers(count)), count)
+            part.loc[quote, list(PRICE_COLUMNS)] = 7.0
+            part.loc[quote, "volume"] = float(rng.integers(2))
+        # some days are given twice, with other prices, and some lie on a weekend
+        part.loc[rng.random(count) < 0.05, "date"] += pd.Timedelta(days=int(rng.integers(1, 4)))
+        parts += [part, part.sample(frac=0.1, random_state=int(rng.integers(100)))]
+    return as_block(pd.concat(parts))
+
+
+ACTIONS = {
+    name: st.sampled_from([action for action in allowed_actions(name)[0] if action != "fail"]) for name in DEFECTS
+}
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.fixed_dictionaries(ACTIONS))
+def test_the_log_takes_the_block_to_the_output_and_back(seed: int, actions: dict[str, str]) -> None:
+    policy = Policy(**actions)  # type: ignore[arg-type]
+    block = dirty_block(np.random.default_rng(seed))
+    limits = Limits()
+    found = find(block, calendar_of(block), limits)
+    out, log = clean(block, found, policy, limits)
+    assert tuple(log.columns) == LOG_COLUMNS
+    assert out.equals(out.sort_values(["ticker", "date"], kind="stable", ignore_index=True))
+    assert not out.duplicated(["date", "ticker"]).any()
+    pd.testing.assert_frame_equal(in_any_order(taken_back(out, log)), in_any_order(block))
+    # one entry where a row is dropped or masked, and one a repair that changes it
+    assert len(out) == len(block) - (log["action"] == "drop").sum()
+    assert not log[log["action"] == "mask"].duplicated(["date", "ticker"]).any()
+    assert not log[log["action"] == "repair"].duplicated(["date", "ticker", "defect"]).any()
+    masked = set(log[log["action"] == "mask"][["date", "ticker"]].itertuples(index=False, name=None))
+    repaired = set(log[log["action"] == "repair"][["date", "ticker"]].itertuples(index=False, name=None))
+    assert not masked & repaired
+    changed = log[log["action"] != "drop"]
+    before, after = (changed[[f"{name}{end}" for name in VALUES]].to_numpy() for end in ("", "_after"))
+    assert not ((before == after) | (np.isnan(before) & np.isnan(after))).all(axis=1).any()
+    for entry in log.itertuples():
+        assert entry.action in (actions[entry.defect], "drop")
+    # nothing is done to rows without a defect, but by a split that comes later
+    touched = {(row.date, row.ticker) for row in log.itertuples() if row.defect != "split_like"}
+    defective = np.any([found[name] for name in DEFECTS], axis=0)
+    assert touched <= set(block[defective][["date", "ticker"]].itertuples(index=False, name=None))
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.integers(0, 2**32 - 1))
+def test_the_default_policy_leaves_nothing_that_the_panel_refuses(seed: int) -> None:
+    block = dirty_block(np.random.default_rng(seed))
+    limits = Limits()
+    found = find(block, calendar_of(block), limits)
+    out, _ = clean(block, found, Policy(), limits)
+    prices = out[list(PRICE_COLUMNS)].to_numpy()
+    usable = ~np.isnan(prices).any(axis=1)
+    assert np.isnan(prices[~usable]).all()
+    open_, high, low, close = prices[usable].T
+    assert (low > 0).all()
+    assert (high <= np.finfo(np.float32).max).all()
+    assert (np.maximum(open_, close) <= high * 1.001).all()
+    assert (np.minimum(open_, close) >= low * 0.999).all()
+    panel = build_panel(out, validation_days=1, holdout_days=1)
+    assert len(panel.tickers) >= 9
