@@ -1,13 +1,19 @@
 """What the README and docs/ tell a reader to do, done."""
 
 import re
+import shlex
+import shutil
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 from eigen2.cli import main
+from eigen2.market.cleaning.limits import Limits
+from eigen2.market.cleaning.policy import Policy
+from eigen2.market.sample import sample_path
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -36,17 +42,29 @@ def test_python_example_trains_and_resumes(tmp_path: Path) -> None:
     assert "resumes" in done.stdout
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        line
-        for page in PAGES
-        for block in blocks(page, "sh")
-        for line in block.splitlines()
-        if line.startswith("python -m eigen2.cli")
-    ],
-)
-def test_commands_run(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_gymnasium_example_runs(tmp_path: Path) -> None:
+    (example,) = blocks(ROOT / "docs" / "data.md", "python")
+    check = "print(env.reset(seed=1)[0].shape, envs.reset(seed=1)[0].shape)"
+    done = subprocess.run(
+        [sys.executable, "-c", example + check],
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert re.fullmatch(r"\((\d+),\) \(64, \1\)\n", done.stdout)
+
+
+def commands(kind: str) -> list[str]:
+    """Lines of README and docs/ that run eigen2, of one subcommand."""
+    lines = [line for page in PAGES for block in blocks(page, "sh") for line in block.splitlines()]
+    return [line for line in lines if line.startswith(f"python -m eigen2.cli {kind}")]
+
+
+@pytest.mark.parametrize("command", [*commands("fit"), *commands("validate")])
+def test_training_commands_run(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(sys, "argv", ["cli.py"])
     words = [word for word in command.split() if word != "prices.parquet" or "--data.path" not in command]
@@ -55,6 +73,25 @@ def test_commands_run(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     short = ["--trainer.max_epochs", "1", "--model.gradient_steps", "1", "--trainer.default_root_dir", str(tmp_path)]
     main([*words[3:], *short])
     assert (tmp_path / "checkpoints" / "last.ckpt").exists()
+
+
+@pytest.mark.parametrize("command", commands("data"))
+def test_data_commands_run(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(sample_path(), "prices.parquet")
+    main(shlex.split(command)[3:])
+
+
+def test_no_command_is_of_an_unknown_kind() -> None:
+    assert len(commands("")) == sum(len(commands(kind)) for kind in ("fit", "validate", "data"))
+
+
+def test_the_table_of_defects_is_the_policy() -> None:
+    """Every defect with its default, and every limit with its default, stand in docs/data.md."""
+    rows = re.findall(r"^\| `(\w+)` \|.*\| (\w+) \| (.*)\|$", (ROOT / "docs" / "data.md").read_text(), re.MULTILINE)
+    assert {name: action for name, action, _ in rows} == asdict(Policy())
+    limits = dict(pair for *_, text in rows for pair in re.findall(r"`(\w+)` ([\d.]+)", text))
+    assert {name: float(value) for name, value in limits.items()} == asdict(Limits())
 
 
 def test_make_targets_exist() -> None:
