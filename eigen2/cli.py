@@ -2,8 +2,10 @@
 
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 from eigen2.errors import UserError
+from eigen2.runtime.messages import UNION, one_line
 
 
 def main(args: Sequence[str] | None = None) -> None:
@@ -24,8 +26,17 @@ def main(args: Sequence[str] | None = None) -> None:
 
             run_training(None if args is None else words)
     except UserError as error:
-        sys.stderr.write(f"error: {' '.join(str(error).split())}\n")
-        sys.exit(2)
+        _refuse(" ".join(str(error).split()))
+    except ValueError as error:
+        # a setting that fits none of several types
+        if UNION not in str(error):
+            raise
+        _refuse(one_line(str(error)))
+
+
+def _refuse(reason: str) -> NoReturn:
+    sys.stderr.write(f"error: {reason}\n")
+    sys.exit(2)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from eigen2.errors import UserError, require_range
 from eigen2.market.rollouts import RolloutDataModule
 from eigen2.runtime.checkpoint import DurableCheckpointIO
 from eigen2.runtime.logger import RunLogger
-from eigen2.runtime.messages import UNION, OneLineErrors, one_line
+from eigen2.runtime.messages import OneLineErrors
 from eigen2.runtime.run_folder import RunFolder, find_checkpoint, locked_folder
 from eigen2.runtime.trainer_checks import check_config
 
@@ -130,12 +130,6 @@ def run(args: ArgsType) -> None:
         )
     except MisconfigurationException as error:
         raise UserError(" ".join(str(error).split())) from error
-    except UserError:
-        raise
-    except ValueError as error:
-        if UNION not in str(error):
-            raise
-        raise UserError(one_line(str(error))) from error
 
 
 def _quiet() -> None:

@@ -16,7 +16,7 @@ from eigen2.market.cleaning.defects import Limits
 from eigen2.market.cleaning.policy import Policy
 from eigen2.market.cleaning.prepare import changes_path, inspect, prepare
 from eigen2.market.synthetic import SyntheticMarket, write_parquet
-from eigen2.runtime.messages import UNION, OneLineErrors, one_line
+from eigen2.runtime.messages import OneLineErrors
 
 LARGEST_CEILING = 3_000_000
 """Days x columns up to which a made-up market's ceiling is played: about half a gigabyte."""
@@ -43,15 +43,7 @@ def run(args: Sequence[str]) -> None:
     for name, (make, _) in COMMANDS.items():
         command = make()
         commands.add_subcommand(name, command, help=command.description)
-    try:
-        config = parser.parse_args(list(args))
-        chosen = parser.instantiate(config)
-    except UserError:
-        raise
-    except ValueError as error:
-        if UNION not in str(error):
-            raise
-        raise UserError(one_line(str(error))) from error
+    chosen = parser.instantiate(parser.parse_args(list(args)))
     COMMANDS[chosen.command][1](chosen[chosen.command])
 
 
