@@ -38,9 +38,9 @@ class AccountRules:
     down to what is left of it, to nothing if nothing is left."""
 
     def __post_init__(self) -> None:
-        require_range("account.initial_cash", self.initial_cash, above=0, most=1e12)
-        require_range("account.unit_share", self.unit_share, above=0, most=1)
-        require_range("account.max_leverage", self.max_leverage, above=0, most=100)
+        require_range("data.account.initial_cash", self.initial_cash, above=0, most=1e12)
+        require_range("data.account.unit_share", self.unit_share, above=0, most=1)
+        require_range("data.account.max_leverage", self.max_leverage, above=0, most=100)
 
 
 class Account:

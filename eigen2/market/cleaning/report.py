@@ -16,6 +16,8 @@ from eigen2.market.source import PRICE_COLUMNS
 EXAMPLES = 3
 """First rows of a defect that a report shows, in the order of tickers and days."""
 LONGEST_HOLES = 3
+SHOWN_INPUTS = 5
+"""Files named to people; machines get them all."""
 
 
 @dataclass
@@ -136,8 +138,10 @@ class Report:
 
     def show(self, console: Console) -> None:
         """Print it for people."""
-        for path, layout in self.inputs:
-            console.print(f"{path}: {layout}", markup=False, highlight=False)
+        for path, layout in self.inputs[:SHOWN_INPUTS]:
+            self._line(console, f"{path}: {layout}")
+        if len(self.inputs) > SHOWN_INPUTS:
+            self._line(console, f"and {len(self.inputs) - SHOWN_INPUTS:,} more files")
         self._line(
             console,
             f"{self.rows:,} rows, {self.tickers:,} tickers ({self.complete_tickers:,} on all days), "

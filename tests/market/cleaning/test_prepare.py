@@ -176,6 +176,19 @@ def test_the_report_fits_80_columns(
     assert "S0000 2000-01-10" in out
 
 
+def test_a_folder_of_many_files_is_shown_in_few_lines(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "all").mkdir()
+    for name, rows in market(columns=8).groupby("ticker"):
+        rows.drop(columns="ticker").to_csv(tmp_path / "all" / f"{name}.csv", index=False)
+    lines = data(capsys, "inspect", "all").splitlines()
+    assert [line for line in lines if "all/" in line] == [f"all/S000{i}.csv: one ticker a file" for i in range(5)]
+    assert "and 3 more files" in lines
+    assert len(json.loads(data(capsys, "inspect", "all", "--json"))["inputs"]) == 8
+
+
 def test_json_is_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table = dirty()
     table.loc[7, "volume"] = np.nan
