@@ -295,7 +295,7 @@ def test_only_what_is_recorded_can_be_asked_for() -> None:
     ],
 )
 def test_rules_out_of_range_are_refused(name: str, value: float) -> None:
-    with pytest.raises(UserError, match=rf"^account\.{name} is {value}; it must be [^\n]*$"):
+    with pytest.raises(UserError, match=rf"^data\.account\.{name} is {value}; it must be [^\n]*$"):
         AccountRules(**{name: value})
 
 
