@@ -76,10 +76,16 @@ def test_training_commands_run(command: str, tmp_path: Path, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("command", commands("data"))
-def test_data_commands_run(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_data_commands_run(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(tmp_path)
     shutil.copy(sample_path(), "prices.parquet")
-    main(shlex.split(command)[3:])
+    words = shlex.split(command)[3:]
+    main(words)
+    written = {word for word in words if word.endswith(".parquet")}
+    assert written <= {path.name for path in tmp_path.iterdir()}
+    assert ("usable rows" if words[1] != "synthesize" else "Ceiling of") in capsys.readouterr().out
 
 
 def test_no_command_is_of_an_unknown_kind() -> None:

@@ -182,11 +182,7 @@ def ceiling(
     require_range("number of starts", len(first_days), least=1)
     prices, drift = market.prices(), market.drift()
     estimate, variance = filtered_drift(market, prices)
-    scores = np.empty((3, *drift.shape), dtype=np.float32)
-    scores[0] = _best_side(market, rules, drift, np.zeros(1))
-    scores[1] = _best_side(market, rules, estimate, variance)
-    scores[2] = momentum_pct(prices) if rules.allow_short else momentum_pct(prices).clip(min=0)
-    scores[:, np.isnan(prices[..., CLOSE])] = np.nan
+    scores = _scores(market, rules, prices, drift, (estimate, variance))
     candidates = _candidates(rules, random_agents)
     env = TradingEnvironment(prices, rules, sum(len(c.agents) for c in candidates), len(first_days))
     window = {
@@ -212,6 +208,23 @@ def ceiling(
         drift_ic=(drift_ic(market), _correlation(drift[:-1], returns)),
         filter_ic=(filter_ic(market), _correlation(estimate[:-1], returns)),
     )
+
+
+def _scores(
+    market: SyntheticMarket,
+    rules: TradingRules,
+    prices: Float32[np.ndarray, "days columns 4"],
+    drift: Float[np.ndarray, "days columns"],
+    estimate: tuple[np.ndarray, np.ndarray],
+) -> Float32[np.ndarray, "rules days columns"]:
+    """What informed, filtered and momentum expect of each column at each close, NaN where it does not trade."""
+    momentum = momentum_pct(prices)
+    scores = np.empty((3, *drift.shape), dtype=np.float32)
+    scores[0] = _best_side(market, rules, drift, np.zeros(1))
+    scores[1] = _best_side(market, rules, *estimate)
+    scores[2] = momentum if rules.allow_short else momentum.clip(min=0)
+    scores[:, np.isnan(prices[..., CLOSE])] = np.nan
+    return scores
 
 
 def drift_ic(market: SyntheticMarket) -> float:

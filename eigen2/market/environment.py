@@ -14,10 +14,12 @@ from jaxtyping import Bool, Float, Float32, Int
 from torch import Tensor
 
 from eigen2.erl.replay import Field
-from eigen2.errors import UserError, require_range
+from eigen2.errors import require_range
 from eigen2.market.account import Account, AccountRules
+from eigen2.market.bars import BOTTOM, LAST, LEAST, OPEN, TOP, market_table
 from eigen2.market.ledger import Closes, Fills, Ledger, of_agent
 from eigen2.market.rules import CLOSE_REASONS, TradingRules
+from eigen2.market.windows import window_bounds
 
 __all__ = ["CLOSE_REASONS", "LEVELS", "TradingEnvironment", "TradingRules"]
 
@@ -29,7 +31,6 @@ MOST_SEEN, MOST_BOOKED = 65_504.0, 1e30
 of a short sale has no bound of its own."""
 FEW = 4096
 """Cells up to which `_half` leaves torch alone."""
-OPEN, TOP, BOTTOM, LAST, LEAST = range(5)
 TARGET, GAP, HOLDING, HALTED, WINDOW_END = range(len(CLOSE_REASONS))
 
 
@@ -81,7 +82,7 @@ class TradingEnvironment:
         windows: int = 1,
         device: torch.device | str = "cpu",
     ) -> None:
-        self._market = _market_table(torch.as_tensor(prices).to("cpu", torch.float32))
+        self._market = market_table(torch.as_tensor(prices).to("cpu", torch.float32))
         self.rules = rules
         self.device = torch.device(device)
         self.num_days, _, self.num_columns = self._market.shape
@@ -178,23 +179,11 @@ class TradingEnvironment:
         Raises:
             UserError: a window is not inside the days, has fewer than two days, or the windows differ in length.
         """
-        options = options or {}
-        starts = self._per_window(start_idx, options.get("start_idx"), 0)
-        ends = self._per_window(end_idx, options.get("end_idx"), self.num_days)
-        default_trading_end = [
-            max(start + 1, end - self.rules.max_holding_days) for start, end in zip(starts, ends, strict=True)
-        ]
-        trading_ends = self._per_window(trading_end_idx, options.get("trading_end_idx"), default_trading_end)
-        spans = zip(starts, trading_ends, ends, strict=True)
-        shapes = {(trading_end - start, end - start) for start, trading_end, end in spans}
-        if len(shapes) > 1:
-            raise UserError(f"windows differ in (trading, total) days: {sorted(shapes)}; give all the same length")
-        trading_length, length = shapes.pop()
-        if min(starts) < 0 or max(ends) > self.num_days or length < 2 or not 1 <= trading_length <= length:
-            raise UserError(
-                f"window start_idx {starts}, trading_end_idx {trading_ends}, end_idx {ends} does not fit "
-                f"0 <= start < trading end <= end <= {self.num_days} with at least 2 days"
-            )
+        given = {"start_idx": start_idx, "trading_end_idx": trading_end_idx, "end_idx": end_idx}
+        asked = {**(options or {}), **{name: value for name, value in given.items() if value is not None}}
+        starts, trading_length, length = window_bounds(
+            asked, self.windows, self.num_days, settlement=self.rules.max_holding_days
+        )
         self._clear()
         self._start = np.array(starts)
         self._step, self._length, self._trading_length = 0, length, trading_length
@@ -202,14 +191,6 @@ class TradingEnvironment:
         if self._account is not None:
             self._account.reset(starts, length, trading_length)
         return self._observation(), {}
-
-    def _per_window(self, keyword: Any, option: Any, default: int | list[int]) -> list[int]:
-        value = next(v for v in (keyword, option, default) if v is not None)
-        values = [int(v) for v in np.atleast_1d(np.asarray(value))]
-        values = values * self.windows if len(values) == 1 else values
-        if len(values) != self.windows:
-            raise UserError(f"{len(values)} window bounds given for {self.windows} windows: give one or {self.windows}")
-        return values
 
     def step(
         self, action: Float[Tensor, "agents windows columns 2"]
@@ -413,22 +394,3 @@ def _largest(size: Float32[np.ndarray, "accounts columns"], count: int) -> Int[n
         if len(chosen[-1]) == 0:
             break
     return np.concatenate(chosen)
-
-
-def _market_table(prices: Float[Tensor, "days columns 4"]) -> Float32[np.ndarray, "days 5 columns"]:
-    """All that a day decides, by column.
-
-    Open, highest and lowest of what follows it, NaN where the column did not trade; the last valid close, 0 before the
-    first; and the least size of an order, 1, or infinite where the column did not trade.
-    """
-    traded = (torch.isfinite(prices) & (prices > 0)).all(-1)
-    open_, high, low, close = prices.where(traded[..., None], torch.nan).unbind(-1)
-    least = torch.where(traded, 1.0, torch.inf)
-    return torch.stack([open_, open_.maximum(high), open_.minimum(low), _forward_fill(close), least], dim=1).numpy()
-
-
-def _forward_fill(close: Float[Tensor, "days columns"]) -> Float[Tensor, "days columns"]:
-    """Each column's last valid close up to each day; 0 before its first."""
-    days = torch.arange(len(close))[:, None]
-    last = torch.where(torch.isfinite(close), days, -1).cummax(0).values
-    return torch.where(last >= 0, close.gather(0, last.clamp(min=0)), 0.0)

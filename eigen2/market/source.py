@@ -169,6 +169,7 @@ def _read_parquet(path: Path, where: str) -> pd.DataFrame:
 
 def _read_csv(path: Path, where: str, kind: FileFormat) -> pd.DataFrame:
     def read(numbers: pa.DataType) -> pa.Table:
+        """The wanted columns, with the numbers as the given type."""
         types = {names[i]: numbers for i in wanted.values()} | {names[wanted[name]]: pa.string() for name in TEXT}
         convert = csv.ConvertOptions(
             column_types=types,

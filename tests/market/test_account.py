@@ -154,13 +154,13 @@ def test_what_does_not_trade_is_marked_at_its_last_close() -> None:
 def test_a_ruined_account_stays_ruined() -> None:
     prices = flat(9, 2)
     prices[2, 0] = (250, 260, 240, 250)  # 100,000 sold short now owe 250,000
-    money = AccountRules(unit_share=0.5)
+    money = AccountRules(unit_share=0.5, max_leverage=3)
     orders = {0: {0: (-2.0, 50.0)}, 3: {1: (1.0, 10.0)}, 4: {1: (-1.0, 10.0)}}
     account = live(prices, rules(allow_short=True, max_holding_days=4), orders, money, trading_end_idx=6)
     curve = account.equity()["equity"].tolist()
     assert curve[1:4] == close_to(100_000, -50_000, 100_000)
     assert account.ruined.tolist() == [True]
-    # the equity is back at 100,000, but nobody lends to it any more
+    # the equity is back at 100,000, with room for 200,000 more, but nobody trades with it any more
     assert account.trades().set_index("column")["shares"].to_dict() == {0: pytest.approx(-1000), 1: 0}
     assert account.equity()["exposure"].iloc[-1] == 0
 
@@ -257,6 +257,31 @@ def test_a_reset_clears_the_record_in_the_same_memory() -> None:
     assert len(env.account.trades()) == 0
     assert env.account.equity()["equity"].tolist() == [100_000] * 2
     assert env.account.nbytes < nbytes
+
+
+def test_a_reset_ends_ruin() -> None:
+    prices = flat(12)
+    prices[3:5] = 400
+    env = TradingEnvironment(prices, rules(allow_short=True), agents=1)
+    env.record(0, AccountRules(unit_share=0.5))
+    shares = []
+    for start in (0, 6):
+        env.reset(start_idx=start, trading_end_idx=start + 1, end_idx=start + 6)
+        for _ in range(5):
+            env.step(torch.tensor([[-2.0, 50.0]])[None, None])
+        shares += env.account.trades()["shares"].tolist()
+    assert shares == close_to(-1000, -1000)
+    assert not env.account.ruined.any()
+
+
+def test_memory_is_bounded_by_the_columns() -> None:
+    sizes = []
+    for orders in (3, 10**9):
+        env = TradingEnvironment(flat(30, 3), rules(max_opens_per_day=orders), agents=1)
+        env.record(0)
+        env.reset(trading_end_idx=20)
+        sizes.append(env.account.nbytes)
+    assert sizes[0] == sizes[1] < 10_000
 
 
 def test_what_is_kept_is_a_copy() -> None:

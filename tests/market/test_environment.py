@@ -1,6 +1,7 @@
 """The environment: hand-computed episodes, a plain reference, no memory of the past and none of the future."""
 
 import ast
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -118,6 +119,15 @@ def test_a_price_at_the_sale_target_is_enough(bar: tuple[float, ...], reason: st
     earned, summary, _ = live(prices, rules(), {0: {0: (1, 10)}})
     assert earned == {2: pytest.approx(10, rel=1e-5)}
     assert closes(summary) == {reason: 1}
+
+
+def test_an_open_outside_the_days_range_is_a_price_too() -> None:
+    prices = flat(4, 2)
+    prices[2] = [(115, 105, 99, 104), (85, 101, 95, 96)]  # an open above the high, and one below the low
+    orders = {0: {0: (2.0, 10.0), 1: (-1.0, 10.0)}}
+    earned, summary, _ = live(prices, rules(allow_short=True, max_opens_per_day=2), orders)
+    assert earned == {2: pytest.approx(30 + 15, rel=1e-6)}
+    assert closes(summary) == {"gap": 2}
 
 
 def test_a_high_just_below_the_sale_target_is_not_enough() -> None:
@@ -384,6 +394,16 @@ def test_penalties_for_doing_nothing(execution: str) -> None:
     # idle on day 0; held after the decisions of days 1 and 2; idle after those of days 3 and 4; flat prices earn 0
     assert earned == {1: -0.5, 4: -0.5, 5: -0.5}
     assert (summary["days_with_position"], summary["days_without_position"]) == (2, 3)
+
+
+def test_the_zero_trade_penalty_is_due_at_the_end() -> None:
+    env = TradingEnvironment(flat(3), rules(zero_trade_penalty=10), agents=1)
+    env.reset()
+    due = []
+    for _ in range(2):
+        env.step(torch.zeros(1, 1, 1, 2))
+        due.append(env.get_episode_summary()["zero_trade_penalty"].item())
+    assert due == [0, 10]
 
 
 @both
@@ -866,10 +886,17 @@ def random_window(rng: np.random.Generator) -> dict[str, list[int]]:
     }
 
 
-def record(env: TradingEnvironment, window: dict[str, Any], seed: int, steps: int = DAYS) -> list[dict[str, Tensor]]:
-    """Everything an episode returns, as it was returned."""
+def record(
+    env: TradingEnvironment,
+    window: dict[str, Any],
+    seed: int,
+    steps: int = DAYS,
+    returned: Callable[[list[dict[str, Tensor]]], None] = lambda parts: None,
+) -> list[dict[str, Tensor]]:
+    """Everything an episode returns, as it was returned; `returned` is called with it at once."""
     rng = np.random.default_rng(seed)
     kept = [env.reset(**window)[0], env.get_episode_summary()]
+    returned(kept)
     for _ in range(min(steps, window["end_idx"][0] - window["start_idx"][0] - 1)):
         action = torch.from_numpy(random_actions(rng, (AGENTS, WINDOWS, COLUMNS), coarse=False))
         observation, reward, terminated, truncated, info = env.step(action)
@@ -877,6 +904,7 @@ def record(env: TradingEnvironment, window: dict[str, Any], seed: int, steps: in
         events = {f"{name}_{field}": values for name in ("fills", "closes") for field, values in named(info[name])}
         events["last_close"] = torch.from_numpy(info["last_close"])
         kept += [observation, ends, events, env.get_episode_summary()]
+        returned(kept[-4:])
     return kept
 
 
@@ -915,19 +943,21 @@ def test_a_workspace_that_was_reset_is_a_fresh_one(execution: str) -> None:
     assert trades > 50
 
 
-def test_what_was_returned_does_not_change_any_more() -> None:
-    rng = np.random.default_rng(2)
-    env = workspace()
-    window = random_window(rng)
-    kept = record(env, window, seed=0)
-    before = copied(kept)
-    record(env, random_window(rng), seed=1)
-    assert_identical(kept, before)
-    # nor does writing to it reach the environment
-    for part in kept:
-        for value in part.values():
-            value.fill_(1)
-    assert_identical(record(env, window, seed=0), before)
+@both
+def test_what_was_returned_is_the_callers(execution: str) -> None:
+    """Neither does it change later, nor does writing to it reach the environment."""
+    window = random_window(np.random.default_rng(2))
+    kept = record(workspace(execution=execution), window, seed=0)
+    at_once: list[dict[str, Tensor]] = []
+
+    def take_away(parts: list[dict[str, Tensor]]) -> None:
+        at_once.extend(copied(parts))
+        for part in parts:
+            for value in part.values():
+                value.fill_(1)
+
+    record(workspace(execution=execution), window, seed=0, returned=take_away)
+    assert_identical(at_once, kept)
 
 
 def test_nbytes_is_what_is_held() -> None:

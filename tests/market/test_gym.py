@@ -496,5 +496,8 @@ def test_read_only_and_double_actions_are_taken() -> None:
     action.setflags(write=False)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        env.step(action)
-        env.step(np.zeros(6))
+        first = env.step(action)[0]
+        second = env.step(np.zeros(6))[0]
+    env.reset(seed=0)
+    for seen in (first, second):
+        np.testing.assert_array_equal(seen, env.step(np.zeros(6, np.float32))[0])

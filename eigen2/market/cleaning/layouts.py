@@ -161,6 +161,7 @@ class _Part:
     where: str
 
     def dates(self, position: int) -> pd.Series:
+        """The days in a column, all of them in years 1 to 9999."""
         column = self.columns[position]
         if pa.types.is_date(column.type):
             # pandas would make an object of each
