@@ -3,12 +3,10 @@
 import resource
 import sys
 import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.timing import Row
-from eigen2.market.panel import load_panel
+from benchmarks.timing import Row, seconds_of
+from eigen2.market.panel_cache import load_panel
 from eigen2.market.synthetic import SyntheticMarket
 
 DAYS, COLUMNS = 3781, 669
@@ -50,20 +48,13 @@ def panel_seconds(days: int = DAYS, columns: int = COLUMNS, loads: int = 5) -> d
             load_panel(path, cache_dir=Path(folder) / "cache")
 
         before = peak_mb()
-        build = seconds(load)
+        build = seconds_of(load)
         return {
             "panel_rows": count,
             "panel_build_s": build,
-            "panel_load_s": min(seconds(load) for _ in range(loads)),
+            "panel_load_s": min(seconds_of(load) for _ in range(loads)),
             "panel_peak_mb": peak_mb() - before,
         }
-
-
-def seconds(run: Callable[[], None]) -> float:
-    """How long it takes."""
-    begun = time.perf_counter()
-    run()
-    return time.perf_counter() - begun
 
 
 def peak_mb() -> float:

@@ -1,21 +1,22 @@
 """Bytes of a stored transition against dense windows."""
 
-import torch
-
+from benchmarks.full_scale import FullScale
 from benchmarks.timing import Row
-from eigen2.erl.replay import transition_fields
-from eigen2.market.environment import TradingEnvironment, TradingRules
+
+BOUND = 7000.0
 
 
-def rows() -> list[Row]:
-    """Bytes a transition at 108 investable of 669 columns."""
-    compact, dense = replay_bytes()
-    return [Row("replay_bytes", "replay, bytes a transition, 108 columns", compact, dense, dense / compact)]
+def rows(full: FullScale) -> list[Row]:
+    """Bytes a transition of the configured market."""
+    data = full.data
+    _, columns, features = data.panel.features.shape
+    compact = data.buffer.bytes_per_transition
+    investable = len(data.investable_columns)
+    dense = dense_bytes(investable, data.context_days, columns, features)
+    what = f"replay, bytes a transition, {investable} of {columns} columns"
+    return [Row("replay_bytes", what, compact, dense, dense / compact, BOUND)]
 
 
-def replay_bytes(columns: int = 108, days: int = 504, all_columns: int = 669, features: int = 9) -> tuple[int, int]:
-    """Bytes a transition takes here, and as two dense float32 windows with their action."""
-    env = TradingEnvironment(torch.full((2, columns, 4), 1.0), TradingRules(), agents=1)
-    compact = sum(field.nbytes for field in transition_fields(env.observation_fields, env.action_shape).values())
-    dense = 2 * days * all_columns * features * 4 + columns * 2 * 4 + 6
-    return compact, dense
+def dense_bytes(investable: int, days: int, columns: int, features: int) -> int:
+    """Bytes of two float32 windows (days, columns, features), a float32 action, a reward and two flags."""
+    return 2 * days * columns * features * 4 + investable * 2 * 4 + 6

@@ -1,91 +1,109 @@
-"""A training step of the whole population against a loop over separate modules and optimizers."""
+"""An optimizer step of the whole population against a loop over separate modules and optimizers."""
 
 from collections.abc import Callable
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from benchmarks.full_scale import FullScale
 from benchmarks.timing import Row, median_ratio
 from eigen2.erl import ddpg
-from eigen2.erl.population import Inputs, Population
-from eigen2.market.networks import PORTFOLIO, ColumnActor, ColumnCritic
+from eigen2.erl.module import ERLModule
+from eigen2.erl.population import Population
 
-AGENTS, BATCH, COLUMNS, WIDTH = 16, 16, 30, 100
-"""A training step of configs/erl.yaml with 30 columns and a context of 504 days."""
-
-
-def rows(runs: int) -> list[Row]:
-    """Milliseconds of a training step of 16 agents."""
-    batch = make_batch(torch.Generator().manual_seed(0))
-    ours, loop, ratio = median_ratio(population_step(batch), looped_step(batch), runs)
-    return [Row("training_step", "training step of 16 agents, ms", 1e3 * ours, 1e3 * loop, ratio)]
+BOUND = 1.8
 
 
-def make_batch(generator: torch.Generator) -> ddpg.Batch:
-    """Random transitions for every agent, of the shapes that the market gives."""
+def rows(full: FullScale, runs: int) -> list[Row]:
+    """Milliseconds of an optimizer step, which averages the gradients of `accumulate` micro-batches."""
+    population = full.population()
+    batches = [full.batch(slots) for slots in full.slots()]
+    reference = [PlainAgent(full, population, row) for row in range(population.size)]
+    ours, loop, ratio = median_ratio(
+        population_step(full.module, population, batches), looped_step(full.module, reference, batches), runs
+    )
+    agents, batch = batches[0].reward.shape
+    what = f"optimizer step of {agents} agents, {len(batches)} micro-batches of {batch}, ms"
+    return [Row("training_step", what, 1e3 * ours, 1e3 * loop, ratio, BOUND)]
 
-    def inputs() -> Inputs:
-        def draw(*shape: int) -> torch.Tensor:
-            return torch.randn(AGENTS, BATCH, *shape, generator=generator)
 
-        return {"columns": draw(COLUMNS, WIDTH), "portfolio": draw(COLUMNS, PORTFOLIO), "market": draw(WIDTH + 1)}
-
-    return ddpg.Batch(
-        inputs=inputs(),
-        next_inputs=inputs(),
-        action=torch.rand(AGENTS, BATCH, COLUMNS, 2, generator=generator) * 2 - 1,
-        reward=torch.randn(AGENTS, BATCH, generator=generator),
-        terminated=torch.zeros(AGENTS, BATCH, dtype=torch.bool),
+def population_step(settings: ERLModule, population: Population, batches: list[ddpg.Batch]) -> Callable[[], None]:
+    """One optimizer step of all agents at once."""
+    optimizer = torch.optim.Adam(
+        [
+            {"params": [population.actor], "lr": settings.actor_lr},
+            {"params": [population.critic], "lr": settings.critic_lr},
+        ]
     )
 
-
-def population_step(batch: ddpg.Batch) -> Callable[[], None]:
-    """One training step of all agents at once."""
-    population = Population(AGENTS, lambda: ColumnActor(WIDTH, WIDTH + 1), lambda: ColumnCritic(WIDTH, WIDTH + 1), 0, 0)
-    optimizer = torch.optim.Adam([population.actor, population.critic])
-
     def run() -> None:
+        for batch in batches:
+            losses = ddpg.losses(population, batch, settings.gamma)
+            ((losses.actor + losses.critic).sum() / len(batches)).backward()  # type: ignore[no-untyped-call]
+        ddpg.step(population, optimizer, settings.max_grad_norm)
         optimizer.zero_grad(set_to_none=False)
-        losses = ddpg.losses(population, batch, 0.95)
-        (losses.actor + losses.critic).sum().backward()  # type: ignore[no-untyped-call]
-        ddpg.step(population, optimizer, 1.0)
-        ddpg.update_targets(population, 0.01)
+        ddpg.update_targets(population, settings.tau)
 
     return run
 
 
-def looped_step(batch: ddpg.Batch) -> Callable[[], None]:
-    """The same step by separate modules and optimizers, agent by agent."""
-    agents = []
-    for _ in range(AGENTS):
-        nets: list[nn.Module] = [ColumnActor(WIDTH, WIDTH + 1), ColumnCritic(WIDTH, WIDTH + 1)]
-        nets += [ColumnActor(WIDTH, WIDTH + 1), ColumnCritic(WIDTH, WIDTH + 1)]
-        agents.append((nets, [torch.optim.Adam(net.parameters()) for net in nets[:2]]))
+class PlainAgent:
+    """Separate modules and optimizers for one agent of a population, with its weights.
+
+    Args:
+        full: whose networks and learning rates.
+        population: whose weights are copied.
+        row: which agent of it.
+    """
+
+    def __init__(self, full: FullScale, population: Population, row: int) -> None:
+        data, agent, self.row = full.data, population.agents[row], row
+        self.actor, self.slow_actor = (_network(data.make_actor(), agent.actor) for _ in range(2))
+        self.critic, self.slow_critic = (_network(data.make_critic(), agent.critic) for _ in range(2))
+        self.actor_optimizer = torch.optim.Adam(self.actor.parameters(), lr=full.module.actor_lr)
+        self.critic_optimizer = torch.optim.Adam(self.critic.parameters(), lr=full.module.critic_lr)
+
+    def learn(self, batch: ddpg.Batch, gamma: float, share: float) -> None:
+        """Add a micro-batch's gradients: of the critic's loss to the critic, of the actor's to the actor."""
+        now, then = self._own(batch.inputs), self._own(batch.next_inputs)
+        with torch.no_grad():
+            next_value = self.slow_critic(then, self.slow_actor(then))
+            target = batch.reward[self.row] + gamma * torch.where(batch.terminated[self.row], 0.0, next_value)
+        critic_loss = (self.critic(now, batch.action[self.row]) - target).square().mean()
+        (share * critic_loss).backward(inputs=list(self.critic.parameters()))
+        actor_loss = -self.critic(now, self.actor(now)).mean()
+        (share * actor_loss).backward(inputs=list(self.actor.parameters()))
+
+    def step(self, max_grad_norm: float, tau: float) -> None:
+        """Clip both gradients, use them, and move the targets."""
+        for net, slow, optimizer in (
+            (self.actor, self.slow_actor, self.actor_optimizer),
+            (self.critic, self.slow_critic, self.critic_optimizer),
+        ):
+            nn.utils.clip_grad_norm_(net.parameters(), max_grad_norm)
+            optimizer.step()
+            optimizer.zero_grad()
+            with torch.no_grad():
+                for weight, old in zip(net.parameters(), slow.parameters(), strict=True):
+                    old.lerp_(weight, tau)
+
+    def _own(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+        return {name: value[self.row if len(value) > 1 else 0].float() for name, value in inputs.items()}
+
+
+def looped_step(settings: ERLModule, agents: list[PlainAgent], batches: list[ddpg.Batch]) -> Callable[[], None]:
+    """The same step agent by agent."""
 
     def run() -> None:
-        for row, (nets, optimizers) in enumerate(agents):
-            one_agent_step(batch, row, nets, optimizers)
+        for agent in agents:
+            for batch in batches:
+                agent.learn(batch, settings.gamma, 1 / len(batches))
+            agent.step(settings.max_grad_norm, settings.tau)
 
     return run
 
 
-def one_agent_step(batch: ddpg.Batch, row: int, nets: list[nn.Module], optimizers: list[torch.optim.Optimizer]) -> None:
-    """A plain DDPG step of agent `row`: actor, critic and their targets in `nets`."""
-    actor, critic, slow_actor, slow_critic = nets
-    now = {name: value[row] for name, value in batch.inputs.items()}
-    then = {name: value[row] for name, value in batch.next_inputs.items()}
-    with torch.no_grad():
-        target = batch.reward[row] + 0.95 * slow_critic(then, slow_actor(then))
-
-    def apply(loss: torch.Tensor, net: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        net.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        nn.utils.clip_grad_norm_(net.parameters(), 1.0)
-        optimizer.step()
-
-    apply((critic(now, batch.action[row]) - target).square().mean(), critic, optimizers[1])
-    apply(-critic(now, actor(now)).mean(), actor, optimizers[0])
-    with torch.no_grad():
-        for net, slow in ((actor, slow_actor), (critic, slow_critic)):
-            for weight, old in zip(net.parameters(), slow.parameters(), strict=True):
-                old.lerp_(weight, 0.01)
+def _network(network: nn.Module, weights: Tensor) -> nn.Module:
+    network = network.to(weights.device)
+    nn.utils.vector_to_parameters(weights[0].clone(), network.parameters())
+    return network

@@ -11,7 +11,8 @@ from jaxtyping import Float
 from lightning.pytorch.core.optimizer import LightningOptimizer
 from torch import Tensor
 
-from eigen2.erl.population import Inputs, Population
+from eigen2.erl.networks import DESCRIBED, Inputs
+from eigen2.erl.population import Population
 
 Optimizer = torch.optim.Optimizer | LightningOptimizer
 
@@ -50,9 +51,11 @@ def losses(population: Population, batch: Batch, gamma: float) -> Losses:
     loss alone.
     """
     target = td_target(population, batch, gamma)
-    value = population.critic_network(population.critic, batch.inputs, batch.action)
+    inputs = population.critic_network.described(population.critic, batch.inputs)
+    value = population.critic_network(population.critic, inputs, batch.action)
     action = population.act(batch.inputs)
-    own_value = population.critic_network(population.critic.detach(), batch.inputs, action)
+    fixed = {name: part.detach() if name == DESCRIBED else part for name, part in inputs.items()}
+    own_value = population.critic_network(population.critic.detach(), fixed, action)
     return Losses(
         actor=-own_value.float().mean(1),
         critic=(value.float() - target).square().mean(1),

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,7 +16,8 @@ from eigen2.erl import ddpg
 from eigen2.erl.evolution import Evolution, inherit, mutation_noise, plan, rank
 from eigen2.erl.exploration import ExplorationNoise
 from eigen2.erl.metrics import LOSS_NAMES, generation_metrics
-from eigen2.erl.population import Population, weight_bytes
+from eigen2.erl.networks import Sizes, weight_bytes
+from eigen2.erl.population import Population
 from eigen2.erl.randomness import Role, generator, torch_seed
 from eigen2.erl.rollouts import Rollouts, play
 from eigen2.errors import UserError, require_range
@@ -45,8 +47,8 @@ class ERLModule(LightningModule):
         noise_decay: factor on an agent's exploration noise after each generation (above 0, at most 1).
         noise_min: exploration noise does not fall below this (0 or more).
         evolution: how rows are replaced; null trains the agents without evolution.
-        actor: class and arguments of the actor network; null takes the workload's.
-        critic: class and arguments of the critic network; null takes the workload's.
+        actor: class of the actor network, with its arguments but for `sizes`; null takes the workload's.
+        critic: class of the critic network, with its arguments but for `sizes`; null takes the workload's.
     """
 
     population: Population
@@ -66,8 +68,8 @@ class ERLModule(LightningModule):
         noise_decay: float = 0.95,
         noise_min: float = 0.1,
         evolution: Evolution | None = Evolution(),  # noqa: B008 - read, never changed
-        actor: Callable[[], nn.Module] | None = None,
-        critic: Callable[[], nn.Module] | None = None,
+        actor: Callable[[Sizes], nn.Module] | None = None,
+        critic: Callable[[Sizes], nn.Module] | None = None,
     ) -> None:
         super().__init__()
         settings = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
@@ -239,10 +241,11 @@ class ERLModule(LightningModule):
         device = self.trainer.strategy.root_device
         self.seed = int(os.environ.get("PL_GLOBAL_SEED", "0"))
         self.data.micro_batches = max(1, self.micro_batches)
-        make_actor, make_critic = self._actor or self.data.make_actor, self._critic or self.data.make_critic
         self._budget = RamBudget("lower data.replay_capacity, model.population_size or the number of windows")
         self._budget.require(self.data.needed_bytes(self.population_size))
         self.data.build(self.population_size, device)
+        make_actor = partial(self._actor, self.data.sizes) if self._actor else self.data.make_actor
+        make_critic = partial(self._critic, self.data.sizes) if self._critic else self.data.make_critic
         with torch_seed(self.seed, Role.WEIGHTS, agent=0):
             weights = weight_bytes(make_actor()) + weight_bytes(make_critic())
         if stage == "fit":

@@ -1,110 +1,13 @@
 """A population as a batch: every weight of every agent is one row of a matrix."""
 
-import logging
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from eigen2.erl.networks import Inputs, StackedNetwork
 from eigen2.erl.randomness import Role, torch_seed
-from eigen2.errors import UserError
-
-logger = logging.getLogger(__name__)
-
-Inputs = dict[str, Tensor]
-"""What networks see: named tensors whose leading axis is the agent's, of size 1 where all agents see the same."""
-
-NetworkFactory = Callable[[], nn.Module]
-
-
-class StackedNetwork:
-    """One plain `nn.Module` run with the weights of many agents at once.
-
-    The module's `forward` is written for one agent and a batch of inputs. Here its weights are the rows of a matrix,
-    and one vectorised call (`torch.func.vmap`) runs all rows. A module that vmap has no rule for, such as an LSTM,
-    runs row by row with the same result.
-
-    Args:
-        network: the template; its weights are not used, and it is put in evaluation mode.
-
-    Raises:
-        UserError: the module has buffers (batch normalisation), which rows cannot hold.
-    """
-
-    def __init__(self, network: nn.Module) -> None:
-        buffers = [name for name, _ in network.named_buffers()]
-        if buffers:
-            raise UserError(
-                f"network {type(network).__name__} has buffers ({', '.join(buffers)}); a population has weights only: "
-                "use LayerNorm in place of BatchNorm, and plain attributes for constants"
-            )
-        self.network = network.eval().requires_grad_(False)
-        self.shapes = {name: weight.shape for name, weight in network.named_parameters()}
-        self.sizes = [shape.numel() for shape in self.shapes.values()]
-        self.vectorized = True
-
-    @property
-    def num_weights(self) -> int:
-        """Weights of one agent."""
-        return sum(self.sizes)
-
-    def weights(self, rows: Float[Tensor, "agents weights"]) -> dict[str, Tensor]:
-        """Named weights of shape (agents, *shape), as views of the rows."""
-        pieces = torch.split(rows, self.sizes, dim=1)  # one split: its backward is one concatenation
-        return {
-            name: piece.reshape(len(rows), *shape)
-            for (name, shape), piece in zip(self.shapes.items(), pieces, strict=True)
-        }
-
-    def __call__(self, rows: Float[Tensor, "agents weights"], *inputs: Inputs | Tensor) -> Tensor:
-        """Outputs of shape (agents, ...); each input has a leading agent axis, of size 1 where it is shared."""
-        if self.vectorized:
-            try:
-                return self._call_vectorized(rows, inputs)
-            except RuntimeError as error:
-                if "Batching rule not implemented" not in str(error):
-                    raise
-                self.vectorized = False
-                logger.info("%s runs agent by agent: %s", type(self.network).__name__, str(error).split(". ")[0])
-        return self._call_looped(rows, inputs)
-
-    def _call_one(self, weights: dict[str, Tensor], *inputs: Inputs | Tensor) -> Tensor:
-        output: Tensor = torch.func.functional_call(self.network, weights, inputs)
-        return output
-
-    def _call_vectorized(self, rows: Tensor, inputs: tuple[Inputs | Tensor, ...]) -> Tensor:
-        arguments, axes = zip(*(_split_shared(value, len(rows)) for value in inputs), strict=True)
-        output: Tensor = torch.func.vmap(self._call_one, in_dims=(0, *axes))(self.weights(rows), *arguments)
-        return output
-
-    def _call_looped(self, rows: Tensor, inputs: tuple[Inputs | Tensor, ...]) -> Tensor:
-        weights = self.weights(rows)
-        outputs = []
-        for row in range(len(rows)):
-            own = {name: weight[row] for name, weight in weights.items()}
-            outputs.append(self._call_one(own, *(_of_agent(value, row) for value in inputs)))
-        return torch.stack(outputs)
-
-
-def _split_shared(value: Inputs | Tensor, agents: int) -> tuple[Any, Any]:
-    """The value ready for vmap and its axes: an axis of size 1 among several agents is dropped, not expanded."""
-    if isinstance(value, dict):
-        parts = {name: _split_shared(part, agents) for name, part in value.items()}
-        return {name: part[0] for name, part in parts.items()}, {name: part[1] for name, part in parts.items()}
-    return (value.squeeze(0), None) if len(value) == 1 < agents else (value, 0)
-
-
-def _of_agent(value: Inputs | Tensor, row: int) -> Inputs | Tensor:
-    if isinstance(value, dict):
-        return {name: part[row if len(part) > 1 else 0] for name, part in value.items()}
-    return value[row if len(value) > 1 else 0]
-
-
-def weight_bytes(network: nn.Module) -> int:
-    """Bytes of a network's weights."""
-    return sum(weight.nbytes for weight in network.parameters())
 
 
 class Population(nn.Module):
@@ -135,7 +38,12 @@ class Population(nn.Module):
     champion_generation: Tensor
 
     def __init__(
-        self, size: int, make_actor: NetworkFactory, make_critic: NetworkFactory, seed: int, noise: float
+        self,
+        size: int,
+        make_actor: Callable[[], nn.Module],
+        make_critic: Callable[[], nn.Module],
+        seed: int,
+        noise: float,
     ) -> None:
         super().__init__()
         actors, critics = [], []

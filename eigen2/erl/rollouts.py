@@ -10,7 +10,7 @@ from lightning.pytorch import LightningDataModule
 from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor, nn
 
-from eigen2.erl.population import Inputs
+from eigen2.erl.networks import Inputs, Sizes
 from eigen2.erl.randomness import Role, generator
 from eigen2.erl.replay import Field, ReplayBuffer, transition_fields
 from eigen2.errors import UserError, require_range
@@ -176,6 +176,11 @@ class Rollouts(LightningDataModule, ABC):
     @abstractmethod
     def network_inputs(self, observation: Observation) -> Inputs:
         """What networks see of (stored) observations, (agents or 1, batch, ...)."""
+
+    @property
+    @abstractmethod
+    def sizes(self) -> Sizes:
+        """What networks are built for, after `build`."""
 
     @abstractmethod
     def make_actor(self) -> nn.Module:

@@ -15,9 +15,11 @@ from jaxtyping import Bool, Float32, Float64
 from torch import Tensor
 
 from eigen2.errors import UserError, require_range
-from eigen2.market.encoder import CLIP, MarketEncoder, ObservationEncoder
+from eigen2.market.averages import CLIP
+from eigen2.market.encoder import MarketEncoder, ObservationEncoder
 from eigen2.market.environment import TradingEnvironment, TradingRules
-from eigen2.market.panel import MarketPanel, build_panel, load_panel
+from eigen2.market.panel import MarketPanel, build_panel
+from eigen2.market.panel_cache import load_panel
 from eigen2.market.sample import sample_path
 from eigen2.market.source import read_prices
 from eigen2.market.synthetic import SyntheticMarket

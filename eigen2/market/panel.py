@@ -1,40 +1,31 @@
-"""The market as arrays over days, columns and features, and its memory-mapped cache."""
+"""The market as arrays over days, columns and features."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
-import mmap
-import shutil
-import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
+from mmap import mmap
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 from jaxtyping import Bool, Float, Float32, Int, Shaped
 
 from eigen2.errors import UserError
 from eigen2.market.indicators import FEATURES, indicator_features, ticker_features
 from eigen2.market.panel_rows import select_rows
-from eigen2.market.source import PRICE_COLUMNS, read_prices, refuse_infinite_prices, require_file
+from eigen2.market.source import PRICE_COLUMNS, refuse_infinite_prices
 
-__all__ = ["FEATURES", "MarketPanel", "Splits", "build_panel", "load_panel"]
+__all__ = ["FEATURES", "MarketPanel", "Splits", "build_panel"]
 
 log = logging.getLogger(__name__)
 
-# part of the cache key: raise it whenever the same prices would give other arrays or files
-FORMAT_VERSION = 2
 MIN_OWN_VALUES = 60
 STD_FLOOR = 1e-6
 CLIP = 10.0
 BLOCK_COLUMNS = 32
-ARRAYS = ("features", "valid", "prices")
 
 
 @dataclass(frozen=True)
@@ -108,6 +99,17 @@ class MarketPanel:
         """Bytes of all arrays, memory-mapped or not."""
         arrays = (self.dates, self.features, self.valid, self.prices, self.traded_value)
         return sum(array.nbytes for array in arrays)
+
+    @property
+    def folder(self) -> Path | None:
+        """Where all the arrays are mapped from; None when one of them is in memory."""
+        arrays = (self.features, self.valid, self.prices)
+        folders = {
+            # a view of a mapped array has another base
+            Path(array.filename).parent if isinstance(array, np.memmap) and isinstance(array.base, mmap) else None
+            for array in arrays
+        }
+        return folders.pop() if len(folders) == 1 else None
 
     def describe(self) -> dict[str, str | int]:
         """Return the panel's size, its features, and the first and last date of each split."""
@@ -193,55 +195,10 @@ def build_panel(
         UserError: when no row is usable, a price is infinite, a (date, ticker) appears twice, an indicator is
             unknown or has no value on any day, or no day is left for training.
     """
-    return _build(prices_long, validation_days, holdout_days, tuple(sorted(set(indicators))))[0]
+    return build_with_meta(prices_long, validation_days, holdout_days, tuple(sorted(set(indicators))))[0]
 
 
-def load_panel(
-    path: str | Path,
-    *,
-    validation_days: int = 252,
-    holdout_days: int = 252,
-    indicators: Iterable[str] = (),
-    cache_dir: str | Path,
-) -> MarketPanel:
-    """Return the panel of a price file, memory-mapped from its cache, which is built when it is not there.
-
-    The cache is a folder in `cache_dir` named by the BLAKE2b of the file's content, the settings and the format
-    version. It appears complete or not at all; a damaged one is rebuilt. Arrays are mapped copy-on-write:
-    processes share their pages, and writing to them does not reach the cache.
-
-    Args:
-        path: price file for `eigen2.market.source.read_prices`.
-        validation_days: days before the holdout kept for validation, at least 0.
-        holdout_days: last days of the table, which nothing but the final test may touch, at least 0.
-        indicators: the tickers that are indicator series, see `build_panel`.
-        cache_dir: folder for caches; made when missing.
-
-    Raises:
-        UserError: when the file or the settings are not fit for a panel, or the cache cannot be written.
-    """
-    path = require_file(path)
-    names = tuple(sorted(set(indicators)))
-    settings = {"validation_days": validation_days, "holdout_days": holdout_days, "indicators": names}
-    folder = Path(cache_dir) / _key(path, settings)
-    panel = _open_cache(folder)
-    if panel is None:
-        built, meta = _build(read_prices(path), validation_days, holdout_days, names)
-        try:
-            _write_cache(folder, built, meta)
-        except OSError as error:
-            raise UserError(
-                f"cannot write the panel cache to {str(cache_dir)!r} ({error.strerror or error}): name a"
-                f" cache_dir that can be written, with {built.nbytes / 1e6:.0f} MB free"
-            ) from error
-        # None only if another process is replacing the folder at this moment
-        panel = _open_cache(folder) or built
-        # Arrow would keep the memory of the table it read: 120 MB for 2.5 million rows
-        pa.default_memory_pool().release_unused()
-    return panel
-
-
-def _build(
+def build_with_meta(
     prices_long: pd.DataFrame, validation_days: int, holdout_days: int, indicators: tuple[str, ...]
 ) -> tuple[MarketPanel, dict[str, Any]]:
     """Build the panel and what the cache notes beside its arrays."""
@@ -341,58 +298,3 @@ def _meta(
         "means": [[None if np.isnan(value) else value for value in row] for row in means.tolist()],
         "stds": [[None if np.isnan(value) else value for value in row] for row in stds.tolist()],
     }
-
-
-def _write_cache(folder: Path, panel: MarketPanel, meta: dict[str, Any]) -> None:
-    """Write beside the final place, then rename, so that the folder is complete whenever it is there."""
-    draft = folder.parent / f".{folder.name[:16]}-{uuid4().hex}"
-    draft.mkdir(parents=True)
-    try:
-        for name in ARRAYS:
-            np.save(draft / f"{name}.npy", getattr(panel, name), allow_pickle=False)
-        (draft / "meta.json").write_text(json.dumps(meta, allow_nan=False))
-        sums = {path.name: _checksum(path) for path in sorted(draft.iterdir())}
-        (draft / "checksums.json").write_text(json.dumps(sums))
-        if folder.exists() and _open_cache(folder) is None:
-            log.warning("the panel cache %s is damaged: replacing it", folder)
-            folder.rename(draft / "damaged")
-        if not folder.exists():
-            draft.replace(folder)
-            shutil.rmtree(folder / "damaged", ignore_errors=True)
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
-
-
-def _open_cache(folder: Path) -> MarketPanel | None:
-    """Map the cached panel, or None when it is not there or not as it was written."""
-    try:
-        sums = json.loads((folder / "checksums.json").read_text())
-        if any(_checksum(folder / name) != sums[name] for name in ("meta.json", *(f"{a}.npy" for a in ARRAYS))):
-            return None
-        meta = json.loads((folder / "meta.json").read_text())
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    arrays = {name: np.load(folder / f"{name}.npy", mmap_mode="c", allow_pickle=False) for name in ARRAYS}
-    return MarketPanel(
-        dates=np.array(meta["dates"], dtype="datetime64[D]"),
-        tickers=tuple(meta["tickers"]),
-        traded_value=np.array(meta["traded_value"], dtype=np.float64),
-        splits=Splits(*(range(start, stop) for start, stop in meta["splits"])),
-        indicators=tuple(meta["indicators"]),
-        **arrays,
-    )
-
-
-def _key(path: Path, settings: dict[str, Any]) -> str:
-    """Name of the cache of this content with these settings."""
-    # three times as fast as SHA-256 on processors without instructions for it
-    with path.open("rb") as file:
-        content = hashlib.file_digest(file, "blake2b").hexdigest()
-    text = json.dumps([content, {"version": FORMAT_VERSION, **settings}], sort_keys=True)
-    return hashlib.blake2b(text.encode(), digest_size=32).hexdigest()
-
-
-def _checksum(path: Path) -> int:
-    """CRC-32 of a file: finds what disks and crashes do, at memory speed; nobody is kept from forging it."""
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-        return zlib.crc32(content)

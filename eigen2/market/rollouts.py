@@ -2,25 +2,28 @@
 
 import logging
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from eigen2.erl.population import Inputs
+from eigen2.erl.networks import Inputs, Sizes
 from eigen2.erl.randomness import Role, generator
 from eigen2.erl.rollouts import Observation, Rollouts
 from eigen2.errors import UserError, require_range
 from eigen2.market.account import AccountRules
-from eigen2.market.encoder import MarketEncoder, ObservationEncoder, groups_of
+from eigen2.market.averages import groups_of
+from eigen2.market.encoder import MarketEncoder, ObservationEncoder, WindowEncoder
 from eigen2.market.environment import TradingEnvironment, TradingRules
 from eigen2.market.networks import ColumnActor, ColumnCritic
-from eigen2.market.panel import FEATURES, MarketPanel, build_panel, load_panel
+from eigen2.market.panel import FEATURES, MarketPanel, build_panel
+from eigen2.market.panel_cache import load_panel, load_synthetic, remapped
 from eigen2.market.sample import sample_path
 from eigen2.market.synthetic import SyntheticMarket
 from eigen2.market.universe import Universe, resolve
+from eigen2.market.window_networks import ConvolutionActor, ConvolutionCritic
 from eigen2.runtime.files import put
 
 log = logging.getLogger(__name__)
@@ -54,6 +57,9 @@ class RolloutDataModule(Rollouts):
         indicators: tickers that are indicator series (volatility indices, rates, spreads) and no prices: zero or
             negative values and a close alone are fine; context only, never investable. Names that YAML reads as
             something else need quotes.
+        encoding: what networks see of the market: `averages` of every feature over 1, 2, 4 ... context_days days, the
+            same for all networks and made once; or `windows`, the features of the last context_days days themselves,
+            for networks that read series, which cost much more.
 
     Attributes:
         investable_columns: indices of the panel's columns agents may buy, ascending, after `setup`.
@@ -61,7 +67,7 @@ class RolloutDataModule(Rollouts):
 
     panel: MarketPanel
     investable_columns: list[int]
-    encoder: ObservationEncoder
+    encoder: ObservationEncoder | WindowEncoder
     eval_env: TradingEnvironment
     val_env: TradingEnvironment
 
@@ -85,6 +91,7 @@ class RolloutDataModule(Rollouts):
         cache_dir: str | None = None,
         investable: Universe = Universe(),  # noqa: B008 - read, never changed
         indicators: list[str] = [],  # noqa: B006 - read, never changed
+        encoding: Literal["averages", "windows"] = "averages",
     ) -> None:
         super().__init__(windows_per_generation, exploration_windows, replay_capacity, replay_min_size, batch_size)
         for name, value, least in (
@@ -106,6 +113,7 @@ class RolloutDataModule(Rollouts):
         self.rules, self.account = rules, account
         self.cache_dir = cache_dir
         self.investable, self.indicators = investable, list(indicators)
+        self.encoding = encoding
 
     @property
     def window_days(self) -> int:
@@ -119,12 +127,14 @@ class RolloutDataModule(Rollouts):
             "holdout_days": self.holdout_days,
             "indicators": self.indicators,
         }
-        if self.synthetic is not None:
+        root = "lightning_logs" if self.trainer is None else self.trainer.default_root_dir
+        cache = self.cache_dir or str(Path(root) / "cache")
+        if self.synthetic is None:
+            self.panel = load_panel(self.path or sample_path(), **options, cache_dir=cache)
+        elif self.trainer is None and self.cache_dir is None:  # in a script a made-up market leaves no files
             self.panel = build_panel(self.synthetic.generate(), **options)
         else:
-            root = "lightning_logs" if self.trainer is None else self.trainer.default_root_dir
-            cache = self.cache_dir or str(Path(root) / "cache")
-            self.panel = load_panel(self.path or sample_path(), **options, cache_dir=cache)
+            self.panel = load_synthetic(self.synthetic, **options, cache_dir=cache)
         self._check_days()
         self.investable_columns = resolve(self.investable, self.panel)
 
@@ -147,20 +157,25 @@ class RolloutDataModule(Rollouts):
 
     def build(self, agents: int, device: torch.device) -> None:
         """Make the encoder and the two environments."""
-        market = MarketEncoder(self.panel, self.investable_columns, self.context_days, device)
-        self.encoder = ObservationEncoder(market, self.rules, self.window_days)
-        prices = torch.from_numpy(np.ascontiguousarray(self.panel.prices[:, self.investable_columns]))
+        columns, context = self.investable_columns, self.context_days
+        if self.encoding == "averages":
+            market = MarketEncoder(self.panel, columns, context, device)
+            self.encoder = ObservationEncoder(market, self.rules, self.window_days)
+        else:
+            self.encoder = WindowEncoder(self.panel, columns, context, self.rules, self.window_days, device)
+        prices = torch.from_numpy(np.ascontiguousarray(remapped(self.panel).prices[:, columns]))
         windows = self.windows_per_generation + self.exploration_windows
         self.eval_env = TradingEnvironment(prices, self.rules, agents, windows, device)
         self.val_env = TradingEnvironment(prices, self.rules, agents, len(self.validation_starts()), device)
 
     def needed_bytes(self, agents: int) -> dict[str, int]:
-        """Bytes of the encoder's prefix sums and of both environments."""
+        """Bytes of the encoder's descriptions and of both environments."""
         panel, columns = self.panel, len(self.investable_columns)
         groups = len(groups_of(panel, self.investable_columns))
         windows = self.windows_per_generation + self.exploration_windows + len(self.validation_starts())
+        averages = self.encoding == "averages"
         return {
-            "encoder": MarketEncoder.needed_bytes(panel.num_days, columns, groups),
+            "encoder": MarketEncoder.needed_bytes(panel.num_days, columns, groups, self.context_days) * averages,
             "environments": TradingEnvironment.needed_bytes(panel.num_days, columns, agents, windows)
             + TradingEnvironment.needed_bytes(panel.num_days, columns, 0, 0),
         }
@@ -169,15 +184,18 @@ class RolloutDataModule(Rollouts):
         """Encoded market and portfolio, see `ObservationEncoder`."""
         return self.encoder(observation)
 
+    @property
+    def sizes(self) -> Sizes:
+        """Shapes of what the encoder returns and of an action, and the days of the context."""
+        return Sizes(self.encoder.input_shapes, (len(self.investable_columns), 2), self.context_days)
+
     def make_actor(self) -> nn.Module:
-        """A `ColumnActor` of this panel's sizes."""
-        market = self.encoder.market
-        return ColumnActor(market.width, market.groups * market.width + 1)
+        """The encoding's default actor: `ColumnActor` or `ConvolutionActor`."""
+        return (ColumnActor if self.encoding == "averages" else ConvolutionActor)(self.sizes)
 
     def make_critic(self) -> nn.Module:
-        """A `ColumnCritic` of this panel's sizes."""
-        market = self.encoder.market
-        return ColumnCritic(market.width, market.groups * market.width + 1)
+        """The encoding's default critic: `ColumnCritic` or `ConvolutionCritic`."""
+        return (ColumnCritic if self.encoding == "averages" else ConvolutionCritic)(self.sizes)
 
     def training_options(self, generation: int, seed: int) -> dict[str, Any]:
         """One window from each of equal parts of the training days, so that every generation sees every era."""
@@ -284,5 +302,5 @@ class RolloutDataModule(Rollouts):
         return {
             **super().memory_owners(),
             "panel": self.panel.nbytes,
-            "encoder": self.encoder.market.nbytes,
+            "encoder": self.encoder.nbytes,
         }

@@ -13,7 +13,7 @@ from lightning.pytorch import Callback, Trainer
 from torch import Tensor, nn
 
 from eigen2.erl.module import ERLModule
-from eigen2.erl.population import Inputs
+from eigen2.erl.networks import Inputs, Sizes
 from eigen2.erl.randomness import Role, generator
 from eigen2.erl.replay import Field
 from eigen2.erl.rollouts import Observation, Rollouts
@@ -142,6 +142,10 @@ class ProbeRollouts(Rollouts):
 
     def network_inputs(self, observation: Observation) -> Inputs:
         return {"x": observation["x"]}
+
+    @property
+    def sizes(self) -> Sizes:
+        return Sizes({"x": (1,)}, self.eval_env.action_shape)
 
     def make_actor(self) -> nn.Module:
         return ProbeActor()

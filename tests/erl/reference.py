@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from eigen2.erl.evolution import Child
-from eigen2.erl.population import Inputs
+from eigen2.erl.networks import Inputs
 
 
 class OneAgent:

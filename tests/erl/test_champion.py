@@ -168,7 +168,7 @@ def test_fitting_again_goes_on_from_the_rows_of_the_last_fit() -> None:
     ("model", "data", "words"),
     [
         ({"population_size": 5}, {}, ["4 agents", "5"]),
-        ({"actor": lambda: ProbeActor(3)}, {}, ["25 actor weights", "10"]),
+        ({"actor": lambda sizes: ProbeActor(3)}, {}, ["25 actor weights", "10"]),
         ({}, {"critic_hidden": 5}, ["critic"]),
         ({}, {"replay_capacity": 512}, ["replay buffer", "2048", "512"]),
     ],

@@ -11,7 +11,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from eigen2.erl.population import DDPGAgent, Inputs, Population, StackedNetwork
+from eigen2.erl.networks import Inputs, StackedNetwork
+from eigen2.erl.population import DDPGAgent, Population
 from eigen2.errors import UserError
 from tests.erl.probe import ProbeActor, ProbeCritic
 from tests.erl.reference import with_weights
@@ -108,8 +109,8 @@ def test_vectorised_and_looped_equal_plain_modules_in_values_and_gradients(case:
     stacked = StackedNetwork(make())
     rows = normal(agents, stacked.num_weights, seed=3) / 2
     expected = one_by_one(make, rows, inputs)
-    for vectorized in (True, False):
-        stacked.vectorized = vectorized
+    for over_agents in ("vmap", "loop"):
+        stacked.over_agents = over_agents
         for got, right in zip(together(stacked, rows, inputs), expected, strict=True):
             assert got.shape == right.shape
             torch.testing.assert_close(got, right, rtol=1e-4, atol=1e-5)
@@ -143,7 +144,7 @@ def test_an_lstm_is_found_out_once_and_told_once(
     with caplog.at_level(logging.INFO, "eigen2"):
         for _ in range(3):
             stacked(rows, *CASES["LSTM"][1])
-    assert not stacked.vectorized
+    assert stacked.over_agents == "loop"
     assert len(calls) == 1
     assert [("Recurrent" in record.message, "\n" in record.message) for record in caplog.records] == [(True, False)]
 
@@ -153,14 +154,14 @@ def test_a_network_that_batches_is_never_looped() -> None:
         make, inputs = CASES[case]
         stacked = StackedNetwork(make())
         stacked(normal(AGENTS, stacked.num_weights), *inputs)
-        assert stacked.vectorized
+        assert stacked.over_agents == "vmap"
 
 
 def test_another_error_of_a_network_is_not_taken_for_a_missing_rule() -> None:
     stacked = StackedNetwork(Convolution())
     with pytest.raises(RuntimeError, match="channels"):
         stacked(normal(AGENTS, stacked.num_weights), normal(AGENTS, BATCH, 7, 4))
-    assert stacked.vectorized
+    assert stacked.over_agents == "vmap"
 
 
 def test_a_network_with_buffers_is_refused_in_one_line() -> None:

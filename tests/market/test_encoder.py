@@ -1,6 +1,7 @@
 """The encoder: naive means over the window, statistics of training days, and nothing of the future."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,12 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from eigen2.market.encoder import CLIP, MarketEncoder, ObservationEncoder, groups_of, spans
+from eigen2.market.averages import CLIP, groups_of, spans
+from eigen2.market.encoder import MarketEncoder, ObservationEncoder, WindowEncoder
 from eigen2.market.environment import TradingEnvironment, TradingRules
 from eigen2.market.panel import MarketPanel, Splits, build_panel
+from eigen2.market.panel_cache import load_panel, load_synthetic
 from eigen2.market.synthetic import SyntheticMarket
 
 FEATURES, CHANNELS = 9, 10
+HALF = 2**-11
+"""Largest relative error of half precision."""
 
 
 def random_panel(days: int, columns: int, train: int, seed: int = 0) -> MarketPanel:
@@ -102,8 +107,8 @@ def test_equals_naive_means(context_days: int, investable: list[int]) -> None:
     assert columns.dtype == groups.dtype == torch.float32
     assert encoder.width == len(spans(context_days)) * CHANNELS
     assert encoder.groups == (1 if len(investable) == 4 else 2)
-    np.testing.assert_allclose(columns[0].numpy(), expected_columns, atol=2e-5)
-    np.testing.assert_allclose(groups[0].numpy(), expected_groups, atol=2e-5)
+    np.testing.assert_allclose(columns[0].numpy(), expected_columns, rtol=HALF, atol=2e-5)
+    np.testing.assert_allclose(groups[0].numpy(), expected_groups, rtol=HALF, atol=2e-5)
 
 
 @settings(max_examples=40, deadline=None, derandomize=True)
@@ -119,7 +124,7 @@ def test_equals_naive_means_on_any_panel(seed: int, context_days: int, data: st.
     got = MarketEncoder(panel, investable, context_days)(torch.tensor([days]))
     for ours, expected in zip(got, naive_encoding(panel, investable, context_days, days), strict=True):
         # an average that hardly varies in training is divided by little: float32 shows
-        np.testing.assert_allclose(ours[0].numpy(), expected, atol=1e-3)
+        np.testing.assert_allclose(ours[0].numpy(), expected, rtol=HALF, atol=1e-3)
 
 
 def test_blocks_join() -> None:
@@ -128,7 +133,7 @@ def test_blocks_join() -> None:
     encoder = MarketEncoder(panel, [0, 1], 3)
     days = [254, 255, 256, 257, 258, 511, 512, 513, 514, 767, 768, 769, 770, 799]
     columns, _ = encoder(torch.tensor([days]))
-    np.testing.assert_allclose(columns[0].numpy(), naive_encoding(panel, [0, 1], 3, days)[0], atol=2e-5)
+    np.testing.assert_allclose(columns[0].numpy(), naive_encoding(panel, [0, 1], 3, days)[0], rtol=HALF, atol=2e-5)
 
 
 def test_running_sums_stay_exact_over_a_long_history() -> None:
@@ -181,7 +186,7 @@ def test_standardisation_known_answers() -> None:
         torch.tensor([[10, 11]])
     )
     expected = torch.tensor([[-1, -3], [1, 3]]) / 5**0.5
-    torch.testing.assert_close(columns[0, :, :, :-1], expected[..., None].expand(2, 2, FEATURES))
+    torch.testing.assert_close(columns[0, :, :, :-1], expected[..., None].expand(2, 2, FEATURES), rtol=HALF, atol=0)
     torch.testing.assert_close(groups[0, :, :-1], torch.tensor([[-1.0], [1.0]]).expand(2, FEATURES))
     assert not columns[..., -1].any()
     assert not groups[..., -1].any()
@@ -207,7 +212,7 @@ def test_indicators_are_a_group_of_their_own() -> None:
     assert groups_of(panel, [0, 2, 3]) == [[0, 2, 3], [1, 4]]
     encoder = MarketEncoder(panel, [0], 6)
     assert encoder.groups == 3
-    assert encoder.nbytes == MarketEncoder.needed_bytes(days=40, columns=1, groups=3)
+    assert encoder.nbytes == MarketEncoder.needed_bytes(days=40, columns=1, groups=3, context_days=6)
     _, groups = encoder(torch.tensor([[35]]))
     assert groups.shape == (1, 1, 3 * encoder.width)
     changed = panel.features.copy()
@@ -228,8 +233,8 @@ def test_a_column_never_valid_in_a_span_counts_as_the_mean_of_its_features(unlis
     days = [20, 39, 45, 49, 51, 57]
     columns, groups = MarketEncoder(panel, [0, 1], 8)(torch.tensor([days]))
     expected_columns, expected_groups = naive_encoding(panel, [0, 1], 8, days)
-    np.testing.assert_allclose(columns[0].numpy(), expected_columns, atol=2e-5)
-    np.testing.assert_allclose(groups[0].numpy(), expected_groups, atol=2e-5)
+    np.testing.assert_allclose(columns[0].numpy(), expected_columns, rtol=HALF, atol=2e-5)
+    np.testing.assert_allclose(groups[0].numpy(), expected_groups, rtol=HALF, atol=2e-5)
     absent = (columns[0, :, 0] if unlisted == 0 else groups[0, :, -4 * CHANNELS :]).reshape(6, 4, CHANNELS)
     # the same numbers on every day without a value, and others once there is one
     assert torch.equal(absent[:4], absent[:1].expand(4, -1, -1))
@@ -246,8 +251,8 @@ def test_training_days_have_mean_0_and_deviation_1() -> None:
     columns, _ = MarketEncoder(panel, [0, 1, 2, 3, 4], 10)(torch.arange(9, 150)[None])
     assert columns.abs().max() < CLIP, "nothing clipped, so moments are exact"
     flat = columns[0].flatten(0, 1).double()
-    torch.testing.assert_close(flat.mean(0), torch.zeros_like(flat[0]), atol=1e-5, rtol=0)
-    torch.testing.assert_close(flat.std(0, correction=0), torch.ones_like(flat[0]), atol=1e-4, rtol=0)
+    torch.testing.assert_close(flat.mean(0), torch.zeros_like(flat[0]), atol=2e-4, rtol=0)
+    torch.testing.assert_close(flat.std(0, correction=0), torch.ones_like(flat[0]), atol=2e-4, rtol=0)
 
 
 def test_later_days_do_not_standardise() -> None:
@@ -295,9 +300,79 @@ def test_any_batch_composition_gives_the_same_bits() -> None:
     assert torch.equal(again[0, 0], again[0, 2])
 
 
-def test_nbytes_is_the_prefix_sums() -> None:
-    # 101 rows of (2 columns + 2 groups) x 10 channels in double precision
-    assert MarketEncoder(random_panel(100, 3, 80), [0, 1], 8).nbytes == 101 * 4 * 10 * 8
+def test_nbytes_is_the_table() -> None:
+    # 100 rows of (2 columns + 2 groups) x 4 spans x 10 channels in half precision
+    assert MarketEncoder(random_panel(100, 3, 80), [0, 1], 8).nbytes == 100 * 4 * 4 * 10 * 2
+
+
+def test_the_table_of_a_mapped_panel_is_a_file_that_the_next_encoder_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    SyntheticMarket(days=120, columns=3, seed=4).generate().to_parquet(tmp_path / "prices.parquet")
+    sizes = {"validation_days": 30, "holdout_days": 10}
+    panel = load_panel(tmp_path / "prices.parquet", cache_dir=tmp_path / "cache", **sizes)
+    days = torch.arange(5, 120)[None]
+    expected = MarketEncoder(replace(panel, features=panel.features.copy()), [0, 2], 6)(days)
+    assert panel.folder is not None
+    assert not list(panel.folder.glob("averages-*"))
+
+    def same(encoder: MarketEncoder) -> bool:
+        return all(torch.equal(ours, right) for ours, right in zip(encoder(days), expected, strict=True))
+
+    assert same(MarketEncoder(panel, [0, 2], 6))
+    (file,) = panel.folder.glob("averages-*.npy")
+    made = file.stat().st_mtime_ns
+    # other columns and another context have files of their own
+    assert not same(MarketEncoder(panel, [0, 1], 6))
+    MarketEncoder(panel, [0, 2], 7)
+    assert len(list(panel.folder.glob("averages-*.npy"))) == 3
+    with monkeypatch.context() as patch:
+        patch.setattr("eigen2.market.encoder.fill_averages", None)
+        assert same(MarketEncoder(panel, [0, 2], 6))
+    assert file.stat().st_mtime_ns == made
+    # a damaged file is made anew, and so is one whose checksum was never written
+    for damage in (lambda: file.write_bytes(file.read_bytes()[:-7] + b"damaged"), file.with_suffix(".json").unlink):
+        damage()
+        assert same(MarketEncoder(panel, [0, 2], 6))
+    assert not [path for path in panel.folder.iterdir() if path.name.startswith(".")]
+
+
+def test_a_table_that_cannot_be_written_is_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    market = SyntheticMarket(days=120, columns=3, seed=4)
+    panel = load_synthetic(market, validation_days=30, holdout_days=10, cache_dir=tmp_path)
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("eigen2.market.panel_cache._write_array", full)
+    days = torch.arange(5, 120)[None]
+    ours, right = (
+        MarketEncoder(which, [0, 2], 6)(days) for which in (panel, replace(panel, features=panel.features.copy()))
+    )
+    assert all(torch.equal(a, b) for a, b in zip(ours, right, strict=True))
+    assert ["No space left on device" in record.message for record in caplog.records] == [True]
+    assert sorted(path.name for path in panel.folder.iterdir() if "averages" in path.name) == []  # type: ignore[union-attr]
+
+
+def test_windows_are_looked_up_in_the_panel_itself() -> None:
+    panel = random_panel(days=40, columns=4, train=30)
+    rules = TradingRules(max_target=40, max_holding_days=8)
+    env = TradingEnvironment(panel.prices[:, [1, 3]], rules, agents=3, windows=2)
+    observation, _ = env.reset(start_idx=[10, 12], end_idx=[30, 32])
+    encoder = WindowEncoder(panel, [1, 3], 5, rules, window_days=20)
+    inputs = encoder(observation)
+    assert inputs["day"].tolist() == [[10, 12]]
+    assert inputs["panel"].data_ptr() == torch.from_numpy(panel.features).data_ptr()
+    assert inputs["panel"].shape == (1, *panel.features.shape)
+    assert inputs["investable"].tolist() == [[1, 3]]
+    torch.testing.assert_close(inputs["market"], torch.full((1, 2, 1), 19 / 20))
+    averages = ObservationEncoder(MarketEncoder(panel, [1, 3], 5), rules, window_days=20)(observation)
+    assert torch.equal(inputs["portfolio"], averages["portfolio"])
+    assert encoder.nbytes == 0
+    shapes = {name: tuple(inputs[name].shape[2:]) for name in ("day", "panel", "portfolio", "market")}
+    assert encoder.input_shapes == {**shapes, "investable": (2,)}
 
 
 def test_network_inputs_known_answers() -> None:

@@ -1,23 +1,30 @@
 """The default networks: one set of weights for all columns, and a population of them that equals each one alone."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from eigen2.erl.population import Inputs, StackedNetwork
+from eigen2.erl.networks import Inputs, Sizes, StackedNetwork
 from eigen2.market.networks import PORTFOLIO, ColumnActor, ColumnCritic
 
 WIDTH, MARKET, COLUMNS, BATCH, AGENTS = 20, 41, 7, 5, 4
 
 
+SIZES = Sizes(
+    inputs={"columns": (COLUMNS, WIDTH), "portfolio": (COLUMNS, PORTFOLIO), "market": (MARKET,)}, action=(COLUMNS, 2)
+)
+WAYS = ["broadcast", "vmap", "loop"]
+
+
 def actor() -> nn.Module:
-    return ColumnActor(WIDTH, MARKET)
+    return ColumnActor(SIZES)
 
 
 def critic() -> nn.Module:
-    return ColumnCritic(WIDTH, MARKET)
+    return ColumnCritic(SIZES)
 
 
 def random_networks(make: Callable[[], nn.Module], count: int = AGENTS, seed: int = 0) -> list[nn.Module]:
@@ -34,8 +41,7 @@ def random_networks(make: Callable[[], nn.Module], count: int = AGENTS, seed: in
 def random_inputs(agents: dict[str, int], seed: int = 1, batch: int = BATCH) -> Inputs:
     """Inputs whose leading axis is of the given size, by name."""
     chance = torch.Generator().manual_seed(seed)
-    shapes = {"columns": (COLUMNS, WIDTH), "portfolio": (COLUMNS, PORTFOLIO), "market": (MARKET,)}
-    return {name: torch.randn(agents[name], batch, *shape, generator=chance) for name, shape in shapes.items()}
+    return {name: torch.randn(agents[name], batch, *shape, generator=chance) for name, shape in SIZES.inputs.items()}
 
 
 def random_action(agents: int, seed: int = 2) -> Tensor:
@@ -57,34 +63,53 @@ AXES = {
 }
 
 
-@pytest.mark.parametrize("vectorized", [True, False])
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("axes", AXES)
-def test_a_population_of_actors_is_each_actor_alone(axes: str, vectorized: bool) -> None:
+def test_a_population_of_actors_is_each_actor_alone(axes: str, way: Any) -> None:
     networks, inputs = random_networks(actor), random_inputs(AXES[axes])
     stacked = StackedNetwork(actor())
-    stacked.vectorized = vectorized
+    assert stacked.over_agents == "broadcast"
+    stacked.over_agents = way
     actions = stacked(rows(networks), inputs)
-    assert stacked.vectorized is vectorized
+    assert stacked.over_agents == way
     assert actions.shape == (AGENTS, BATCH, COLUMNS, 2)
     for agent, network in enumerate(networks):
         torch.testing.assert_close(actions[agent], network(of_agent(inputs, agent)), atol=1e-5, rtol=1e-5)
     assert (actions[0] - actions[1]).abs().max() > 0.1, "agents differ"
 
 
-@pytest.mark.parametrize("vectorized", [True, False])
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("action_agents", [1, AGENTS])
 @pytest.mark.parametrize("axes", AXES)
-def test_a_population_of_critics_is_each_critic_alone(axes: str, action_agents: int, vectorized: bool) -> None:
+def test_a_population_of_critics_is_each_critic_alone(axes: str, action_agents: int, way: Any) -> None:
     networks, inputs, action = random_networks(critic), random_inputs(AXES[axes]), random_action(action_agents)
     stacked = StackedNetwork(critic())
-    stacked.vectorized = vectorized
+    assert stacked.over_agents == "broadcast"
+    stacked.over_agents = way
     values = stacked(rows(networks), inputs, action)
-    assert stacked.vectorized is vectorized
+    assert stacked.over_agents == way
     assert values.shape == (AGENTS, BATCH)
     for agent, network in enumerate(networks):
         own = action[agent if action_agents > 1 else 0]
         torch.testing.assert_close(values[agent], network(of_agent(inputs, agent), own), atol=1e-5, rtol=1e-5)
     assert (values[0] - values[1]).abs().max() > 0.1, "agents differ"
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("axes", AXES)
+def test_a_critic_that_describes_once_gives_the_same_values_and_gradients(axes: str, way: Any) -> None:
+    inputs, action = random_inputs(AXES[axes]), random_action(AGENTS)
+    stacked = StackedNetwork(critic())
+    stacked.over_agents = way
+    results = []
+    for describe in (False, True):
+        weights = rows(random_networks(critic)).requires_grad_()
+        seen = stacked.described(weights, inputs) if describe else inputs
+        assert ("described" in seen) is describe
+        values = stacked(weights, seen, action) + 2 * stacked(weights, seen, -action)
+        results.append((values, torch.autograd.grad(values.square().sum(), weights)[0]))
+    for at_once, apart in zip(*results, strict=True):
+        torch.testing.assert_close(at_once, apart, atol=1e-3, rtol=1e-4)
 
 
 def test_a_population_of_one() -> None:
@@ -179,7 +204,7 @@ def test_the_critic_prefers_columns_by_their_coefficients() -> None:
     chosen[:, 2, 0] = 1.0
     other = chosen.roll(1, dims=1)
     for sharpness, sees in ((5.0, True), (0.0, False)):
-        network = random_networks(lambda sharpness=sharpness: ColumnCritic(WIDTH, MARKET, sharpness=sharpness), 1)[0]  # type: ignore[misc]
+        network = random_networks(lambda sharpness=sharpness: ColumnCritic(SIZES, sharpness=sharpness), 1)[0]  # type: ignore[misc]
         position = network.get_parameter("trunk.position.weight")
         with torch.no_grad():
             position[:, PORTFOLIO:] = 0

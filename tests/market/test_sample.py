@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from eigen2.market.panel import load_panel
+from eigen2.market.panel_cache import load_panel
 from eigen2.market.sample import adjust, sample_path
 from eigen2.market.sample.__main__ import main
 from eigen2.market.source import read_prices, unusable_rows

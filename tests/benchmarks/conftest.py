@@ -1,0 +1,27 @@
+"""A run of tiny size in place of the full one."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks.full_scale import FullScale
+
+SMALL = Path(__file__).parents[1] / "small.yaml"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def own_environment() -> Iterator[None]:
+    """The command line leaves its seed in the environment, where other tests would find it."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("PL_GLOBAL_SEED", "PL_SEED_WORKERS"):
+            patch.setenv(name, "0")
+        torch.set_num_threads(1)
+        yield
+
+
+@pytest.fixture(scope="module")
+def small(own_environment: None) -> Iterator[FullScale]:
+    with FullScale(SMALL) as full:
+        yield full

@@ -1,0 +1,121 @@
+"""Networks that read windows, trained by the whole loop in place of the default ones."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from eigen2.erl.module import ERLModule
+from eigen2.erl.networks import Sizes
+from eigen2.errors import UserError
+from eigen2.market.networks import ColumnActor, ColumnCritic
+from eigen2.market.rollouts import RolloutDataModule
+from eigen2.market.synthetic import SyntheticMarket
+from eigen2.market.universe import Universe
+from eigen2.market.window_networks import CnnLstmActor, CnnLstmCritic, ConvolutionActor, ConvolutionCritic
+from tests.erl.probe import make_trainer
+
+
+def market(**changes: Any) -> RolloutDataModule:
+    settings: dict[str, Any] = {
+        "synthetic": SyntheticMarket(days=200, columns=4),
+        "investable": Universe(tickers=["S0001", "S0003"]),
+        "context_days": 20,
+        "trading_days": 6,
+        "settlement_days": 2,
+        "validation_days": 20,
+        "holdout_days": 10,
+        "windows_per_generation": 1,
+        "exploration_windows": 1,
+        "validation_windows": 1,
+        "replay_capacity": 200,
+        "replay_min_size": 4,
+        "batch_size": 2,
+        "encoding": "windows",
+    }
+    return RolloutDataModule(**{**settings, **changes})
+
+
+def fit(tmp_path: Path, data: RolloutDataModule, **networks: Any) -> ERLModule:
+    module = ERLModule(population_size=3, gradient_steps=2, accumulate=2, **networks)
+    make_trainer(default_root_dir=tmp_path).fit(module, datamodule=data)
+    return module
+
+
+@pytest.mark.parametrize(
+    ("networks", "over_agents"),
+    [
+        ({}, "vmap"),
+        ({"actor": ConvolutionActor, "critic": ConvolutionCritic}, "vmap"),
+        ({"actor": CnnLstmActor, "critic": CnnLstmCritic}, "loop"),
+    ],
+    ids=["default", "convolution", "CNN-LSTM"],
+)
+def test_a_generation_trains_them(tmp_path: Path, networks: dict[str, Any], over_agents: str) -> None:
+    module = fit(tmp_path, market(), **networks)
+    population = module.population
+    assert population.actor_network.over_agents == population.critic_network.over_agents == over_agents
+    assert module.train_count == 4
+    assert torch.isfinite(module.train_sums).all()
+    optimizer = module.optimizer
+    moments = [optimizer.state[rows]["exp_avg"] for rows in (population.actor, population.critic)]
+    # every agent learned, and no weight is out of the gradient's reach
+    assert all(moment.any(1).all() for moment in moments)
+
+
+@pytest.mark.parametrize(
+    ("encoding", "actor", "words"),
+    [
+        ("averages", ConvolutionActor, "ConvolutionActor reads windows: set data.encoding to windows"),
+        ("averages", CnnLstmActor, "CnnLstmActor reads windows: set data.encoding to windows"),
+        ("windows", ColumnActor, "ColumnActor reads averages: set data.encoding to averages"),
+    ],
+)
+def test_a_network_of_the_other_encoding_is_refused(
+    tmp_path: Path, encoding: str, actor: type[nn.Module], words: str
+) -> None:
+    with pytest.raises(UserError) as error:
+        fit(tmp_path, market(encoding=encoding), actor=actor)
+    assert str(error.value) == words
+
+
+FAMILIES = {
+    "averages": (ColumnActor, ColumnCritic),
+    "convolution": (ConvolutionActor, ConvolutionCritic),
+    "CNN-LSTM": (CnnLstmActor, CnnLstmCritic),
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_order_of_investable_columns_does_not_matter(family: str) -> None:
+    """Actions follow the columns, values stay: all columns share their weights."""
+    make_actor, make_critic = FAMILIES[family]
+    data = market(encoding="averages" if family == "averages" else "windows")
+    data.setup("fit")
+    data.build(3, torch.device("cpu"))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        actor, critic = make_actor(data.sizes), make_critic(data.sizes)
+        nn.init.normal_(actor.get_parameter("head.weight"))
+    observation, _ = data.eval_env.reset(options=data.training_options(0, 0))
+    inputs = {name: value[0] for name, value in data.network_inputs(observation).items()}
+    inputs["portfolio"] = torch.rand(inputs["portfolio"].shape, generator=torch.Generator().manual_seed(1))
+    turned = dict(inputs)
+    for name, axis in (("columns", 1), ("portfolio", 1), ("investable", 0)):
+        if name in inputs:
+            turned[name] = inputs[name].flip(axis)
+    action, turned_action = actor(inputs), actor(turned)
+    assert (action - action.flip(1)).abs().max() > 1e-4, "columns differ"
+    torch.testing.assert_close(turned_action, action.flip(1), atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(critic(turned, turned_action), critic(inputs, action), atol=1e-5, rtol=1e-4)
+
+
+def test_sizes_say_what_networks_are_built_for() -> None:
+    data = market()
+    data.setup("fit")
+    data.build(3, torch.device("cpu"))
+    shapes = {"day": (), "panel": (4, 9), "investable": (2,), "portfolio": (2, 5), "market": (1,)}
+    assert data.sizes == Sizes(shapes, action=(2, 2), context=20)
+    assert data.needed_bytes(3)["encoder"] == data.encoder.nbytes == 0
