@@ -164,7 +164,7 @@ def recomputed(network: nn.Module, inputs: Inputs) -> Tensor:
     Its present weights are taken along: a population lends its one module the weights of an agent for a call only, and
     has another's in it, or none, when the gradients are asked for.
     """
-    weights: dict[str, Tensor] = {name: weight for name, weight in network.named_parameters()}  # noqa: C416 - as tensors
+    weights: dict[str, Tensor] = {name: weight for name, weight in network.named_parameters()}
 
     def call(inputs: Inputs) -> Tensor:
         output: Tensor = torch.func.functional_call(network, weights, (inputs,))
