@@ -123,12 +123,18 @@ class MarketSequence(nn.Module):
             nn.Conv1d(before, after, KERNEL, stride)
             for before, after, stride in zip(widths[:-1], widths[1:], STRIDES, strict=True)
         )
-        self.score = nn.Linear(filters, heads)
+        self.score = nn.Linear(filters, heads, bias=False)
         self.market = nn.Linear(heads * filters, hidden // 2)
         self.lstm = nn.LSTM(hidden // 2, hidden, batch_first=True)
         self.key = nn.Linear(hidden, hidden, bias=False)
         self.token = nn.Linear(2 * filters, hidden)
         self.vector = nn.Linear(2 * hidden, hidden, bias=False)
+
+    def train(self, mode: bool = True) -> "MarketSequence":
+        """Set the mode of all parts but the LSTM: cuDNN refuses gradients of one that is evaluated."""
+        super().train(mode)
+        self.lstm.train()  # without dropout the mode changes nothing else
+        return self
 
     def forward(self, inputs: Inputs) -> Tensor:
         """Tokens (batch, columns, hidden)."""
