@@ -192,10 +192,12 @@ class ERLModule(LightningModule):
             self.population.crown(fittest, float(self.validation[fittest]), self.current_epoch)
             self.data.keep_record(self.current_epoch)
 
+    @torch.inference_mode()
     def _actions(self, observation: dict[str, Tensor]) -> Tensor:
         with self.trainer.precision_plugin.forward_context():
             return self.population.act(self.data.network_inputs(observation)).float()
 
+    @torch.inference_mode()
     def _champion_action(self, observation: dict[str, Tensor]) -> Tensor:
         with self.trainer.precision_plugin.forward_context():
             action = self.population.champion.act(self.data.network_inputs(observation)).float()

@@ -99,10 +99,12 @@ class ReplayBuffer:
                 raise ValueError(f"{name} has shape {tuple(transitions[name].shape)}, not {(count, *field.shape)}")
         head = min(count, self.capacity - self.position)
         for name, values in transitions.items():
-            stored = self._storage[name]
-            stored[self.position : self.position + head] = values.detach()[:head]
-            if head < count:
-                stored[: count - head] = values.detach()[head:]
+            stored, values = self._storage[name], values.detach()
+            if head == count:
+                stored[self.position : self.position + count] = values
+            else:
+                stored[self.position :] = values[:head]
+                stored[: count - head] = values[head:]
         self.position = (self.position + count) % self.capacity
         self.size = min(self.size + count, self.capacity)
         self.added += count

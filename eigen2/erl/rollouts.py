@@ -98,7 +98,7 @@ def play(
             ends = {"action": action, "reward": reward, "terminated": terminated, "truncated": truncated}
             following_fields = {f"next_{name}": value for name, value in following.items()}
             # a broken agent's transitions would break every agent that learns from them
-            whole = torch.isfinite(reward) & torch.isfinite(action).flatten(2).all(2)
+            whole = torch.isfinite(reward + action.flatten(2).sum(2))
             buffer.add(_rows({**observation, **following_fields, **ends}, alive & whole))
         returns += torch.where(alive, reward, 0.0)
         alive = alive & ~(terminated | truncated)

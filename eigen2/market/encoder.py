@@ -192,18 +192,15 @@ def portfolio(observation: dict[str, Tensor], rules: TradingRules) -> Float[Tens
     For each column: held, days held / max, unrealised gain in units of 10 percent, sale target / highest, coefficient /
     highest, negative for a short sale.
     """
-    held_days = observation["held_days"].float()
-    steps = torch.iinfo(observation["coefficient"].dtype).max  # signed where short sales are allowed
-    return torch.stack(
-        [
-            (held_days > 0).float(),
-            held_days / rules.max_holding_days,
-            (observation["gain"].float() * 10).clamp(-CLIP, CLIP),
-            observation["target"].float() / LEVELS,
-            observation["coefficient"].float() / steps,
-        ],
-        dim=-1,
+    held_days, coefficient = observation["held_days"], observation["coefficient"]
+    steps = torch.iinfo(coefficient.dtype).max  # signed where short sales are allowed
+    raw = torch.stack(  # in half precision, which holds all of these exactly
+        [held_days > 0, held_days, observation["gain"], observation["target"], coefficient], dim=-1
     )
+    units = torch.tensor([1, rules.max_holding_days, 0.1, LEVELS, steps], device=raw.device)
+    seen = raw / units
+    seen[..., 2].clamp_(-CLIP, CLIP)
+    return seen
 
 
 def time_left(observation: dict[str, Tensor], window_days: int) -> Float[Tensor, "agents batch 1"]:

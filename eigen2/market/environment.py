@@ -90,6 +90,7 @@ class TradingEnvironment:
         columns = self.num_columns
         self._low = np.array([rules.min_coefficient, rules.min_target], np.float32)
         self._high = np.array([rules.max_coefficient, rules.max_target], np.float32)
+        self._middle, self._half_range = (torch.from_numpy(self._high + sign * self._low) / 2 for sign in (1, -1))
         self.action_space = spaces.Box(np.tile(self._low, (columns, 1)), np.tile(self._high, (columns, 1)))
         levels = np.array([SIGNED_LEVELS if rules.allow_short else LEVELS, LEVELS])
         self._levels = (levels / [rules.max_coefficient, rules.max_target]).astype(np.float32)
@@ -151,8 +152,7 @@ class TradingEnvironment:
 
     def native_action(self, unit: Tensor) -> Tensor:
         """Actions in [-1, 1] (..., columns, 2) as coefficients and percent."""
-        low, high = (torch.from_numpy(bound).to(unit.device) for bound in (self._low, self._high))
-        return low + (unit + 1) * 0.5 * (high - low)
+        return torch.addcmul(self._middle.to(unit.device), unit, self._half_range.to(unit.device))
 
     def reset(
         self,

@@ -30,15 +30,15 @@ class _ColumnTrunk(nn.Module):
 
     def describe(self, inputs: Inputs) -> Tensor:
         """What the day alone makes of a token, (batch, columns, hidden)."""
-        described: Tensor = self.column(inputs["columns"]) + self.market(inputs["market"]).unsqueeze(-2)
-        return described
+        described: Tensor = self.column(inputs["columns"])
+        return described.add_(self.market(inputs["market"]).unsqueeze(-2))
 
     def forward(self, inputs: Inputs, position: Tensor) -> Tensor:
         """Tokens (batch, columns, hidden)."""
         described = inputs[DESCRIBED] if DESCRIBED in inputs else self.describe(inputs)
-        own = (described + self.position(position)).relu_()
+        own: Tensor = self.position(position, described).relu_()
         others = self.context(own.sum(-2) / own.shape[-2]).unsqueeze(-2)
-        tokens: Tensor = (self.mix(own) + others).relu_()
+        tokens: Tensor = self.mix(own).add_(others).relu_()
         return tokens
 
 
@@ -81,7 +81,6 @@ class ColumnCritic(nn.Module):
         require_averages(sizes, self)
         self.sharpness = sharpness
         self.trunk = _ColumnTrunk(sizes, 2, hidden)
-        self.market = Linear(sizes.inputs["market"][-1], hidden, bias=False)
         self.pool = Linear(2 * hidden, hidden)
         self.head = Linear(hidden, 1)
 
@@ -93,8 +92,7 @@ class ColumnCritic(nn.Module):
         """Values (batch,)."""
         tokens = self.trunk(inputs, join(inputs["portfolio"], action))
         pooled = pool_columns(tokens, action[..., 0], self.sharpness)
-        hidden = torch.relu(self.pool(pooled) + self.market(inputs["market"]))
-        value: Tensor = self.head(hidden)[..., 0]
+        value: Tensor = self.head(self.pool(pooled).relu_())[..., 0]
         return value
 
 
