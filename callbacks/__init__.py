@@ -8,11 +8,13 @@ and pictures.
 
 from callbacks.csvfile import ResumableCsv
 from callbacks.garbage import GarbageCollector, trim_malloc
+from callbacks.instances import InstanceCounter
 from callbacks.memory import MemoryOwner, MemoryProfiler, MemorySnapshot
 from callbacks.plots import MetricsPlot, draw_lines
 
 __all__ = [
     "GarbageCollector",
+    "InstanceCounter",
     "MemoryOwner",
     "MemoryProfiler",
     "MemorySnapshot",

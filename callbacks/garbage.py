@@ -19,6 +19,7 @@ class GarbageCollector(Callback):
     def __init__(
         self,
         collect: bool = True,
+        freeze: bool = True,
         cuda_cache: bool = True,
         trim: bool = True,
         every_n_epochs: int = 1,
@@ -28,7 +29,10 @@ class GarbageCollector(Callback):
 
         Args:
             collect: Run a full `gc.collect()`, which frees objects that refer to each other in circles. It
-                costs about 0.2 s per million live objects. Default true.
+                costs about 0.5 s per million live objects that are not set aside. Default true.
+            freeze: Set aside (`gc.freeze`) until the end of the fit what lives when training starts. A start imports
+                some 400,000 objects, which every collection would walk through again. What of them becomes garbage in
+                circles stays until the end of the fit; all other garbage is found as ever. Default true.
             cuda_cache: Return unused blocks of PyTorch's CUDA allocator to the driver, if CUDA is in use.
                 Default true.
             trim: Return free pages of the C heap to the system with glibc's `malloc_trim`; does nothing with
@@ -46,10 +50,44 @@ class GarbageCollector(Callback):
         if isinstance(phases, str):
             raise ValueError(f"phases is the text {phases!r}: give a list of phase names")
         self.collect = collect
+        self.freeze = freeze
         self.cuda_cache = cuda_cache
         self.trim = trim
         self.every_n_epochs = every_n_epochs
         self.phases = tuple(phases)
+        self._froze = False
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Set aside what lives now, unless somebody did so before.
+
+        Args:
+            trainer: The Trainer.
+            pl_module: The module in training.
+        """
+        if self.freeze and not self._froze and gc.get_freeze_count() == 0:
+            gc.collect()
+            gc.freeze()
+            self._froze = True
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        """Put back what was set aside.
+
+        Args:
+            trainer: The Trainer.
+            pl_module: The module that ran.
+            exception: What ended the run.
+        """
+        self._unfreeze()
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Put back what was set aside.
+
+        Args:
+            trainer: The Trainer.
+            pl_module: The module that ran.
+            stage: `fit`, `validate`, `test` or `predict`.
+        """
+        self._unfreeze()
 
     def on_phase_end(self, trainer: Trainer, pl_module: LightningModule, phase: str) -> None:
         """Clean if the phase is one of those asked for.
@@ -70,6 +108,11 @@ class GarbageCollector(Callback):
             pl_module: The module in training.
         """
         self._clean(trainer)
+
+    def _unfreeze(self) -> None:
+        if self._froze:
+            gc.unfreeze()
+            self._froze = False
 
     def _clean(self, trainer: Trainer) -> None:
         if (trainer.current_epoch + 1) % self.every_n_epochs:

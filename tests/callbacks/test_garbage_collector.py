@@ -60,6 +60,46 @@ def test_circles_are_freed_when_asked(fit: Fit, collector: GarbageCollector, ali
     assert probe.at_end == alive
 
 
+@pytest.mark.usefixtures("no_automatic_collection")
+@pytest.mark.parametrize("freeze", [True, False])
+def test_what_lives_at_the_start_is_set_aside_until_the_end(fit: Fit, freeze: bool) -> None:
+    early, late = [Node()], [weakref.ref(object)]
+    old = weakref.ref(early[0])
+    seen: list[tuple[bool, bool, bool]] = []
+
+    def work(phase: str, epoch: int) -> None:
+        if phase == "train" and epoch == 0:
+            early.clear()
+            late[0] = weakref.ref(Node())
+        elif phase == "train":
+            seen.append((gc.get_freeze_count() > 0, old() is None, late[0]() is None))
+
+    fit(GarbageCollector(freeze=freeze), epochs=2, work=work)
+    assert seen == [(freeze, not freeze, True)]
+    assert gc.get_freeze_count() == 0
+    gc.collect()
+    assert old() is None
+
+
+@pytest.mark.usefixtures("no_automatic_collection")
+def test_an_error_ends_the_setting_aside(fit: Fit) -> None:
+    def fail(phase: str, epoch: int) -> None:
+        raise ArithmeticError
+
+    with pytest.raises(ArithmeticError):
+        fit(GarbageCollector(), work=fail)
+    assert gc.get_freeze_count() == 0
+
+
+def test_what_somebody_else_set_aside_stays_so(fit: Fit) -> None:
+    gc.freeze()
+    try:
+        fit(GarbageCollector(), epochs=1)
+        assert gc.get_freeze_count() > 0
+    finally:
+        gc.unfreeze()
+
+
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
