@@ -51,11 +51,13 @@ def losses(population: Population, batch: Batch, gamma: float) -> Losses:
     loss alone.
     """
     target = td_target(population, batch, gamma)
-    inputs = population.critic_network.described(population.critic, batch.inputs)
-    value = population.critic_network(population.critic, inputs, batch.action)
+    critic = population.critic_network
+    weights = critic.weights(population.critic)
+    inputs = critic.described(weights, batch.inputs)
+    value = critic(weights, inputs, batch.action)
     action = population.act(batch.inputs)
     fixed = {name: part.detach() if name == DESCRIBED else part for name, part in inputs.items()}
-    own_value = population.critic_network(population.critic.detach(), fixed, action)
+    own_value = critic({name: weight.detach() for name, weight in weights.items()}, fixed, action)
     return Losses(
         actor=-own_value.float().mean(1),
         critic=(value.float() - target).square().mean(1),

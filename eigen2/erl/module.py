@@ -267,7 +267,7 @@ class ERLModule(LightningModule):
             {"params": [self.population.actor], "lr": self.actor_lr},
             {"params": [self.population.critic], "lr": self.critic_lr},
         ]
-        return torch.optim.Adam(groups)
+        return torch.optim.Adam(groups, fused=True)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add the seed; weights, champion, optimizer and replay buffer are saved by Lightning and the data module."""

@@ -55,7 +55,9 @@ class Linear(nn.Linear):
         if self.weight.dim() == 2:
             return super().forward(x) if plus is None else super().forward(x) + plus
         agents, features = self.weight.shape[:2]
-        rows = x.flatten(1, -2).expand(agents, -1, -1)  # what all agents share is not copied
+        rows = x.flatten(1, -2)
+        if len(rows) != agents:
+            rows = rows.expand(agents, -1, -1)  # what all agents share is not copied
         start = None if bias is None else bias[:, None]
         if plus is not None:
             start = plus.flatten(1, -2) if start is None else plus.flatten(1, -2) + start
@@ -128,17 +130,25 @@ class StackedNetwork:
             for (name, shape), piece in zip(self.shapes.items(), pieces, strict=True)
         }
 
-    def __call__(self, rows: Float[Tensor, "agents weights"], *inputs: Inputs | Tensor) -> Tensor:
-        """Outputs of shape (agents, ...); each input has a leading agent axis, of size 1 where it is shared."""
-        return self._run(self.network, self.weights(rows), inputs)
+    def __call__(self, rows: Float[Tensor, "agents weights"] | Weights, *inputs: Inputs | Tensor) -> Tensor:
+        """Outputs of shape (agents, ...).
 
-    def described(self, rows: Float[Tensor, "agents weights"], inputs: Inputs) -> Inputs:
+        Args:
+            rows: the agents' weights, or what `weights` made of them.
+            inputs: each with a leading agent axis, of size 1 where it is shared.
+        """
+        return self._run(self.network, rows, inputs)
+
+    def described(self, rows: Float[Tensor, "agents weights"] | Weights, inputs: Inputs) -> Inputs:
         """The inputs with their description by each agent's network among them; as they are if it has none."""
         if self._describe is None:
             return inputs
-        return {**inputs, DESCRIBED: self._run(self._describe, self.weights(rows), (inputs,))}
+        return {**inputs, DESCRIBED: self._run(self._describe, rows, (inputs,))}
 
-    def _run(self, function: Callable[..., Tensor], weights: Weights, inputs: tuple[Inputs | Tensor, ...]) -> Tensor:
+    def _run(
+        self, function: Callable[..., Tensor], rows: Tensor | Weights, inputs: tuple[Inputs | Tensor, ...]
+    ) -> Tensor:
+        weights = self.weights(rows) if isinstance(rows, Tensor) else rows
         agents = len(next(iter(weights.values())))
         if self.over_agents == "broadcast":
             output = self._call(function, weights, *inputs)
