@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 INSTALLED := $(VENV)/.installed
 
-.PHONY: help train test slow bench lint format clean
+.PHONY: help train test slow bench scaling results lint format clean
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
@@ -25,6 +25,20 @@ slow: $(INSTALLED)  ## run the tests that take minutes
 
 bench: $(INSTALLED)  ## speed and size against references, in one process
 	$(VENV)/bin/python -m benchmarks.bench
+
+scaling: $(INSTALLED)  ## time and memory as one size varies at a time, measured and drawn; a quarter of an hour
+	$(VENV)/bin/python -m benchmarks.scaling --out docs/figures/scaling.json
+	$(VENV)/bin/python -m benchmarks.scaling --draw docs/figures/scaling.json
+
+results: $(INSTALLED)  ## measure and write the figures of docs/results.md; half an hour, on an idle machine
+	for threads in 1 2; do \
+	$(VENV)/bin/python -m benchmarks.bench --threads $$threads --json docs/figures/bench-$$threads.json && \
+	$(VENV)/bin/python -m benchmarks.full_run --threads $$threads --out docs/figures/full-run-$$threads.json || exit 1; \
+	done
+	$(VENV)/bin/python -m benchmarks.limit --threads 1 --compile --out docs/figures/limit-1.json
+	$(VENV)/bin/python -m benchmarks.limit --threads 2 --out docs/figures/limit-2.json
+	$(VENV)/bin/python -m benchmarks.families --threads 2 --out docs/figures/families-2.json
+	$(VENV)/bin/python -m benchmarks.results
 
 lint: $(INSTALLED)  ## ruff and mypy
 	$(VENV)/bin/python -m ruff check .

@@ -5,6 +5,7 @@ import io
 import logging
 import tempfile
 import warnings
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
@@ -36,10 +37,11 @@ class FullScale:
     Args:
         config: of `python -m eigen2.cli fit`.
         device: where population, encoder and replay buffer lie.
+        words: of the command line, beyond the configuration.
     """
 
-    def __init__(self, config: Path = CONFIG, device: str = "cpu") -> None:
-        self.config = config
+    def __init__(self, config: Path = CONFIG, device: str = "cpu", words: Sequence[str] = ()) -> None:
+        self.config, self.words = config, tuple(words)
         self.device = torch.device(device)
         self._folder = tempfile.TemporaryDirectory(prefix="eigen2-bench-")
         self._runs = 0
@@ -91,7 +93,8 @@ class FullScale:
     def population(self) -> Population:
         """A new population, always of the same weights."""
         data = self.data
-        population = Population(self.module.population_size, data.make_actor, data.make_critic, seed=0, noise=0.0)
+        make_actor, make_critic = self.module.network_makers(data)
+        population = Population(self.module.population_size, make_actor, make_critic, seed=0, noise=0.0)
         return population.to(self.device)
 
     def environment(self, agents: int) -> TradingEnvironment:
@@ -102,8 +105,14 @@ class FullScale:
 
     @cached_property
     def replay(self) -> ReplayBuffer:
-        """The buffer of `data`, full: of the first generation's windows, again and again."""
-        self.play(self.population(), generation=0)
+        """The buffer of `data`, full: of random actions in the first generation's windows, again and again."""
+        data, chance = self.data, torch.Generator().manual_seed(0)
+        shape = (self.module.population_size, data.eval_env.windows, *data.eval_env.action_shape)
+
+        def act(observation: dict[str, torch.Tensor]) -> torch.Tensor:
+            return (2 * torch.rand(shape, generator=chance) - 1).to(self.device)
+
+        play(data.eval_env, act, data.training_options(0, seed=0), data.buffer)
         fill(self.data.buffer)
         return self.data.buffer
 
@@ -164,7 +173,7 @@ class FullScale:
                 save_config_callback=None,
                 trainer_defaults=TRAINER,
                 auto_configure_optimizers=False,
-                args=[*(f"--{name}={value}" for name, value in settings.items()), *words],
+                args=[*(f"--{name}={value}" for name, value in settings.items()), *self.words, *words],
             )
 
 

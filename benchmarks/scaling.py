@@ -188,9 +188,9 @@ def measure(sizes: Sizes, folder: Path, cache: Path, threads: int) -> Point:
     run(command_line(sizes, folder, cache, threads))
     peak = memory_mb()["peak"]
     seen = json.loads((folder / "probe.json").read_text())
-    rows = _rows(folder / "metrics.csv")[int(sizes.filled) :]
+    rows = rows_of(folder / "metrics.csv")[int(sizes.filled) :]
     assert all(row["train/actor_loss"] not in ("", "nan") for row in rows), "a measured generation did not train"
-    last = _rows(folder / "memory.csv")[-1]
+    last = rows_of(folder / "memory.csv")[-1]
     owners = {key: int(value) / MB for key, value in last.items() if key.startswith("owner_")}
     return {
         **asdict(sizes),
@@ -208,7 +208,8 @@ def measure(sizes: Sizes, folder: Path, cache: Path, threads: int) -> Point:
     }
 
 
-def _rows(path: Path) -> list[dict[str, str]]:
+def rows_of(path: Path) -> list[dict[str, str]]:
+    """Rows of a CSV file."""
     with path.open() as file:
         return list(csv.DictReader(file))
 

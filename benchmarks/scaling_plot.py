@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
@@ -17,6 +16,8 @@ from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator
+
+from benchmarks.page import fill_in, number, table
 
 Curves = dict[str, Any]
 """Curve by name, as `benchmarks.scaling` writes them."""
@@ -95,11 +96,6 @@ def _sizes(name: str, curve: Any) -> list[float]:
     return [point[name] for point in curve["points"]]
 
 
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [header, ["--:"] * len(header), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
-
-
 def _curve_table(name: str, curve: Any) -> str:
     draws, builds = name == "replay", name in ("columns", "days")
     header = [UNITS[name].split(",")[0], *(f"{phase} s" for phase in PHASES)]
@@ -112,7 +108,7 @@ def _curve_table(name: str, curve: Any) -> str:
         row += [number(point["start_s"]), *(f"{memory[kind]:,.0f}" for kind in MEMORY)]
         row += [number(point["build"]["seconds"]), f"{point['build']['peak_mb']:,.0f}"] if builds else []
         rows.append(row)
-    return _table(header, rows)
+    return table(header, rows)
 
 
 def _exponents_table(curves: Curves) -> str:
@@ -124,7 +120,7 @@ def _exponents_table(curves: Curves) -> str:
         for name in UNITS
         if name in curves
     ]
-    return _table(["size", *(titles.get(what, what) for what in columns)], rows)
+    return table(["size", *(titles.get(what, what) for what in columns)], rows)
 
 
 def _pair(fitted: tuple[float, float]) -> str:
@@ -193,14 +189,7 @@ def _panel_table(curve: Any) -> str:
         f"The last takes {anonymous[-1] - anonymous[0]:,.0f} MB more of anonymous memory than the first, of which "
         f"{owned[-1] - owned[0]:,.0f} MB are its owners'."
     )
-    return f"{_table(header, rows)}\n\n{more}"
-
-
-def number(value: float) -> str:
-    """Three digits that count, four before the point."""
-    if value >= 100:
-        return f"{value:,.0f}"
-    return f"{value:.1f}" if value >= 10 else f"{value:.2f}" if value >= 1 else f"{value:.3f}"
+    return f"{table(header, rows)}\n\n{more}"
 
 
 def digest(measured: Path) -> str:
@@ -230,16 +219,6 @@ def draw(measured: Path, docs: Path) -> str:
     if page.exists():
         page.write_text(fill_in(page.read_text(), found))
     return "\n\n".join(f"{name}\n\n{text}" for name, text in found.items())
-
-
-def fill_in(page: str, found: dict[str, str]) -> str:
-    """The page with each text between `<!-- measured: NAME -->` and the next `<!-- end -->`; others stay."""
-
-    def place(match: re.Match[str]) -> str:
-        name = match.group(1)
-        return f"<!-- measured: {name} -->\n{found[name]}\n<!-- end -->" if name in found else match.group(0)
-
-    return re.sub(r"<!-- measured: (\w+) -->\n.*?<!-- end -->", place, page, flags=re.DOTALL)
 
 
 def _picture(lines: dict[str, dict[str, list[float]]], curves: Curves, unit: str, path: Path, source: str) -> None:

@@ -246,8 +246,7 @@ class ERLModule(LightningModule):
         self._budget = RamBudget("lower data.replay_capacity, model.population_size or the number of windows")
         self._budget.require(self.data.needed_bytes(self.population_size))
         self.data.build(self.population_size, device)
-        make_actor = partial(self._actor, self.data.sizes) if self._actor else self.data.make_actor
-        make_critic = partial(self._critic, self.data.sizes) if self._critic else self.data.make_critic
+        make_actor, make_critic = self.network_makers(self.data)
         with torch_seed(self.seed, Role.WEIGHTS, agent=0):
             weights = weight_bytes(make_actor()) + weight_bytes(make_critic())
         if stage == "fit":
@@ -260,6 +259,12 @@ class ERLModule(LightningModule):
             self.population = Population(self.population_size, make_actor, make_critic, self.seed, self.noise)
         elif weights != 4 * self.population.weights_per_agent:
             raise UserError("this module was fitted to data of other sizes; make a new ERLModule for these")
+
+    def network_makers(self, data: Rollouts) -> tuple[Callable[[], nn.Module], Callable[[], nn.Module]]:
+        """What builds one agent's actor and critic: the networks that were configured, else the data's own."""
+        make_actor = partial(self._actor, data.sizes) if self._actor else data.make_actor
+        make_critic = partial(self._critic, data.sizes) if self._critic else data.make_critic
+        return make_actor, make_critic
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """One Adam for the whole population; its moments have a row an agent."""

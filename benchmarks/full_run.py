@@ -1,0 +1,169 @@
+"""The full-scale run itself, all 25 generations: `python -m benchmarks.full_run --out FILE.json`.
+
+It is `python -m eigen2.cli fit --config configs/full_scale.yaml` in a process and a folder of its own, with a callback
+that asks the kernel who holds the resident memory.
+"""
+
+import argparse
+import json
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+from lightning.pytorch import Callback, LightningModule, Trainer
+
+from benchmarks.full_scale import CONFIG
+from benchmarks.machine import ROOT, describe_machine
+from benchmarks.scaling import MB, memory_mb, rows_of
+from eigen2.runtime.phases import PHASES
+
+SMAPS = Path("/proc/self/smaps")
+KINDS = ("anonymous", "libraries", "panel", "other files")
+"""Where resident pages come from: nobody's file; shared objects and programs; the cache of panels; other files."""
+
+
+class Account(Callback):
+    """Asks who holds the resident memory when training starts and when it ends.
+
+    Args:
+        path: JSON file, written when training ends.
+        cache: folder of panels.
+    """
+
+    def __init__(self, path: str, cache: str) -> None:
+        super().__init__()
+        self.path, self.cache = Path(path), cache
+        self._seen: dict[str, Any] = {}
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Ask when everything is allocated and nothing has run."""
+        self._seen["start_s"] = time.time() - psutil.Process().create_time()
+        self._seen["start_mb"] = resident_mb(self.cache)
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Ask again and write the file."""
+        self._seen["end_mb"], self._seen["end_peak_mb"] = resident_mb(self.cache), memory_mb()["peak"]
+        self.path.write_text(json.dumps(self._seen))
+
+
+def resident_mb(cache: str) -> dict[str, float]:
+    """Resident MB of this process by `KINDS`.
+
+    Args:
+        cache: folder whose mapped files are the panel's.
+    """
+    found: Counter[str] = Counter()
+    kind = ""
+    for line in SMAPS.read_text().splitlines():
+        head = re.match(r"[0-9a-f]+-[0-9a-f]+ \S+ \S+ \S+ \S+ *(.*)", line)
+        if head:
+            kind = _kind(head.group(1), cache)
+        elif line.startswith("Rss:"):
+            found["rss"] += int(line.split()[1])
+        elif line.startswith("Anonymous:"):  # pages of a file that were written to are nobody's file
+            found["anonymous"] += int(line.split()[1])
+            found[kind] -= int(line.split()[1])
+        if line.startswith("Rss:"):
+            found[kind] += int(line.split()[1])
+    return {kind: found[kind] * 1024 / MB for kind in ("rss", *KINDS)}
+
+
+def _kind(path: str, cache: str) -> str:
+    if path.startswith(cache):
+        return "panel"
+    if ".so" in path or "/bin/" in path:
+        return "libraries"
+    return "other files" if path.startswith("/") else "anonymous"
+
+
+def measure(folder: Path, threads: int, words: Sequence[str] = ()) -> dict[str, Any]:
+    """Run it and read what it wrote.
+
+    Args:
+        folder: of the run and its panel.
+        threads: of torch.
+        words: further ones of the command line.
+
+    Returns:
+        `fit_s`, from the start of the process to its end; `start_s`, to the first generation; `seconds` of each phase
+        and the generation, medians of those that trained; `imports_mb`, the kinds of memory of a process that has
+        imported eigen2; `start_mb`, `end_mb`: resident memory by `KINDS`; `peak_mb`; `owners_mb`.
+    """
+    callbacks = {
+        "trainer.callbacks+": "benchmarks.full_run.Account",
+        "trainer.callbacks.path": folder / "account.json",
+        "trainer.callbacks.cache": folder / "cache",
+    }
+    settings = {"num_threads": threads, "trainer.default_root_dir": folder, "data.cache_dir": folder / "cache"}
+    settings |= {"trainer.accelerator": "cpu", **callbacks}
+    command = ["-m", "eigen2.cli", "fit", "--config", str(CONFIG)]
+    begun = time.perf_counter()
+    _python(*command, *(f"--{name}={value}" for name, value in settings.items()), *words)
+    seconds = time.perf_counter() - begun
+    rows = rows_of(folder / "metrics.csv")
+    trained = [row for row in rows if row["train/actor_loss"] not in ("", "nan")]
+    last = rows_of(folder / "memory.csv")[-1]
+    account = json.loads((folder / "account.json").read_text())
+    imports = f"import eigen2.training_cli; from {__name__} import resident_mb; print(resident_mb('/none'))"
+    return {
+        "machine": {**describe_machine(), "threads": threads},
+        "generations": len(rows),
+        "trained": len(trained),
+        "fit_s": round(seconds, 1),
+        "start_s": round(account["start_s"], 1),
+        "seconds": {
+            name: round(statistics.median(float(row[f"time/{name}_s"]) for row in trained), 3)
+            for name in (*PHASES, "generation")
+        },
+        "imports_mb": _rounded(json.loads(_python("-c", imports).replace("'", '"'))),
+        "start_mb": _rounded(account["start_mb"]),
+        "end_mb": _rounded(account["end_mb"]),
+        "peak_mb": round(account["end_peak_mb"], 1),
+        "owners_mb": {
+            key.removeprefix("owner_").removesuffix("_bytes"): round(int(value) / MB, 2)
+            for key, value in last.items()
+            if key.startswith("owner_")
+        },
+    }
+
+
+def _rounded(figures: dict[str, float]) -> dict[str, float]:
+    return {name: round(value, 1) for name, value in figures.items()}
+
+
+def _python(*words: str) -> str:
+    done = subprocess.run([sys.executable, *words], cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise SystemExit(f"{' '.join(words)} failed:\n{done.stderr[-2000:]}")
+    return done.stdout
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Run and write.
+
+    Args:
+        words: of the command line; None takes the process's.
+    """
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--out", type=Path, required=True, help="JSON file to write")
+    options.add_argument("--threads", type=int, default=2, help="threads of torch (default 2)")
+    options.add_argument("word", nargs="*", help="more for the run's command line, after --")
+    asked = options.parse_args(words)
+    if not SMAPS.exists():
+        options.error(f"there is no {SMAPS} to read memory from: measure on Linux")
+    with tempfile.TemporaryDirectory(prefix="eigen2-full-run-") as folder:
+        found = measure(Path(folder), asked.threads, asked.word)
+    asked.out.write_text(json.dumps(found, indent=1) + "\n")
+    print(json.dumps(found, indent=1))
+
+
+if __name__ == "__main__":
+    main()
