@@ -18,7 +18,7 @@ import torch
 
 from benchmarks.full_scale import FullScale
 from benchmarks.machine import ROOT, describe_machine
-from benchmarks.scaling import MB, memory_mb
+from benchmarks.resident import MB, memory_mb
 from benchmarks.timing import seconds_of
 from eigen2.erl import ddpg
 

@@ -6,13 +6,11 @@ that asks the kernel who holds the resident memory.
 
 import argparse
 import json
-import re
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -22,12 +20,9 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 
 from benchmarks.full_scale import CONFIG
 from benchmarks.machine import ROOT, describe_machine
-from benchmarks.scaling import MB, memory_mb, rows_of
+from benchmarks.resident import MB, SMAPS, memory_mb, resident_mb
+from benchmarks.scaling import rows_of
 from eigen2.runtime.phases import PHASES
-
-SMAPS = Path("/proc/self/smaps")
-KINDS = ("anonymous", "libraries", "panel", "other files")
-"""Where resident pages come from: nobody's file; shared objects and programs; the cache of panels; other files."""
 
 
 class Account(Callback):
@@ -52,36 +47,6 @@ class Account(Callback):
         """Ask again and write the file."""
         self._seen["end_mb"], self._seen["end_peak_mb"] = resident_mb(self.cache), memory_mb()["peak"]
         self.path.write_text(json.dumps(self._seen))
-
-
-def resident_mb(cache: str) -> dict[str, float]:
-    """Resident MB of this process by `KINDS`.
-
-    Args:
-        cache: folder whose mapped files are the panel's.
-    """
-    found: Counter[str] = Counter()
-    kind = ""
-    for line in SMAPS.read_text().splitlines():
-        head = re.match(r"[0-9a-f]+-[0-9a-f]+ \S+ \S+ \S+ \S+ *(.*)", line)
-        if head:
-            kind = _kind(head.group(1), cache)
-        elif line.startswith("Rss:"):
-            found["rss"] += int(line.split()[1])
-        elif line.startswith("Anonymous:"):  # pages of a file that were written to are nobody's file
-            found["anonymous"] += int(line.split()[1])
-            found[kind] -= int(line.split()[1])
-        if line.startswith("Rss:"):
-            found[kind] += int(line.split()[1])
-    return {kind: found[kind] * 1024 / MB for kind in ("rss", *KINDS)}
-
-
-def _kind(path: str, cache: str) -> str:
-    if path.startswith(cache):
-        return "panel"
-    if ".so" in path or "/bin/" in path:
-        return "libraries"
-    return "other files" if path.startswith("/") else "anonymous"
 
 
 def measure(folder: Path, threads: int, words: Sequence[str] = ()) -> dict[str, Any]:
@@ -112,7 +77,7 @@ def measure(folder: Path, threads: int, words: Sequence[str] = ()) -> dict[str, 
     trained = [row for row in rows if row["train/actor_loss"] not in ("", "nan")]
     last = rows_of(folder / "memory.csv")[-1]
     account = json.loads((folder / "account.json").read_text())
-    imports = f"import eigen2.training_cli; from {__name__} import resident_mb; print(resident_mb('/none'))"
+    imports = "import eigen2.training_cli; from benchmarks.resident import resident_mb; print(resident_mb('/none'))"
     return {
         "machine": {**describe_machine(), "threads": threads},
         "generations": len(rows),

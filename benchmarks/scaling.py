@@ -26,6 +26,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from benchmarks import scaling_plot
 from benchmarks.full_scale import CONFIG, fill
 from benchmarks.machine import ROOT, describe_machine
+from benchmarks.resident import MB, STATUS, memory_mb
 from eigen2.erl.module import ERLModule
 from eigen2.market.rollouts import RolloutDataModule
 from eigen2.market.synthetic import SyntheticMarket
@@ -33,14 +34,12 @@ from eigen2.market.universe import Universe
 from eigen2.runtime.phases import PHASES
 from eigen2.training_cli import run
 
-STATUS = Path("/proc/self/status")
 GENERATIONS = 3
 """Of a run, whose medians are taken. A run with a filled buffer plays one more, before it fills the buffer."""
 OPTIMIZER_STEPS = 4
 """Of a generation, in place of the 32 of full scale; each has the micro-batches of full scale."""
 WINDOW_DAYS, VALIDATION_DAYS, HOLDOUT_DAYS = 145, 252, 252
 """Of configs/full_scale.yaml."""
-MB = 1e6
 
 Point = dict[str, Any]
 
@@ -137,13 +136,6 @@ def draw_ms(module: ERLModule, generations: int = 5) -> float:
             data.buffer.gather(slots)
         seconds.append((time.perf_counter() - begun) / module.micro_batches)
     return 1e3 * statistics.median(seconds)
-
-
-def memory_mb() -> dict[str, float]:
-    """Resident memory of this process in MB: all of it, anonymous, of mapped files, and the highest so far."""
-    kilobytes = dict(line.split(":", 1) for line in STATUS.read_text().splitlines())
-    names = {"rss": "VmRSS", "anon": "RssAnon", "file": "RssFile", "peak": "VmHWM"}
-    return {name: int(kilobytes[key].split()[0]) * 1024 / MB for name, key in names.items()}
 
 
 def command_line(sizes: Sizes, folder: Path, cache: Path, threads: int) -> list[str]:
