@@ -9,7 +9,7 @@ import json
 import statistics
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,8 @@ FAMILIES: dict[str, list[str]] = {
     ],
 }
 """Words of the command line that choose each."""
+LONG = 10.0
+"""Seconds."""
 
 
 def measure(family: str, device: str, precision: str, runs: int) -> dict[str, Any]:
@@ -59,10 +61,7 @@ def measure(family: str, device: str, precision: str, runs: int) -> dict[str, An
                 losses = ddpg.losses(population, batch, full.module.gamma)
             (losses.actor + losses.critic).sum().backward()  # type: ignore[no-untyped-call]
 
-        times = {}
-        for name, run in (("act_ms", act), ("learn_ms", learn)):
-            run()
-            times[name] = 1e3 * statistics.median(seconds_of(run) for _ in range(runs))
+        times = {name: 1e3 * typical_s(run, runs) for name, run in (("act_ms", act), ("learn_ms", learn))}
     on_gpu = device == "cuda"
     return {
         "family": family,
@@ -73,6 +72,12 @@ def measure(family: str, device: str, precision: str, runs: int) -> dict[str, An
         "peak_mb": memory_mb()["peak"],
         "device_peak_mb": torch.cuda.max_memory_allocated() / MB if on_gpu else None,
     }
+
+
+def typical_s(run: Callable[[], None], runs: int) -> float:
+    """Median seconds after a warm-up; of a run that takes `LONG`, the first one's, which a warm-up hardly changes."""
+    first = seconds_of(run)
+    return first if first > LONG else statistics.median(seconds_of(run) for _ in range(runs))
 
 
 def main(words: Sequence[str] | None = None) -> None:
