@@ -58,7 +58,8 @@ def measure(folder: Path, threads: int, words: Sequence[str] = ()) -> dict[str, 
         words: further ones of the command line.
 
     Returns:
-        `fit_s`, from the start of the process to its end; `start_s`, to the first generation; `seconds` of each phase
+        `fit_s`, from the start of the process to its end; `stolen_share`, processor seconds a second that a virtual
+        machine's host gave to others meanwhile; `start_s`, to the first generation; `seconds` of each phase
         and the generation, medians of those that trained; `imports_mb`, the kinds of memory of a process that has
         imported eigen2; `start_mb`, `end_mb`: resident memory by `KINDS`; `peak_mb`; `owners_mb`.
     """
@@ -70,9 +71,9 @@ def measure(folder: Path, threads: int, words: Sequence[str] = ()) -> dict[str, 
     settings = {"num_threads": threads, "trainer.default_root_dir": folder, "data.cache_dir": folder / "cache"}
     settings |= {"trainer.accelerator": "cpu", **callbacks}
     command = ["-m", "eigen2.cli", "fit", "--config", str(CONFIG)]
-    begun = time.perf_counter()
+    begun, stolen = time.perf_counter(), psutil.cpu_times().steal
     _python(*command, *(f"--{name}={value}" for name, value in settings.items()), *words)
-    seconds = time.perf_counter() - begun
+    seconds, stolen = time.perf_counter() - begun, psutil.cpu_times().steal - stolen
     rows = rows_of(folder / "metrics.csv")
     trained = [row for row in rows if row["train/actor_loss"] not in ("", "nan")]
     last = rows_of(folder / "memory.csv")[-1]
@@ -83,6 +84,7 @@ def measure(folder: Path, threads: int, words: Sequence[str] = ()) -> dict[str, 
         "generations": len(rows),
         "trained": len(trained),
         "fit_s": round(seconds, 1),
+        "stolen_share": round(stolen / seconds, 3),
         "start_s": round(account["start_s"], 1),
         "seconds": {
             name: round(statistics.median(float(row[f"time/{name}_s"]) for row in trained), 3)

@@ -77,13 +77,14 @@ def _run(runs: Sequence[Figures]) -> str:
             f"{run['start_s']:.1f}",
             f"{run['fit_s'] / 60:.2f}",
             f"{run['peak_mb']:,.0f}",
+            f"{run['stolen_share']:.2f}",
         ]
         for run in runs
     ]
     goal = ["to keep", *(f"{GOALS[p]:.2f}" if p in GOALS else "" for p in ("evaluate", "train")), "", "", "", ""]
-    rows.append([*goal, f"{MOST_MINUTES:.2f}", f"{MOST_PEAK_MB:,.0f}"])
+    rows.append([*goal, f"{MOST_MINUTES:.2f}", f"{MOST_PEAK_MB:,.0f}", ""])
     phases = ["evaluate s", "train s", "evolve s", "validate s", "generation s"]
-    return table(["threads", *phases, "start s", "whole run min", "peak RSS MB"], rows)
+    return table(["threads", *phases, "start s", "whole run min", "peak RSS MB", "stolen"], rows)
 
 
 def _memory(run: Figures) -> str:
