@@ -1,5 +1,6 @@
 """What the README and docs/ tell a reader to do, done."""
 
+import csv
 import re
 import shlex
 import shutil
@@ -55,6 +56,29 @@ def test_the_gymnasium_example_runs(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert re.fullmatch(r"\((\d+),\) \(64, \1\)\n", done.stdout)
+
+
+@pytest.mark.parametrize("language", ["python", "yaml"])
+def test_the_networks_of_the_page_train(language: str, tmp_path: Path) -> None:
+    (text,) = blocks(ROOT / "docs" / "networks.md", language)
+    if language == "python":
+        (tmp_path / "mine.py").write_text(text)
+        words = ["--model.actor", "mine.TinyActor", "--model.critic", "mine.TinyCritic"]
+    else:
+        (tmp_path / "mine.yaml").write_text(text)
+        words = ["--config", "mine.yaml"]
+    small = ["--config", str(ROOT / "tests" / "small.yaml"), "--data.replay_min_size", "3", "--trainer.max_epochs", "1"]
+    done = subprocess.run(
+        [sys.executable, "-m", "eigen2.cli", "fit", *small, *words],
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    (row,) = csv.DictReader((tmp_path / "lightning_logs" / "metrics.csv").read_text().splitlines())
+    assert float(row["train/critic_loss"]) > 0
 
 
 def commands(kind: str) -> list[str]:

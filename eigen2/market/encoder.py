@@ -194,9 +194,8 @@ def portfolio(observation: dict[str, Tensor], rules: TradingRules) -> Float[Tens
     """
     held_days, coefficient = observation["held_days"], observation["coefficient"]
     steps = torch.iinfo(coefficient.dtype).max  # signed where short sales are allowed
-    raw = torch.stack(  # in half precision, which holds all of these exactly
-        [held_days > 0, held_days, observation["gain"], observation["target"], coefficient], dim=-1
-    )
+    parts = (held_days > 0, held_days, observation["gain"], observation["target"], coefficient)
+    raw = torch.stack([part.float() for part in parts], dim=-1)
     units = torch.tensor([1, rules.max_holding_days, 0.1, LEVELS, steps], device=raw.device)
     seen = raw / units
     seen[..., 2].clamp_(-CLIP, CLIP)
