@@ -24,38 +24,32 @@ def blocks(page: Path, language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", page.read_text(), re.DOTALL)
 
 
+def python(folder: Path, *words: str) -> str:
+    """What Python prints in a folder of a user's, where eigen2 is installed; it must succeed."""
+    environment = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "HOME": str(folder)}
+    done = subprocess.run(
+        [sys.executable, *words], cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 def test_python_example_trains_and_resumes(tmp_path: Path) -> None:
     (example,) = blocks(ROOT / "README.md", "python")
     for generations in (1, 2):
         script = tmp_path / "example.py"
         script.write_text(example.replace("max_epochs=25", f"max_epochs={generations}"))
-        done = subprocess.run(
-            [sys.executable, str(script)],
-            cwd=tmp_path,
-            env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
+        printed = python(tmp_path, str(script))
     rows = (tmp_path / "lightning_logs" / "python" / "metrics.csv").read_text().splitlines()
     assert [row.split(",")[0] for row in rows] == ["generation", "0", "1"]
-    assert "resumes" in done.stdout
+    assert "resumes" in printed
 
 
 def test_the_gymnasium_example_runs(tmp_path: Path) -> None:
     (example,) = blocks(ROOT / "docs" / "data.md", "python")
     check = "print(env.reset(seed=1)[0].shape, envs.reset(seed=1)[0].shape)"
-    done = subprocess.run(
-        [sys.executable, "-c", example + check],
-        cwd=tmp_path,
-        env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert re.fullmatch(r"\((\d+),\) \(64, \1\)\n", done.stdout)
+    printed = python(tmp_path, "-c", example + check)
+    assert re.fullmatch(r"\((\d+),\) \(64, \1\)\n", printed)
 
 
 @pytest.mark.parametrize("language", ["python", "yaml"])
@@ -68,15 +62,7 @@ def test_the_networks_of_the_page_train(language: str, tmp_path: Path) -> None:
         (tmp_path / "mine.yaml").write_text(text)
         words = ["--config", "mine.yaml"]
     small = ["--config", str(ROOT / "tests" / "small.yaml"), "--data.replay_min_size", "3", "--trainer.max_epochs", "1"]
-    done = subprocess.run(
-        [sys.executable, "-m", "eigen2.cli", "fit", *small, *words],
-        cwd=tmp_path,
-        env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    python(tmp_path, "-m", "eigen2.cli", "fit", *small, *words)
     (row,) = csv.DictReader((tmp_path / "lightning_logs" / "metrics.csv").read_text().splitlines())
     assert float(row["train/critic_loss"]) > 0
 
