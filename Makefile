@@ -18,7 +18,7 @@ train: $(INSTALLED)  ## train 16 agents for 25 generations on the sample prices
 	$(VENV)/bin/python -m eigen2.cli fit --config configs/erl.yaml
 
 test: $(INSTALLED)  ## run the test suite
-	$(VENV)/bin/python -m pytest --numprocesses auto --maxprocesses 4
+	$(VENV)/bin/python -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal
 
 slow: $(INSTALLED)  ## run the tests that take minutes
 	$(VENV)/bin/python -m pytest -m slow

@@ -80,9 +80,16 @@ def test_training_commands_run(command: str, tmp_path: Path, monkeypatch: pytest
     words = [word for word in command.split() if word != "prices.parquet" or "--data.path" not in command]
     if "--data.path" in words:
         words.insert(words.index("--data.path") + 1, "eigen2/market/sample/stocks.parquet")
-    short = ["--trainer.max_epochs", "1", "--model.gradient_steps", "1", "--trainer.default_root_dir", str(tmp_path)]
-    main([*words[3:], *short])
+    short = {"data.windows_per_generation": 1, "data.exploration_windows": 1, "data.replay_min_size": 2000}
+    shorter = {"trainer.max_epochs": 1, "model.gradient_steps": 1, "trainer.default_root_dir": tmp_path}
+    main([*words[3:], *(f"--{key}={value}" for key, value in (short | shorter).items())])
     assert (tmp_path / "checkpoints" / "last.ckpt").exists()
+
+
+def test_every_config_is_told_of() -> None:
+    """And so run, by the test above."""
+    told = {word for command in commands("fit") for word in command.split() if word.startswith("configs/")}
+    assert told == {f"configs/{path.name}" for path in (ROOT / "configs").glob("*.yaml")}
 
 
 @pytest.mark.parametrize("command", commands("data"))

@@ -62,7 +62,7 @@ class SyntheticMarket:
     return; its correlation with it, the information coefficient, is signal / sqrt(1 + signal^2) over the long run,
     whatever the tails, sectors and regimes. Regimes make the size of returns predictable, not their sign. The fall at
     a delisting is the one move besides with a mean other than 0. Whoever sees prices alone can only estimate the drift
-    from past returns and knows less: `eigen2.market.ceiling` computes both. Without any signal the mean log return is
+    from past returns and knows less: `eigen2.market.forecast` computes both. Without any signal the mean log return is
     0, so the mean percent gain of a day is still about 50 volatility^2, half the variance.
 
     Every path is addressed by the seed, the kind of draw and the column: more columns or days leave the prices of

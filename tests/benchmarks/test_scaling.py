@@ -112,7 +112,8 @@ def test_a_point_runs_end_to_end(tmp_path: Path) -> None:
     assert 0 < min(phases) < max(phases) < point["seconds"]["generation"]
     memory = point["memory_mb"]
     assert curve["imports_mb"]["rss"] < memory["rss"] <= memory["peak"]
-    assert 0 <= memory["rss"] - memory["anon"] - memory["file"] < 20  # shared memory
+    # the rest is shared memory; each of the three is rounded to 0.1
+    assert -0.2 < memory["rss"] - memory["anon"] - memory["file"] < 20
     assert point["owners_mb"]["replay"] == pytest.approx(TINY.replay * (18 + 14 * TINY.investable) / 1e6)
     assert point["build"]["peak_mb"] > 0
     assert 0 < point["processor_share"] < 2  # one thread computes, others write logs
