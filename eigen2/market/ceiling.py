@@ -230,7 +230,7 @@ def _best_side(
     market: SyntheticMarket,
     rules: TradingRules,
     drift: Float[np.ndarray, "days columns"],
-    variance: Float[np.ndarray, "..."],
+    variance: Float[np.ndarray, ...],
 ) -> Float[np.ndarray, "days columns"]:
     """The expected gain of the side that has one, negative for a short sale; 0 where neither has."""
     score = expected_gain_pct(market, rules, drift, variance).clip(min=0)
