@@ -6,20 +6,27 @@ object that wants its bytes listed has a method `memory_owners()`. An epoch is c
 and pictures.
 """
 
+from callbacks.budget import MemoryBudget, MemoryBudgetExceeded
 from callbacks.csvfile import ResumableCsv
 from callbacks.garbage import GarbageCollector, trim_malloc
 from callbacks.instances import InstanceCounter
-from callbacks.memory import MemoryOwner, MemoryProfiler, MemorySnapshot
+from callbacks.ledger import Filling, MemoryOwner
+from callbacks.memory import MemoryProfiler, MemorySnapshot, get_profiler, log_memory
 from callbacks.plots import MetricsPlot, draw_lines
 
 __all__ = [
+    "Filling",
     "GarbageCollector",
     "InstanceCounter",
+    "MemoryBudget",
+    "MemoryBudgetExceeded",
     "MemoryOwner",
     "MemoryProfiler",
     "MemorySnapshot",
     "MetricsPlot",
     "ResumableCsv",
     "draw_lines",
+    "get_profiler",
+    "log_memory",
     "trim_malloc",
 ]

@@ -1,100 +1,65 @@
-"""Measure the process's memory after every phase of every generation and say who holds it."""
+"""Measure the process's memory after every phase of every generation, say who holds it, and find what leaks."""
+
+from __future__ import annotations
 
 import pkgutil
 import re
+import tracemalloc
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Protocol, runtime_checkable
 
-import psutil
-import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
+from callbacks import process
+from callbacks.budget import MemoryBudgetExceeded
 from callbacks.csvfile import ResumableCsv
 from callbacks.instances import InstanceCounter
+from callbacks.leaks import HEALTHY, Leak, LeakWatch
+from callbacks.ledger import MemoryOwner
+from callbacks.objects import large_objects, type_counts
+from callbacks.snapshot import (
+    BYTES_PER_GB,
+    BYTES_PER_MB,
+    MemorySnapshot,
+    growth_lines,
+    ledger_lines,
+    take_snapshot,
+)
 
-_BYTES_PER_MB = 10**6
-_BYTES_PER_GB = 10**9
+__all__ = ["MemoryOwner", "MemoryProfiler", "MemorySnapshot", "get_profiler", "log_memory"]
+
 # Py_TPFLAGS_HAVE_GC: instances of a type without it are never listed by gc.get_objects()
 _TRACKED_BY_GC = 1 << 14
+_ROWS = 8
+"""Generations in the table at the end."""
+_TYPES = 10
+_LEAST_OWNER_MB = 0.05
 
-
-@runtime_checkable
-class MemoryOwner(Protocol):
-    """A module, data module or callback that says how many bytes its parts hold."""
-
-    def memory_owners(self) -> dict[str, int]:
-        """Bytes held now by each part, by a name unique among all owners of the run."""
-
-
-@dataclass(frozen=True, slots=True)
-class MemorySnapshot:
-    """Memory of the process at the end of a phase."""
-
-    generation: int
-    """The Trainer's epoch."""
-    phase: str
-    """`baseline` (start of this process), an announced phase, `validate`, `generation` (end of the epoch)."""
-    rss_bytes: int
-    """Physical memory of the process."""
-    vms_bytes: int
-    """Address space of the process."""
-    gpu_allocated_bytes: int
-    """Bytes in live CUDA tensors of the process, on all its devices; 0 without CUDA."""
-    gpu_reserved_bytes: int
-    """Bytes held by PyTorch's CUDA allocator, on all devices; 0 without CUDA."""
-    delta_bytes: int
-    """Growth of `rss_bytes` since the snapshot before; 0 in the baseline."""
-    counts: Mapping[str, int]
-    """Live instances by class name; empty except at `baseline` and `generation`."""
-    owner_bytes: Mapping[str, int]
-    """Bytes by owner name."""
-
-    def row(self) -> dict[str, int | str]:
-        """Columns of memory.csv."""
-        return {
-            "generation": self.generation,
-            "phase": self.phase,
-            "rss_bytes": self.rss_bytes,
-            "vms_bytes": self.vms_bytes,
-            "delta_bytes": self.delta_bytes,
-            "gpu_allocated_bytes": self.gpu_allocated_bytes,
-            "gpu_reserved_bytes": self.gpu_reserved_bytes,
-            **{f"count_{name}": count for name, count in self.counts.items()},
-            **{f"owner_{name}_bytes": nbytes for name, nbytes in self.owner_bytes.items()},
-        }
-
-    def line(self) -> str:
-        """The snapshot for a person, on one line."""
-        parts = [
-            f"memory  generation {self.generation:>3}  {self.phase:<10}",
-            f"rss {self.rss_bytes / _BYTES_PER_GB:.3f} GB ({self.delta_bytes / _BYTES_PER_MB:+.1f} MB)",
-        ]
-        if self.gpu_reserved_bytes:
-            parts.append(f"gpu {self.gpu_allocated_bytes / _BYTES_PER_GB:.3f} GB")
-        parts += [f"{name} {nbytes / _BYTES_PER_MB:.1f} MB" for name, nbytes in self.owner_bytes.items()]
-        parts += [f"{name} x{count}" for name, count in self.counts.items()]
-        return "  ".join(parts)
+_latest_profiler: MemoryProfiler | None = None
 
 
 class MemoryProfiler(Callback):
-    """Takes a snapshot of the process's memory after every phase and says what grew, and in which phase.
+    """Takes a snapshot of the process's memory after every phase and says who holds it, what grew, and what leaks.
 
     Snapshots are taken when training starts (`baseline`), after each phase that the module announces by
     calling `on_phase_end(trainer, module, phase)` on the Trainer's callbacks, and at the end of the epoch
-    (`generation`). If the module announces nothing, a snapshot follows every validation (`validate`).
+    (`generation`). If the module announces nothing, snapshots are taken before and after every validation (`train`,
+    `validate`).
 
     Each snapshot is a row of memory.csv, which a resumed run continues: rows of the epoch it starts with and
     of later ones are dropped. At the end of an epoch every logger gets, at the epoch as step, in MB (10^6
-    bytes) and GB (10^9 bytes): `memory/rss_gb`, `memory/vms_gb`, with CUDA `memory/gpu_allocated_gb` and
-    `memory/gpu_reserved_gb`; `memory/<phase>_delta_mb`, the growth of RSS since the snapshot before, where
-    `generation` is what the epoch added after its last phase, so that together they are the growth of the
-    epoch; `memory/owner/<name>_mb` and `memory/objects/<ClassName>`.
+    bytes) and GB (10^9 bytes): `memory/rss_gb`, `memory/vms_gb`, `memory/heap_gb`, `memory/unaccounted_gb`, with CUDA
+    `memory/gpu_allocated_gb`, `memory/gpu_reserved_gb` and `memory/gpu_peak_gb`; `memory/<phase>_delta_mb`, the growth
+    of RSS since the snapshot before, where `generation` is what the epoch added after its last phase, so that together
+    they are the growth of the epoch; `memory/owner/<name>_mb` and `memory/objects/<ClassName>`.
 
-    Owners are the module, the data module and the callbacks that have a method `memory_owners() -> dict[str,
-    int]`.
+    Owners are the module, the data module, callbacks, loggers and the checkpoint plugin that have a method
+    `memory_owners`, see `MemoryOwner`.
+
+    A leak is told as soon as it is made out, and once more at the end with a table of generations, who holds the memory
+    and the largest objects. See docs/memory.md.
     """
 
     def __init__(
@@ -102,7 +67,12 @@ class MemoryProfiler(Callback):
         watch: Sequence[str] = (),
         directory: str | Path | None = None,
         verbose: bool = False,
-        max_history: int = 1000,
+        max_history: int = 100,
+        diagnose: bool = True,
+        least_leak_kb: float = 50.0,
+        trace: bool = False,
+        top_objects: int = 20,
+        least_object_mb: float = 10.0,
     ) -> None:
         """Choose what is watched and where the file goes.
 
@@ -112,27 +82,50 @@ class MemoryProfiler(Callback):
                 walks all objects of the process that are not set aside (`GarbageCollector.freeze`), about 0.15 s per
                 million. Default none.
             directory: Folder of memory.csv. Default none: the Trainer's `default_root_dir`.
-            verbose: Print a line for every snapshot too. Default false.
-            max_history: Snapshots kept in `snapshots`, >= 1; the file keeps all. Default 1000.
+            verbose: Print a line for every snapshot too, and at the end every generation. Default false.
+            max_history: Snapshots kept in `snapshots`, >= 1; the file keeps all. Default 100.
+            diagnose: Look for leaks, which takes milliseconds an epoch, and some seconds in two epochs after growth was
+                found. Default true.
+            least_leak_kb: Growth in kB (1,000 bytes) an epoch below which nothing is said, above 0. Default 50.
+            trace: Note from the start where objects are made (tracemalloc), which makes Python code some two times
+                slower; else only after growth was found. Default false.
+            top_objects: The largest objects told at the end, at most; 0 leaves them out and saves about a second.
+                Default 20.
+            least_object_mb: The least of them in MB, above 0. Default 10.
 
         Raises:
-            ValueError: `max_history` is below 1, or `watch` is a single text.
+            ValueError: `max_history` is below 1, `top_objects` below 0, another number not above 0, or `watch` is a
+                single text.
         """
         super().__init__()
         if max_history < 1:
             raise ValueError(f"max_history is {max_history}: give 1 or more")
+        if top_objects < 0:
+            raise ValueError(f"top_objects is {top_objects}: give 0 or more")
+        for name, number in (("least_leak_kb", least_leak_kb), ("least_object_mb", least_object_mb)):
+            if not number > 0:
+                raise ValueError(f"{name} is {number}: give a number above 0")
         if isinstance(watch, str):
             raise ValueError(f"watch is the text {watch!r}: give a list of class names")
         self.watch = tuple(watch)
         self.directory = directory
         self.verbose = verbose
+        self.diagnose = diagnose
+        self.least_leak_kb = least_leak_kb
+        self.trace = trace
+        self.top_objects, self.least_object_mb = top_objects, least_object_mb
         self._history: deque[MemorySnapshot] = deque(maxlen=max_history)
+        self._by_hand: deque[tuple[MemorySnapshot, Counter[str]]] = deque(maxlen=max_history)
+        self._baseline: MemorySnapshot | None = None
         self._delta_bytes: Counter[str] = Counter()
         self._classes: dict[str, type] = {}
         self._count_instances: InstanceCounter | None = None
         self._csv: ResumableCsv | None = None
-        self._running = False
+        self._leaks: LeakWatch | None = None
+        self._leak: Leak | None = None
+        self._running: tuple[Trainer, LightningModule] | None = None
         self._announced = False
+        self._traces = False
 
     @property
     def snapshots(self) -> tuple[MemorySnapshot, ...]:
@@ -143,6 +136,20 @@ class MemoryProfiler(Callback):
     def latest(self) -> MemorySnapshot | None:
         """The last snapshot; None before the first."""
         return self._history[-1] if self._history else None
+
+    @property
+    def leak(self) -> Leak | None:
+        """The leak that was found in the running or last fit; None if there is none, or not yet."""
+        return self._leak
+
+    @property
+    def verdict(self) -> str:
+        """What the growth is called; `healthy` if nothing leaks."""
+        return HEALTHY if self._leak is None else self._leak.verdict
+
+    def memory_owners(self) -> dict[str, object]:
+        """The profiler's own numbers of every generation."""
+        return {"profiler": None if self._leaks is None else self._leaks.trend}
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Find the classes to watch.
@@ -170,15 +177,22 @@ class MemoryProfiler(Callback):
         """
         self._stop()
         self._history.clear()
+        self._by_hand.clear()
         self._delta_bytes.clear()
         self._announced = False
+        self._leak = None
         # a trial run of one batch leaves the files of real runs alone, as Lightning's own loggers do
         if trainer.is_global_zero and not trainer.fast_dev_run:  # type: ignore[attr-defined]
             self._csv = ResumableCsv(_local(self.directory or trainer.default_root_dir) / "memory.csv")
             self._csv.start(trainer.current_epoch)
-        self._running = True
+        self._running = trainer, pl_module
+        _remember(self)
         self._count_instances = InstanceCounter(self._classes)
-        self._take(trainer, pl_module, "baseline", count=True)
+        self._leaks = LeakWatch(1e3 * self.least_leak_kb) if self.diagnose else None
+        if self.trace and not tracemalloc.is_tracing():
+            tracemalloc.start()
+            self._traces = True
+        self._baseline = self._take(trainer, pl_module, "baseline", end=True)
 
     def on_phase_end(self, trainer: Trainer, pl_module: LightningModule, phase: str) -> None:
         """Take a snapshot after a phase the module announces.
@@ -191,6 +205,16 @@ class MemoryProfiler(Callback):
         if self._running and not trainer.sanity_checking:
             self._announced = True
             self._take(trainer, pl_module, phase)
+
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Take a snapshot of what training left if the module does not announce its phases.
+
+        Args:
+            trainer: The Trainer.
+            pl_module: The module in training.
+        """
+        if self._running and not trainer.sanity_checking and not self._announced:
+            self._take(trainer, pl_module, "train")
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Take a snapshot if the module does not announce its phases.
@@ -209,20 +233,38 @@ class MemoryProfiler(Callback):
             trainer: The Trainer.
             pl_module: The module in training.
         """
-        snapshot = self._take(trainer, pl_module, "generation", count=True)
+        snapshot = self._take(trainer, pl_module, "generation", end=True)
         metrics = self._metrics(snapshot)
         self._delta_bytes.clear()
         for logger in trainer.loggers:
             logger.log_metrics(metrics, step=trainer.current_epoch)
+        if self._leaks is not None:
+            found = self._leaks.generation_end(snapshot)
+            if found is not None:
+                self._leak = found
+                self._print(trainer, found.lines())
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Say what became of the memory.
+
+        Args:
+            trainer: The Trainer.
+            pl_module: The module in training.
+        """
+        self._conclude(trainer)
+        self._print_large(trainer)
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Close the file.
+        """Say what became of the memory, and close the file.
 
         Args:
             trainer: The Trainer.
             pl_module: The module that ran.
             exception: What ended the run.
         """
+        self._conclude(trainer)
+        if isinstance(exception, MemoryBudgetExceeded):
+            self._print_large(trainer)
         self._stop()
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -235,31 +277,111 @@ class MemoryProfiler(Callback):
         """
         self._stop()
 
+    def log_memory(self, label: str, show_objects: bool = False) -> MemorySnapshot:
+        """Take a snapshot by hand and print it, outside of a fit too.
+
+        Args:
+            label: Its name, for `print_memory_growth`.
+            show_objects: Print the largest objects too, which takes about a second.
+        """
+        generation, owners = 0, {}
+        if self._running is not None:
+            generation, owners = self._running[0].current_epoch, _owners(*self._running)
+        counts = self._count_instances() if self._count_instances else {}
+        before = self._by_hand[-1][0] if self._by_hand else self.latest
+        snapshot = take_snapshot(generation, label, owners, counts, before, full=True)
+        self._by_hand.append((snapshot, type_counts()))
+        print(snapshot.line(), flush=True)
+        if show_objects:
+            for each in large_objects(max(1, self.top_objects), int(self.least_object_mb * BYTES_PER_MB)):
+                print(f"memory  {each}", flush=True)
+        return snapshot
+
+    def print_memory_growth(self, baseline_label: str = "baseline") -> None:
+        """Print what grew since a snapshot: bytes, and the types whose objects became most.
+
+        Args:
+            baseline_label: The label of a snapshot taken by `log_memory`, the last of that name; `baseline` is the
+                start of training.
+
+        Raises:
+            ValueError: There is no such snapshot.
+        """
+        labelled = {snapshot.phase: (snapshot, types) for snapshot, types in self._by_hand}
+        if self._baseline is not None:
+            labelled.setdefault("baseline", (self._baseline, Counter()))
+        if baseline_label not in labelled:
+            known = ", ".join(repr(label) for label in labelled) or "none yet"
+            raise ValueError(f"no snapshot is labelled {baseline_label!r}: take it with log_memory; there are {known}")
+        baseline, types = labelled[baseline_label]
+        owners = _owners(*self._running) if self._running else {}
+        counts = self._count_instances() if self._count_instances else {}
+        now = take_snapshot(baseline.generation, "now", owners, counts, baseline)
+        more = type_counts() - types if types else Counter()
+        lines = [*growth_lines(now, baseline), *(f"{name:<40}{n:>+9,}" for name, n in more.most_common(_TYPES))]
+        print("\n".join(f"memory  {line}" for line in [f"growth since {baseline_label}", *lines]), flush=True)
+
+    def _conclude(self, trainer: Trainer) -> None:
+        """Print the table of generations, who holds the memory, and the verdict; once."""
+        latest, watch = self.latest, self._leaks
+        if watch is None or latest is None or self._baseline is None:
+            return
+        self._leaks = None
+        self._leak = watch.close()
+        verdict = ["verdict: healthy"] if self._leak is None else self._leak.lines()
+        holders = ledger_lines(latest, self._baseline, least_mb=0 if self.verbose else _LEAST_OWNER_MB)
+        self._print(trainer, [*self._table(watch), *holders, *verdict])
+
+    def _print_large(self, trainer: Trainer) -> None:
+        if self.top_objects and trainer.is_global_zero:
+            large = large_objects(self.top_objects, int(self.least_object_mb * BYTES_PER_MB))
+            self._print(trainer, [str(each) for each in large])
+
+    def _table(self, watch: LeakWatch) -> list[str]:
+        """Generations, the first, the last and some between; growth of live memory by phase in MB."""
+        trend = watch.trend
+        phases = [name for name in trend.names if name.startswith("phase ")]
+        names = [name.removeprefix("phase ") for name in phases]
+        head = f"generation  RSS GB live MB{''.join(f'{_column(name):>9}' for name in names)}"
+        rows = len(trend)
+        step = 1 if self.verbose else max(1, -(-rows // _ROWS))
+        chosen = [row for row in range(rows) if row % step == 0 or row == rows - 1]
+        return [head] + [
+            f"{trend.generations[row]:>10}{trend['rss'][row] / BYTES_PER_GB:>8.3f}"
+            f"{trend['memory'][row] / BYTES_PER_MB:>8.1f}"
+            + "".join(f"{trend[phase][row] / BYTES_PER_MB:>+9.2f}" for phase in phases)
+            for row in chosen
+        ]
+
+    def _print(self, trainer: Trainer, lines: Sequence[str]) -> None:
+        if trainer.is_global_zero:
+            print("\n".join(f"memory  {line}" for line in lines), flush=True)
+
     def _stop(self) -> None:
-        self._running = False
+        self._running = None
         self._count_instances = None
+        if self._leaks is not None:
+            self._leaks.close()
+            self._leaks = None
+        if self._traces:
+            tracemalloc.stop()
+            self._traces = False
         if self._csv is not None:
             self._csv.close()
             self._csv = None
 
-    def _take(self, trainer: Trainer, pl_module: LightningModule, phase: str, count: bool = False) -> MemorySnapshot:
-        memory = psutil.Process().memory_info()  # before the count, which lists all objects for a moment
-        gpu_allocated_bytes, gpu_reserved_bytes = _gpu_bytes()
+    def _take(self, trainer: Trainer, pl_module: LightningModule, phase: str, end: bool = False) -> MemorySnapshot:
+        """Take a snapshot; at the end of an epoch, and at the start, with all that takes longer."""
         before = self.latest
-        snapshot = MemorySnapshot(
-            generation=trainer.current_epoch,
-            phase=phase,
-            rss_bytes=memory.rss,
-            vms_bytes=memory.vms,
-            gpu_allocated_bytes=gpu_allocated_bytes,
-            gpu_reserved_bytes=gpu_reserved_bytes,
-            delta_bytes=0 if before is None else memory.rss - before.rss_bytes,
-            counts=self._count_instances() if count and self._count_instances else {},
-            owner_bytes=_ask_owners(trainer, pl_module),
-        )
+        owners = _owners(trainer, pl_module)
+        snapshot = take_snapshot(trainer.current_epoch, phase, owners, None, before, full=end)
+        if end and self._count_instances is not None:  # after the measurement, as it lists all objects for a moment
+            snapshot = replace(snapshot, counts=self._count_instances())
         self._history.append(snapshot)
         if phase != "baseline":
             self._delta_bytes[phase] += snapshot.delta_bytes
+        if self._leaks is not None and phase != "generation":
+            self._leaks.phase_end(snapshot)
         if self._csv is not None:
             self._csv.append(snapshot.row())
         if self.verbose and trainer.is_global_zero:
@@ -268,16 +390,20 @@ class MemoryProfiler(Callback):
 
     def _metrics(self, snapshot: MemorySnapshot) -> dict[str, float]:
         metrics = {
-            "memory/rss_gb": snapshot.rss_bytes / _BYTES_PER_GB,
-            "memory/vms_gb": snapshot.vms_bytes / _BYTES_PER_GB,
+            "memory/rss_gb": snapshot.rss_bytes / BYTES_PER_GB,
+            "memory/vms_gb": snapshot.vms_bytes / BYTES_PER_GB,
+            "memory/unaccounted_gb": snapshot.unaccounted_bytes / BYTES_PER_GB,
         }
-        if _uses_cuda():
-            metrics["memory/gpu_allocated_gb"] = snapshot.gpu_allocated_bytes / _BYTES_PER_GB
-            metrics["memory/gpu_reserved_gb"] = snapshot.gpu_reserved_bytes / _BYTES_PER_GB
+        if snapshot.heap_bytes is not None:
+            metrics["memory/heap_gb"] = snapshot.heap_bytes / BYTES_PER_GB
+        if process.uses_cuda():
+            metrics["memory/gpu_allocated_gb"] = snapshot.gpu_allocated_bytes / BYTES_PER_GB
+            metrics["memory/gpu_reserved_gb"] = snapshot.gpu_reserved_bytes / BYTES_PER_GB
+            metrics["memory/gpu_peak_gb"] = snapshot.gpu_peak_bytes / BYTES_PER_GB
         for phase, delta_bytes in self._delta_bytes.items():
-            metrics[f"memory/{phase}_delta_mb"] = delta_bytes / _BYTES_PER_MB
+            metrics[f"memory/{phase}_delta_mb"] = delta_bytes / BYTES_PER_MB
         for name, nbytes in snapshot.owner_bytes.items():
-            metrics[f"memory/owner/{name}_mb"] = nbytes / _BYTES_PER_MB
+            metrics[f"memory/owner/{name}_mb"] = nbytes / BYTES_PER_MB
         for name, count in snapshot.counts.items():
             metrics[f"memory/objects/{name}"] = float(count)
         return metrics
@@ -301,30 +427,47 @@ def _resolve(names: Sequence[str]) -> dict[str, type]:
     return classes
 
 
-def _ask_owners(trainer: Trainer, pl_module: LightningModule) -> dict[str, int]:
-    """Bytes by owner name; raises ValueError if two owners use one name."""
-    owner_bytes: dict[str, int] = {}
-    for owner in (pl_module, getattr(trainer, "datamodule", None), *trainer.callbacks):  # type: ignore[attr-defined]
+def _column(phase: str) -> str:
+    """Of what an epoch adds after its last phase: the rest."""
+    return "rest" if phase == "generation" else phase[:8]
+
+
+def _owners(trainer: Trainer, pl_module: LightningModule) -> dict[str, object]:
+    """What holds bytes by owner name; raises ValueError if two owners use one name."""
+    owners: dict[str, object] = {}
+    asked = (
+        pl_module,
+        getattr(trainer, "datamodule", None),
+        *trainer.callbacks,  # type: ignore[attr-defined]
+        *trainer.loggers,
+        trainer.strategy.checkpoint_io,
+    )
+    for owner in asked:
         if not isinstance(owner, MemoryOwner):
             continue
-        for name, nbytes in owner.memory_owners().items():
-            if name in owner_bytes:
+        for name, held in owner.memory_owners().items():
+            if name in owners:
                 raise ValueError(f"{type(owner).__name__}.memory_owners(): another owner is named {name!r} too")
-            owner_bytes[name] = int(nbytes)
-    return owner_bytes
+            owners[name] = held
+    return owners
 
 
-def _uses_cuda() -> bool:
-    return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
+def get_profiler() -> MemoryProfiler:
+    """The profiler of the fit that runs, or ran last, in this process; without any, one for snapshots by hand."""
+    if _latest_profiler is None:
+        _remember(MemoryProfiler())
+    assert _latest_profiler is not None
+    return _latest_profiler
 
 
-def _gpu_bytes() -> tuple[int, int]:
-    """Bytes allocated and reserved on all devices; zeros if this process does not use CUDA."""
-    if not _uses_cuda():
-        return 0, 0
-    devices = range(torch.cuda.device_count())
-    allocated = sum(torch.cuda.memory_allocated(device) for device in devices)
-    return allocated, sum(torch.cuda.memory_reserved(device) for device in devices)
+def log_memory(label: str, show_objects: bool = False) -> MemorySnapshot:
+    """Take a snapshot by hand and print it: `get_profiler().log_memory(label, show_objects)`."""
+    return get_profiler().log_memory(label, show_objects)
+
+
+def _remember(profiler: MemoryProfiler) -> None:
+    global _latest_profiler
+    _latest_profiler = profiler
 
 
 def _local(directory: str | Path) -> Path:

@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import sys
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -100,6 +101,12 @@ class MetricsPlot(Callback):
         for name, values in self._values.items():
             values.clear()
             values.extend(state_dict["values"].get(name, gap))
+
+    def memory_owners(self) -> dict[str, object]:
+        """The values kept, for a memory profiler."""
+        histories: list[deque[Any]] = [self._generations, *self._values.values()]
+        numbers = sum(len(history) for history in histories)
+        return {f"plot_{self.tag}": sum(sys.getsizeof(history) for history in histories) + 24 * numbers}
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Take the epoch's values and draw, if it is time.

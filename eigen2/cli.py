@@ -4,12 +4,12 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from eigen2.errors import UserError
+from eigen2.errors import RunStopped, UserError
 from eigen2.runtime.messages import UNION, one_line
 
 
 def main(args: Sequence[str] | None = None) -> None:
-    """Run a command; bad input prints one line and exits with 2.
+    """Run a command; bad input prints one line and exits with 2, a run that had to stop with 3.
 
     Args:
         args: words of the command line; None takes the process's.
@@ -27,6 +27,9 @@ def main(args: Sequence[str] | None = None) -> None:
             run_training(None if args is None else words)
     except UserError as error:
         _refuse(" ".join(str(error).split()))
+    except RunStopped as stop:
+        sys.stderr.write(f"{stop}\n")
+        sys.exit(stop.code)
     except ValueError as error:
         # a setting that fits none of several types
         if UNION not in str(error):

@@ -33,3 +33,20 @@ def require_range(
     if not all(holds for holds, _, _ in words):
         allowed = " and ".join(text for _, text, bound in words if bound is not None)
         raise UserError(f"{name} is {value}; it must be {allowed}")
+
+
+OUT_OF_MEMORY = 3
+"""Exit code of a run that `callbacks.MemoryBudget` ended."""
+
+
+class RunStopped(Exception):
+    """A run ended before its time, in order: it can be resumed from its last checkpoint.
+
+    Args:
+        reason: one line for the user.
+        code: the process's exit code.
+    """
+
+    def __init__(self, reason: str, code: int) -> None:
+        super().__init__(reason)
+        self.code = code

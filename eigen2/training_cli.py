@@ -11,8 +11,9 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Trainer
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
 
+from callbacks.budget import MemoryBudgetExceeded
 from eigen2.erl.module import ERLModule
-from eigen2.errors import UserError, require_range
+from eigen2.errors import OUT_OF_MEMORY, RunStopped, UserError, require_range
 from eigen2.market.rollouts import RolloutDataModule
 from eigen2.runtime.checkpoint import DurableCheckpointIO
 from eigen2.runtime.logger import RunLogger
@@ -102,6 +103,7 @@ def run(args: ArgsType) -> None:
 
     Raises:
         UserError: bad input, in one line.
+        RunStopped: the run ended before its time, and can be resumed.
     """
     _quiet()
     set_parsing_settings(docstring_parse_attribute_docstrings=True)
@@ -128,6 +130,8 @@ def run(args: ArgsType) -> None:
             auto_configure_optimizers=False,
             args=args,
         )
+    except MemoryBudgetExceeded as error:
+        raise RunStopped(str(error), OUT_OF_MEMORY) from error
     except MisconfigurationException as error:
         raise UserError(" ".join(str(error).split())) from error
 

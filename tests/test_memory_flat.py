@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parent.parent
 GENERATIONS = 60
 MB = 10**6
@@ -26,6 +28,7 @@ def test_sixty_generations_stay_within_8_mb_of_the_tenth(tmp_path: Path) -> None
     assert max(rss[10:]) - rss[10] <= 8 * MB
 
 
+@pytest.mark.slow
 def test_a_leak_of_a_quarter_mb_a_generation_is_seen(tmp_path: Path) -> None:
     """The test above can fail."""
     leak = ["--trainer.callbacks+=tests.leak.Leak", "--trainer.callbacks.bytes_per_generation=250000"]

@@ -316,11 +316,11 @@ class ERLModule(LightningModule):
         for logger in self.loggers:
             logger.save()
 
-    def memory_owners(self) -> dict[str, int]:
-        """Bytes by owner, for a memory profiler."""
-        gradients = sum(p.grad.nbytes for p in self.parameters() if p.grad is not None)
-        moments = sum(m.nbytes for m in ddpg.row_moments(self.population, self.optimizer))
-        return {"population": self.population.nbytes, "optimizer": gradients + moments}
+    def memory_owners(self) -> dict[str, object]:
+        """What holds bytes, for a memory profiler."""
+        gradients = [parameter.grad for parameter in self.parameters()]
+        # the optimizer first: the population holds the gradients too
+        return {"optimizer": (gradients, self.optimizer.state), "population": self.population}
 
     def describe(self) -> dict[str, str]:
         """Name and value of what a user should see at the start."""

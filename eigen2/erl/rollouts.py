@@ -260,12 +260,9 @@ class Rollouts(LightningDataModule, ABC):
         """One token: the whole validation is one step."""
         return StepTokens(1)
 
-    def memory_owners(self) -> dict[str, int]:
-        """Bytes by owner, for a memory profiler."""
-        return {
-            "replay": self.buffer.nbytes,
-            "environments": self.eval_env.nbytes + self.val_env.nbytes,
-        }
+    def memory_owners(self) -> dict[str, object]:
+        """What holds bytes, for a memory profiler."""
+        return {"replay": self.buffer, "environments": (self.eval_env, self.val_env)}
 
     def state_dict(self) -> dict[str, Any]:
         """The replay buffer, by reference."""

@@ -297,10 +297,6 @@ class RolloutDataModule(Rollouts):
             f"context {self.context_days}",
         }
 
-    def memory_owners(self) -> dict[str, int]:
-        """Bytes by owner, for a memory profiler."""
-        return {
-            **super().memory_owners(),
-            "panel": self.panel.nbytes,
-            "encoder": self.encoder.nbytes,
-        }
+    def memory_owners(self) -> dict[str, object]:
+        """What holds bytes, for a memory profiler."""
+        return {**super().memory_owners(), "panel": self.panel, "encoder": self.encoder}

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ class DurableCheckpointIO(TorchCheckpointIO):
     old checkpoint, and a kill during it destroys both.
     """
 
+    _in_flight: Mapping[str, Any] | None = None
+
     def save_checkpoint(self, checkpoint: dict[str, Any], path: _PATH, storage_options: Any | None = None) -> None:
         """Save atomically and durably; remote paths go through Lightning's writer."""
         if not _is_local_file_protocol(str(path)):
@@ -32,6 +35,7 @@ class DurableCheckpointIO(TorchCheckpointIO):
         target = Path(str(path).removeprefix("file://"))
         target.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".tmp")
+        self._in_flight = checkpoint
         try:
             with os.fdopen(handle, "wb") as file:
                 torch.save(checkpoint, file)
@@ -41,6 +45,12 @@ class DurableCheckpointIO(TorchCheckpointIO):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(temporary)
             raise
+        finally:
+            self._in_flight = None
+
+    def memory_owners(self) -> dict[str, object]:
+        """What a checkpoint that is being written holds, beside what others hold: nothing, as it is not copied."""
+        return {"checkpoint": self._in_flight}
 
     def load_checkpoint(
         self, path: _PATH, map_location: Any = "cpu", weights_only: bool | None = None

@@ -98,7 +98,7 @@ class TestFullRun:
         assert found["seconds"]["generation"] < found["fit_s"]
         assert found["imports_mb"]["rss"] < found["start_mb"]["rss"] <= found["peak_mb"]
         assert found["end_mb"]["panel"] > 0
-        assert {"replay", "population", "optimizer", "environments", "panel", "encoder"} == found["owners_mb"].keys()
+        assert {"replay", "population", "optimizer", "environments", "panel", "encoder"} <= found["owners_mb"].keys()
 
 
 def test_families_are_measured_with_their_own_networks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 import copy
 import csv
 import gc
+import re
 from collections.abc import Callable
 from dataclasses import FrozenInstanceError
 from pathlib import Path
@@ -19,9 +20,12 @@ from tensorboard.backend.event_processing.event_accumulator import (  # type: ig
 from torch.utils.data import DataLoader
 
 from callbacks import GarbageCollector, MemoryProfiler
+from callbacks.leaks import TENSORS
+from callbacks.ledger import Filling
+from callbacks.memory import get_profiler, log_memory
 
 Fit = Callable[..., Trainer]
-MEMORY = "callbacks.memory"
+PROCESS = "callbacks.process"
 
 
 class Leaked:
@@ -86,7 +90,7 @@ def scalars(folder: Path) -> dict[str, dict[int, float]]:
 def test_a_module_that_announces_nothing_gets_baseline_validation_and_epoch(fit: Fit, tmp_path: Path) -> None:
     profiler = MemoryProfiler()
     fit(profiler, epochs=2)
-    expected = [(0, "baseline"), (0, "validate"), (0, "generation"), (1, "validate"), (1, "generation")]
+    expected = [(0, "baseline"), *((g, phase) for g in (0, 1) for phase in ("train", "validate", "generation"))]
     assert order(read(tmp_path / "memory.csv")) == expected
     assert [(snapshot.generation, snapshot.phase) for snapshot in profiler.snapshots] == expected
 
@@ -166,7 +170,9 @@ def test_metrics_are_logged_once_an_epoch_at_the_epoch(fit: Fit, tmp_path: Path)
     )
     found = scalars(tmp_path / "tb")
     deltas = {f"memory/{phase}_delta_mb" for phase in ("evaluate", "train", "validate", "generation")}
-    expected = {"memory/rss_gb", "memory/vms_gb", "memory/owner/replay_mb", "memory/objects/Leaked"} | deltas
+    process = {f"memory/{name}_gb" for name in ("rss", "vms", "heap", "unaccounted")}
+    expected = process | {f"memory/owner/{name}_mb" for name in ("replay", "profiler")} | deltas
+    expected.add("memory/objects/Leaked")
     assert {tag for tag in found if "gpu" not in tag} == expected
     assert all(list(found[tag]) == [0, 1, 2] for tag in expected)
     assert found["memory/owner/replay_mb"] == {0: 2.5, 1: 2.5, 2: 2.5}
@@ -265,9 +271,9 @@ def test_a_new_run_in_the_same_folder_starts_a_new_file(fit: Fit, tmp_path: Path
     profiler = MemoryProfiler()
     fit(profiler, epochs=3)
     fit(profiler, epochs=1)
-    expected = [(0, "baseline"), (0, "validate"), (0, "generation")]
+    expected = [(0, "baseline"), (0, "train"), (0, "validate"), (0, "generation")]
     assert order(read(tmp_path / "memory.csv")) == expected
-    assert len(profiler.snapshots) == 3
+    assert len(profiler.snapshots) == 4
 
 
 def test_a_fit_after_a_failed_one_starts_afresh(fit: Fit, tmp_path: Path) -> None:
@@ -282,6 +288,7 @@ def test_a_fit_after_a_failed_one_starts_afresh(fit: Fit, tmp_path: Path) -> Non
     assert profiler.latest.phase == "train"
     fit(profiler, epochs=1, logger=TensorBoardLogger(tmp_path, name="tb", version=""))
     assert {tag for tag in scalars(tmp_path / "tb") if tag.endswith("_delta_mb")} == {
+        "memory/train_delta_mb",
         "memory/validate_delta_mb",
         "memory/generation_delta_mb",
     }
@@ -292,7 +299,7 @@ def test_history_is_bounded_and_the_file_is_not(fit: Fit, tmp_path: Path) -> Non
     assert (profiler.snapshots, profiler.latest) == ((), None)
     fit(profiler, epochs=3)
     assert [snapshot.phase for snapshot in profiler.snapshots] == ["validate", "generation"]
-    assert len(read(tmp_path / "memory.csv")) == 7
+    assert len(read(tmp_path / "memory.csv")) == 10
 
 
 def test_nothing_is_measured_outside_fit(fit: Fit, tmp_path: Path) -> None:
@@ -307,10 +314,10 @@ def test_nothing_is_measured_outside_fit(fit: Fit, tmp_path: Path) -> None:
 
 def test_verbose_prints_a_line_for_every_snapshot(fit: Fit, capsys: pytest.CaptureFixture[str]) -> None:
     fit(MemoryProfiler(watch=[f"{__name__}.Leaked"], verbose=True), Owner(replay=1_500_000), epochs=1)
-    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("memory")]
-    assert [line.split()[3] for line in lines] == ["baseline", "validate", "generation"]
+    lines = [line for line in capsys.readouterr().out.splitlines() if re.match("memory  generation +0 ", line)]
+    assert [line.split()[3] for line in lines] == ["baseline", "train", "validate", "generation"]
     assert all("replay 1.5 MB" in line for line in lines)
-    assert lines[2].endswith("Leaked x0")
+    assert lines[3].endswith("Leaked x0")
 
 
 def test_only_rank_zero_writes_and_prints(
@@ -319,20 +326,22 @@ def test_only_rank_zero_writes_and_prints(
     monkeypatch.setattr(Trainer, "is_global_zero", property(lambda trainer: False))
     profiler = MemoryProfiler(verbose=True)
     fit(profiler, epochs=1)
-    assert len(profiler.snapshots) == 3
+    assert len(profiler.snapshots) == 4
     assert not (tmp_path / "memory.csv").exists()
     assert "memory " not in capsys.readouterr().out
 
 
 def test_cuda_memory_of_all_devices_is_logged(fit: Fit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(f"{MEMORY}._uses_cuda", lambda: True)
+    monkeypatch.setattr(f"{PROCESS}.uses_cuda", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: (device + 1) * 10**9)
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: (device + 2) * 10**9)
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: (device + 3) * 10**9)
     fit(MemoryProfiler(), epochs=1, logger=TensorBoardLogger(tmp_path, name="tb", version=""))
     found = scalars(tmp_path / "tb")
     assert found["memory/gpu_allocated_gb"] == {0: 3.0}
     assert found["memory/gpu_reserved_gb"] == {0: 5.0}
+    assert found["memory/gpu_peak_gb"] == {0: 7.0}
     assert {row["gpu_reserved_bytes"] for row in read(tmp_path / "memory.csv")} == {str(5 * 10**9)}
 
 
@@ -410,3 +419,124 @@ def test_the_module_may_be_any_lightning_module(fit: Fit, tmp_path: Path) -> Non
     rows = read(tmp_path / "memory.csv")
     assert order(rows) == [(0, "baseline"), (0, "generation")]
     assert {row["owner_weights_bytes"] for row in rows} == {"8"}
+
+
+class Supervised(LightningModule):
+    """A plain model whose training step keeps its outputs."""
+
+    def __init__(self, leaks: bool) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(1, 200)
+        self.leaks = leaks
+        self.outputs: list[torch.Tensor] = []
+
+    def training_step(self, batch: torch.Tensor, index: int) -> torch.Tensor:
+        output: torch.Tensor = self.layer(batch.expand(200, 1)).exp()
+        if self.leaks:
+            self.outputs.append(output)
+        return output.sum()
+
+    def validation_step(self, batch: torch.Tensor, index: int) -> None:
+        self.layer(batch)
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=1e-9)
+
+
+@pytest.mark.parametrize("leaks", [True, False])
+def test_a_leak_in_a_plain_supervised_model_is_found(fit: Fit, leaks: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    profiler = MemoryProfiler()
+    fit(GarbageCollector(), profiler, epochs=12, module=Supervised(leaks))
+    leak = profiler.leak
+    printed = capsys.readouterr().out
+    if not leaks:
+        assert leak is None
+        assert "verdict: healthy" in printed
+        return
+    assert leak is not None
+    assert (leak.phase, leak.verdict, leak.growth.since) == ("train", TENSORS, 0)
+    assert leak.types[0][0] == "torch.Tensor"
+    assert leak.growth.slope.median == pytest.approx(leak.growth.slope.high, rel=0.2)
+    assert any(".outputs[" in each.path for each in leak.largest)
+    assert "leak in train: tensors or graphs kept after training" in printed
+
+
+def test_snapshots_by_hand_tell_what_grew(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("callbacks.memory._latest_profiler", None)
+    assert get_profiler() is get_profiler()
+    first = log_memory("before")
+    kept = [np.ones(5_000_000), [Leaked() for _ in range(3)]]
+    second = log_memory("after", show_objects=True)
+    assert second.heap_bytes is not None
+    assert first.heap_bytes is not None
+    assert second.heap_bytes - first.heap_bytes == pytest.approx(40e6, rel=0.05)
+    shown = capsys.readouterr().out
+    assert (
+        re.search(r"40.0 MB  numpy.ndarray float64 \(5000000,\)  .*tells_what_grew: kept\[0\]", shown)
+        or "kept[0]" in shown
+    )
+    get_profiler().print_memory_growth(baseline_label="before")
+    grown = capsys.readouterr().out
+    assert re.search(r"memory  heap .* MB +\+4[01]\.\d", grown)
+    assert re.search(rf"memory  {__name__}.Leaked +\+3\n", grown)
+    with pytest.raises(ValueError, match=r"no snapshot is labelled 'never'.*'before', 'after'"):
+        get_profiler().print_memory_growth(baseline_label="never")
+    assert len(kept) == 2
+
+
+def test_the_profiler_of_the_last_fit_is_the_one_to_ask(fit: Fit, capsys: pytest.CaptureFixture[str]) -> None:
+    seen = []
+
+    def ask(phase: str, epoch: int) -> None:
+        if phase == "train":
+            seen.append(log_memory(f"epoch {epoch}"))
+
+    profiler = MemoryProfiler()
+    fit(profiler, Owner(replay=5), epochs=2, announce=True, work=ask)
+    assert get_profiler() is profiler
+    assert [(snapshot.generation, snapshot.phase) for snapshot in seen] == [(0, "epoch 0"), (1, "epoch 1")]
+    assert all(snapshot.owner_bytes["replay"] == 5 for snapshot in seen)
+    capsys.readouterr()
+    get_profiler().print_memory_growth()
+    assert capsys.readouterr().out.startswith("memory  growth since baseline")
+
+
+def test_the_end_tells_generations_and_owners_whose_sum_is_rss(fit: Fit, capsys: pytest.CaptureFixture[str]) -> None:
+    class Array(Callback):
+        def memory_owners(self) -> dict[str, object]:
+            return {"array": array}
+
+    array = np.ones(2_500_000)
+    fit(MemoryProfiler(), Array(), epochs=20)
+    printed = capsys.readouterr().out
+    table = re.findall(r"^memory +(\d+) +\d\.\d{3} ", printed, re.MULTILINE)
+    assert [int(row) for row in table] == [0, 3, 6, 9, 12, 15, 18, 19]
+    assert printed.count("verdict: healthy") == 1
+    rows = re.findall(r"^memory  (\S.*?) {2,}(-?[\d,.]+) +[+-][\d.]+$", printed, re.MULTILINE)
+    held = {name: float(mb.replace(",", "")) for name, mb in rows}
+    assert held["array"] == 20.0
+    assert sum(mb for name, mb in held.items() if name != "RSS") == pytest.approx(held["RSS"], abs=1)
+    assert all(len(line) <= 90 for line in printed.partition("verdict")[0].splitlines())
+
+
+def test_a_buffer_that_fills_is_no_leak_and_one_without_end_is(fit: Fit) -> None:
+    class Buffer(Callback):
+        def __init__(self, ends: bool) -> None:
+            self.ends = ends
+            self.rows: list[np.ndarray] = []
+
+        def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+            self.rows.append(np.ones(50_000))
+
+        def memory_owners(self) -> dict[str, object]:
+            return {"buffer": Filling(self.rows, full=len(self.rows) == 50) if self.ends else self.rows}
+
+    for ends in (True, False):
+        profiler = MemoryProfiler()
+        fit(Buffer(ends), profiler, epochs=14)
+        if ends:
+            assert profiler.leak is None
+        else:
+            assert profiler.leak is not None
+            assert profiler.leak.where == "owner buffer"
+            assert profiler.leak.growth.slope.median == pytest.approx(400_000, rel=0.01)

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from callbacks.ledger import account
 from eigen2.erl.replay import Field, ReplayBuffer, transition_fields
 from eigen2.erl.rollouts import Environment, Observation, StepTokens, play
 from eigen2.errors import UserError
@@ -201,9 +202,9 @@ def test_slots_depend_on_seed_generation_and_agent_and_not_on_how_many_agents_th
 def test_owners_of_memory_are_named_with_their_bytes() -> None:
     data = filled_data(0)
     # x and next x, action in half precision, reward, two flags
-    assert data.memory_owners()["replay"] == 48 * (4 + 4 + 2 + 4 + 2)
-    assert data.replay_bytes == data.buffer.nbytes == data.memory_owners()["replay"]
-    assert data.memory_owners()["environments"] == data.eval_env.nbytes + data.val_env.nbytes
+    held = {name: each.total for name, each in account(data.memory_owners()).items()}
+    assert data.replay_bytes == data.buffer.nbytes == held["replay"] == 48 * (4 + 4 + 2 + 4 + 2)
+    assert held["environments"] == data.eval_env.nbytes + data.val_env.nbytes
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,144 @@
+"""Stop a run before the machine does."""
+
+from __future__ import annotations
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.utilities import rank_zero_warn
+
+from callbacks.garbage import trim_malloc
+from callbacks.limits import Limit, limits
+
+BYTES_PER_GB = 10**9
+
+
+class MemoryBudgetExceeded(RuntimeError):
+    """The run used almost all the memory it may and was stopped; it can be resumed from its last checkpoint."""
+
+
+class MemoryBudget(Callback):
+    """Warns when memory runs short and ends the run in order before something kills it.
+
+    After every phase that the module announces (see `MemoryProfiler`), after validation and at the end of every epoch,
+    it compares what is used with each limit that can stop the process: the budget given here, the control groups of
+    containers and job schedulers, RLIMIT_AS, the machine's memory (see `callbacks.limits`).
+
+    From `stop_at` on, or when an epoch that grows like the last one would reach the limit, the run ends at once with
+    `MemoryBudgetExceeded`. At the end of an epoch its checkpoint is written first. Within an epoch none is, as no
+    checkpoint of half an epoch resumes exactly: the last one stands, and a resume repeats the epoch. Before it gives
+    up, free pages are given back to the system.
+    """
+
+    def __init__(self, memory_budget_gb: float | None = None, warn_at: float = 0.8, stop_at: float = 0.95) -> None:
+        """Choose the budget.
+
+        Args:
+            memory_budget_gb: GB (10^9 bytes) of resident memory that the process may use, without pages of files,
+                above 0. Default none: only what limits the process from outside.
+            warn_at: Share of a limit from which to warn, above 0 and at most `stop_at`. Default 0.8.
+            stop_at: Share of a limit from which to stop, at most 1. Default 0.95.
+
+        Raises:
+            ValueError: A number is out of its range.
+        """
+        super().__init__()
+        if memory_budget_gb is not None and not memory_budget_gb > 0:
+            raise ValueError(f"memory_budget_gb is {memory_budget_gb}: give a number above 0, or null for none")
+        if not 0 < warn_at <= stop_at <= 1:
+            raise ValueError(f"warn_at is {warn_at} and stop_at {stop_at}: give 0 < warn_at <= stop_at <= 1")
+        self.memory_budget_gb = memory_budget_gb
+        self.warn_at, self.stop_at = warn_at, stop_at
+        self._warned: set[str] = set()
+        self._used: dict[tuple[str, str], int] = {}
+        self._reached: Limit | None = None
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Refuse a start without room.
+
+        Args:
+            trainer: The Trainer.
+            pl_module: The module in training.
+
+        Raises:
+            MemoryBudgetExceeded: Almost all memory is used already.
+        """
+        self._warned.clear()
+        self._used.clear()
+        self._reached = None
+        self._check(trainer, "start")
+
+    def on_phase_end(self, trainer: Trainer, pl_module: LightningModule, phase: str) -> None:
+        """Check after a phase that the module announces.
+
+        Args:
+            trainer: The Trainer.
+            pl_module: The module that announces the phase.
+            phase: Name of the phase that ended.
+
+        Raises:
+            MemoryBudgetExceeded: Almost all memory is used.
+        """
+        if not trainer.sanity_checking:
+            self._check(trainer, phase)
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Check after validation.
+
+        Args:
+            trainer: The Trainer.
+            pl_module: The module in training.
+
+        Raises:
+            MemoryBudgetExceeded: Almost all memory is used.
+        """
+        if not trainer.sanity_checking:
+            self._check(trainer, "validation")
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Check at the end of an epoch; let the checkpoint be written before the run ends.
+
+        Args:
+            trainer: The Trainer.
+            pl_module: The module in training.
+        """
+        self._reached = self._tightest("epoch")
+        if self._reached is not None:
+            trainer.should_stop = True
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """End the run if the last epoch left no room.
+
+        Args:
+            trainer: The Trainer.
+            pl_module: The module in training.
+
+        Raises:
+            MemoryBudgetExceeded: Almost all memory is used.
+        """
+        unfinished = trainer.max_epochs is None or trainer.max_epochs < 0 or trainer.current_epoch < trainer.max_epochs
+        if self._reached is not None and unfinished:
+            raise MemoryBudgetExceeded(self._message(self._reached, f"after epoch {trainer.current_epoch - 1}"))
+
+    def _check(self, trainer: Trainer, phase: str) -> None:
+        reached = self._tightest(phase)
+        if reached is not None:
+            raise MemoryBudgetExceeded(self._message(reached, f"after the {phase} of epoch {trainer.current_epoch}"))
+
+    def _tightest(self, phase: str) -> Limit | None:
+        """The limit that is reached; warn of one that is near."""
+        budget = None if self.memory_budget_gb is None else int(self.memory_budget_gb * BYTES_PER_GB)
+        tightest = limits(budget)[0]
+        if tightest.share >= self.warn_at and trim_malloc():
+            tightest = limits(budget)[0]
+        key = tightest.name, phase
+        grown = max(0, tightest.used - self._used.get(key, tightest.used))
+        self._used[key] = tightest.used
+        if tightest.share >= self.stop_at or (tightest.share >= self.warn_at and grown >= tightest.left):
+            return tightest
+        if tightest.share >= self.warn_at and tightest.name not in self._warned:
+            self._warned.add(tightest.name)
+            rank_zero_warn(f"memory runs short: {tightest}; at {self.stop_at:.0%} the run ends")
+        return None
+
+    @staticmethod
+    def _message(limit: Limit, when: str) -> str:
+        return f"stopped {when}: {limit} used; resume from the last checkpoint with more memory or smaller settings"

@@ -1,0 +1,101 @@
+"""How much memory this process may take, and how much of it is taken: by every limit that can stop it."""
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+_OWN_GROUPS = Path("/proc/self/cgroup")
+_MOUNTS = Path("/proc/self/mountinfo")
+_NO_LIMIT = 1 << 60
+"""From here on a number stands for no limit: the first version of control groups has no word for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """A limit and what counts towards it, in bytes."""
+
+    name: str
+    used: int
+    limit: int
+
+    @property
+    def share(self) -> float:
+        """Of the limit that is used."""
+        return self.used / self.limit
+
+    @property
+    def left(self) -> int:
+        """Bytes until the limit."""
+        return max(0, self.limit - self.used)
+
+    def __str__(self) -> str:
+        return f"{self.used / 1e9:.2f} of {self.limit / 1e9:.2f} GB ({self.share:.0%}) of {self.name}"
+
+
+def limits(budget_bytes: int | None = None) -> list[Limit]:
+    """The limits of this process, tightest first.
+
+    - The budget, if there is one, counts resident memory without pages of files, which the system may drop.
+    - A control group (container, SLURM job) counts all its processes, without pages of files not used lately.
+    - RLIMIT_AS (`ulimit -v`) counts the address space.
+    - The machine counts what is not available.
+    """
+    memory = psutil.Process().memory_info()
+    machine = psutil.virtual_memory()
+    found = [Limit("the machine's memory", machine.total - machine.available, machine.total), *_groups()]
+    if budget_bytes is not None:
+        found.append(Limit("the memory budget", memory.rss - getattr(memory, "shared", 0), budget_bytes))
+    if sys.platform != "win32":
+        import resource
+
+        address_space = resource.getrlimit(resource.RLIMIT_AS)[0]
+        if address_space != resource.RLIM_INFINITY:
+            found.append(Limit("the address space (RLIMIT_AS)", memory.vms, address_space))
+    return sorted(found, key=lambda limit: -limit.share)
+
+
+def _groups() -> Iterator[Limit]:
+    """The control groups that this process is in, from its own up to the root, of both versions."""
+    if not _OWN_GROUPS.exists():
+        return
+    for line in _OWN_GROUPS.read_text().splitlines():
+        number, controllers, path = line.split(":", 2)
+        if number == "0":
+            names = "memory.max", "memory.current", "inactive_file"
+            root = _mount("cgroup2", "")
+        elif "memory" in controllers.split(","):
+            names = "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"
+            root = _mount("cgroup", "memory")
+        else:
+            continue
+        folder = None if root is None else root / path.lstrip("/")
+        while root is not None and folder is not None and folder.is_relative_to(root):
+            limit = _limit(folder, *names)
+            if limit is not None:
+                yield limit
+            folder = folder.parent
+
+
+def _limit(folder: Path, limit_name: str, used_name: str, droppable_name: str) -> Limit | None:
+    try:
+        limit = (folder / limit_name).read_text().strip()
+        used = int((folder / used_name).read_text())
+        stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+    except OSError:  # a root group has no limit; in a container groups above its own are not there
+        return None
+    if limit == "max" or int(limit) >= _NO_LIMIT:
+        return None
+    return Limit("the control group's memory", used - int(stat.get(droppable_name, 0)), int(limit))
+
+
+def _mount(kind: str, controller: str) -> Path | None:
+    """Where control groups of a kind are mounted."""
+    for line in _MOUNTS.read_text().splitlines():
+        before, _, after = line.partition(" - ")
+        filesystem, _, options = after.split(" ", 2)
+        if filesystem == kind and (not controller or controller in options.split(",")):
+            return Path(before.split(" ")[4])
+    return None

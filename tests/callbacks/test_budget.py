@@ -1,0 +1,172 @@
+"""When to warn and when to stop; how limits are read."""
+
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lightning.pytorch import Trainer
+from lightning.pytorch.callbacks import ModelCheckpoint
+
+from callbacks import MemoryBudget, MemoryBudgetExceeded
+from callbacks import limits as limits_module
+from callbacks.limits import Limit, limits
+
+Fit = Callable[..., Trainer]
+
+
+@pytest.fixture
+def used(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """Bytes used of a limit of 1,000, to be changed by the test."""
+    state = {"bytes": 100}
+    monkeypatch.setattr("callbacks.budget.limits", lambda budget: [Limit("the test's memory", state["bytes"], 1000)])
+    return state
+
+
+def test_below_the_shares_nothing_is_said(fit: Fit, used: dict[str, int]) -> None:
+    used["bytes"] = 799
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        warnings.filterwarnings("ignore", message="(?!memory runs short)")
+        trainer = fit(MemoryBudget(), announce=True)
+    assert trainer.current_epoch == 3
+
+
+def test_from_warn_at_on_it_warns_once(fit: Fit, used: dict[str, int]) -> None:
+    used["bytes"] = 800
+    with pytest.warns(UserWarning, match="memory runs short") as caught:
+        trainer = fit(MemoryBudget(), announce=True)
+    assert len([each for each in caught if "runs short" in str(each.message)]) == 1
+    assert trainer.current_epoch == 3
+
+
+@pytest.mark.filterwarnings("ignore:memory runs short")
+def test_from_stop_at_on_it_ends_after_the_phase(fit: Fit, used: dict[str, int]) -> None:
+    seen = []
+
+    def work(phase: str, epoch: int) -> None:
+        seen.append((epoch, phase))
+        if (epoch, phase) == (1, "train"):
+            used["bytes"] = 950
+
+    expected = r"^stopped after the train of epoch 1: 0\.00 of 0\.00 GB \(95%\) of the test's memory used; resume"
+    with pytest.raises(MemoryBudgetExceeded, match=expected):
+        fit(MemoryBudget(), announce=True, work=work)
+    assert seen[-1] == (1, "train")
+
+
+@pytest.mark.filterwarnings("ignore:memory runs short")
+def test_growth_that_the_next_epoch_would_not_survive_ends_the_run(fit: Fit, used: dict[str, int]) -> None:
+    def work(phase: str, epoch: int) -> None:
+        used["bytes"] = 600 + 120 * epoch + (80 if phase == "train" else 0)
+
+    # 800 after the training of epoch 1, 120 more than before; 920 after that of epoch 2 leave no 120
+    with pytest.raises(MemoryBudgetExceeded, match="after the train of epoch 2"):
+        fit(MemoryBudget(), epochs=9, announce=True, work=work)
+
+
+@pytest.mark.filterwarnings("ignore:memory runs short")
+def test_what_comes_and_goes_within_an_epoch_is_no_growth(fit: Fit, used: dict[str, int]) -> None:
+    def work(phase: str, epoch: int) -> None:
+        used["bytes"] = 930 if phase == "train" else 600
+
+    assert fit(MemoryBudget(), epochs=4, announce=True, work=work).current_epoch == 4
+
+
+@pytest.mark.filterwarnings("ignore:memory runs short")
+@pytest.mark.parametrize("last", [False, True])
+def test_at_the_end_of_an_epoch_the_checkpoint_comes_first(
+    fit: Fit, used: dict[str, int], tmp_path: Path, last: bool
+) -> None:
+    epochs = 2 if last else 5
+
+    class Late(MemoryBudget):
+        def on_train_epoch_end(self, trainer: Trainer, pl_module: Any) -> None:
+            used["bytes"] = 990 if trainer.current_epoch == 1 else 100
+            super().on_train_epoch_end(trainer, pl_module)
+
+    saver = ModelCheckpoint(dirpath=tmp_path, filename="{epoch}", save_top_k=-1, save_on_train_epoch_end=True)
+    if last:  # nothing is left to be stopped
+        assert fit(Late(), saver, epochs=epochs).current_epoch == 2
+    else:
+        with pytest.raises(MemoryBudgetExceeded, match="after epoch 1: "):
+            fit(Late(), saver, epochs=epochs)
+    assert {path.name for path in tmp_path.glob("*.ckpt")} == {"epoch=0.ckpt", "epoch=1.ckpt"}
+
+
+def test_a_budget_counts_resident_memory_without_files() -> None:
+    budget = next(limit for limit in limits(10**9) if limit.name == "the memory budget")
+    assert 5e7 < budget.used < 5e9
+    assert budget.limit == 10**9
+    assert budget.left == max(0, 10**9 - budget.used)
+
+
+@pytest.mark.parametrize(
+    ("groups", "mounts", "files", "expected"),
+    [
+        (
+            "0::/job/step\n",
+            "30 24 0:26 / {root} rw - cgroup2 cgroup2 rw\n",
+            {
+                "job/step": {
+                    "memory.max": "max",
+                    "memory.current": "500",
+                    "memory.stat": "anon 1\ninactive_file 100\n",
+                },
+                "job": {"memory.max": "1000", "memory.current": "700", "memory.stat": "inactive_file 100\n"},
+            },
+            [Limit("the control group's memory", 600, 1000)],
+        ),
+        (
+            "4:memory:/slurm\n0::/\n",
+            "31 24 0:27 / {root} rw - cgroup cgroup rw,memory\n",
+            {
+                "slurm": {
+                    "memory.limit_in_bytes": "2000",
+                    "memory.usage_in_bytes": "900",
+                    "memory.stat": "inactive_file 5\ntotal_inactive_file 300\n",
+                },
+                "": {
+                    "memory.limit_in_bytes": "9223372036854771712",
+                    "memory.usage_in_bytes": "900",
+                    "memory.stat": "total_inactive_file 300\n",
+                },
+            },
+            [Limit("the control group's memory", 600, 2000)],
+        ),
+        ("0::/\n", "30 24 0:26 / {root} rw - cgroup2 cgroup2 rw\n", {}, []),
+        ("3:cpu:/x\n", "", {}, []),
+    ],
+)
+def test_control_groups_of_both_versions_are_read_up_to_the_root(
+    groups: str,
+    mounts: str,
+    files: dict[str, dict[str, str]],
+    expected: list[Limit],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    root = tmp_path / "fs"
+    for folder, contents in files.items():
+        (root / folder).mkdir(parents=True, exist_ok=True)
+        for name, text in contents.items():
+            (root / folder / name).write_text(text)
+    for name, text in (("_OWN_GROUPS", groups), ("_MOUNTS", mounts.format(root=root))):
+        (tmp_path / name).write_text(text)
+        monkeypatch.setattr(limits_module, name, tmp_path / name)
+    assert [limit for limit in limits() if limit.name == "the control group's memory"] == expected
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"memory_budget_gb": 0}, "memory_budget_gb is 0"),
+        ({"warn_at": 0}, "warn_at is 0"),
+        ({"warn_at": 0.9, "stop_at": 0.8}, "warn_at is 0.9 and stop_at 0.8"),
+        ({"stop_at": 1.5}, "stop_at 1.5"),
+    ],
+)
+def test_wrong_arguments_are_refused(settings: dict[str, float], named: str) -> None:
+    with pytest.raises(ValueError, match=named):
+        MemoryBudget(**settings)

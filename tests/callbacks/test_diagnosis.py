@@ -1,0 +1,118 @@
+"""Growth told from noise: against scipy's numbers, known series, and planted growth."""
+
+import numpy as np
+import pytest
+
+from callbacks.diagnosis import LEAST_GENERATIONS, WARM_UP, Rising, Trend, growth, theil_sen
+
+LEAST = 50e3
+
+
+@pytest.mark.parametrize(
+    ("seed", "count", "confidence", "expected"),
+    [
+        (0, 7, 0.9, (2.225, -0.675, 5.0)),
+        (1, 12, 0.99, (0.9125, -0.48333333, 3.18)),
+        (2, 30, 0.5, (0.8, 0.62222222, 1.0)),
+        (3, 30, 0.99, (1.3, 0.85, 2.00714286)),
+    ],
+)
+def test_the_slope_and_its_interval_are_those_of_scipy(
+    seed: int, count: int, confidence: float, expected: tuple[float, float, float]
+) -> None:
+    """What `scipy.stats.theilslopes` 1.17 says of the same values; without it here, as it slows the start of all."""
+    values = np.round(10 * np.random.default_rng(seed).normal(size=count) + np.arange(count), 1)
+    ours = theil_sen(values, confidence)
+    assert (ours.median, ours.low, ours.high) == pytest.approx(expected)
+
+
+def test_a_quarter_of_outliers_changes_nothing() -> None:
+    line = 3.0 * np.arange(40)
+    line[::4] += 1e6 * np.random.default_rng(0).random(10)
+    assert theil_sen(line).median == pytest.approx(3, abs=0.5)
+
+
+def levels(generations: int, slope: float = 0.0, start: int = 0, noise: float = 0.0, seed: int = 0) -> np.ndarray:
+    """Bytes in use: a warm-up of megabytes, then noise and a leak."""
+    time = np.arange(generations)
+    base = 2.6e8 - 4e6 * (time == 0) - 1e6 * (time == 1)
+    return (
+        base
+        + slope * np.maximum(0, time - start + 1)
+        + noise * np.random.default_rng(seed).standard_normal(generations)
+    )
+
+
+def test_a_leak_is_found_with_its_rate_and_start() -> None:
+    found = growth(range(20), levels(20, slope=3e5, start=9, noise=1e4), LEAST)
+    assert found is not None
+    assert found.slope.low < 3e5 < found.slope.high
+    assert found.slope.median == pytest.approx(3e5, rel=0.1)
+    assert found.since == 9
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_noise_alone_is_no_leak(seed: int) -> None:
+    for noise in (0, 1e4, 1e6):
+        assert growth(range(60), levels(60, noise=noise, seed=seed), LEAST) is None
+
+
+def test_nothing_is_said_too_early() -> None:
+    least = WARM_UP + LEAST_GENERATIONS
+    assert growth(range(least - 1), levels(least - 1, slope=1e6), LEAST) is None
+    assert growth(range(least), levels(least, slope=1e6), LEAST) is not None
+
+
+@pytest.mark.parametrize(
+    "level",
+    [
+        np.minimum(np.arange(40), 25) * 1e6,  # fills, then stays
+        2e7 * (1 - 0.8 ** np.arange(40)),  # warms up slowly
+        np.where(np.arange(40) > 20, 5e7, 0),  # one step
+        np.arange(40) % 5 * 1e6,  # comes and goes
+        -np.arange(40) * 1e5,  # shrinks
+        np.arange(40) * 2e4,  # too little to matter
+    ],
+)
+def test_what_ends_or_does_not_matter_is_no_leak(level: np.ndarray) -> None:
+    assert growth(range(40), level, LEAST) is None
+
+
+def test_thinned_series_give_the_same_rate() -> None:
+    every = np.arange(0, 120, 4)
+    found = growth(every, 1e6 + 1e5 * every, LEAST)
+    assert found is not None
+    assert found.slope.median == pytest.approx(1e5)
+
+
+def test_a_trend_holds_every_generation_until_it_is_full_and_then_every_other() -> None:
+    trend = Trend(capacity=32)
+    for generation in range(32):
+        trend.add(generation, {"a": generation, **({"b": -1} if generation >= 5 else {})})
+    assert trend.generations.tolist() == trend["a"].tolist() == list(range(32))
+    assert np.isnan(trend["b"][:5]).all()
+    assert (trend["b"][5:] == -1).all()
+    for generation in range(32, 1000):
+        trend.add(generation, {"a": generation, "b": -1})
+    kept = trend.generations.tolist()
+    assert kept == trend["a"].tolist()
+    assert 16 <= len(kept) <= 32
+    assert len(set(np.diff(kept))) == 1
+    assert kept[0] == 0
+    assert trend.names == ("a", "b")
+
+
+def test_counts_that_rise_in_every_generation_are_told_with_their_start() -> None:
+    rising = Rising()
+    for generation in range(-1, 9):
+        rising.add(
+            generation,
+            {
+                "leak": 4 * max(0, generation - 2),
+                "old": 100 + 2 * (generation + 1),
+                "noise": generation % 3,
+                "step": 5 if generation > 1 else 0,
+                **({"new": generation} if generation >= 3 else {}),
+            },
+        )
+    assert rising.found() == [("leak", 0, 24, 3), ("old", 100, 118, 0), ("new", 0, 8, 3)]

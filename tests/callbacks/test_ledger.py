@@ -1,0 +1,144 @@
+"""Bytes by owner: every storage once, files apart, against what the arrays themselves say."""
+
+import mmap
+from collections import deque
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from callbacks.ledger import Filling, Held, account, arrays_in, spans_of
+
+
+def anonymous(**owners: object) -> dict[str, int]:
+    held = account(owners)
+    assert all(each.mapped == each.gpu == 0 for each in held.values())
+    return {name: each.anonymous for name, each in held.items()}
+
+
+def test_arrays_and_tensors_count_with_their_bytes() -> None:
+    assert anonymous(a=np.zeros((3, 5)), b=torch.zeros(7, dtype=torch.int16), c=12) == {"a": 120, "b": 14, "c": 12}
+    assert anonymous(a=None, b=[], c="text", d=np.zeros(0), e=torch.zeros(0)) == dict.fromkeys("abcde", 0)
+
+
+def test_a_view_counts_with_all_that_it_keeps_alive() -> None:
+    whole = np.zeros(1000)
+    assert anonymous(view=whole[::100]) == {"view": 8000}
+    assert anonymous(view=torch.zeros(1000)[5:6]) == {"view": 4000}
+    assert anonymous(view=np.broadcast_to(np.zeros(1), (50, 50))) == {"view": 8}
+
+
+def test_what_several_hold_the_first_owns() -> None:
+    array = np.zeros(100)
+    tensor = torch.from_numpy(array)
+    assert anonymous(first=array, second=[tensor, array[10:]], third=np.zeros(2)) == {
+        "first": 800,
+        "second": 0,
+        "third": 16,
+    }
+    # a later owner of the whole has what the owner of a piece has not
+    assert anonymous(piece=torch.from_numpy(array[:25]).clone(), whole=tensor) == {"piece": 200, "whole": 800}
+
+
+def test_attributes_containers_and_modules_are_searched() -> None:
+    @dataclass(slots=True)
+    class Slots:
+        array: np.ndarray
+
+    class Owner:
+        def __init__(self) -> None:
+            self.own = np.zeros(1)
+            self.inner = {"list": [np.zeros(2), (np.zeros(4), deque([np.zeros(8)]))], "slots": Slots(np.zeros(16))}
+            self.objects = np.array([np.zeros(32), None], dtype=object)
+            self.itself = self
+
+    assert anonymous(owner=Owner()) == {"owner": 8 * (1 + 2 + 4 + 8 + 16 + 32) + 16}
+    layer = nn.Linear(3, 2)
+    layer.register_buffer("steps", torch.zeros(5))
+    assert anonymous(layer=layer) == {"layer": 4 * (6 + 2 + 5)}
+    layer(torch.ones(3)).sum().backward()
+    assert anonymous(gradients=[p.grad for p in layer.parameters()], layer=layer) == {"gradients": 32, "layer": 52}
+
+
+def test_an_optimizer_is_its_moments() -> None:
+    parameter = nn.Parameter(torch.ones(10))
+    optimizer = torch.optim.Adam([parameter])
+    parameter.grad = torch.ones(10)
+    optimizer.step()
+    assert anonymous(optimizer=optimizer.state) == {"optimizer": 80 + 4}  # two moments and the step
+
+
+def test_mapped_files_stand_apart(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.zeros(100_000))
+    mapped = np.load(tmp_path / "a.npy", mmap_mode="r")
+    tensor = torch.from_numpy(np.load(tmp_path / "a.npy", mmap_mode="c"))
+    for owner in (mapped, tensor, [mapped[5:], mapped]):
+        (held,) = account({"panel": owner}).values()
+        assert held.anonymous == 0
+        # numpy maps from the start of a page, so that the header is not counted
+        assert held.mapped == pytest.approx(800_000, abs=mmap.PAGESIZE)
+    both = account({"panel": mapped, "copy": np.array(mapped)})
+    assert both["copy"] == Held(anonymous=800_000)
+
+
+def test_memory_without_a_file_is_nobodys_file() -> None:
+    pages = mmap.mmap(-1, 40_960)
+    shared = torch.zeros(10_240).share_memory_()
+    held = account({"pages": np.frombuffer(pages, np.uint8), "shared": shared})
+    assert held == {"pages": Held(anonymous=40_960), "shared": Held(anonymous=40_960)}
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR")
+def test_sparse_tensors_count_with_their_parts_and_meta_ones_with_none() -> None:
+    sparse = torch.eye(4).to_sparse()
+    assert anonymous(coo=sparse) == {"coo": 4 * 4 + 2 * 4 * 8}
+    rows, columns = torch.arange(5), torch.arange(4)
+    csr = torch.sparse_csr_tensor(rows, columns, torch.ones(4), (4, 4))
+    assert anonymous(csr=csr) == {"csr": 4 * 4 + csr.crow_indices().nbytes + csr.col_indices().nbytes}
+    assert anonymous(meta=torch.zeros(10, device="meta")) == {"meta": 0}
+
+
+def test_a_filling_counts_as_what_it_is_around() -> None:
+    assert anonymous(buffer=Filling([np.zeros(3)], full=False), count=Filling(7, full=True)) == {
+        "buffer": 24,
+        "count": 7,
+    }
+
+
+@given(st.lists(st.tuples(st.integers(0, 60), st.integers(1, 40)), max_size=12))
+def test_overlapping_pieces_count_as_their_union(pieces: list[tuple[int, int]]) -> None:
+    """Against a set of bytes; tensors made from slices of one array know nothing of each other."""
+    memory = np.zeros(100, np.uint8)
+    owners = {str(i): torch.from_numpy(memory)[start : start + size] for i, (start, size) in enumerate(pieces)}
+    tensors = {
+        name: torch.frombuffer(memory.data, dtype=torch.uint8, count=len(t), offset=t.storage_offset())
+        for name, t in owners.items()
+    }
+    seen: set[int] = set()
+    expected = {}
+    for name, tensor in tensors.items():
+        (span,) = spans_of(tensor)
+        own = set(range(span.start, span.stop))
+        expected[name] = len(own - seen)
+        seen |= own
+    assert anonymous(**tensors) == expected
+
+
+def test_a_walk_ends_at_functions_types_and_modules() -> None:
+    held_by_function: Any = np.zeros(5)
+    assert list(arrays_in([lambda: held_by_function, np, TestCase])) == []
+
+
+class TestCase:
+    array = np.zeros(5)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_what_lies_on_a_gpu_counts_there() -> None:
+    assert account({"weights": torch.zeros(100, device="cuda")}) == {"weights": Held(gpu=400)}

@@ -1,0 +1,149 @@
+"""Leaks of the kinds that people search for, planted in a run, are named; healthy runs raise no alarm."""
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+
+from callbacks import leaks
+from callbacks.memory import MemoryProfiler, get_profiler
+from eigen2.cli import main
+from eigen2.erl.module import ERLModule
+from eigen2.market.environment import TradingEnvironment
+
+START = 3
+"""The first generation that leaks."""
+Plant = Callable[[ERLModule, list[Any]], None]
+
+
+def an_environment_an_agent(module: ERLModule, kept: list[Any]) -> None:
+    env = module.data.eval_env
+    assert isinstance(env, TradingEnvironment)
+    prices = np.ones((env.num_days, env.num_columns, 4), np.float32)
+    kept.extend(TradingEnvironment(prices, env.rules, 1, 200) for _ in range(module.population_size))
+
+
+def a_loss_with_its_graph(module: ERLModule, kept: list[Any]) -> None:
+    kept.append(module.population.actor.exp().sum())
+
+
+def the_old_population(module: ERLModule, kept: list[Any]) -> None:
+    kept.append(copy.deepcopy(module.population))
+
+
+def an_array_history(module: ERLModule, kept: list[Any]) -> None:
+    kept.append(np.ones(40_000))
+
+
+def a_figure(module: ERLModule, kept: list[Any]) -> None:
+    plt.figure().add_subplot().plot([1, 2])
+
+
+@pytest.fixture
+def figures() -> Any:
+    backend = plt.get_backend()
+    plt.switch_backend("agg")
+    yield
+    plt.close("all")
+    plt.switch_backend(backend)
+
+
+def run(root: Path, generations: int, *options: str) -> MemoryProfiler:
+    folder = ["--trainer.max_epochs", str(generations), "--trainer.default_root_dir", str(root)]
+    main(["fit", "--config", "tests/small.yaml", *folder, *options])
+    return get_profiler()
+
+
+@pytest.mark.usefixtures("figures")
+@pytest.mark.parametrize(
+    ("method", "plant", "phase", "verdict", "type_name"),
+    [
+        ("evaluate", an_environment_an_agent, "evaluate", leaks.ENVIRONMENTS, "TradingEnvironment"),
+        ("training_step", a_loss_with_its_graph, "train", leaks.TENSORS, "Tensor"),
+        ("evolve", the_old_population, "evolve", leaks.POPULATION, "Population"),
+        pytest.param("validate", an_array_history, "validate", leaks.OTHER, "ndarray", marks=pytest.mark.slow),
+        pytest.param("validate", a_figure, "validate", leaks.FIGURES, "Figure", marks=pytest.mark.slow),
+    ],
+)
+def test_a_planted_leak_is_named_within_twelve_generations(
+    method: str,
+    plant: Plant,
+    phase: str,
+    verdict: str,
+    type_name: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    kept: list[Any] = []
+    whole = getattr(ERLModule, method)
+
+    def leaky(module: ERLModule, *arguments: Any) -> Any:
+        result = whole(module, *arguments)
+        if module.current_epoch >= START:
+            plant(module, kept)
+        return result
+
+    monkeypatch.setattr(ERLModule, method, leaky)
+    profiler = run(tmp_path, START + 9)
+    leak = profiler.leak
+    assert leak is not None
+    assert (leak.phase, leak.verdict, profiler.verdict, leak.where) == (phase, verdict, verdict, "memory")
+    assert leak.growth.since == START
+    assert 50e3 < leak.growth.slope.low <= leak.growth.slope.median <= leak.growth.slope.high < 2e6
+    counts = {name.rpartition(".")[2]: (before, now) for name, before, now in leak.types}
+    before, now = counts[type_name]
+    assert now > before
+    printed = capsys.readouterr().out
+    assert printed.index(f"leak in {phase}: {verdict}") < printed.index("generation  RSS GB")  # before the end too
+    if kept:
+        assert any("kept[" in each.path for each in leak.largest)
+    if verdict == leaks.OTHER:
+        (largest, *_) = leak.largest
+        assert largest.nbytes == 320_000
+        assert "numeric.py" in largest.site or __file__ in largest.site
+
+
+SHAPES: dict[str, dict[str, Any]] = {
+    "as it is": {},
+    "progress bar": {"trainer.enable_progress_bar": "true"},
+    "two agents": {"model.population_size": 2, "data.replay_min_size": 100},
+    "sixteen agents": {"model.population_size": 16, "data.replay_capacity": 2000},
+    "no evolution": {"model.evolution": "null"},
+    "one window": {"data.windows_per_generation": 1, "data.exploration_windows": 0, "data.replay_min_size": 100},
+    "eight windows": {"data.windows_per_generation": 8, "data.replay_capacity": 2000},
+    "forty columns": {"data.synthetic.columns": 40},
+    "thousand days": {"data.synthetic.days": 1000},
+    "long context": {"data.context_days": 120, "data.synthetic.days": 400},
+    "long windows": {"data.trading_days": 25, "data.synthetic.days": 400},
+    "many steps": {"model.gradient_steps": 12},
+    "no training": {"model.gradient_steps": 0},
+    "much accumulated": {"model.accumulate": 6},
+    "large batches": {"data.batch_size": 32},
+    "slowly filling": {"data.replay_capacity": 20_000, "data.replay_min_size": 2_000},
+    "windows": {"data.encoding": "windows"},
+    "short sales": {"data.rules.allow_short": "true"},
+    "half precision": {"trainer.precision": "bf16-mixed"},
+    "another market": {"data.synthetic.seed": 5, "seed_everything": 3},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_healthy_run_raises_no_alarm(shape: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = [f"--{key}={value}" for key, value in SHAPES[shape].items()]
+    profiler = run(tmp_path, 30, *options)
+    assert profiler.verdict == leaks.HEALTHY, profiler.leak
+    assert "verdict: healthy" in capsys.readouterr().out
+
+
+def test_a_short_healthy_run_raises_no_alarm(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    profiler = run(tmp_path, 12)
+    assert (profiler.verdict, profiler.leak) == (leaks.HEALTHY, None)
+    printed = capsys.readouterr().out
+    assert printed.count("verdict: healthy") == 1
+    assert "leak in" not in printed

@@ -1,0 +1,98 @@
+"""A run ends in order before a real limit kills it, and goes on where it was."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.test_resume import metrics, same, state
+
+ROOT = Path(__file__).parent.parent
+GENERATIONS = 12
+MB = 10**6
+GROUPS = Path("/sys/fs/cgroup/memory")
+Limit = Callable[[], None]
+
+
+def run(
+    root: Path, *options: str, limit: Limit | None = None, hog: bool = True, room: int = 0
+) -> subprocess.CompletedProcess[str]:
+    config = root.parent / "small.yaml"
+    config.write_text((ROOT / "tests" / "small.yaml").read_text().replace("top_objects: 0", "top_objects: 5"))
+    command = [sys.executable, "-m", "eigen2.cli", "fit", "--config", str(config), "--ckpt_path", "last"]
+    folder = ["--trainer.default_root_dir", str(root), "--trainer.max_epochs", str(GENERATIONS)]
+    leak = (
+        ["--trainer.callbacks+=tests.hog.Hog", "--trainer.callbacks.megabytes=80", f"--trainer.callbacks.room={room}"]
+        if hog
+        else []
+    )
+    # without threads of the BLAS libraries, each of which reserves address space
+    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1"}
+    return subprocess.run(
+        [*command, *folder, *leak, *options],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        preexec_fn=limit,
+    )
+
+
+@pytest.fixture
+def control_group() -> Iterator[Limit]:
+    """Puts a process into a group of 950 MB; skipped where this user may make none."""
+    group = GROUPS / f"eigen2-test-{os.getpid()}"
+    try:
+        group.mkdir()
+        (group / "memory.limit_in_bytes").write_text(str(950 * MB))
+    except OSError as error:
+        pytest.skip(f"no control group of the first version can be made here: {error}")
+    yield lambda: (group / "cgroup.procs").write_text(str(os.getpid())) and None
+    group.rmdir()
+
+
+@pytest.mark.slow
+def test_a_run_survives_the_limit_of_a_control_group(control_group: Limit, tmp_path: Path) -> None:
+    survives(tmp_path, "the control group's memory", limit=control_group)
+
+
+def test_a_run_survives_a_limit_of_its_address_space(tmp_path: Path) -> None:
+    survives(tmp_path, "the address space (RLIMIT_AS)", room=800)
+    resumed, whole = tmp_path / "run", tmp_path / "whole"
+    for root in (resumed, whole):
+        done = run(root, hog=False)
+        assert done.returncode == 0, done.stderr
+    assert same(state(resumed), state(whole))
+    assert metrics(resumed) == metrics(whole)
+
+
+def survives(root: Path, name: str, **limit: Any) -> None:
+    killed = run(root / "without", "--trainer.callbacks+=tests.hog.NoBudget", **limit)
+    assert killed.returncode in (1, -signal.SIGKILL), killed.stderr
+    stopped = run(root / "run", **limit)
+    assert stopped.returncode == 3, stopped.stderr
+    (line,) = [line for line in stopped.stderr.splitlines() if line.startswith("stopped ")]
+    assert name in line
+    assert "resume from the last checkpoint" in line
+    assert "memory runs short" in stopped.stderr
+    # the report: which phase, since when, and the largest objects with their owner
+    assert "leak in evolve" in stopped.stdout or "verdict" in stopped.stdout
+    assert "80.0 MB  numpy.ndarray float64 (10000000,)" in stopped.stdout
+    assert ".kept[" in stopped.stdout
+    assert len(metrics(root / "run")) > 1
+
+
+def test_a_budget_of_the_user_is_kept(tmp_path: Path) -> None:
+    done = run(
+        tmp_path, "--trainer.callbacks+=callbacks.MemoryBudget", "--trainer.callbacks.memory_budget_gb=0.2", hog=False
+    )
+    assert done.returncode == 3
+    assert "of 0.20 GB" in done.stderr
+    assert "of the memory budget used" in done.stderr
+    assert "Traceback" not in done.stderr
