@@ -17,6 +17,7 @@ from eigen2.market.environment import TradingEnvironment
 
 START = 3
 """The first generation that leaks."""
+SLOW = pytest.mark.slow
 Plant = Callable[[ERLModule, list[Any]], None]
 
 
@@ -63,7 +64,7 @@ def run(root: Path, generations: int, *options: str) -> MemoryProfiler:
     ("method", "plant", "phase", "verdict", "type_name"),
     [
         ("evaluate", an_environment_an_agent, "evaluate", leaks.ENVIRONMENTS, "TradingEnvironment"),
-        ("training_step", a_loss_with_its_graph, "train", leaks.TENSORS, "Tensor"),
+        pytest.param("training_step", a_loss_with_its_graph, "train", leaks.TENSORS, "Tensor", marks=pytest.mark.slow),
         ("evolve", the_old_population, "evolve", leaks.POPULATION, "Population"),
         pytest.param("validate", an_array_history, "validate", leaks.OTHER, "ndarray", marks=pytest.mark.slow),
         pytest.param("validate", a_figure, "validate", leaks.FIGURES, "Figure", marks=pytest.mark.slow),

@@ -79,8 +79,10 @@ def finished(uninterrupted: Path, tmp_path: Path) -> Path:
     return shutil.copytree(uninterrupted, tmp_path / "finished")
 
 
-# once in the suite what the chain of kills below does not do: a single kill, in the write and in a full buffer
-@pytest.mark.parametrize(("place", "generation"), [("checkpoint", 2), ("rollouts", 3)])
+# what the chain of kills below does not do: a single kill, in the write and in a full buffer
+@pytest.mark.parametrize(
+    ("place", "generation"), [("checkpoint", 2), pytest.param("rollouts", 3, marks=pytest.mark.slow)]
+)
 def test_killed_and_resumed_equals_uninterrupted(
     place: str, generation: int, uninterrupted: Path, tmp_path: Path
 ) -> None:
