@@ -1,10 +1,14 @@
 """Count the live instances of classes."""
 
 import gc
+import pkgutil
 import weakref
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+# Py_TPFLAGS_HAVE_GC: instances of a type without it are never listed by gc.get_objects()
+_TRACKED_BY_GC = 1 << 14
 
 
 class InstanceCounter:
@@ -43,3 +47,21 @@ class InstanceCounter:
         alive = {id(each): each for each in (*found, *(note() for note in self._noted)) if each is not None}
         counts = Counter(self._names[id(type(each))] for each in alive.values())
         return {name: counts[name] for name in self._names.values()}
+
+
+def classes_to_count(names: Sequence[str]) -> dict[str, type]:
+    """Classes by their plain name; raises ValueError for a name that cannot be watched."""
+    classes: dict[str, type] = {}
+    for name in names:
+        try:
+            found = pkgutil.resolve_name(name)
+        except (ImportError, AttributeError, ValueError) as error:
+            raise ValueError(f"watch: {name!r} is not found ({error}): give package.module.Class") from error
+        if not isinstance(found, type):
+            raise ValueError(f"watch: {name!r} is no class: give package.module.Class")
+        # the collector stops tracking plain dicts and tuples of plain values, so it lists only some of them
+        if not found.__flags__ & _TRACKED_BY_GC or found in (dict, tuple):
+            raise ValueError(f"watch: Python keeps no list of {name!r}: watch a class that holds them")
+        if classes.setdefault(found.__name__, found) is not found:
+            raise ValueError(f"watch: {name!r} has the same class name as another one: watch one of them")
+    return classes

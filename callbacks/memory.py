@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pkgutil
 import re
 import tracemalloc
 from collections import Counter, deque
@@ -15,7 +14,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from callbacks import process
 from callbacks.budget import MemoryBudgetExceeded
 from callbacks.csvfile import ResumableCsv
-from callbacks.instances import InstanceCounter
+from callbacks.instances import InstanceCounter, classes_to_count
 from callbacks.leaks import HEALTHY, Leak, LeakWatch
 from callbacks.ledger import MemoryOwner
 from callbacks.objects import large_objects, type_counts
@@ -30,8 +29,6 @@ from callbacks.snapshot import (
 
 __all__ = ["MemoryOwner", "MemoryProfiler", "MemorySnapshot", "get_profiler", "log_memory"]
 
-# Py_TPFLAGS_HAVE_GC: instances of a type without it are never listed by gc.get_objects()
-_TRACKED_BY_GC = 1 << 14
 _ROWS = 8
 """Generations in the table at the end."""
 _TYPES = 10
@@ -163,7 +160,7 @@ class MemoryProfiler(Callback):
             ValueError: A name in `watch` is no class, or one whose instances cannot be counted.
         """
         if stage == "fit":
-            self._classes = _resolve(self.watch)
+            self._classes = classes_to_count(self.watch)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Open the file at the current epoch and take the baseline.
@@ -407,24 +404,6 @@ class MemoryProfiler(Callback):
         for name, count in snapshot.counts.items():
             metrics[f"memory/objects/{name}"] = float(count)
         return metrics
-
-
-def _resolve(names: Sequence[str]) -> dict[str, type]:
-    """Classes by their plain name; raises ValueError for a name that cannot be watched."""
-    classes: dict[str, type] = {}
-    for name in names:
-        try:
-            found = pkgutil.resolve_name(name)
-        except (ImportError, AttributeError, ValueError) as error:
-            raise ValueError(f"watch: {name!r} is not found ({error}): give package.module.Class") from error
-        if not isinstance(found, type):
-            raise ValueError(f"watch: {name!r} is no class: give package.module.Class")
-        # the collector stops tracking plain dicts and tuples of plain values, so it lists only some of them
-        if not found.__flags__ & _TRACKED_BY_GC or found in (dict, tuple):
-            raise ValueError(f"watch: Python keeps no list of {name!r}: watch a class that holds them")
-        if classes.setdefault(found.__name__, found) is not found:
-            raise ValueError(f"watch: {name!r} has the same class name as another one: watch one of them")
-    return classes
 
 
 def _column(phase: str) -> str:

@@ -1,14 +1,12 @@
 """Whether a run fits into memory, told before anything is allocated."""
 
-from pathlib import Path
-
 import psutil
 
+from callbacks.limits import limits
 from eigen2.errors import UserError
 
 GB = 1e9
 MB = 1e6
-_CGROUP = Path("/sys/fs/cgroup")
 
 
 def rss_bytes() -> int:
@@ -17,14 +15,8 @@ def rss_bytes() -> int:
 
 
 def available_bytes() -> int:
-    """Bytes this process may still take: what the system can give, or a container's limit if that is less."""
-    available = int(psutil.virtual_memory().available)
-    try:
-        limit = (_CGROUP / "memory.max").read_text().strip()
-        used = int((_CGROUP / "memory.current").read_text())
-    except OSError:  # no cgroup v2 here: a machine without containers, or not Linux
-        return available
-    return available if limit == "max" else min(available, int(limit) - used)
+    """Bytes this process may still take, by the tightest limit: of the machine, a container, a job or a shell."""
+    return min(limit.left for limit in limits())
 
 
 def arithmetic(needed: dict[str, int]) -> str:
