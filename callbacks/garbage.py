@@ -4,13 +4,14 @@ import ctypes
 import functools
 import gc
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 
 class GarbageCollector(Callback):
-    """Collects garbage and returns free memory to the system at the end of an epoch, and after named phases.
+    """Collects garbage and returns free memory to the system: at the end of an epoch, after phases, every n steps.
 
     Each kind of cleaning has its own switch. Callbacks run in the order in which the Trainer lists them: put
     this one before `MemoryProfiler`, or the profiler's snapshot is taken before the cleaning.
@@ -23,6 +24,8 @@ class GarbageCollector(Callback):
         cuda_cache: bool = True,
         trim: bool = True,
         every_n_epochs: int = 1,
+        every_n_train_steps: int | None = None,
+        every_n_environment_steps: int | None = None,
         phases: Sequence[str] = (),
     ) -> None:
         """Choose what is cleaned and when.
@@ -38,15 +41,25 @@ class GarbageCollector(Callback):
             trim: Return free pages of the C heap to the system with glibc's `malloc_trim`; does nothing with
                 another C library (musl, macOS, Windows). Default true.
             every_n_epochs: Clean in every n-th epoch only, >= 1: epochs n-1, 2n-1, and so on. Default 1.
-            phases: Names of phases after which to clean too, such as `evaluate`, in the same epochs. The
-                module announces phases by calling `on_phase_end`. Default none: at the end of the epoch only.
+            every_n_train_steps: Clean after every n-th training step (batch) of the run too, >= 1. Default none.
+            every_n_environment_steps: Clean after every n-th environment step of the run too, >= 1; the module
+                announces them by calling `on_environment_step`. Default none.
+            phases: Names of phases after which to clean too, such as `evaluate`, in the same epochs as at their
+                end. The module announces phases by calling `on_phase_end`. Default none.
+
+        What each setting costs and saves is measured in docs/memory.md.
 
         Raises:
-            ValueError: `every_n_epochs` is below 1, or `phases` is a single text.
+            ValueError: A number is below 1, or `phases` is a single text.
         """
         super().__init__()
-        if every_n_epochs < 1:
-            raise ValueError(f"every_n_epochs is {every_n_epochs}: give 1 or more")
+        for name, number in (
+            ("every_n_epochs", every_n_epochs),
+            ("every_n_train_steps", every_n_train_steps),
+            ("every_n_environment_steps", every_n_environment_steps),
+        ):
+            if number is not None and number < 1:
+                raise ValueError(f"{name} is {number}: give 1 or more")
         if isinstance(phases, str):
             raise ValueError(f"phases is the text {phases!r}: give a list of phase names")
         self.collect = collect
@@ -54,7 +67,10 @@ class GarbageCollector(Callback):
         self.cuda_cache = cuda_cache
         self.trim = trim
         self.every_n_epochs = every_n_epochs
+        self.every_n_train_steps = every_n_train_steps
+        self.every_n_environment_steps = every_n_environment_steps
         self.phases = tuple(phases)
+        self._train_steps = self._environment_steps = 0
         self._froze = False
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -64,6 +80,7 @@ class GarbageCollector(Callback):
             trainer: The Trainer.
             pl_module: The module in training.
         """
+        self._train_steps = self._environment_steps = 0
         if self.freeze and not self._froze and gc.get_freeze_count() == 0:
             gc.collect()
             gc.freeze()
@@ -97,8 +114,35 @@ class GarbageCollector(Callback):
             pl_module: The module that announces the phase.
             phase: Name of the phase that ended.
         """
-        if phase in self.phases and not trainer.sanity_checking:
-            self._clean(trainer)
+        if phase in self.phases and not trainer.sanity_checking and self._is_due(trainer):
+            self._clean()
+
+    def on_environment_step(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Count a step of the environment, and clean if it is the turn.
+
+        Args:
+            trainer: The Trainer.
+            pl_module: The module that announces the step.
+        """
+        self._environment_steps += 1
+        if self.every_n_environment_steps and self._environment_steps % self.every_n_environment_steps == 0:
+            self._clean()
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Count a training step, and clean if it is the turn.
+
+        Args:
+            trainer: The Trainer.
+            pl_module: The module in training.
+            outputs: What the step returned.
+            batch: What it was given.
+            batch_idx: Its number in the epoch.
+        """
+        self._train_steps += 1
+        if self.every_n_train_steps and self._train_steps % self.every_n_train_steps == 0:
+            self._clean()
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Clean.
@@ -107,16 +151,18 @@ class GarbageCollector(Callback):
             trainer: The Trainer.
             pl_module: The module in training.
         """
-        self._clean(trainer)
+        if self._is_due(trainer):
+            self._clean()
 
     def _unfreeze(self) -> None:
         if self._froze:
             gc.unfreeze()
             self._froze = False
 
-    def _clean(self, trainer: Trainer) -> None:
-        if (trainer.current_epoch + 1) % self.every_n_epochs:
-            return
+    def _is_due(self, trainer: Trainer) -> bool:
+        return (trainer.current_epoch + 1) % self.every_n_epochs == 0
+
+    def _clean(self) -> None:
         # in this order: collecting frees the blocks that the other two give back
         if self.collect:
             gc.collect()

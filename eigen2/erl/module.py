@@ -142,7 +142,11 @@ class ERLModule(LightningModule):
         noise = ExplorationNoise(
             self.population.noise, env.windows - counted, env.action_shape, self.seed, self.current_epoch
         )
-        returns = play(env, lambda seen: noise.add(self._actions(seen)), options, self.data.buffer)
+
+        def act(observation: dict[str, Tensor]) -> Tensor:
+            return noise.add(self._actions(observation))
+
+        returns = play(env, act, options, self.data.buffer, self.clock.environment_step)
         return returns[:, :counted].mean(1).cpu()
 
     def learn(self, slots: Tensor, step: bool) -> None:
@@ -321,6 +325,18 @@ class ERLModule(LightningModule):
         gradients = [parameter.grad for parameter in self.parameters()]
         # the optimizer first: the population holds the gradients too
         return {"optimizer": (gradients, self.optimizer.state), "population": self.population}
+
+    def reset_memory(self) -> None:
+        """Start over without new memory: beginners for agents, no champion, an empty replay buffer.
+
+        After a fit, before the next; without it a further fit goes on with what was learned.
+        """
+        self.population.reset_memory(*self.network_makers(self.data), self.seed, self.noise)
+        self.data.buffer.reset_memory()
+
+    def cleanup_memory(self) -> int:
+        """Free what a further fit makes anew, gradients and the pages of empty replay slots; return their bytes."""
+        return self.population.cleanup_memory() + self.data.buffer.cleanup_memory()
 
     def describe(self) -> dict[str, str]:
         """Name and value of what a user should see at the start."""

@@ -1,5 +1,6 @@
 """A population as a batch: every weight of every agent is one row of a matrix."""
 
+import math
 from collections.abc import Callable, Mapping
 
 import torch
@@ -46,23 +47,18 @@ class Population(nn.Module):
         noise: float,
     ) -> None:
         super().__init__()
-        actors, critics = [], []
-        for agent in range(size):
-            with torch_seed(seed, Role.WEIGHTS, agent):
-                actor, critic = make_actor(), make_critic()
-            actors.append(nn.utils.parameters_to_vector(actor.parameters()).detach())
-            critics.append(nn.utils.parameters_to_vector(critic.parameters()).detach())
-        self.actor_network = StackedNetwork(actor)
-        self.critic_network = StackedNetwork(critic)
-        self.actor = nn.Parameter(torch.stack(actors))
-        self.critic = nn.Parameter(torch.stack(critics))
-        self.register_buffer("actor_target", self.actor.detach().clone())
-        self.register_buffer("critic_target", self.critic.detach().clone())
-        self.register_buffer("noise", torch.full((size,), noise))
-        self.register_buffer("champion_actor", self.actor.detach()[:1].clone())
-        self.register_buffer("champion_critic", self.critic.detach()[:1].clone())
-        self.register_buffer("champion_fitness", torch.tensor(-torch.inf, dtype=torch.float64))
-        self.register_buffer("champion_generation", torch.tensor(-1))
+        with torch_seed(seed, Role.WEIGHTS, agent=0):
+            self.actor_network, self.critic_network = StackedNetwork(make_actor()), StackedNetwork(make_critic())
+        self.actor = nn.Parameter(torch.empty(size, self.actor_network.num_weights))
+        self.critic = nn.Parameter(torch.empty(size, self.critic_network.num_weights))
+        self.register_buffer("actor_target", torch.empty_like(self.actor))
+        self.register_buffer("critic_target", torch.empty_like(self.critic))
+        self.register_buffer("noise", torch.empty(size))
+        self.register_buffer("champion_actor", torch.empty_like(self.actor[:1]))
+        self.register_buffer("champion_critic", torch.empty_like(self.critic[:1]))
+        self.register_buffer("champion_fitness", torch.tensor(0.0, dtype=torch.float64))
+        self.register_buffer("champion_generation", torch.tensor(0))
+        self.reset_memory(make_actor, make_critic, seed, noise)
         self.agents = tuple(DDPGAgent(self, row) for row in range(size))
         self.champion = DDPGAgent(self, None)
 
@@ -85,6 +81,27 @@ class Population(nn.Module):
     def rows(self) -> list[Tensor]:
         """Every tensor with a row an agent, weights and scalars, without gradients."""
         return [self.actor.detach(), self.critic.detach(), self.actor_target, self.critic_target, self.noise]
+
+    @torch.no_grad()
+    def reset_memory(
+        self, make_actor: Callable[[], nn.Module], make_critic: Callable[[], nn.Module], seed: int, noise: float
+    ) -> None:
+        """Make every agent a beginner, in place: what the constructor, with the same arguments, would give."""
+        for agent in range(self.size):
+            with torch_seed(seed, Role.WEIGHTS, agent):
+                actor, critic = make_actor(), make_critic()
+            self.actor[agent] = nn.utils.parameters_to_vector(actor.parameters())
+            self.critic[agent] = nn.utils.parameters_to_vector(critic.parameters())
+        self.actor_target.copy_(self.actor)
+        self.critic_target.copy_(self.critic)
+        self.noise.fill_(noise)
+        self.crown(0, -math.inf, -1)
+
+    def cleanup_memory(self) -> int:
+        """Free the gradients, which the next training step makes anew, and return their bytes."""
+        freed = sum(rows.grad.nbytes for rows in self.parameters() if rows.grad is not None)
+        self.zero_grad(set_to_none=True)
+        return freed
 
     def act(self, inputs: Inputs) -> Tensor:
         """Every agent's action, (agents, batch, *action_shape) in [-1, 1]."""

@@ -8,6 +8,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from eigen2.errors import UserError
+from eigen2.runtime.ram import release_pages
 
 
 class Field(NamedTuple):
@@ -48,7 +49,7 @@ class ReplayBuffer:
     Attributes:
         size: transitions held now.
         position: the slot the next transition goes to.
-        added: transitions ever added.
+        added: transitions added since it was made or reset.
     """
 
     def __init__(self, capacity: int, fields: Mapping[str, Field], device: torch.device | str = "cpu") -> None:
@@ -81,6 +82,25 @@ class ReplayBuffer:
     def nbytes(self) -> int:
         """Bytes held, full or not."""
         return self.capacity * self.bytes_per_transition
+
+    def suits(self, capacity: int, fields: Mapping[str, Field], device: torch.device | str) -> bool:
+        """Whether a buffer made with these arguments would hold the same."""
+        at = self._storage["reward"].device
+        return (capacity, dict(fields), torch.device(device)) == (self.capacity, self.fields, at)
+
+    def reset_memory(self) -> None:
+        """Forget every transition; the memory stays for the next ones, all of it touched."""
+        for stored in self._storage.values():
+            stored.zero_()
+        self.size = self.position = self.added = 0
+
+    def cleanup_memory(self) -> int:
+        """Give the pages of slots that hold no transition back to the system, and return their bytes.
+
+        They are taken again, page by page, as transitions are added. For a buffer that was reset and is not needed for
+        a while; on Linux and the CPU, elsewhere nothing happens.
+        """
+        return sum(release_pages(stored[self.size :]) for stored in self._storage.values())
 
     def add(self, transitions: Mapping[str, Tensor]) -> None:
         """Copy `n` transitions in, each field of shape (n, ...); the oldest make room.

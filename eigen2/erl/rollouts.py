@@ -76,6 +76,7 @@ def play(
     act: Callable[[Observation], Tensor],
     options: dict[str, Any],
     buffer: ReplayBuffer | None = None,
+    after_step: Callable[[], None] = lambda: None,
 ) -> Tensor:
     """Play one episode in every window and return the undiscounted returns, (agents, windows) float64.
 
@@ -85,6 +86,7 @@ def play(
         options: for `env.reset`.
         buffer: takes every transition up to the end of its episode, but for those whose action or reward is not
             finite.
+        after_step: called after every step of the environment.
     """
     observation, _ = env.reset(options=options)
     returns: Tensor | None = None
@@ -103,6 +105,7 @@ def play(
         returns += torch.where(alive, reward, 0.0)
         alive = alive & ~(terminated | truncated)
         observation = following
+        after_step()
     assert returns is not None
     return returns
 
@@ -220,7 +223,11 @@ class Rollouts(LightningDataModule, ABC):
                 f"data.replay_capacity is {self.replay_capacity}, but {self.eval_env.agents} agents in "
                 f"{self.eval_env.windows} windows add {at_once} transitions at once; raise it to at least that"
             )
-        self.buffer = ReplayBuffer(self.replay_capacity, self.replay_fields, device)
+        kept = getattr(self, "buffer", None)
+        if kept is not None and kept.suits(self.replay_capacity, self.replay_fields, device):
+            kept.reset_memory()  # fitting again takes no second buffer
+        else:
+            self.buffer = ReplayBuffer(self.replay_capacity, self.replay_fields, device)
 
     @property
     def replay_fields(self) -> dict[str, Field]:

@@ -11,12 +11,15 @@ PHASES = ("evaluate", "train", "evolve", "validate")
 """In the order they happen."""
 
 
-def announce(trainer: Trainer, module: LightningModule, phase: str) -> None:
-    """Call `on_phase_end(trainer, module, phase)` of every callback that has it, in the trainer's order."""
+def announce(hook: str, trainer: Trainer, module: LightningModule, *what: str) -> None:
+    """Call `hook(trainer, module, *what)` of every callback that has it, in the trainer's order.
+
+    Lightning knows nothing of `on_phase_end(trainer, module, phase)` and `on_environment_step(trainer, module)`.
+    """
     for callback in trainer.callbacks:  # type: ignore[attr-defined]
-        hook = getattr(callback, "on_phase_end", None)
-        if hook is not None:
-            hook(trainer, module, phase)
+        method = getattr(callback, hook, None)
+        if method is not None:
+            method(trainer, module, *what)
 
 
 class PhaseClock:
@@ -50,7 +53,11 @@ class PhaseClock:
         if device.type == "cuda":
             torch.cuda.synchronize(device)
         self.seconds[phase] = self.elapsed(phase)
-        announce(self._module.trainer, self._module, phase)
+        announce("on_phase_end", self._module.trainer, self._module, phase)
+
+    def environment_step(self) -> None:
+        """Tell the callbacks that the environment made a step."""
+        announce("on_environment_step", self._module.trainer, self._module)
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:

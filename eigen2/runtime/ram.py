@@ -1,6 +1,11 @@
 """Whether a run fits into memory, told before anything is allocated."""
 
+import ctypes
+import mmap
+import sys
+
 import psutil
+from torch import Tensor
 
 from callbacks.limits import limits
 from eigen2.errors import UserError
@@ -17,6 +22,24 @@ def rss_bytes() -> int:
 def available_bytes() -> int:
     """Bytes this process may still take, by the tightest limit: of the machine, a container, a job or a shell."""
     return min(limit.left for limit in limits())
+
+
+def release_pages(tensor: Tensor) -> int:
+    """Give the whole pages of a contiguous tensor back to the system; they read as zeros afterwards.
+
+    Returns:
+        Bytes given back: 0 on another device than the CPU, and on systems other than Linux.
+    """
+    page = mmap.PAGESIZE
+    first = -(-tensor.data_ptr() // page) * page
+    count = (tensor.data_ptr() + tensor.nbytes - first) // page
+    if sys.platform != "linux" or tensor.device.type != "cpu" or count <= 0:
+        return 0
+    advise = ctypes.CDLL(None, use_errno=True).madvise
+    advise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    if advise(first, count * page, mmap.MADV_DONTNEED) != 0:
+        raise OSError(ctypes.get_errno(), "madvise failed")
+    return count * page
 
 
 def arithmetic(needed: dict[str, int]) -> str:

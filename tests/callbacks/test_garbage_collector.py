@@ -1,5 +1,6 @@
 import ctypes
 import gc
+import inspect
 import platform
 import weakref
 from collections.abc import Callable, Iterator
@@ -123,6 +124,48 @@ def test_it_cleans_after_the_named_phases_and_at_the_end_of_the_epoch(
     assert cleaned == expected
 
 
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        # two batches an epoch; the end of epochs 0, 1 and 2 after them, unless it is put off
+        ({"every_n_train_steps": 3}, ["epoch 0", "epoch 1", "step 3", "epoch 2", "step 6"]),
+        ({"every_n_train_steps": 1, "every_n_epochs": 9}, [f"step {n}" for n in range(1, 7)]),
+        ({"every_n_environment_steps": 4, "every_n_epochs": 9}, ["environment 4", "environment 8"]),
+        ({"every_n_environment_steps": 10, "every_n_epochs": 9}, []),
+    ],
+)
+def test_it_cleans_every_so_many_steps_of_the_run(
+    fit: Fit, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], expected: list[str]
+) -> None:
+    collector = GarbageCollector(collect=False, cuda_cache=False, **options)
+    cleaned: list[str] = []
+    steps = {"step": 0, "environment": 0}
+
+    def environment(phase: str, epoch: int) -> None:
+        if phase == "evaluate":
+            for _ in range(3):
+                steps["environment"] += 1
+                collector.on_environment_step(trainer, LightningModule())
+
+    class Steps(Callback):
+        def on_train_batch_start(self, *arguments: Any) -> None:
+            steps["step"] += 1
+
+    def clean() -> None:
+        caller = next(frame.function for frame in inspect.stack() if frame.function.startswith("on_"))
+        name, count = {
+            "on_train_batch_end": ("step", steps["step"]),
+            "on_environment_step": ("environment", steps["environment"]),
+            "on_train_epoch_end": ("epoch", steps["step"] // 2 - 1),
+        }[caller]
+        cleaned.append(f"{name} {count}")
+
+    trainer = Trainer(accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False)
+    monkeypatch.setattr(callbacks.garbage, "trim_malloc", clean)
+    fit(collector, Steps(), epochs=3, work=environment)
+    assert sorted(cleaned) == sorted(expected)
+
+
 @pytest.mark.usefixtures("no_automatic_collection")
 def test_sanity_checking_is_ignored(fit: Fit, monkeypatch: pytest.MonkeyPatch) -> None:
     cleaned: list[int] = []
@@ -181,5 +224,9 @@ def test_other_c_libraries_are_left_alone(monkeypatch: pytest.MonkeyPatch, failu
 def test_wrong_arguments_are_refused() -> None:
     with pytest.raises(ValueError, match="every_n_epochs is 0"):
         GarbageCollector(every_n_epochs=0)
+    with pytest.raises(ValueError, match="every_n_train_steps is 0"):
+        GarbageCollector(every_n_train_steps=0)
+    with pytest.raises(ValueError, match="every_n_environment_steps is -1"):
+        GarbageCollector(every_n_environment_steps=-1)
     with pytest.raises(ValueError, match="phases"):
         GarbageCollector(phases="train")

@@ -154,6 +154,21 @@ def test_validating_after_fit_plays_the_champion_that_was_found(trained: tuple[E
     assert float(module.population.champion_fitness) == champion
 
 
+def test_fitting_again_after_a_reset_starts_over_in_the_same_memory() -> None:
+    data, module = ProbeRollouts(AIM), ERLModule(4, gradient_steps=2)
+    ends: list[dict[str, Tensor]] = []
+    held: list[list[int]] = []
+    for _ in range(2):
+        recorder = Recorder()
+        make_trainer(recorder, epochs=2).fit(module, datamodule=data)
+        ends.append(recorder.states[1, "evolve"] | data.buffer.gather(torch.arange(len(data.buffer))))
+        held.append([*recorder.pointers[-1]])
+        assert module.cleanup_memory() >= module.population.actor.nbytes
+        module.reset_memory()
+    assert all(same(value, ends[1][name]) for name, value in ends[0].items())
+    assert held[0] == held[1]
+
+
 def test_fitting_again_goes_on_from_the_rows_of_the_last_fit() -> None:
     recorders = Recorder(), Recorder()
     module, data = ERLModule(population_size=4, gradient_steps=4), ProbeRollouts(AIM)

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
 from eigen2.erl.evolution import Evolution
@@ -164,6 +165,18 @@ def test_every_agent_plays_the_same_windows() -> None:
     module = fit(AIM, gradient_steps=0, data={"exploration_windows": 0})
     x = module.data.buffer["x"].reshape(4, 4)
     assert (x == x[0]).all()
+
+
+def test_callbacks_hear_of_every_environment_step_of_the_evaluation() -> None:
+    class Steps(Callback):
+        heard = 0
+
+        def on_environment_step(self, trainer: Trainer, module: LightningModule) -> None:
+            self.heard += 1
+
+    steps = Steps()
+    fit(WALK, steps, epochs=3)
+    assert steps.heard == 3 * WALK.steps
 
 
 # Reproducibility

@@ -243,6 +243,26 @@ def test_targets_start_equal_to_their_networks_in_memory_of_their_own() -> None:
     assert population.champion_generation == -1
 
 
+def test_a_reset_population_is_a_new_one_in_the_same_memory() -> None:
+    population = make_population()
+    held = {name: value.data_ptr() for name, value in population.state_dict().items()}
+    population.crown(2, 5.0, 3)
+    for rows in population.rows():
+        rows.add_(1)
+    population.reset_memory(ProbeActor, ProbeCritic, 5, noise=0.3)
+    new = make_population().state_dict()
+    assert all(torch.equal(value, new[name]) for name, value in population.state_dict().items())
+    assert {name: value.data_ptr() for name, value in population.state_dict().items()} == held
+
+
+def test_cleaning_up_frees_the_gradients() -> None:
+    population = make_population()
+    assert population.cleanup_memory() == 0
+    (population.actor.sum() + population.critic.sum()).backward()
+    assert population.cleanup_memory() == population.actor.nbytes + population.critic.nbytes
+    assert all(rows.grad is None for rows in population.parameters())
+
+
 def test_bytes_and_counts_are_those_of_the_weights() -> None:
     population = make_population(4)
     actor, critic = 8 + 8 + 8 + 1, 2 * 16 + 16 + 16 * 16 + 16 + 16 + 1

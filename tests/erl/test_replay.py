@@ -1,6 +1,7 @@
 """The replay buffer against a list, its memory, and what it lets in and out."""
 
 import io
+import sys
 from typing import Any
 
 import psutil
@@ -119,6 +120,39 @@ def test_memory_is_resident_from_the_start() -> None:
     filled = process.memory_info().rss
     assert allocated - at_first > 0.9 * buffer.nbytes
     assert filled - allocated - block.nbytes < 0.1 * buffer.nbytes
+
+
+def test_a_reset_buffer_is_a_new_one_in_the_same_memory() -> None:
+    buffer = ReplayBuffer(7, FIELDS)
+    buffer.add(transitions(0, 5))
+    before = pointers(buffer)
+    buffer.reset_memory()
+    assert pointers(buffer) == before
+    assert (len(buffer), buffer.position, buffer.added) == (0, 0, 0)
+    assert equal(buffer.state_dict()["storage"], ReplayBuffer(7, FIELDS).state_dict()["storage"])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="gives pages back on Linux")
+def test_pages_of_empty_slots_are_given_back_and_nothing_else() -> None:
+    process, megabytes = psutil.Process(), 64
+    buffer = ReplayBuffer(megabytes, {"reward": Field((250_000,), torch.float32)})
+    block = torch.ones(16, 250_000)
+    buffer.add({"reward": block})
+    before = process.memory_info().rss
+    freed = buffer.cleanup_memory()
+    assert 47_900_000 < freed <= 48_000_000
+    assert before - process.memory_info().rss == pytest.approx(freed, rel=0.05)
+    assert torch.equal(buffer["reward"], block)
+    buffer.add({"reward": 2 * block})
+    assert torch.equal(buffer["reward"], torch.cat([block, 2 * block]))
+
+
+def test_a_buffer_suits_what_it_was_made_for() -> None:
+    buffer = ReplayBuffer(7, FIELDS)
+    assert buffer.suits(7, FIELDS, "cpu")
+    assert not buffer.suits(8, FIELDS, "cpu")
+    assert not buffer.suits(7, {"reward": FIELDS["reward"]}, "cpu")
+    assert not buffer.suits(7, FIELDS, "meta")
 
 
 def test_what_is_added_is_copied() -> None:
