@@ -6,7 +6,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 
 from callbacks.garbage import trim_malloc
-from callbacks.limits import Limit, limits
+from callbacks.limits import Limit, allowed_bytes, limits
 
 BYTES_PER_GB = 10**9
 
@@ -28,12 +28,20 @@ class MemoryBudget(Callback):
     up, free pages are given back to the system.
     """
 
-    def __init__(self, memory_budget_gb: float | None = None, warn_at: float = 0.8, stop_at: float = 0.95) -> None:
+    def __init__(
+        self,
+        memory_budget_gb: float | None = None,
+        memory_budget_share: float | None = None,
+        warn_at: float = 0.8,
+        stop_at: float = 0.95,
+    ) -> None:
         """Choose the budget.
 
         Args:
             memory_budget_gb: GB (10^9 bytes) of resident memory that the process may use, without pages of files,
                 above 0. Default none: only what limits the process from outside.
+            memory_budget_share: The same as a share of what control groups and the machine allow it, above 0 and at
+                most 1: 0.5 for each of two runs. With both, the smaller counts. Default none.
             warn_at: Share of a limit from which to warn, above 0 and at most `stop_at`. Default 0.8.
             stop_at: Share of a limit from which to stop, at most 1. Default 0.95.
 
@@ -43,9 +51,13 @@ class MemoryBudget(Callback):
         super().__init__()
         if memory_budget_gb is not None and not memory_budget_gb > 0:
             raise ValueError(f"memory_budget_gb is {memory_budget_gb}: give a number above 0, or null for none")
+        if memory_budget_share is not None and not 0 < memory_budget_share <= 1:
+            raise ValueError(
+                f"memory_budget_share is {memory_budget_share}: give a number above 0 and at most 1, or null for none"
+            )
         if not 0 < warn_at <= stop_at <= 1:
             raise ValueError(f"warn_at is {warn_at} and stop_at {stop_at}: give 0 < warn_at <= stop_at <= 1")
-        self.memory_budget_gb = memory_budget_gb
+        self.memory_budget_gb, self.memory_budget_share = memory_budget_gb, memory_budget_share
         self.warn_at, self.stop_at = warn_at, stop_at
         self._warned: set[str] = set()
         self._used: dict[tuple[str, str], int] = {}
@@ -125,7 +137,7 @@ class MemoryBudget(Callback):
 
     def _tightest(self, phase: str) -> Limit | None:
         """The limit that is reached; warn of one that is near."""
-        budget = None if self.memory_budget_gb is None else int(self.memory_budget_gb * BYTES_PER_GB)
+        budget = self._budget_bytes()
         tightest = limits(budget)[0]
         if tightest.share >= self.warn_at and trim_malloc():
             tightest = limits(budget)[0]
@@ -138,6 +150,14 @@ class MemoryBudget(Callback):
             self._warned.add(tightest.name)
             rank_zero_warn(f"memory runs short: {tightest}; at {self.stop_at:.0%} the run ends")
         return None
+
+    def _budget_bytes(self) -> int | None:
+        budgets = []
+        if self.memory_budget_gb is not None:
+            budgets.append(self.memory_budget_gb * BYTES_PER_GB)
+        if self.memory_budget_share is not None:
+            budgets.append(self.memory_budget_share * allowed_bytes())
+        return int(min(budgets)) if budgets else None
 
     @staticmethod
     def _message(limit: Limit, when: str) -> str:

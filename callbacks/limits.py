@@ -57,6 +57,11 @@ def limits(budget_bytes: int | None = None) -> list[Limit]:
     return sorted(found, key=lambda limit: -limit.share)
 
 
+def allowed_bytes() -> int:
+    """Bytes of memory that the machine and the control groups allow this process."""
+    return min([psutil.virtual_memory().total, *(group.limit for group in _groups())])
+
+
 def _groups() -> Iterator[Limit]:
     """The control groups that this process is in, from its own up to the root, of both versions."""
     if not _OWN_GROUPS.exists():

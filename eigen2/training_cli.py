@@ -11,7 +11,7 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Trainer
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
 
-from callbacks.budget import MemoryBudgetExceeded
+from callbacks.budget import MemoryBudget, MemoryBudgetExceeded
 from eigen2.erl.module import ERLModule
 from eigen2.errors import OUT_OF_MEMORY, RunStopped, UserError, require_range
 from eigen2.market.rollouts import RolloutDataModule
@@ -30,7 +30,7 @@ class EigenCLI(LightningCLI):
     """Lightning's command line with a run folder, durable checkpoints and errors of one line."""
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        """Add what belongs to neither trainer, model nor data."""
+        """Add what belongs to neither trainer, model nor data: threads, and the limit of memory in every run."""
         parser.add_argument(
             "--num_threads",
             type=int,
@@ -38,12 +38,17 @@ class EigenCLI(LightningCLI):
             help="CPU threads of torch (1 or more). Results are bit-identical for the same number only; several are "
             "slower than one on a busy machine.",
         )
+        parser.add_lightning_class_args(MemoryBudget, "budget")
 
     def before_instantiate_classes(self) -> None:
-        """Set the threads before anything is computed."""
+        """Set the threads before anything is computed, and refuse an impossible budget."""
         threads = int(self._get(self.config, "num_threads"))
         require_range("num_threads", threads, least=1)
         torch.set_num_threads(threads)
+        try:
+            MemoryBudget(**vars(self._get(self.config, "budget")))
+        except ValueError as error:
+            raise UserError(f"budget: {error}") from error
 
     def _parse_ckpt_path(self) -> None:
         """Leave the configuration alone: Lightning would overrule it with the checkpoint's hyper-parameters."""

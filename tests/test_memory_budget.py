@@ -89,11 +89,15 @@ def last_line(root: Path, **limit: Any) -> str:
     return line
 
 
-def test_a_budget_of_the_user_is_kept(tmp_path: Path) -> None:
-    done = run(
-        tmp_path, "--trainer.callbacks+=callbacks.MemoryBudget", "--trainer.callbacks.memory_budget_gb=0.2", hog=False
-    )
+@pytest.mark.parametrize("budget", ["memory_budget_gb=0.2", "memory_budget_share=0.001"])
+def test_a_budget_of_the_user_is_kept(tmp_path: Path, budget: str) -> None:
+    done = run(tmp_path, f"--budget.{budget}", hog=False)
     assert done.returncode == 3
-    assert "of 0.20 GB" in done.stderr
     assert "of the memory budget used" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_budget_out_of_range_is_refused_in_one_line(tmp_path: Path) -> None:
+    done = run(tmp_path, "--budget.memory_budget_share=1.5", hog=False)
+    assert done.returncode == 2
+    assert "memory_budget_share is 1.5: give a number above 0 and at most 1" in done.stderr.splitlines()[-1]

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
@@ -102,6 +103,20 @@ def test_a_budget_counts_resident_memory_without_files() -> None:
     assert budget.left == max(0, 10**9 - budget.used)
 
 
+def test_a_share_is_of_what_groups_and_the_machine_allow(fit: Fit, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setattr(limits_module, "_groups", lambda: iter([Limit("a", 1, 7_000), Limit("b", 1, 4_000)]))
+    monkeypatch.setattr(
+        "callbacks.budget.limits", lambda budget: asked.append(budget) or [Limit("the test's memory", 1, 1000)]
+    )
+    fit(MemoryBudget(memory_budget_share=0.25), epochs=1)
+    fit(MemoryBudget(memory_budget_share=0.25, memory_budget_gb=0.5e-6), epochs=1)
+    fit(MemoryBudget(), epochs=1)
+    monkeypatch.setattr(limits_module, "_groups", lambda: iter([]))
+    fit(MemoryBudget(memory_budget_share=0.5), epochs=1)
+    assert set(asked) == {1_000, 500, None, psutil.virtual_memory().total // 2}
+
+
 @pytest.mark.parametrize(
     ("groups", "mounts", "files", "expected"),
     [
@@ -162,6 +177,8 @@ def test_control_groups_of_both_versions_are_read_up_to_the_root(
     ("settings", "named"),
     [
         ({"memory_budget_gb": 0}, "memory_budget_gb is 0"),
+        ({"memory_budget_share": 0.0}, "memory_budget_share is 0.0"),
+        ({"memory_budget_share": 1.01}, "memory_budget_share is 1.01"),
         ({"warn_at": 0}, "warn_at is 0"),
         ({"warn_at": 0.9, "stop_at": 0.8}, "warn_at is 0.9 and stop_at 0.8"),
         ({"stop_at": 1.5}, "stop_at 1.5"),
