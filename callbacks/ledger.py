@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from types import FunctionType, ModuleType
@@ -201,3 +201,20 @@ def mapped_files() -> list[tuple[int, int]]:
             start, stop = addresses.split("-")
             found.append((int(start, 16), int(stop, 16)))
     return found
+
+
+def owners_of(parts: Iterable[object]) -> dict[str, object]:
+    """What holds bytes by owner name, of those parts that have `memory_owners`.
+
+    Raises:
+        ValueError: Two of them use one name.
+    """
+    owners: dict[str, object] = {}
+    for part in parts:
+        if not isinstance(part, MemoryOwner):
+            continue
+        for name, held in part.memory_owners().items():
+            if name in owners:
+                raise ValueError(f"{type(part).__name__}.memory_owners(): another owner is named {name!r} too")
+            owners[name] = held
+    return owners

@@ -11,26 +11,17 @@ from pathlib import Path
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from callbacks import process
 from callbacks.budget import MemoryBudgetExceeded
 from callbacks.csvfile import ResumableCsv
 from callbacks.instances import InstanceCounter, classes_to_count
 from callbacks.leaks import HEALTHY, Leak, LeakWatch
-from callbacks.ledger import MemoryOwner
+from callbacks.ledger import MemoryOwner, owners_of
+from callbacks.memory_lines import generation_lines, growth_lines, ledger_lines
 from callbacks.objects import large_objects, type_counts
-from callbacks.snapshot import (
-    BYTES_PER_GB,
-    BYTES_PER_MB,
-    MemorySnapshot,
-    growth_lines,
-    ledger_lines,
-    take_snapshot,
-)
+from callbacks.snapshot import BYTES_PER_MB, MemorySnapshot, take_snapshot
 
 __all__ = ["MemoryOwner", "MemoryProfiler", "MemorySnapshot", "get_profiler", "log_memory"]
 
-_ROWS = 8
-"""Generations in the table at the end."""
 _TYPES = 10
 _LEAST_OWNER_MB = 0.05
 
@@ -231,7 +222,8 @@ class MemoryProfiler(Callback):
             pl_module: The module in training.
         """
         snapshot = self._take(trainer, pl_module, "generation", end=True)
-        metrics = self._metrics(snapshot)
+        deltas = {f"memory/{phase}_delta_mb": grown / BYTES_PER_MB for phase, grown in self._delta_bytes.items()}
+        metrics = snapshot.metrics() | deltas
         self._delta_bytes.clear()
         for logger in trainer.loggers:
             logger.log_metrics(metrics, step=trainer.current_epoch)
@@ -327,28 +319,12 @@ class MemoryProfiler(Callback):
         self._leak = watch.close()
         verdict = ["verdict: healthy"] if self._leak is None else self._leak.lines()
         holders = ledger_lines(latest, self._baseline, least_mb=0 if self.verbose else _LEAST_OWNER_MB)
-        self._print(trainer, [*self._table(watch), *holders, *verdict])
+        self._print(trainer, [*generation_lines(watch.trend, self.verbose), *holders, *verdict])
 
     def _print_large(self, trainer: Trainer) -> None:
         if self.top_objects and trainer.is_global_zero:
             large = large_objects(self.top_objects, int(self.least_object_mb * BYTES_PER_MB))
             self._print(trainer, [str(each) for each in large])
-
-    def _table(self, watch: LeakWatch) -> list[str]:
-        """Generations, the first, the last and some between; growth of live memory by phase in MB."""
-        trend = watch.trend
-        phases = [name for name in trend.names if name.startswith("phase ")]
-        names = [name.removeprefix("phase ") for name in phases]
-        head = f"generation  RSS GB live MB{''.join(f'{_column(name):>9}' for name in names)}"
-        rows = len(trend)
-        step = 1 if self.verbose else max(1, -(-rows // _ROWS))
-        chosen = [row for row in range(rows) if row % step == 0 or row == rows - 1]
-        return [head] + [
-            f"{trend.generations[row]:>10}{trend['rss'][row] / BYTES_PER_GB:>8.3f}"
-            f"{trend['memory'][row] / BYTES_PER_MB:>8.1f}"
-            + "".join(f"{trend[phase][row] / BYTES_PER_MB:>+9.2f}" for phase in phases)
-            for row in chosen
-        ]
 
     def _print(self, trainer: Trainer, lines: Sequence[str]) -> None:
         if trainer.is_global_zero:
@@ -385,51 +361,6 @@ class MemoryProfiler(Callback):
             print(snapshot.line(), flush=True)
         return snapshot
 
-    def _metrics(self, snapshot: MemorySnapshot) -> dict[str, float]:
-        metrics = {
-            "memory/rss_gb": snapshot.rss_bytes / BYTES_PER_GB,
-            "memory/vms_gb": snapshot.vms_bytes / BYTES_PER_GB,
-            "memory/unaccounted_gb": snapshot.unaccounted_bytes / BYTES_PER_GB,
-        }
-        if snapshot.heap_bytes is not None:
-            metrics["memory/heap_gb"] = snapshot.heap_bytes / BYTES_PER_GB
-        if process.uses_cuda():
-            metrics["memory/gpu_allocated_gb"] = snapshot.gpu_allocated_bytes / BYTES_PER_GB
-            metrics["memory/gpu_reserved_gb"] = snapshot.gpu_reserved_bytes / BYTES_PER_GB
-            metrics["memory/gpu_peak_gb"] = snapshot.gpu_peak_bytes / BYTES_PER_GB
-        for phase, delta_bytes in self._delta_bytes.items():
-            metrics[f"memory/{phase}_delta_mb"] = delta_bytes / BYTES_PER_MB
-        for name, nbytes in snapshot.owner_bytes.items():
-            metrics[f"memory/owner/{name}_mb"] = nbytes / BYTES_PER_MB
-        for name, count in snapshot.counts.items():
-            metrics[f"memory/objects/{name}"] = float(count)
-        return metrics
-
-
-def _column(phase: str) -> str:
-    """Of what an epoch adds after its last phase: the rest."""
-    return "rest" if phase == "generation" else phase[:8]
-
-
-def _owners(trainer: Trainer, pl_module: LightningModule) -> dict[str, object]:
-    """What holds bytes by owner name; raises ValueError if two owners use one name."""
-    owners: dict[str, object] = {}
-    asked = (
-        pl_module,
-        getattr(trainer, "datamodule", None),
-        *trainer.callbacks,  # type: ignore[attr-defined]
-        *trainer.loggers,
-        trainer.strategy.checkpoint_io,
-    )
-    for owner in asked:
-        if not isinstance(owner, MemoryOwner):
-            continue
-        for name, held in owner.memory_owners().items():
-            if name in owners:
-                raise ValueError(f"{type(owner).__name__}.memory_owners(): another owner is named {name!r} too")
-            owners[name] = held
-    return owners
-
 
 def get_profiler() -> MemoryProfiler:
     """The profiler of the fit that runs, or ran last, in this process; without any, one for snapshots by hand."""
@@ -442,6 +373,13 @@ def get_profiler() -> MemoryProfiler:
 def log_memory(label: str, show_objects: bool = False) -> MemorySnapshot:
     """Take a snapshot by hand and print it: `get_profiler().log_memory(label, show_objects)`."""
     return get_profiler().log_memory(label, show_objects)
+
+
+def _owners(trainer: Trainer, pl_module: LightningModule) -> dict[str, object]:
+    """What holds bytes in a fit, by owner name."""
+    data = getattr(trainer, "datamodule", None)
+    callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
+    return owners_of([pl_module, data, *callbacks, *trainer.loggers, trainer.strategy.checkpoint_io])
 
 
 def _remember(profiler: MemoryProfiler) -> None:

@@ -1,10 +1,11 @@
-"""One look at the memory of the process, and what a person is told of several."""
+"""One look at the memory of the process."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 
+from callbacks import process
 from callbacks.ledger import Filling, Held, account
 from callbacks.process import ProcessMemory, measure, shares
 
@@ -80,6 +81,25 @@ class MemorySnapshot(ProcessMemory):
         }
         return {name: "" if value is None else value for name, value in told.items()}
 
+    def metrics(self) -> dict[str, float]:
+        """What loggers get of it, by full name; the growth of each phase apart."""
+        metrics = {
+            "memory/rss_gb": self.rss_bytes / BYTES_PER_GB,
+            "memory/vms_gb": self.vms_bytes / BYTES_PER_GB,
+            "memory/unaccounted_gb": self.unaccounted_bytes / BYTES_PER_GB,
+        }
+        if self.heap_bytes is not None:
+            metrics["memory/heap_gb"] = self.heap_bytes / BYTES_PER_GB
+        if process.uses_cuda():
+            metrics["memory/gpu_allocated_gb"] = self.gpu_allocated_bytes / BYTES_PER_GB
+            metrics["memory/gpu_reserved_gb"] = self.gpu_reserved_bytes / BYTES_PER_GB
+            metrics["memory/gpu_peak_gb"] = self.gpu_peak_bytes / BYTES_PER_GB
+        for name, nbytes in self.owner_bytes.items():
+            metrics[f"memory/owner/{name}_mb"] = nbytes / BYTES_PER_MB
+        for name, count in self.counts.items():
+            metrics[f"memory/objects/{name}"] = float(count)
+        return metrics
+
     def line(self) -> str:
         """The snapshot for a person, on one line."""
         parts = [
@@ -124,61 +144,3 @@ def take_snapshot(
         pss_bytes=pss,
         uss_bytes=uss,
     )
-
-
-def ledger_lines(now: MemorySnapshot, baseline: MemorySnapshot, least_mb: float = 0.0) -> list[str]:
-    """Who holds the memory, and its growth since an earlier snapshot: owners, files, the rest, and their sum.
-
-    Args:
-        now: the later snapshot.
-        baseline: the earlier one.
-        least_mb: owners that hold less, mapped files included, are told together.
-    """
-    rows = [(name, held, baseline.held.get(name, Held())) for name, held in now.held.items()]
-    small = [row for row in rows if row[1].total < least_mb * BYTES_PER_MB]
-    lines = [f"{'holder':<24}{'MB':>10}{'growth':>10}"]
-    lines += [
-        _row(name, held.anonymous, before.anonymous) + _files(held)
-        for name, held, before in rows
-        if (name, held, before) not in small
-    ]
-    if small:
-        sums = sum(held.anonymous for _, held, _ in small), sum(before.anonymous for *_, before in small)
-        lines.append(_row(f"{len(small)} smaller owners", *sums))
-    lines.append(_row("files and libraries", now.file_bytes or 0, baseline.file_bytes or 0))
-    lines.append(_row("unaccounted", now.unaccounted_bytes, baseline.unaccounted_bytes))
-    lines.append(_row("RSS", now.rss_bytes, baseline.rss_bytes))
-    shared = [("heap", now.heap_bytes), ("PSS", now.pss_bytes), ("USS", now.uss_bytes), ("VMS", now.vms_bytes)]
-    gpu = [("GPU allocated", now.gpu_allocated_bytes), ("GPU reserved", now.gpu_reserved_bytes)]
-    gpu.append(("GPU peak", now.gpu_peak_bytes))
-    others = [*shared, *(gpu if now.gpu_reserved_bytes else [])]
-    told = ", ".join(f"{name} {size / BYTES_PER_MB:,.1f}" for name, size in others if size is not None)
-    counts = ", ".join(f"{name} {baseline.counts.get(name, 0)} -> {count}" for name, count in now.counts.items())
-    return [*lines, f"in MB: {told}", *([counts] if counts else [])]
-
-
-def _row(name: str, nbytes: int, before: int) -> str:
-    return f"{name:<24}{nbytes / BYTES_PER_MB:>10,.1f}{(nbytes - before) / BYTES_PER_MB:>+10.1f}"
-
-
-def _files(held: Held) -> str:
-    mapped = f"  and {held.mapped / BYTES_PER_MB:,.1f} of mapped files" if held.mapped else ""
-    return mapped + (f"  and {held.gpu / BYTES_PER_MB:,.1f} on the GPU" if held.gpu else "")
-
-
-def growth_lines(now: MemorySnapshot, baseline: MemorySnapshot) -> list[str]:
-    """What grew since an earlier snapshot."""
-    rows: list[tuple[str, int | None, int | None]] = [
-        ("RSS", baseline.rss_bytes, now.rss_bytes),
-        ("heap", baseline.heap_bytes, now.heap_bytes),
-        ("GPU allocated", baseline.gpu_allocated_bytes or None, now.gpu_allocated_bytes or None),
-        *((name, baseline.owner_bytes.get(name, 0), nbytes) for name, nbytes in now.owner_bytes.items()),
-    ]
-    lines = [
-        f"{name:<24}{before / BYTES_PER_MB:>10,.1f} -> {after / BYTES_PER_MB:>9,.1f} MB"
-        f"{(after - before) / BYTES_PER_MB:>+10.1f}"
-        for name, before, after in rows
-        if before is not None and after is not None
-    ]
-    both = [name for name in now.counts if name in baseline.counts]
-    return lines + [f"{name:<24}{baseline.counts[name]:>10,} -> {now.counts[name]:>9,}" for name in both]
