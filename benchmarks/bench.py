@@ -35,7 +35,7 @@ GROUPS = (
     Group(("batch_assembly",), assembly.rows, on_gpu=True),
     Group(("replay_bytes",), lambda full, runs: replay.rows(full)),
     Group(("environment_256", "environment_16"), lambda full, runs: environment.rows(runs)),
-    Group(("overhead",), lambda full, runs: overhead.rows(full)),
+    Group(("overhead", "profiler"), lambda full, runs: overhead.rows(full)),
     Group(("checkpoint_save", "checkpoint_load"), lambda full, runs: checkpointing.rows(full)),
     Group(("panel_build", "panel_load"), lambda full, runs: panel.rows()),
 )

@@ -9,13 +9,17 @@ from lightning.pytorch.cli import LightningCLI
 
 from benchmarks.full_scale import FullScale, fit
 from benchmarks.timing import PERCENT, Row, at_most
+from callbacks import MemoryProfiler
 from callbacks.plots import draw_lines
 
 BOUND = 5.0
+PROFILER_BOUND = 2.0
 GENERATIONS = 5
 """As many as a picture of `MetricsPlot` comes once in."""
 OWN = ("evaluate", "learn", "evolve", "validate")
 """Methods of ERLModule that do its work; the data module's is `draw_slots`."""
+PROFILER_HOOKS = ("on_phase_end", "on_validation_start", "on_validation_end", "on_train_epoch_end")
+"""Of `MemoryProfiler` in a generation."""
 
 
 class Share(NamedTuple):
@@ -27,6 +31,8 @@ class Share(NamedTuple):
     """In eigen2's own work."""
     checkpoints: float
     """Writing checkpoints."""
+    profiler: float = 0.0
+    """In `MemoryProfiler`, which is part of what is not eigen2's own work."""
 
     @property
     def percent(self) -> float:
@@ -35,13 +41,17 @@ class Share(NamedTuple):
 
 
 def rows(full: FullScale) -> list[Row]:
-    """Percent of a generation that goes to the Trainer, its callbacks and its loggers.
+    """Percent of a generation that goes to the Trainer, its callbacks and its loggers, and to the profiler alone.
 
     Checkpoint writes are measured apart and left out, as are imports, the fit's start and its end.
     """
     share = overhead(full, GENERATIONS)
     what = f"Lightning, callbacks and loggers in a generation of {share.generation:.1f} s, %"
-    return [at_most("overhead", what, share.percent, BOUND, PERCENT)]
+    profiler = "of it MemoryProfiler, %"
+    return [
+        at_most("overhead", what, share.percent, BOUND, PERCENT),
+        at_most("profiler", profiler, 100 * share.profiler / share.generation, PROFILER_BOUND, PERCENT),
+    ]
 
 
 class Stopwatch:
@@ -103,18 +113,22 @@ def overhead(full: FullScale, generations: int) -> Share:
     # training starts with the first generation
     cli = full.start(f"--trainer.max_epochs={generations + 1}", f"--data.replay_min_size={full.data.batch_size}")
     draw_lines([0, 1], {"fitness": [0.0, 1.0]}, title="", ylabel="", band=None)  # imports matplotlib
-    own, writes = Stopwatch(), Stopwatch()
-    marks = Marks(generations, own, writes)
-    _attach(cli, marks, own, writes)
+    own, writes, profiler = Stopwatch(), Stopwatch(), Stopwatch()
+    marks = Marks(generations, own, writes, profiler)
+    _attach(cli, marks, own, writes, profiler)
     fit(cli)
-    generation, own_seconds, checkpoints = marks.means()
-    return Share(generation - checkpoints, own_seconds, checkpoints)
+    generation, own_seconds, checkpoints, profiler_seconds = marks.means()
+    return Share(generation - checkpoints, own_seconds, checkpoints, profiler_seconds)
 
 
-def _attach(cli: LightningCLI, marks: Marks, own: Stopwatch, writes: Stopwatch) -> None:
+def _attach(cli: LightningCLI, marks: Marks, own: Stopwatch, writes: Stopwatch, profiler: Stopwatch) -> None:
     for name in OWN:
         own.wrap(cli.model, name)
     own.wrap(cli.datamodule, "draw_slots")
     writes.wrap(cli.trainer.strategy.checkpoint_io, "save_checkpoint")
     callbacks: list[Callback] = cli.trainer.callbacks  # type: ignore[attr-defined]
+    for callback in callbacks:
+        if isinstance(callback, MemoryProfiler):
+            for name in PROFILER_HOOKS:
+                profiler.wrap(callback, name)
     callbacks.append(marks)

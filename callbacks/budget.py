@@ -137,7 +137,7 @@ class MemoryBudget(Callback):
 
     def _tightest(self, phase: str) -> Limit | None:
         """The limit that is reached; warn of one that is near."""
-        budget = self._budget_bytes()
+        budget = self.budget_bytes
         tightest = limits(budget)[0]
         if tightest.share >= self.warn_at and trim_malloc():
             tightest = limits(budget)[0]
@@ -151,7 +151,9 @@ class MemoryBudget(Callback):
             rank_zero_warn(f"memory runs short: {tightest}; at {self.stop_at:.0%} the run ends")
         return None
 
-    def _budget_bytes(self) -> int | None:
+    @property
+    def budget_bytes(self) -> int | None:
+        """Resident bytes that the process may use, without pages of files; None if no budget is set."""
         budgets = []
         if self.memory_budget_gb is not None:
             budgets.append(self.memory_budget_gb * BYTES_PER_GB)

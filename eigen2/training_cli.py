@@ -67,7 +67,9 @@ class EigenCLI(LightningCLI):
             self.trainer.fit(ckpt_path=ckpt_path, **kwargs)
             return
         with locked_folder(root):
-            self.trainer.fit(ckpt_path=find_checkpoint(root, ckpt_path, or_start=True), **kwargs)
+            # set in place of handed over, so that it is known at set-up, where memory is planned
+            self.trainer.ckpt_path = find_checkpoint(root, ckpt_path, or_start=True)
+            self.trainer.fit(**kwargs)
 
     def validate(self, ckpt_path: str | None = None, **kwargs: Any) -> None:
         """Validate the champion of a checkpoint."""

@@ -20,9 +20,10 @@ from eigen2.erl.networks import Sizes, weight_bytes
 from eigen2.erl.population import Population
 from eigen2.erl.randomness import Role, generator, torch_seed
 from eigen2.erl.rollouts import Rollouts, play
+from eigen2.erl.workspace import workspace_bytes
 from eigen2.errors import UserError, require_range
 from eigen2.runtime.phases import PhaseClock
-from eigen2.runtime.ram import RamBudget
+from eigen2.runtime.ram import PeakEstimate, budget_of, checkpoint_bytes
 from eigen2.runtime.trainer_checks import check_trainer
 
 
@@ -247,17 +248,21 @@ class ERLModule(LightningModule):
         device = self.trainer.strategy.root_device
         self.seed = int(os.environ.get("PL_GLOBAL_SEED", "0"))
         self.data.micro_batches = max(1, self.micro_batches)
-        self._budget = RamBudget("lower data.replay_capacity, model.population_size or the number of windows")
-        self._budget.require(self.data.needed_bytes(self.population_size))
+        remedy = "lower data.replay_capacity, data.batch_size, model.population_size or the number of windows"
+        self.memory = PeakEstimate(remedy, device, budget_of(self.trainer))
+        self.memory.require(self.data.needed_bytes(self.population_size))
         self.data.build(self.population_size, device)
         make_actor, make_critic = self.network_makers(self.data)
         with torch_seed(self.seed, Role.WEIGHTS, agent=0):
             weights = weight_bytes(make_actor()) + weight_bytes(make_critic())
         if stage == "fit":
             # weights and targets; gradients and two moments
-            self._budget.require({"population": 2 * weights * self.population_size})
-            self._budget.require({"optimizer": 3 * weights * self.population_size})
-            self._budget.require({"replay": self.data.replay_bytes})
+            self.memory.require({"population": 2 * weights * self.population_size})
+            self.memory.require({"optimizer": 3 * weights * self.population_size})
+            self.memory.require({"replay": self.data.replay_bytes})
+            precision = self.trainer.precision_plugin.forward_context
+            each = workspace_bytes(self.data, device, make_actor, make_critic, precision)
+            self.memory.require_for_a_moment(self.population_size * each, checkpoint_bytes(self.trainer))
             self.data.allocate_replay(device)
         if "population" not in self._modules:  # fitting or validating again goes on with what was learned
             self.population = Population(self.population_size, make_actor, make_critic, self.seed, self.noise)
@@ -345,7 +350,7 @@ class ERLModule(LightningModule):
             "population": f"{self.population_size} agents, {self.population.weights_per_agent:,} parameters each",
             "replay": f"{buffer.capacity:,} transitions of {buffer.bytes_per_transition:,} bytes, "
             f"{buffer.nbytes / 1e6:,.1f} MB; training starts at {self.data.replay_min_size:,}",
-            "memory": str(self._budget),
+            "memory": str(self.memory),
         }
 
 

@@ -1,17 +1,29 @@
-"""Whether a run fits into memory, told before anything is allocated."""
+"""What a run will take of memory, told before it is allocated."""
 
 import ctypes
 import mmap
 import sys
+from pathlib import Path
 
 import psutil
+import torch
+from lightning.pytorch import Trainer
 from torch import Tensor
 
+from callbacks.budget import MemoryBudget
+from callbacks.garbage import trim_malloc
 from callbacks.limits import limits
 from eigen2.errors import UserError
 
+if sys.platform != "win32":
+    import resource
+
 GB = 1e9
 MB = 1e6
+LATER_BYTES = 45_000_000
+"""What every process adds after the set-up: pages of code that runs first then, kernels, TensorBoard, pictures."""
+FRAGMENTATION = 1.7
+"""Resident bytes of the C heap for each byte of tensors that come and go; 1.3 to 1.8 was seen (docs/memory.md)."""
 
 
 def rss_bytes() -> int:
@@ -19,9 +31,17 @@ def rss_bytes() -> int:
     return int(psutil.Process().memory_info().rss)
 
 
-def available_bytes() -> int:
-    """Bytes this process may still take, by the tightest limit: of the machine, a container, a job or a shell."""
-    return min(limit.left for limit in limits())
+def peak_rss_bytes() -> int:
+    """The most resident bytes that this process had so far; those it has now where the system does not tell."""
+    peak = rss_bytes()
+    if sys.platform == "linux":
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return peak
+
+
+def available_bytes(budget_bytes: int | None = None) -> int:
+    """Bytes this process may still take, by the tightest limit: of a budget, the machine, a container or a shell."""
+    return min(limit.left for limit in limits(budget_bytes))
 
 
 def release_pages(tensor: Tensor) -> int:
@@ -42,25 +62,51 @@ def release_pages(tensor: Tensor) -> int:
     return count * page
 
 
+def budget_of(trainer: Trainer) -> int | None:
+    """Bytes that the trainer's `MemoryBudget` grants the process; None without one."""
+    callbacks: list[object] = trainer.callbacks  # type: ignore[attr-defined]
+    budgets = [each.budget_bytes for each in callbacks if isinstance(each, MemoryBudget)]
+    return min((each for each in budgets if each is not None), default=None)
+
+
+def checkpoint_bytes(trainer: Trainer) -> int:
+    """Bytes of the file that the trainer resumes from; 0 without one."""
+    path = Path(trainer.ckpt_path or "")
+    return path.stat().st_size if path.is_file() else 0
+
+
 def arithmetic(needed: dict[str, int]) -> str:
     """'replay 90.1 + population 20.3 = 110.4 MB', largest first; in GB from one GB on."""
     total = sum(needed.values())
-    unit, name = (GB, "GB") if total >= GB else (MB, "MB")
     parts = sorted(needed.items(), key=lambda item: -item[1])
-    return " + ".join(f"{owner} {size / unit:,.1f}" for owner, size in parts) + f" = {total / unit:,.1f} {name}"
+    if total >= GB:
+        return " + ".join(f"{owner} {size / GB:,.2f}" for owner, size in parts) + f" = {total / GB:,.2f} GB"
+    return " + ".join(f"{owner} {size / MB:,.1f}" for owner, size in parts) + f" = {total / MB:,.1f} MB"
 
 
-class RamBudget:
-    """Adds up what a run is about to allocate and refuses what cannot fit.
+class PeakEstimate:
+    """Adds up what a run will hold at most, before it is allocated, and refuses what cannot fit.
+
+    The highest resident memory of a run on the CPU is the sum of: the process as it is when this is made, what every
+    process adds later, what the owners say, and FRAGMENTATION times the tensors that live for a moment. On a GPU the
+    owners and those tensors lie there, and are compared with what is free there.
 
     Args:
         remedy: what the user can lower.
+        device: where the tensors will lie.
+        budget_bytes: resident bytes that the process was given; None for all that the system allows.
     """
 
-    def __init__(self, remedy: str) -> None:
+    def __init__(self, remedy: str, device: torch.device, budget_bytes: int | None = None) -> None:
         self._remedy = remedy
-        self._needed: dict[str, int] = {}
-        self._available = available_bytes()
+        self._gpu = device.type == "cuda"
+        if self._gpu:
+            self._available, self._process = torch.cuda.mem_get_info(device)[0], 0
+        else:
+            trim_malloc()  # what reading prices has freed will be used again
+            self._available, self._process = available_bytes(budget_bytes), rss_bytes()
+        self._before = 0 if self._gpu else peak_rss_bytes()
+        self._needed: dict[str, int] = {} if self._gpu else {"later": LATER_BYTES}
 
     def require(self, needed: dict[str, int]) -> None:
         """Add bytes by owner, before they are allocated.
@@ -70,7 +116,34 @@ class RamBudget:
         """
         self._needed |= needed
         if sum(self._needed.values()) > self._available:
-            raise UserError(f"this run needs {self}; {self._remedy}")
+            raise UserError(
+                f"this run needs {arithmetic(self._needed)} of {self._kind} beside the {self._process / GB:.2f} GB it "
+                f"has, {self._available / GB:.2f} GB available; {self._remedy}"
+            )
+
+    def require_for_a_moment(self, tensors: int, checkpoint: int = 0) -> None:
+        """Add what comes and goes, as `work space`.
+
+        Args:
+            tensors: bytes of those of acting and learning.
+            checkpoint: bytes of the file a run resumes from; it is read whole, before anything acts or learns.
+
+        Raises:
+            UserError: it exceeds what was available at first.
+        """
+        self.require({"work space": tensors if self._gpu else max(round(FRAGMENTATION * tensors), checkpoint)})
+
+    @property
+    def peak_bytes(self) -> int:
+        """The highest memory of the run; of the process, resident, not less than it had before."""
+        return max(self._process + sum(self._needed.values()), self._before)
+
+    @property
+    def _kind(self) -> str:
+        return "GPU memory" if self._gpu else "RAM"
 
     def __str__(self) -> str:
-        return f"{arithmetic(self._needed)} of RAM, {self._available / GB:.1f} GB available"
+        held = self._needed if self._gpu else {"process": self._process, **self._needed}
+        highest = f", at most {self.peak_bytes / GB:.2f} GB" if self.peak_bytes > sum(held.values()) else ""
+        free = self._available / GB
+        return f"{arithmetic(held)} of {self._kind}{highest}, {free:,.1f} GB available"

@@ -29,13 +29,8 @@ class ScriptedEnvironment(ProbeEnvironment):
         super().__init__(probe, agents, windows)
         self.script, self.played = torch.tensor(script, dtype=torch.float64), -1
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Observation, dict[str, Any]]:
-        self.played += 1
-        return super().reset(seed=seed, options=options)
-
     def step(self, action: Tensor) -> tuple[Observation, Tensor, Tensor, Tensor, dict[str, Any]]:
+        self.played += self.steps == 0
         observation, reward, terminated, truncated, info = super().step(action)
         reward = self.script[self.played][:, None].expand(reward.shape)
         return observation, reward, terminated, truncated, info

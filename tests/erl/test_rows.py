@@ -151,5 +151,6 @@ def test_nothing_is_allocated_for_agents_after_the_start() -> None:
     before = sum(type(each) is DDPGAgent for each in gc.get_objects())
     module = fit(AIM, recorder, epochs=3, evolution=Evolution())
     assert len(set(recorder.pointers)) == 1
+    gc.collect()
     assert sum(type(each) is DDPGAgent for each in gc.get_objects()) - before == 5
     assert [agent.row for agent in module.population.agents] == [0, 1, 2, 3]

@@ -2,24 +2,60 @@
 
 import pytest
 import torch
+from lightning.pytorch import Trainer
 
+from callbacks import MemoryBudget
 from eigen2 import SyntheticMarket
 from eigen2.errors import UserError
 from eigen2.market.rollouts import RolloutDataModule
-from eigen2.runtime.ram import RamBudget, arithmetic
+from eigen2.runtime import ram
+from eigen2.runtime.ram import PeakEstimate, arithmetic
 
 
 def test_arithmetic_is_largest_first_in_a_fitting_unit() -> None:
     assert arithmetic({"a": 1_500_000, "b": 20_000_000}) == "b 20.0 + a 1.5 = 21.5 MB"
-    assert arithmetic({"a": 1_500_000_000, "b": 500_000_000}) == "a 1.5 + b 0.5 = 2.0 GB"
+    assert arithmetic({"a": 1_500_000_000, "b": 500_000_000}) == "a 1.50 + b 0.50 = 2.00 GB"
 
 
-def test_budget_adds_up_and_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("eigen2.runtime.ram.available_bytes", lambda: 10_000_000)
-    budget = RamBudget("lower x")
-    budget.require({"a": 6_000_000})
-    with pytest.raises(UserError, match=r"^this run needs a 6\.0 \+ b 5\.0 = 11\.0 MB of RAM, .* available; lower x$"):
-        budget.require({"b": 5_000_000})
+def estimate(monkeypatch: pytest.MonkeyPatch, available: int, process: int = 0, before: int = 0) -> PeakEstimate:
+    """Of a process of so many bytes, that had `before` at the most."""
+    monkeypatch.setattr(ram, "available_bytes", lambda budget: available if budget is None else min(available, budget))
+    monkeypatch.setattr(ram, "rss_bytes", lambda: process)
+    monkeypatch.setattr(ram, "peak_rss_bytes", lambda: max(process, before))
+    monkeypatch.setattr(ram, "LATER_BYTES", 1_000_000)
+    return PeakEstimate("lower x", torch.device("cpu"))
+
+
+def test_an_estimate_adds_up_and_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = estimate(monkeypatch, available=10_000_000)
+    found.require({"a": 6_000_000})
+    expected = (
+        r"^this run needs a 6\.0 \+ b 5\.0 \+ later 1\.0 = 12\.0 MB of RAM beside the 0\.00 GB it has, "
+        r"0\.01 GB available; lower x$"
+    )
+    with pytest.raises(UserError, match=expected):
+        found.require({"b": 5_000_000})
+
+
+def test_the_peak_is_the_process_and_all_that_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = estimate(monkeypatch, available=10**9, process=400_000_000)
+    assert found.peak_bytes == 401_000_000
+    found.require({"replay": 50_000_000})
+    found.require_for_a_moment(100_000_000, checkpoint=120_000_000)
+    assert found.peak_bytes == 401_000_000 + 50_000_000 + 170_000_000
+    assert "work space 170.0" in str(found)
+    found.require_for_a_moment(100_000_000, checkpoint=190_000_000)
+    assert "work space 190.0" in str(found)
+    # reading prices may have taken more than the run ever will
+    found = estimate(monkeypatch, available=10**9, process=400_000_000, before=900_000_000)
+    assert found.peak_bytes == 900_000_000
+    assert "at most 0.90 GB" in str(found)
+
+
+def test_a_budget_of_the_trainer_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = Trainer(accelerator="cpu", logger=False, callbacks=[MemoryBudget(), MemoryBudget(0.5)])
+    assert ram.budget_of(trainer) == 500_000_000
+    assert ram.budget_of(Trainer(accelerator="cpu", logger=False)) is None
 
 
 def test_counted_bytes_are_the_allocated_ones() -> None:

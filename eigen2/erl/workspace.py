@@ -1,0 +1,87 @@
+"""The memory that acting and learning take for a moment, found by letting one agent do both."""
+
+import weakref
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from eigen2.erl import ddpg
+from eigen2.erl.population import Population
+from eigen2.erl.rollouts import Rollouts
+
+
+class LivePeak(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """While it is active, adds up the tensors that are made and still live, backward passes included.
+
+    Attributes:
+        live: bytes of those that live now.
+        peak: the most there were at a time.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.live: int = 0
+        self.peak: int = 0
+        self._storages: dict[int, weakref.ref[torch.UntypedStorage]] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run an operation and count what it made."""
+        made = func(*args, **(kwargs or {}))
+        for each in tree_leaves(made):
+            if isinstance(each, Tensor):
+                self._count(each.untyped_storage())
+        return made
+
+    def _count(self, storage: torch.UntypedStorage) -> None:
+        address, nbytes = storage._cdata, storage.nbytes()
+        if address in self._storages:  # a view, or written in place
+            return
+
+        def gone(_: object) -> None:
+            del self._storages[address]
+            self.live -= nbytes
+
+        self._storages[address] = weakref.ref(storage, gone)
+        self.live += nbytes
+        self.peak = max(self.peak, self.live)
+
+
+def workspace_bytes(
+    data: Rollouts,
+    device: torch.device,
+    make_actor: Callable[[], nn.Module],
+    make_critic: Callable[[], nn.Module],
+    precision: Callable[[], AbstractContextManager[None]],
+) -> int:
+    """Bytes of the tensors an agent needs for a moment: to act in all windows, or to learn from a micro-batch.
+
+    All agents need that much each, as they act and learn together. Nothing is kept and no random numbers are drawn.
+
+    Args:
+        data: after `build`; its `eval_env` is reset.
+        device: where networks run.
+        make_actor: builds one actor.
+        make_critic: builds one critic.
+        precision: context in which networks run.
+    """
+    agent = Population(1, make_actor, make_critic, seed=0, noise=0.0).to(device)
+    observation, _ = data.eval_env.reset(options=data.training_options(0, seed=0))
+    seen = {name: values[:1] for name, values in observation.items()}
+    with LivePeak() as acting, torch.inference_mode(), precision():
+        agent.act(data.network_inputs(seen)).float()
+    size = data.batch_size
+    stored = {name: values[:, :1].expand(1, size, *values.shape[2:]) for name, values in seen.items()}
+    with LivePeak() as learning, precision():
+        flags = torch.zeros(1, size, device=device)
+        actions = torch.zeros(1, size, *data.eval_env.action_shape, device=device)
+        inputs, following = data.network_inputs(stored), data.network_inputs(stored)
+        batch = ddpg.Batch(inputs, following, actions, flags, flags.bool())
+        losses = ddpg.losses(agent, batch, gamma=1.0)
+        torch.autograd.backward([losses.actor.sum(), losses.critic.sum()])
+    peaks: tuple[int, int] = acting.peak, learning.peak
+    return max(peaks)
