@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 INSTALLED := $(VENV)/.installed
 
-.PHONY: help train test slow bench scaling results lint format clean
+.PHONY: help train test slow soak memory bench scaling results lint format clean
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
@@ -22,6 +22,14 @@ test: $(INSTALLED)  ## run the test suite
 
 slow: $(INSTALLED)  ## run the tests that take minutes
 	$(VENV)/bin/python -m pytest -m slow
+
+soak: $(INSTALLED)  ## a thousand generations of a small run: memory must stay flat; ten minutes
+	$(VENV)/bin/python -m benchmarks.soak --out docs/figures/soak.json
+
+memory: $(INSTALLED)  ## measure and write the figures of docs/memory.md, after soak and results; a quarter of an hour
+	$(VENV)/bin/python -m benchmarks.estimate --out docs/figures/estimate.json
+	$(VENV)/bin/python -m benchmarks.hygiene --out docs/figures/hygiene.json
+	$(VENV)/bin/python -m benchmarks.memory_results
 
 bench: $(INSTALLED)  ## speed and size against references, in one process
 	$(VENV)/bin/python -m benchmarks.bench

@@ -22,6 +22,8 @@ from benchmarks.full_scale import CONFIG
 from benchmarks.machine import ROOT, describe_machine
 from benchmarks.resident import MB, SMAPS, memory_mb, resident_mb
 from benchmarks.scaling import rows_of
+from callbacks.diagnosis import theil_sen
+from callbacks.leaks import BLOCK_BYTES
 from eigen2.runtime.phases import PHASES
 
 
@@ -61,7 +63,9 @@ def measure(folder: Path, threads: int, words: Sequence[str] = ()) -> dict[str, 
         `fit_s`, from the start of the process to its end; `stolen_share`, processor seconds a second that a virtual
         machine's host gave to others meanwhile; `start_s`, to the first generation; `seconds` of each phase
         and the generation, medians of those that trained; `imports_mb`, the kinds of memory of a process that has
-        imported eigen2; `start_mb`, `end_mb`: resident memory by `KINDS`; `peak_mb`; `owners_mb`.
+        imported eigen2; `start_mb`, `end_mb`: resident memory by `KINDS`; `peak_mb`; `owners_mb`;
+        `live_mb`, at the end of each generation, what the C library and Python's allocator have given out; its
+        `live_slope_kb` a generation over the last half, and `replay_size`, by generation.
     """
     callbacks = {
         "trainer.callbacks+": "benchmarks.full_run.Account",
@@ -76,7 +80,9 @@ def measure(folder: Path, threads: int, words: Sequence[str] = ()) -> dict[str, 
     seconds, stolen = time.perf_counter() - begun, psutil.cpu_times().steal - stolen
     rows = rows_of(folder / "metrics.csv")
     trained = [row for row in rows if row["train/actor_loss"] not in ("", "nan")]
-    last = rows_of(folder / "memory.csv")[-1]
+    ends = [row for row in rows_of(folder / "memory.csv") if row["phase"] == "generation"]
+    last = ends[-1]
+    live = [int(row["heap_bytes"] or 0) + BLOCK_BYTES * int(row["python_blocks"]) for row in ends]
     account = json.loads((folder / "account.json").read_text())
     imports = "import eigen2.training_cli; from benchmarks.resident import resident_mb; print(resident_mb('/none'))"
     return {
@@ -99,6 +105,9 @@ def measure(folder: Path, threads: int, words: Sequence[str] = ()) -> dict[str, 
             for key, value in last.items()
             if key.startswith("owner_")
         },
+        "replay_size": [int(float(row["replay/size"])) for row in rows],
+        "live_mb": [round(each / MB, 2) for each in live],
+        "live_slope_kb": round(theil_sen(live[len(live) // 2 :]).median / 1e3, 2) if len(live) > 3 else None,
     }
 
 

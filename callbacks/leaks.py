@@ -21,7 +21,7 @@ POPULATION = "old population kept after evolution"
 FIGURES = "figures never closed"
 OTHER = "something kept"
 
-_BLOCK_BYTES = 64
+BLOCK_BYTES = 64
 """What a small Python object takes, about: between the smallest block of 16 bytes and the largest of 512."""
 _ARRAYS = ("torch.Tensor", "numpy.ndarray")
 _PARAMETER = "torch.nn.parameter.Parameter"
@@ -210,7 +210,7 @@ def live_bytes(snapshot: MemorySnapshot) -> float:
     """Bytes in use: of the C heap and of Python's small objects; where the system does not tell, all resident ones."""
     if snapshot.heap_bytes is None:
         return snapshot.rss_bytes
-    return snapshot.heap_bytes + _BLOCK_BYTES * snapshot.python_blocks
+    return snapshot.heap_bytes + BLOCK_BYTES * snapshot.python_blocks
 
 
 def _is_ours(name: str) -> bool:

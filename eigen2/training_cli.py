@@ -9,6 +9,7 @@ import torch
 from jsonargparse import set_parsing_settings
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Trainer
+from lightning.pytorch.callbacks import ProgressBar
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
 
 from callbacks.budget import MemoryBudget, MemoryBudgetExceeded
@@ -16,6 +17,7 @@ from eigen2.erl.module import ERLModule
 from eigen2.errors import OUT_OF_MEMORY, RunStopped, UserError, require_range
 from eigen2.market.rollouts import RolloutDataModule
 from eigen2.runtime.checkpoint import DurableCheckpointIO
+from eigen2.runtime.console import GenerationReport
 from eigen2.runtime.logger import RunLogger
 from eigen2.runtime.messages import OneLineErrors
 from eigen2.runtime.run_folder import RunFolder, find_checkpoint, locked_folder
@@ -79,9 +81,16 @@ class EigenCLI(LightningCLI):
         self.trainer.validate(ckpt_path=path, **kwargs)
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
-        """Give the trainer the run's logger and checkpoint writer, unless the configuration brings its own."""
+        """Give the trainer what the configuration does not bring: logger, checkpoint writer and report.
+
+        Lightning's own bar keeps a task for each validation (RichProgressBar), which adds up over generations.
+        """
         config = self._get(self.config_init, "trainer", default={})
         check_config(vars(config))
+        callbacks = _as_list(config.get("callbacks"))
+        shows = config.get("enable_progress_bar") is not False and not config.get("barebones")
+        if shows and not any(isinstance(callback, ProgressBar) for callback in callbacks):
+            kwargs["callbacks"] = [*callbacks, GenerationReport()]
         if config.get("logger") is None:
             kwargs["logger"] = RunLogger(config["default_root_dir"])
         kwargs["plugins"] = [*_as_list(config.get("plugins")), DurableCheckpointIO()]

@@ -17,12 +17,14 @@ MB = 10**6
 OBJECTS = ("TradingEnvironment", "DDPGAgent", "ReplayBuffer")
 
 
-def generations_of(root: Path, count: int, *options: str) -> list[dict[str, str]]:
-    """Memory at the end of each generation of a run in a process of its own."""
+def generations_of(root: Path, count: int, *options: str, shows: bool = False) -> list[dict[str, str]]:
+    """Memory at the end of each generation of a run in a process of its own, which may show its progress."""
     command = [sys.executable, "-m", "eigen2.cli", "fit", "--config", "tests/small.yaml"]
     folder = ["--trainer.default_root_dir", str(root), "--trainer.max_epochs", str(count)]
+    folder += [f"--trainer.enable_progress_bar={str(shows).lower()}"]
     done = subprocess.run([*command, *folder, *options], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+    assert (" generations in " in done.stdout) == shows
     with (root / "memory.csv").open() as file:
         return [row for row in csv.DictReader(file) if row["phase"] == "generation"]
 
@@ -50,7 +52,7 @@ def test_a_leak_of_a_quarter_mb_a_generation_is_seen(tmp_path: Path) -> None:
 def test_no_container_grows_with_generations(tmp_path: Path) -> None:
     census = {"callbacks+": "tests.containers.Grown", "callbacks.path": tmp_path / "grown.json"}
     census |= {"callbacks.generations": [50, 53, 57, 62]}
-    generations_of(tmp_path, 63, *(f"--trainer.{name}={value}" for name, value in census.items()))
+    generations_of(tmp_path, 63, *(f"--trainer.{name}={value}" for name, value in census.items()), shows=True)
     assert json.loads((tmp_path / "grown.json").read_text()) == []
 
 

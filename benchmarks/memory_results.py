@@ -1,0 +1,80 @@
+"""The figures of docs/memory.md, from what was measured: `python -m benchmarks.memory_results`, part of `make memory`."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from benchmarks.machine import ROOT
+from benchmarks.page import fill_in, table
+
+FIGURES = ROOT / "docs" / "figures"
+PAGE = ROOT / "docs" / "memory.md"
+
+Figures = dict[str, Any]
+
+
+def load(folder: Path = FIGURES) -> dict[str, Figures]:
+    """What was measured, by kind."""
+    return {kind: json.loads((folder / f"{kind}.json").read_text()) for kind in ("estimate", "hygiene", "soak")} | {
+        "run": json.loads((folder / "full-run-1.json").read_text())
+    }
+
+
+def tables(measured: dict[str, Figures]) -> dict[str, str]:
+    """Markdown by name: the same figures give the same text."""
+    return {
+        "estimate": _estimate(measured["estimate"]),
+        "hygiene": _hygiene(measured["hygiene"]),
+        "soak": _soak(measured["soak"]),
+        "live": _live(measured["run"]),
+    }
+
+
+def _estimate(found: Figures) -> str:
+    rows = [
+        [each["case"], f"{each['estimate_mb']:,.0f}", f"{each['peak_mb']:,.0f}", f"{each['ratio']:.2f}"]
+        for each in found["cases"]
+    ]
+    return table(["run of 5 generations", "estimate MB", "peak MB", "ratio"], rows)
+
+
+def _hygiene(found: Figures) -> str:
+    names = ("peak_mb", "between_mb", "cleaning_ms", "garbage")
+    rows = [
+        [f"`{each['case']}`" if ":" in each["case"] or "=" in each["case"] else each["case"]]
+        + [f"{each[name]:,.0f}" for name in names]
+        + [f"{each['generation_s']:.2f}"]
+        for each in found["cases"]
+    ]
+    header = ["setting", "peak MB", "between generations MB", "cleaning ms", "objects in circles", "generation s"]
+    return table(header, rows)
+
+
+def _soak(found: Figures) -> str:
+    slope, heap = found["rss_slope"], found["heap_slope"]
+    rss = ", ".join(f"{size:,.1f} MB after generation {n}" for n, size in found["rss_mb"].items())
+    counts = ", ".join(f"{count} {name}" for name, count in found["counts"].items())
+    return (
+        f"Over {found['generations']:,} generations RSS was {rss}; its Theil-Sen slope after generation 50 is "
+        f"{slope['median']:+,.0f} bytes a generation (99 %: {slope['low']:+,.0f} to {slope['high']:+,.0f}), the heap's "
+        f"{heap['median']:+,.0f} ({heap['low']:+,.0f} to {heap['high']:+,.0f}). Live objects were "
+        f"{counts} from the first generation to the last; {len(found['containers_grown'])} lists, dictionaries, sets "
+        "and deques grew."
+    )
+
+
+def _live(run: Figures) -> str:
+    live, size = run["live_mb"], run["replay_size"]
+    chosen = sorted({0, 1, 2, 4, 9, 14, 19, len(live) - 1} & set(range(len(live))))
+    rows = [[f"{n}", f"{size[n]:,}", f"{live[n]:,.2f}"] for n in chosen]
+    told = table(["generation", "transitions in the buffer", "live MB"], rows)
+    return f"{told}\n\nOver the last half the slope is {run['live_slope_kb']:+.1f} kB a generation."
+
+
+def main() -> None:
+    """Put the figures into the page."""
+    PAGE.write_text(fill_in(PAGE.read_text(), tables(load())))
+
+
+if __name__ == "__main__":
+    main()
