@@ -1,4 +1,4 @@
-"""The figures of docs/memory.md, from what was measured: `python -m benchmarks.memory_results`, part of `make memory`."""
+"""The figures of docs/memory.md, from what was measured: `python -m benchmarks.memory_results`, in `make memory`."""
 
 import json
 from pathlib import Path
