@@ -82,6 +82,7 @@ def measure(folder: Path, words: Sequence[str], generations: int = GENERATIONS) 
         "trainer.max_epochs": generations,
         "data.cache_dir": folder.parent / "cache",
         "data.replay_min_size": 1000,
+        "num_threads": 1,
     }
     folder.mkdir(exist_ok=True)
     options = [f"--{name}={value}" for name, value in settings.items()]

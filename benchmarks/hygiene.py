@@ -113,6 +113,7 @@ def measure(case: Case, folder: Path, generations: int = GENERATIONS) -> dict[st
     timer = {"class_path": "benchmarks.hygiene.Cleaning", "init_args": {"path": str(folder / "cleaning.json")}}
     settings["trainer"] |= {"callbacks": [*collector, *others, timer], "accelerator": "cpu"}
     settings["trainer"] |= {"default_root_dir": str(folder), "max_epochs": generations}
+    settings["num_threads"] = 1  # two wait for each other on a busy machine
     settings["data"] |= {"cache_dir": str(folder.parent / "cache"), "replay_min_size": 1000}
     written = folder / "settings.yaml"
     written.write_text(yaml.safe_dump(settings))

@@ -43,10 +43,9 @@ def _hygiene(found: Figures) -> str:
     rows = [
         [f"`{each['case']}`" if ":" in each["case"] or "=" in each["case"] else each["case"]]
         + [f"{each[name]:,.0f}" for name in names]
-        + [f"{each['generation_s']:.2f}"]
         for each in found["cases"]
     ]
-    header = ["setting", "peak MB", "between generations MB", "cleaning ms", "objects in circles", "generation s"]
+    header = ["setting", "peak MB", "between generations MB", "cleaning ms", "objects in circles"]
     return table(header, rows)
 
 
