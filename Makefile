@@ -26,9 +26,11 @@ slow: $(INSTALLED)  ## run the tests that take minutes
 soak: $(INSTALLED)  ## a thousand generations of a small run: memory must stay flat; ten minutes
 	$(VENV)/bin/python -m benchmarks.soak --out docs/figures/soak.json
 
-memory: $(INSTALLED)  ## measure and write the figures of docs/memory.md, after soak and results; a quarter of an hour
+memory: $(INSTALLED)  ## measure and write the figures of docs/memory.md, after soak; a quarter of an hour
 	$(VENV)/bin/python -m benchmarks.estimate --out docs/figures/estimate.json
 	$(VENV)/bin/python -m benchmarks.hygiene --out docs/figures/hygiene.json
+	$(VENV)/bin/python -m benchmarks.bench --only overhead,profiler --json docs/figures/profiler.json
+	$(VENV)/bin/python -m benchmarks.full_run --threads 1 --out docs/figures/full-live.json
 	$(VENV)/bin/python -m benchmarks.memory_results
 
 bench: $(INSTALLED)  ## speed and size against references, in one process

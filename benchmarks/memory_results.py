@@ -10,14 +10,14 @@ from benchmarks.page import fill_in, table
 FIGURES = ROOT / "docs" / "figures"
 PAGE = ROOT / "docs" / "memory.md"
 
+KINDS = ("estimate", "hygiene", "soak", "profiler", "full-live")
+
 Figures = dict[str, Any]
 
 
 def load(folder: Path = FIGURES) -> dict[str, Figures]:
     """What was measured, by kind."""
-    return {kind: json.loads((folder / f"{kind}.json").read_text()) for kind in ("estimate", "hygiene", "soak")} | {
-        "run": json.loads((folder / "full-run-1.json").read_text())
-    }
+    return {kind: json.loads((folder / f"{kind}.json").read_text()) for kind in KINDS}
 
 
 def tables(measured: dict[str, Figures]) -> dict[str, str]:
@@ -26,7 +26,8 @@ def tables(measured: dict[str, Figures]) -> dict[str, str]:
         "estimate": _estimate(measured["estimate"]),
         "hygiene": _hygiene(measured["hygiene"]),
         "soak": _soak(measured["soak"]),
-        "live": _live(measured["run"]),
+        "profiler": _profiler(measured["profiler"]),
+        "live": _live(measured["full-live"]),
     }
 
 
@@ -59,6 +60,14 @@ def _soak(found: Figures) -> str:
         f"{heap['median']:+,.0f} ({heap['low']:+,.0f} to {heap['high']:+,.0f}). Live objects were "
         f"{counts} from the first generation to the last; {len(found['containers_grown'])} lists, dictionaries, sets "
         "and deques grew."
+    )
+
+
+def _profiler(found: Figures) -> str:
+    (row,) = (each for each in found["rows"] if each["key"] == "profiler")
+    return (
+        f"It takes {row['ours']:.2f} % of a generation at full scale with its defaults, where {row['bound']:g} % is "
+        "the most that it may take."
     )
 
 

@@ -4,12 +4,17 @@ import csv
 import io
 import math
 import os
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from numbers import Integral
 from pathlib import Path
 from typing import Any, Literal, TextIO
 
+from callbacks.appendfile import AppendFile
+
 Cell = float | int | str
+WAITING = 10_000
+"""Rows that wait for a disk at most; the oldest are dropped."""
 
 
 class ResumableCsv:
@@ -26,6 +31,7 @@ class ResumableCsv:
     Attributes:
         path: The file.
         key: Name of the column with the key.
+        error: Why rows wait; None if none does.
     """
 
     def __init__(self, path: str | os.PathLike[str], key: str = "generation") -> None:
@@ -38,7 +44,10 @@ class ResumableCsv:
         self.path = Path(path)
         self.key = key
         self._columns: tuple[str, ...] = ()
-        self._file: TextIO | None = None
+        self._file: AppendFile | None = None
+        self._open = False
+        self._waiting: deque[dict[str, str]] = deque(maxlen=WAITING)
+        self.error: OSError | None = None
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -62,33 +71,53 @@ class ResumableCsv:
         if header and self.key not in header:
             raise ValueError(f"{self.path} has no column {self.key!r}: move the file away or write elsewhere")
         self._replace(tuple(header), self._rows_below(header, first))
+        self._open = True
 
-    def append(self, row: Mapping[str, Cell]) -> None:
-        """Write one row and flush it to the operating system.
+    def append(self, row: Mapping[str, Cell]) -> bool:
+        """Write one row, after those that wait, and hand it to the operating system.
+
+        A row that the disk refuses waits for the next one, `WAITING` rows at most.
 
         Args:
             row: Column name to value; must hold the key as an integer. Columns left out are blank.
+
+        Returns:
+            Whether all rows are in the file; if not, `error` says why.
 
         Raises:
             ValueError: The key is missing or not an integer, or a name or text contains a line break.
             RuntimeError: `start` was not called, or the file was closed since.
         """
-        if self._file is None:
+        if not self._open:
             raise RuntimeError(f"{self.path} is not open: call start() before append()")
         if not isinstance(row.get(self.key), Integral):
             raise ValueError(f"{self.path}: a row needs an integer {self.key!r}, not {row.get(self.key)!r}")
-        cells = {_text(name): _text(value) for name, value in row.items()}
-        added = [name for name in cells if name not in self._columns]
-        if added:
-            self._replace((*self._columns, *added), self._rows_below(self._columns, None))
-        self._file.write(_line(cells.get(name, "") for name in self._columns))
-        self._file.flush()
+        self._waiting.append({_text(name): _text(value) for name, value in row.items()})
+        try:
+            while self._waiting:
+                self._write(self._waiting[0])
+                self._waiting.popleft()
+        except OSError as error:
+            self.error = error
+            return False
+        self.error = None
+        return True
 
     def close(self) -> None:
         """Close the file; harmless when it is closed already."""
+        self._open = False
         if self._file is not None:
             self._file.close()
             self._file = None
+
+    def _write(self, cells: Mapping[str, str]) -> None:
+        """Append a row, with new columns if it has any; raises OSError if it is not in the file."""
+        added = [name for name in cells if name not in self._columns]
+        if added or self._file is None or not self.path.exists():  # a folder that was deleted is made again
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._replace((*self._columns, *added), self._rows_below(self._columns, None))
+        assert self._file is not None
+        self._file.append(_line(cells.get(name, "") for name in self._columns).encode("utf-8", "surrogateescape"))
 
     def _rows_below(self, header: Iterable[str], first: int | None) -> Iterator[dict[str, str]]:
         """Whole rows of the file under `header`, those with a key below `first` if it is given."""
@@ -103,19 +132,25 @@ class ResumableCsv:
         """Write header and rows to a temporary file, put it in place of the old one and open it to append."""
         # same folder, hence same filesystem: os.replace is atomic, a kill leaves the old file or the new one
         temporary = self.path.with_name(f".{self.path.name}.tmp")
-        with _open(temporary, "w") as target:
-            if columns:
-                target.write(_line(columns))
-            target.writelines(_line(row.get(name, "") for name in columns) for row in rows)
-            target.flush()
-            os.fsync(target.fileno())
-        self.close()
+        try:
+            with _open(temporary, "w") as target:
+                if columns:
+                    target.write(_line(columns))
+                target.writelines(_line(row.get(name, "") for name in columns) for row in rows)
+                target.flush()
+                os.fsync(target.fileno())
+        except OSError:
+            temporary.unlink(missing_ok=True)
+            raise
         os.replace(temporary, self.path)
+        if self._file is not None:
+            self._file.close()
+            self._file = None
         self._columns = columns
-        self._file = _open(self.path, "a")
+        self._file = AppendFile(self.path)
 
 
-def _open(path: Path, mode: Literal["r", "w", "a"]) -> TextIO:
+def _open(path: Path, mode: Literal["r", "w"]) -> TextIO:
     # surrogateescape carries bytes that are not UTF-8 through a rewrite unchanged
     return open(path, mode, encoding="utf-8", errors="surrogateescape", newline="\n")
 

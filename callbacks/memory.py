@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import tracemalloc
 from collections import Counter, deque
@@ -21,6 +22,8 @@ from callbacks.objects import large_objects, type_counts
 from callbacks.snapshot import BYTES_PER_MB, MemorySnapshot, take_snapshot
 
 __all__ = ["MemoryOwner", "MemoryProfiler", "MemorySnapshot", "get_profiler", "log_memory"]
+
+log = logging.getLogger(__name__)
 
 _TYPES = 10
 _LEAST_OWNER_MB = 0.05
@@ -355,8 +358,8 @@ class MemoryProfiler(Callback):
             self._delta_bytes[phase] += snapshot.delta_bytes
         if self._leaks is not None and phase != "generation":
             self._leaks.phase_end(snapshot)
-        if self._csv is not None:
-            self._csv.append(snapshot.row())
+        if self._csv is not None and not self._csv.append(snapshot.row()) and end:
+            log.warning("generation %d: cannot write %s: %s", snapshot.generation, self._csv.path, self._csv.error)
         if self.verbose and trainer.is_global_zero:
             print(snapshot.line(), flush=True)
         return snapshot

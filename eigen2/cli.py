@@ -4,12 +4,15 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from eigen2.errors import RunStopped, UserError
+from eigen2.errors import INTERRUPTED, RunStopped, UserError
 from eigen2.runtime.messages import UNION, one_line
 
 
 def main(args: Sequence[str] | None = None) -> None:
-    """Run a command; bad input prints one line and exits with 2, a run that had to stop with 3.
+    """Run a command; bad input prints one line and exits with 2.
+
+    A run that ends before its time exits with 3 (memory), 130 (Ctrl-C), 143 (SIGTERM) or 138 (SIGUSR1), after saying
+    in one line how to go on.
 
     Args:
         args: words of the command line; None takes the process's.
@@ -30,6 +33,9 @@ def main(args: Sequence[str] | None = None) -> None:
     except RunStopped as stop:
         sys.stderr.write(f"{stop}\n")
         sys.exit(stop.code)
+    except KeyboardInterrupt:  # before the first generation or after the last
+        sys.stderr.write("interrupted\n")
+        sys.exit(INTERRUPTED)
     except ValueError as error:
         # a setting that fits none of several types
         if UNION not in str(error):

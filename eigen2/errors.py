@@ -39,6 +39,14 @@ OUT_OF_MEMORY = 3
 """Exit code of a run that `callbacks.MemoryBudget` ended."""
 
 
+INTERRUPTED = 130
+"""Exit code of a run that Ctrl-C (SIGINT) ended."""
+TERMINATED = 143
+"""Exit code of a run that SIGTERM ended."""
+REQUEUED = 138
+"""Exit code of a run that SIGUSR1 ended, as SLURM sends it before a job's time is up."""
+
+
 class RunStopped(Exception):
     """A run ended before its time, in order: it can be resumed from its last checkpoint.
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from jsonargparse import set_parsing_settings
+from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import ProgressBar
@@ -21,6 +22,7 @@ from eigen2.runtime.console import GenerationReport
 from eigen2.runtime.logger import RunLogger
 from eigen2.runtime.messages import OneLineErrors
 from eigen2.runtime.run_folder import RunFolder, find_checkpoint, locked_folder
+from eigen2.runtime.stop import GracefulStop, stops_at_once
 from eigen2.runtime.trainer_checks import check_config
 
 
@@ -32,7 +34,7 @@ class EigenCLI(LightningCLI):
     """Lightning's command line with a run folder, durable checkpoints and errors of one line."""
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        """Add what belongs to neither trainer, model nor data: threads, and the limit of memory in every run."""
+        """Add what belongs to neither trainer, model nor data: threads, and what limits every run."""
         parser.add_argument(
             "--num_threads",
             type=int,
@@ -41,6 +43,7 @@ class EigenCLI(LightningCLI):
             "slower than one on a busy machine.",
         )
         parser.add_lightning_class_args(MemoryBudget, "budget")
+        parser.add_lightning_class_args(GracefulStop, "stop")
 
     def before_instantiate_classes(self) -> None:
         """Set the threads before anything is computed, and refuse an impossible budget."""
@@ -68,7 +71,7 @@ class EigenCLI(LightningCLI):
         if self._get(self.config, "trainer").get("fast_dev_run"):
             self.trainer.fit(ckpt_path=ckpt_path, **kwargs)
             return
-        with locked_folder(root):
+        with locked_folder(root), stops_at_once():
             # set in place of handed over, so that it is known at set-up, where memory is planned
             self.trainer.ckpt_path = find_checkpoint(root, ckpt_path, or_start=True)
             self.trainer.fit(**kwargs)
@@ -94,6 +97,8 @@ class EigenCLI(LightningCLI):
         if config.get("logger") is None:
             kwargs["logger"] = RunLogger(config["default_root_dir"])
         kwargs["plugins"] = [*_as_list(config.get("plugins")), DurableCheckpointIO()]
+        if SLURMEnvironment.detect():  # Lightning would save within a generation and queue the job again by itself
+            kwargs["plugins"].append(SLURMEnvironment(auto_requeue=False))
         return super().instantiate_trainer(**kwargs)
 
     @staticmethod

@@ -101,7 +101,7 @@ def test_killed_again_and_again_equals_uninterrupted(uninterrupted: Path, tmp_pa
     curves = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
     assert [event.step for event in curves.Scalars("fitness/mean")] == list(range(GENERATIONS))
     leftovers = [path.name for path in (tmp_path / "checkpoints").iterdir()]
-    assert sorted(leftovers) == ["best.ckpt", "last.ckpt"]
+    assert sorted(leftovers) == ["best.ckpt", "generation-00002.ckpt", "last.ckpt"]
 
 
 def test_comparison_sees_a_difference(uninterrupted: Path, tmp_path: Path) -> None:

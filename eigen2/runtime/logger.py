@@ -1,6 +1,9 @@
-"""The run's scalars: one TensorBoard curve and one CSV column each, a row a generation, whole after any kill."""
+"""A curve and a CSV column for each scalar of the run, a row a generation, whole after kills and full disks."""
 
+import logging
+import math
 import sys
+from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -9,9 +12,11 @@ import torch
 from lightning.fabric.loggers.logger import rank_zero_experiment
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.utilities import rank_zero_only
-from torch.utils.tensorboard import SummaryWriter
 
-from callbacks.csvfile import ResumableCsv
+from callbacks.csvfile import WAITING, ResumableCsv
+from eigen2.runtime.events import EventWriter
+
+log = logging.getLogger(__name__)
 
 
 class NotStarted:
@@ -36,9 +41,11 @@ class RunLogger(Logger):
         super().__init__()
         self._folder = Path(save_dir)
         self._csv = ResumableCsv(self._folder / "metrics.csv")
-        self._writer: SummaryWriter | None = None
+        self._writer: EventWriter | None = None
         self._row: dict[str, float] = {}
         self._generation: int | None = None
+        self._complained: int | None = None
+        self._waiting: deque[tuple[int, dict[str, float]]] = deque(maxlen=WAITING)
 
     def memory_owners(self) -> dict[str, object]:
         """The row that is not written yet, for a memory profiler: it keeps no history."""
@@ -84,24 +91,30 @@ class RunLogger(Logger):
             raise ValueError(f"metrics of generation {step} cannot follow generation {self._generation}")
         if self._writer is None:
             self._csv.start(step)
-            self._writer = SummaryWriter(str(self._folder / "tensorboard"), purge_step=step)
+            self._writer = EventWriter(self._folder / "tensorboard", self._complain, purge_step=step)
         elif step != self._generation:
             self.save()
         self._generation = step
-        for name, value in metrics.items():
-            number = float(value)
-            self._row[name] = number
-            if number == number:  # not NaN
-                self._writer.add_scalar(name, number, step)
+        self._row |= {name: float(value) for name, value in metrics.items()}
 
     @rank_zero_only
     def save(self) -> None:
-        """Write the generation's row and flush the events; harmless without anything new."""
-        if self._row and self._generation is not None:
-            self._csv.append({"generation": self._generation, **self._row})
+        """Write the generation's row to both files; harmless without anything new.
+
+        What the disk refuses waits, and is written before the next generation's row.
+        """
+        if self._row and self._generation is not None and self._writer is not None:
+            if not self._csv.append({"generation": self._generation, **self._row}) and self._csv.error is not None:
+                self._complain(self._csv.error)
+            self._waiting.append((self._generation, self._row))
             self._row = {}
-        if self._writer is not None:
-            self._writer.flush()
+            try:
+                while self._waiting:
+                    generation, row = self._waiting[0]
+                    self._writer.write_scalars({k: v for k, v in row.items() if not math.isnan(v)}, generation)
+                    self._waiting.popleft()
+            except OSError as error:
+                self._complain(error)
 
     @rank_zero_only
     def finalize(self, status: str) -> None:
@@ -110,3 +123,9 @@ class RunLogger(Logger):
         self._csv.close()
         if self._writer is not None:
             self._writer.close()
+
+    def _complain(self, error: OSError) -> None:
+        """Once a generation."""
+        if self._complained != self._generation:
+            self._complained = self._generation
+            log.warning("generation %s: cannot write curves and metrics.csv, they wait: %s", self._generation, error)

@@ -10,6 +10,7 @@ from lightning.pytorch.cli import SaveConfigCallback
 from rich.console import Console
 
 from eigen2.errors import UserError
+from eigen2.runtime.checkpoint import newest_whole
 
 RUN_FILES = ("checkpoints", "tensorboard", "metrics.csv", "memory.csv", "champion", "config.yaml")
 """What a run writes in its folder; the panel cache beside them is shared by all runs."""
@@ -40,7 +41,7 @@ def locked_folder(root: Path) -> Iterator[None]:
 
 
 def find_checkpoint(root: Path, path: str | None, *, or_start: bool) -> str | None:
-    """Turn `best` and `last` into the run's files.
+    """Turn `best` and `last` into the run's files; `last` is the newest that is not damaged.
 
     Args:
         root: the run's folder.
@@ -48,15 +49,18 @@ def find_checkpoint(root: Path, path: str | None, *, or_start: bool) -> str | No
         or_start: whether `last` may find nothing, for a run that has yet to start.
 
     Raises:
-        UserError: there is no such file.
+        UserError: there is no such file, or all are damaged.
     """
     if path is None:
         return None
-    file = root / "checkpoints" / f"{path}.ckpt" if path in ("best", "last") else Path(path)
-    if file.is_file():
+    folder = root / "checkpoints"
+    file = folder / f"{path}.ckpt" if path in ("best", "last") else Path(path)
+    if path == "last":
+        newest = newest_whole(folder)
+        if newest is not None or or_start:
+            return None if newest is None else str(newest)
+    elif file.is_file():
         return str(file)
-    if path == "last" and or_start:
-        return None
     raise UserError(f"there is no checkpoint at {file}; give an existing file, or last to start or resume a fit")
 
 

@@ -1,5 +1,6 @@
 """Checkpoints are whole files that hold no code."""
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -7,7 +8,8 @@ import pytest
 import torch
 
 from eigen2.errors import UserError
-from eigen2.runtime.checkpoint import DurableCheckpointIO
+from eigen2.runtime.checkpoint import DurableCheckpointIO, earlier, keep_earlier, newest_whole
+from eigen2.runtime.sealed import check, seal
 
 
 def test_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,12 +46,84 @@ def test_truncated_file_is_named(keep: int, tmp_path: Path) -> None:
         DurableCheckpointIO().load_checkpoint(path)
 
 
+def test_a_flipped_bit_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "last.ckpt"
+    DurableCheckpointIO().save_checkpoint({"a": torch.ones(300)}, path)
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=r"last\.ckpt cannot be read \(its checksum is another\)"):
+        DurableCheckpointIO().load_checkpoint(path)
+
+
+def test_a_file_of_another_program_is_named(tmp_path: Path) -> None:
+    torch.save({"a": 1}, tmp_path / "other.ckpt")
+    with pytest.raises(UserError, match="or eigen2 did not write it"):
+        DurableCheckpointIO().load_checkpoint(tmp_path / "other.ckpt")
+
+
+def checkpoints(folder: Path, *generations: int) -> list[Path]:
+    """`last.ckpt` of the last generation given, earlier files of the others; newest first."""
+    io, last = DurableCheckpointIO(), folder / "last.ckpt"
+    for generation in generations:
+        with contextlib.suppress(FileNotFoundError):
+            keep_earlier(last)
+        io.save_checkpoint({"epoch": generation, "a": torch.ones(300)}, last)
+    return [last, *earlier(folder)]
+
+
+def test_earlier_checkpoints_keep_their_generation_and_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = checkpoints(tmp_path, 8, 9, 10)
+    assert [path.name for path in files] == ["last.ckpt", "generation-00009.ckpt", "generation-00008.ckpt"]
+    assert [check(path) for path in files] == [10, 9, 8]
+
+    def no_links(*paths: object) -> None:
+        raise OSError("operation not supported")
+
+    monkeypatch.setattr(os, "link", no_links)
+    assert [check(path) for path in checkpoints(tmp_path, 11)] == [11, 10, 9, 8]
+    assert len(list(tmp_path.iterdir())) == 4
+
+
+@pytest.mark.parametrize("damage", ["empty", "cut", "flipped"])
+def test_the_newest_whole_checkpoint_is_found_and_the_damaged_named(
+    tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    last, before, oldest = checkpoints(tmp_path, 8, 9, 10)
+    assert newest_whole(tmp_path) == last
+    assert not caplog.records
+    for path in (last, before):
+        content = bytearray(path.read_bytes())
+        content[500] ^= 1
+        path.unlink()  # the content of a second name of the file stays
+        path.write_bytes({"empty": b"", "cut": content[:500], "flipped": bytes(content)}[damage])
+    assert newest_whole(tmp_path) == oldest
+    assert [record.getMessage().split(" is damaged")[0] for record in caplog.records] == [
+        f"checkpoint {last}",
+        f"checkpoint {before}",
+    ]
+    # the damaged one is out of the way of the next
+    assert (tmp_path / "last.ckpt.damaged").exists()
+    assert not last.exists()
+
+
+def test_no_checkpoint_is_a_start_and_damaged_ones_alone_are_an_error(tmp_path: Path) -> None:
+    assert newest_whole(tmp_path / "none") is None
+    last, before = checkpoints(tmp_path, 8, 9)
+    for path in (last, before):
+        path.unlink()
+        path.write_bytes(b"")
+    with pytest.raises(UserError, match=r"^all 2 checkpoints in .* are damaged; resume from best\.ckpt"):
+        newest_whole(tmp_path)
+
+
 def test_code_in_a_file_is_not_run(tmp_path: Path) -> None:
     class Payload:
         def __reduce__(self) -> tuple[object, tuple[str]]:
             return os.mkdir, (str(tmp_path / "run"),)
 
     torch.save({"a": Payload()}, tmp_path / "evil.ckpt")
+    seal(tmp_path / "evil.ckpt", 1)  # whole, and evil all the same
     with pytest.raises(UserError, match="cannot be read"):
         DurableCheckpointIO().load_checkpoint(tmp_path / "evil.ckpt", weights_only=False)
     assert not (tmp_path / "run").exists()

@@ -1,0 +1,138 @@
+"""End a run in order when it is asked to: by Ctrl-C, by `kill`, by a job scheduler."""
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+from rich.console import Console
+
+from eigen2.errors import INTERRUPTED, REQUEUED, TERMINATED, RunStopped, require_range
+
+CODES = {signal.SIGINT: INTERRUPTED, signal.SIGTERM: TERMINATED, signal.SIGUSR1: REQUEUED}
+"""Exit code by signal."""
+
+
+class GracefulStop(Callback):
+    """Ends a run after the generation in which it is asked to stop, with its checkpoint, if that is soon enough.
+
+    SIGINT (Ctrl-C) and SIGTERM stop; SIGUSR1, which SLURM sends before a job's time is up (`#SBATCH
+    --signal=USR1@120`), stops and asks SLURM to queue the job again. The run ends at once, and the last checkpoint
+    stands, if the generation would take longer than the grace period, when the period is over, or at a second signal.
+    No checkpoint is ever written within a generation, as none of half a generation resumes exactly.
+    """
+
+    def __init__(self, grace_seconds: float = 60.0) -> None:
+        """Choose how long a generation may still take.
+
+        Args:
+            grace_seconds: Seconds that the generation in progress may still take after a signal, 0 or more; what a
+                scheduler leaves between SIGTERM and SIGKILL, less the seconds of a checkpoint. Default 60.
+
+        Raises:
+            UserError: `grace_seconds` is negative.
+        """
+        super().__init__()
+        require_range("grace_seconds", grace_seconds, least=0)
+        self.grace_seconds = grace_seconds
+        self._asked: signal.Signals | None = None
+        self._handlers: dict[signal.Signals, Any] = {}
+        self._begun = 0.0
+        self._took = 0.0
+        self._trainer: Trainer | None = None
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Take the signals over, from Lightning too, which would save within a generation."""
+        self._trainer, self._asked, self._took = trainer, None, 0.0
+        wanted = [*CODES, signal.SIGALRM]
+        self._handlers = {each: signal.signal(each, self._handle) for each in wanted}
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Note when the generation begins."""
+        self._begun = time.monotonic()
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Note how long it took; if a signal came, let the checkpoint be written and end."""
+        self._took = time.monotonic() - self._begun
+        if self._asked is not None:
+            trainer.should_stop = True
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """End the run if a signal came.
+
+        Raises:
+            RunStopped: with the signal's exit code.
+        """
+        asked = self._asked
+        self._give_back()
+        if asked is not None:
+            raise self._stopped(asked, f"after generation {trainer.current_epoch - 1}, which is saved")
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        """Give the signals back."""
+        self._give_back()
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Give the signals back."""
+        self._give_back()
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        assert self._trainer is not None
+        within = f"within generation {self._trainer.current_epoch}, which is repeated on a resume"
+        if self._asked is not None:  # a second signal, or the alarm
+            raise self._stopped(self._asked, within)
+        self._asked = signal.Signals(number)
+        left = self._took - (time.monotonic() - self._begun)
+        if left > self.grace_seconds or self.grace_seconds == 0:
+            raise self._stopped(self._asked, within)
+        # again every second, as an exception raised while an object is finalised is lost
+        signal.setitimer(signal.ITIMER_REAL, self.grace_seconds, 1.0)
+        Console(stderr=True, highlight=False).print(
+            f"{self._asked.name}: ends after generation {self._trainer.current_epoch}, within "
+            f"{self.grace_seconds:g} s; a second signal ends it at once",
+            soft_wrap=True,
+        )
+
+    def _stopped(self, asked: signal.Signals, when: str) -> RunStopped:
+        more = f"; {requeue()}" if asked == signal.SIGUSR1 else ""
+        return RunStopped(f"stopped by {asked.name} {when}; --ckpt_path last resumes{more}", CODES[asked])
+
+    def _give_back(self) -> None:
+        if self._handlers:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            for each, handler in self._handlers.items():
+                signal.signal(each, handler)
+            self._handlers, self._asked = {}, None
+
+
+@contextmanager
+def stops_at_once() -> Iterator[None]:
+    """Before and after training, signals end the process at once, with the exit codes of `GracefulStop`."""
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        asked = signal.Signals(number)
+        raise RunStopped(f"stopped by {asked.name} outside of training; nothing is lost", CODES[asked])
+
+    before = {each: signal.signal(each, handle) for each in CODES}
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+
+def requeue() -> str:
+    """Ask SLURM to queue this job again; return what came of it."""
+    job, program = os.environ.get("SLURM_JOB_ID"), shutil.which("scontrol")
+    if job is None or program is None:
+        return "there is no SLURM job to queue again"
+    done = subprocess.run([program, "requeue", job], capture_output=True, text=True, check=False, timeout=30)
+    if done.returncode != 0:
+        return f"SLURM did not queue job {job} again: {done.stderr.strip()}"
+    return f"SLURM queued job {job} again"

@@ -1,0 +1,45 @@
+"""A callback that breaks the disk under a run, and mends it."""
+
+import os
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+
+
+class Faults(Callback):
+    """Does what `plan` says at the start of a generation: the n-th word in the n-th.
+
+    `full` fills the disk up, `free` empties it again; `read-only` and `writable` say what the folder of checkpoints
+    becomes, `deleted` removes it; `clock` sets the clock back by an hour; `-` does nothing.
+    """
+
+    def __init__(self, disk: str, plan: list[str]) -> None:
+        self.disk, self.plan = Path(disk), plan
+        self.clock = time.time
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        what = self.plan[trainer.current_epoch]
+        filler, checkpoints = self.disk / "filler", Path(trainer.default_root_dir) / "checkpoints"
+        if what == "full":
+            with filler.open("wb", buffering=0) as file:
+                try:
+                    while True:
+                        file.write(bytes(4096))
+                except OSError:
+                    pass
+            assert shutil.disk_usage(self.disk).free == 0
+        elif what == "free":
+            filler.unlink()
+        elif what == "read-only":
+            subprocess.run(["mount", "--bind", str(checkpoints), str(checkpoints)], check=True)
+            subprocess.run(["mount", "-o", "remount,bind,ro", str(checkpoints)], check=True)
+        elif what == "writable":
+            subprocess.run(["umount", str(checkpoints)], check=True)
+        elif what == "deleted":
+            shutil.rmtree(checkpoints)
+        elif what == "clock":
+            time.time = lambda: self.clock() - 3600
+        os.sync()

@@ -1,0 +1,133 @@
+"""A run that is asked to stop ends in order, says so by its exit code, and loses nothing."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lightning.pytorch import LightningModule, Trainer
+
+from eigen2.runtime import stop
+from eigen2.runtime.sealed import check
+from eigen2.runtime.stop import requeue
+from tests.test_resume import ROOT, finish, metrics, same, state
+
+
+def stopped(
+    root: Path, names: list[str], *options: str, generation: int = 2, environment: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """A run that sends itself signals."""
+    command = [sys.executable, "-m", "eigen2.cli", "fit", "--config", "tests/small.yaml", "--ckpt_path", "last"]
+    sender = ["--trainer.callbacks+=tests.signals.SignalAt", f"--trainer.callbacks.names={names}"]
+    done = subprocess.run(
+        [
+            *command,
+            f"--trainer.default_root_dir={root}",
+            *sender,
+            f"--trainer.callbacks.generation={generation}",
+            *options,
+        ],
+        cwd=ROOT,
+        env=os.environ | (environment or {}),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "Traceback" not in done.stderr
+    return done
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("uninterrupted")
+    finish(root)
+    return root
+
+
+def case(name: str, names: list[str], options: list[str], code: int, last: int, said: str, slow: bool = True) -> Any:
+    return pytest.param(names, options, code, last, said, id=name, marks=[pytest.mark.slow] if slow else [])
+
+
+AFTER = "after generation 2, which is saved; --ckpt_path last resumes"
+WITHIN = "within generation 2, which is repeated on a resume; --ckpt_path last resumes"
+IN_WRITE = ["--trainer.callbacks.place=checkpoint"]
+LATE = ["--stop.grace_seconds=1", "--trainer.callbacks.wait_s=9"]
+
+
+@pytest.mark.parametrize(
+    ("names", "options", "code", "last", "said"),
+    [
+        case("terminated", ["SIGTERM"], [], 143, 2, f"stopped by SIGTERM {AFTER}", slow=False),
+        case("interrupted", ["SIGINT"], [], 130, 2, f"stopped by SIGINT {AFTER}"),
+        case("at once", ["SIGTERM", "SIGTERM"], [], 143, 1, f"stopped by SIGTERM {WITHIN}"),
+        case("in the write", ["SIGINT", "SIGINT"], IN_WRITE, 130, 1, f"stopped by SIGINT {WITHIN}", slow=False),
+        case("no grace", ["SIGTERM"], ["--stop.grace_seconds=0"], 143, 1, f"stopped by SIGTERM {WITHIN}"),
+        case("grace is over", ["SIGTERM"], LATE, 143, 1, f"stopped by SIGTERM {WITHIN}"),
+    ],
+)
+def test_a_run_ends_in_order_and_resumes_exactly(
+    names: list[str], options: list[str], code: int, last: int, said: str, uninterrupted: Path, tmp_path: Path
+) -> None:
+    done = stopped(tmp_path, names, *options)
+    assert done.returncode == code, done.stderr
+    assert done.stderr.splitlines()[-1] == said
+    assert check(tmp_path / "checkpoints" / "last.ckpt") == last
+    assert len(metrics(tmp_path)) >= last
+    finish(tmp_path)
+    assert same(state(tmp_path), state(uninterrupted))
+    assert metrics(tmp_path) == metrics(uninterrupted)
+
+
+def test_a_signal_before_training_ends_the_run_at_once(tmp_path: Path) -> None:
+    done = stopped(tmp_path, ["SIGINT"], "--trainer.callbacks.place=setup", generation=0)
+    assert done.returncode == 130
+    assert done.stderr.splitlines()[-1] == "stopped by SIGINT outside of training; nothing is lost"
+
+
+def test_slurm_queues_the_job_again_after_a_whole_generation(tmp_path: Path) -> None:
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    (programs / "scontrol").write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/asked\n')
+    (programs / "scontrol").chmod(0o755)
+    slurm = {"SLURM_NTASKS": "1", "SLURM_JOB_ID": "77", "SLURM_JOB_NAME": "fit", "SLURM_LOCALID": "0"}
+    slurm |= {"SLURM_NODEID": "0", "SLURM_PROCID": "0", "SLURM_NODELIST": "localhost"}
+    root = tmp_path / "run"
+    done = stopped(root, ["SIGUSR1"], environment={**slurm, "PATH": f"{programs}:{os.environ['PATH']}"})
+    assert done.returncode == 138, done.stderr
+    assert done.stderr.splitlines()[-1].endswith("--ckpt_path last resumes; SLURM queued job 77 again")
+    assert (tmp_path / "asked").read_text() == "requeue 77\n"
+    assert sorted(path.name for path in root.rglob("*.ckpt")) == ["best.ckpt", "generation-00001.ckpt", "last.ckpt"]
+
+
+def test_without_slurm_nothing_is_queued(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    assert requeue() == "there is no SLURM job to queue again"
+
+
+def test_a_generation_that_takes_longer_than_the_grace_is_not_finished(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(stop.time, "monotonic", lambda: now[0])
+
+    trainer = Trainer(accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False)
+    module, callback = LightningModule(), stop.GracefulStop(grace_seconds=60)
+    callback.on_train_start(trainer, module)
+    try:
+        callback.on_train_epoch_start(trainer, module)
+        now[0] = 100.0
+        callback.on_train_epoch_end(trainer, module)
+        callback.on_train_epoch_start(trainer, module)
+        now[0] = 139.0  # 61 s of the 100 are left
+        with pytest.raises(stop.RunStopped, match="within generation 0"):
+            os.kill(os.getpid(), signal.SIGTERM)
+        callback.teardown(trainer, module, "fit")
+        callback.on_train_start(trainer, module)
+        callback._took, callback._begun = 100.0, 98.0
+        os.kill(os.getpid(), signal.SIGTERM)  # 59 s are left
+        callback.on_train_epoch_end(trainer, module)
+        assert trainer.should_stop
+    finally:
+        callback.teardown(trainer, module, "fit")
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
