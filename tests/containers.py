@@ -39,6 +39,8 @@ class Census:
             return [f"{each.type}  {each.path}" for each in held]
 
     def _grown(self, ids: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+        if not len(self._ids):
+            return np.zeros(len(ids), bool)
         order = np.argsort(self._ids)
         at = np.searchsorted(self._ids, ids, sorter=order).clip(max=len(order) - 1)
         before = order[at]

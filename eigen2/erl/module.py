@@ -13,6 +13,7 @@ from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor, nn
 
 from eigen2.erl import ddpg
+from eigen2.erl.drift import check_drift, flat
 from eigen2.erl.evolution import Evolution, inherit, mutation_noise, plan, rank
 from eigen2.erl.exploration import ExplorationNoise
 from eigen2.erl.metrics import LOSS_NAMES, generation_metrics
@@ -283,15 +284,27 @@ class ERLModule(LightningModule):
         ]
         return torch.optim.Adam(groups, fused=True)
 
+    def settings(self) -> dict[str, Any]:
+        """Everything that decides what comes out of a run, as plain values by full key; the seed apart."""
+        made = {"model": {**self.hparams, "actor": _class(self._actor), "critic": _class(self._critic)}}
+        run = {"num_threads": torch.get_num_threads(), "trainer": {"precision": str(self.trainer.precision)}}
+        return flat({**made, "data": self.data.settings(), **run})
+
+    def on_train_start(self) -> None:
+        """The configured learning rates, which the optimizer of a checkpoint does not know."""
+        for group, rate in zip(self.optimizer.param_groups, (self.actor_lr, self.critic_lr), strict=True):
+            group["lr"] = rate
+
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Add the seed; weights, champion, optimizer and replay buffer are saved by Lightning and the data module."""
-        checkpoint["eigen2"] = {"seed": self.seed}
+        """Add seed and settings; weights, champion, optimizer and buffer are saved by Lightning and the data module."""
+        checkpoint["eigen2"] = {"seed": self.seed, "settings": self.settings()}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Take over the seed; refuse a checkpoint of another population.
+        """Take over the seed; refuse a checkpoint of another population, or to resume with other settings.
 
         Raises:
-            UserError: the checkpoint is not of this module, or of another population size or other networks.
+            UserError: the checkpoint is not of this module, of another population size or other networks, or of a run
+                with settings that must not change.
         """
         if "population" not in self._modules:
             raise UserError(
@@ -299,6 +312,8 @@ class ERLModule(LightningModule):
             )
         if "eigen2" not in checkpoint:
             raise UserError("the checkpoint was not written by eigen2; give one that was, or none")
+        if self.trainer.state.fn == TrainerFn.FITTING:
+            check_drift(checkpoint["eigen2"]["settings"], self.settings())
         for network in ("actor", "critic"):
             rows = checkpoint["state_dict"].get(f"population.{network}", torch.empty(0, 0))
             saved, mine = tuple(rows.shape), tuple(getattr(self.population, network).shape)
@@ -352,6 +367,11 @@ class ERLModule(LightningModule):
             f"{buffer.nbytes / 1e6:,.1f} MB; training starts at {self.data.replay_min_size:,}",
             "memory": str(self.memory),
         }
+
+
+def _class(network: Callable[[Sizes], nn.Module] | None) -> str | None:
+    """What a user's network is called; None for the workload's own."""
+    return None if network is None else getattr(network, "__qualname__", type(network).__qualname__)
 
 
 def _check_settings(settings: dict[str, Any]) -> None:

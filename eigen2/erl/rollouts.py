@@ -209,6 +209,11 @@ class Rollouts(LightningDataModule, ABC):
         """Name and value of what a user should see at the start."""
         return {}
 
+    def settings(self) -> dict[str, Any]:
+        """Everything about the data that decides what comes out of a run, as plain values; after `setup`."""
+        names = ("windows_per_generation", "exploration_windows", "replay_capacity", "replay_min_size", "batch_size")
+        return {name: getattr(self, name) for name in names}
+
     # What every workload shares
 
     def allocate_replay(self, device: torch.device) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -99,6 +100,15 @@ class MarketPanel:
         """Bytes of all arrays, memory-mapped or not."""
         arrays = (self.dates, self.features, self.valid, self.prices, self.traded_value)
         return sum(array.nbytes for array in arrays)
+
+    @property
+    def content_hash(self) -> str:
+        """BLAKE2b of what the panel was made from, or, of one in memory, of its dates, tickers and prices."""
+        if self.folder is not None:
+            return self.folder.name
+        content = hashlib.blake2b(self.dates.tobytes() + "\0".join(self.tickers).encode(), digest_size=32)
+        content.update(np.ascontiguousarray(self.prices).data)
+        return content.hexdigest()
 
     @property
     def folder(self) -> Path | None:

@@ -1,6 +1,7 @@
 """The trading workload as a data module: prices to panel, panel to windows, windows to environments."""
 
 import logging
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
@@ -295,6 +296,19 @@ class RolloutDataModule(Rollouts):
             "holdout": f"{span(splits.holdout)}, untouched by fit",
             "window": f"{self.trading_days} trading + {self.settlement_days} settlement days, "
             f"context {self.context_days}",
+        }
+
+    def settings(self) -> dict[str, Any]:
+        """Those of every workload, and the market's; prices by their content."""
+        names = ("context_days", "trading_days", "settlement_days", "validation_windows", "encoding", "indicators")
+        splits = self.panel.splits
+        return {
+            **super().settings(),
+            **{name: getattr(self, name) for name in names},
+            **{name: asdict(getattr(self, name)) for name in ("rules", "account", "investable")},
+            "validation_days": len(splits.validation),
+            "holdout_days": len(splits.holdout),
+            "prices": self.panel.content_hash,
         }
 
     def memory_owners(self) -> dict[str, object]:

@@ -1,0 +1,55 @@
+"""What a checkpoint was made with against what it is resumed with."""
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from eigen2.errors import UserError
+
+log = logging.getLogger(__name__)
+
+FREE = ("model.actor_lr", "model.critic_lr", "num_threads", "trainer.precision", "data.account")
+"""Settings, and groups of them, that may change between a checkpoint and its resume."""
+_CHARACTERS = 40
+
+
+def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Plain values by full key, `rules.fee` for the key `fee` within `rules`; tuples as lists."""
+    found: dict[str, Any] = {}
+    for name, value in settings.items():
+        if isinstance(value, Mapping):
+            found |= flat(value, f"{prefix}{name}.")
+        else:
+            found[prefix + name] = list(value) if isinstance(value, tuple) else value
+    return found
+
+
+def check_drift(saved: Mapping[str, Any], mine: Mapping[str, Any]) -> None:
+    """Refuse other settings than the checkpoint's; say which of those that may change did.
+
+    Args:
+        saved: settings by full key, of the run that wrote the checkpoint.
+        mine: the same of this run.
+
+    Raises:
+        UserError: names every setting that differs and may not, with both values.
+    """
+    changed = [key for key in sorted({*saved, *mine}) if saved.get(key) != mine.get(key)]
+    told = {key: f"{key} {_word(saved.get(key))}, now {_word(mine.get(key))}" for key in changed}
+    refused = [key for key in changed if not _is_free(key)]
+    if refused:
+        raise UserError(
+            f"the checkpoint is of a run with other settings: {'; '.join(told[key] for key in refused)}; resume with "
+            "its settings (config.yaml in its folder), or start a new run in another --trainer.default_root_dir"
+        )
+    if changed:
+        log.warning("resumed with other settings: %s", "; ".join(told[key] for key in changed))
+
+
+def _is_free(key: str) -> bool:
+    return any(key == free or key.startswith(f"{free}.") for free in FREE)
+
+
+def _word(value: Any) -> str:
+    text = "none" if value is None else str(value)
+    return text if len(text) <= _CHARACTERS else f"{text[: _CHARACTERS - 3]}..."
