@@ -1,9 +1,12 @@
 """A callback that kills its own process, as a power cut would, at a chosen moment."""
 
+import io
 import os
 import signal
 from typing import Any
 
+import numpy as np
+import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 
@@ -12,10 +15,13 @@ def kill() -> None:
 
 
 class KillAt(Callback):
-    """SIGKILL in generation `generation`: in the rollouts, in training, after a phase, or in the checkpoint's write."""
+    """SIGKILL in generation `generation`: in the rollouts, in training, after a phase, or in the checkpoint's write.
 
-    def __init__(self, place: str, generation: int) -> None:
-        self.place, self.generation = place, generation
+    `write` is in the middle of the file, at `share` of its bytes; `checkpoint` before it is renamed.
+    """
+
+    def __init__(self, place: str, generation: int, share: float = 0.5) -> None:
+        self.place, self.generation, self.share = place, generation, share
 
     def _now(self, trainer: Trainer) -> bool:
         return trainer.current_epoch == self.generation
@@ -47,3 +53,27 @@ class KillAt(Callback):
         if self.place == "checkpoint" and self._now(trainer):
             # the temporary file is written and synced, not yet renamed
             os.replace = lambda *paths: kill()
+        if self.place == "write" and self._now(trainer):
+            save = torch.save
+
+            def cut(checkpoint: Any, file: Any) -> None:
+                content = io.BytesIO()
+                save(checkpoint, content)
+                file.write(content.getvalue()[: int(self.share * len(content.getvalue()))])
+                file.flush()
+                kill()
+
+            torch.save = cut
+
+
+class KillAnywhere(KillAt):
+    """SIGKILL at a place, in one of the next two generations, that a seed decides."""
+
+    def __init__(self, seed: int) -> None:
+        chance = np.random.default_rng(seed)
+        places = ["rollouts", "training", "evaluate", "train", "evolve", "validate", "write", "checkpoint"]
+        super().__init__(str(chance.choice(places)), 0, chance.random())
+        self.delay = int(chance.integers(2))
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.generation = trainer.current_epoch + self.delay

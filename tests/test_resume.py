@@ -14,6 +14,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 ROOT = Path(__file__).parent.parent
 GENERATIONS = 4
+BEST = "checkpoints/best.ckpt"
 # the replay buffer holds 228 transitions a generation and trains from 300: generation 0 only warms up
 PLACES = [("rollouts", 0), ("training", 1), ("evolve", 1), ("validate", 2), ("checkpoint", 3)]
 
@@ -77,6 +78,33 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def finished(uninterrupted: Path, tmp_path: Path) -> Path:
     """A folder of the test's own with the uninterrupted run in it."""
     return shutil.copytree(uninterrupted, tmp_path / "finished")
+
+
+TORTURE = 24, 30
+"""Generations, and kills on the way."""
+
+
+@pytest.mark.slow
+def test_thirty_kills_anywhere_equal_none(tmp_path: Path) -> None:
+    generations, kills = TORTURE
+    length = ["--trainer.max_epochs", str(generations)]
+    root, whole = tmp_path / "killed", tmp_path / "whole"
+    for seed in range(kills):
+        killer = ["--trainer.callbacks+=tests.kill.KillAnywhere", f"--trainer.callbacks.seed={seed}"]
+        done = run(root, *length, *killer)
+        assert done.returncode == -signal.SIGKILL, done.stderr
+        print(f"kill {seed + 1}: {len(metrics(root)) if (root / 'metrics.csv').exists() else 0} generations so far")
+    for folder in (root, whole):
+        assert run(folder, *length).returncode == 0
+    assert same(state(root), state(whole))
+    assert same(
+        torch.load(root / BEST, weights_only=True)["state_dict"],
+        torch.load(whole / BEST, weights_only=True)["state_dict"],
+    )
+    assert metrics(root) == metrics(whole)
+    assert [row["generation"] for row in metrics(root)] == [str(n) for n in range(generations)]
+    curves = EventAccumulator(str(root / "tensorboard"), size_guidance={"scalars": 0}).Reload()
+    assert [event.step for event in curves.Scalars("fitness/mean")] == list(range(generations))
 
 
 # what the chain of kills below does not do: a single kill, in the write and in a full buffer
@@ -148,5 +176,5 @@ def test_second_process_in_the_folder_is_refused(tmp_path: Path) -> None:
 def test_another_population_is_refused(uninterrupted: Path) -> None:
     done = run(uninterrupted, "--model.population_size", "5")
     assert done.returncode == 2
-    assert "holds 4 agents" in done.stderr
+    assert "model.population_size 4, now 5" in done.stderr
     assert "Traceback" not in done.stderr
