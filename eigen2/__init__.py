@@ -12,12 +12,13 @@ if TYPE_CHECKING:
     from eigen2.market.panel import MarketPanel
     from eigen2.market.rollouts import RolloutDataModule
     from eigen2.market.synthetic import SyntheticMarket
-    from eigen2.runtime.checkpoint import ChampionCheckpoint, GenerationCheckpoint
+    from eigen2.runtime.checkpoint import ChampionCheckpoint, DurableCheckpointIO, GenerationCheckpoint
     from eigen2.runtime.console import GenerationReport
     from eigen2.runtime.logger import RunLogger
 
 __all__ = [
     "ChampionCheckpoint",
+    "DurableCheckpointIO",
     "ERLModule",
     "Evolution",
     "GenerationCheckpoint",
@@ -33,6 +34,7 @@ __all__ = [
 # imported on first use: torch and Lightning take seconds, and reading a price file needs neither
 _HOMES = {
     "ChampionCheckpoint": "eigen2.runtime.checkpoint",
+    "DurableCheckpointIO": "eigen2.runtime.checkpoint",
     "ERLModule": "eigen2.erl.module",
     "Evolution": "eigen2.erl.evolution",
     "GenerationCheckpoint": "eigen2.runtime.checkpoint",

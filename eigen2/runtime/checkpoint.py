@@ -214,7 +214,7 @@ def earlier(folder: Path) -> list[Path]:
 def newest_whole(folder: Path) -> Path | None:
     """The newest checkpoint whose seal is whole; None if there are no checkpoints at all.
 
-    A damaged `last.ckpt` is put aside as `last.ckpt.damaged`, so that it replaces no good one.
+    A damaged `last.ckpt` is put aside as `damaged.ckpt`, so that it replaces no good one.
 
     Raises:
         UserError: there are checkpoints, but all are damaged.
@@ -226,7 +226,7 @@ def newest_whole(folder: Path) -> Path | None:
         except (Damaged, OSError) as error:
             log.warning("checkpoint %s is damaged (%s); the one before is used", path, error)
             if path.name == LAST:
-                os.replace(path, path.with_name(f"{LAST}.damaged"))
+                os.replace(path, path.with_name("damaged.ckpt"))
             continue
         return path
     if found:

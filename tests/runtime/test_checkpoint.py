@@ -103,7 +103,7 @@ def test_the_newest_whole_checkpoint_is_found_and_the_damaged_named(
         f"checkpoint {before}",
     ]
     # the damaged one is out of the way of the next
-    assert (tmp_path / "last.ckpt.damaged").exists()
+    assert (tmp_path / "damaged.ckpt").exists()
     assert not last.exists()
 
 
