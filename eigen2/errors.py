@@ -1,5 +1,7 @@
 """The one exception that is the user's to fix."""
 
+import math
+
 
 class UserError(ValueError):
     """Bad input: one line that names the thing, its value and the remedy; the CLI prints it and exits with 2."""
@@ -17,7 +19,7 @@ def require_range(
 
     Args:
         name: the setting's full key.
-        value: what it was set to; NaN is outside every range.
+        value: what it was set to; NaN and infinity are outside every range.
         least: smallest allowed value.
         above: largest value that is too small.
         most: largest allowed value.
@@ -30,13 +32,15 @@ def require_range(
         (above is None or value > above, f"above {above}", above),
         (most is None or value <= most, f"at most {most}", most),
     ]
-    if not all(holds for holds, _, _ in words):
-        allowed = " and ".join(text for _, text, bound in words if bound is not None)
+    if not (math.isfinite(value) and all(holds for holds, _, _ in words)):
+        allowed = " and ".join([text for _, text, bound in words if bound is not None] + ["finite"] * math.isinf(value))
         raise UserError(f"{name} is {value}; it must be {allowed}")
 
 
 OUT_OF_MEMORY = 3
 """Exit code of a run that `callbacks.MemoryBudget` ended."""
+ALL_AGENTS_FAILED = 4
+"""Exit code of a run in which no agent had finite numbers left."""
 
 
 INTERRUPTED = 130

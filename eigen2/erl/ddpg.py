@@ -4,10 +4,12 @@ Lillicrap et al., "Continuous control with deep reinforcement learning", 2016: e
 equation 6 the actor's gradient, algorithm 1 the targets.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from lightning.pytorch.core.optimizer import LightningOptimizer
 from torch import Tensor
 
@@ -15,6 +17,14 @@ from eigen2.erl.networks import DESCRIBED, Inputs
 from eigen2.erl.population import Population
 
 Optimizer = torch.optim.Optimizer | LightningOptimizer
+
+PARTS = (
+    *("actor loss", "critic loss", "actor gradient", "critic gradient"),
+    *("actor weights", "critic weights", "actor target", "critic target", "actor moments", "critic moments"),
+)
+"""What of an agent must be finite for it to take a step."""
+LONGEST = 1e15
+"""Gradients with larger numbers are scaled down to it before their squares are summed, which float32 holds to 3e38."""
 
 
 class Batch(NamedTuple):
@@ -69,44 +79,116 @@ def losses(population: Population, batch: Batch, gamma: float) -> Losses:
 def clip_rows(gradient: Float[Tensor, "agents weights"], max_norm: float) -> Float[Tensor, " agents"]:
     """Scale each agent's gradient to a norm of at most `max_norm`, in place; return the norms before.
 
-    A row whose norm is not finite is zeroed: the others do not notice.
+    A row with a number that is not finite is zeroed, and its norm is not finite either; the others do not notice. A
+    finite row whose squares overflow float32 is clipped like any other.
     """
-    norms: Tensor = torch.linalg.vector_norm(gradient, dim=1)
-    finite = torch.isfinite(norms)
+    largest = gradient.abs().amax(1)
+    finite = torch.isfinite(largest)
+    shrunk = (LONGEST / largest).clamp(max=1.0)
+    norms: Tensor = torch.linalg.vector_norm(gradient.mul_(shrunk[:, None]), dim=1)
+    _scale_rows(gradient, norms, max_norm)
+    gradient[~finite] = 0.0
+    return torch.where(finite, (norms / shrunk).clamp(max=torch.finfo(norms.dtype).max), largest)
+
+
+def _scale_rows(gradient: Tensor, norms: Tensor, max_norm: float) -> None:
     gradient.mul_((max_norm / (norms + 1e-6)).clamp(max=1.0)[:, None])
-    gradient.masked_fill_(~finite[:, None], 0.0)
-    return norms
 
 
 def row_moments(population: Population, optimizer: Optimizer) -> list[Tensor]:
     """The optimizer's state that has a row an agent; empty before the first step."""
-    return [
-        value
-        for rows in (population.actor, population.critic)
-        for value in optimizer.state.get(rows, {}).values()
-        if value.shape == rows.shape
-    ]
+    return [moment for rows in (population.actor, population.critic) for moment in _moments(rows, optimizer)]
+
+
+def _moments(rows: Tensor, optimizer: Optimizer) -> list[Tensor]:
+    return [value for value in optimizer.state.get(rows, {}).values() if value.shape == rows.shape]
+
+
+def state_faults(population: Population, optimizer: Optimizer) -> Bool[Tensor, "parts agents"]:
+    """Where weights, targets or moments are not finite, by `PARTS` without losses and gradients."""
+    none = torch.zeros_like(population.noise, dtype=torch.bool)
+    return torch.stack([sum(map(_faulty, tensors), none) for tensors in _state(population, optimizer)])
+
+
+def _faulty(rows: Float[Tensor, "agents weights"]) -> Bool[Tensor, " agents"]:
+    suspect = ~torch.isfinite(rows.sum(1))
+    suspect[suspect.clone()] = ~torch.isfinite(rows[suspect]).all(1)  # a sum may overflow
+    return suspect
+
+
+def state_is_finite(population: Population, optimizer: Optimizer) -> Tensor:
+    """Whether all weights, targets and moments are finite, from their sums: a false alarm only beyond 1e30."""
+    sums = [rows.sum(1) for tensors in _state(population, optimizer) for rows in tensors]
+    return torch.isfinite(torch.stack(sums)).all()
+
+
+def _state(population: Population, optimizer: Optimizer) -> list[list[Tensor]]:
+    targets = population.actor_target, population.critic_target
+    networks = population.actor.detach(), population.critic.detach()
+    moments = _moments(population.actor, optimizer), _moments(population.critic, optimizer)
+    return [*([rows] for rows in networks), *([rows] for rows in targets), *moments]
+
+
+@contextmanager
+def _held(tensors: list[Tensor], agents: Bool[Tensor, " agents"]) -> Iterator[None]:
+    """Whatever happens inside, these agents' rows are afterwards what they were."""
+    kept = [rows[agents] for rows in tensors]
+    yield
+    for rows, before in zip(tensors, kept, strict=True):
+        rows[agents] = before
 
 
 @torch.no_grad()
-def step(population: Population, optimizer: Optimizer, max_grad_norm: float) -> None:
-    """Clip each agent's gradients and let the optimizer use them.
+def step(
+    population: Population,
+    optimizer: Optimizer,
+    max_grad_norm: float,
+    loss: Float[Tensor, "2 agents"] | None = None,
+) -> Bool[Tensor, "parts agents"] | None:
+    """Clip each agent's gradients and let the optimizer use them, but for agents with a number that is not finite.
 
-    An agent with a gradient that is not finite keeps its weights and moments: a zero gradient alone would still let
-    Adam's momentum move it.
+    Those keep weights and moments, bit for bit: a zero gradient alone would still let Adam's momentum move them.
+
+    Args:
+        population: with gradients.
+        optimizer: Adam over its actors and critics.
+        max_grad_norm: largest norm of one agent's actor or critic gradient.
+        loss: the step's actor and critic losses of each agent; none counts as finite.
+
+    Returns:
+        What is not finite, by `PARTS`; None if everything is finite.
     """
-    gradients = [rows.grad for rows in (population.actor, population.critic) if rows.grad is not None]
-    norms = torch.stack([clip_rows(gradient, max_grad_norm) for gradient in gradients])
-    skipped = ~torch.isfinite(norms).all(0)
-    frozen = [population.actor, population.critic, *row_moments(population, optimizer)] if bool(skipped.any()) else []
-    kept = [rows[skipped] for rows in frozen]
-    optimizer.step()
-    for rows, before in zip(frozen, kept, strict=True):
-        rows[skipped] = before
+    networks = [population.actor, population.critic]
+    gradients = [_gradient(rows) for rows in networks]
+    norms = [torch.linalg.vector_norm(gradient, dim=1) for gradient in gradients]
+    if loss is None:
+        loss = torch.zeros_like(torch.stack(norms))
+    finite = torch.isfinite(torch.stack([*loss, *norms])).all() & state_is_finite(population, optimizer)
+    if bool(finite):  # the one time a step waits for the device
+        for gradient, norm in zip(gradients, norms, strict=True):
+            _scale_rows(gradient, norm, max_grad_norm)
+        optimizer.step()
+        return None
+    norms = [clip_rows(gradient, max_grad_norm) for gradient in gradients]
+    faults = torch.cat([~torch.isfinite(torch.stack([*loss, *norms])), state_faults(population, optimizer)])
+    broken = faults.any(0)
+    for gradient in gradients:
+        gradient[broken] = 0.0  # moments that the first step makes are then zero
+    with _held([*networks, *row_moments(population, optimizer)], broken):
+        optimizer.step()
+    return faults
+
+
+def _gradient(rows: Tensor) -> Tensor:
+    if rows.grad is None:
+        rows.grad = torch.zeros_like(rows)
+    return rows.grad
 
 
 @torch.no_grad()
-def update_targets(population: Population, tau: float) -> None:
-    """Move every target a share `tau` (0 to 1) of the way to its network."""
-    population.actor_target.lerp_(population.actor.detach(), tau)
-    population.critic_target.lerp_(population.critic.detach(), tau)
+def update_targets(population: Population, tau: float, broken: Bool[Tensor, " agents"] | None = None) -> None:
+    """Move every target a share `tau` (0 to 1) of the way to its network, but for those of `broken` agents."""
+    targets = [population.actor_target, population.critic_target]
+    with nullcontext() if broken is None else _held(targets, broken):
+        for target, rows in zip(targets, (population.actor, population.critic), strict=True):
+            target.lerp_(rows.detach(), tau)

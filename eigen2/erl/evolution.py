@@ -52,21 +52,28 @@ class Child:
 
 
 def rank(fitness: Float[np.ndarray, " agents"]) -> list[int]:
-    """Rows from the fittest to the least fit; ties by row, NaN last."""
-    return [int(row) for row in np.argsort(-np.nan_to_num(fitness, nan=-np.inf), kind="stable")]
+    """Rows from the fittest to the least fit; ties by row, those without a finite fitness last."""
+    return [int(row) for row in np.argsort(-np.where(np.isfinite(fitness), fitness, -np.inf), kind="stable")]
 
 
 def plan(fitness: Float[np.ndarray, " agents"], settings: Evolution, generator: np.random.Generator) -> list[Child]:
     """The children of a generation, one for each row that is not an elite, in order of the rows they replace.
 
     The least fit rows become offspring and mutants. Offspring's two parents win tournaments over the whole population;
-    a mutant's parent is an elite, drawn evenly.
+    a mutant's parent is an elite, drawn evenly. A row without a finite fitness is no elite and no parent, and becomes a
+    mutant.
+
+    Raises:
+        ValueError: no row has a finite fitness.
     """
-    order = rank(fitness)
-    size = len(order)
+    size, failed = len(fitness), ~np.isfinite(fitness)
+    if failed.all():
+        raise ValueError("no agent has a finite fitness: there is no parent")
+    ranked = rank(fitness)
+    order = ranked[: size - int(failed.sum())]
     elites = order[: max(1, round(settings.elite_fraction * size))]
-    losers = sorted(order[len(elites) :])
-    num_offspring = min(round(settings.crossover_fraction * size), len(losers))
+    losers = sorted(ranked[len(elites) :])
+    offspring = [row for row in losers if not failed[row]][: round(settings.crossover_fraction * size)]
     place = {row: position for position, row in enumerate(order)}
 
     def tournament(among: list[int]) -> int:
@@ -74,8 +81,8 @@ def plan(fitness: Float[np.ndarray, " agents"], settings: Evolution, generator: 
         return min((int(row) for row in drawn), key=place.__getitem__)
 
     children = []
-    for index, row in enumerate(losers):
-        if index < num_offspring:
+    for row in losers:
+        if row in offspring:
             first = tournament(order)
             second = tournament([other for other in order if other != first])
             children.append(Child(row, "offspring", (first, second), float(generator.uniform())))

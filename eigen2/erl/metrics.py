@@ -2,6 +2,9 @@
 
 from typing import TYPE_CHECKING
 
+import torch
+from torch import Tensor
+
 from eigen2.runtime.phases import PHASES
 
 if TYPE_CHECKING:
@@ -13,10 +16,10 @@ LOSS_NAMES = ("actor_loss", "critic_loss", "q_mean", "action_saturation")
 def generation_metrics(module: "ERLModule") -> dict[str, float]:
     """Scalars of the generation that just validated, by full name; NaN for what has no value yet.
 
-    Units: fitness in rewards a window, averages over agents; time in seconds; replay in transitions and as a share of
-    capacity.
+    Units: fitness in rewards a window, averages over agents whose own is finite; time in seconds; replay in transitions
+    and as a share of capacity; population in agents.
     """
-    fitness, validation = module.fitness, module.validation
+    fitness, validation = _finite(module.fitness), _finite(module.validation)
     counted = slice(0, module.data.windows_per_generation)
     buffer = module.data.buffer
     losses = (module.train_sums / module.train_count).tolist()  # 0 / 0 is NaN: nothing was trained yet
@@ -30,9 +33,17 @@ def generation_metrics(module: "ERLModule") -> dict[str, float]:
         "validation/mean": float(validation.mean()),
         "validation/max": float(validation.max()),
         **{f"train/{name}": value for name, value in zip(LOSS_NAMES, losses, strict=True)},
+        "population/quarantined": float(module.quarantine.agents.sum()),
+        "population/failed": float(module.quarantine.failed.sum()),
         "train/noise": float(module.population.noise.mean()),
         **module.data.episode_metrics(module.data.eval_env.get_episode_summary(counted)),
         "replay/size": float(len(buffer)),
         "replay/utilization": len(buffer) / buffer.capacity,
         **{f"time/{phase}_s": module.clock.seconds[phase] for phase in (*PHASES, "generation")},
     }
+
+
+def _finite(values: Tensor) -> Tensor:
+    """The finite ones; NaN alone if there is none."""
+    finite = values[torch.isfinite(values)]
+    return finite if len(finite) else values.new_full((1,), torch.nan)

@@ -19,6 +19,7 @@ from eigen2.erl.exploration import ExplorationNoise
 from eigen2.erl.metrics import LOSS_NAMES, generation_metrics
 from eigen2.erl.networks import Sizes, weight_bytes
 from eigen2.erl.population import Population
+from eigen2.erl.quarantine import Quarantine, conclude
 from eigen2.erl.randomness import Role, generator, torch_seed
 from eigen2.erl.rollouts import Rollouts, play
 from eigen2.erl.workspace import workspace_bytes
@@ -90,9 +91,10 @@ class ERLModule(LightningModule):
         self.seed = 0
         self.clock = PhaseClock(self)
         self.fitness = torch.zeros(population_size, dtype=torch.float64)
-        self._slots: Tensor | None = None
+        self.slots: Tensor | None = None
         self.train_sums = torch.zeros(len(LOSS_NAMES))
-        self.train_count = 0
+        self.train_count = torch.zeros(())
+        self.quarantine = Quarantine(population_size)
         self.validation = torch.zeros(population_size, dtype=torch.float64)
         self.metrics: dict[str, float] = {}
 
@@ -101,18 +103,20 @@ class ERLModule(LightningModule):
     def on_train_epoch_start(self) -> None:
         """Evaluate, then draw what the generation trains on."""
         self.clock.new_generation()
+        self.quarantine = Quarantine(self.population_size, self.device)
         with self.clock.phase("evaluate"):
             self.fitness = self.evaluate()
         self.clock.begin("train")
-        self.train_sums, self.train_count = torch.zeros(len(LOSS_NAMES), device=self.device), 0
-        self._slots = None
+        self.train_sums = torch.zeros(len(LOSS_NAMES), device=self.device)
+        self.train_count = torch.zeros((), device=self.device)
+        self.slots = None
         if self.data.ready and self.micro_batches:
-            self._slots = self.data.draw_slots(self.population_size, self.micro_batches, self.current_epoch, self.seed)
+            self.slots = self.data.draw_slots(self.population_size, self.micro_batches, self.current_epoch, self.seed)
 
     def training_step(self, batch: int, batch_idx: int) -> None:
         """One micro-batch for every agent; every `accumulate`-th one steps the optimizer."""
-        if self._slots is not None:
-            self.learn(self._slots[batch_idx], step=(batch_idx + 1) % self.accumulate == 0)
+        if self.slots is not None:
+            self.learn(self.slots[batch_idx], step=(batch_idx + 1) % self.accumulate == 0)
 
     def on_train_batch_end(self, outputs: Any, batch: int, batch_idx: int) -> None:
         """After the last micro-batch: evolve, so that validation sees the next generation's agents."""
@@ -149,24 +153,31 @@ class ERLModule(LightningModule):
             return noise.add(self._actions(observation))
 
         returns = play(env, act, options, self.data.buffer, self.clock.environment_step)
+        self.quarantine.misplayed = ~torch.isfinite(returns).all(1)
         return returns[:, :counted].mean(1).cpu()
 
     def learn(self, slots: Tensor, step: bool) -> None:
-        """Add a micro-batch's gradients; with `step`, clip each agent's, update networks and targets."""
+        """Add a micro-batch's gradients; with `step`, clip each agent's, update networks and targets.
+
+        An agent with numbers that are not finite sits the step out, bit for bit.
+        """
         batch = self._batch(slots)
         losses = ddpg.losses(self.population, batch, self.gamma)
-        self.train_sums += torch.stack([value.detach().mean() for value in losses])
-        self.train_count += 1
+        means, counted = self.quarantine.heed(losses)
+        self.train_sums += means
+        self.train_count += counted
         self.manual_backward((losses.actor + losses.critic).sum() / self.accumulate)
         if step:
-            ddpg.step(self.population, self.optimizer, self.max_grad_norm)
+            faults = ddpg.step(self.population, self.optimizer, self.max_grad_norm, self.quarantine.loss)
+            broken = self.quarantine.note(faults)
             self.optimizer.zero_grad(set_to_none=False)
-            ddpg.update_targets(self.population, self.tau)
+            ddpg.update_targets(self.population, self.tau, broken)
 
     @torch.no_grad()
     def evolve(self) -> None:
         """Replace the less fit rows, with targets, critics, noise and optimizer moments, by children of the fitter."""
         population = self.population
+        self.fitness[conclude(self)] = torch.nan  # an agent that failed is no parent, and gives way to a mutant
         if self.evolution is not None and self.population_size > 1:
             chance = generator(self.seed, Role.SELECTION, self.current_epoch)
             children = plan(self.fitness.numpy(), self.evolution, chance)

@@ -80,15 +80,18 @@ def play(
 ) -> Tensor:
     """Play one episode in every window and return the undiscounted returns, (agents, windows) float64.
 
+    A return is NaN where an action was not finite, whatever the environment made of it.
+
     Args:
         env: reset here; afterwards it holds the episode's summary.
         act: observation to actions in [-1, 1].
         options: for `env.reset`.
-        buffer: takes every transition up to the end of its episode, but for those whose action or reward is not
-            finite.
+        buffer: takes every transition up to the end of its episode, but for those with an observation, action or
+            reward that is not finite: they would break every agent that learns from them.
         after_step: called after every step of the environment.
     """
     observation, _ = env.reset(options=options)
+    seen = _finite(observation)
     returns: Tensor | None = None
     alive: Tensor | None = None
     while alive is None or bool(alive.any()):
@@ -96,18 +99,26 @@ def play(
         following, reward, terminated, truncated, _ = env.step(env.native_action(action))
         if alive is None or returns is None:
             alive, returns = torch.ones_like(terminated), torch.zeros_like(reward, dtype=torch.float64)
+        earned = torch.where(torch.isfinite(action.flatten(2).sum(2)), reward, torch.nan)
         if buffer is not None:
+            then = _finite(following)
             ends = {"action": action, "reward": reward, "terminated": terminated, "truncated": truncated}
             following_fields = {f"next_{name}": value for name, value in following.items()}
-            # a broken agent's transitions would break every agent that learns from them
-            whole = torch.isfinite(reward + action.flatten(2).sum(2))
-            buffer.add(_rows({**observation, **following_fields, **ends}, alive & whole))
-        returns += torch.where(alive, reward, 0.0)
+            buffer.add(_rows({**observation, **following_fields, **ends}, alive & seen & then & torch.isfinite(earned)))
+            seen = then
+        returns += torch.where(alive, earned, 0.0)
         alive = alive & ~(terminated | truncated)
         observation = following
         after_step()
     assert returns is not None
     return returns
+
+
+def _finite(observation: Observation) -> Tensor:
+    """Whether all that is observed is finite, (agents or 1, windows)."""
+    floats = [value for value in observation.values() if value.is_floating_point()]
+    sums = [value.reshape(*value.shape[:2], -1).sum(2, dtype=torch.float64) for value in floats]
+    return torch.isfinite(sum(sums, torch.zeros((), dtype=torch.float64, device=sums[0].device if sums else None)))
 
 
 def _rows(transitions: dict[str, Tensor], chosen: Tensor) -> dict[str, Tensor]:

@@ -51,8 +51,8 @@ def read_prices(path: str | Path) -> pd.DataFrame:
 
     Raises:
         UserError: when the file is missing, empty, damaged or of another format, lacks a column or has no
-            rows, when a date, ticker or number cannot be read, when a price is infinite, or when a (date,
-            ticker) appears twice.
+            rows, when a date, ticker or number cannot be read, when a price or volume is infinite, or when a
+            (date, ticker) appears twice.
     """
     path = require_file(path)
     where = repr(str(path))
@@ -63,6 +63,7 @@ def read_prices(path: str | Path) -> pd.DataFrame:
     for column in (*PRICE_COLUMNS, "volume"):
         prices[column] = parse_numbers(table.pop(column), where)
     refuse_infinite_prices(prices, where)
+    _refuse_infinite(prices, {"volume": np.isinf(prices["volume"].to_numpy())}, "volumes", where)
     return _sorted_and_unique(prices, where)
 
 
@@ -93,12 +94,19 @@ def refuse_infinite_prices(prices: pd.DataFrame, where: str = "the price table")
         UserError: when a price is infinite or beyond the float32 range, with their number and the first one.
     """
     infinite = {column: np.abs(prices[column].to_numpy()) > LARGEST_PRICE for column in PRICE_COLUMNS}
+    _refuse_infinite(prices, infinite, "prices", where)
+
+
+def _refuse_infinite(
+    prices: pd.DataFrame, infinite: dict[str, Bool[np.ndarray, " rows"]], what: str, where: str
+) -> None:
+    """Stop at the cells marked, column by column."""
     count = sum(int(mask.sum()) for mask in infinite.values())
     if count:
         column, mask = next((column, mask) for column, mask in infinite.items() if mask.any())
         first = prices.iloc[int(mask.argmax())]
         raise UserError(
-            f"{where} has {count} infinite prices, first {column} = {first[column]} of"
+            f"{where} has {count} infinite {what}, first {column} = {first[column]} of"
             f" {shown(first['ticker'])} on {first['date']:%Y-%m-%d}: correct them, or leave the cells empty"
         )
 

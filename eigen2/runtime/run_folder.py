@@ -12,7 +12,7 @@ from rich.console import Console
 from eigen2.errors import UserError
 from eigen2.runtime.checkpoint import newest_whole
 
-RUN_FILES = ("checkpoints", "tensorboard", "metrics.csv", "memory.csv", "champion", "config.yaml")
+RUN_FILES = ("checkpoints", "tensorboard", "metrics.csv", "memory.csv", "champion", "failure", "config.yaml")
 """What a run writes in its folder; the panel cache beside them is shared by all runs."""
 
 

@@ -29,14 +29,14 @@ def evolutions(draw: st.DrawFn) -> Evolution:
 
 
 def better(fitness: np.ndarray, one: int, other: int) -> bool:
-    """Whether row `one` goes before row `other`: the fitter, any number before NaN, the lower row of equals."""
-    if math.isnan(fitness[one]) or math.isnan(fitness[other]):
-        return not math.isnan(fitness[one]) if math.isnan(fitness[other]) != math.isnan(fitness[one]) else one < other
+    """Whether row `one` goes before row `other`: the fitter, finite before not finite, the lower row of equals."""
+    if not (math.isfinite(fitness[one]) and math.isfinite(fitness[other])):
+        return math.isfinite(fitness[one]) or (not math.isfinite(fitness[other]) and one < other)
     return bool(fitness[one] > fitness[other]) if fitness[one] != fitness[other] else one < other
 
 
 @given(POPULATIONS)
-def test_rank_is_from_the_fittest_with_ties_by_row_and_nan_last(fitness: np.ndarray) -> None:
+def test_rank_is_from_the_fittest_with_ties_by_row_and_what_is_not_finite_last(fitness: np.ndarray) -> None:
     order = rank(fitness)
     assert sorted(order) == list(range(len(fitness)))
     assert all(better(fitness, one, other) for one, other in pairwise(order))
@@ -46,24 +46,33 @@ def test_rank_is_from_the_fittest_with_ties_by_row_and_nan_last(fitness: np.ndar
 def test_every_plan_keeps_the_fittest_and_replaces_every_other_row_once(
     fitness: np.ndarray, settings: Evolution, seed: int
 ) -> None:
+    sound = set(np.flatnonzero(np.isfinite(fitness)).tolist())
+    assume(sound)
     size, before = len(fitness), fitness.copy()
     children = plan(fitness, settings, np.random.default_rng(seed))
     np.testing.assert_array_equal(fitness, before)
     replaced = [child.row for child in children]
     elites = set(range(size)) - set(replaced)
     assert replaced == sorted(set(replaced))
-    assert len(elites) == max(1, round(settings.elite_fraction * size))
+    assert elites <= sound
+    assert len(elites) == min(len(sound), max(1, round(settings.elite_fraction * size)))
     assert all(better(fitness, elite, row) for elite in elites for row in replaced)
     kinds = Counter(child.kind for child in children)
-    assert kinds["offspring"] == min(round(settings.crossover_fraction * size), len(children))
+    assert kinds["offspring"] == min(round(settings.crossover_fraction * size), len(sound) - len(elites))
     for child in children:
         if child.kind == "mutant":
             assert child.parents[0] == child.parents[1] in elites
             assert child.blend == 1
         else:
-            assert set(child.parents) <= set(range(size))
+            assert child.row in sound, "what failed becomes a mutant"
+            assert set(child.parents) <= sound
             assert 0 <= child.blend < 1
     assert children == plan(fitness, settings, np.random.default_rng(seed))
+
+
+def test_a_population_without_a_finite_fitness_has_no_parents() -> None:
+    with pytest.raises(ValueError, match="no agent has a finite fitness"):
+        plan(np.array([math.nan, math.inf, -math.inf]), Evolution(), np.random.default_rng(0))
 
 
 def test_16_agents_become_8_elites_6_offspring_and_2_mutants() -> None:

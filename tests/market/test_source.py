@@ -261,6 +261,23 @@ def test_infinite_prices(tmp_path, name, value):
     assert f"2 infinite prices, first high = {value} of 'B' on 2020-01-02" in message
 
 
+@pytest.mark.parametrize("value", [np.inf, -np.inf])
+@pytest.mark.parametrize("name", ["p.parquet", "p.csv", "p.csv.gz"])
+def test_infinite_volumes(tmp_path, name, value):
+    frame = table()
+    frame.loc[[1, 4], "volume"] = value
+    message = failure(write(frame, tmp_path / name))
+    assert f"2 infinite volumes, first volume = {value} of 'A' on 2020-01-02" in message
+
+
+@pytest.mark.parametrize("word", ["inf", "Infinity", "-inf", "INF"])
+def test_infinite_numbers_in_text_that_is_no_number_elsewhere(tmp_path, word):
+    """A file whose cells come as text, because one is no plain number, hides no infinity."""
+    frame = table().astype({"close": str, "volume": str})
+    frame.loc[2, "close"], frame.loc[3, "volume"] = word, " 100 "
+    assert "1 infinite prices, first close" in failure(write(frame, tmp_path / "p.csv"))
+
+
 @pytest.mark.parametrize("name", ["p.parquet", "p.csv"])
 def test_duplicate_rows(tmp_path, name):
     frame = pd.concat([table(), table().iloc[[4, 4, 1]]])
