@@ -20,6 +20,8 @@ log = logging.getLogger(__name__)
 RETURNS = "actions or rewards"
 MOST_NAMED = 8
 """Agents that a warning names."""
+LAST_STEPS = 2
+"""An agent that sat out that many steps in a row, up to the generation's end, has failed: one alone may be chance."""
 EVIDENCE_BYTES = 64 * 2**20
 """About what the evidence takes: weights of as many agents as fit, at least one's."""
 
@@ -34,14 +36,16 @@ class Quarantine:
     Attributes:
         faults: (parts, agents) steps in which a part was not finite, by `ddpg.PARTS`.
         skipped: (agents,) steps that each agent sat out.
+        streak: (agents,) how many of these were the last ones, without one in between that it took.
         steps: optimizer steps so far.
         misplayed: (agents,) whether an action or reward of the evaluation was not finite.
-        failed: (agents,) whether the agent is lost, known once it has been judged.
+        failed: (agents,) who is to be replaced, known once agents have been judged.
     """
 
     def __init__(self, agents: int, device: torch.device | str = "cpu") -> None:
         self.faults = torch.zeros(len(ddpg.PARTS), agents, dtype=torch.int64, device=device)
         self.skipped = torch.zeros(agents, dtype=torch.int64, device=device)
+        self.streak = torch.zeros_like(self.skipped)
         self.steps = 0
         self.misplayed = torch.zeros(agents, dtype=torch.bool, device=device)
         self.failed = torch.zeros(agents, dtype=torch.bool)
@@ -63,30 +67,33 @@ class Quarantine:
     def note(self, faults: Bool[Tensor, "parts agents"] | None) -> Bool[Tensor, " agents"] | None:
         """Take note of an optimizer step, of which `ddpg.step` returned `faults`; return who sat it out, if any."""
         broken = None
-        if faults is not None:
+        if faults is None:
+            self.streak.zero_()
+        else:
             broken = faults.any(0)
             self.faults += faults
             self.skipped += broken
+            self.streak = (self.streak + 1) * broken
             self.last = self.steps, self.loss.clone()
         self.loss.zero_()
         self.steps += 1
         return broken
 
     def judge(self, fitness: Float[Tensor, " agents"], state: Bool[Tensor, "parts agents"] | None) -> None:
-        """Find the agents that have no finite fitness, sat out every step, or are left with numbers not finite.
+        """Find the agents that failed: no finite fitness, the last steps sat out, or numbers left that are not finite.
 
         Args:
             fitness: of the generation.
             state: where weights, targets and moments are not finite after training, by `ddpg.PARTS` from the fifth
                 on; None if nowhere.
         """
-        lost = ~torch.isfinite(fitness)
+        failed = ~torch.isfinite(fitness)
         if self.steps:
-            lost |= (self.skipped == self.steps).cpu()
+            failed |= (self.streak >= min(LAST_STEPS, self.steps)).cpu()
         if state is not None:
-            lost |= state.any(0).cpu()
+            failed |= state.any(0).cpu()
             self.faults[-len(state) :] += state
-        self.failed = lost
+        self.failed = failed
 
     @property
     def agents(self) -> Bool[Tensor, " agents"]:

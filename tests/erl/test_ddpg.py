@@ -13,6 +13,7 @@ from tests.erl.probe import ProbeActor, ProbeCritic
 from tests.erl.reference import OneAgent, with_weights
 
 AGENTS, SIZE = 4, 6
+OTHERS = [0, 1, 3]
 
 
 class LinearActor(nn.Module):
@@ -309,6 +310,58 @@ def test_clipping_zeroes_a_broken_row_alone(poison: float) -> None:
     assert torch.equal(gradient[[0, 2]], alone)
     assert gradient[1].tolist() == [0.0, 0.0]
     assert norms.isfinite().tolist() == [True, False, True]
+
+
+@pytest.mark.parametrize("size", [1e14, 1e18, 1e25, 3e38])
+def test_a_finite_gradient_whose_squares_overflow_is_clipped_like_any_other(size: float) -> None:
+    gradient = torch.tensor([[0.6, 0.8], [0.6 * size, -0.8 * size], [0.01, 0.02]])
+    alone = gradient[[0, 2]].clone()
+    norms = clip_rows(gradient, 0.5)
+    clip_rows(alone, 0.5)
+    torch.testing.assert_close(gradient[1], torch.tensor([0.3, -0.4]))
+    assert torch.equal(gradient[[0, 2]], alone)
+    assert float(norms[1]) == pytest.approx(size, rel=1e-5)
+
+
+def test_an_agent_with_a_huge_finite_gradient_takes_the_step() -> None:
+    """In the direction that a gradient of common size has; the longest norm of all is beyond float32."""
+    taken = []
+    for size in (1.0, 1e30, 3e38):
+        population = probe_population()
+        optimizer = torch.optim.Adam([population.actor, population.critic], lr=1e-2)
+        pieces = gradients(population, probe_batch(0))
+        for rows, piece in zip((population.actor, population.critic), pieces, strict=True):
+            piece[2] = piece[2] / piece[2].abs().max() * size
+            rows.grad = piece
+        assert (ddpg.step(population, optimizer, 1e-3) is None) == (size == 1.0)
+        taken.append(population.critic.detach().clone())
+    for other in taken[1:]:
+        assert torch.equal(taken[0][OTHERS], other[OTHERS])
+        torch.testing.assert_close(taken[0][2], other[2], atol=1e-4, rtol=0)
+    assert (taken[0] != probe_population().critic).any(1).all()
+
+
+@pytest.mark.parametrize("part", ["actor_target", "critic_target"])
+def test_targets_of_an_agent_that_sits_a_step_out_stay(part: str) -> None:
+    population, whole = probe_population(), probe_population()
+    broken = torch.tensor([False, False, True, False])
+    before = getattr(population, part).clone()
+    population.critic.detach()[2] = torch.nan
+    update_targets(population, 0.25, broken)
+    update_targets(whole, 0.25)
+    assert torch.equal(getattr(population, part)[OTHERS], getattr(whole, part)[OTHERS])
+    assert torch.equal(getattr(population, part)[2], before[2])
+
+
+def test_large_weights_whose_sum_overflows_are_finite() -> None:
+    population = probe_population()
+    optimizer = torch.optim.Adam([population.actor, population.critic], lr=1e-2)
+    for rows in (population.actor, population.critic):
+        rows.grad = torch.ones_like(rows)
+    population.critic.detach()[2] = 1e38
+    faults = ddpg.step(population, optimizer, 1.0)
+    assert faults is not None
+    assert not faults.any()
 
 
 def test_targets_move_their_share_of_the_way() -> None:

@@ -254,3 +254,37 @@ def test_what_a_broken_agent_does_is_not_stored() -> None:
         data.buffer,
     )
     assert data.buffer.size - whole == whole * 3 // 2
+
+
+@pytest.mark.parametrize("poison", [torch.nan, torch.inf])
+def test_what_an_agent_sees_of_a_world_it_broke_is_not_stored(poison: float) -> None:
+    """Finite actions and rewards, but an observation that is not: neither what led to it nor what followed it."""
+    env = UnevenEnvironment([[3, 3], [3, 3]], [[False, False], [False, False]])
+    step = env.step
+
+    def broken(action: Tensor) -> tuple[dict[str, Tensor], Tensor, Tensor, Tensor, dict[str, Any]]:
+        observation, *rest = step(action)
+        if env.steps == 2:
+            observation["self"][1, 0] = poison
+        return observation, *rest
+
+    buffer = uneven_buffer(env, 20)
+    env.step = broken  # type: ignore[method-assign]
+    play(env, lambda seen: torch.zeros(2, 2, 1), {}, buffer)
+    assert len(buffer) == 12 - 2
+    assert all(values.isfinite().all() for values in buffer.gather(torch.arange(10)).values())
+
+
+def test_a_return_is_not_a_number_where_an_action_was_none_whatever_it_earned() -> None:
+    env = UnevenEnvironment([[2, 3], [1, 2]], [[False, False], [False, False]])
+    plain = play(env, lambda seen: torch.zeros(2, 2, 1), {})
+
+    def act_once_wrongly(seen: dict[str, Tensor]) -> Tensor:
+        action = torch.zeros(2, 2, 1)
+        action[0, 1] = torch.inf if int(seen["clock"].max()) == 1 else 0.0
+        action[1, 0] = torch.nan if int(seen["clock"].max()) > 1 else 0.0  # its episode is over
+        return action
+
+    returns = play(env, act_once_wrongly, {})
+    assert torch.isnan(returns).tolist() == [[False, True], [False, False]]
+    assert torch.equal(returns[~torch.isnan(returns)], plain[~torch.isnan(returns)])

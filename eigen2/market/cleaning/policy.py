@@ -85,8 +85,8 @@ class Policy:
     """One price all day and a volume of 0, on a ticker that has volume on other days: nothing was traded. keep, mask,
     drop or fail."""
     unknown_volume: Action = "keep"
-    """The volume is empty, negative or infinite, or 0 although the price moved. repair empties it. keep, repair, mask,
-    drop or fail."""
+    """The volume is empty, negative or infinite, or 0 although the price moved. repair empties it; keep empties the
+    infinite ones, as a file that has one cannot be read. keep, repair, mask, drop or fail."""
 
     def __post_init__(self) -> None:
         for name in DEFECTS:
@@ -157,6 +157,8 @@ def clean(
     for name in REPAIRS:
         if getattr(policy, name) == "repair" and found[name].any():
             _repair(work, name, found, limits)
+    # a file with an infinite volume cannot be read, whatever is to be kept
+    work.repair(np.isinf(work.values[:, VOLUME]), "unknown_volume", _without_volume)
     return work.cleaned(), work.log()
 
 
@@ -273,7 +275,12 @@ def _repair(work: _Work, defect: str, found: Mapping[str, Bool[np.ndarray, " row
     elif defect == "close_basis":
         work.repair(found[defect], defect, lambda rows: rows[:, [CLOSE, CLOSE, CLOSE, CLOSE, VOLUME]])
     else:
-        work.repair(found[defect], defect, lambda rows: np.where(np.arange(5) == VOLUME, np.nan, rows))
+        work.repair(found[defect], defect, _without_volume)
+
+
+def _without_volume(rows: Rows) -> Rows:
+    emptied: Rows = np.where(np.arange(5) == VOLUME, np.nan, rows)
+    return emptied
 
 
 def _without_wick(rows: Rows, limits: Limits) -> Rows:

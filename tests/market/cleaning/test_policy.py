@@ -198,6 +198,16 @@ def test_unknown_volumes_are_emptied() -> None:
     assert list(log["volume"]) == [-1.0, np.inf, 0.0]
 
 
+def test_infinite_volumes_are_emptied_where_unknown_ones_are_kept() -> None:
+    block = series([100.0, 101.0, 102.0, 101.0, 100.0])
+    block["volume"] = [-1.0, np.inf, -np.inf, np.nan, 5.0]
+    block.loc[2, "open"] = np.nan  # also where nothing is compared
+    out, log = cleaned(block, Policy(unknown_volume="keep", missing_price="keep"))
+    np.testing.assert_array_equal(out["volume"], [-1.0, np.nan, np.nan, np.nan, 5.0])
+    pd.testing.assert_frame_equal(out[[*PRICE_COLUMNS]], block[[*PRICE_COLUMNS]])
+    assert list(log["defect"] + " " + log["action"]) == ["unknown_volume repair"] * 2
+
+
 def test_the_close_is_taken_where_it_is_on_its_own_basis() -> None:
     block = series([100.0 + day for day in range(8)])
     block["close"] *= 0.9
@@ -370,8 +380,10 @@ def test_the_log_takes_the_block_to_the_output_and_back(seed: int, actions: dict
     changed = log[log["action"] != "drop"]
     before, after = (changed[[f"{name}{end}" for name in VALUES]].to_numpy() for end in ("", "_after"))
     assert not ((before == after) | (np.isnan(before) & np.isnan(after))).all(axis=1).any()
+    assert not np.isinf(out["volume"]).any()
     for entry in log.itertuples():
-        assert entry.action in (actions[entry.defect], "drop")
+        emptied = entry.defect == "unknown_volume" and np.isinf(entry.volume) and np.isnan(entry.volume_after)
+        assert entry.action in (actions[entry.defect], "drop") or (emptied and entry.action == "repair")
     # nothing is done to rows without a defect, but by a split that comes later
     touched = {(row.date, row.ticker) for row in log.itertuples() if row.defect != "split_like"}
     defective = np.any([found[name] for name in DEFECTS], axis=0)

@@ -1,0 +1,385 @@
+"""One agent's numbers go wrong: who notices, who does not, what becomes of it, and what is left if all do."""
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+from torch import Tensor
+
+from eigen2.erl import quarantine
+from eigen2.erl.ddpg import PARTS
+from eigen2.erl.evolution import Evolution
+from eigen2.erl.module import ERLModule
+from eigen2.errors import ALL_AGENTS_FAILED, RunStopped
+from eigen2.runtime.checkpoint import GenerationCheckpoint
+from tests.erl.conftest import SEED
+from tests.erl.probe import Probe, ProbeRollouts, fit, make_trainer
+from tests.erl.recorder import MOMENTS, ROWS, Recorder, same
+
+AIM = Probe(lambda x, action, step: -((action - 0.5) ** 2), contexts=(-1.0, 0.0, 1.0))
+STEPS, ACCUMULATE, WINDOWS = 4, 2, 16
+BROKEN, OTHERS = 2, [0, 1, 3]
+FITTEST = 3
+"""In the first generation."""
+LAST = STEPS * ACCUMULATE - 1
+NAN, INF = float("nan"), float("inf")
+LOSSES = ("train/actor_loss", "train/critic_loss", "train/q_mean", "train/action_saturation")
+
+
+@dataclass
+class Fault(Callback):
+    """Writes a number into agent `row`, just before micro-batch `batch` of a generation, or before it is evaluated.
+
+    `part` is a tensor of the population, a moment such as `actor.exp_avg`, `gradient` of the critic, or `loss`: the
+    critic's, summed over the step's micro-batches so far, while its gradient stays.
+    """
+
+    part: str
+    value: float = NAN
+    batch: int | None = None
+    generation: int = 0
+    row: int | slice = BROKEN
+
+    def on_train_epoch_start(self, trainer: Trainer, module: LightningModule) -> None:
+        if self.batch is None:
+            self.plant(trainer, module)
+
+    def on_train_batch_start(self, trainer: Trainer, module: LightningModule, batch: Any, batch_idx: int) -> None:
+        if self.batch == batch_idx:
+            self.plant(trainer, module)
+
+    def plant(self, trainer: Trainer, module: LightningModule) -> None:
+        assert isinstance(module, ERLModule)
+        if trainer.current_epoch != self.generation:
+            return
+        name, _, moment = self.part.partition(".")
+        if self.part == "loss":
+            module.quarantine.loss[1, self.row] = self.value
+        elif self.part == "gradient":
+            assert module.population.critic.grad is not None
+            module.population.critic.grad[self.row, 1] = self.value
+        elif moment:
+            trainer.optimizers[0].state[getattr(module.population, name)][moment][self.row, 1] = self.value
+        else:
+            getattr(module.population, name).detach()[self.row, 1] = self.value
+
+    __hash__ = object.__hash__
+
+
+class Silent(Callback):
+    """Agent `BROKEN` gives no finite action; its weights are sound."""
+
+    def on_train_epoch_start(self, trainer: Trainer, module: LightningModule) -> None:
+        def actions(observation: dict[str, Tensor]) -> Tensor:
+            assert isinstance(module, ERLModule)
+            given = ERLModule._actions(module, observation).clone()
+            given[BROKEN] = torch.nan
+            return given
+
+        module._actions = actions  # type: ignore[assignment]
+
+
+class Steps(Callback):
+    """Keeps every agent's state after each micro-batch, and by generation what is stored and how agents scored."""
+
+    def __init__(self) -> None:
+        self.states: list[dict[str, Tensor]] = []
+        self.stored: list[dict[str, Tensor]] = []
+        self.fitness: list[Tensor] = []
+
+    def on_train_batch_end(self, trainer: Trainer, module: LightningModule, *_: Any) -> None:
+        assert isinstance(module, ERLModule)
+        state = {name: getattr(module.population, name).detach().clone() for name in ROWS}
+        for name in MOMENTS:
+            rows, _, moment = name.partition(".")
+            moments = trainer.optimizers[0].state.get(getattr(module.population, rows), {})
+            state[name] = moments[moment].clone() if moment in moments else torch.zeros_like(state[rows])
+        self.states.append(state)
+
+    def on_phase_end(self, trainer: Trainer, module: ERLModule, phase: str) -> None:
+        if phase == "evaluate":
+            self.stored.append(module.data.buffer.gather(torch.arange(len(module.data.buffer))))
+            self.fitness.append(module.fitness.clone())
+
+
+def run(*callbacks: Callback, **settings: Any) -> tuple[Steps, ERLModule]:
+    steps = Steps()
+    module = fit(AIM, *callbacks, steps, **{"gradient_steps": STEPS, "accumulate": ACCUMULATE, **settings})
+    return steps, module
+
+
+def different(left: dict[str, Tensor], right: dict[str, Tensor], rows: list[int]) -> list[str]:
+    """Names of what is not the same in these rows, bit for bit."""
+    return [name for name in left if not same(left[name][rows], right[name][rows])]
+
+
+# A step
+
+
+@pytest.fixture(scope="module")
+def healthy() -> Steps:
+    """Two generations without evolution or faults."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PL_GLOBAL_SEED", str(SEED))
+        return run(epochs=2)[0]
+
+
+@pytest.mark.parametrize(
+    ("part", "value"),
+    [
+        *((part, NAN) for part in ("actor", "critic", "actor_target", "critic_target", "gradient", "loss")),
+        *(("actor.exp_avg", NAN), ("critic.exp_avg_sq", INF)),
+        *((part, value) for part in ("actor", "loss") for value in (INF, -INF)),
+    ],
+)
+def test_a_broken_agent_sits_the_step_out_and_the_others_are_the_same_to_the_bit(
+    part: str, value: float, healthy: Steps
+) -> None:
+    """What happens in training leaves this generation's replay buffer alone: nothing of the others may change."""
+    faulty, _ = run(Fault(part, value, LAST), epochs=2)
+    for left, right in zip(healthy.states[: LAST + 1], faulty.states[: LAST + 1], strict=True):
+        assert different(left, right, OTHERS) == []
+    before, after = faulty.states[LAST - 1], faulty.states[LAST]
+    if part in after:  # but for what was planted
+        assert same(after[part][BROKEN, 1], torch.tensor(value))
+        after[part][BROKEN, 1] = before[part][BROKEN, 1]
+    assert different(before, after, [BROKEN]) == []
+    assert different(before, after, [0]) == [name for name in (*ROWS, *MOMENTS) if name != "noise"]
+    # in the next evaluation the others play, store and score what they would have
+    assert same(healthy.fitness[1][OTHERS], faulty.fitness[1][OTHERS])
+    played = 4 * WINDOWS
+    for name, values in faulty.stored[1].items():
+        own = len(values) - played - 3 * WINDOWS  # the broken agent's, if it could act
+        rest = torch.cat([values[played : played + 2 * WINDOWS], values[played + 2 * WINDOWS + own :]])
+        expected = healthy.stored[1][name][played:].unflatten(0, (4, WINDOWS))[OTHERS].flatten(0, 1)
+        assert same(rest, expected), name
+
+
+def test_over_generations_the_others_miss_the_broken_agents_transitions_and_nothing_else() -> None:
+    """Whatever silences an agent, the others learn from the same experience, and come out the same to the bit."""
+    runs = [
+        run(*faults, epochs=3)[0]
+        for faults in ([Silent()], [Fault("actor")], [Silent(), Fault("critic", INF, 3), Fault("gradient", NAN, 1, 1)])
+    ]
+    for other in runs[1:]:
+        for left, right in zip(runs[0].states, other.states, strict=True):
+            assert different(left, right, OTHERS) == []
+        for left, right in zip(runs[0].stored, other.stored, strict=True):
+            assert [name for name in left if not same(left[name], right[name])] == []
+        assert all(
+            same(left[OTHERS], right[OTHERS]) for left, right in zip(runs[0].fitness, other.fitness, strict=True)
+        )
+    assert len(runs[0].stored[2]["action"]) == 3 * 3 * WINDOWS
+    assert all(torch.isnan(fitness[BROKEN]) for fitness in runs[0].fitness)
+
+
+@pytest.mark.parametrize("part", ["gradient", "loss"])
+def test_a_fault_of_one_step_is_over_with_it(part: str) -> None:
+    steps, module = run(Fault(part, NAN, 3))
+    states = [each["critic"][BROKEN] for each in steps.states]
+    assert same(states[2], states[3])
+    assert not same(states[3], states[5])
+    assert module.quarantine.skipped.tolist() == [0, 0, 1, 0]
+    assert not module.quarantine.failed.any()
+
+
+def test_the_first_step_leaves_no_moments_to_an_agent_that_sits_it_out() -> None:
+    steps, _ = run(Fault("loss", INF, 1))
+    assert not any(steps.states[1][name][BROKEN].any() for name in MOMENTS)
+    assert all(steps.states[1][name][OTHERS].any(1).all() for name in MOMENTS)
+
+
+# What becomes of it
+
+
+def test_an_agent_that_is_lost_gives_way_to_an_elites_mutant_though_it_is_the_fittest() -> None:
+    healthy = Recorder()
+    settings: dict[str, Any] = {"population_size": 8, "evolution": Evolution(0.25, 0.5), "epochs": 2}
+    run(healthy, **settings)
+    ranking = healthy.fitness[0].argsort(descending=True).tolist()
+    best = ranking[0]
+    recorder = Recorder()
+    _, module = run(Fault("actor", INF, LAST, row=best), recorder, **settings)
+    before, after = recorder.states[0, "train"], recorder.states[0, "evolve"]
+    for name in (*ROWS, *MOMENTS):  # a parent of a NaN would have handed it on
+        assert after[name].isfinite().all(), name
+    elites = ranking[1:3]
+    assert all(same(before["actor"][row], after["actor"][row]) for row in elites)
+    parents = [row for row in range(8) if same(before["critic"][row], after["critic"][best])]
+    assert len(parents) == 1
+    assert parents[0] in elites
+    changed = (after["actor"][best] != before["actor"][parents[0]]).sum()
+    assert 0 < int(changed) < len(after["actor"][best])
+    metrics = recorder.metrics[0]
+    assert (metrics["population/quarantined"], metrics["population/failed"]) == (1, 1)
+    assert metrics["fitness/max"] == pytest.approx(float(healthy.fitness[0][ranking[1]]))
+    assert int(module.population.champion_generation) >= 0
+    assert (recorder.metrics[1]["population/quarantined"], recorder.metrics[1]["population/failed"]) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("gradient_steps", "skipped", "replaced"),
+    [
+        (4, [0, 1, 2], False),
+        (4, [3], False),
+        (4, [1, 3], False),
+        (4, [2, 3], True),
+        (4, [0, 1, 2, 3], True),
+        (1, [0], True),
+    ],
+)
+def test_an_agent_is_replaced_if_it_is_still_out_at_the_end(
+    gradient_steps: int, skipped: list[int], replaced: bool
+) -> None:
+    """The last two steps, or the only one; the fittest of the generation is an elite otherwise, and stays."""
+    recorder = Recorder()
+    faults = [Fault("gradient", NAN, ACCUMULATE * step + 1, row=FITTEST) for step in skipped]
+    run(*faults, recorder, evolution=Evolution(), gradient_steps=gradient_steps)
+    assert int(recorder.fitness[0].argmax()) == FITTEST
+    before, after = recorder.states[0, "train"]["critic"], recorder.states[0, "evolve"]["critic"]
+    assert same(before[FITTEST], after[FITTEST]) is not replaced
+    metrics = recorder.metrics[0]
+    assert (metrics["population/quarantined"], metrics["population/failed"]) == (1, float(replaced))
+
+
+def test_an_agent_without_finite_actions_is_replaced_whatever_it_earned() -> None:
+    """The environment pays for standing still, and nothing here earns more."""
+
+    class Idle(Silent):
+        def on_train_epoch_start(self, trainer: Trainer, module: LightningModule) -> None:
+            super().on_train_epoch_start(trainer, module)
+            env = trainer.datamodule.eval_env  # type: ignore[attr-defined]
+            env.native_action = lambda unit: torch.nan_to_num(unit, nan=0.5)
+
+    recorder = Recorder()
+    run(Idle(), recorder, evolution=Evolution())
+    assert recorder.fitness[0].isfinite().tolist() == [True, True, False, True]
+    before, after = recorder.states[0, "train"]["critic"], recorder.states[0, "evolve"]["critic"]
+    assert not same(before[BROKEN], after[BROKEN])
+    assert recorder.metrics[0]["champion/generation"] == 0
+
+
+def test_without_evolution_a_lost_agent_stays_out_and_the_others_go_on() -> None:
+    recorder = Recorder()
+    steps, module = run(Fault("critic", NAN, 2), recorder, epochs=3)
+    assert [recorder.metrics[generation]["population/failed"] for generation in range(3)] == [1, 1, 1]
+    assert module.quarantine.skipped.tolist() == [0, 0, STEPS, 0]
+    assert same(steps.states[3]["actor"][BROKEN], steps.states[-1]["actor"][BROKEN])
+    assert not same(steps.states[-2]["actor"][OTHERS], steps.states[-1]["actor"][OTHERS])
+
+
+# What is said
+
+
+def test_losses_are_averaged_over_the_agents_that_have_one() -> None:
+    """With a broken critic in one row from the start, the means are those of the other three."""
+    recorder, whole = Recorder(), Recorder()
+    standing: dict[str, Any] = {"critic_lr": 1e-30, "actor_lr": 1e-30, "tau": 1e-6}
+    run(Fault("critic", NAN, 0), recorder, **standing)
+    _, module = run(whole, **standing)
+    drawn, population = whole.drawn[0], module.population
+    values = [
+        population.critic_network(population.critic, {"x": drawn["x"][i]}, drawn["action"][i].float())[OTHERS].detach()
+        for i in range(LAST + 1)
+    ]
+    assert recorder.metrics[0]["train/q_mean"] == pytest.approx(float(torch.stack(values).mean()), rel=1e-4)
+    assert all(np.isfinite(recorder.metrics[0][name]) for name in LOSSES)
+
+
+def test_one_warning_a_generation_names_agents_parts_and_steps(caplog: pytest.LogCaptureFixture) -> None:
+    faults = Fault("gradient", NAN, 3, row=0), Fault("actor", INF, LAST, generation=1), Silent()
+    with caplog.at_level(logging.WARNING, "eigen2"):
+        run(*faults, epochs=2, evolution=Evolution())
+    lines = [record.getMessage() for record in caplog.records]
+    assert lines == [
+        "generation 0, not finite: agent 0 (critic gradient; 1 of 4 steps skipped), "
+        "agent 2 (actions or rewards; 0 of 4 steps skipped, replaced)",
+        "generation 1, not finite: agent 2 (actions or rewards, actor loss, actor gradient, actor weights; "
+        "1 of 4 steps skipped, replaced)",
+    ]
+
+
+def test_a_warning_stays_short_and_a_healthy_run_has_none(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "eigen2"):
+        run(evolution=Evolution())
+        assert caplog.records == []
+        run(Fault("loss", NAN, 1, row=slice(1, 40)), population_size=40)
+    (record,) = caplog.records
+    assert record.getMessage().endswith("agent 8 (critic loss; 1 of 4 steps skipped) and 31 more")
+
+
+# All of them
+
+
+def stopped(folder: Path, *callbacks: Callback, **settings: Any) -> RunStopped:
+    """How a run ends that checkpoints every generation."""
+    module = ERLModule(**{"population_size": 4, "gradient_steps": STEPS, "accumulate": ACCUMULATE, **settings})
+    trainer = make_trainer(
+        *callbacks, GenerationCheckpoint(str(folder)), epochs=4, default_root_dir=folder, enable_checkpointing=True
+    )
+    with pytest.raises(RunStopped) as stop:
+        trainer.fit(module, datamodule=ProbeRollouts(AIM))
+    return stop.value
+
+
+@pytest.mark.parametrize("settings", [{}, {"evolution": None}, {"population_size": 1}])
+def test_if_all_fail_the_run_stops_with_the_evidence_and_the_last_checkpoint(
+    settings: dict[str, Any], tmp_path: Path
+) -> None:
+    agents = settings.get("population_size", 4)
+    stop = stopped(tmp_path, Fault("critic", NAN, 5, generation=2, row=slice(None)), **settings)
+    assert stop.code == ALL_AGENTS_FAILED == 4
+    path = tmp_path / "failure" / "evidence.pt"
+    for words in (f"all agents ({agents}) failed in generation 2", "critic weights", str(path), "model.critic_lr"):
+        assert words in str(stop)
+    assert "\n" not in str(stop)
+    last = torch.load(tmp_path / "last.ckpt", weights_only=True)
+    assert last["epoch"] == 1
+    assert all(
+        value.isfinite().all() for name, value in last["state_dict"].items() if name.endswith(("actor", "critic"))
+    )
+    evidence = torch.load(path, weights_only=True)
+    assert (evidence["generation"], evidence["steps"], evidence["step"]) == (2, STEPS, STEPS - 1)
+    assert evidence["skipped"].tolist() == [2] * agents
+    assert evidence["faults"].shape == (len(PARTS), agents)
+    assert dict(zip(evidence["parts"], evidence["faults"][:, 0].tolist(), strict=True)) == {
+        **dict.fromkeys(PARTS, 0),
+        **dict.fromkeys(("actor loss", "critic loss", "actor gradient", "critic gradient"), 2),
+        "critic weights": 3,  # and after training
+    }
+    assert torch.isnan(evidence["critic"][:, 1]).all()
+    assert evidence["actor"].isfinite().all()
+    assert evidence["losses"].shape == (2, agents)
+    assert evidence["slots"].shape == evidence["rewards"].shape == (ACCUMULATE, agents, 32)
+    assert evidence["rewards"].isfinite().all()
+
+
+def test_a_run_that_never_trained_can_fail_too(tmp_path: Path) -> None:
+    stop = stopped(tmp_path, Fault("actor", NAN, row=slice(None)), gradient_steps=0)
+    assert "not finite: actions or rewards, actor weights; evidence in" in str(stop)
+    evidence = torch.load(tmp_path / "failure" / "evidence.pt", weights_only=True)
+    assert evidence["misplayed"].all()
+    assert "slots" not in evidence
+    assert not (tmp_path / "last.ckpt").exists()
+
+
+def test_the_evidence_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quarantine, "EVIDENCE_BYTES", 20_000)
+    stopped(tmp_path, Fault("critic", NAN, 5, row=slice(None)), population_size=64)
+    path = tmp_path / "failure" / "evidence.pt"
+    evidence = torch.load(path, weights_only=True)
+    kept = [evidence[name].numel() * 4 for name in ("actor", "critic", "actor_target", "critic_target")]
+    assert 10_000 < sum(kept) <= 20_000
+    assert evidence["fitness"].shape == (64,)
+
+
+def test_a_disk_that_takes_no_evidence_does_not_hide_why_the_run_stopped(tmp_path: Path) -> None:
+    (tmp_path / "failure").write_text("in the way")
+    stop = stopped(tmp_path, Fault("critic", NAN, 5, row=slice(None)))
+    assert "all agents (4) failed" in str(stop)
+    assert "the evidence could not be written to" in str(stop)
