@@ -34,7 +34,7 @@ class Quarantine:
         device: where they are.
 
     Attributes:
-        faults: (parts, agents) steps in which a part was not finite, by `ddpg.PARTS`.
+        faults: (parts, agents) steps in which a part was not finite, by `ddpg.PARTS`; and once more if it is left so.
         skipped: (agents,) steps that each agent sat out.
         streak: (agents,) how many of these were the last ones, without one in between that it took.
         steps: optimizer steps so far.
@@ -173,4 +173,5 @@ def _evidence(module: "ERLModule") -> dict[str, Any]:
         evidence |= {"step": step, "losses": losses / module.accumulate, "slots": slots.clone(), "rewards": rewards}
     kept = max(1, EVIDENCE_BYTES // (8 * population.weights_per_agent))
     names = "actor", "critic", "actor_target", "critic_target"
-    return evidence | {name: getattr(population, name).detach()[:kept].clone() for name in names}
+    evidence |= {name: getattr(population, name).detach()[:kept].clone() for name in names}
+    return {name: value.cpu() if isinstance(value, Tensor) else value for name, value in evidence.items()}
