@@ -177,20 +177,21 @@ def test_fitting_again_goes_on_from_the_rows_of_the_last_fit() -> None:
 @pytest.mark.parametrize(
     ("model", "data", "words"),
     [
-        ({"population_size": 5}, {}, ["4 agents", "5"]),
-        ({"actor": lambda sizes: ProbeActor(3)}, {}, ["25 actor weights", "10"]),
+        ({"population_size": 5}, {}, ["model.population_size 4, now 5; resume"]),
+        ({"actor": lambda sizes: ProbeActor(3)}, {}, ["model.actor none, now "]),
         ({}, {"critic_hidden": 5}, ["critic"]),
-        ({}, {"replay_capacity": 512}, ["replay buffer", "2048", "512"]),
+        ({}, {"replay_capacity": 512}, ["data.replay_capacity 2048, now 512; resume"]),
     ],
 )
 def test_a_checkpoint_of_another_run_is_refused_in_one_line(
     trained: tuple[ERLModule, str], model: dict[str, Any], data: dict[str, Any], words: list[str]
 ) -> None:
-    module = ERLModule(**{"population_size": 4, "evolution": Evolution(), **model})
+    settings = {name: value for name, value in trained[0].hparams.items() if name != "evolution"}
+    module = ERLModule(**{**settings, "evolution": Evolution(), **model})
     with pytest.raises(UserError) as error:
         make_trainer(epochs=3).fit(module, datamodule=ProbeRollouts(AIM, **data), ckpt_path=trained[1])
     assert "\n" not in str(error.value)
-    assert [word for word in words if word not in str(error.value)] == []
+    assert [word for word in words if word not in str(error.value)] == [], error.value
 
 
 def test_a_checkpoint_loads_without_pickle_and_holds_the_whole_state(trained: tuple[ERLModule, str]) -> None:
@@ -198,7 +199,8 @@ def test_a_checkpoint_loads_without_pickle_and_holds_the_whole_state(trained: tu
     checkpoint = torch.load(path, weights_only=True)
     assert same(checkpoint["state_dict"]["population.champion_actor"], module.population.champion_actor)
     assert checkpoint["ProbeRollouts"]["replay"]["size"] == 128
-    assert checkpoint["eigen2"] == {"seed": SEED}
+    assert checkpoint["eigen2"] == {"seed": SEED, "settings": trained[0].settings()}
+    assert checkpoint["eigen2"]["settings"]["model.population_size"] == 4
     assert set(checkpoint["state_dict"]) == {f"population.{name}" for name in module.population.state_dict()}
 
 
