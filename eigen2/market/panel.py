@@ -236,7 +236,9 @@ def build_with_meta(
         else:
             raw = indicator_features(_indicator_values(column_prices, train))
         moments.note(column, raw[train])
-        features[:, column] = raw
+        # what float32 cannot hold becomes infinite, and is clipped with the rest
+        with np.errstate(over="ignore"):
+            features[:, column] = raw
     means, stds = moments.mean_and_std(is_ticker)
     _warn_of_features_without_statistics(means, tickers, is_ticker)
     valid = _normalise(features, means, stds)

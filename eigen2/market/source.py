@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from csv import Error as CsvError
@@ -31,6 +32,8 @@ ISO_DATE = r"(\d{4})-?(\d{2})-?(\d{2})(?:\.0|[T ].*)?"
 # prices are stored as float32: beyond these bounds they would become 0 or infinite there
 SMALLEST_PRICE = float(np.finfo(np.float32).tiny)
 LARGEST_PRICE = float(np.finfo(np.float32).max)
+# days outside the calendar's years come from a wrong unit of time
+FIRST_DAY, END_DAY = np.datetime64("0001-01-01", "s"), np.datetime64("10000-01-01", "s")
 
 
 def read_prices(path: str | Path) -> pd.DataFrame:
@@ -71,15 +74,21 @@ def require_file(path: str | Path) -> Path:
     """Return `path` as a Path once it names a file with content.
 
     Raises:
-        UserError: when it is missing, a directory or empty.
+        UserError: when it is missing, a directory, empty or not to be read.
     """
     path = Path(path)
-    if path.is_dir():
-        raise UserError(f"{str(path)!r} is a directory: name the Parquet or CSV file of prices in it")
-    if not path.is_file():
-        raise UserError(f"no price file at {str(path)!r}: check the path (relative to {str(Path.cwd())!r})")
-    if path.stat().st_size == 0:
-        raise UserError(f"{str(path)!r} is empty (0 bytes): write the prices again")
+    # those of os.path answer no where a path is none at all; those of Path raise
+    if os.path.isdir(path):
+        raise UserError(f"{shown(path)} is a directory: name the Parquet or CSV file of prices in it")
+    if not os.path.isfile(path):
+        raise UserError(f"no price file at {shown(path)}: check the path (relative to {shown(Path.cwd())})")
+    try:
+        with path.open("rb") as file:
+            empty = not file.read(1)
+    except OSError as error:
+        raise UserError(f"{shown(path)} cannot be read ({error.strerror or error}): name a file that can") from error
+    if empty:
+        raise UserError(f"{shown(path)} is empty (0 bytes): write the prices again")
     return path
 
 
@@ -148,12 +157,14 @@ def file_format(path: Path) -> FileFormat:
 @contextmanager
 def reading(where: str, kind: FileFormat) -> Iterator[None]:
     """Turn what a reader says of a damaged file into a UserError of one line."""
+    name = kind.removeprefix("gzipped ")
     try:
         yield
     except (pa.ArrowException, OSError, CsvError) as error:
         reason = " ".join(str(error).split())[:200]
-        plain = kind.removeprefix("gzipped ")
-        raise UserError(f"{where} cannot be read as {plain}: damaged or cut short? ({reason})") from error
+        raise UserError(f"{where} cannot be read as {name}: damaged or cut short? ({reason})") from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"{where} cannot be read as {name}: its text is not UTF-8; save it as UTF-8") from error
 
 
 def _read_table(path: Path, where: str) -> pd.DataFrame:
@@ -172,7 +183,36 @@ def _read_parquet(path: Path, where: str) -> pd.DataFrame:
             if pa.types.is_nested(kind):
                 raise UserError(f"{where}: column {column} holds {kind}: write one plain value a row")
         table = file.read(columns=[names[position] for position in wanted.values()])
-    return pd.DataFrame({column: table[names[i]].to_pandas() for column, i in wanted.items()})
+    return pd.DataFrame(
+        {column: plain(table[names[i]], is_date=column == "date").to_pandas() for column, i in wanted.items()}
+    )
+
+
+def plain(column: pa.Array | pa.ChunkedArray, *, is_date: bool) -> pa.Array | pa.ChunkedArray:
+    """A column of Parquet as a type of which pandas can hold every value.
+
+    Bytes become text, days timestamps, and in columns of anything but dates what has to do with time becomes text.
+
+    Args:
+        column: of no nested type.
+        is_date: whether dates are wanted of it.
+
+    Raises:
+        pyarrow.ArrowException: text is not UTF-8.
+    """
+    kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind):
+        return column.cast(kind).cast(pa.string())
+    if pa.types.is_fixed_size_binary(kind):
+        return column.cast(kind).cast(pa.binary()).cast(pa.string())
+    if pa.types.is_temporal(kind) and not is_date:
+        return column.cast(kind).cast(pa.string())
+    if pa.types.is_date(kind):
+        # pandas would make an object of each
+        return column.cast(kind).cast(pa.timestamp("ms"))
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+        column.validate(full=True)
+    return column
 
 
 def _read_csv(path: Path, where: str, kind: FileFormat) -> pd.DataFrame:
@@ -229,10 +269,10 @@ def parse_dates(raw: pd.Series, where: str, rows_before: int | None = None) -> p
         datetime64[s] at midnight, local to the time zone the timestamps have.
 
     Raises:
-        UserError: when one cannot be read, with the first and its row.
+        UserError: when one cannot be read or lies outside the years 1 to 9999, with the first and its row.
     """
     if pd.api.types.is_datetime64_any_dtype(raw):
-        days = raw.dt.tz_localize(None)
+        days = raw.dt.tz_localize(None).astype("datetime64[s]")
     else:
         # a few thousand distinct dates stand in millions of rows
         codes, distinct = pd.factorize(raw)
@@ -247,7 +287,14 @@ def parse_dates(raw: pd.Series, where: str, rows_before: int | None = None) -> p
         raise UserError(
             f"{where} has {count} dates that cannot be read, first {value} in data row {row}: write dates as 2009-01-31"
         )
-    return pd.Series(days.dt.normalize().astype("datetime64[s]"))
+    outside = ((days < FIRST_DAY) | (days >= END_DAY)).to_numpy()
+    if outside.any():
+        _, row = _count_and_row(outside, rows_before)
+        first = days.to_numpy()[int(outside.argmax())]
+        raise UserError(
+            f"{where} has dates outside the years 1 to 9999, first {first} in data row {row}: write dates as 2009-01-31"
+        )
+    return pd.Series(days.dt.normalize())
 
 
 def parse_tickers(raw: pd.Series, where: str, rows_before: int | None = None) -> pd.Series:

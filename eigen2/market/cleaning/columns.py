@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from pyarrow import csv
 
 from eigen2.errors import UserError
-from eigen2.market.source import EMPTY_NUMBERS, FileFormat, shown
+from eigen2.market.source import EMPTY_NUMBERS, FileFormat, plain, shown
 
 ADJ_CLOSE = "adj close"
 # a row, and so a header of thousands of columns, must fit
@@ -148,17 +148,17 @@ def _parquet_columns(
     wanted = {position: header.names[position] for position in (*text, *numbers)}
     buffer_bytes = max(PARQUET_BUFFER_BYTES // len(wanted), 4096)
     dictionaries = [header.names[position] for position in text]
+    schema = pq.read_schema(path)
+    for position, name in wanted.items():
+        kind = schema.field(position).type
+        if pa.types.is_nested(kind):
+            raise UserError(f"{str(path)!r}: column {shown(name)} holds {kind}: write one plain value a row")
     # a row group can be the whole file: it is not to be in memory at once
     with pq.ParquetFile(path, read_dictionary=dictionaries, buffer_size=buffer_bytes, pre_buffer=False) as file:
-        schema = file.schema_arrow
-        for position, name in wanted.items():
-            kind = schema.field(position).type
-            if pa.types.is_nested(kind):
-                raise UserError(f"{str(path)!r}: column {shown(name)} holds {kind}: write one plain value a row")
         before = 0
         for batch in file.iter_batches(batch_rows, columns=list(wanted.values())):
             # asked for BRK, the reader brings BRK.B as well
-            yield before, {position: batch.column(name) for position, name in wanted.items()}
+            yield before, {i: plain(batch.column(name), is_date=i == text[0]) for i, name in wanted.items()}
             before += batch.num_rows
 
 

@@ -15,6 +15,7 @@ nor low is close only: open, high and low are set to the close. Without a column
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -52,8 +53,6 @@ TELLING = {"high", "close", "volume", ADJ_CLOSE}
 BATCH_ROWS = 250_000
 # wide Parquet is read some tickers at a time: one page of every column at once may be the whole file
 PARQUET_TICKERS = 64
-# days outside the calendar's years come from a wrong unit of time, and would not fit the spill files
-FIRST_DAY, END_DAY = np.datetime64("0001-01-01", "s"), np.datetime64("10000-01-01", "s")
 
 Values = Float64[np.ndarray, " rows"]
 Series = dict[str, dict[str, int]]
@@ -132,7 +131,7 @@ def open_inputs(paths: Sequence[str | Path], *, adjust: bool = True) -> list[Inp
     """
     files: list[Path] = []
     for path in map(Path, paths):
-        files.extend(_files_in(path) if path.is_dir() else [path])
+        files.extend(_files_in(path) if os.path.isdir(path) else [require_file(path)])
     if not files:
         raise UserError("no price files are named: name at least one file or folder")
     seen: set[Path] = set()
@@ -161,20 +160,8 @@ class _Part:
     where: str
 
     def dates(self, position: int) -> pd.Series:
-        """The days in a column, all of them in years 1 to 9999."""
-        column = self.columns[position]
-        if pa.types.is_date(column.type):
-            # pandas would make an object of each
-            column = column.cast(pa.timestamp("ms"))
-        days = parse_dates(column.to_pandas(), self.where, self.rows_before)
-        outside = ((days < FIRST_DAY) | (days >= END_DAY)).to_numpy()
-        if outside.any():
-            row = int(outside.argmax())
-            raise UserError(
-                f"{self.where} has dates outside the years 1 to 9999, first {days.to_numpy()[row]} in data row"
-                f" {self.rows_before + row + 1}: write dates as 2009-01-31"
-            )
-        return days
+        """The days in a column, all of them in years 1 to 9999, which fit the spill files."""
+        return parse_dates(self.columns[position].to_pandas(), self.where, self.rows_before)
 
     def tickers(self, position: int) -> pd.Series:
         return parse_tickers(self.columns[position].to_pandas(), self.where, self.rows_before)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -161,7 +162,7 @@ def _check_out(out: Path, paths: Sequence[str | Path], overwrite: bool) -> Path:
         raise UserError(f"OUT is {str(out)!r}: name a file that ends in .parquet")
     if not out.parent.is_dir():
         raise UserError(f"OUT is {str(out)!r}, but there is no folder {str(out.parent)!r}: make it first")
-    if any(out.resolve() == Path(path).resolve() for path in paths):
+    if os.path.exists(out) and any(os.path.exists(path) and os.path.samefile(out, path) for path in paths):
         raise UserError(f"OUT {str(out)!r} is also an input: name another file, the input stays as it is")
     if out.exists() and not overwrite:
         raise UserError(f"{str(out)!r} exists: name another file, or give --overwrite")
