@@ -26,6 +26,7 @@ __all__ = ["MemoryOwner", "MemoryProfiler", "MemorySnapshot", "get_profiler", "l
 log = logging.getLogger(__name__)
 
 _TYPES = 10
+_MOST_HISTORY = 10**9
 _LEAST_OWNER_MB = 0.05
 
 _latest_profiler: MemoryProfiler | None = None
@@ -85,12 +86,12 @@ class MemoryProfiler(Callback):
             least_object_mb: The least of them in MB, above 0. Default 10.
 
         Raises:
-            ValueError: `max_history` is below 1, `top_objects` below 0, another number not above 0, or `watch` is a
-                single text.
+            ValueError: `max_history` is below 1, `top_objects` below 0, another number not above 0, `watch` is a
+                single text, or a name in it is no class, or one whose instances cannot be counted.
         """
         super().__init__()
-        if max_history < 1:
-            raise ValueError(f"max_history is {max_history}: give 1 or more")
+        if not 1 <= max_history <= _MOST_HISTORY:
+            raise ValueError(f"max_history is {max_history}: give 1 to {_MOST_HISTORY:,}")
         if top_objects < 0:
             raise ValueError(f"top_objects is {top_objects}: give 0 or more")
         for name, number in (("least_leak_kb", least_leak_kb), ("least_object_mb", least_object_mb)):
@@ -109,7 +110,7 @@ class MemoryProfiler(Callback):
         self._by_hand: deque[tuple[MemorySnapshot, Counter[str]]] = deque(maxlen=max_history)
         self._baseline: MemorySnapshot | None = None
         self._delta_bytes: Counter[str] = Counter()
-        self._classes: dict[str, type] = {}
+        self._classes = classes_to_count(self.watch)
         self._count_instances: InstanceCounter | None = None
         self._csv: ResumableCsv | None = None
         self._leaks: LeakWatch | None = None
@@ -141,20 +142,6 @@ class MemoryProfiler(Callback):
     def memory_owners(self) -> dict[str, object]:
         """The profiler's own numbers of every generation."""
         return {"profiler": None if self._leaks is None else self._leaks.trend}
-
-    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Find the classes to watch.
-
-        Args:
-            trainer: The Trainer.
-            pl_module: The module about to run.
-            stage: `fit`, `validate`, `test` or `predict`; nothing is measured but in `fit`.
-
-        Raises:
-            ValueError: A name in `watch` is no class, or one whose instances cannot be counted.
-        """
-        if stage == "fit":
-            self._classes = classes_to_count(self.watch)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Open the file at the current epoch and take the baseline.

@@ -17,6 +17,7 @@ _COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 _STYLES = ("-", "--", ":", "-.")
 _INK = "#333333"
 _MARK_EVERY_POINT_UP_TO = 30
+_MOST = 10**9
 
 
 class MetricsPlot(Callback):
@@ -61,8 +62,8 @@ class MetricsPlot(Callback):
         if isinstance(metrics, str) or not metrics:
             raise ValueError(f"metrics is {metrics!r}: give a list of metric names")
         for name, number in (("every_n_epochs", every_n_epochs), ("max_history", max_history)):
-            if number < 1:
-                raise ValueError(f"{name} is {number}: give 1 or more")
+            if not 1 <= number <= _MOST:
+                raise ValueError(f"{name} is {number}: give 1 to {_MOST:,}")
         if band is not None and band[0] == band[1]:
             raise ValueError(f"band is {band[0]!r} twice: give a lower and an upper metric")
         self.metrics = tuple(metrics)

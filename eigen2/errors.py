@@ -22,7 +22,7 @@ def require_range(
         value: what it was set to; NaN and infinity are outside every range.
         least: smallest allowed value.
         above: largest value that is too small.
-        most: largest allowed value.
+        most: largest allowed value; None allows any that is finite.
 
     Raises:
         UserError: the value lies outside.
@@ -31,6 +31,7 @@ def require_range(
         (least is None or value >= least, f"at least {least}", least),
         (above is None or value > above, f"above {above}", above),
         (most is None or value <= most, f"at most {most}", most),
+        (most is not None or value < math.inf, "finite", None if value < math.inf else value),
     ]
     if not (math.isfinite(value) and all(holds for holds, _, _ in words)):
         allowed = " and ".join([text for _, text, bound in words if bound is not None] + ["finite"] * math.isinf(value))

@@ -25,6 +25,9 @@ from eigen2.runtime.run_folder import RunFolder, find_checkpoint, locked_folder
 from eigen2.runtime.stop import GracefulStop, stops_at_once
 from eigen2.runtime.trainer_checks import check_config
 
+MOST_THREADS = 1024
+"""More than machines have cores; far more threads than this cannot be started, which ends the process."""
+
 
 class TrainingParser(OneLineErrors, LightningArgumentParser):
     """Lightning's parser, with errors of one line."""
@@ -48,7 +51,7 @@ class EigenCLI(LightningCLI):
     def before_instantiate_classes(self) -> None:
         """Set the threads before anything is computed, and refuse an impossible budget."""
         threads = int(self._get(self.config, "num_threads"))
-        require_range("num_threads", threads, least=1)
+        require_range("num_threads", threads, least=1, most=MOST_THREADS)
         torch.set_num_threads(threads)
         try:
             MemoryBudget(**vars(self._get(self.config, "budget")))
@@ -99,7 +102,11 @@ class EigenCLI(LightningCLI):
         kwargs["plugins"] = [*_as_list(config.get("plugins")), DurableCheckpointIO()]
         if SLURMEnvironment.detect():  # Lightning would save within a generation and queue the job again by itself
             kwargs["plugins"].append(SLURMEnvironment(auto_requeue=False))
-        return super().instantiate_trainer(**kwargs)
+        try:
+            return super().instantiate_trainer(**kwargs)
+        # Lightning checks most of its settings itself, and says so in any of these
+        except (MisconfigurationException, ValueError, TypeError, OverflowError, RuntimeError) as error:
+            raise UserError(f"trainer: {error}") from error
 
     @staticmethod
     def subcommands() -> dict[str, set[str]]:

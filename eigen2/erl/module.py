@@ -1,5 +1,6 @@
 """ERL on the Lightning Trainer: an epoch is a generation."""
 
+import math
 import os
 from collections.abc import Callable
 from dataclasses import asdict
@@ -260,7 +261,10 @@ class ERLModule(LightningModule):
         device = self.trainer.strategy.root_device
         self.seed = int(os.environ.get("PL_GLOBAL_SEED", "0"))
         self.data.micro_batches = max(1, self.micro_batches)
-        remedy = "lower data.replay_capacity, data.batch_size, model.population_size or the number of windows"
+        remedy = (
+            "lower data.replay_capacity, data.batch_size, model.population_size, model.gradient_steps or the number of "
+            "windows"
+        )
         self.memory = PeakEstimate(remedy, device, budget_of(self.trainer))
         self.memory.require(self.data.needed_bytes(self.population_size))
         self.data.build(self.population_size, device)
@@ -272,6 +276,7 @@ class ERLModule(LightningModule):
             self.memory.require({"population": 2 * weights * self.population_size})
             self.memory.require({"optimizer": 3 * weights * self.population_size})
             self.memory.require({"replay": self.data.replay_bytes})
+            self.memory.require({"draws": self.data.draw_bytes(self.population_size, self.micro_batches)})
             precision = self.trainer.precision_plugin.forward_context
             each = workspace_bytes(self.data, device, make_actor, make_critic, precision)
             self.memory.require_for_a_moment(self.population_size * each, checkpoint_bytes(self.trainer))
@@ -386,16 +391,18 @@ def _class(network: Callable[[Sizes], nn.Module] | None) -> str | None:
 
 
 def _check_settings(settings: dict[str, Any]) -> None:
-    for name, least in (
-        ("population_size", 1),
-        ("gradient_steps", 0),
-        ("accumulate", 1),
-        ("noise", 0),
-        ("noise_min", 0),
+    for name, least, most in (
+        # counts beyond these fit no memory, and some beyond 2^63 no tensor's size
+        ("population_size", 1, 10**6),
+        ("gradient_steps", 0, 10**9),
+        ("accumulate", 1, 10**9),
+        ("noise", 0, None),
+        ("noise_min", 0, None),
     ):
-        require_range(f"model.{name}", settings[name], least=least)
-    for name in ("actor_lr", "critic_lr", "max_grad_norm", "reward_scale"):
+        require_range(f"model.{name}", settings[name], least=least, most=most)
+    for name in ("actor_lr", "critic_lr", "reward_scale"):
         require_range(f"model.{name}", settings[name], above=0)
+    require_range("model.max_grad_norm", settings["max_grad_norm"], above=0, most=math.inf)
     for name in ("tau", "noise_decay"):
         require_range(f"model.{name}", settings[name], above=0, most=1)
     require_range("model.gamma", settings["gamma"], least=0, most=1)

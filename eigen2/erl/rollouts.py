@@ -255,6 +255,10 @@ class Rollouts(LightningDataModule, ABC):
         """Bytes the replay buffer takes."""
         return self.replay_capacity * sum(field.nbytes for field in self.replay_fields.values())
 
+    def draw_bytes(self, agents: int, micro_batches: int) -> int:
+        """Bytes of the replay slots that a generation draws, agent by agent and then all together."""
+        return 2 * 8 * agents * micro_batches * self.batch_size
+
     @property
     def ready(self) -> bool:
         """Whether the buffer is full enough to train from."""

@@ -26,8 +26,12 @@ from eigen2.market.synthetic import SyntheticMarket
 from eigen2.market.universe import Universe, resolve
 from eigen2.market.window_networks import ConvolutionActor, ConvolutionCritic
 from eigen2.runtime.files import put
+from eigen2.runtime.ram import GB, available_bytes
 
 log = logging.getLogger(__name__)
+
+BYTES_PER_ROW = 200
+"""What a row of a made-up market takes at most: the table, its blocks, and the panel that is made of it."""
 
 
 class RolloutDataModule(Rollouts):
@@ -130,6 +134,8 @@ class RolloutDataModule(Rollouts):
         }
         root = "lightning_logs" if self.trainer is None else self.trainer.default_root_dir
         cache = self.cache_dir or str(Path(root) / "cache")
+        if self.synthetic is not None:
+            _check_room(self.synthetic)
         if self.synthetic is None:
             self.panel = load_panel(self.path or sample_path(), **options, cache_dir=cache)
         elif self.trainer is None and self.cache_dir is None:  # in a script a made-up market leaves no files
@@ -314,3 +320,13 @@ class RolloutDataModule(Rollouts):
     def memory_owners(self) -> dict[str, object]:
         """What holds bytes, for a memory profiler."""
         return {**super().memory_owners(), "panel": self.panel, "encoder": self.encoder}
+
+
+def _check_room(market: SyntheticMarket) -> None:
+    """Refuse a made-up market that does not fit into memory, before it is drawn."""
+    needed, available = BYTES_PER_ROW * market.days * market.columns, available_bytes()
+    if needed > available:
+        raise UserError(
+            f"data.synthetic makes {market.days:,} days x {market.columns:,} columns, which take {needed / GB:.1f} GB "
+            f"of RAM, {available / GB:.1f} GB available; lower one of them"
+        )

@@ -70,9 +70,9 @@ class SyntheticMarket:
     """
 
     days: int = 1500
-    """Number of business days, from 2000-01-03 on; at least 2."""
+    """Number of business days, from 2000-01-03 on; 2 to 250,000."""
     columns: int = 20
-    """Number of tickers, S0000, S0001 and so on; at least 1."""
+    """Number of tickers, S0000, S0001 and so on; 1 to 100,000."""
     seed: int = 0
     """Seed of every draw; at least 0."""
     volatility: float = 0.02
@@ -114,8 +114,8 @@ class SyntheticMarket:
 
     def __post_init__(self) -> None:
         bounds: dict[str, tuple[bool, str]] = {
-            "days": (self.days >= 2, "at least 2"),
-            "columns": (self.columns >= 1, "at least 1"),
+            "days": (2 <= self.days <= 250_000, "at least 2 and at most 250,000"),
+            "columns": (1 <= self.columns <= 100_000, "at least 1 and at most 100,000"),
             "seed": (self.seed >= 0, "at least 0"),
             "volatility": (0 < self.volatility <= 0.5, "above 0 and at most 0.5"),
             "signal": (0 <= self.signal <= 10, "between 0 and 10"),
@@ -123,7 +123,7 @@ class SyntheticMarket:
             "market_share": (0 <= self.market_share <= 1, "between 0 and 1"),
             "gap": (0 <= self.gap <= 1, "between 0 and 1"),
             "missing": (0 <= self.missing < 1, "at least 0 and below 1"),
-            "sectors": (self.sectors >= 0, "at least 0"),
+            "sectors": (0 <= self.sectors <= 100_000, "at least 0 and at most 100,000"),
             "sector_share": (0 <= self.sector_share <= 1, "between 0 and 1"),
             "tail_df": (self.tail_df is None or 2 < self.tail_df <= 1000, "above 2 and at most 1000, or null"),
             "turbulence": (1 <= self.turbulence <= 20, "between 1 and 20"),

@@ -3,8 +3,10 @@
 import difflib
 import re
 import sys
-from collections.abc import Iterable
-from typing import Any, NoReturn
+from collections.abc import Iterable, Iterator
+from typing import Any, NoReturn, get_args
+
+from jsonargparse import Namespace
 
 UNION = "Does not validate against any of the Union subtypes"
 """How jsonargparse begins when a value fits none of several types."""
@@ -18,11 +20,37 @@ class OneLineErrors:
         sys.stderr.write(f"error: {one_line(message, _keys(self))}\n")
         sys.exit(2)
 
+    def parse_args(self, *args: Any, **kwargs: Any) -> Any:
+        """Parse; refuse what jsonargparse lets through: null where a value is needed, a value where keys are."""
+        config = super().parse_args(*args, **kwargs)  # type: ignore[misc]
+        command = config.get("subcommand") or config.get("command")
+        parser, chosen = self, config
+        if command:
+            parser, chosen = self._subcommands_action.choices[command], config[command]  # type: ignore[attr-defined]
+        for key, value, must in _settings(parser, chosen):
+            if must is not None:
+                self.error(f"{key} is {'null' if value is None else value}; it must be {must}")
+        return config
+
 
 def _keys(parser: Any) -> list[str]:
     """Every key of a parser and of its subcommands."""
     parsers = [parser, *getattr(parser._subcommands_action, "choices", {}).values()]
     return [action.dest for one in parsers for action in one._actions]
+
+
+def _settings(parser: Any, config: Any) -> Iterator[tuple[str, Any, str | None]]:
+    """Groups and settings with their values, and what one must be that is wrong."""
+    typed = [action for action in parser._actions if hasattr(action, "_typehint") and not action.dest.endswith(".help")]
+    types = {action.dest: action._typehint for action in typed}
+    defaults = {action.dest: action.default for action in typed}
+    for group in sorted({key[:end] for key in types for end in range(len(key)) if key[end] == "."} - types.keys()):
+        value = config.get(group)
+        yield group, value, None if isinstance(value, Namespace) else "a group of keys"
+    for key, kind in types.items():
+        needed = defaults[key] is not None and kind is not Any and type(None) not in get_args(kind)
+        value = config.get(key)
+        yield key, value, _type(str(kind)) if needed and value is None else None
 
 
 def one_line(message: str, keys: Iterable[str] = ()) -> str:
@@ -39,9 +67,12 @@ def one_line(message: str, keys: Iterable[str] = ()) -> str:
     ):
         if found := re.search(pattern, message):
             return _unknown(found["key"], keys)
+    found = re.search(r"Parser key \"(?P<key>[^\"]+)\":(?P<rest>.*)", message, re.DOTALL)
     if UNION in message and (refused := _refusal(message)):
-        return refused
-    if found := re.search(r"Parser key \"(?P<key>[^\"]+)\":(?P<rest>.*)", message, re.DOTALL):
+        if found is None or found["key"].rsplit(".", 1)[-1] in refused:
+            return refused
+        return f"{found['key']} cannot be used: {refused}"
+    if found:
         return f"{found['key']} {_cause(found['rest'])}"
     return _flat(message)
 
@@ -49,7 +80,20 @@ def one_line(message: str, keys: Iterable[str] = ()) -> str:
 def _refusal(message: str) -> str | None:
     """What a class said of its own settings, among what the other types of a union expected."""
     reasons = re.findall(r"^\s*- (.+)$", message, re.MULTILINE)
-    own = [reason for reason in reasons if not reason.startswith(("Expected", "Does not", "Problem with"))]
+    others = (
+        "Expected",
+        "Does not",
+        "Problem with",
+        "Not a valid subclass",
+        "Not of type",
+        "Type ",
+        "a class",
+        "a dict",
+    )
+    own = [reason for reason in reasons if not reason.startswith(others)]
+    # comparing null with a bound is what a class says that does not expect it
+    if own and "'NoneType'" in own[0] and (nulls := re.findall(r"(\w+)=None", message)):
+        return f"{' or '.join(dict.fromkeys(nulls))} is null; it must have a value"
     return own[0] if own else None
 
 

@@ -43,6 +43,11 @@ def check_config(config: Mapping[str, Any]) -> None:
     ):
         if config.get(name, allowed[0]) not in allowed:
             raise UserError(f"trainer.{name} is {config[name]}; {remedy}")
+    for name in ("max_time", "val_check_interval"):
+        if isinstance(config.get(name), Mapping):
+            raise UserError(f"trainer.{name} is {config[name]}; leave it out: a generation is not cut")
+    if config.get("default_root_dir", "") is None:
+        raise UserError("trainer.default_root_dir is null; name the folder of the run")
 
 
 def check_trainer(trainer: Trainer) -> None:
