@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 INSTALLED := $(VENV)/.installed
 
-.PHONY: help train test slow torture soak memory bench scaling results lint format clean
+.PHONY: help train test slow fuzz torture soak memory bench scaling results lint format clean
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
@@ -25,6 +25,9 @@ slow: $(INSTALLED)  ## run the tests that take minutes
 
 torture: $(INSTALLED)  ## kill a run thirty times, anywhere, and compare it with one that was never killed; five minutes
 	$(VENV)/bin/python -m pytest -m slow -s -k thirty_kills tests/test_resume.py
+
+fuzz: $(INSTALLED)  ## ten thousand bad price files, every key of the configuration set to anything; an hour
+	$(VENV)/bin/python -m pytest tests/fuzz --hypothesis-profile fuzz --hypothesis-show-statistics
 
 soak: $(INSTALLED)  ## a thousand generations of a small run: memory must stay flat; ten minutes
 	$(VENV)/bin/python -m benchmarks.soak --out docs/figures/soak.json

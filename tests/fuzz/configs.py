@@ -1,0 +1,187 @@
+"""Every key of a run's configuration, what to set it to, and a process that tries it."""
+
+import copy
+import io
+import json
+import select
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from eigen2.cli import main
+
+ROOT = Path(__file__).parents[2]
+CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
+SECONDS = 120
+"""A run here takes about one: what takes this long hangs."""
+
+VALUES: dict[str, Any] = {
+    "word": "abc",
+    "empty": "",
+    "lines": "a\nb",
+    "negative": -1,
+    "zero": 0,
+    "two": 2,
+    "10^12": 10**12,
+    "2^63": 2**63,
+    "1e30": 1e30,
+    "nan": float("nan"),
+    "inf": float("inf"),
+    "true": True,
+    "null": None,
+    "list": ["a"],
+    "mapping": {"a": 1},
+}
+
+Key = tuple[str | int, ...]
+"""Names and positions from the configuration's root to a value."""
+
+# networks that take settings: the default, null, has none
+NETWORKS = {
+    "actor": {"class_path": "eigen2.market.networks.ColumnActor", "init_args": {"hidden": 8}},
+    "critic": {"class_path": "eigen2.market.networks.ColumnCritic", "init_args": {"hidden": 8, "sharpness": 5.0}},
+}
+
+
+@cache
+def small() -> dict[str, Any]:
+    """The run of seconds, for one generation and without callbacks: most of the time here goes into reading them."""
+    config: dict[str, Any] = yaml.safe_load((ROOT / "tests" / "small.yaml").read_text())
+    config["trainer"] |= {"max_epochs": 1, "default_root_dir": "run", "callbacks": []}
+    config["data"]["cache_dir"] = "cache"
+    return config
+
+
+def printed(*options: str) -> dict[str, Any]:
+    """The whole configuration of a fit, as the command line prints it: every key with its value."""
+    said = io.StringIO()
+    with redirect_stdout(said), pytest.raises(SystemExit):
+        main(["fit", *options, "--print_config"])
+    config: dict[str, Any] = yaml.safe_load(said.getvalue())
+    return config
+
+
+def every_key() -> list[tuple[dict[str, Any], Key]]:
+    """Each key that a fit has, groups and lists too, with a configuration that has it.
+
+    They are those of tests/small.yaml and of every callback of every configuration that ships.
+    """
+    shipped = [printed("--config", str(path)) for path in (ROOT / "tests" / "small.yaml", *CONFIGS)]
+    found = {key: small() for key in keys({**shipped[0], "trainer": {**shipped[0]["trainer"], "callbacks": None}})}
+    for name, network in NETWORKS.items():
+        config = changed(small(), (("model", name), network))
+        found |= {key: config for key in keys(config) if key[:2] == ("model", name)}
+    cases = [(config, key) for key, config in found.items()]
+    callbacks = [callback for config in shipped for callback in config["trainer"]["callbacks"]]
+    for callback in {one["class_path"]: one for one in reversed(callbacks)}.values():
+        shows = "GenerationReport" in callback["class_path"]
+        config = changed(small(), (("trainer", "callbacks"), [callback]), (("trainer", "enable_progress_bar"), shows))
+        cases += [(config, key) for key in keys(config) if key[:3] == ("trainer", "callbacks", 0)]
+    return cases
+
+
+def keys(config: Any, above: Key = ()) -> Iterator[Key]:
+    """Every key, groups before what is in them."""
+    inside = config.items() if isinstance(config, dict) else enumerate(config) if isinstance(config, list) else ()
+    for name, value in inside:
+        yield (*above, name)
+        yield from keys(value, (*above, name))
+
+
+def changed(config: dict[str, Any], *changes: tuple[Key, Any]) -> dict[str, Any]:
+    """The configuration with other values."""
+    config = copy.deepcopy(config)
+    for key, value in changes:
+        place: Any = config
+        for name in key[:-1]:
+            if isinstance(place, dict):
+                place.setdefault(name, {})
+            place = place[name]
+        place[key[-1]] = value
+    return config
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended."""
+
+    code: int | None
+    """Exit code; None where the process died or had to be killed."""
+    traceback: str | None
+    error: str
+    files: list[str]
+
+    @property
+    def lines(self) -> list[str]:
+        """What was said on standard error; Lightning tells the seed there."""
+        return [line for line in self.error.splitlines() if line.strip() and not line.startswith("Seed set to")]
+
+    def fault(self) -> str | None:
+        """What is wrong with it; None for a run that was refused in one line, or went well."""
+        if self.code is None:
+            return f"the process died or hung: {self.error[-300:]}"
+        if self.traceback is not None:
+            return self.traceback
+        if self.code == 0:
+            return f"{len(self.lines)} lines of warnings: {self.error[:600]}" if len(self.lines) > 8 else None
+        if self.code != 2:
+            return f"exit code {self.code}: {self.error[:300]}"
+        if len(self.lines) != 1 or not self.lines[0].startswith("error: "):
+            return f"not one line: {self.error[:600]}"
+        written = [name for name in self.files if Path(name).name not in ("run", ".lock")]
+        return f"wrote {written}" if written else None
+
+
+class Worker:
+    """A process that runs one configuration after another, and is started anew when it dies or hangs."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def try_config(self, config: dict[str, Any], generations: int) -> Outcome:
+        """Run a configuration up to the start of a generation."""
+        path = self._folder / "case.yaml"
+        path.write_text(yaml.dump(config, Dumper=yaml.CSafeDumper))
+        return self.try_words(["fit", "--config", str(path)], generations)
+
+    def try_words(self, words: list[str], generations: int) -> Outcome:
+        """Run a command."""
+        if self._process is None:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.fuzz.worker", str(self._folder)],
+                cwd=ROOT,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+            )
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps({"words": words, "generations": generations}).encode() + b"\n")
+        self._process.stdin.flush()
+        ready, _, _ = select.select([self._process.stdout], [], [], SECONDS)
+        answer = self._process.stdout.readline() if ready else b""
+        if not answer:
+            how = "hangs" if not ready else "died"
+            return Outcome(None, None, f"{how}, exit code {self.close()}", [])
+        return Outcome(**json.loads(answer))
+
+    def close(self) -> int | None:
+        """End the process; its exit code."""
+        if self._process is None:
+            return None
+        process, self._process = self._process, None
+        try:
+            process.wait(timeout=1)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        return process.returncode

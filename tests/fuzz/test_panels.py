@@ -1,0 +1,316 @@
+"""Whatever a price file holds, it is refused in one line or becomes a whole panel; nothing half made stays behind."""
+
+import json
+import os
+import resource
+import shutil
+import signal
+import tempfile
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import psutil
+import pytest
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
+
+from eigen2.cli import main
+from eigen2.errors import UserError
+from eigen2.market.cleaning.prepare import changes_path, inspect, prepare
+from eigen2.market.panel import CLIP, MarketPanel
+from eigen2.market.panel_cache import ARRAYS, load_panel
+from eigen2.market.source import COLUMNS, read_prices
+from tests.fuzz import panels
+from tests.fuzz.conftest import LONG, few
+from tests.fuzz.panels import TYPES, File, long_table, parquet, text
+
+SECONDS = 60
+"""Nothing here takes a tenth of a second: what takes this long hangs."""
+ROOM = 4 << 30
+"""Bytes that a file of some kB may make the process take."""
+SPLITS = {"validation_days": 5, "holdout_days": 5}
+
+LONG_RUN = settings.get_current_profile_name() == LONG
+many = settings() if LONG_RUN else settings(few, max_examples=200)
+tally: Counter[str] = Counter()
+
+
+@contextmanager
+def bounded() -> Iterator[None]:
+    """Neither hang nor fill the memory, nor warn: a warning is a line on the user's terminal that says nothing."""
+
+    def hangs(*_: object) -> None:
+        raise TimeoutError(f"more than {SECONDS} s")
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (psutil.Process().memory_info().vms + ROOM, hard))
+    before = signal.signal(signal.SIGALRM, hangs)
+    signal.alarm(SECONDS)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+def listing(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+
+
+def check_panel(panel: MarketPanel) -> None:
+    assert (np.diff(panel.dates.astype(np.int64)) > 0).all()
+    assert list(panel.tickers) == sorted(set(panel.tickers))
+    shape = panel.num_days, panel.num_columns
+    assert panel.features.shape == panel.valid.shape == (*shape, 9)
+    assert panel.prices.shape == (*shape, 4)
+    assert np.isfinite(panel.features).all()
+    assert (np.abs(panel.features) <= CLIP).all()
+    assert (panel.features[~panel.valid] == 0).all()
+    traded = ~np.isnan(panel.prices)
+    assert (traded.all(axis=2) == traded.any(axis=2)).all()
+    assert (panel.prices[traded] > 0).all()
+    assert np.isfinite(panel.prices[traded]).all()
+    assert traded.any(axis=(1, 2)).all()
+    assert np.isfinite(panel.traded_value).all()
+    assert (panel.traded_value >= 0).all()
+    days = [*panel.splits.train, *panel.splits.validation, *panel.splits.holdout]
+    assert days == list(range(panel.num_days))
+    assert (len(panel.splits.validation), len(panel.splits.holdout)) == (5, 5)
+
+
+def load(path: Path, work: Path) -> bool:
+    cache = work / "cache"
+    try:
+        panel = load_panel(path, **SPLITS, cache_dir=cache)
+    except UserError as error:
+        check_line(str(error))
+        assert not cache.exists()
+        return False
+    check_panel(panel)
+    (folder,) = cache.iterdir()
+    assert listing(folder) == sorted(["checksums.json", "meta.json", *(f"{name}.npy" for name in ARRAYS)])
+    again = load_panel(path, **SPLITS, cache_dir=cache)
+    assert again.tickers == panel.tickers
+    assert (again.dates == panel.dates).all()
+    assert listing(cache) == [folder.name, *(f"{folder.name}/{name}" for name in listing(folder))]
+    return True
+
+
+def look(path: Path, work: Path) -> bool:
+    try:
+        report = inspect([path], temp_dir=work)
+    except UserError as error:
+        check_line(str(error))
+        return False
+    finally:
+        assert listing(work) == []
+    json.dumps(report.as_dict(), allow_nan=False).encode()
+    assert report.rows > 0
+    return True
+
+
+def clean(path: Path, work: Path) -> bool:
+    out = work / "out.parquet"
+    try:
+        report = prepare([path], out)
+    except UserError as error:
+        check_line(str(error))
+        assert listing(work) == []
+        return False
+    assert listing(work) == ["out.changes.csv", "out.parquet"]
+    prices = read_prices(out)
+    assert len(prices) == report.prepared.rows
+    assert not prices.duplicated(["date", "ticker"]).any()
+    values = prices[list(COLUMNS[2:6])]
+    assert ((values > 0) | values.isna()).all(axis=None)
+    assert len(pd.read_csv(changes_path(out), dtype=str)) >= report.prepared.masked
+    return True
+
+
+def command(path: Path, work: Path) -> bool:
+    """Through the command line, whose exit code and output are the promise."""
+    out = work / "out.parquet"
+    codes = []
+    for words in (["inspect", str(path)], ["prepare", str(path), str(out)]):
+        try:
+            main(["data", *words])
+        except SystemExit as left:
+            codes.append(left.code)
+        else:
+            codes.append(0)
+    assert set(codes) <= {0, 2}
+    assert listing(work) == (["out.changes.csv", "out.parquet"] if codes[1] == 0 else [])
+    return codes == [0, 0]
+
+
+ROUTES: dict[str, Callable[[Path, Path], bool]] = {"load": load, "inspect": look, "prepare": clean}
+
+
+def check_line(message: str) -> None:
+    assert message.strip()
+    assert len(message.splitlines()) == 1
+    assert len(message) < 1200
+    message.encode()
+
+
+def judge(file: File, *routes: str) -> list[bool]:
+    """Try a file by several ways; whether each took it."""
+    folder = Path(tempfile.mkdtemp(prefix="eigen2-fuzz-"))
+    try:
+        path = folder / file.name
+        path.write_bytes(file.content)
+        taken = []
+        for route in routes or ROUTES:
+            work = folder / route
+            work.mkdir()
+            with bounded():
+                taken.append(ROUTES[route](path, work))
+            tally[f"{route}: {'valid' if taken[-1] else 'refused'}"] += 1
+        assert path.read_bytes() == file.content
+        assert {one.name for one in folder.iterdir()} == {file.name, *(routes or ROUTES)}
+    finally:
+        shutil.rmtree(folder)
+    return taken
+
+
+@many
+@given(panels.FILES, st.sampled_from(["prepare", "prepare", "prepare", "inspect"]))
+def test_any_file_is_refused_in_one_line_or_becomes_a_whole_panel(file: File, route: str) -> None:
+    taken = judge(file, "load", route)
+    event("valid" if any(taken) else "refused")
+    tally["inputs"] += 1
+
+
+def test_what_the_files_came_to(capsys: pytest.CaptureFixture[str]) -> None:
+    # a strategy whose files are all refused, or all taken, would test half of the promise
+    if not tally["inputs"]:
+        pytest.skip("the files were tried in another process")
+    with capsys.disabled():
+        print("\nprice files:", dict(sorted(tally.items())))
+    for route in ROUTES:
+        assert tally[f"{route}: valid"] > 0
+        assert tally[f"{route}: refused"] > 0
+
+
+def typed() -> list[tuple[str, str]]:
+    """Every kind of values in every column; in the suite those that were once taken wrongly."""
+    if LONG_RUN:
+        return [(kind, column) for kind in sorted(TYPES) for column in COLUMNS]
+    kinds = ("date32 extremes", "not UTF-8", "binary")
+    found = [(kind, column) for kind in kinds for column in ("date", "ticker", "close")]
+    found += [(kind, "date") for kind in ("timestamp extremes", "timestamp us extremes", "no such zone")]
+    found += [(kind, column) for kind in ("list", "struct", "map") for column in ("date", "ticker")]
+    return [*found, ("far apart", "close")]
+
+
+@pytest.mark.parametrize(("kind", "column"), typed())
+def test_a_column_of_any_type(kind: str, column: str) -> None:
+    table = long_table()
+    table = table.set_column(table.column_names.index(column), column, TYPES[kind]())
+    judge(File("p.parquet", parquet(table), kind))
+    tally["inputs"] += 1
+
+
+def test_parquet_cut_anywhere() -> None:
+    whole = parquet(long_table(), row_group_size=60)
+    step = 7 if LONG_RUN else 997
+    for size in [*range(12), *range(12, len(whole) - 12, step), *range(len(whole) - 12, len(whole))]:
+        assert not any(judge(File("p.parquet", whole[:size], "cut")))
+        tally["inputs"] += 1
+
+
+def test_the_clean_file_is_taken() -> None:
+    for name, content in (("p.parquet", parquet(long_table())), ("p.csv", text(long_table()).encode())):
+        assert all(judge(File(name, content, "clean")))
+
+
+@few
+@given(panels.FILES)
+def test_the_command_line_leaves_with_2_or_a_whole_file(file: File) -> None:
+    folder = Path(tempfile.mkdtemp(prefix="eigen2-fuzz-"))
+    try:
+        path, work = folder / file.name, folder / "work"
+        path.write_bytes(file.content)
+        work.mkdir()
+        command(path, work)
+    finally:
+        shutil.rmtree(folder)
+
+
+def folder_of(kind: str, tmp_path: Path) -> str:
+    """A path that is no file of prices."""
+    place = tmp_path / "p.parquet"
+    if kind == "directory":
+        place.mkdir()
+    elif kind == "fifo":
+        os.mkfifo(place)
+    elif kind == "loop":
+        place.symlink_to(place)
+    elif kind == "dangling":
+        place.symlink_to(tmp_path / "gone")
+    elif kind == "empty":
+        place.touch()
+    named = {
+        "missing": str(tmp_path / "no.parquet"),
+        "null device": "/dev/null",
+        "endless device": "/dev/zero",
+        "process": "/proc/self/mem",
+        "NUL": str(tmp_path / "a\0b.parquet"),
+        "long": str(tmp_path / ("a" * 300 + ".parquet")),
+        "very long": "a/" * 4000 + "p.parquet",
+        "lines": str(tmp_path / "a\nb.parquet"),
+        "no UTF-8": os.fsdecode(b"\xff.parquet"),
+        "no name": "",
+        "home": "~nobody/p.parquet",
+        "below a file": str(Path(__file__) / "p.parquet"),
+    }
+    return named.get(kind, str(place))
+
+
+PATHS = (
+    *("directory", "fifo", "loop", "dangling", "empty", "missing", "null device", "endless device", "process", "NUL"),
+    *("long", "very long", "lines", "no UTF-8", "no name", "home", "below a file"),
+)
+
+
+@pytest.mark.parametrize("kind", PATHS)
+def test_what_is_no_file_is_refused_in_one_line(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = folder_of(kind, tmp_path)
+    before, work = listing(tmp_path), tmp_path / "work"
+    work.mkdir()
+    with bounded(), pytest.raises(UserError) as error:
+        load_panel(path, **SPLITS, cache_dir=work / "cache")
+    check_line(str(error.value))
+    for words in (["inspect", path], ["prepare", path, str(work / "out.parquet")]):
+        with bounded(), pytest.raises(SystemExit) as left:
+            main(["data", *words])
+        assert left.value.code == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith("error: ")
+    work.rmdir()
+    assert listing(tmp_path) == before
+
+
+def test_a_file_that_may_not_be_read_is_refused_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "p.parquet"
+    path.write_bytes(parquet(long_table()))
+
+    def denied(self: Path, *args: object, **kwargs: object) -> None:
+        raise PermissionError(13, "Permission denied", str(self))
+
+    monkeypatch.setattr(Path, "open", denied)
+    for route in (lambda: load_panel(path, **SPLITS, cache_dir=tmp_path / "cache"), lambda: inspect([path])):
+        with pytest.raises(UserError, match="Permission denied"):
+            route()
+    assert listing(tmp_path) == ["p.parquet"]

@@ -1,0 +1,123 @@
+"""Runs configurations one after another in a process with a limit of memory, and says of each how it ended.
+
+`python -m tests.fuzz.worker FOLDER` reads a line of JSON a case, {"words": [...], "generations": n}, and writes a line
+of JSON a result. Building the command line's parser takes longer than anything else here, and is done once.
+"""
+
+import json
+import os
+import resource
+import shutil
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from eigen2 import training_cli
+from eigen2.cli import main
+from eigen2.erl.module import ERLModule
+
+ROOM = 6 << 30
+"""Bytes of address space that a configuration may take beside what the process has."""
+
+
+class Enough(Exception):
+    """The run got as far as it was asked to."""
+
+
+class Limited:
+    """Ends a run before the generation after the last that was asked for."""
+
+    left = 0
+
+    @classmethod
+    def begin(cls, start: Callable[[ERLModule], None], module: ERLModule) -> None:
+        if cls.left == 0:
+            raise Enough
+        cls.left -= 1
+        start(module)
+
+
+def prepare() -> None:
+    """Limit the process; make it run a few generations only, with one parser for all cases."""
+    start, setup = ERLModule.on_train_epoch_start, training_cli.EigenCLI.setup_parser
+    ERLModule.on_train_epoch_start = lambda self: Limited.begin(start, self)
+    made: dict[str, Any] = {}
+
+    def setup_once(self: Any, *args: Any) -> None:
+        if not made:
+            setup(self, *args)
+            names = ("parser", "_subcommand_parsers", "_subcommand_method_arguments")
+            made.update({name: getattr(self, name) for name in names})
+        self.__dict__.update(made)
+
+    training_cli.EigenCLI.setup_parser = setup_once
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (psutil.Process().memory_info().vms + ROOM, hard))
+
+
+@contextmanager
+def captured() -> Iterator[list[bytes]]:
+    """What is written to standard output and error, by C libraries too."""
+    said: list[bytes] = []
+    kept = os.dup(1), os.dup(2)
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        os.dup2(out.fileno(), 1)
+        os.dup2(err.fileno(), 2)
+        try:
+            yield said
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            for number, file in ((1, out), (2, err)):
+                os.dup2(kept[number - 1], number)
+                os.close(kept[number - 1])
+                file.seek(0)
+                said.append(file.read())
+
+
+def run(words: list[str], generations: int) -> dict[str, Any]:
+    """How a command ends: its exit code, what it said on standard error, and its traceback if it had one."""
+    Limited.left = generations
+    result: dict[str, Any] = {"code": 0, "traceback": None}
+    with captured() as said:
+        try:
+            main(words)
+        except Enough:
+            pass
+        except SystemExit as left:
+            result["code"] = left.code
+        except BaseException:
+            result |= {"code": 1, "traceback": traceback.format_exc()}
+    return {**result, "error": said[1].decode(errors="replace")}
+
+
+def serve(folder: Path) -> None:
+    """Run case after case, each in an empty folder `run`."""
+    answers = os.fdopen(os.dup(1), "w")
+    prepare()
+    os.chdir(folder)
+    for line in sys.stdin:
+        case = json.loads(line)
+        before = {str(path) for path in folder.rglob("*")}
+        result = run(case["words"], case["generations"])
+        kept = {"cache", *(path for path in before)}
+        result["files"] = sorted(
+            str(path.relative_to(folder))
+            for path in folder.rglob("*")
+            if str(path) not in kept and path.relative_to(folder).parts[0] != "cache"
+        )
+        for name in ("run", "earlier"):
+            shutil.rmtree(folder / name, ignore_errors=True)
+        answers.write(json.dumps(result) + "\n")
+        answers.flush()
+
+
+if __name__ == "__main__":
+    chosen = Path(sys.argv.pop())  # Lightning warns of words given beside those of a case
+    serve(chosen)
