@@ -10,7 +10,7 @@ import psutil
 import pytest
 import torch
 
-from benchmarks import families, full_run, limit, resident, results
+from benchmarks import families, full_run, limit, memory_results, resident, results
 from benchmarks.full_scale import FullScale
 from tests.benchmarks.conftest import SMALL
 
@@ -107,3 +107,12 @@ def test_families_are_measured_with_their_own_networks(monkeypatch: pytest.Monke
     assert len({each["weights"] for each in found.values()}) == len(families.FAMILIES)
     assert found["cnn-lstm"]["weights"] > 500_000
     assert all(each["act_ms"] > 0 < each["learn_ms"] for each in found.values())
+
+
+def test_the_page_of_memory_says_what_was_measured() -> None:
+    found = memory_results.tables(memory_results.load())
+    places = re.findall(r"<!-- measured: (\w+) -->\n(.*?)\n<!-- end -->", memory_results.PAGE.read_text(), re.DOTALL)
+    assert dict(places) == found
+    kept = memory_results.load()
+    assert all(0.85 <= case["ratio"] <= 1.15 for case in kept["estimate"]["cases"])
+    assert kept["soak"]["kept"]
