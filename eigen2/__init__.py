@@ -15,9 +15,11 @@ if TYPE_CHECKING:
     from eigen2.runtime.checkpoint import ChampionCheckpoint, DurableCheckpointIO, GenerationCheckpoint
     from eigen2.runtime.console import GenerationReport
     from eigen2.runtime.logger import RunLogger
+    from eigen2.runtime.uploader import CheckpointUploader
 
 __all__ = [
     "ChampionCheckpoint",
+    "CheckpointUploader",
     "DurableCheckpointIO",
     "ERLModule",
     "Evolution",
@@ -34,6 +36,7 @@ __all__ = [
 # imported on first use: torch and Lightning take seconds, and reading a price file needs neither
 _HOMES = {
     "ChampionCheckpoint": "eigen2.runtime.checkpoint",
+    "CheckpointUploader": "eigen2.runtime.uploader",
     "DurableCheckpointIO": "eigen2.runtime.checkpoint",
     "ERLModule": "eigen2.erl.module",
     "Evolution": "eigen2.erl.evolution",

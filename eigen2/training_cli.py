@@ -24,6 +24,7 @@ from eigen2.runtime.messages import OneLineErrors
 from eigen2.runtime.run_folder import RunFolder, find_checkpoint, locked_folder
 from eigen2.runtime.stop import GracefulStop, stops_at_once
 from eigen2.runtime.trainer_checks import check_config
+from eigen2.runtime.uploader import fetch_last
 
 MOST_THREADS = 1024
 """More than machines have cores; far more threads than this cannot be started, which ends the process."""
@@ -76,7 +77,8 @@ class EigenCLI(LightningCLI):
             return
         with locked_folder(root), stops_at_once():
             # set in place of handed over, so that it is known at set-up, where memory is planned
-            self.trainer.ckpt_path = find_checkpoint(root, ckpt_path, or_start=True)
+            found = find_checkpoint(root, ckpt_path, or_start=True)
+            self.trainer.ckpt_path = found or fetch_last(self.trainer, ckpt_path)
             self.trainer.fit(**kwargs)
 
     def validate(self, ckpt_path: str | None = None, **kwargs: Any) -> None:

@@ -24,7 +24,7 @@ class GenerationReport(ProgressBar):
     """Prints a run for a person at a terminal of 80 columns; without a terminal it leaves the bar out.
 
     Reads the numbers of a generation from `module.metrics` and the facts at the start from `module.describe()` and
-    `datamodule.describe()`, where they exist.
+    `datamodule.describe()`, where they exist. Callbacks with a method `status_line()` add a row to the table.
     """
 
     def __init__(self) -> None:
@@ -100,6 +100,10 @@ class GenerationReport(ProgressBar):
         left = (time.monotonic() - self._began) / done * ((trainer.max_epochs or 0) - trainer.current_epoch - 1)
         for line in generation_rows(trainer.current_epoch, metrics, start, rss, rss - before, left):
             self._print(line)
+        for callback in getattr(trainer, "callbacks", []):
+            status_line = getattr(callback, "status_line", None)
+            if callable(status_line) and (line := status_line()):
+                self._print(line[:80])
         self._describe(trainer, "evaluate")
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
