@@ -22,9 +22,9 @@ from eigen2.runtime.sealed import Damaged, check, generation_of, seal
 
 log = logging.getLogger(__name__)
 
-LAST, BEST = "last.ckpt", "best.ckpt"
+LAST, BEST, DAMAGED = "last.ckpt", "best.ckpt", "damaged.ckpt"
 EARLIER = "generation-*.ckpt"
-"""Earlier checkpoints; the star is the generation."""
+"""Earlier checkpoints, second names of what was the last; the star is the generation."""
 
 
 class DurableCheckpointIO(TorchCheckpointIO):
@@ -226,7 +226,7 @@ def newest_whole(folder: Path) -> Path | None:
         except (Damaged, OSError) as error:
             log.warning("checkpoint %s is damaged (%s); the one before is used", path, error)
             if path.name == LAST:
-                os.replace(path, path.with_name("damaged.ckpt"))
+                os.replace(path, path.with_name(DAMAGED))
             continue
         return path
     if found:

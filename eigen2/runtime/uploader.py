@@ -11,6 +11,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from tqdm import tqdm
 
 from eigen2.errors import UserError, require_range
+from eigen2.runtime.checkpoint import DAMAGED, EARLIER
 from eigen2.runtime.checkpoint_store import BLOCK, CheckpointStore
 from eigen2.runtime.cloud import connect, describe, persist, resolve
 from eigen2.runtime.upload_queue import Counts, Job, UploadQueue
@@ -19,7 +20,7 @@ from eigen2.runtime.upload_queue import Counts, Job, UploadQueue
 class CheckpointUploader(Callback):
     """Copies checkpoints to a bucket on Amazon S3 (or what speaks its language) or Google Cloud Storage.
 
-    After each generation every new file `*.ckpt` in the run's folder `checkpoints` is handed to a thread of its own.
+    After each generation what is new in the run's folder `checkpoints` is handed to a thread of its own.
     Errors of the bucket never stop training; they are told once a generation. Needs `pip install 'eigen2[cloud]'`.
     Credentials are not settings: those of the environment are used (AWS_*, ~/.aws, GOOGLE_APPLICATION_CREDENTIALS,
     those of the machine). With it, `--ckpt_path last` fetches the newest checkpoint if there is none in the folder.
@@ -173,6 +174,8 @@ class CheckpointUploader(Callback):
         seen: dict[str, tuple[int, ...]] = {}
         found: list[tuple[int, str, BinaryIO]] = []
         for path in self._folder(Path(trainer.default_root_dir)).glob("[!.]*.ckpt"):
+            if path.match(EARLIER) or path.name == DAMAGED:  # was uploaded as the last, or should not be
+                continue
             with contextlib.suppress(FileNotFoundError):  # a folder's files may go while it is read
                 file: BinaryIO = path.open("rb")
                 status = os.fstat(file.fileno())

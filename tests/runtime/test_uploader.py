@@ -257,6 +257,15 @@ def test_every_generation_gets_there_and_the_last_is_the_file(bucket: Bucket, tm
     assert threads() == []
 
 
+def test_second_names_and_damaged_files_stay_here(bucket: Bucket, tmp_path: Path) -> None:
+    folder = tmp_path / "run" / "checkpoints"
+    folder.mkdir(parents=True)
+    for name in ("generation-00001.ckpt", "damaged.ckpt"):
+        (folder / name).write_bytes(b"x")
+    fit(tmp_path / "run", callback(keep=None, max_pending=100))
+    assert set(names(bucket)) == {"last.ckpt"}
+
+
 def test_training_ends_although_nothing_can_be_uploaded(
     bucket: Bucket, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
