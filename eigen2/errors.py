@@ -19,7 +19,7 @@ def require_range(
 
     Args:
         name: the setting's full key.
-        value: what it was set to; NaN and infinity are outside every range.
+        value: what it was set to; NaN is outside every range.
         least: smallest allowed value.
         above: largest value that is too small.
         most: largest allowed value; None allows any that is finite.
@@ -33,8 +33,8 @@ def require_range(
         (most is None or value <= most, f"at most {most}", most),
         (most is not None or value < math.inf, "finite", None if value < math.inf else value),
     ]
-    if not (math.isfinite(value) and all(holds for holds, _, _ in words)):
-        allowed = " and ".join([text for _, text, bound in words if bound is not None] + ["finite"] * math.isinf(value))
+    if not all(holds for holds, _, _ in words):
+        allowed = " and ".join(text for _, text, bound in words if bound is not None)
         raise UserError(f"{name} is {value}; it must be {allowed}")
 
 
@@ -42,8 +42,6 @@ OUT_OF_MEMORY = 3
 """Exit code of a run that `callbacks.MemoryBudget` ended."""
 ALL_AGENTS_FAILED = 4
 """Exit code of a run in which no agent had finite numbers left."""
-
-
 INTERRUPTED = 130
 """Exit code of a run that Ctrl-C (SIGINT) ended."""
 TERMINATED = 143

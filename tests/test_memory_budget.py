@@ -90,9 +90,18 @@ def last_line(root: Path, **limit: Any) -> str:
 
 
 @pytest.mark.parametrize("budget", ["memory_budget_gb=0.2", "memory_budget_share=0.001"])
-def test_a_budget_of_the_user_is_kept(tmp_path: Path, budget: str) -> None:
+def test_a_run_that_a_budget_does_not_cover_does_not_start(tmp_path: Path, budget: str) -> None:
     done = run(tmp_path, f"--budget.{budget}", hog=False)
-    assert done.returncode == 3
+    assert done.returncode == 2
+    assert "error: this run needs later " in done.stderr
+    assert ", 0.00 GB available; lower " in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.slow
+def test_a_budget_ends_a_run_that_outgrows_it(tmp_path: Path) -> None:
+    done = run(tmp_path, "--budget.memory_budget_gb=0.8")
+    assert done.returncode == 3, done.stderr
     assert "of the memory budget used" in done.stderr
     assert "Traceback" not in done.stderr
 

@@ -63,7 +63,7 @@ LATE = ["--stop.grace_seconds=1", "--trainer.callbacks.wait_s=9"]
         case("terminated", ["SIGTERM"], [], 143, 2, f"stopped by SIGTERM {AFTER}", slow=False),
         case("interrupted", ["SIGINT"], [], 130, 2, f"stopped by SIGINT {AFTER}"),
         case("at once", ["SIGTERM", "SIGTERM"], [], 143, 1, f"stopped by SIGTERM {WITHIN}"),
-        case("in the write", ["SIGINT", "SIGINT"], IN_WRITE, 130, 1, f"stopped by SIGINT {WITHIN}", slow=False),
+        case("in the write", ["SIGINT", "SIGINT"], IN_WRITE, 130, 1, f"stopped by SIGINT {WITHIN}"),
         case("no grace", ["SIGTERM"], ["--stop.grace_seconds=0"], 143, 1, f"stopped by SIGTERM {WITHIN}"),
         case("grace is over", ["SIGTERM"], LATE, 143, 1, f"stopped by SIGTERM {WITHIN}"),
     ],
@@ -81,12 +81,14 @@ def test_a_run_ends_in_order_and_resumes_exactly(
     assert metrics(tmp_path) == metrics(uninterrupted)
 
 
+@pytest.mark.slow
 def test_a_signal_before_training_ends_the_run_at_once(tmp_path: Path) -> None:
     done = stopped(tmp_path, ["SIGINT"], "--trainer.callbacks.place=setup", generation=0)
     assert done.returncode == 130
     assert done.stderr.splitlines()[-1] == "stopped by SIGINT outside of training; nothing is lost"
 
 
+@pytest.mark.slow
 def test_slurm_queues_the_job_again_after_a_whole_generation(tmp_path: Path) -> None:
     programs = tmp_path / "bin"
     programs.mkdir()

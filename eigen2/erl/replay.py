@@ -8,7 +8,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from eigen2.errors import UserError
-from eigen2.runtime.ram import release_pages
+from eigen2.runtime.pages import release_pages
 
 
 class Field(NamedTuple):

@@ -1,14 +1,11 @@
 """What a run will take of memory, told before it is allocated."""
 
-import ctypes
-import mmap
 import sys
 from pathlib import Path
 
 import psutil
 import torch
 from lightning.pytorch import Trainer
-from torch import Tensor
 
 from callbacks.budget import MemoryBudget
 from callbacks.garbage import trim_malloc
@@ -42,24 +39,6 @@ def peak_rss_bytes() -> int:
 def available_bytes(budget_bytes: int | None = None) -> int:
     """Bytes this process may still take, by the tightest limit: of a budget, the machine, a container or a shell."""
     return min(limit.left for limit in limits(budget_bytes))
-
-
-def release_pages(tensor: Tensor) -> int:
-    """Give the whole pages of a contiguous tensor back to the system; they read as zeros afterwards.
-
-    Returns:
-        Bytes given back: 0 on another device than the CPU, and on systems other than Linux.
-    """
-    page = mmap.PAGESIZE
-    first = -(-tensor.data_ptr() // page) * page
-    count = (tensor.data_ptr() + tensor.nbytes - first) // page
-    if sys.platform != "linux" or tensor.device.type != "cpu" or count <= 0:
-        return 0
-    advise = ctypes.CDLL(None, use_errno=True).madvise
-    advise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-    if advise(first, count * page, mmap.MADV_DONTNEED) != 0:
-        raise OSError(ctypes.get_errno(), "madvise failed")
-    return count * page
 
 
 def budget_of(trainer: Trainer) -> int | None:
