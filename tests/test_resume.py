@@ -108,9 +108,8 @@ def test_thirty_kills_anywhere_equal_none(tmp_path: Path) -> None:
 
 
 # what the chain of kills below does not do: a single kill, in the write and in a full buffer
-@pytest.mark.parametrize(
-    ("place", "generation"), [("checkpoint", 2), pytest.param("rollouts", 3, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize(("place", "generation"), [("checkpoint", 2), ("rollouts", 3)])
+@pytest.mark.slow
 def test_killed_and_resumed_equals_uninterrupted(
     place: str, generation: int, uninterrupted: Path, tmp_path: Path
 ) -> None:
@@ -146,6 +145,7 @@ def test_finished_run_resumed_stays_finished(uninterrupted: Path, finished: Path
     assert metrics(finished) == metrics(uninterrupted)
 
 
+@pytest.mark.slow
 def test_stop_and_resume_by_max_epochs_equals_uninterrupted(uninterrupted: Path, tmp_path: Path) -> None:
     assert run(tmp_path, "--trainer.max_epochs", "2").returncode == 0
     finish(tmp_path)
