@@ -187,15 +187,18 @@ def test_any_file_is_refused_in_one_line_or_becomes_a_whole_panel(file: File, ro
     taken = judge(file, "load", route)
     event("valid" if any(taken) else "refused")
     tally["inputs"] += 1
+    tally["drawn valid" if any(taken) else "drawn refused"] += 1
 
 
 def test_what_the_files_came_to(capsys: pytest.CaptureFixture[str]) -> None:
     # a strategy whose files are all refused, or all taken, would test half of the promise
-    if not tally["inputs"]:
+    if not tally["drawn valid"] + tally["drawn refused"]:
         pytest.skip("the files were tried in another process")
     with capsys.disabled():
         print("\nprice files:", dict(sorted(tally.items())))
-    for route in ROUTES:
+    assert tally["drawn valid"] > 0
+    assert tally["drawn refused"] > 0
+    for route in ROUTES if LONG_RUN else ():  # a few files need not be of every kind
         assert tally[f"{route}: valid"] > 0
         assert tally[f"{route}: refused"] > 0
 
