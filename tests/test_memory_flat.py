@@ -25,6 +25,11 @@ def generations_of(root: Path, count: int, *options: str, shows: bool = False) -
     done = subprocess.run([*command, *folder, *options], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert (" generations in " in done.stdout) == shows
+    return memory_rows(root)
+
+
+def memory_rows(root: Path) -> list[dict[str, str]]:
+    """Memory at the end of each generation so far."""
     with (root / "memory.csv").open() as file:
         return [row for row in csv.DictReader(file) if row["phase"] == "generation"]
 

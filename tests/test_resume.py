@@ -6,6 +6,8 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -108,7 +110,7 @@ def test_thirty_kills_anywhere_equal_none(tmp_path: Path) -> None:
 
 
 # what the chain of kills below does not do: a single kill, in the write and in a full buffer
-@pytest.mark.parametrize(("place", "generation"), [("checkpoint", 2), ("rollouts", 3)])
+@pytest.mark.parametrize(("place", "generation"), [("write", 1), ("checkpoint", 2), ("rollouts", 3)])
 @pytest.mark.slow
 def test_killed_and_resumed_equals_uninterrupted(
     place: str, generation: int, uninterrupted: Path, tmp_path: Path
@@ -119,7 +121,16 @@ def test_killed_and_resumed_equals_uninterrupted(
     assert metrics(tmp_path) == metrics(uninterrupted)
 
 
-def test_killed_again_and_again_equals_uninterrupted(uninterrupted: Path, tmp_path: Path) -> None:
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The folder for temporary files, on another filesystem than the run's where this machine has one."""
+    memory = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder:
+        monkeypatch.setenv("TMPDIR", folder)
+        yield Path(folder)
+
+
+def test_killed_again_and_again_equals_uninterrupted(uninterrupted: Path, tmp_path: Path, elsewhere: Path) -> None:
     for place, generation in PLACES:
         kill_at(tmp_path, place, generation)
     finish(tmp_path)
@@ -128,6 +139,8 @@ def test_killed_again_and_again_equals_uninterrupted(uninterrupted: Path, tmp_pa
     curves = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
     assert [event.step for event in curves.Scalars("fitness/mean")] == list(range(GENERATIONS))
     leftovers = [path.name for path in (tmp_path / "checkpoints").iterdir()]
+    # a rename from there to here would not be one step
+    assert not [path for path in elsewhere.rglob("*") if path.suffix == ".ckpt"]
     assert sorted(leftovers) == ["best.ckpt", "generation-00002.ckpt", "last.ckpt"]
 
 

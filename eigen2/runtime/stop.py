@@ -39,7 +39,7 @@ class GracefulStop(Callback):
             UserError: `grace_seconds` is negative.
         """
         super().__init__()
-        require_range("grace_seconds", grace_seconds, least=0)
+        require_range("stop.grace_seconds", grace_seconds, least=0)
         self.grace_seconds = grace_seconds
         self._asked: signal.Signals | None = None
         self._handlers: dict[signal.Signals, Any] = {}
