@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 
@@ -49,8 +51,8 @@ class MemoryBudget(Callback):
             ValueError: A number is out of its range.
         """
         super().__init__()
-        if memory_budget_gb is not None and not memory_budget_gb > 0:
-            raise ValueError(f"memory_budget_gb is {memory_budget_gb}: give a number above 0, or null for none")
+        if memory_budget_gb is not None and not 0 < memory_budget_gb < math.inf:
+            raise ValueError(f"memory_budget_gb is {memory_budget_gb}: give a finite number above 0, or null for none")
         if memory_budget_share is not None and not 0 < memory_budget_share <= 1:
             raise ValueError(
                 f"memory_budget_share is {memory_budget_share}: give a number above 0 and at most 1, or null for none"

@@ -1,6 +1,7 @@
 """The one exception that is the user's to fix."""
 
 import math
+from numbers import Real
 
 
 class UserError(ValueError):
@@ -27,6 +28,9 @@ def require_range(
     Raises:
         UserError: the value lies outside.
     """
+    given: object = value  # whatever the type says: a network's arguments are not checked before
+    if not isinstance(given, Real) or isinstance(given, bool):
+        raise UserError(f"{name} is {value}; it must be a number")
     words = [
         (least is None or value >= least, f"at least {least}", least),
         (above is None or value > above, f"above {above}", above),

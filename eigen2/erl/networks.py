@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from eigen2.errors import UserError
+from eigen2.errors import UserError, require_range
 
 logger = logging.getLogger(__name__)
 
@@ -21,6 +21,9 @@ Weights = dict[str, Tensor]
 """Weights by name; those of many agents have a leading agent axis."""
 
 _unsafe_view = torch.ops.aten._unsafe_view.default
+
+MOST_WIDTH = 16_384
+"""Numbers in a layer; two such layers have a GB of weights between them."""
 
 DESCRIBED = "described"
 """Name among the inputs of what a network's `describe` returned."""
@@ -194,6 +197,19 @@ def _of_agent(value: Inputs | Tensor, row: int) -> Inputs | Tensor:
     if isinstance(value, dict):
         return {name: part[row if len(part) > 1 else 0] for name, part in value.items()}
     return value[row if len(value) > 1 else 0]
+
+
+def require_width(name: str, value: int) -> None:
+    """Refuse a layer that cannot be, or would take all memory before anyone has counted it.
+
+    Args:
+        name: of the network's argument.
+        value: numbers in the layer.
+
+    Raises:
+        UserError: it is not from 1 to MOST_WIDTH.
+    """
+    require_range(name, value, least=1, most=MOST_WIDTH)
 
 
 def weight_bytes(network: nn.Module) -> int:

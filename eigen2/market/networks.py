@@ -9,11 +9,13 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from eigen2.erl.networks import DESCRIBED, Inputs, Linear, Sizes
-from eigen2.errors import UserError
+from eigen2.erl.networks import DESCRIBED, Inputs, Linear, Sizes, require_width
+from eigen2.errors import UserError, require_range
 
 PORTFOLIO = 5
 """Numbers an observation holds of a position."""
+MOST_SHARPNESS = 1e6
+"""A softmax over coefficients in [-1, 1] that is sharper has no gradient left."""
 
 
 class _ColumnTrunk(nn.Module):
@@ -21,6 +23,7 @@ class _ColumnTrunk(nn.Module):
 
     def __init__(self, sizes: Sizes, extra: int, hidden: int) -> None:
         super().__init__()
+        require_width("hidden", hidden)
         # one bias a sum, in its smallest part
         self.column = Linear(sizes.inputs["columns"][-1], hidden, bias=False)
         self.market = Linear(sizes.inputs["market"][-1], hidden)
@@ -79,7 +82,7 @@ class ColumnCritic(nn.Module):
     def __init__(self, sizes: Sizes, hidden: int = 32, sharpness: float = 5.0) -> None:
         super().__init__()
         require_averages(sizes, self)
-        self.sharpness = sharpness
+        self.sharpness = require_sharpness(sharpness)
         self.trunk = _ColumnTrunk(sizes, 2, hidden)
         self.pool = Linear(2 * hidden, hidden)
         self.head = Linear(hidden, 1)
@@ -111,6 +114,16 @@ def pool_columns(tokens: Tensor, coefficient: Tensor, sharpness: float) -> Tenso
     weight = torch.softmax(sharpness * coefficient, dim=-1).to(tokens.dtype)
     weights = torch.stack([torch.full_like(weight, 1 / weight.shape[-1]), weight], dim=-2)
     return (weights @ tokens).flatten(-2)
+
+
+def require_sharpness(value: float) -> float:
+    """The sharpness of a softmax, if it can be one.
+
+    Raises:
+        UserError: it is no finite number.
+    """
+    require_range("sharpness", value, least=-MOST_SHARPNESS, most=MOST_SHARPNESS)
+    return value
 
 
 def require_averages(sizes: Sizes, network: nn.Module) -> None:

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from eigen2.erl.networks import DESCRIBED, Inputs, Sizes
+from eigen2.erl.networks import DESCRIBED, Inputs, Sizes, require_width
 from eigen2.errors import UserError
-from eigen2.market.networks import pool_columns
+from eigen2.market.networks import pool_columns, require_sharpness
 
 MEANS = 2
 """Means over columns that accompany each column: of all columns, and of those agents may not buy."""
@@ -117,6 +117,10 @@ class MarketSequence(nn.Module):
 
     def __init__(self, features: int, hidden: int, filters: int, heads: int, context: int) -> None:
         super().__init__()
+        require_width("filters", filters)
+        require_width("heads", heads)
+        if filters % 4:
+            raise UserError(f"filters is {filters}; it must be divisible by 4")
         self.context = context
         widths = (features, filters // 4, filters // 2, filters)
         self.convolutions = nn.ModuleList(
@@ -185,6 +189,7 @@ class _Trunk(nn.Module):
 
     def __init__(self, sizes: Sizes, extra: int, hidden: int) -> None:
         super().__init__()
+        require_width("hidden", hidden)
         self.position = nn.Linear(sizes.inputs["portfolio"][-1] + extra, hidden, bias=False)
         self.market = nn.Linear(sizes.inputs["market"][-1], hidden, bias=False)
         self.mix = nn.Linear(hidden, hidden, bias=False)
@@ -237,7 +242,7 @@ class _WindowCritic(_WindowNetwork):
 
     def __init__(self, sizes: Sizes, hidden: int, sharpness: float) -> None:
         super().__init__(sizes)
-        self.sharpness = sharpness
+        self.sharpness = require_sharpness(sharpness)
         self.trunk = _Trunk(sizes, sizes.action[-1], hidden)
         self.pool = nn.Linear(2 * hidden, hidden)
         self.head = nn.Linear(hidden, 1)

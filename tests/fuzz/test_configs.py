@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.fuzz.configs import VALUES, Key, Outcome, Worker, changed, every_key, small
+from tests.fuzz.configs import NETWORKS, VALUES, Key, Outcome, Worker, changed, every_key, small
 from tests.fuzz.conftest import LONG, few
 
 LONG_RUN = settings.get_current_profile_name() == LONG
@@ -48,6 +48,7 @@ PINNED: list[tuple[str, Any]] = [
     *((f"model.{name}", None) for name in ("gamma", "tau", "population_size", "reward_scale", "noise")),
     *((f"model.{name}", 2**63) for name in ("population_size", "gradient_steps", "accumulate")),
     ("model.population_size", 10**12),
+    ("budget.memory_budget_gb", INF),
     ("model.gradient_steps", 10**9),
     *(
         (f"model.{name}", INF)
@@ -79,6 +80,20 @@ def test_callbacks_refuse_in_one_line(callback: str, setting: str, value: Any, w
     settings = {"metrics": ["fitness/mean"], "tag": "fitness"} if callback == "MetricsPlot" else {}
     one = {"class_path": f"callbacks.{callback}", "init_args": {**settings, setting: value}}
     outcome = worker.try_config(changed(small(), (("trainer", "callbacks"), [one])), 1)
+    judge(outcome, setting)
+    assert outcome.code == 2
+
+
+@pytest.mark.parametrize(
+    ("network", "setting", "value"),
+    [
+        *((name, "hidden", value) for name in ("actor", "critic") for value in (-1, 10**12, 2**63, None)),
+        ("critic", "sharpness", None),
+    ],
+)
+def test_networks_refuse_in_one_line(network: str, setting: str, value: Any, worker: Worker) -> None:
+    one = changed(NETWORKS[network], (("init_args", setting), value))
+    outcome = worker.try_config(changed(small(), (("model", network), one)), 1)
     judge(outcome, setting)
     assert outcome.code == 2
 
