@@ -29,7 +29,7 @@ def require_range(
         UserError: the value lies outside.
     """
     given: object = value  # whatever the type says: a network's arguments are not checked before
-    if not isinstance(given, Real) or isinstance(given, bool):
+    if isinstance(given, bool) or not isinstance(given, Real):
         raise UserError(f"{name} is {value}; it must be a number")
     words = [
         (least is None or value >= least, f"at least {least}", least),
