@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 INSTALLED := $(VENV)/.installed
 
-.PHONY: help train test slow fuzz torture soak memory bench scaling results lint format clean
+.PHONY: help train test slow fuzz torture soak memory bench bench-control scaling results lint format clean
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
@@ -38,6 +38,9 @@ memory: $(INSTALLED)  ## measure and write the figures of docs/memory.md, after 
 	$(VENV)/bin/python -m benchmarks.bench --only overhead,profiler --json docs/figures/profiler.json
 	$(VENV)/bin/python -m benchmarks.full_run --threads 1 --out docs/figures/full-live.json
 	$(VENV)/bin/python -m benchmarks.memory_results
+
+bench-control: $(INSTALLED)  ## plain DDPG against Stable-Baselines3's on Pendulum; twenty minutes
+	$(VENV)/bin/python -m benchmarks.control --out docs/figures/control.json
 
 bench: $(INSTALLED)  ## speed and size against references, in one process
 	$(VENV)/bin/python -m benchmarks.bench

@@ -6,6 +6,9 @@ from typing import TYPE_CHECKING, Any
 from eigen2.registration import register
 
 if TYPE_CHECKING:
+    from eigen2.control.environment import ControlEnvironment
+    from eigen2.control.rollouts import ControlDataModule
+    from eigen2.erl.ddpg import TD3
     from eigen2.erl.evolution import Evolution
     from eigen2.erl.module import ERLModule
     from eigen2.market.environment import TradingEnvironment, TradingRules
@@ -18,8 +21,11 @@ if TYPE_CHECKING:
     from eigen2.runtime.uploader import CheckpointUploader
 
 __all__ = [
+    "TD3",
     "ChampionCheckpoint",
     "CheckpointUploader",
+    "ControlDataModule",
+    "ControlEnvironment",
     "DurableCheckpointIO",
     "ERLModule",
     "Evolution",
@@ -37,6 +43,8 @@ __all__ = [
 _HOMES = {
     "ChampionCheckpoint": "eigen2.runtime.checkpoint",
     "CheckpointUploader": "eigen2.runtime.uploader",
+    "ControlDataModule": "eigen2.control.rollouts",
+    "ControlEnvironment": "eigen2.control.environment",
     "DurableCheckpointIO": "eigen2.runtime.checkpoint",
     "ERLModule": "eigen2.erl.module",
     "Evolution": "eigen2.erl.evolution",
@@ -46,6 +54,7 @@ _HOMES = {
     "RolloutDataModule": "eigen2.market.rollouts",
     "RunLogger": "eigen2.runtime.logger",
     "SyntheticMarket": "eigen2.market.synthetic",
+    "TD3": "eigen2.erl.ddpg",
     "TradingEnvironment": "eigen2.market.environment",
     "TradingRules": "eigen2.market.environment",
 }

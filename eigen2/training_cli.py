@@ -1,11 +1,14 @@
-"""Training commands: Lightning's command line over the trading workload."""
+"""Training commands: Lightning's command line over the workloads."""
 
 import logging
+import sys
 import warnings
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
+import yaml
 from jsonargparse import set_parsing_settings
 from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 from lightning.fabric.utilities.exceptions import MisconfigurationException
@@ -15,8 +18,8 @@ from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCL
 
 from callbacks.budget import MemoryBudget, MemoryBudgetExceeded
 from eigen2.erl.module import ERLModule
+from eigen2.erl.rollouts import Rollouts
 from eigen2.errors import OUT_OF_MEMORY, RunStopped, UserError, require_range
-from eigen2.market.rollouts import RolloutDataModule
 from eigen2.runtime.checkpoint import DurableCheckpointIO
 from eigen2.runtime.console import GenerationReport
 from eigen2.runtime.logger import RunLogger
@@ -26,6 +29,11 @@ from eigen2.runtime.stop import GracefulStop, stops_at_once
 from eigen2.runtime.trainer_checks import check_config
 from eigen2.runtime.uploader import fetch_last
 
+WORKLOADS = {
+    "market": ("eigen2.market.rollouts", "RolloutDataModule"),
+    "control": ("eigen2.control.rollouts", "ControlDataModule"),
+}
+"""Name of each workload, and where its data module is: a workload's libraries are loaded for its own runs alone."""
 MOST_THREADS = 1024
 """More than machines have cores; far more threads than this cannot be started, which ends the process."""
 
@@ -38,7 +46,14 @@ class EigenCLI(LightningCLI):
     """Lightning's command line with a run folder, durable checkpoints and errors of one line."""
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        """Add what belongs to neither trainer, model nor data: threads, and what limits every run."""
+        """Add what belongs to neither trainer, model nor data: workload, threads, and what limits every run."""
+        parser.add_argument(
+            "--workload",
+            type=Literal[tuple(WORKLOADS)],
+            default="market",
+            help="What agents do, and with it which keys `data` has: trade daily prices (market) or act in a Gymnasium "
+            "environment with continuous actions (control).",
+        )
         parser.add_argument(
             "--num_threads",
             type=int,
@@ -136,15 +151,16 @@ def run(args: ArgsType) -> None:
         RunStopped: the run ended before its time, and can be resumed.
     """
     _quiet()
+    words = [str(word) for word in args] if isinstance(args, list) else sys.argv[1:]
     set_parsing_settings(docstring_parse_attribute_docstrings=True)
     try:
         EigenCLI(
             ERLModule,
-            RolloutDataModule,
+            _data_module(_workload(words)),
             parser_class=TrainingParser,
             parser_kwargs={
                 "prog": "python -m eigen2.cli",
-                "description": "Train, validate and use populations of trading agents.",
+                "description": "Train, validate and use populations of agents.",
                 "epilog": "Price files: python -m eigen2.cli data {inspect,prepare,synthesize} --help",
             },
             seed_everything_default=42,
@@ -164,6 +180,34 @@ def run(args: ArgsType) -> None:
         raise RunStopped(str(error), OUT_OF_MEMORY) from error
     except MisconfigurationException as error:
         raise UserError(" ".join(str(error).split())) from error
+
+
+def _workload(words: list[str]) -> str:
+    """The workload that the words of a command line name, themselves or in their configuration files; the last counts.
+
+    It decides which keys there are, so it must be known before they are read. What is wrong with a file is said then.
+    """
+    named = "market"
+    for word, following in zip(words, [*words[1:], ""], strict=True):
+        key, _, value = word.partition("=")
+        value = value or following
+        if key == "--workload":
+            named = value
+        elif key in ("--config", "-c") and Path(value).is_file():
+            try:
+                config = yaml.safe_load(Path(value).read_text())
+            except (OSError, UnicodeDecodeError, yaml.YAMLError):
+                continue
+            named = config.get("workload", named) if isinstance(config, dict) else named
+    if named not in WORKLOADS:
+        raise UserError(f"workload is {named}; it must be {' or '.join(WORKLOADS)}")
+    return named
+
+
+def _data_module(workload: str) -> type[Rollouts]:
+    module, name = WORKLOADS[workload]
+    found: type[Rollouts] = getattr(import_module(module), name)
+    return found
 
 
 def _quiet() -> None:

@@ -16,6 +16,7 @@ LAYERS = [
     "eigen2.cli",
     "eigen2.training_cli",
     "eigen2.market",
+    "eigen2.control",
     "eigen2.erl",
     "eigen2.runtime",
     "eigen2.errors",
@@ -56,12 +57,19 @@ def test_nothing_unsafe(path: Path) -> None:
             assert node.func.id not in {"eval", "exec"}, f"{path.name}:{node.lineno}"
 
 
-def test_the_algorithm_knows_no_market() -> None:
-    words = ("market", "trading", "price", "ticker")
-    for path in (ROOT / "eigen2" / "erl").glob("*.py"):
-        code = ast.unparse(ast.parse(path.read_text()))
-        names = {node.id for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Name)}
-        assert not [name for name in names if any(word in name.lower() for word in words)], path.name
+def test_the_algorithm_and_what_runs_it_know_no_workload() -> None:
+    words = ("market", "trading", "price", "eigen2.control", "gymnasium", "pendulum")
+    for folder in ("eigen2/erl", "eigen2/runtime", "callbacks"):
+        for path in (ROOT / folder).glob("*.py"):
+            nodes = list(ast.walk(ast.parse(path.read_text())))
+            names = {node.id for node in nodes if isinstance(node, ast.Name)} | imported(path)
+            assert not [name for name in names if any(word in name.lower() for word in words)], path.name
+
+
+def test_workloads_know_nothing_of_each_other() -> None:
+    for one, other in (("market", "control"), ("control", "market")):
+        for path in (ROOT / "eigen2" / one).rglob("*.py"):
+            assert not [name for name in imported(path) if name.startswith(f"eigen2.{other}")], path.name
 
 
 def test_the_shipped_config_says_what_python_defaults_to() -> None:

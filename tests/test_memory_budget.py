@@ -62,6 +62,7 @@ def test_a_run_survives_the_limit_of_a_control_group(control_group: Limit, tmp_p
     assert "the control group's memory" in last_line(tmp_path, limit=control_group)
 
 
+@pytest.mark.slow  # takes more than a minute
 def test_a_run_survives_a_limit_of_its_address_space(tmp_path: Path) -> None:
     assert "the address space (RLIMIT_AS)" in last_line(tmp_path, room=800)
     resumed, whole = tmp_path / "run", tmp_path / "whole"

@@ -42,12 +42,12 @@ def finish(root: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def state(root: Path) -> dict[str, object]:
+def state(root: Path, data: str = "RolloutDataModule") -> dict[str, object]:
     checkpoint = torch.load(root / "checkpoints" / "last.ckpt", weights_only=True)
     return {
         "weights": checkpoint["state_dict"],
         "optimizer": checkpoint["optimizer_states"],
-        "data": checkpoint["RolloutDataModule"],
+        "data": checkpoint[data],
         "epoch": checkpoint["epoch"],
     }
 

@@ -1,20 +1,23 @@
 """DDPG for a whole population: losses, gradient clipping and targets, row by row independent.
 
 Lillicrap et al., "Continuous control with deep reinforcement learning", 2016: equation 5 is the critic's loss,
-equation 6 the actor's gradient, algorithm 1 the targets.
+equation 6 the actor's gradient, algorithm 1 the targets. Fujimoto et al., "Addressing function approximation error in
+actor-critic methods", 2018, algorithm 1, is what TD3 adds.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
 from lightning.pytorch.core.optimizer import LightningOptimizer
-from torch import Tensor
+from torch import Tensor, nn
 
 from eigen2.erl.networks import DESCRIBED, Inputs
 from eigen2.erl.population import Population
+from eigen2.errors import require_range
 
 Optimizer = torch.optim.Optimizer | LightningOptimizer
 
@@ -27,14 +30,65 @@ LONGEST = 1e15
 """Gradients with larger numbers are scaled down to it before their squares are summed, which float32 holds to 3e38."""
 
 
+@dataclass
+class TD3:
+    """What twin delayed DDPG adds: a second critic, of which the lower value counts, a delay and noise on targets."""
+
+    policy_delay: int = 2
+    """Optimizer steps of the critics for each of the actor and all targets (1 or more)."""
+    target_noise: float = 0.2
+    """Standard deviation of the noise on the target actor's action, in action units of [-1, 1] (0 or more)."""
+    target_noise_clip: float = 0.5
+    """That noise is clipped to this distance from 0 (0 or more)."""
+
+    def __post_init__(self) -> None:
+        require_range("model.td3.policy_delay", self.policy_delay, least=1)
+        for name in ("target_noise", "target_noise_clip"):
+            require_range(f"model.td3.{name}", getattr(self, name), least=0)
+
+    def smoothing(self, drawn: Tensor) -> Tensor:
+        """Noise for targets, from standard normal numbers."""
+        return (drawn * self.target_noise).clamp(-self.target_noise_clip, self.target_noise_clip)
+
+
+class TwinCritic(nn.Module):
+    """Two critics of the same kind with weights of their own; values (batch, 2).
+
+    Args:
+        make_critic: builds one.
+    """
+
+    def __init__(self, make_critic: Callable[[], nn.Module]) -> None:
+        super().__init__()
+        self.first, self.second = make_critic(), make_critic()
+        self.over_agents = getattr(self.first, "over_agents", "vmap")
+        if hasattr(self.first, "describe"):
+            self.describe = self._both
+
+    def _both(self, inputs: Inputs) -> Tensor:
+        """What each describes, side by side in a last axis."""
+        critics: list[Any] = [self.first, self.second]
+        return torch.stack([critic.describe(inputs) for critic in critics], -1)
+
+    def forward(self, inputs: Inputs, action: Tensor) -> Tensor:
+        """Both values."""
+        values = []
+        for i, critic in enumerate((self.first, self.second)):
+            own = {name: part[..., i] if name == DESCRIBED else part for name, part in inputs.items()}
+            values.append(critic(own, action))
+        return torch.stack(values, -1)
+
+
 class Batch(NamedTuple):
-    """A sample of transitions for every agent, (agents, batch, ...) each; rewards already scaled."""
+    """A sample of transitions for every agent that learns, (agents, batch, ...) each; rewards already scaled."""
 
     inputs: Inputs
     next_inputs: Inputs
     action: Tensor
     reward: Float[Tensor, "agents batch"]
     terminated: Tensor
+    smoothing: Tensor | None = None
+    """Noise on the target actor's actions; None for none."""
 
 
 class Losses(NamedTuple):
@@ -47,31 +101,50 @@ class Losses(NamedTuple):
 
 
 def td_target(population: Population, batch: Batch, gamma: float) -> Float[Tensor, "agents batch"]:
-    """Reward + gamma x Q'(s', mu'(s')), without the second term where the episode terminated; truncation bootstraps."""
+    """Reward + gamma x Q'(s', mu'(s')), without the second term where the episode terminated; truncation bootstraps.
+
+    Of twin critics the lower value counts.
+    """
+    actor, critic = map(population.learning, (population.actor_target, population.critic_target))
     with torch.no_grad():
-        next_action = population.actor_network(population.actor_target, batch.next_inputs)
-        next_value = population.critic_network(population.critic_target, batch.next_inputs, next_action)
-        return batch.reward + gamma * torch.where(batch.terminated, 0.0, next_value.float())
+        next_action = population.actor_network(actor, batch.next_inputs)
+        if batch.smoothing is not None:
+            next_action = (next_action + batch.smoothing).clamp(-1, 1)
+        next_value = population.critic_network(critic, batch.next_inputs, next_action).float()
+        next_value = next_value.amin(-1) if next_value.dim() > 2 else next_value
+        return batch.reward + gamma * torch.where(batch.terminated, 0.0, next_value)
 
 
-def losses(population: Population, batch: Batch, gamma: float) -> Losses:
+def losses(population: Population, batch: Batch, gamma: float, actor: bool = True) -> Losses:
     """Critic's mean squared TD error and minus the critic's value of the actor's own action.
 
     The actor's loss uses the critic's weights detached, so one backward pass of both fills each gradient from its own
-    loss alone.
+    loss alone. Twin critics' errors are added, and the first one judges the actor.
+
+    Args:
+        population: the agents that learn are its first `learners`.
+        batch: theirs.
+        gamma: discount a step.
+        actor: whether the actors learn too; without, their loss and saturation are 0.
     """
     target = td_target(population, batch, gamma)
     critic = population.critic_network
-    weights = critic.weights(population.critic)
+    weights = critic.weights(population.learning(population.critic))
     inputs = critic.described(weights, batch.inputs)
-    value = critic(weights, inputs, batch.action)
-    action = population.act(batch.inputs)
+    value = critic(weights, inputs, batch.action).float()
+    error = (value - (target if value.dim() == 2 else target[..., None])).square().mean(1)
+    each = error if error.dim() == 1 else error.sum(1)
+    q_mean = value.detach().mean(1)
+    q_mean = q_mean if q_mean.dim() == 1 else q_mean[:, 0]
+    if not actor:
+        return Losses(torch.zeros_like(q_mean), each, q_mean, torch.zeros_like(q_mean))
+    action = population.actor_network(population.learning(population.actor), batch.inputs)
     fixed = {name: part.detach() if name == DESCRIBED else part for name, part in inputs.items()}
-    own_value = critic({name: weight.detach() for name, weight in weights.items()}, fixed, action)
+    own_value = critic({name: weight.detach() for name, weight in weights.items()}, fixed, action).float()
     return Losses(
-        actor=-own_value.float().mean(1),
-        critic=(value.float() - target).square().mean(1),
-        q_mean=value.detach().float().mean(1),
+        actor=-(own_value if own_value.dim() == 2 else own_value[..., 0]).mean(1),
+        critic=each,
+        q_mean=q_mean,
         action_saturation=(action.detach().abs() > 0.98).float().flatten(1).mean(1),
     )
 
@@ -144,6 +217,7 @@ def step(
     optimizer: Optimizer,
     max_grad_norm: float,
     loss: Float[Tensor, "2 agents"] | None = None,
+    actor: bool = True,
 ) -> Bool[Tensor, "parts agents"] | None:
     """Clip each agent's gradients and let the optimizer use them, but for agents with a number that is not finite.
 
@@ -154,6 +228,7 @@ def step(
         optimizer: Adam over its actors and critics.
         max_grad_norm: largest norm of one agent's actor or critic gradient.
         loss: the step's actor and critic losses of each agent; none counts as finite.
+        actor: whether actors take the step too.
 
     Returns:
         What is not finite, by `PARTS`; None if everything is finite.
@@ -167,7 +242,7 @@ def step(
     if bool(finite):  # the one time a step waits for the device
         for gradient, norm in zip(gradients, norms, strict=True):
             _scale_rows(gradient, norm, max_grad_norm)
-        optimizer.step()
+        _take(optimizer, None if actor else population.actor)
         return None
     norms = [clip_rows(gradient, max_grad_norm) for gradient in gradients]
     faults = torch.cat([~torch.isfinite(torch.stack([*loss, *norms])), state_faults(population, optimizer)])
@@ -175,8 +250,18 @@ def step(
     for gradient in gradients:
         gradient[broken] = 0.0  # moments that the first step makes are then zero
     with _held([*networks, *row_moments(population, optimizer)], broken):
-        optimizer.step()
+        _take(optimizer, None if actor else population.actor)
     return faults
+
+
+def _take(optimizer: Optimizer, waiting: Tensor | None) -> None:
+    """Let the optimizer step, but for the rows that wait: with a gradient of zero their momentum would move them."""
+    if waiting is None:
+        optimizer.step()
+        return
+    gradient, waiting.grad = waiting.grad, None
+    optimizer.step()
+    waiting.grad = gradient
 
 
 def _gradient(rows: Tensor) -> Tensor:

@@ -28,11 +28,15 @@ class Evolution:
     """Share of a mutant's actor weights that change (0 to 1)."""
     mutation_scale: float = 0.1
     """Standard deviation of a change, in units of the root mean square of the weights of the same tensor (>= 0)."""
+    inject_every: int = 1
+    """Generations from one injection to the next (1 or more). Of effect where only some agents learn
+    (model.learners): the fittest learner's actor then replaces the least fit agent that does not learn."""
 
     def __post_init__(self) -> None:
         for name in ("elite_fraction", "crossover_fraction", "mutation_fraction"):
             require_range(f"model.evolution.{name}", getattr(self, name), least=0, most=1)
         require_range("model.evolution.tournament_size", self.tournament_size, least=1)
+        require_range("model.evolution.inject_every", self.inject_every, least=1)
         require_range("model.evolution.mutation_scale", self.mutation_scale, least=0)
         if self.elite_fraction + self.crossover_fraction > 1:
             raise UserError(
@@ -43,10 +47,13 @@ class Evolution:
 
 @dataclass(frozen=True)
 class Child:
-    """What a row becomes: `blend` x first parent + (1 - `blend`) x second parent; a mutant has one parent."""
+    """What a row becomes: `blend` x first parent + (1 - `blend`) x second parent; the others have one parent.
+
+    An injected row takes over the actor of its parent alone, the others all there is of theirs.
+    """
 
     row: int
-    kind: Literal["offspring", "mutant"]
+    kind: Literal["offspring", "mutant", "injected"]
     parents: tuple[int, int]
     blend: float
 
@@ -56,25 +63,42 @@ def rank(fitness: Float[np.ndarray, " agents"]) -> list[int]:
     return [int(row) for row in np.argsort(-np.where(np.isfinite(fitness), fitness, -np.inf), kind="stable")]
 
 
-def plan(fitness: Float[np.ndarray, " agents"], settings: Evolution, generator: np.random.Generator) -> list[Child]:
+def plan(
+    fitness: Float[np.ndarray, " agents"],
+    settings: Evolution,
+    generator: np.random.Generator,
+    learners: int = 0,
+    inject: bool = False,
+) -> list[Child]:
     """The children of a generation, one for each row that is not an elite, in order of the rows they replace.
 
     The least fit rows become offspring and mutants. Offspring's two parents win tournaments over the whole population;
     a mutant's parent is an elite, drawn evenly. A row without a finite fitness is no elite and no parent, and becomes a
     mutant.
 
+    Args:
+        fitness: of all rows.
+        settings: how many of which.
+        generator: of this generation.
+        learners: the first rows, which neither evolve nor are parents but by injection; one without a finite fitness
+            becomes a mutant all the same. 0 lets all evolve.
+        inject: whether the fittest learner replaces the least fit of the others.
+
     Raises:
-        ValueError: no row has a finite fitness.
+        ValueError: no row that evolves has a finite fitness.
     """
     size, failed = len(fitness), ~np.isfinite(fitness)
-    if failed.all():
+    ranked = [row for row in rank(fitness) if row >= learners]
+    order = [row for row in ranked if not failed[row]]
+    if not order:
         raise ValueError("no agent has a finite fitness: there is no parent")
-    ranked = rank(fitness)
-    order = ranked[: size - int(failed.sum())]
-    elites = order[: max(1, round(settings.elite_fraction * size))]
-    losers = sorted(ranked[len(elites) :])
-    offspring = [row for row in losers if not failed[row]][: round(settings.crossover_fraction * size)]
+    elites = order[: max(1, round(settings.elite_fraction * len(ranked)))]
+    losers = sorted([*ranked[len(elites) :], *(row for row in range(learners) if failed[row])])
+    candidates = [row for row in losers if not failed[row]]
+    offspring = candidates[: round(settings.crossover_fraction * len(ranked))]
     place = {row: position for position, row in enumerate(order)}
+    best = max(range(learners), key=lambda row: (not failed[row], fitness[row], -row), default=0)
+    injected = ranked[-1] if inject and learners and not failed[best] and len(ranked) > len(elites) else size
 
     def tournament(among: list[int]) -> int:
         drawn = generator.choice(among, size=min(settings.tournament_size, len(among)), replace=False)
@@ -82,7 +106,9 @@ def plan(fitness: Float[np.ndarray, " agents"], settings: Evolution, generator: 
 
     children = []
     for row in losers:
-        if row in offspring:
+        if row == injected:
+            children.append(Child(row, "injected", (best, best), 1.0))
+        elif row in offspring and len(order) > 1:
             first = tournament(order)
             second = tournament([other for other in order if other != first])
             children.append(Child(row, "offspring", (first, second), float(generator.uniform())))

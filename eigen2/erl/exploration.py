@@ -1,4 +1,4 @@
-"""Exploration noise: Gaussian, per agent, from addressed generators."""
+"""Noise on actions, per agent, from addressed generators."""
 
 import math
 
@@ -13,6 +13,33 @@ BLOCK_BYTES = 2**20
 """About what the draws of several steps take, which are made together: a step alone has hardly any."""
 
 
+class Draws:
+    """Standard normal numbers, step by step through one generation, for each agent from a generator of its own.
+
+    Args:
+        role: what they are for.
+        agents: how many there are.
+        shape: of what one agent draws in a step.
+        seed: the run's.
+        generation: the current one.
+    """
+
+    def __init__(self, role: Role, agents: int, shape: tuple[int, ...], seed: int, generation: int) -> None:
+        self._generators = [generator(seed, role, generation, agent) for agent in range(agents)]
+        steps = max(1, BLOCK_BYTES // max(1, 4 * agents * math.prod(shape)))
+        self._block = torch.empty(agents, steps, *shape)
+        self._drawn = steps
+
+    def next(self) -> Float[Tensor, "agents ..."]:
+        """The next step's; a view, which later draws overwrite."""
+        if self._drawn == self._block.shape[1]:
+            for own, chance in zip(self._block, self._generators, strict=True):
+                chance.standard_normal(dtype=np.float32, out=own.numpy())
+            self._drawn = 0
+        self._drawn += 1
+        return self._block[:, self._drawn - 1]
+
+
 class ExplorationNoise:
     """Noise for one generation's exploration windows; fitness windows are played without.
 
@@ -22,6 +49,7 @@ class ExplorationNoise:
         action_shape: of one agent in one window.
         seed: the run's.
         generation: the current one.
+        uniform: whether to play actions that are even between -1 and 1 in place of the agents' own with noise.
     """
 
     def __init__(
@@ -31,24 +59,19 @@ class ExplorationNoise:
         action_shape: tuple[int, ...],
         seed: int,
         generation: int,
+        uniform: bool = False,
     ) -> None:
         self._scale = scale.reshape(-1, *[1] * (1 + len(action_shape)))
-        self._shape = (windows, *action_shape)
-        self._generators = [generator(seed, Role.EXPLORATION, generation, agent) for agent in range(len(scale))]
-        steps = max(1, BLOCK_BYTES // max(1, 4 * len(scale) * math.prod(self._shape)))
-        self._block = torch.empty(len(scale), steps, *self._shape)
-        self._drawn = steps
+        self._windows = windows
+        self._uniform = uniform
+        self._draws = Draws(Role.EXPLORATION, len(scale), (windows, *action_shape), seed, generation)
 
     def add(self, action: Tensor) -> Tensor:
         """Actions (agents, windows, *action_shape) in [-1, 1] with noise on the last windows, clipped to [-1, 1]."""
-        windows = self._shape[0]
-        if windows == 0:
+        if self._windows == 0:
             return action
-        if self._drawn == self._block.shape[1]:
-            for own, chance in zip(self._block, self._generators, strict=True):
-                chance.standard_normal(dtype=np.float32, out=own.numpy())
-            self._drawn = 0
-        noise = self._block[:, self._drawn].to(action.device) * self._scale
-        self._drawn += 1
-        quiet, noisy = torch.split(action, [action.shape[1] - windows, windows], dim=1)
-        return torch.cat([quiet, (noisy + noise).clamp(-1, 1)], dim=1)
+        drawn = self._draws.next().to(action.device)
+        quiet, noisy = torch.split(action, [action.shape[1] - self._windows, self._windows], dim=1)
+        # a normal number's place in its distribution is even
+        own = torch.erf(drawn / math.sqrt(2)) if self._uniform else (noisy + drawn * self._scale).clamp(-1, 1)
+        return torch.cat([quiet, own], dim=1)

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from eigen2.erl.module import ERLModule
 
 LOSS_NAMES = ("actor_loss", "critic_loss", "q_mean", "action_saturation")
+CRITIC_LOSSES = slice(1, 3)
+"""Those of them that are known where actors sit a step out."""
 
 
 def generation_metrics(module: "ERLModule") -> dict[str, float]:
@@ -20,7 +22,7 @@ def generation_metrics(module: "ERLModule") -> dict[str, float]:
     and as a share of capacity; population in agents.
     """
     fitness, validation = _finite(module.fitness), _finite(module.validation)
-    counted = slice(0, module.data.windows_per_generation)
+    counted = module.data.fitness_windows
     buffer = module.data.buffer
     losses = (module.train_sums / module.train_count).tolist()  # 0 / 0 is NaN: nothing was trained yet
     return {
@@ -39,6 +41,7 @@ def generation_metrics(module: "ERLModule") -> dict[str, float]:
         **module.data.episode_metrics(module.data.eval_env.get_episode_summary(counted)),
         "replay/size": float(len(buffer)),
         "replay/utilization": len(buffer) / buffer.capacity,
+        "replay/added": float(buffer.added),
         **{f"time/{phase}_s": module.clock.seconds[phase] for phase in (*PHASES, "generation")},
     }
 

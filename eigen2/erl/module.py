@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from eigen2.erl import ddpg
 from eigen2.erl.drift import check_drift, flat
 from eigen2.erl.evolution import Evolution, inherit, mutation_noise, plan, rank
-from eigen2.erl.exploration import ExplorationNoise
-from eigen2.erl.metrics import LOSS_NAMES, generation_metrics
+from eigen2.erl.exploration import Draws, ExplorationNoise
+from eigen2.erl.metrics import CRITIC_LOSSES, LOSS_NAMES, generation_metrics
 from eigen2.erl.networks import Sizes, weight_bytes
-from eigen2.erl.population import Population
+from eigen2.erl.population import DDPGAgent, Population
 from eigen2.erl.quarantine import Quarantine, conclude
 from eigen2.erl.randomness import Role, generator, torch_seed
 from eigen2.erl.rollouts import Rollouts, play
@@ -50,6 +50,12 @@ class ERLModule(LightningModule):
         noise: standard deviation of the exploration noise at first, in action units of [-1, 1] (0 or more).
         noise_decay: factor on an agent's exploration noise after each generation (above 0, at most 1).
         noise_min: exploration noise does not fall below this (0 or more).
+        random_warmup: whether exploration windows are played with random actions, even in [-1, 1], until training
+            starts.
+        validate_every: generations from one validation to the next (1 or more); before the first there is no champion.
+        learners: agents that learn by gradients, the first ones; the others only evolve, and neither explore nor give
+            way to learners but by injection (1 to population_size; null: all learn and evolve).
+        td3: twin critics, delayed actors and smoothed targets; null is plain DDPG.
         evolution: how rows are replaced; null trains the agents without evolution.
         actor: class of the actor network, with its arguments but for `sizes`; null takes the workload's.
         critic: class of the critic network, with its arguments but for `sizes`; null takes the workload's.
@@ -71,6 +77,10 @@ class ERLModule(LightningModule):
         noise: float = 0.3,
         noise_decay: float = 0.95,
         noise_min: float = 0.1,
+        random_warmup: bool = False,
+        validate_every: int = 1,
+        learners: int | None = None,
+        td3: ddpg.TD3 | None = None,
         evolution: Evolution | None = Evolution(),  # noqa: B008 - read, never changed
         actor: Callable[[Sizes], nn.Module] | None = None,
         critic: Callable[[Sizes], nn.Module] | None = None,
@@ -79,7 +89,8 @@ class ERLModule(LightningModule):
         settings = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
         _check_settings(settings)
         plain = {name: value for name, value in settings.items() if name not in ("actor", "critic")}
-        self.save_hyperparameters({**plain, "evolution": asdict(evolution) if evolution else None})
+        groups = {"evolution": asdict(evolution) if evolution else None, "td3": asdict(td3) if td3 else None}
+        self.save_hyperparameters({**plain, **groups})
         self.automatic_optimization = False
         self.population_size = population_size
         self.gradient_steps, self.accumulate = gradient_steps, accumulate
@@ -87,6 +98,9 @@ class ERLModule(LightningModule):
         self.actor_lr, self.critic_lr, self.max_grad_norm = actor_lr, critic_lr, max_grad_norm
         self.reward_scale = reward_scale
         self.noise, self.noise_decay, self.noise_min = noise, noise_decay, noise_min
+        self.random_warmup, self.validate_every = random_warmup, validate_every
+        self.learners = population_size if learners is None else learners
+        self.td3 = td3
         self.evolution = evolution
         self._actor, self._critic = actor, critic
         self.seed = 0
@@ -94,7 +108,8 @@ class ERLModule(LightningModule):
         self.fitness = torch.zeros(population_size, dtype=torch.float64)
         self.slots: Tensor | None = None
         self.train_sums = torch.zeros(len(LOSS_NAMES))
-        self.train_count = torch.zeros(())
+        self.train_count = torch.zeros(len(LOSS_NAMES))
+        self.draws: Draws | None = None
         self.quarantine = Quarantine(population_size)
         self.validation = torch.zeros(population_size, dtype=torch.float64)
         self.metrics: dict[str, float] = {}
@@ -109,15 +124,19 @@ class ERLModule(LightningModule):
             self.fitness = self.evaluate()
         self.clock.begin("train")
         self.train_sums = torch.zeros(len(LOSS_NAMES), device=self.device)
-        self.train_count = torch.zeros((), device=self.device)
+        self.train_count = torch.zeros(len(LOSS_NAMES), device=self.device)
         self.slots = None
         if self.data.ready and self.micro_batches:
-            self.slots = self.data.draw_slots(self.population_size, self.micro_batches, self.current_epoch, self.seed)
+            self.slots = self.data.draw_slots(self.learners, self.micro_batches, self.current_epoch, self.seed)
+            shape = (self.data.batch_size, *self.data.eval_env.action_shape)
+            self.draws = Draws(Role.TARGET, self.learners, shape, self.seed, self.current_epoch) if self.td3 else None
 
     def training_step(self, batch: int, batch_idx: int) -> None:
-        """One micro-batch for every agent; every `accumulate`-th one steps the optimizer."""
+        """One micro-batch for every agent that learns; every `accumulate`-th one steps the optimizer."""
         if self.slots is not None:
-            self.learn(self.slots[batch_idx], step=(batch_idx + 1) % self.accumulate == 0)
+            number, part = divmod(batch_idx, self.accumulate)
+            actor = self.td3 is None or (number + 1) % self.td3.policy_delay == 0
+            self.learn(self.slots[batch_idx], step=part + 1 == self.accumulate, actor=actor)
 
     def on_train_batch_end(self, outputs: Any, batch: int, batch_idx: int) -> None:
         """After the last micro-batch: evolve, so that validation sees the next generation's agents."""
@@ -132,10 +151,14 @@ class ERLModule(LightningModule):
             return
         if self.trainer.state.fn == TrainerFn.FITTING:
             with self.clock.phase("validate"):
-                self.validate()
+                if (self.current_epoch + 1) % self.validate_every == 0:
+                    self.validate()
+                else:
+                    self.validation = torch.full_like(self.validation, torch.nan)
         else:
             self.data.watch(0)
-            returns = play(self.data.val_env, self._champion_action, self.data.validation_options())
+            act = self._policy(self.population.champion)
+            returns = play(self.data.val_env, act, self.data.validation_options())
             self.data.keep_record(int(self.population.champion_generation))
             self.log("champion/validation_fitness", returns[0].mean().float(), prog_bar=True, batch_size=1)
 
@@ -146,33 +169,48 @@ class ERLModule(LightningModule):
         """Play the generation's windows with every agent, fill the replay buffer, return fitness (agents,) float64."""
         env, counted = self.data.eval_env, self.data.windows_per_generation
         options = self.data.training_options(self.current_epoch, self.seed)
+        if self.learners < self.population_size:
+            options["playing"] = torch.ones(env.agents, env.windows, dtype=torch.bool)
+            options["playing"][self.learners :, counted:] = False
         noise = ExplorationNoise(
-            self.population.noise, env.windows - counted, env.action_shape, self.seed, self.current_epoch
+            self.population.noise,
+            env.windows - counted,
+            env.action_shape,
+            self.seed,
+            self.current_epoch,
+            uniform=self.random_warmup and not self.data.ready,
         )
 
+        policy = self._policy()
+
         def act(observation: dict[str, Tensor]) -> Tensor:
-            return noise.add(self._actions(observation))
+            return noise.add(policy(observation))
 
         returns = play(env, act, options, self.data.buffer, self.clock.environment_step)
         self.quarantine.misplayed = ~torch.isfinite(returns).all(1)
-        return returns[:, :counted].mean(1).cpu()
+        return returns[:, self.data.fitness_windows].mean(1).cpu()
 
-    def learn(self, slots: Tensor, step: bool) -> None:
+    def learn(self, slots: Tensor, step: bool, actor: bool = True) -> None:
         """Add a micro-batch's gradients; with `step`, clip each agent's, update networks and targets.
 
         An agent with numbers that are not finite sits the step out, bit for bit.
+
+        Args:
+            slots: (learners, batch) places in the replay buffer.
+            step: whether this is the last micro-batch of an optimizer step.
+            actor: whether the actors and the targets take part in that step.
         """
-        batch = self._batch(slots)
-        losses = ddpg.losses(self.population, batch, self.gamma)
+        losses = ddpg.losses(self.population, self._batch(slots), self.gamma, actor)
         means, counted = self.quarantine.heed(losses)
         self.train_sums += means
-        self.train_count += counted
+        self.train_count[slice(None) if actor else CRITIC_LOSSES] += counted
         self.manual_backward((losses.actor + losses.critic).sum() / self.accumulate)
         if step:
-            faults = ddpg.step(self.population, self.optimizer, self.max_grad_norm, self.quarantine.loss)
+            faults = ddpg.step(self.population, self.optimizer, self.max_grad_norm, self.quarantine.loss, actor)
             broken = self.quarantine.note(faults)
             self.optimizer.zero_grad(set_to_none=False)
-            ddpg.update_targets(self.population, self.tau, broken)
+            if actor:
+                ddpg.update_targets(self.population, self.tau, broken)
 
     @torch.no_grad()
     def evolve(self) -> None:
@@ -181,9 +219,13 @@ class ERLModule(LightningModule):
         self.fitness[conclude(self)] = torch.nan  # an agent that failed is no parent, and gives way to a mutant
         if self.evolution is not None and self.population_size > 1:
             chance = generator(self.seed, Role.SELECTION, self.current_epoch)
-            children = plan(self.fitness.numpy(), self.evolution, chance)
+            fixed = self.learners if self.learners < self.population_size else 0
+            inject = (self.current_epoch + 1) % self.evolution.inject_every == 0
+            children = plan(self.fitness.numpy(), self.evolution, chance, fixed, inject)
+            born = [child for child in children if child.kind != "injected"]
             for rows in (*population.rows(), *ddpg.row_moments(population, self.optimizer)):
-                inherit(rows, children)
+                inherit(rows, born)
+            inherit(population.actor.detach(), [child for child in children if child.kind == "injected"])
             for child in children:
                 if child.kind == "mutant":
                     chance = generator(self.seed, Role.MUTATION, self.current_epoch, child.row)
@@ -204,22 +246,26 @@ class ERLModule(LightningModule):
         """
         fittest = rank(self.fitness.numpy())[0]
         self.data.watch(fittest)
-        returns = play(self.data.val_env, self._actions, self.data.validation_options())
-        self.validation = returns.mean(1).cpu()
+        alone = self.data.val_env.agents < self.population_size
+        act = self._policy(self.population.agents[fittest] if alone else None)
+        returns = play(self.data.val_env, act, self.data.validation_options()).mean(1).cpu()
+        self.validation = torch.full((self.population_size,), torch.nan, dtype=torch.float64)
+        self.validation[fittest if alone else slice(None)] = returns
         if torch.isfinite(self.fitness[fittest]) and self.validation[fittest] > self.population.champion_fitness.cpu():
             self.population.crown(fittest, float(self.validation[fittest]), self.current_epoch)
             self.data.keep_record(self.current_epoch)
 
-    @torch.inference_mode()
-    def _actions(self, observation: dict[str, Tensor]) -> Tensor:
-        with self.trainer.precision_plugin.forward_context():
-            return self.population.act(self.data.network_inputs(observation)).float()
+    def _policy(self, agent: DDPGAgent | None = None) -> Callable[[dict[str, Tensor]], Tensor]:
+        """Observations to actions, of every agent or of one, which then acts wherever the environment has agents."""
+        act, inputs = self.population.policy(agent), self.data.network_inputs
 
-    @torch.inference_mode()
-    def _champion_action(self, observation: dict[str, Tensor]) -> Tensor:
-        with self.trainer.precision_plugin.forward_context():
-            action = self.population.champion.act(self.data.network_inputs(observation)).float()
-        return action.expand(self.population_size, *action.shape[1:])
+        @torch.inference_mode()
+        def actions(observation: dict[str, Tensor]) -> Tensor:
+            with self.trainer.precision_plugin.forward_context():
+                action = act(inputs(observation)).float()
+            return action if agent is None else action.expand(self.data.val_env.agents, *action.shape[1:])
+
+        return actions
 
     def _batch(self, slots: Tensor) -> ddpg.Batch:
         stored = self.data.buffer.gather(slots.to(self.device))
@@ -230,6 +276,7 @@ class ERLModule(LightningModule):
             action=stored["action"].float(),
             reward=stored["reward"] * self.reward_scale,
             terminated=stored["terminated"],
+            smoothing=self.td3.smoothing(self.draws.next().to(self.device)) if self.td3 and self.draws else None,
         )
 
     # How it hangs together with Lightning
@@ -261,6 +308,10 @@ class ERLModule(LightningModule):
         device = self.trainer.strategy.root_device
         self.seed = int(os.environ.get("PL_GLOBAL_SEED", "0"))
         self.data.micro_batches = max(1, self.micro_batches)
+        if self.learners < self.population_size and not self.data.windows_per_generation:
+            raise UserError(
+                "data.windows_per_generation is 0; with model.learners set, who only evolves needs 1 or more"
+            )
         remedy = (
             "lower data.replay_capacity, data.batch_size, model.population_size, model.gradient_steps or the number of "
             "windows"
@@ -282,7 +333,9 @@ class ERLModule(LightningModule):
             self.memory.require_for_a_moment(self.population_size * each, checkpoint_bytes(self.trainer))
             self.data.allocate_replay(device)
         if "population" not in self._modules:  # fitting or validating again goes on with what was learned
-            self.population = Population(self.population_size, make_actor, make_critic, self.seed, self.noise)
+            self.population = Population(
+                self.population_size, make_actor, make_critic, self.seed, self.noise, self.learners
+            )
         elif weights != 4 * self.population.weights_per_agent:
             raise UserError("this module was fitted to data of other sizes; make a new ERLModule for these")
 
@@ -290,7 +343,7 @@ class ERLModule(LightningModule):
         """What builds one agent's actor and critic: the networks that were configured, else the data's own."""
         make_actor = partial(self._actor, data.sizes) if self._actor else data.make_actor
         make_critic = partial(self._critic, data.sizes) if self._critic else data.make_critic
-        return make_actor, make_critic
+        return make_actor, partial(ddpg.TwinCritic, make_critic) if self.td3 else make_critic
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """One Adam for the whole population; its moments have a row an agent."""
@@ -396,10 +449,13 @@ def _check_settings(settings: dict[str, Any]) -> None:
         ("population_size", 1, 10**6),
         ("gradient_steps", 0, 10**9),
         ("accumulate", 1, 10**9),
+        ("validate_every", 1, 10**9),
         ("noise", 0, None),
         ("noise_min", 0, None),
     ):
         require_range(f"model.{name}", settings[name], least=least, most=most)
+    if settings["learners"] is not None:
+        require_range("model.learners", settings["learners"], least=1, most=settings["population_size"])
     for name in ("actor_lr", "critic_lr", "reward_scale"):
         require_range(f"model.{name}", settings[name], above=0)
     require_range("model.max_grad_norm", settings["max_grad_norm"], above=0, most=math.inf)

@@ -58,6 +58,10 @@ class Linear(nn.Linear):
         if self.weight.dim() == 2:
             return super().forward(x) if plus is None else super().forward(x) + plus
         agents, features = self.weight.shape[:2]
+        if agents == 1 and plus is None and torch.is_grad_enabled():
+            # the backward pass of a product is a fifth faster than that of a batch of one product
+            alone = None if bias is None else bias.squeeze(0)
+            return nn.functional.linear(x.squeeze(0), self.weight.squeeze(0), alone).unsqueeze(0)
         rows = x.flatten(1, -2)
         if len(rows) != agents:
             rows = rows.expand(agents, -1, -1)  # what all agents share is not copied

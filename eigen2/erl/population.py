@@ -1,5 +1,6 @@
 """A population as a batch: every weight of every agent is one row of a matrix."""
 
+import functools
 import math
 from collections.abc import Callable, Mapping
 
@@ -20,6 +21,7 @@ class Population(nn.Module):
         make_critic: builds one critic, `forward(inputs, action) -> (batch,)`.
         seed: of the initial weights; agent i's depend on (seed, i) alone.
         noise: initial standard deviation of every agent's exploration noise, in action units of [-1, 1].
+        learners: agents that learn by gradients, the first ones (1 to size); None for all.
 
     Attributes:
         actor, critic: parameters (agents, weights).
@@ -45,8 +47,10 @@ class Population(nn.Module):
         make_critic: Callable[[], nn.Module],
         seed: int,
         noise: float,
+        learners: int | None = None,
     ) -> None:
         super().__init__()
+        self.learners = size if learners is None else learners
         with torch_seed(seed, Role.WEIGHTS, agent=0):
             self.actor_network, self.critic_network = StackedNetwork(make_actor()), StackedNetwork(make_critic())
         self.actor = nn.Parameter(torch.empty(size, self.actor_network.num_weights))
@@ -103,9 +107,22 @@ class Population(nn.Module):
         self.zero_grad(set_to_none=True)
         return freed
 
+    def learning(self, rows: Tensor) -> Tensor:
+        """Of a tensor with a row an agent, the rows of those that learn."""
+        return rows if self.learners == len(rows) else rows[: self.learners]
+
     def act(self, inputs: Inputs) -> Tensor:
         """Every agent's action, (agents, batch, *action_shape) in [-1, 1]."""
         return self.actor_network(self.actor, inputs)
+
+    def policy(self, agent: "DDPGAgent | None" = None) -> Callable[[Inputs], Tensor]:
+        """What acts as every agent does, or as one; for many steps between which no weights change.
+
+        Args:
+            agent: alone; its actions are (1, batch, *action_shape).
+        """
+        weights = self.actor_network.weights(self.actor.detach() if agent is None else agent.actor)
+        return functools.partial(self.actor_network, weights)
 
     def crown(self, row: int, fitness: float, generation: int) -> None:
         """Copy agent `row` into the champion."""

@@ -59,7 +59,7 @@ class Quarantine:
             Their means over agents whose losses are finite (0 if none is), and whether there is one, as 0 or 1.
         """
         values = torch.stack(losses).detach()
-        self.loss += values[:2]
+        self.loss[:, : values.shape[1]] += values[:2]  # of those that learn
         sound = torch.isfinite(values).all(0)
         count = sound.sum()
         return torch.where(sound, values, 0.0).sum(1) / count.clamp(min=1), count.clamp(max=1)

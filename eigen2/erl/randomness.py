@@ -21,6 +21,8 @@ class Role(enum.IntEnum):
     REPLAY = 3
     SELECTION = 4
     MUTATION = 5
+    VALIDATION = 6
+    TARGET = 7
 
 
 def generator(seed: int, role: Role, generation: int = 0, agent: int = 0) -> np.random.Generator:

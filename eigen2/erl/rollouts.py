@@ -1,7 +1,9 @@
 """What an epoch draws: two environments that live as long as the run, one replay buffer, a generation's steps."""
 
+import functools
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -85,26 +87,31 @@ def play(
     Args:
         env: reset here; afterwards it holds the episode's summary.
         act: observation to actions in [-1, 1].
-        options: for `env.reset`.
+        options: for `env.reset`; `playing` (agents, windows), if it is there, says where an episode is played at all.
         buffer: takes every transition up to the end of its episode, but for those with an observation, action or
             reward that is not finite: they would break every agent that learns from them.
         after_step: called after every step of the environment.
     """
     observation, _ = env.reset(options=options)
-    seen = _finite(observation)
+    seen = _finite(observation.values())
     returns: Tensor | None = None
     alive: Tensor | None = None
     while alive is None or bool(alive.any()):
         action = act(observation)
         following, reward, terminated, truncated, _ = env.step(env.native_action(action))
         if alive is None or returns is None:
-            alive, returns = torch.ones_like(terminated), torch.zeros_like(reward, dtype=torch.float64)
-        earned = torch.where(torch.isfinite(action.flatten(2).sum(2)), reward, torch.nan)
+            alive = options.get("playing", torch.ones((), dtype=torch.bool)).to(reward.device).expand_as(terminated)
+            returns = torch.zeros_like(reward, dtype=torch.float64)
+        acted = _finite([action])
+        earned = reward if acted is None else torch.where(acted, reward, torch.nan)
         if buffer is not None:
-            then = _finite(following)
+            then = _finite(following.values())
+            stored = alive
+            for sound in (seen, then, _finite([earned])):
+                stored = stored if sound is None else stored & sound
             ends = {"action": action, "reward": reward, "terminated": terminated, "truncated": truncated}
             following_fields = {f"next_{name}": value for name, value in following.items()}
-            buffer.add(_rows({**observation, **following_fields, **ends}, alive & seen & then & torch.isfinite(earned)))
+            buffer.add(_rows({**observation, **following_fields, **ends}, stored))
             seen = then
         returns += torch.where(alive, earned, 0.0)
         alive = alive & ~(terminated | truncated)
@@ -114,11 +121,13 @@ def play(
     return returns
 
 
-def _finite(observation: Observation) -> Tensor:
-    """Whether all that is observed is finite, (agents or 1, windows)."""
-    floats = [value for value in observation.values() if value.is_floating_point()]
-    sums = [value.reshape(*value.shape[:2], -1).sum(2, dtype=torch.float64) for value in floats]
-    return torch.isfinite(sum(sums, torch.zeros((), dtype=torch.float64, device=sums[0].device if sums else None)))
+def _finite(values: Iterable[Tensor]) -> Tensor | None:
+    """Where all floating values (agents or 1, windows, ...) are finite, (agents or 1, windows); None for everywhere."""
+    floats = [value for value in values if value.is_floating_point()]
+    if all(math.isfinite(float(value.sum(dtype=torch.float64))) for value in floats):
+        return None  # a sum of finite float32 numbers cannot overflow a float64
+    each = [value.reshape(*value.shape[:2], -1).isfinite().all(2) for value in floats]
+    return functools.reduce(torch.logical_and, each)
 
 
 def _rows(transitions: dict[str, Tensor], chosen: Tensor) -> dict[str, Tensor]:
@@ -134,7 +143,8 @@ class Rollouts(LightningDataModule, ABC):
     """The data side of ERL for any workload: a subclass loads its data, builds its environments and networks.
 
     Args:
-        windows_per_generation: episodes whose mean return is an agent's fitness, the same for every agent (1 or more).
+        windows_per_generation: episodes whose mean return is an agent's fitness, the same for every agent (0 or more;
+            with 0 the exploration windows count).
         exploration_windows: further episodes a generation, played with exploration noise to fill the replay buffer
             and not counted in fitness (0 or more).
         replay_capacity: transitions the shared replay buffer holds (1 or more).
@@ -159,8 +169,8 @@ class Rollouts(LightningDataModule, ABC):
         batch_size: int,
     ) -> None:
         super().__init__()
-        require_range("data.windows_per_generation", windows_per_generation, least=1)
-        require_range("data.exploration_windows", exploration_windows, least=0)
+        require_range("data.windows_per_generation", windows_per_generation, least=0)
+        require_range("data.exploration_windows", exploration_windows, least=0 if windows_per_generation else 1)
         require_range("data.replay_capacity", replay_capacity, least=1)
         require_range("data.batch_size", batch_size, least=1)
         require_range("data.replay_min_size", replay_min_size, least=batch_size)
@@ -244,6 +254,11 @@ class Rollouts(LightningDataModule, ABC):
             kept.reset_memory()  # fitting again takes no second buffer
         else:
             self.buffer = ReplayBuffer(self.replay_capacity, self.replay_fields, device)
+
+    @property
+    def fitness_windows(self) -> slice:
+        """The windows whose mean return is an agent's fitness."""
+        return slice(0, self.windows_per_generation or None)
 
     @property
     def replay_fields(self) -> dict[str, Field]:

@@ -70,6 +70,8 @@ class RolloutDataModule(Rollouts):
         investable_columns: indices of the panel's columns agents may buy, ascending, after `setup`.
     """
 
+    table_columns = (("trades", "trading/trades", 1.0), ("win %", "trading/win_rate", 100.0))
+
     panel: MarketPanel
     investable_columns: list[int]
     encoder: ObservationEncoder | WindowEncoder

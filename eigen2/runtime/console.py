@@ -3,6 +3,7 @@
 import math
 import textwrap
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +15,23 @@ from tqdm import tqdm
 from eigen2.runtime.ram import GB, rss_bytes
 
 HEADER = (
-    " gen  fitness mean       max       min       std  champion   trades   win %",
+    " gen  fitness mean       max       min       std  champion",
     "  loss: actor   critic   replay  eval train evolv valid  RSS GB    MB    left",
 )
 HEADER_EVERY = 10
+EXTRA_WIDTHS = 9, 8
+"""Characters of the two columns that a workload may add."""
+
+Column = tuple[str, str, float]
+"""Heading, name of the metric, factor on it."""
 
 
 class GenerationReport(ProgressBar):
     """Prints a run for a person at a terminal of 80 columns; without a terminal it leaves the bar out.
 
     Reads the numbers of a generation from `module.metrics` and the facts at the start from `module.describe()` and
-    `datamodule.describe()`, where they exist. Callbacks with a method `status_line()` add a row to the table.
+    `datamodule.describe()`, where they exist. A data module may add two columns by an attribute `table_columns`, of
+    heading, name of the metric and factor. Callbacks with a method `status_line()` add a row to the table.
     """
 
     def __init__(self) -> None:
@@ -88,8 +95,9 @@ class GenerationReport(ProgressBar):
         """Print the generation's two rows and the time left."""
         if not self._enabled or self._bar is None:
             return
+        extra = getattr(trainer.datamodule, "table_columns", ())  # type: ignore[attr-defined]
         if self._rows % HEADER_EVERY == 0:
-            for line in HEADER:
+            for line in header(extra):
                 self._print(f"[dim]{line}[/dim]")
         self._rows += 1
         rss, before = rss_bytes(), self._rss
@@ -98,7 +106,7 @@ class GenerationReport(ProgressBar):
         start = trainer.datamodule.replay_min_size  # type: ignore[attr-defined]
         done = trainer.current_epoch + 1 - self._first
         left = (time.monotonic() - self._began) / done * ((trainer.max_epochs or 0) - trainer.current_epoch - 1)
-        for line in generation_rows(trainer.current_epoch, metrics, start, rss, rss - before, left):
+        for line in generation_rows(trainer.current_epoch, metrics, start, rss, rss - before, left, extra):
             self._print(line)
         for callback in getattr(trainer, "callbacks", []):
             status_line = getattr(callback, "status_line", None)
@@ -156,10 +164,22 @@ class GenerationReport(ProgressBar):
             self._bar = None
 
 
+def header(extra: Sequence[Column] = ()) -> tuple[str, str]:
+    """The table's two heading lines, with the workload's columns."""
+    first, second = HEADER
+    return first + "".join(f"{name:>{width}}" for (name, _, _), width in zip(extra, EXTRA_WIDTHS, strict=False)), second
+
+
 def generation_rows(
-    generation: int, metrics: dict[str, float], training_starts: int, rss: int, growth: int, left_s: float
+    generation: int,
+    metrics: dict[str, float],
+    training_starts: int,
+    rss: int,
+    growth: int,
+    left_s: float,
+    extra: Sequence[Column] = (),
 ) -> tuple[str, str]:
-    """A generation's two table rows, at most 80 columns each, under `HEADER`.
+    """A generation's two table rows, at most 80 columns each, under `header(extra)`.
 
     Args:
         generation: counted from 0; shown so too, as in TensorBoard and the CSV files.
@@ -168,13 +188,16 @@ def generation_rows(
         rss: bytes now.
         growth: bytes since the last generation.
         left_s: seconds until the run is over.
+        extra: the workload's columns.
     """
     get = metrics.get
     fitness = "".join(f"{get(f'fitness/{k}', math.nan):>10.1f}" for k in ("max", "min", "std"))
     first = (
         f"{generation:>4}{get('fitness/mean', math.nan):>14.1f}{fitness}"
         f"{get('champion/validation_fitness', math.nan):>10.1f}"
-        f"{get('trading/trades', math.nan):>9.1f}{100 * get('trading/win_rate', math.nan):>8.1f}"
+    ) + "".join(
+        f"{factor * get(name, math.nan):>{width}.1f}"
+        for (_, name, factor), width in zip(extra, EXTRA_WIDTHS, strict=False)
     )
     actor, critic = get("train/actor_loss", math.nan), get("train/critic_loss", math.nan)
     learning = f"{actor:>13.3f}{critic:>9.3f}{get('replay/size', 0):>9,.0f}"

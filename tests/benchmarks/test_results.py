@@ -91,6 +91,7 @@ class TestFullRun:
         assert before < 1
         assert after - before == pytest.approx(8, abs=1)
 
+    @pytest.mark.slow  # takes half a minute
     def test_a_run_is_measured_end_to_end(self, tmp_path: Path) -> None:
         found = full_run.measure(tmp_path, threads=1, words=TINY)
         assert found["generations"] == 2

@@ -101,6 +101,7 @@ def test_a_curve_varies_its_own_size_alone(name: str) -> None:
     assert varied == ({"columns", "investable"} if name == "columns" else {name})
 
 
+@pytest.mark.slow  # takes half a minute
 def test_a_point_runs_end_to_end(tmp_path: Path) -> None:
     """In processes of its own; its buffer is full, and the run adds nothing to the cache that was built for it."""
     work = tmp_path / "work"

@@ -519,6 +519,7 @@ def test_the_end_tells_generations_and_owners_whose_sum_is_rss(fit: Fit, capsys:
     assert all(len(line) <= 90 for line in printed.partition("verdict")[0].splitlines())
 
 
+@pytest.mark.slow  # takes half a minute
 def test_a_buffer_that_fills_is_no_leak_and_one_without_end_is(fit: Fit) -> None:
     class Buffer(Callback):
         def __init__(self, ends: bool) -> None:

@@ -166,6 +166,7 @@ def test_the_defaults_are_those_of_the_documentation() -> None:
         "tournament_size": 3,
         "mutation_fraction": 0.1,
         "mutation_scale": 0.1,
+        "inject_every": 1,
     }
 
 

@@ -110,6 +110,19 @@ def test_without_gradient_steps_only_evolution_changes_rows() -> None:
     assert "actor.exp_avg" not in recorder.states[1, "validate"]
 
 
+@pytest.mark.parametrize("every", [1, 2, 3])
+def test_champions_are_found_in_the_generations_that_validate(every: int) -> None:
+    recorder = Recorder()
+    module = fit(AIM, recorder, epochs=5, validate_every=every, actor_lr=3e-3)
+    validates = [generation for generation in range(5) if (generation + 1) % every == 0]
+    for generation in range(5):
+        assert recorder.validation[generation].isfinite().all() == (generation in validates)
+        assert np.isnan(recorder.metrics[generation]["validation/max"]) == (generation not in validates)
+    assert int(module.population.champion_generation) in validates
+    best = max(float(recorder.validation[one][recorder.fitness[one].argmax()]) for one in validates)
+    assert recorder.metrics[4]["champion/validation_fitness"] == pytest.approx(best)
+
+
 # Warm-up
 
 

@@ -1,6 +1,7 @@
 """One agent's numbers go wrong: who notices, who does not, what becomes of it, and what is left if all do."""
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from eigen2.erl import quarantine
 from eigen2.erl.ddpg import PARTS
 from eigen2.erl.evolution import Evolution
 from eigen2.erl.module import ERLModule
+from eigen2.erl.population import DDPGAgent
 from eigen2.errors import ALL_AGENTS_FAILED, RunStopped
 from eigen2.runtime.checkpoint import GenerationCheckpoint
 from tests.erl.conftest import SEED
@@ -75,13 +77,18 @@ class Silent(Callback):
     """Agent `BROKEN` gives no finite action; its weights are sound."""
 
     def on_train_epoch_start(self, trainer: Trainer, module: LightningModule) -> None:
-        def actions(observation: dict[str, Tensor]) -> Tensor:
-            assert isinstance(module, ERLModule)
-            given = ERLModule._actions(module, observation).clone()
-            given[BROKEN] = torch.nan
-            return given
+        assert isinstance(module, ERLModule)
+        policy = ERLModule._policy
 
-        module._actions = actions  # type: ignore[assignment]
+        def broken(agent: DDPGAgent | None = None) -> Callable[[dict[str, Tensor]], Tensor]:
+            def actions(observation: dict[str, Tensor]) -> Tensor:
+                given = policy(module, agent)(observation).clone()
+                given[BROKEN] = torch.nan
+                return given
+
+            return actions
+
+        module._policy = broken  # type: ignore[method-assign]
 
 
 class Steps(Callback):

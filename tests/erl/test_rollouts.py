@@ -210,7 +210,7 @@ def test_owners_of_memory_are_named_with_their_bytes() -> None:
 @pytest.mark.parametrize(
     ("setting", "value"),
     [
-        ("windows_per_generation", 0),
+        ("windows_per_generation", -1),
         ("exploration_windows", -1),
         ("replay_capacity", 0),
         ("batch_size", 0),
@@ -288,3 +288,12 @@ def test_a_return_is_not_a_number_where_an_action_was_none_whatever_it_earned() 
     returns = play(env, act_once_wrongly, {})
     assert torch.isnan(returns).tolist() == [[False, True], [False, False]]
     assert torch.equal(returns[~torch.isnan(returns)], plain[~torch.isnan(returns)])
+
+
+def test_without_fitness_windows_the_noisy_ones_count_and_without_any_it_is_refused() -> None:
+    data = ProbeRollouts(IDLE, windows_per_generation=0, exploration_windows=3)
+    assert list(range(3))[data.fitness_windows] == [0, 1, 2]
+    data = ProbeRollouts(IDLE, windows_per_generation=2, exploration_windows=3)
+    assert list(range(5))[data.fitness_windows] == [0, 1]
+    with pytest.raises(UserError, match=r"data\.exploration_windows is 0; it must be at least 1"):
+        ProbeRollouts(IDLE, windows_per_generation=0, exploration_windows=0)

@@ -2,8 +2,10 @@
 
 import math
 
-from eigen2.runtime.console import HEADER, generation_rows
+from eigen2.market.rollouts import RolloutDataModule
+from eigen2.runtime.console import generation_rows, header
 
+COLUMNS = RolloutDataModule.table_columns
 METRICS = {
     "fitness/mean": 1234.56,
     "fitness/max": 9876.5,
@@ -20,9 +22,9 @@ METRICS = {
 
 
 def test_rows_fit_and_align_with_the_header() -> None:
-    rows = generation_rows(24, METRICS, 10_000, 123_456_000_000, 98_700_000, 3725.0)
-    assert all(len(line) <= 80 for line in (*HEADER, *rows))
-    assert [len(line) for line in rows] == [len(line) for line in HEADER]
+    rows = generation_rows(24, METRICS, 10_000, 123_456_000_000, 98_700_000, 3725.0, COLUMNS)
+    assert all(len(line) <= 80 for line in (*header(COLUMNS), *rows))
+    assert [len(line) for line in rows] == [len(line) for line in header(COLUMNS)]
     assert rows[0].split() == ["24", "1234.6", "9876.5", "-9876.5", "4321.0", "-1234.5", "125.0", "54.3"]
     assert rows[1].split() == ["-12.345", "123.456", "50,000", *["99.99"] * 4, "123.456", "+98.7", "1:02:05"]
 
@@ -32,4 +34,10 @@ def test_before_training_it_says_when_training_starts() -> None:
     rows = generation_rows(0, warming, 10_000, 500_000_000, 0, 59.6)
     assert "training starts at 10,000" in rows[1]
     assert rows[1].endswith("1:00")
-    assert len(rows[1]) == len(HEADER[1])
+    assert len(rows[1]) == len(header()[1])
+
+
+def test_a_workload_without_columns_of_its_own_has_no_empty_ones() -> None:
+    first, _ = generation_rows(24, METRICS, 10_000, 0, 0, 0.0)
+    assert len(first) == len(header()[0])
+    assert first.split()[-1] == "-1234.5"

@@ -1,0 +1,168 @@
+"""Plain DDPG against Stable-Baselines3's on a control task: `python -m benchmarks.control --out FILE.json`.
+
+The same networks, batches, steps and threads; for every seed one run of each, one after the other. Both are then played
+without noise in the same hundred episodes.
+"""
+
+import argparse
+import json
+import logging
+import os
+import tempfile
+import time
+import warnings
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from lightning.pytorch import Trainer
+from torch import Tensor
+
+from benchmarks.machine import describe_machine
+from eigen2.control.environment import ControlEnvironment
+from eigen2.control.networks import MLPActor, MLPCritic
+from eigen2.control.rollouts import ControlDataModule
+from eigen2.erl.module import ERLModule
+from eigen2.erl.rollouts import play
+
+ENV_ID = "Pendulum-v1"
+EPISODE = 200
+WARM_UP = 10_000
+HIDDEN = 400, 300
+SETTINGS = {"gamma": 0.98, "tau": 0.005, "batch": 256, "lr": 1e-3, "noise": 0.1, "replay": 200_000}
+"""Those of the RL Baselines3 Zoo for DDPG on Pendulum-v1."""
+EPISODES = 100
+
+
+def mean_return(act: Callable[[dict[str, Tensor]], Tensor]) -> float:
+    """Of a policy without noise, over the episodes."""
+    env = ControlEnvironment(ENV_ID, 1, EPISODES)
+    return float(play(env, act, {"seeds": list(range(10**6, 10**6 + EPISODES))}).mean())
+
+
+def eigen2_run(seed: int, steps: int) -> tuple[float, float]:
+    """Mean return after training, and environment steps a second of training."""
+    os.environ["PL_GLOBAL_SEED"] = str(seed)
+    module = ERLModule(
+        population_size=1,
+        evolution=None,
+        gradient_steps=EPISODE,
+        accumulate=1,
+        gamma=SETTINGS["gamma"],
+        tau=SETTINGS["tau"],
+        actor_lr=SETTINGS["lr"],
+        critic_lr=SETTINGS["lr"],
+        max_grad_norm=float("inf"),
+        reward_scale=1.0,
+        noise=SETTINGS["noise"],
+        noise_decay=1.0,
+        noise_min=SETTINGS["noise"],
+        random_warmup=True,
+        validate_every=steps // EPISODE,  # the other side has none
+        actor=partial(MLPActor, hidden=HIDDEN),
+        critic=partial(MLPCritic, hidden=HIDDEN),
+    )
+    data = ControlDataModule(
+        ENV_ID,
+        windows_per_generation=0,
+        exploration_windows=1,
+        validation_windows=1,
+        replay_capacity=int(SETTINGS["replay"]),
+        replay_min_size=WARM_UP,
+        batch_size=int(SETTINGS["batch"]),
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        trainer = Trainer(
+            max_epochs=steps // EPISODE,
+            accelerator="cpu",
+            devices=1,
+            logger=False,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            num_sanity_val_steps=0,
+            default_root_dir=folder,
+        )
+        began = time.perf_counter()
+        trainer.fit(module, datamodule=data)
+        seconds = time.perf_counter() - began
+    with torch.inference_mode():
+        reached = mean_return(lambda seen: module.population.act({"state": seen["state"]}))
+    return reached, steps / seconds
+
+
+def sb3_run(seed: int, steps: int) -> tuple[float, float]:
+    """The same for Stable-Baselines3."""
+    from stable_baselines3 import DDPG
+    from stable_baselines3.common.noise import NormalActionNoise
+
+    env = gymnasium.make(ENV_ID)
+    shape = env.action_space.shape
+    assert shape is not None
+    agent = DDPG(
+        "MlpPolicy",
+        env,
+        learning_rate=SETTINGS["lr"],
+        buffer_size=int(SETTINGS["replay"]),
+        learning_starts=WARM_UP,
+        batch_size=int(SETTINGS["batch"]),
+        tau=SETTINGS["tau"],
+        gamma=SETTINGS["gamma"],
+        action_noise=NormalActionNoise(np.zeros(shape), np.full(shape, SETTINGS["noise"])),
+        policy_kwargs={"net_arch": list(HIDDEN)},
+        seed=seed,
+        device="cpu",
+    )
+    began = time.perf_counter()
+    agent.learn(steps)
+    seconds = time.perf_counter() - began
+
+    def act(seen: dict[str, Tensor]) -> Tensor:
+        action, _ = agent.predict(seen["state"][0].numpy(), deterministic=True)
+        low, high = env.action_space.low, env.action_space.high  # type: ignore[attr-defined]
+        return torch.from_numpy(2 * (action - low) / (high - low) - 1)[None]
+
+    return mean_return(act), steps / seconds
+
+
+def main() -> None:
+    """Run both and say how they compare."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, help="JSON file to write")
+    parser.add_argument("--seeds", type=int, default=5, help="runs of each")
+    parser.add_argument("--steps", type=int, default=20_000, help="environment steps of a run")
+    parser.add_argument("--threads", type=int, default=1, help="of torch")
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore")
+    sides = {"eigen2": eigen2_run, "Stable-Baselines3": sb3_run}
+    found: dict[str, Any] = {name: {"return": [], "steps_per_s": []} for name in sides}
+    for seed in range(1, args.seeds + 1):
+        for name in list(sides)[:: 1 if seed % 2 else -1]:  # neither is always first
+            reached, speed = sides[name](seed, args.steps)
+            found[name]["return"].append(reached)
+            found[name]["steps_per_s"].append(speed)
+            print(f"seed {seed}  {name:<18} return {reached:8.1f}  {speed:6.1f} steps/s", flush=True)
+    for name, side in found.items():
+        returns = side["return"]
+        print(f"{name:<18} return {np.mean(returns):8.1f}  median {np.median(side['steps_per_s']):6.1f} steps/s")
+    pairs = zip(found["eigen2"]["steps_per_s"], found["Stable-Baselines3"]["steps_per_s"], strict=True)
+    ratio = float(np.median([ours / theirs for ours, theirs in pairs]))
+    print(f"steps a second, eigen2 over Stable-Baselines3, median of seeds: {ratio:.2f}")
+    if args.out is not None:
+        run = {
+            "env_id": ENV_ID,
+            "steps": args.steps,
+            "threads": args.threads,
+            "settings": {**SETTINGS, "hidden": HIDDEN},
+        }
+        args.out.write_text(json.dumps({"machine": describe_machine(), **run, "runs": found, "ratio": ratio}, indent=1))
+
+
+if __name__ == "__main__":
+    main()

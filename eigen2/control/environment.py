@@ -1,0 +1,161 @@
+"""Many copies of a Gymnasium environment, stepped together: one for each agent in each window."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium import spaces
+from gymnasium.wrappers import FlattenObservation
+from jaxtyping import Float32
+from torch import Tensor
+
+from eigen2.erl.replay import Field
+from eigen2.errors import UserError
+
+
+def make(env_id: str, settings: Mapping[str, Any], max_episode_steps: int | None) -> gymnasium.Env[Any, Any]:
+    """Make one environment with flat observations.
+
+    Args:
+        env_id: Gymnasium's name of it.
+        settings: keyword arguments of its class.
+        max_episode_steps: steps after which an episode is truncated; None takes the environment's own.
+
+    Raises:
+        UserError: there is no such environment, a package is missing, or it is none for continuous actions.
+    """
+    try:
+        made = gymnasium.make(env_id, max_episode_steps=max_episode_steps, disable_env_checker=True, **dict(settings))
+    except gymnasium.error.DependencyNotInstalled as error:
+        raise UserError(f"data.env_id {env_id}: {error}; pip install 'eigen2[control]' has MuJoCo") from error
+    except (gymnasium.error.Error, ImportError, TypeError, ValueError) as error:
+        raise UserError(f"data.env_id {env_id}: {error}") from error
+    action = made.action_space
+    if not isinstance(action, spaces.Box) or not np.issubdtype(action.dtype, np.floating):
+        raise UserError(f"data.env_id {env_id} has actions {action}; agents give continuous ones, a Box of floats")
+    if not action.is_bounded():
+        raise UserError(f"data.env_id {env_id} has unbounded actions {action}; wrap it in RescaleAction")
+    if made.spec is None or made.spec.max_episode_steps is None:
+        raise UserError(f"data.env_id {env_id} has episodes without end; set data.max_episode_steps")
+    observation = made.observation_space
+    if isinstance(observation, spaces.Box) and len(observation.shape) == 1:
+        return made
+    if not observation.is_np_flattenable:
+        raise UserError(f"data.env_id {env_id} has observations {observation}, which no vector of numbers can hold")
+    return FlattenObservation(made)
+
+
+class ControlEnvironment:
+    """A copy of the environment for each agent in each window; a window's copies all begin in the same state.
+
+    A copy whose episode has ended rests until the next `reset`: nothing is reset by itself, so no transition ever leads
+    from the end of an episode to the start of another.
+
+    Args:
+        env_id: Gymnasium's name of the environment.
+        agents: agents stepped together (1 or more).
+        windows: episodes of each agent (1 or more).
+        settings: keyword arguments of the environment's class.
+        max_episode_steps: steps after which an episode is truncated; None takes the environment's own.
+        device: where observations and rewards go.
+
+    Attributes:
+        observation_fields: `state`, the environment's observation, flattened, in float32.
+        copies: the environments, agent by agent.
+    """
+
+    def __init__(
+        self,
+        env_id: str,
+        agents: int,
+        windows: int,
+        settings: Mapping[str, Any] | None = None,
+        max_episode_steps: int | None = None,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        self.agents, self.windows = agents, windows
+        self.copies = [make(env_id, settings or {}, max_episode_steps) for _ in range(agents * windows)]
+        space = self.copies[0].action_space
+        assert isinstance(space, spaces.Box)
+        self._low, self._high = (torch.from_numpy(each.astype(np.float32)) for each in (space.low, space.high))
+        self._action_dtype = space.dtype
+        shape = self.copies[0].observation_space.shape
+        assert shape is not None
+        self.observation_fields = {"state": Field(shape, torch.float32)}
+        self._device = torch.device(device)
+        count = len(self.copies)
+        self._state = np.zeros((count, *shape), np.float32)
+        self._reward = np.zeros(count, np.float32)
+        self._terminated, self._truncated = np.ones(count, bool), np.zeros(count, bool)
+        self._length = np.zeros(count, np.int64)
+        self._return = np.zeros(count)
+
+    @property
+    def action_shape(self) -> tuple[int, ...]:
+        """Of one agent in one window."""
+        return tuple(self._low.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of observations and rewards; what the copies hold themselves is theirs to know."""
+        held = self._state, self._reward, self._terminated, self._truncated, self._length, self._return
+        return sum(each.nbytes for each in held)
+
+    def native_action(self, unit: Tensor) -> Tensor:
+        """Actions in [-1, 1] in the environment's own units; beyond, they are clipped."""
+        low, high = self._low.to(unit.device), self._high.to(unit.device)
+        return low + (unit.clamp(-1, 1) + 1) / 2 * (high - low)
+
+    def reset(
+        self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
+    ) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Start a new episode in every copy.
+
+        Args:
+            seed: of the first window, the next ones count on; None takes `options`.
+            options: `seeds`, one for each window, where `seed` is None; `playing` (agents, windows): copies that are
+                not rest from the start, truncated.
+        """
+        seeds = list((options or {}).get("seeds", ())) if seed is None else [seed + i for i in range(self.windows)]
+        if len(seeds) != self.windows:
+            raise ValueError(f"{len(seeds)} seeds for {self.windows} windows")
+        for i, copy in enumerate(self.copies):
+            self._state[i], _ = copy.reset(seed=int(seeds[i % self.windows]))
+        for each in (self._reward, self._terminated, self._truncated, self._length, self._return):
+            each[:] = 0
+        if options is not None and "playing" in options:
+            self._truncated[:] = ~options["playing"].numpy().reshape(-1)
+        return self._observation(), {}
+
+    def step(
+        self, action: Float32[Tensor, "agents windows ..."]
+    ) -> tuple[dict[str, Tensor], Tensor, Tensor, Tensor, dict[str, Any]]:
+        """Step the copies whose episode goes on; the others stay as they ended, with reward 0."""
+        native = action.cpu().numpy().astype(self._action_dtype).reshape(len(self.copies), *self.action_shape)
+        self._reward[:] = 0
+        for i in np.flatnonzero(~(self._terminated | self._truncated)):
+            state, reward, self._terminated[i], self._truncated[i], _ = self.copies[i].step(native[i])
+            self._state[i], self._reward[i] = state, reward
+            self._length[i] += 1
+            self._return[i] += float(reward)
+        reward, terminated, truncated = map(self._shaped, (self._reward, self._terminated, self._truncated))
+        return self._observation(), reward, terminated, truncated, {}
+
+    def get_episode_summary(self, windows: slice = slice(None)) -> dict[str, Tensor]:
+        """Since `reset`, for each agent, over the windows: `steps` and `return`, summed, and `terminated`, episodes."""
+        parts = {"steps": self._length, "return": self._return, "terminated": self._terminated}
+        return {name: self._shaped(part)[:, windows].sum(1) for name, part in parts.items()}
+
+    def close(self) -> None:
+        """Free what the copies hold, windows on a screen among it."""
+        for copy in self.copies:
+            copy.close()
+
+    def _observation(self) -> dict[str, Tensor]:
+        return {"state": self._shaped(self._state)}
+
+    def _shaped(self, values: np.ndarray) -> Tensor:
+        """A copy, (agents, windows, ...): what is returned does not change with the next step."""
+        return torch.from_numpy(values.copy()).reshape(self.agents, self.windows, *values.shape[1:]).to(self._device)

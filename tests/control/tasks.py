@@ -1,0 +1,73 @@
+"""Gymnasium environments of this test suite: small, and with known answers."""
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+ROOM = spaces.Box(-10.0, 10.0, (2,), np.float64)
+
+
+class Count(gymnasium.Env[np.ndarray, np.ndarray]):
+    """Shows (a number drawn at reset, steps so far); pays the action plus that number; ends after `ends` steps.
+
+    A step after the end, or before a reset, is an error: whoever resets by itself, or does not, is found out.
+    """
+
+    observation_space = ROOM
+    action_space = spaces.Box(np.array([-2.0], np.float32), np.array([6.0], np.float32))
+
+    def __init__(self, ends: int = 4, pays: float = 1.0) -> None:
+        self.ends, self.pays = ends, pays
+        self.steps: int | None = None
+        self.resets = 0
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.drawn = float(self.np_random.uniform())
+        self.steps = 0
+        self.resets += 1
+        return np.array([self.drawn, 0.0]), {}
+
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        assert self.steps is not None
+        assert self.steps < self.ends, "stepped after its end"
+        # the sooner, the larger the action: copies end at different times
+        self.steps += 1 if float(action[0]) < 4 else 2
+        over = self.steps >= self.ends
+        return np.array([self.drawn, self.steps]), self.pays * float(action[0]) + self.drawn, over, False, {}
+
+
+class Pictures(Count):
+    """Shows a dictionary of arrays."""
+
+    observation_space = spaces.Dict({"a": spaces.Box(0, 1, (2, 3)), "b": spaces.Discrete(4)})  # type: ignore[assignment]
+
+    def reset(self, **options: Any) -> Any:
+        super().reset(**options)
+        return {"a": np.full((2, 3), 0.5, np.float32), "b": 2}, {}
+
+    def step(self, action: np.ndarray) -> Any:
+        _, *rest = super().step(action)
+        return {"a": np.full((2, 3), 0.25, np.float32), "b": 3}, *rest
+
+
+class Unbounded(Count):
+    action_space = spaces.Box(-np.inf, np.inf, (1,))
+
+
+class Sequences(Count):
+    observation_space = spaces.Sequence(spaces.Discrete(2))  # type: ignore[assignment]
+
+
+for name, kind, limit in (
+    ("Count", Count, 3),
+    ("Endless", Count, None),
+    ("Pictures", Pictures, 3),
+    ("Unbounded", Unbounded, 3),
+    ("Sequences", Sequences, 3),
+):
+    gymnasium.register(f"tests/{name}-v0", entry_point=kind, max_episode_steps=limit)

@@ -1,0 +1,149 @@
+"""Copies of a Gymnasium environment: each is stepped as it would be alone, up to its end and no further."""
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+
+import tests.control.tasks  # noqa: F401 - enters them into the registry
+from eigen2.control.environment import ControlEnvironment
+from eigen2.erl.replay import ReplayBuffer, transition_fields
+from eigen2.erl.rollouts import Environment, play
+from eigen2.errors import UserError
+
+SEEDS = {"seeds": [5, 6, 7]}
+
+
+def made(agents: int = 2, windows: int = 3, env_id: str = "tests/Count-v0", **options: object) -> ControlEnvironment:
+    return ControlEnvironment(env_id, agents, windows, **options)  # type: ignore[arg-type]
+
+
+def test_it_is_an_environment_of_the_algorithm() -> None:
+    assert isinstance(made(), Environment)
+
+
+@pytest.mark.parametrize("env_id", ["Pendulum-v1", "MountainCarContinuous-v0"])
+def test_every_copy_does_what_the_environment_alone_does(env_id: str) -> None:
+    env, chance = made(env_id=env_id), np.random.default_rng(0)
+    observation, _ = env.reset(options=SEEDS)
+    alone = [gymnasium.make(env_id) for _ in range(6)]
+    for i, each in enumerate(alone):
+        expected, _ = each.reset(seed=SEEDS["seeds"][i % 3])
+        assert observation["state"][i // 3, i % 3].tolist() == expected.astype(np.float32).tolist()
+    for _ in range(20):
+        unit = torch.from_numpy(chance.uniform(-1, 1, (2, 3, 1)).astype(np.float32))
+        native = env.native_action(unit)
+        observation, reward, terminated, truncated, _ = env.step(native)
+        for i, each in enumerate(alone):
+            state, pay, *ends, _ = each.step(native[i // 3, i % 3].numpy())
+            at = i // 3, i % 3
+            assert observation["state"][at].tolist() == state.astype(np.float32).tolist()
+            assert float(reward[at]) == np.float32(pay)
+            assert [bool(terminated[at]), bool(truncated[at])] == ends
+
+
+def test_actions_reach_from_the_lowest_to_the_highest() -> None:
+    unit = torch.tensor([-1.0, -0.5, 0.0, 1.0, -7.0, 7.0])[:, None]
+    assert made().native_action(unit)[:, 0].tolist() == [-2.0, 0.0, 2.0, 6.0, -2.0, 6.0]
+
+
+def test_a_copy_that_ended_rests_and_nothing_resets_by_itself() -> None:
+    """Count objects to a step after its end; of three steps, an action of 5 counts for two."""
+    env = made(agents=2, windows=1, settings={"ends": 3}, max_episode_steps=10)
+    env.reset(seed=0)
+    fast_and_slow = torch.tensor([5.0, 0.0]).reshape(2, 1, 1)
+    ends = []
+    for _ in range(4):
+        observation, reward, terminated, truncated, _ = env.step(fast_and_slow)
+        ends.append(terminated[:, 0].tolist())
+    assert ends == [[False, False], [True, False], [True, True], [True, True]]
+    assert observation["state"][:, 0, 1].tolist() == [4.0, 3.0]
+    assert reward.tolist() == [[0.0], [0.0]]
+    assert not truncated.any()
+    assert [copy.unwrapped.resets for copy in env.copies] == [1, 1]  # type: ignore[attr-defined]
+    assert env.get_episode_summary()["steps"].tolist() == [2, 3]
+
+
+def test_what_a_play_stores_is_each_step_of_each_episode_once() -> None:
+    env = made(agents=2, windows=2)
+    fields = transition_fields(env.observation_fields, env.action_shape)
+    buffer = ReplayBuffer(100, fields)
+    action = torch.tensor([[1.0, 0.0], [0.0, 1.0]])[..., None]  # 6 and 2 in its units: two steps and three
+    returns = play(env, lambda seen: action, {"seeds": [1, 2]}, buffer)
+    assert len(buffer) == 2 + 3 + 3 + 2
+    # truncated after three steps, terminated at four counts: the six counts two each
+    assert buffer["terminated"].sum() == 2
+    assert buffer["truncated"].sum() == 2
+    same_episode = buffer["state"][:, 0] == buffer["next_state"][:, 0]
+    assert same_episode.all(), "a transition leads from one episode to another"
+    drawn = [gymnasium.make("tests/Count-v0").reset(seed=seed)[0][0] for seed in (1, 2)]
+    expected = [[2 * (6 + drawn[0]), 3 * (2 + drawn[1])], [3 * (2 + drawn[0]), 2 * (6 + drawn[1])]]
+    torch.testing.assert_close(returns, torch.tensor(expected, dtype=torch.float64), rtol=1e-6, atol=0)
+
+
+def test_what_was_returned_does_not_change_later() -> None:
+    env = made()
+    observation, _ = env.reset(options=SEEDS)
+    first = observation["state"].clone()
+    _, reward, *_ = env.step(torch.ones(2, 3, 1))
+    before = reward.clone()
+    env.step(torch.zeros(2, 3, 1))
+    env.reset(options=SEEDS)
+    assert torch.equal(observation["state"], first)
+    assert torch.equal(reward, before)
+
+
+def test_reset_again_is_the_same_as_anew() -> None:
+    def episode(env: ControlEnvironment) -> list[float]:
+        play(env, lambda seen: seen["state"][..., :1] * 2 - 1, SEEDS)
+        return [*env.get_episode_summary()["return"].tolist(), *env.get_episode_summary(slice(1))["steps"].tolist()]
+
+    env = made()
+    first = episode(env)
+    assert episode(env) == first
+    assert episode(made()) == first
+
+
+def test_who_does_not_play_is_neither_stepped_nor_stored() -> None:
+    env = made(agents=2, windows=2)
+    buffer = ReplayBuffer(100, transition_fields(env.observation_fields, env.action_shape))
+    playing = torch.tensor([[True, True], [True, False]])
+    returns = play(env, lambda seen: torch.zeros(2, 2, 1), {"seeds": [1, 2], "playing": playing}, buffer)
+    assert len(buffer) == 3 * 3
+    assert returns[1, 1] == 0
+    assert (returns.flatten()[:3] > 0).all()
+    assert env.get_episode_summary()["steps"].tolist() == [6, 3]
+
+
+def test_dictionaries_become_vectors() -> None:
+    observation, _ = made(env_id="tests/Pictures-v0").reset(options=SEEDS)
+    assert observation["state"][0, 0].tolist() == [0.5] * 6 + [0, 0, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("env_id", "said"),
+    [
+        ("CartPole-v1", r"has actions Discrete\(2\); agents give continuous ones"),
+        ("tests/Unbounded-v0", "has unbounded actions"),
+        ("tests/Endless-v0", "has episodes without end; set data.max_episode_steps"),
+        ("tests/Sequences-v0", "which no vector of numbers can hold"),
+        ("Pendulum-v99", "`v1`"),
+        ("Pendulm-v1", "Pendulm"),
+        ("no_such_module:Thing-v0", "no_such_module"),
+    ],
+)
+def test_what_is_no_such_environment_is_refused_by_name(env_id: str, said: str) -> None:
+    with pytest.raises(UserError, match=rf"data\.env_id {env_id}.*{said}"):
+        made(env_id=env_id)
+
+
+def test_settings_of_the_environment_reach_it_and_wrong_ones_are_refused() -> None:
+    assert made(settings={"pays": 3.0}).copies[0].unwrapped.pays == 3.0  # type: ignore[attr-defined]
+    with pytest.raises(UserError, match="unexpected keyword argument 'pay'"):
+        made(settings={"pay": 3.0})
+
+
+def test_an_endless_environment_takes_the_limit_it_is_given() -> None:
+    env = made(env_id="tests/Endless-v0", max_episode_steps=2, settings={"ends": 100})
+    play(env, lambda seen: torch.zeros(2, 3, 1), SEEDS)
+    assert env.get_episode_summary()["steps"].tolist() == [6, 6]

@@ -1,0 +1,47 @@
+"""Perceptrons: one agent's forward is that of plain layers, and a population's that of each agent alone."""
+
+import pytest
+import torch
+from torch import nn
+
+from eigen2.control.networks import MLPActor, MLPCritic
+from eigen2.erl.networks import Sizes, StackedNetwork
+from eigen2.errors import UserError
+
+SIZES = Sizes({"state": (3,), "image": (2, 2)}, (2,))
+INPUTS = {"state": torch.randn(5, 3), "image": torch.randn(5, 2, 2)}
+ACTION = torch.rand(5, 2) * 2 - 1
+
+
+def plain(layers: nn.ModuleList, x: torch.Tensor) -> torch.Tensor:
+    *hidden, last = list(layers)
+    for layer in hidden:
+        x = nn.functional.linear(x, layer.weight, layer.bias).relu()
+    return nn.functional.linear(x, last.weight, last.bias)
+
+
+@pytest.mark.parametrize("hidden", [(), (4,), (8, 7, 6)])
+def test_layers_are_those_of_a_plain_perceptron(hidden: tuple[int, ...]) -> None:
+    seen = torch.cat([INPUTS["state"], INPUTS["image"].flatten(1)], 1)
+    actor, critic = MLPActor(SIZES, hidden), MLPCritic(SIZES, hidden)
+    torch.testing.assert_close(actor(INPUTS), plain(actor.layers, seen).tanh())
+    torch.testing.assert_close(critic(INPUTS, ACTION), plain(critic.layers, torch.cat([seen, ACTION], 1))[:, 0])
+
+
+def test_a_population_acts_and_judges_as_each_agent_alone() -> None:
+    actors, critics = [MLPActor(SIZES, (8,)) for _ in range(3)], [MLPCritic(SIZES, (8,)) for _ in range(3)]
+    rows = [
+        torch.stack([nn.utils.parameters_to_vector(one.parameters()) for one in all_]) for all_ in (actors, critics)
+    ]
+    shared = {name: value[None] for name, value in INPUTS.items()}
+    acted = StackedNetwork(actors[0])(rows[0], shared)
+    judged = StackedNetwork(critics[0])(rows[1], shared, acted)
+    for i in range(3):
+        torch.testing.assert_close(acted[i], actors[i](INPUTS))
+        torch.testing.assert_close(judged[i], critics[i](INPUTS, acted[i]))
+
+
+@pytest.mark.parametrize("width", [0, -1, 10**9])
+def test_widths_that_cannot_be_are_refused(width: int) -> None:
+    with pytest.raises(UserError, match="hidden is"):
+        MLPActor(SIZES, (width,))

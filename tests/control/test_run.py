@@ -1,0 +1,87 @@
+"""The command line over the control workload: a run, its resume, and what a user may get wrong."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from eigen2.cli import main
+from tests.test_resume import metrics, same, state
+
+ROOT = Path(__file__).parents[2]
+SMALL = ["--config", "tests/control/small.yaml"]
+
+
+@pytest.fixture(autouse=True)
+def _in_the_project(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(sys, "argv", ["cli.py"])
+    torch.set_num_threads(1)
+
+
+def fit(root: Path, *words: str) -> None:
+    main(["fit", *SMALL, "--trainer.default_root_dir", str(root), *words])
+
+
+@pytest.mark.parametrize("td3", [True, False])
+def test_a_run_that_was_stopped_and_resumed_is_the_one_that_was_not(td3: bool, tmp_path: Path) -> None:
+    words = [] if td3 else ["--model.td3", "null", "--model.learners", "null"]
+    for length in ("1", "3", "4"):
+        fit(tmp_path / "stopped", "--trainer.max_epochs", length, "--ckpt_path", "last", *words)
+    fit(tmp_path / "whole", *words)
+    stopped, whole = state(tmp_path / "stopped", "ControlDataModule"), state(tmp_path / "whole", "ControlDataModule")
+    assert same(stopped, whole)
+    assert metrics(tmp_path / "stopped") == metrics(tmp_path / "whole")
+    rows = metrics(tmp_path / "whole")
+    assert [row["control/episode_steps"] for row in rows] == ["20.0"] * 4
+    assert [row["champion/generation"] for row in rows][0] == "-1.0"
+    steps = 20 * (4 + 1) if td3 else 20 * 4 * 2
+    assert [float(row["replay/added"]) for row in rows] == [steps * (generation + 1) for generation in range(4)]
+
+
+def test_the_champion_is_validated_again_to_its_fitness(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fit(tmp_path)
+    saved = torch.load(tmp_path / "checkpoints" / "best.ckpt", weights_only=True)
+    capsys.readouterr()
+    main(["validate", *SMALL, "--trainer.default_root_dir", str(tmp_path), "--ckpt_path", "best"])
+    told = capsys.readouterr().out
+    assert f"{float(saved['state_dict']['population.champion_fitness']):.4f}"[:7] in told
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--workload", "chess"], "workload is chess; it must be market or control"),
+        (["--data.env_id", "Pendulm-v1"], "data.env_id Pendulm-v1"),
+        (["--data.env_id", "CartPole-v1"], "has actions Discrete(2)"),
+        (["--data.env_settings", '{"gravity": 9}'], "unexpected keyword argument 'gravity'"),
+        (["--data.max_episode_steps", "0"], "data.max_episode_steps is 0; it must be at least 1"),
+        (["--data.validation_windows", "0"], "data.validation_windows is 0; it must be at least 1"),
+        (["--data.path", "prices.parquet"], "unknown key data.path"),
+        (["--model.td3.policy_delay", "0"], "model.td3.policy_delay is 0; it must be at least 1"),
+        (["--model.learners", "9"], "model.learners is 9; it must be at least 1 and at most 4"),
+        (["--model.validate_every", "0"], "model.validate_every is 0; it must be at least 1"),
+    ],
+)
+def test_mistakes_are_one_line(words: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        fit(tmp_path, *words)
+    assert left.value.code == 2
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if line and not line.startswith("Seed set")]
+    assert said in line
+    assert not (tmp_path / "config.yaml").exists()
+
+
+def test_another_environment_is_refused_on_resume(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fit(tmp_path, "--trainer.max_epochs", "1")
+    with pytest.raises(SystemExit) as left:
+        fit(tmp_path, "--ckpt_path", "last", "--data.max_episode_steps", "30")
+    assert left.value.code == 2
+    assert "data.max_episode_steps 20, now 30" in capsys.readouterr().err
+
+
+def test_a_config_of_one_workload_is_not_read_as_another(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        fit(tmp_path, "--workload", "market")
+    assert "unknown key data.env_id" in capsys.readouterr().err

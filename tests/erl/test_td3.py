@@ -1,0 +1,155 @@
+"""Twin delayed DDPG: against one agent's TD3 as a textbook writes it, and by the numbers of its parts."""
+
+from copy import deepcopy
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from eigen2.erl import ddpg
+from eigen2.erl.ddpg import TD3, Batch, TwinCritic, losses, td_target, update_targets
+from eigen2.erl.population import Population
+from eigen2.errors import UserError
+from tests.erl.probe import Probe, ProbeActor, ProbeCritic, fit
+from tests.erl.recorder import Recorder, same
+from tests.erl.reference import with_weights
+from tests.erl.test_ddpg import AGENTS, probe_batch
+
+GAMMA, TAU, LR = 0.9, 0.2, (1e-2, 3e-2)
+
+
+def twin_population() -> Population:
+    population = Population(AGENTS, ProbeActor, lambda: TwinCritic(ProbeCritic), 3, noise=0.1)
+    other = Population(AGENTS, ProbeActor, lambda: TwinCritic(ProbeCritic), 4, noise=0.1)
+    population.actor_target.copy_(other.actor.detach())
+    population.critic_target.copy_(other.critic.detach())
+    return population
+
+
+class OneTD3:
+    """TD3 for one agent, with two critics of their own: Fujimoto et al., 2018, algorithm 1."""
+
+    def __init__(self, population: Population, agent: int, delay: int) -> None:
+        self.delay, self.steps = delay, 0
+        self.actor = with_weights(ProbeActor(), population.actor[agent])
+        self.actor_target = with_weights(ProbeActor(), population.actor_target[agent])
+        self.critics = self._two(population.critic[agent])
+        self.targets = self._two(population.critic_target[agent])
+        self.actor_optimizer = torch.optim.Adam(self.actor.parameters(), LR[0])
+        weights = [weight for critic in self.critics for weight in critic.parameters()]
+        self.critic_optimizer = torch.optim.Adam(weights, LR[1])
+
+    @staticmethod
+    def _two(row: Tensor) -> list[nn.Module]:
+        both = with_weights(TwinCritic(ProbeCritic), row)
+        return [deepcopy(both.first), deepcopy(both.second)]
+
+    def step(self, batch: Batch, agent: int) -> None:
+        self.steps += 1
+        seen, following = {"x": batch.inputs["x"][agent]}, {"x": batch.next_inputs["x"][agent]}
+        with torch.no_grad():
+            assert batch.smoothing is not None
+            action = (self.actor_target(following) + batch.smoothing[agent]).clamp(-1, 1)
+            lower = torch.min(*(target(following, action) for target in self.targets))
+            wanted = batch.reward[agent] + GAMMA * (~batch.terminated[agent]).float() * lower
+        loss = torch.zeros(())
+        for critic in self.critics:
+            loss = loss + torch.nn.functional.mse_loss(critic(seen, batch.action[agent]), wanted)
+        gradient = torch.autograd.grad(-self.critics[0](seen, self.actor(seen)).mean(), list(self.actor.parameters()))
+        self.critic_optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.critic_optimizer.step()
+        if self.steps % self.delay:
+            return
+        for weight, piece in zip(self.actor.parameters(), gradient, strict=True):
+            weight.grad = piece
+        self.actor_optimizer.step()
+        pairs = [(self.actor_target, self.actor), *zip(self.targets, self.critics, strict=True)]
+        for target, network in pairs:
+            for old, new in zip(target.parameters(), network.parameters(), strict=True):
+                old.data.lerp_(new.data, TAU)
+
+    def rows(self) -> dict[str, Tensor]:
+        vector = nn.utils.parameters_to_vector
+        return {
+            "actor": vector(self.actor.parameters()),
+            "actor_target": vector(self.actor_target.parameters()),
+            "critic": torch.cat([vector(critic.parameters()) for critic in self.critics]),
+            "critic_target": torch.cat([vector(target.parameters()) for target in self.targets]),
+        }
+
+
+@pytest.mark.parametrize("delay", [1, 2, 3])
+def test_a_population_trains_as_separate_agents_do(delay: int) -> None:
+    population, td3 = twin_population(), TD3(delay, 0.3, 0.4)
+    alone = [OneTD3(population, agent, delay) for agent in range(AGENTS)]
+    groups = [{"params": [population.actor], "lr": LR[0]}, {"params": [population.critic], "lr": LR[1]}]
+    optimizer, chance = torch.optim.Adam(groups), torch.Generator().manual_seed(0)
+    for step in range(7):
+        batch = probe_batch(step)
+        batch = batch._replace(smoothing=td3.smoothing(torch.randn(batch.action.shape, generator=chance)))
+        actor = (step + 1) % delay == 0
+        result = losses(population, batch, GAMMA, actor)
+        (result.actor + result.critic).sum().backward()  # type: ignore[no-untyped-call]
+        assert ddpg.step(population, optimizer, 1e9, torch.stack(result[:2]).detach(), actor) is None
+        optimizer.zero_grad(set_to_none=False)
+        if actor:
+            update_targets(population, TAU)
+        for agent, reference in enumerate(alone):
+            reference.step(batch, agent)
+            for name, row in reference.rows().items():
+                torch.testing.assert_close(getattr(population, name)[agent].detach(), row, atol=2e-5, rtol=0)
+
+
+def test_the_lower_of_two_values_counts() -> None:
+    population, batch = twin_population(), probe_batch(1)
+    target = td_target(population, batch, GAMMA)
+    action = population.actor_network(population.actor_target, batch.next_inputs)
+    both = population.critic_network(population.critic_target, batch.next_inputs, action).detach()
+    assert ((both[..., 0] < both[..., 1]).any(), (both[..., 0] > both[..., 1]).any()) == (True, True)
+    expected = batch.reward + GAMMA * torch.where(batch.terminated, 0.0, both.amin(-1))
+    torch.testing.assert_close(target, expected)
+
+
+def test_noise_on_targets_is_clipped_and_actions_stay_in_range() -> None:
+    drawn = torch.tensor([-100.0, -1.0, 0.0, 2.0, 100.0])
+    assert TD3(1, 0.2, 0.5).smoothing(drawn).tolist() == pytest.approx([-0.5, -0.2, 0.0, 0.4, 0.5])
+    population, batch = twin_population(), probe_batch(1)
+    far = batch._replace(smoothing=torch.full_like(batch.action, 50.0))
+    highest = population.critic_network(
+        population.critic_target, batch.next_inputs, torch.ones_like(batch.action)
+    ).detach()
+    expected = batch.reward + GAMMA * torch.where(batch.terminated, 0.0, highest.amin(-1))
+    torch.testing.assert_close(td_target(population, far, GAMMA), expected)
+
+
+def test_actors_and_targets_move_in_every_delayed_step_alone() -> None:
+    """Through the module: three steps a generation, of which the second is the actors'."""
+    recorder = Recorder()
+    probe = Probe(lambda x, action, step: -((action - 0.5) ** 2), contexts=(-1.0, 1.0))
+    fit(probe, recorder, gradient_steps=1, td3=TD3())
+    before, after = recorder.states[0, "evaluate"], recorder.states[0, "train"]
+    assert not same(before["critic"], after["critic"])
+    for name in ("actor", "actor_target", "critic_target"):
+        assert same(before[name], after[name]), name
+    other = Recorder()
+    fit(probe, other, gradient_steps=2, td3=TD3())
+    for name in ("actor", "actor_target", "critic_target"):
+        assert not same(other.states[0, "evaluate"][name], other.states[0, "train"][name]), name
+    # the actors' losses are averages over the steps in which they have one
+    assert other.metrics[0]["train/actor_loss"] != 0
+
+
+def test_the_best_action_is_found() -> None:
+    probe = Probe(lambda x, action, step: -((action - 0.5 * x) ** 2), contexts=(-1.0, 1.0))
+    settings = {"actor_lr": 3e-3, "data": {"critic_hidden": 32}, "td3": TD3(target_noise=0.1)}
+    module = fit(probe, epochs=8, gradient_steps=100, **settings)
+    for x in (-1.0, 1.0):
+        action = module.population.act({"x": torch.full((4, 1, 1), x)}).detach()
+        torch.testing.assert_close(action[:, 0, 0], torch.full((4,), 0.5 * x), atol=0.1, rtol=0)
+
+
+@pytest.mark.parametrize("settings", [{"policy_delay": 0}, {"target_noise": -0.1}, {"target_noise_clip": float("nan")}])
+def test_settings_outside_their_range_are_refused(settings: dict[str, float]) -> None:
+    with pytest.raises(UserError, match=rf"model\.td3\.{next(iter(settings))} is"):
+        TD3(**settings)  # type: ignore[arg-type]
