@@ -15,6 +15,7 @@ from eigen2.cli import main
 from eigen2.market.cleaning.limits import Limits
 from eigen2.market.cleaning.policy import Policy
 from eigen2.market.sample import sample_path
+from eigen2.training_cli import WORKLOADS
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -132,8 +133,9 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_settings_exist(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    workload = page.stem if page.stem in WORKLOADS else "market"
     with pytest.raises(SystemExit):
-        main(["fit", "--help"])
+        main(["fit", "--workload", workload, "--help"])
     known = capsys.readouterr().out
     for key in re.findall(r"`--?((?:data|model|trainer)\.[\w.]+)", page.read_text()):
         assert f"--{key}" in known, f"{page.name} speaks of {key}"
