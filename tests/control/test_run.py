@@ -35,7 +35,7 @@ def test_a_run_that_was_stopped_and_resumed_is_the_one_that_was_not(td3: bool, t
     assert metrics(tmp_path / "stopped") == metrics(tmp_path / "whole")
     rows = metrics(tmp_path / "whole")
     assert [row["control/episode_steps"] for row in rows] == ["20.0"] * 4
-    assert [row["champion/generation"] for row in rows][0] == "-1.0"
+    assert rows[0]["champion/generation"] == "-1.0"
     steps = 20 * (4 + 1) if td3 else 20 * 4 * 2
     assert [float(row["replay/added"]) for row in rows] == [steps * (generation + 1) for generation in range(4)]
 
