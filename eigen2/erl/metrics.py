@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from eigen2.erl.operators import diversity_metrics
 from eigen2.runtime.phases import PHASES
 
 if TYPE_CHECKING:
@@ -37,6 +38,8 @@ def generation_metrics(module: "ERLModule") -> dict[str, float]:
         **{f"train/{name}": value for name, value in zip(LOSS_NAMES, losses, strict=True)},
         "population/quarantined": float(module.quarantine.agents.sum()),
         "population/failed": float(module.quarantine.failed.sum()),
+        **module.operators,
+        **diversity_metrics(module),
         "train/noise": float(module.population.noise.mean()),
         **module.data.episode_metrics(module.data.eval_env.get_episode_summary(counted)),
         "replay/size": float(len(buffer)),

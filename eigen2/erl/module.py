@@ -14,11 +14,13 @@ from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor, nn
 
 from eigen2.erl import ddpg
+from eigen2.erl.breeding import breed
 from eigen2.erl.drift import check_drift, flat
-from eigen2.erl.evolution import Evolution, inherit, mutation_noise, plan, rank
+from eigen2.erl.evolution import Evolution, plan, rank
 from eigen2.erl.exploration import Draws, ExplorationNoise
 from eigen2.erl.metrics import CRITIC_LOSSES, LOSS_NAMES, generation_metrics
 from eigen2.erl.networks import Sizes, weight_bytes
+from eigen2.erl.operators import kinds, operator_metrics, parents_fitness
 from eigen2.erl.population import DDPGAgent, Population
 from eigen2.erl.quarantine import Quarantine, conclude
 from eigen2.erl.randomness import Role, generator, torch_seed
@@ -112,6 +114,7 @@ class ERLModule(LightningModule):
         self.draws: Draws | None = None
         self.quarantine = Quarantine(population_size)
         self.validation = torch.zeros(population_size, dtype=torch.float64)
+        self.operators: dict[str, float] = {}
         self.metrics: dict[str, float] = {}
 
     # The algorithm: a generation in the order it happens
@@ -218,22 +221,17 @@ class ERLModule(LightningModule):
         population = self.population
         self.fitness[conclude(self)] = torch.nan  # an agent that failed is no parent, and gives way to a mutant
         if self.evolution is not None and self.population_size > 1:
-            chance = generator(self.seed, Role.SELECTION, self.current_epoch)
             fixed = self.learners if self.learners < self.population_size else 0
             inject = (self.current_epoch + 1) % self.evolution.inject_every == 0
+            chance = generator(self.seed, Role.SELECTION, self.current_epoch)
             children = plan(self.fitness.numpy(), self.evolution, chance, fixed, inject)
-            born = [child for child in children if child.kind != "injected"]
-            for rows in (*population.rows(), *ddpg.row_moments(population, self.optimizer)):
-                inherit(rows, born)
-            inherit(population.actor.detach(), [child for child in children if child.kind == "injected"])
-            for child in children:
-                if child.kind == "mutant":
-                    chance = generator(self.seed, Role.MUTATION, self.current_epoch, child.row)
-                    change = mutation_noise(
-                        population.actor[child.row], population.actor_network.sizes, self.evolution, chance
-                    )
-                    population.actor[child.row] += change
-                    population.actor_target[child.row] += change
+            mutation = partial(generator, self.seed, Role.MUTATION, self.current_epoch)
+            breed(population, self.optimizer, children, self.evolution, mutation)
+            kind, parents = population.kind.cpu(), population.parents_fitness.cpu()
+            survived = kinds(self.population_size, children, fixed)
+            self.operators = operator_metrics(kind, parents, self.fitness, survived)
+            population.kind.copy_(survived)
+            population.parents_fitness.copy_(parents_fitness(self.fitness, children))
         decayed = (population.noise * self.noise_decay).clamp(min=self.noise_min)
         population.noise.copy_(torch.minimum(population.noise, decayed))  # noise that starts below the least stays
 

@@ -27,6 +27,8 @@ class Population(nn.Module):
         actor, critic: parameters (agents, weights).
         actor_target, critic_target: their slow copies (agents, weights).
         noise: (agents,) exploration noise of each.
+        kind: (agents,) how each came to be what it is, a place in `operators.KINDS`.
+        parents_fitness: (agents,) fitness of those it came from, when they were chosen; NaN for a beginner.
         champion_actor, champion_critic: (1, weights) copy of the best validated agent.
         champion_fitness: its validation fitness, -inf before the first.
         champion_generation: the generation it was found in, -1 before the first.
@@ -35,6 +37,8 @@ class Population(nn.Module):
     actor_target: Tensor
     critic_target: Tensor
     noise: Tensor
+    kind: Tensor
+    parents_fitness: Tensor
     champion_actor: Tensor
     champion_critic: Tensor
     champion_fitness: Tensor
@@ -58,6 +62,8 @@ class Population(nn.Module):
         self.register_buffer("actor_target", torch.empty_like(self.actor))
         self.register_buffer("critic_target", torch.empty_like(self.critic))
         self.register_buffer("noise", torch.empty(size))
+        self.register_buffer("kind", torch.zeros(size, dtype=torch.int64))
+        self.register_buffer("parents_fitness", torch.zeros(size, dtype=torch.float64))
         self.register_buffer("champion_actor", torch.empty_like(self.actor[:1]))
         self.register_buffer("champion_critic", torch.empty_like(self.critic[:1]))
         self.register_buffer("champion_fitness", torch.tensor(0.0, dtype=torch.float64))
@@ -99,6 +105,8 @@ class Population(nn.Module):
         self.actor_target.copy_(self.actor)
         self.critic_target.copy_(self.critic)
         self.noise.fill_(noise)
+        self.kind.zero_()
+        self.parents_fitness.fill_(math.nan)
         self.crown(0, -math.inf, -1)
 
     def cleanup_memory(self) -> int:

@@ -23,6 +23,7 @@ class Role(enum.IntEnum):
     MUTATION = 5
     VALIDATION = 6
     TARGET = 7
+    PROBE = 8
 
 
 def generator(seed: int, role: Role, generation: int = 0, agent: int = 0) -> np.random.Generator:

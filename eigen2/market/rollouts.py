@@ -1,6 +1,7 @@
 """The trading workload as a data module: prices to panel, panel to windows, windows to environments."""
 
 import logging
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
@@ -218,7 +219,7 @@ class RolloutDataModule(Rollouts):
             for part in range(windows)
         ]
         # a share just below 1 may round to 1
-        return self._window(min(first + int(share * (last - first + 1)), last) for share in shares)
+        return self.window_options(min(first + int(share * (last - first + 1)), last) for share in shares)
 
     def validation_starts(self) -> list[int]:
         """First days of windows walking forward evenly; the last window ends on the last validation day."""
@@ -231,9 +232,10 @@ class RolloutDataModule(Rollouts):
 
     def validation_options(self) -> dict[str, Any]:
         """The validation windows."""
-        return self._window(self.validation_starts())
+        return self.window_options(self.validation_starts())
 
-    def _window(self, starts: Any) -> dict[str, Any]:
+    def window_options(self, starts: Iterable[int]) -> dict[str, Any]:
+        """Reset options of windows by their first days."""
         starts = list(starts)
         return {
             "start_idx": starts,
