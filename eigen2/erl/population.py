@@ -129,8 +129,10 @@ class Population(nn.Module):
         Args:
             agent: alone; its actions are (1, batch, *action_shape).
         """
-        weights = self.actor_network.weights(self.actor.detach() if agent is None else agent.actor)
-        return functools.partial(self.actor_network, weights)
+        if agent is None:
+            return functools.partial(self.actor_network, self.actor_network.weights(self.actor.detach()))
+        weights = self.actor_network.weights(agent.actor)
+        return lambda inputs: self.actor_network(weights, agent.own(inputs))
 
     def crown(self, row: int, fitness: float, generation: int) -> None:
         """Copy agent `row` into the champion."""
@@ -169,8 +171,11 @@ class DDPGAgent:
 
     def act(self, inputs: Inputs) -> Tensor:
         """The agent's action for a batch, (1, batch, *action_shape) in [-1, 1]."""
-        own = {name: value if len(value) == 1 else value[self.row or 0][None] for name, value in inputs.items()}
-        return self._population.actor_network(self.actor, own)
+        return self._population.actor_network(self.actor, self.own(inputs))
+
+    def own(self, inputs: Inputs) -> Inputs:
+        """What the agent sees of what all see, (1, batch, ...); the champion what the first agent sees."""
+        return {name: value if len(value) == 1 else value[self.row or 0][None] for name, value in inputs.items()}
 
     def actor_weights(self) -> Mapping[str, Tensor]:
         """The actor's named weights, loadable with `load_state_dict` into the plain network."""

@@ -547,7 +547,7 @@ def test_a_file_and_a_synthetic_market_are_refused() -> None:
         ("settlement_days", 0),
         ("validation_days", 0),
         ("holdout_days", -1),
-        ("windows_per_generation", 0),
+        ("windows_per_generation", -1),
         ("exploration_windows", -1),
         ("validation_windows", 0),
         ("replay_capacity", 0),
