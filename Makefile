@@ -26,7 +26,7 @@ slow: $(INSTALLED)  ## run the tests that take minutes
 torture: $(INSTALLED)  ## kill a run thirty times, anywhere, and compare it with one that was never killed; five minutes
 	$(VENV)/bin/python -m pytest -m slow -s -k thirty_kills tests/test_resume.py
 
-fuzz: $(INSTALLED)  ## ten thousand bad price files, every key of the configuration set to anything; an hour
+fuzz: $(INSTALLED)  ## ten thousand bad price files, every key of the configuration set to anything; twenty minutes
 	$(VENV)/bin/python -m pytest tests/fuzz --hypothesis-profile fuzz --hypothesis-show-statistics
 
 soak: $(INSTALLED)  ## a thousand generations of a small run: memory must stay flat; ten minutes

@@ -193,13 +193,13 @@ def _workload(words: list[str]) -> str:
         value = value or following
         if key == "--workload":
             named = value
-        elif key in ("--config", "-c") and Path(value).is_file():
+        elif key in ("--config", "-c"):
             try:
                 config = yaml.safe_load(Path(value).read_text())
-            except (OSError, UnicodeDecodeError, yaml.YAMLError):
+            except (OSError, ValueError, yaml.YAMLError):
                 continue
             named = config.get("workload", named) if isinstance(config, dict) else named
-    if named not in WORKLOADS:
+    if not isinstance(named, str) or named not in WORKLOADS:
         raise UserError(f"workload is {named}; it must be {' or '.join(WORKLOADS)}")
     return named
 

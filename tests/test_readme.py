@@ -39,7 +39,8 @@ def test_python_example_trains_and_resumes(tmp_path: Path) -> None:
     (example,) = blocks(ROOT / "README.md", "python")
     for generations in (1, 2):
         script = tmp_path / "example.py"
-        script.write_text(example.replace("max_epochs=25", f"max_epochs={generations}"))
+        short = example.replace("population_size=16", "population_size=2")
+        script.write_text(short.replace("max_epochs=25", f"max_epochs={generations}"))
         printed = python(tmp_path, str(script))
     rows = (tmp_path / "lightning_logs" / "python" / "metrics.csv").read_text().splitlines()
     assert [row.split(",")[0] for row in rows] == ["generation", "0", "1"]
@@ -82,7 +83,8 @@ def test_training_commands_run(command: str, tmp_path: Path, monkeypatch: pytest
     if "--data.path" in words:
         words.insert(words.index("--data.path") + 1, "eigen2/market/sample/stocks.parquet")
     short = {"data.windows_per_generation": 1, "data.exploration_windows": 1, "data.replay_min_size": 2000}
-    shorter = {"trainer.max_epochs": 1, "model.gradient_steps": 1, "trainer.default_root_dir": tmp_path}
+    shorter = {"trainer.max_epochs": 1, "model.gradient_steps": 1, "model.population_size": 2}
+    shorter |= {"trainer.default_root_dir": tmp_path}
     main([*words[3:], *(f"--{key}={value}" for key, value in (short | shorter).items())])
     assert (tmp_path / "checkpoints" / "last.ckpt").exists()
 

@@ -28,7 +28,7 @@ class Population(nn.Module):
         actor_target, critic_target: their slow copies (agents, weights).
         noise: (agents,) exploration noise of each.
         kind: (agents,) how each came to be what it is, a place in `operators.KINDS`.
-        parents_fitness: (agents,) fitness of those it came from, when they were chosen; NaN for a beginner.
+        parents_fitness: (agents,) fitness of those it came from, when they were chosen; 0 for a beginner.
         champion_actor, champion_critic: (1, weights) copy of the best validated agent.
         champion_fitness: its validation fitness, -inf before the first.
         champion_generation: the generation it was found in, -1 before the first.
@@ -106,7 +106,7 @@ class Population(nn.Module):
         self.critic_target.copy_(self.critic)
         self.noise.fill_(noise)
         self.kind.zero_()
-        self.parents_fitness.fill_(math.nan)
+        self.parents_fitness.zero_()
         self.crown(0, -math.inf, -1)
 
     def cleanup_memory(self) -> int:

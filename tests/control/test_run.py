@@ -24,7 +24,7 @@ def fit(root: Path, *words: str) -> None:
     main(["fit", *SMALL, "--trainer.default_root_dir", str(root), *words])
 
 
-@pytest.mark.parametrize("td3", [True, False])
+@pytest.mark.parametrize("td3", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_run_that_was_stopped_and_resumed_is_the_one_that_was_not(td3: bool, tmp_path: Path) -> None:
     words = [] if td3 else ["--model.td3", "null", "--model.learners", "null"]
     for length in ("1", "3", "4"):
@@ -71,6 +71,23 @@ def test_mistakes_are_one_line(words: list[str], said: str, tmp_path: Path, caps
     (line,) = [line for line in capsys.readouterr().err.splitlines() if line and not line.startswith("Seed set")]
     assert said in line
     assert not (tmp_path / "config.yaml").exists()
+
+
+@pytest.mark.parametrize("value", ["chess", "[market]", "null", "1", ".nan", "{a: 1}"])
+def test_a_workload_that_is_none_is_one_line(value: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "mine.yaml").write_text(f"workload: {value}\n")
+    with pytest.raises(SystemExit) as left:
+        main(["fit", "--config", str(tmp_path / "mine.yaml")])
+    assert left.value.code == 2
+    assert capsys.readouterr().err.startswith("error: workload is ")
+
+
+@pytest.mark.parametrize("word", ["no/such/file.yaml", "x" * 5000, "."])
+def test_a_config_that_is_no_file_is_told_as_ever(word: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(["fit", "--config", word])
+    assert left.value.code == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1
 
 
 def test_another_environment_is_refused_on_resume(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -143,7 +143,7 @@ def test_actors_and_targets_move_in_every_delayed_step_alone() -> None:
 def test_the_best_action_is_found() -> None:
     probe = Probe(lambda x, action, step: -((action - 0.5 * x) ** 2), contexts=(-1.0, 1.0))
     settings = {"actor_lr": 3e-3, "data": {"critic_hidden": 32}, "td3": TD3(target_noise=0.1)}
-    module = fit(probe, epochs=8, gradient_steps=100, **settings)
+    module = fit(probe, epochs=6, gradient_steps=80, **settings)
     for x in (-1.0, 1.0):
         action = module.population.act({"x": torch.full((4, 1, 1), x)}).detach()
         torch.testing.assert_close(action[:, 0, 0], torch.full((4,), 0.5 * x), atol=0.1, rtol=0)

@@ -259,7 +259,9 @@ def test_data_commands_do_not_load_torch() -> None:
 
 
 @pytest.mark.skipif(not DATA.is_dir(), reason="needs the shared price files")
-@pytest.mark.parametrize(("name", "columns"), [("sp500_5yr", 505), ("finrl_trade", 29)])
+@pytest.mark.parametrize(
+    ("name", "columns"), [pytest.param("sp500_5yr", 505, marks=pytest.mark.slow), ("finrl_trade", 29)]
+)
 def test_real_files_train_after_prepare_with_defaults(name: str, columns: int, tmp_path: Path) -> None:
     out = tmp_path / "out.parquet"
     prepare([DATA / f"{name}.parquet"], out)
