@@ -6,11 +6,9 @@ without noise in the same hundred episodes.
 
 import argparse
 import json
-import logging
 import os
 import tempfile
 import time
-import warnings
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -19,10 +17,10 @@ from typing import Any
 import gymnasium
 import numpy as np
 import torch
-from lightning.pytorch import Trainer
 from torch import Tensor
 
 from benchmarks.machine import describe_machine
+from benchmarks.silent import silence, silent_trainer
 from eigen2.control.environment import ControlEnvironment
 from eigen2.control.networks import MLPActor, MLPCritic
 from eigen2.control.rollouts import ControlDataModule
@@ -76,17 +74,7 @@ def eigen2_run(seed: int, steps: int) -> tuple[float, float]:
         batch_size=int(SETTINGS["batch"]),
     )
     with tempfile.TemporaryDirectory() as folder:
-        trainer = Trainer(
-            max_epochs=steps // EPISODE,
-            accelerator="cpu",
-            devices=1,
-            logger=False,
-            enable_checkpointing=False,
-            enable_progress_bar=False,
-            enable_model_summary=False,
-            num_sanity_val_steps=0,
-            default_root_dir=folder,
-        )
+        trainer = silent_trainer(steps // EPISODE, folder)
         began = time.perf_counter()
         trainer.fit(module, datamodule=data)
         seconds = time.perf_counter() - began
@@ -138,8 +126,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1, help="of torch")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
-    warnings.filterwarnings("ignore")
+    silence()
     sides = {"eigen2": eigen2_run, "Stable-Baselines3": sb3_run}
     found: dict[str, Any] = {name: {"return": [], "steps_per_s": []} for name in sides}
     for seed in range(1, args.seeds + 1):

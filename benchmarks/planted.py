@@ -2,24 +2,22 @@
 
 Every seed is a market of its own, with 2,400 days to train and validate on and 600 days that nothing but the end of a
 run sees. There the champion plays against rules that know more and less of the drift (`eigen2.market.ceiling`), whose
-settings are the best in hindsight on those very days. Variants train for the same number of agent-days or seconds.
+settings are the best in hindsight on those very days. All variants play the same number of agent-days.
 """
 
 import argparse
 import json
-import logging
 import os
 import tempfile
 import time
-import warnings
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from lightning.pytorch import Trainer
 
 from benchmarks.machine import describe_machine
+from benchmarks.silent import silence, silent_trainer
 from eigen2.erl.module import ERLModule
 from eigen2.erl.rollouts import play
 from eigen2.market.ceiling import ceiling
@@ -55,7 +53,7 @@ def holdout_rewards(module: ERLModule, data: RolloutDataModule) -> np.ndarray:
     return returns[0].numpy()
 
 
-def run(seed: int, generations: int, variant: dict[str, Any], minutes: float | None = None) -> dict[str, Any]:
+def run(seed: int, generations: int, variant: dict[str, Any]) -> dict[str, Any]:
     """Train on the market of a seed, and play the champion and the rules on its holdout."""
     os.environ["PL_GLOBAL_SEED"] = str(seed)
     market = SyntheticMarket(seed=seed, **MARKET)
@@ -64,18 +62,7 @@ def run(seed: int, generations: int, variant: dict[str, Any], minutes: float | N
         synthetic=market, **{"validation_days": VALIDATION, "holdout_days": HOLDOUT, **variant.get("data", {})}
     )
     with tempfile.TemporaryDirectory() as folder:
-        trainer = Trainer(
-            max_epochs=generations,
-            max_time=None if minutes is None else {"minutes": minutes},
-            accelerator="cpu",
-            devices=1,
-            logger=False,
-            enable_checkpointing=False,
-            enable_progress_bar=False,
-            enable_model_summary=False,
-            num_sanity_val_steps=0,
-            default_root_dir=folder,
-        )
+        trainer = silent_trainer(generations, folder)
         began = time.perf_counter()
         trainer.fit(module, datamodule=data)
         seconds = time.perf_counter() - began
@@ -109,9 +96,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1, help="of torch")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    for name in ("lightning.pytorch", "lightning.fabric"):
-        logging.getLogger(name).setLevel(logging.ERROR)
-    warnings.filterwarnings("ignore")
+    silence()
     runs: dict[str, list[dict[str, Any]]] = {name: [] for name in args.variants}
     for seed in range(args.first, args.first + args.seeds):
         for name in args.variants:
