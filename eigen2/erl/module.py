@@ -1,6 +1,5 @@
 """ERL on the Lightning Trainer: an epoch is a generation."""
 
-import math
 import os
 from collections.abc import Callable
 from dataclasses import asdict
@@ -25,8 +24,9 @@ from eigen2.erl.population import DDPGAgent, Population
 from eigen2.erl.quarantine import Quarantine, conclude
 from eigen2.erl.randomness import Role, generator, torch_seed
 from eigen2.erl.rollouts import Rollouts, play
+from eigen2.erl.settings import check_settings
 from eigen2.erl.workspace import workspace_bytes
-from eigen2.errors import UserError, require_range
+from eigen2.errors import UserError
 from eigen2.runtime.phases import PhaseClock
 from eigen2.runtime.ram import PeakEstimate, budget_of, checkpoint_bytes
 from eigen2.runtime.trainer_checks import check_trainer
@@ -89,7 +89,7 @@ class ERLModule(LightningModule):
     ) -> None:
         super().__init__()
         settings = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
-        _check_settings(settings)
+        check_settings(settings)
         plain = {name: value for name, value in settings.items() if name not in ("actor", "critic")}
         groups = {"evolution": asdict(evolution) if evolution else None, "td3": asdict(td3) if td3 else None}
         self.save_hyperparameters({**plain, **groups})
@@ -439,24 +439,3 @@ class ERLModule(LightningModule):
 def _class(network: Callable[[Sizes], nn.Module] | None) -> str | None:
     """What a user's network is called; None for the workload's own."""
     return None if network is None else getattr(network, "__qualname__", type(network).__qualname__)
-
-
-def _check_settings(settings: dict[str, Any]) -> None:
-    for name, least, most in (
-        # counts beyond these fit no memory, and some beyond 2^63 no tensor's size
-        ("population_size", 1, 10**6),
-        ("gradient_steps", 0, 10**9),
-        ("accumulate", 1, 10**9),
-        ("validate_every", 1, 10**9),
-        ("noise", 0, None),
-        ("noise_min", 0, None),
-    ):
-        require_range(f"model.{name}", settings[name], least=least, most=most)
-    if settings["learners"] is not None:
-        require_range("model.learners", settings["learners"], least=1, most=settings["population_size"])
-    for name in ("actor_lr", "critic_lr", "reward_scale"):
-        require_range(f"model.{name}", settings[name], above=0)
-    require_range("model.max_grad_norm", settings["max_grad_norm"], above=0, most=math.inf)
-    for name in ("tau", "noise_decay"):
-        require_range(f"model.{name}", settings[name], above=0, most=1)
-    require_range("model.gamma", settings["gamma"], least=0, most=1)
