@@ -66,6 +66,8 @@ class ControlEnvironment:
         copies: the environments, agent by agent.
     """
 
+    credit_steps = 0
+
     def __init__(
         self,
         env_id: str,

@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from eigen2.errors import UserError
@@ -128,6 +129,14 @@ class ReplayBuffer:
         self.position = (self.position + count) % self.capacity
         self.size = min(self.size + count, self.capacity)
         self.added += count
+
+    def add_reward(self, slots: Int[np.ndarray, " parts"], amounts: Float[np.ndarray, " parts"]) -> None:
+        """Add to the rewards in `slots`, one of which may occur several times."""
+        # summed here: on a GPU the order of several additions to one place is not fixed
+        places, which = np.unique(slots, return_inverse=True)
+        sums = np.bincount(which, amounts, minlength=len(places)).astype(np.float32)
+        rewards = self._storage["reward"]
+        rewards[torch.from_numpy(places).to(rewards.device)] += torch.from_numpy(sums).to(rewards.device)
 
     def gather(self, slots: Int[Tensor, "..."]) -> dict[str, Tensor]:
         """Copies of the transitions in `slots`; a field of shape s comes out as (*slots.shape, *s)."""

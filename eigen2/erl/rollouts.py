@@ -12,6 +12,7 @@ from lightning.pytorch import LightningDataModule
 from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor, nn
 
+from eigen2.erl.credit import CreditedSteps
 from eigen2.erl.networks import Inputs, Sizes
 from eigen2.erl.randomness import Role, generator
 from eigen2.erl.replay import Field, ReplayBuffer, transition_fields
@@ -31,6 +32,9 @@ class Environment(Protocol):
     agents: int
     windows: int
     observation_fields: dict[str, Field]
+    credit_steps: int
+    """How many steps earlier at most a reward may have been earned; above 0, `info["credit"]` of every step is a
+    `Credit`, which says what was."""
 
     @property
     def action_shape(self) -> tuple[int, ...]:
@@ -82,7 +86,8 @@ def play(
 ) -> Tensor:
     """Play one episode in every window and return the undiscounted returns, (agents, windows) float64.
 
-    A return is NaN where an action was not finite, whatever the environment made of it.
+    A return is NaN where an action was not finite, whatever the environment made of it. What the buffer takes has its
+    reward where the environment says that it was earned; over an episode the sum is the same.
 
     Args:
         env: reset here; afterwards it holds the episode's summary.
@@ -96,9 +101,12 @@ def play(
     seen = _finite(observation.values())
     returns: Tensor | None = None
     alive: Tensor | None = None
+    earlier: CreditedSteps | None = None
+    if buffer is not None and env.credit_steps:
+        earlier = CreditedSteps(buffer, env.agents * env.windows, env.credit_steps)
     while alive is None or bool(alive.any()):
         action = act(observation)
-        following, reward, terminated, truncated, _ = env.step(env.native_action(action))
+        following, reward, terminated, truncated, info = env.step(env.native_action(action))
         if alive is None or returns is None:
             alive = options.get("playing", torch.ones((), dtype=torch.bool)).to(reward.device).expand_as(terminated)
             returns = torch.zeros_like(reward, dtype=torch.float64)
@@ -111,7 +119,11 @@ def play(
                 stored = stored if sound is None else stored & sound
             ends = {"action": action, "reward": reward, "terminated": terminated, "truncated": truncated}
             following_fields = {f"next_{name}": value for name, value in following.items()}
+            if earlier is not None:
+                earlier.note(stored)
             buffer.add(_rows({**observation, **following_fields, **ends}, stored))
+            if earlier is not None:
+                earlier.move(info["credit"])
             seen = then
         returns += torch.where(alive, earned, 0.0)
         alive = alive & ~(terminated | truncated)
@@ -244,10 +256,13 @@ class Rollouts(LightningDataModule, ABC):
             UserError: one step of all agents in all windows would not fit.
         """
         at_once = self.eval_env.agents * self.eval_env.windows
-        if self.replay_capacity < at_once:
+        steps = self.eval_env.credit_steps + 1
+        if self.replay_capacity < at_once * steps:
             raise UserError(
                 f"data.replay_capacity is {self.replay_capacity}, but {self.eval_env.agents} agents in "
-                f"{self.eval_env.windows} windows add {at_once} transitions at once; raise it to at least that"
+                f"{self.eval_env.windows} windows add {at_once} transitions at once"
+                + (f", and rewards go back to those of {steps - 1} steps before" if steps > 1 else "")
+                + f"; raise it to at least {at_once * steps}"
             )
         kept = getattr(self, "buffer", None)
         if kept is not None and kept.suits(self.replay_capacity, self.replay_fields, device):

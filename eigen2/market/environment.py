@@ -13,6 +13,7 @@ from gymnasium import spaces
 from jaxtyping import Bool, Float, Float32, Int
 from torch import Tensor
 
+from eigen2.erl.credit import Credit
 from eigen2.erl.replay import Field
 from eigen2.errors import require_range
 from eigen2.market.account import Account, AccountRules
@@ -68,8 +69,10 @@ class TradingEnvironment:
         agents: accounts in each window.
         windows: windows stepped side by side; all of one length.
         device: where observations and rewards go; the accounts themselves are kept on the host.
+        credit_orders: whether steps tell, as `info["credit"]`, which earlier steps ordered what has closed.
 
     Attributes:
+        credit_steps: how many steps earlier that may have been; 0 without `credit_orders`.
         action_space: of one account: coefficient in [0 or -max_coefficient, max_coefficient] and target in
             [min_target, max_target] percent, shape (columns, 2).
     """
@@ -81,12 +84,14 @@ class TradingEnvironment:
         agents: int,
         windows: int = 1,
         device: torch.device | str = "cpu",
+        credit_orders: bool = False,
     ) -> None:
         self._market = market_table(torch.as_tensor(prices).to("cpu", torch.float32))
         self.rules = rules
         self.device = torch.device(device)
         self.num_days, _, self.num_columns = self._market.shape
         self.agents, self.windows = agents, windows
+        self.credit_steps = rules.max_holding_days - 1 if credit_orders else 0
         columns = self.num_columns
         self._low = np.array([rules.min_coefficient, rules.min_target], np.float32)
         self._high = np.array([rules.max_coefficient, rules.max_target], np.float32)
@@ -203,7 +208,8 @@ class TradingEnvironment:
         Returns:
             observation, reward (agents, windows) float32, terminated and truncated (agents, windows) bool, info with
             `closed` (agents, windows, columns) bool, `fills` and `closes`: what opened and closed (see `Fills`,
-            `Closes`), and `last_close` (windows, columns): the last valid closes, 0 before a column's first.
+            `Closes`), and `last_close` (windows, columns): the last valid closes, 0 before a column's first; with
+            `credit_orders` also `credit`.
 
         Raises:
             RuntimeError: the episode is over.
@@ -222,7 +228,9 @@ class TradingEnvironment:
             self._open_positions(action.detach().to("cpu", torch.float32).numpy(), before) if trading else Fills.none()
         )
         closed = self._closing(last_day)
-        closes = self._close_positions(closed.nonzero()[0])
+        closing = closed.nonzero()[0]
+        ordered = self._held_days[closing].astype(np.int64) - 1  # days ago
+        closes = self._close_positions(closing)
         earned = self._ledger.close(closes, trading, last_day)
         if self._account is not None:
             agent, cells = self._recorded, self.windows * self.num_columns
@@ -233,6 +241,8 @@ class TradingEnvironment:
             "closes": closes,
             "last_close": self._bars[LAST].copy(),
         }
+        if self.credit_steps:
+            info["credit"] = Credit(closing // self.num_columns, ordered, closes.reward)
         account = (self.agents, self.windows)
         reward = earned.astype(np.float32).reshape(account)
         terminated, truncated = np.full(account, last_day), np.zeros(account, np.bool_)

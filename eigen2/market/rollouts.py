@@ -56,6 +56,9 @@ class RolloutDataModule(Rollouts):
         replay_capacity: transitions the shared replay buffer holds (1 or more).
         replay_min_size: transitions in the buffer before training starts (batch_size to replay_capacity).
         batch_size: transitions of a micro-batch, for each agent its own sample (1 or more).
+        credit: the step whose reward in the replay buffer a position's gain becomes: the one that ordered it, so that
+            what a decision earns stands beside it, or the one that closed it, up to rules.max_holding_days later, as
+            the environment pays. Fitness is the same.
         rules: what agents may do and what it costs.
         account: how the champion's orders become money, beside its reward.
         cache_dir: where the memory-mapped panel is kept; null takes `cache` under trainer.default_root_dir.
@@ -94,6 +97,7 @@ class RolloutDataModule(Rollouts):
         replay_capacity: int = 50_000,
         replay_min_size: int = 10_000,
         batch_size: int = 16,
+        credit: Literal["order", "close"] = "order",
         rules: TradingRules = TradingRules(),  # noqa: B008 - read, never changed
         account: AccountRules = AccountRules(),  # noqa: B008 - read, never changed
         cache_dir: str | None = None,
@@ -118,6 +122,7 @@ class RolloutDataModule(Rollouts):
         self.trading_days, self.settlement_days = trading_days, settlement_days
         self.validation_days, self.holdout_days = validation_days, holdout_days
         self.validation_windows = validation_windows
+        self.credit = credit
         self.rules, self.account = rules, account
         self.cache_dir = cache_dir
         self.investable, self.indicators = investable, list(indicators)
@@ -175,7 +180,8 @@ class RolloutDataModule(Rollouts):
             self.encoder = WindowEncoder(self.panel, columns, context, self.rules, self.window_days, device)
         prices = torch.from_numpy(np.ascontiguousarray(remapped(self.panel).prices[:, columns]))
         windows = self.windows_per_generation + self.exploration_windows
-        self.eval_env = TradingEnvironment(prices, self.rules, agents, windows, device)
+        credit_orders = self.credit == "order"
+        self.eval_env = TradingEnvironment(prices, self.rules, agents, windows, device, credit_orders)
         self.val_env = TradingEnvironment(prices, self.rules, agents, len(self.validation_starts()), device)
 
     def needed_bytes(self, agents: int) -> dict[str, int]:
@@ -310,7 +316,8 @@ class RolloutDataModule(Rollouts):
 
     def settings(self) -> dict[str, Any]:
         """Those of every workload, and the market's; prices by their content."""
-        names = ("context_days", "trading_days", "settlement_days", "validation_windows", "encoding", "indicators")
+        windows = ("context_days", "trading_days", "settlement_days", "validation_windows")
+        names = (*windows, "credit", "encoding", "indicators")
         splits = self.panel.splits
         return {
             **super().settings(),

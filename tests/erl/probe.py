@@ -41,6 +41,8 @@ class Probe:
 class ProbeEnvironment:
     """Steps a probe for all agents in all windows; x is the same for all agents and is given once, as (1, windows)."""
 
+    credit_steps = 0
+
     def __init__(self, probe: Probe, agents: int, windows: int) -> None:
         self.probe, self.agents, self.windows = probe, agents, windows
         self.observation_fields = {"x": Field((1,), torch.float32)}

@@ -25,6 +25,8 @@ class UnevenEnvironment:
     `self` (agents, windows) is 10 x agent + window + step / 10.
     """
 
+    credit_steps = 0
+
     def __init__(self, lengths: list[list[int]], truncated: list[list[bool]]) -> None:
         self.lengths, self.cut = torch.tensor(lengths), torch.tensor(truncated)
         self.agents, self.windows = self.lengths.shape

@@ -1028,3 +1028,28 @@ def test_the_next_day_does_change_what_it_may(execution: str) -> None:
     assert known[1] == other[1]
     assert known[2]["gain"] == [0]
     assert other[2]["gain"] == [pytest.approx(-0.01, rel=1e-3)]
+
+
+@settings(max_examples=30)
+@given(st.integers(0, 1000), st.integers(2, 6), st.booleans(), st.integers(1, 3))
+def test_credit_says_which_step_ordered_what_closes(seed: int, holding: int, short: bool, opens: int) -> None:
+    rng = np.random.default_rng(seed)
+    prices = 100 * np.exp(np.cumsum(0.05 * rng.standard_normal((20, 3, 4)), 0)).astype(np.float32)
+    prices[..., 1], prices[..., 2] = prices.max(2), prices.min(2)
+    chosen = rules(max_holding_days=holding, allow_short=short, max_opens_per_day=opens, min_target=2.0)
+    env = TradingEnvironment(prices, chosen, agents=2, windows=2, credit_orders=True)
+    env.reset(start_idx=[0, 5], end_idx=[15, 20])
+    opened: dict[int, int] = {}
+    step, paid, over = 0, np.zeros(4), False
+    while not over:
+        action = torch.from_numpy(rng.uniform(env.action_space.low, env.action_space.high, (2, 2, 3, 2)))
+        _, reward, terminated, _, info = env.step(action.float())
+        opened |= {cell: step for cell in info["fills"].cell.tolist()}
+        credit, closes = info["credit"], info["closes"]
+        assert (credit.account == closes.cell // 3).all()
+        assert (step - credit.steps_ago).tolist() == [opened[cell] for cell in closes.cell.tolist()]
+        np.testing.assert_allclose(np.bincount(credit.account, credit.amount, 4), reward.flatten().numpy(), rtol=1e-5)
+        assert (credit.steps_ago <= env.credit_steps).all()
+        paid += reward.flatten().numpy()
+        over, step = bool(terminated.all()), step + 1
+    assert paid.any()
