@@ -2,9 +2,15 @@
 
 import logging
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import torch
+from lightning.pytorch.trainer.states import TrainerFn
 
 from eigen2.errors import UserError
+
+if TYPE_CHECKING:
+    from eigen2.erl.module import ERLModule
 
 log = logging.getLogger(__name__)
 
@@ -53,3 +59,33 @@ def _is_free(key: str) -> bool:
 def _word(value: Any) -> str:
     text = "none" if value is None else str(value)
     return text if len(text) <= _CHARACTERS else f"{text[: _CHARACTERS - 3]}..."
+
+
+def class_name(network: object | None) -> str | None:
+    """What a user's network is called; None for the workload's own."""
+    return None if network is None else str(getattr(network, "__qualname__", type(network).__qualname__))
+
+
+def check_checkpoint(module: "ERLModule", checkpoint: Mapping[str, Any]) -> None:
+    """Refuse a checkpoint of another population, or to resume with other settings.
+
+    Raises:
+        UserError: the checkpoint is not of this module, of another population size or other networks, or of a run with
+            settings that must not change.
+    """
+    if "population" not in module._modules:
+        raise UserError(
+            "ERLModule is built by a Trainer together with its data: give ckpt_path to trainer.fit or validate"
+        )
+    if "eigen2" not in checkpoint:
+        raise UserError("the checkpoint was not written by eigen2; give one that was, or none")
+    if module.trainer.state.fn == TrainerFn.FITTING:
+        check_drift(checkpoint["eigen2"]["settings"], module.settings())
+    for network in ("actor", "critic"):
+        rows = checkpoint["state_dict"].get(f"population.{network}", torch.empty(0, 0))
+        saved, mine = tuple(rows.shape), tuple(getattr(module.population, network).shape)
+        if saved != mine:
+            raise UserError(
+                f"the checkpoint holds {saved[0]} agents with {saved[1]} {network} weights, this configuration "
+                f"makes {mine[0]} with {mine[1]}; resume with the settings of the run that wrote it"
+            )

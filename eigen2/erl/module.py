@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from eigen2.erl import ddpg
 from eigen2.erl.breeding import breed
-from eigen2.erl.drift import check_drift, flat
+from eigen2.erl.drift import check_checkpoint, class_name, flat
 from eigen2.erl.evolution import Evolution, plan, rank
 from eigen2.erl.exploration import Draws, ExplorationNoise
 from eigen2.erl.metrics import CRITIC_LOSSES, LOSS_NAMES, generation_metrics
@@ -353,9 +353,9 @@ class ERLModule(LightningModule):
 
     def settings(self) -> dict[str, Any]:
         """Everything that decides what comes out of a run, as plain values by full key; the seed apart."""
-        made = {"model": {**self.hparams, "actor": _class(self._actor), "critic": _class(self._critic)}}
+        networks = {"actor": class_name(self._actor), "critic": class_name(self._critic)}
         run = {"num_threads": torch.get_num_threads(), "trainer": {"precision": str(self.trainer.precision)}}
-        return flat({**made, "data": self.data.settings(), **run})
+        return flat({"model": {**self.hparams, **networks}, "data": self.data.settings(), **run})
 
     def on_train_start(self) -> None:
         """The configured learning rates, which the optimizer of a checkpoint does not know."""
@@ -373,22 +373,7 @@ class ERLModule(LightningModule):
             UserError: the checkpoint is not of this module, of another population size or other networks, or of a run
                 with settings that must not change.
         """
-        if "population" not in self._modules:
-            raise UserError(
-                "ERLModule is built by a Trainer together with its data: give ckpt_path to trainer.fit or validate"
-            )
-        if "eigen2" not in checkpoint:
-            raise UserError("the checkpoint was not written by eigen2; give one that was, or none")
-        if self.trainer.state.fn == TrainerFn.FITTING:
-            check_drift(checkpoint["eigen2"]["settings"], self.settings())
-        for network in ("actor", "critic"):
-            rows = checkpoint["state_dict"].get(f"population.{network}", torch.empty(0, 0))
-            saved, mine = tuple(rows.shape), tuple(getattr(self.population, network).shape)
-            if saved != mine:
-                raise UserError(
-                    f"the checkpoint holds {saved[0]} agents with {saved[1]} {network} weights, this configuration "
-                    f"makes {mine[0]} with {mine[1]}; resume with the settings of the run that wrote it"
-                )
+        check_checkpoint(self, checkpoint)
         self.seed = int(checkpoint["eigen2"]["seed"])
 
     def on_validation_epoch_end(self) -> None:
@@ -434,8 +419,3 @@ class ERLModule(LightningModule):
             f"{buffer.nbytes / 1e6:,.1f} MB; training starts at {self.data.replay_min_size:,}",
             "memory": str(self.memory),
         }
-
-
-def _class(network: Callable[[Sizes], nn.Module] | None) -> str | None:
-    """What a user's network is called; None for the workload's own."""
-    return None if network is None else getattr(network, "__qualname__", type(network).__qualname__)
