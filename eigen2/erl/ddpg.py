@@ -19,6 +19,7 @@ from eigen2.erl.networks import DESCRIBED, Inputs
 from eigen2.erl.population import Population
 from eigen2.errors import require_range
 
+Discount = float | Float[Tensor, "agents 1"]
 Optimizer = torch.optim.Optimizer | LightningOptimizer
 
 PARTS = (
@@ -100,7 +101,7 @@ class Losses(NamedTuple):
     action_saturation: Float[Tensor, " agents"]
 
 
-def td_target(population: Population, batch: Batch, gamma: float) -> Float[Tensor, "agents batch"]:
+def td_target(population: Population, batch: Batch, gamma: Discount) -> Float[Tensor, "agents batch"]:
     """Reward + gamma x Q'(s', mu'(s')), without the second term where the episode terminated; truncation bootstraps.
 
     Of twin critics the lower value counts.
@@ -115,7 +116,7 @@ def td_target(population: Population, batch: Batch, gamma: float) -> Float[Tenso
         return batch.reward + gamma * torch.where(batch.terminated, 0.0, next_value)
 
 
-def losses(population: Population, batch: Batch, gamma: float, actor: bool = True) -> Losses:
+def losses(population: Population, batch: Batch, gamma: Discount, actor: bool = True) -> Losses:
     """Critic's mean squared TD error and minus the critic's value of the actor's own action.
 
     The actor's loss uses the critic's weights detached, so one backward pass of both fills each gradient from its own
@@ -124,7 +125,7 @@ def losses(population: Population, batch: Batch, gamma: float, actor: bool = Tru
     Args:
         population: the agents that learn are its first `learners`.
         batch: theirs.
-        gamma: discount a step.
+        gamma: discount a step, that of all or each agent's own.
         actor: whether the actors learn too; without, their loss and saturation are 0.
     """
     target = td_target(population, batch, gamma)

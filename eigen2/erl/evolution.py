@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from eigen2.erl.hyperparameters import Hyperparameters
 from eigen2.errors import UserError, require_range
 
 
@@ -31,6 +32,9 @@ class Evolution:
     inject_every: int = 1
     """Generations from one injection to the next (1 or more). Of effect where only some agents learn
     (model.learners): the fittest learner's actor then replaces the least fit agent that does not learn."""
+    hyperparameters: Hyperparameters | None = None
+    """Learning rates, exploration noise and gamma of each agent's own, which evolve; null: all have those configured.
+    They are inherited with the weights, so they only evolve among agents that learn."""
 
     def __post_init__(self) -> None:
         for name in ("elite_fraction", "crossover_fraction", "mutation_fraction"):

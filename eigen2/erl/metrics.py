@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from eigen2.erl.hyperparameters import exploration_noise, hyperparameter_metrics
 from eigen2.erl.operators import diversity_metrics
 from eigen2.runtime.phases import PHASES
 
@@ -40,7 +41,8 @@ def generation_metrics(module: "ERLModule") -> dict[str, float]:
         "population/failed": float(module.quarantine.failed.sum()),
         **module.operators,
         **diversity_metrics(module),
-        "train/noise": float(module.population.noise.mean()),
+        "train/noise": float(exploration_noise(module.population).mean()),
+        **hyperparameter_metrics(module),
         **module.data.episode_metrics(module.data.eval_env.get_episode_summary(counted)),
         "replay/size": float(len(buffer)),
         "replay/utilization": len(buffer) / buffer.capacity,

@@ -6,6 +6,7 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from lightning.pytorch import LightningModule
 from lightning.pytorch.core.optimizer import LightningOptimizer
@@ -17,6 +18,7 @@ from eigen2.erl.breeding import breed
 from eigen2.erl.drift import check_checkpoint, class_name, flat
 from eigen2.erl.evolution import Evolution, plan, rank
 from eigen2.erl.exploration import Draws, ExplorationNoise
+from eigen2.erl.hyperparameters import discount, exploration_noise, rate_factors
 from eigen2.erl.metrics import CRITIC_LOSSES, LOSS_NAMES, generation_metrics
 from eigen2.erl.networks import Sizes, weight_bytes
 from eigen2.erl.operators import kinds, operator_metrics, parents_fitness
@@ -24,6 +26,7 @@ from eigen2.erl.population import DDPGAgent, Population
 from eigen2.erl.quarantine import Quarantine, conclude
 from eigen2.erl.randomness import Role, generator, torch_seed
 from eigen2.erl.rollouts import Rollouts, play
+from eigen2.erl.row_adam import RowAdam
 from eigen2.erl.settings import check_settings
 from eigen2.erl.workspace import workspace_bytes
 from eigen2.errors import UserError
@@ -176,7 +179,7 @@ class ERLModule(LightningModule):
             options["playing"] = torch.ones(env.agents, env.windows, dtype=torch.bool)
             options["playing"][self.learners :, counted:] = False
         noise = ExplorationNoise(
-            self.population.noise,
+            exploration_noise(self.population),
             env.windows - counted,
             env.action_shape,
             self.seed,
@@ -203,7 +206,8 @@ class ERLModule(LightningModule):
             step: whether this is the last micro-batch of an optimizer step.
             actor: whether the actors and the targets take part in that step.
         """
-        losses = ddpg.losses(self.population, self._batch(slots), self.gamma, actor)
+        gamma = discount(self.population, self.gamma)
+        losses = ddpg.losses(self.population, self._batch(slots), gamma, actor)
         means, counted = self.quarantine.heed(losses)
         self.train_sums += means
         self.train_count[slice(None) if actor else CRITIC_LOSSES] += counted
@@ -217,16 +221,18 @@ class ERLModule(LightningModule):
 
     @torch.no_grad()
     def evolve(self) -> None:
-        """Replace the less fit rows, with targets, critics, noise and optimizer moments, by children of the fitter."""
+        """Replace the less fit rows, with targets, critics, moments and scalars, by children of the fitter."""
         population = self.population
         self.fitness[conclude(self)] = torch.nan  # an agent that failed is no parent, and gives way to a mutant
         if self.evolution is not None and self.population_size > 1:
             fixed = self.learners if self.learners < self.population_size else 0
             inject = (self.current_epoch + 1) % self.evolution.inject_every == 0
-            chance = generator(self.seed, Role.SELECTION, self.current_epoch)
-            children = plan(self.fitness.numpy(), self.evolution, chance, fixed, inject)
-            mutation = partial(generator, self.seed, Role.MUTATION, self.current_epoch)
-            breed(population, self.optimizer, children, self.evolution, mutation)
+
+            def chance(role: Role, row: int = 0) -> np.random.Generator:
+                return generator(self.seed, role, self.current_epoch, row)
+
+            children = plan(self.fitness.numpy(), self.evolution, chance(Role.SELECTION), fixed, inject)
+            breed(population, self.optimizer, children, self.evolution, chance)
             kind, parents = population.kind.cpu(), population.parents_fitness.cpu()
             survived = kinds(self.population_size, children, fixed)
             self.operators = operator_metrics(kind, parents, self.fitness, survived)
@@ -331,8 +337,9 @@ class ERLModule(LightningModule):
             self.memory.require_for_a_moment(self.population_size * each, checkpoint_bytes(self.trainer))
             self.data.allocate_replay(device)
         if "population" not in self._modules:  # fitting or validating again goes on with what was learned
+            own = self.evolution is not None and self.evolution.hyperparameters is not None
             self.population = Population(
-                self.population_size, make_actor, make_critic, self.seed, self.noise, self.learners
+                self.population_size, make_actor, make_critic, self.seed, self.noise, self.learners, own
             )
         elif weights != 4 * self.population.weights_per_agent:
             raise UserError("this module was fitted to data of other sizes; make a new ERLModule for these")
@@ -349,6 +356,8 @@ class ERLModule(LightningModule):
             {"params": [self.population.actor], "lr": self.actor_lr},
             {"params": [self.population.critic], "lr": self.critic_lr},
         ]
+        if self.population.hyperparameters is not None:
+            return RowAdam(groups, partial(rate_factors, self.population))
         return torch.optim.Adam(groups, fused=True)
 
     def settings(self) -> dict[str, Any]:

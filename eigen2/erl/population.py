@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from eigen2.erl.hyperparameters import NAMES
 from eigen2.erl.networks import Inputs, StackedNetwork
 from eigen2.erl.randomness import Role, torch_seed
 
@@ -22,6 +23,7 @@ class Population(nn.Module):
         seed: of the initial weights; agent i's depend on (seed, i) alone.
         noise: initial standard deviation of every agent's exploration noise, in action units of [-1, 1].
         learners: agents that learn by gradients, the first ones (1 to size); None for all.
+        own_hyperparameters: whether agents have hyper-parameters of their own.
 
     Attributes:
         actor, critic: parameters (agents, weights).
@@ -29,7 +31,10 @@ class Population(nn.Module):
         noise: (agents,) exploration noise of each.
         kind: (agents,) how each came to be what it is, a place in `operators.KINDS`.
         parents_fitness: (agents,) fitness of those it came from, when they were chosen; 0 for a beginner.
+        hyperparameters: (agents, 4) logarithms of the factors on each agent's, by `hyperparameters.NAMES`; None where
+            all have what is configured.
         champion_actor, champion_critic: (1, weights) copy of the best validated agent.
+        champion_hyperparameters: (1, 4) its logarithms, or None.
         champion_fitness: its validation fitness, -inf before the first.
         champion_generation: the generation it was found in, -1 before the first.
     """
@@ -39,8 +44,10 @@ class Population(nn.Module):
     noise: Tensor
     kind: Tensor
     parents_fitness: Tensor
+    hyperparameters: Tensor | None
     champion_actor: Tensor
     champion_critic: Tensor
+    champion_hyperparameters: Tensor | None
     champion_fitness: Tensor
     champion_generation: Tensor
 
@@ -52,6 +59,7 @@ class Population(nn.Module):
         seed: int,
         noise: float,
         learners: int | None = None,
+        own_hyperparameters: bool = False,
     ) -> None:
         super().__init__()
         self.learners = size if learners is None else learners
@@ -64,6 +72,9 @@ class Population(nn.Module):
         self.register_buffer("noise", torch.empty(size))
         self.register_buffer("kind", torch.zeros(size, dtype=torch.int64))
         self.register_buffer("parents_fitness", torch.zeros(size, dtype=torch.float64))
+        own = torch.zeros(size, len(NAMES), dtype=torch.float64) if own_hyperparameters else None
+        self.register_buffer("hyperparameters", own)
+        self.register_buffer("champion_hyperparameters", None if own is None else own[:1].clone())
         self.register_buffer("champion_actor", torch.empty_like(self.actor[:1]))
         self.register_buffer("champion_critic", torch.empty_like(self.critic[:1]))
         self.register_buffer("champion_fitness", torch.tensor(0.0, dtype=torch.float64))
@@ -90,7 +101,8 @@ class Population(nn.Module):
 
     def rows(self) -> list[Tensor]:
         """Every tensor with a row an agent, weights and scalars, without gradients."""
-        return [self.actor.detach(), self.critic.detach(), self.actor_target, self.critic_target, self.noise]
+        own = [] if self.hyperparameters is None else [self.hyperparameters]
+        return [self.actor.detach(), self.critic.detach(), self.actor_target, self.critic_target, self.noise, *own]
 
     @torch.no_grad()
     def reset_memory(
@@ -107,6 +119,8 @@ class Population(nn.Module):
         self.noise.fill_(noise)
         self.kind.zero_()
         self.parents_fitness.zero_()
+        if self.hyperparameters is not None:
+            self.hyperparameters.zero_()
         self.crown(0, -math.inf, -1)
 
     def cleanup_memory(self) -> int:
@@ -138,6 +152,8 @@ class Population(nn.Module):
         """Copy agent `row` into the champion."""
         self.champion_actor.copy_(self.actor.detach()[row : row + 1])
         self.champion_critic.copy_(self.critic.detach()[row : row + 1])
+        if self.hyperparameters is not None and self.champion_hyperparameters is not None:
+            self.champion_hyperparameters.copy_(self.hyperparameters[row : row + 1])
         self.champion_fitness.fill_(fitness)
         self.champion_generation.fill_(generation)
 

@@ -24,6 +24,7 @@ class Role(enum.IntEnum):
     VALIDATION = 6
     TARGET = 7
     PROBE = 8
+    HYPERPARAMETERS = 9
 
 
 def generator(seed: int, role: Role, generation: int = 0, agent: int = 0) -> np.random.Generator:

@@ -167,6 +167,7 @@ def test_the_defaults_are_those_of_the_documentation() -> None:
         "mutation_fraction": 0.1,
         "mutation_scale": 0.1,
         "inject_every": 1,
+        "hyperparameters": None,
     }
 
 

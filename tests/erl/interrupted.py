@@ -1,0 +1,38 @@
+"""A run that is interrupted and resumed, against the one that was not."""
+
+from pathlib import Path
+from typing import Any
+
+from eigen2.erl.module import ERLModule
+from tests.erl.probe import Probe, ProbeRollouts, make_trainer
+from tests.erl.recorder import Recorder, same
+
+AIM = Probe(lambda x, action, step: -((action - 0.5) ** 2), contexts=(-1.0, 0.0, 1.0))
+GENERATIONS = 6
+
+
+def resumed(folder: Path, after: int, **settings: Any) -> Recorder:
+    """What the uninterrupted run recorded, once a run interrupted `after` generations is found equal bit for bit."""
+    recorders = Recorder(), Recorder()
+
+    def run(recorder: Recorder | None, epochs: int, checkpoint: Path | None = None) -> None:
+        module = ERLModule(population_size=8, gradient_steps=2, accumulate=1, **settings)
+        callbacks = [] if recorder is None else [recorder]
+        trainer = make_trainer(*callbacks, epochs=epochs)
+        trainer.fit(module, datamodule=ProbeRollouts(AIM, replay_min_size=256), ckpt_path=checkpoint)
+        if recorder is None:
+            trainer.save_checkpoint(folder / "part.ckpt")
+
+    run(None, after)
+    run(recorders[0], GENERATIONS)
+    run(recorders[1], GENERATIONS, folder / "part.ckpt")
+    assert [one[0] for one in recorders[1].order] == [n for n in range(after, GENERATIONS) for _ in range(4)]
+    for moment, right in recorders[1].states.items():
+        left = recorders[0].states[moment]
+        assert left.keys() == right.keys()
+        assert [name for name in left if not same(left[name], right[name])] == [], moment
+    for generation in range(after, GENERATIONS):
+        told, again = recorders[0].metrics[generation], recorders[1].metrics[generation]
+        timeless = {name for name in told if not name.startswith("time/")}
+        assert {name: repr(told[name]) for name in timeless} == {name: repr(again[name]) for name in timeless}
+    return recorders[0]
