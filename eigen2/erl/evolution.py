@@ -12,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from eigen2.erl.hyperparameters import Hyperparameters
+from eigen2.erl.plateau import AdaptiveMutation
 from eigen2.errors import UserError, require_range
 
 
@@ -35,6 +36,8 @@ class Evolution:
     hyperparameters: Hyperparameters | None = None
     """Learning rates, exploration noise and gamma of each agent's own, which evolve; null: all have those configured.
     They are inherited with the weights, so they only evolve among agents that learn."""
+    adaptive_mutation: AdaptiveMutation | None = None
+    """Mutation that grows while validation finds no better champion; null: mutation_scale holds in all generations."""
 
     def __post_init__(self) -> None:
         for name in ("elite_fraction", "crossover_fraction", "mutation_fraction"):

@@ -22,6 +22,7 @@ from eigen2.erl.hyperparameters import discount, exploration_noise, rate_factors
 from eigen2.erl.metrics import CRITIC_LOSSES, LOSS_NAMES, generation_metrics
 from eigen2.erl.networks import Sizes, weight_bytes
 from eigen2.erl.operators import kinds, operator_metrics, parents_fitness
+from eigen2.erl.plateau import adapted, plateau_metrics
 from eigen2.erl.population import DDPGAgent, Population
 from eigen2.erl.quarantine import Quarantine, conclude
 from eigen2.erl.randomness import Role, generator, torch_seed
@@ -225,17 +226,19 @@ class ERLModule(LightningModule):
         population = self.population
         self.fitness[conclude(self)] = torch.nan  # an agent that failed is no parent, and gives way to a mutant
         if self.evolution is not None and self.population_size > 1:
+            settings = adapted(self.evolution, population)
             fixed = self.learners if self.learners < self.population_size else 0
             inject = (self.current_epoch + 1) % self.evolution.inject_every == 0
 
             def chance(role: Role, row: int = 0) -> np.random.Generator:
                 return generator(self.seed, role, self.current_epoch, row)
 
-            children = plan(self.fitness.numpy(), self.evolution, chance(Role.SELECTION), fixed, inject)
-            breed(population, self.optimizer, children, self.evolution, chance)
+            children = plan(self.fitness.numpy(), settings, chance(Role.SELECTION), fixed, inject)
+            breed(population, self.optimizer, children, settings, chance)
             kind, parents = population.kind.cpu(), population.parents_fitness.cpu()
             survived = kinds(self.population_size, children, fixed)
             self.operators = operator_metrics(kind, parents, self.fitness, survived)
+            self.operators |= plateau_metrics(settings, population)
             population.kind.copy_(survived)
             population.parents_fitness.copy_(parents_fitness(self.fitness, children))
         decayed = (population.noise * self.noise_decay).clamp(min=self.noise_min)
@@ -255,6 +258,7 @@ class ERLModule(LightningModule):
         returns = play(self.data.val_env, act, self.data.validation_options()).mean(1).cpu()
         self.validation = torch.full((self.population_size,), torch.nan, dtype=torch.float64)
         self.validation[fittest if alone else slice(None)] = returns
+        self.population.validations_since_champion += 1
         if torch.isfinite(self.fitness[fittest]) and self.validation[fittest] > self.population.champion_fitness.cpu():
             self.population.crown(fittest, float(self.validation[fittest]), self.current_epoch)
             self.data.keep_record(self.current_epoch)

@@ -37,6 +37,7 @@ class Population(nn.Module):
         champion_hyperparameters: (1, 4) its logarithms, or None.
         champion_fitness: its validation fitness, -inf before the first.
         champion_generation: the generation it was found in, -1 before the first.
+        validations_since_champion: validations since then, or since the start, that found no better one.
     """
 
     actor_target: Tensor
@@ -50,6 +51,7 @@ class Population(nn.Module):
     champion_hyperparameters: Tensor | None
     champion_fitness: Tensor
     champion_generation: Tensor
+    validations_since_champion: Tensor
 
     def __init__(
         self,
@@ -79,6 +81,7 @@ class Population(nn.Module):
         self.register_buffer("champion_critic", torch.empty_like(self.critic[:1]))
         self.register_buffer("champion_fitness", torch.tensor(0.0, dtype=torch.float64))
         self.register_buffer("champion_generation", torch.tensor(0))
+        self.register_buffer("validations_since_champion", torch.tensor(0))
         self.reset_memory(make_actor, make_critic, seed, noise)
         self.agents = tuple(DDPGAgent(self, row) for row in range(size))
         self.champion = DDPGAgent(self, None)
@@ -156,6 +159,7 @@ class Population(nn.Module):
             self.champion_hyperparameters.copy_(self.hyperparameters[row : row + 1])
         self.champion_fitness.fill_(fitness)
         self.champion_generation.fill_(generation)
+        self.validations_since_champion.zero_()
 
 
 class DDPGAgent:

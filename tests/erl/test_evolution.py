@@ -168,6 +168,7 @@ def test_the_defaults_are_those_of_the_documentation() -> None:
         "mutation_scale": 0.1,
         "inject_every": 1,
         "hyperparameters": None,
+        "adaptive_mutation": None,
     }
 
 
