@@ -1,34 +1,28 @@
 """A plan of evolution carried out on a population: its rows, and the optimizer's that go with them."""
 
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 
-from eigen2.erl.ddpg import Optimizer, row_moments
+from eigen2.erl.ddpg import row_moments
 from eigen2.erl.evolution import Child, Evolution, inherit, mutation_noise
 from eigen2.erl.hyperparameters import perturb
-from eigen2.erl.population import Population
-from eigen2.erl.randomness import Role
+from eigen2.erl.randomness import Role, generator
+
+if TYPE_CHECKING:
+    from eigen2.erl.module import ERLModule
 
 
 @torch.no_grad()
-def breed(
-    population: Population,
-    optimizer: Optimizer,
-    children: list[Child],
-    settings: Evolution,
-    chance: Callable[[Role, int], np.random.Generator],
-) -> None:
+def breed(module: "ERLModule", children: list[Child], settings: Evolution) -> None:
     """Overwrite rows, with targets, critics, moments and scalars, by those of their parents, and mutate the mutants.
 
     Args:
-        population: whose rows are replaced.
-        optimizer: over its actors and critics.
+        module: whose population is replaced, and the optimizer over it.
         children: of `evolution.plan`.
         settings: of mutation.
-        chance: the generator of a row's mutation, for each role.
     """
+    population, optimizer = module.population, module.optimizer
     born = [child for child in children if child.kind != "injected"]
     for rows in (*population.rows(), *row_moments(population, optimizer)):
         inherit(rows, born)
@@ -36,10 +30,15 @@ def breed(
     inherit(population.actor.detach(), [child for child in children if child.kind == "injected"])
     for child in children:
         if child.kind == "mutant":
-            sizes = population.actor_network.sizes
-            change = mutation_noise(population.actor[child.row], sizes, settings, chance(Role.MUTATION, child.row))
-            population.actor[child.row] += change
-            population.actor_target[child.row] += change
-            if settings.hyperparameters and population.hyperparameters is not None:
-                own = population.hyperparameters[child.row]
-                perturb(own, settings.hyperparameters, chance(Role.HYPERPARAMETERS, child.row))
+            _mutate(module, child.row, settings)
+
+
+def _mutate(module: "ERLModule", row: int, settings: Evolution) -> None:
+    population = module.population
+    chance = generator(module.seed, Role.MUTATION, module.current_epoch, row)
+    change = mutation_noise(population.actor[row], population.actor_network.sizes, settings, chance)
+    population.actor[row] += change
+    population.actor_target[row] += change
+    if settings.hyperparameters and population.hyperparameters is not None:
+        chance = generator(module.seed, Role.HYPERPARAMETERS, module.current_epoch, row)
+        perturb(population.hyperparameters[row], settings.hyperparameters, chance)

@@ -6,7 +6,6 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from lightning.pytorch import LightningModule
 from lightning.pytorch.core.optimizer import LightningOptimizer
@@ -21,7 +20,7 @@ from eigen2.erl.exploration import Draws, ExplorationNoise
 from eigen2.erl.hyperparameters import discount, exploration_noise, rate_factors
 from eigen2.erl.metrics import CRITIC_LOSSES, LOSS_NAMES, generation_metrics
 from eigen2.erl.networks import Sizes, weight_bytes
-from eigen2.erl.operators import kinds, operator_metrics, parents_fitness
+from eigen2.erl.operators import note_operators
 from eigen2.erl.plateau import adapted, plateau_metrics
 from eigen2.erl.population import DDPGAgent, Population
 from eigen2.erl.quarantine import Quarantine, conclude
@@ -229,18 +228,10 @@ class ERLModule(LightningModule):
             settings = adapted(self.evolution, population)
             fixed = self.learners if self.learners < self.population_size else 0
             inject = (self.current_epoch + 1) % self.evolution.inject_every == 0
-
-            def chance(role: Role, row: int = 0) -> np.random.Generator:
-                return generator(self.seed, role, self.current_epoch, row)
-
-            children = plan(self.fitness.numpy(), settings, chance(Role.SELECTION), fixed, inject)
-            breed(population, self.optimizer, children, settings, chance)
-            kind, parents = population.kind.cpu(), population.parents_fitness.cpu()
-            survived = kinds(self.population_size, children, fixed)
-            self.operators = operator_metrics(kind, parents, self.fitness, survived)
-            self.operators |= plateau_metrics(settings, population)
-            population.kind.copy_(survived)
-            population.parents_fitness.copy_(parents_fitness(self.fitness, children))
+            chance = generator(self.seed, Role.SELECTION, self.current_epoch)
+            children = plan(self.fitness.numpy(), settings, chance, fixed, inject)
+            breed(self, children, settings)
+            self.operators = note_operators(self, children, fixed) | plateau_metrics(settings, population)
         decayed = (population.noise * self.noise_decay).clamp(min=self.noise_min)
         population.noise.copy_(torch.minimum(population.noise, decayed))  # noise that starts below the least stays
 

@@ -67,6 +67,22 @@ def operator_metrics(
     return found
 
 
+def note_operators(module: "ERLModule", children: "list[Child]", learners: int) -> dict[str, float]:
+    """What became of the agents that were evaluated; the population then knows how the next ones came to be.
+
+    Args:
+        module: after an evolution.
+        children: of it.
+        learners: the first rows, if they do not evolve.
+    """
+    population, fitness = module.population, module.fitness
+    survived = kinds(population.size, children, learners)
+    found = operator_metrics(population.kind.cpu(), population.parents_fitness.cpu(), fitness, survived)
+    population.kind.copy_(survived)
+    population.parents_fitness.copy_(parents_fitness(fitness, children))
+    return found
+
+
 def weight_diversity(rows: Float[Tensor, "agents weights"]) -> float:
     """Mean distance between two rows, in units of the mean length of a row; 0 for one agent."""
     if len(rows) < 2:
