@@ -23,14 +23,19 @@ def breed(module: "ERLModule", children: list[Child], settings: Evolution) -> No
         settings: of mutation.
     """
     population, optimizer = module.population, module.optimizer
-    born = [child for child in children if child.kind != "injected"]
-    for rows in (*population.rows(), *row_moments(population, optimizer)):
+    born = [child for child in children if child.kind in ("offspring", "mutant")]
+    moments = row_moments(population, optimizer)
+    for rows in (*population.rows(), *moments):
         inherit(rows, born)
     # only the actor: what does not learn has no use for a critic, and must have no momentum
     inherit(population.actor.detach(), [child for child in children if child.kind == "injected"])
     for child in children:
         if child.kind == "mutant":
             _mutate(module, child.row, settings)
+        if child.kind == "reinjected":
+            population.reinject(child.row)
+            for rows in moments:
+                rows[child.row] = 0.0
 
 
 def _mutate(module: "ERLModule", row: int, settings: Evolution) -> None:

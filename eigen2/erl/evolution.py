@@ -38,6 +38,9 @@ class Evolution:
     They are inherited with the weights, so they only evolve among agents that learn."""
     adaptive_mutation: AdaptiveMutation | None = None
     """Mutation that grows while validation finds no better champion; null: mutation_scale holds in all generations."""
+    reinject_after: int | None = None
+    """Validations in a row without a better champion after which the champion replaces the least fit agent that is not
+    an elite, and after as many more again (1 or more; null: it never does)."""
 
     def __post_init__(self) -> None:
         for name in ("elite_fraction", "crossover_fraction", "mutation_fraction"):
@@ -45,6 +48,8 @@ class Evolution:
         require_range("model.evolution.tournament_size", self.tournament_size, least=1)
         require_range("model.evolution.inject_every", self.inject_every, least=1)
         require_range("model.evolution.mutation_scale", self.mutation_scale, least=0)
+        if self.reinject_after is not None:
+            require_range("model.evolution.reinject_after", self.reinject_after, least=1)
         if self.elite_fraction + self.crossover_fraction > 1:
             raise UserError(
                 f"model.evolution.elite_fraction {self.elite_fraction} and crossover_fraction "
@@ -56,11 +61,12 @@ class Evolution:
 class Child:
     """What a row becomes: `blend` x first parent + (1 - `blend`) x second parent; the others have one parent.
 
-    An injected row takes over the actor of its parent alone, the others all there is of theirs.
+    An injected row takes over the actor of its parent alone, the others all there is of theirs. The parent of a
+    reinjected row is the champion, which is no row: its own stands for it.
     """
 
     row: int
-    kind: Literal["offspring", "mutant", "injected"]
+    kind: Literal["offspring", "mutant", "injected", "reinjected"]
     parents: tuple[int, int]
     blend: float
 
@@ -76,6 +82,7 @@ def plan(
     generator: np.random.Generator,
     learners: int = 0,
     inject: bool = False,
+    reinject: bool = False,
 ) -> list[Child]:
     """The children of a generation, one for each row that is not an elite, in order of the rows they replace.
 
@@ -90,11 +97,12 @@ def plan(
         learners: the first rows, which neither evolve nor are parents but by injection; one without a finite fitness
             becomes a mutant all the same. 0 lets all evolve.
         inject: whether the fittest learner replaces the least fit of the others.
+        reinject: whether the champion replaces the least fit of those that are then left and no elites.
 
     Raises:
         ValueError: no row that evolves has a finite fitness.
     """
-    size, failed = len(fitness), ~np.isfinite(fitness)
+    failed = ~np.isfinite(fitness)
     ranked = [row for row in rank(fitness) if row >= learners]
     order = [row for row in ranked if not failed[row]]
     if not order:
@@ -105,7 +113,7 @@ def plan(
     offspring = candidates[: round(settings.crossover_fraction * len(ranked))]
     place = {row: position for position, row in enumerate(order)}
     best = max(range(learners), key=lambda row: (not failed[row], fitness[row], -row), default=0)
-    injected = ranked[-1] if inject and learners and not failed[best] and len(ranked) > len(elites) else size
+    given = _given_away(ranked[len(elites) :], best if inject and learners and not failed[best] else None, reinject)
 
     def tournament(among: list[int]) -> int:
         drawn = generator.choice(among, size=min(settings.tournament_size, len(among)), replace=False)
@@ -113,8 +121,8 @@ def plan(
 
     children = []
     for row in losers:
-        if row == injected:
-            children.append(Child(row, "injected", (best, best), 1.0))
+        if row in given:
+            children.append(given[row])
         elif row in offspring and len(order) > 1:
             first = tournament(order)
             second = tournament([other for other in order if other != first])
@@ -123,6 +131,24 @@ def plan(
             parent = int(elites[int(generator.integers(len(elites)))])
             children.append(Child(row, "mutant", (parent, parent), 1.0))
     return children
+
+
+def _given_away(losers: list[int], learner: int | None, reinject: bool) -> dict[int, Child]:
+    """The rows that a learner and the champion take, the least fit ones first.
+
+    Args:
+        losers: rows that evolve and are no elites, from the fittest to the least fit.
+        learner: whose actor is injected; None if none is.
+        reinject: whether the champion takes one.
+    """
+    given, left = {}, list(losers)
+    if learner is not None and left:
+        row = left.pop()
+        given[row] = Child(row, "injected", (learner, learner), 1.0)
+    if reinject and left:
+        row = left.pop()
+        given[row] = Child(row, "reinjected", (row, row), 1.0)
+    return given
 
 
 def inherit(rows: Tensor, children: list[Child]) -> None:

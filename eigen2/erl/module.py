@@ -21,7 +21,7 @@ from eigen2.erl.hyperparameters import discount, exploration_noise, rate_factors
 from eigen2.erl.metrics import CRITIC_LOSSES, LOSS_NAMES, generation_metrics
 from eigen2.erl.networks import Sizes, weight_bytes
 from eigen2.erl.operators import note_operators
-from eigen2.erl.plateau import adapted, plateau_metrics
+from eigen2.erl.plateau import adapted, plateau_metrics, reinjects
 from eigen2.erl.population import DDPGAgent, Population
 from eigen2.erl.quarantine import Quarantine, conclude
 from eigen2.erl.randomness import Role, generator, torch_seed
@@ -228,8 +228,9 @@ class ERLModule(LightningModule):
             settings = adapted(self.evolution, population)
             fixed = self.learners if self.learners < self.population_size else 0
             inject = (self.current_epoch + 1) % self.evolution.inject_every == 0
+            reinject = reinjects(settings, population, validated=self.current_epoch % self.validate_every == 0)
             chance = generator(self.seed, Role.SELECTION, self.current_epoch)
-            children = plan(self.fitness.numpy(), settings, chance, fixed, inject)
+            children = plan(self.fitness.numpy(), settings, chance, fixed, inject, reinject)
             breed(self, children, settings)
             self.operators = note_operators(self, children, fixed) | plateau_metrics(settings, population)
         decayed = (population.noise * self.noise_decay).clamp(min=self.noise_min)

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from eigen2.erl.evolution import Child
     from eigen2.erl.module import ERLModule
 
-KINDS = ("beginner", "elite", "offspring", "mutant", "injected", "learner")
+KINDS = ("beginner", "elite", "offspring", "mutant", "injected", "learner", "reinjected")
 """How an agent came to be what it is, by the last evolution."""
-BRED = ("elite", "offspring", "mutant", "injected")
+BRED = ("elite", "offspring", "mutant", "injected", "reinjected")
 PROBES = 64
 """Stored observations on which agents' actions are compared."""
 
@@ -36,10 +36,13 @@ def kinds(size: int, children: "list[Child]", learners: int = 0) -> Int[Tensor, 
 
 
 def parents_fitness(fitness: Float[Tensor, " agents"], children: "list[Child]") -> Float[Tensor, " agents"]:
-    """For each row the mean fitness of its parents when they bred it; its own for one that was not replaced."""
+    """For each row the mean fitness of its parents when they bred it; its own for one that was not replaced.
+
+    The champion has none: it does not play with the others.
+    """
     found = fitness.clone()
     for child in children:
-        found[child.row] = fitness[list(child.parents)].mean()
+        found[child.row] = math.nan if child.kind == "reinjected" else fitness[list(child.parents)].mean()
     return found
 
 

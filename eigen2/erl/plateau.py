@@ -45,16 +45,30 @@ def adapted(settings: "Evolution", population: "Population") -> "Evolution":
     return replace(settings, mutation_scale=settings.mutation_scale * multiple)
 
 
+def reinjects(settings: "Evolution", population: "Population", validated: bool) -> bool:
+    """Whether the champion goes back into the population in this evolution.
+
+    Args:
+        settings: how long a plateau it takes.
+        population: with its champion, if there is one.
+        validated: whether the generation before validated: a plateau is acted on once.
+    """
+    if settings.reinject_after is None or not validated or int(population.champion_generation) < 0:
+        return False
+    length = int(population.validations_since_champion)
+    return length > 0 and length % settings.reinject_after == 0
+
+
 def plateau_metrics(settings: "Evolution", population: "Population") -> dict[str, float]:
-    """The scale of mutation and the length of the plateau in an evolution; nothing where they are of no effect.
+    """The length of the plateau in an evolution and the scale of its mutation, each where it is of effect.
 
     Args:
         settings: as they were adapted.
         population: as it was when they were.
     """
-    if settings.adaptive_mutation is None:
-        return {}
-    return {
-        "mutation/scale": settings.mutation_scale,
-        "mutation/validations_since_champion": float(population.validations_since_champion),
-    }
+    found: dict[str, float] = {}
+    if settings.adaptive_mutation is not None or settings.reinject_after is not None:
+        found["plateau/validations"] = float(population.validations_since_champion)
+    if settings.adaptive_mutation is not None:
+        found["plateau/mutation_scale"] = settings.mutation_scale
+    return found

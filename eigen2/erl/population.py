@@ -161,6 +161,16 @@ class Population(nn.Module):
         self.champion_generation.fill_(generation)
         self.validations_since_champion.zero_()
 
+    @torch.no_grad()
+    def reinject(self, row: int) -> None:
+        """Make agent `row` a copy of the champion, its targets equal to its networks; the noise stays."""
+        for rows in (self.actor, self.actor_target):
+            rows[row] = self.champion_actor[0]
+        for rows in (self.critic, self.critic_target):
+            rows[row] = self.champion_critic[0]
+        if self.hyperparameters is not None and self.champion_hyperparameters is not None:
+            self.hyperparameters[row] = self.champion_hyperparameters[0]
+
 
 class DDPGAgent:
     """One agent: the handle of a row of the population, or of the champion. It owns no weights.
