@@ -7,6 +7,7 @@ import torch
 from eigen2.erl.ddpg import row_moments
 from eigen2.erl.evolution import Child, Evolution, inherit, mutation_noise
 from eigen2.erl.hyperparameters import perturb
+from eigen2.erl.proximal import Probe, draw_probe, sensitivity
 from eigen2.erl.randomness import Role, generator
 
 if TYPE_CHECKING:
@@ -29,19 +30,21 @@ def breed(module: "ERLModule", children: list[Child], settings: Evolution) -> No
         inherit(rows, born)
     # only the actor: what does not learn has no use for a critic, and must have no momentum
     inherit(population.actor.detach(), [child for child in children if child.kind == "injected"])
+    probe = draw_probe(module, settings.proximal) if settings.proximal else None
     for child in children:
         if child.kind == "mutant":
-            _mutate(module, child.row, settings)
+            _mutate(module, child.row, settings, probe)
         if child.kind == "reinjected":
             population.reinject(child.row)
             for rows in moments:
                 rows[child.row] = 0.0
 
 
-def _mutate(module: "ERLModule", row: int, settings: Evolution) -> None:
-    population = module.population
+def _mutate(module: "ERLModule", row: int, settings: Evolution, probe: Probe | None) -> None:
+    population, network = module.population, module.population.actor_network
+    sensitive = None if probe is None else sensitivity(network, population.actor[row], probe)
     chance = generator(module.seed, Role.MUTATION, module.current_epoch, row)
-    change = mutation_noise(population.actor[row], population.actor_network.sizes, settings, chance)
+    change = mutation_noise(population.actor[row], network.sizes, settings, chance, sensitive)
     population.actor[row] += change
     population.actor_target[row] += change
     if settings.hyperparameters and population.hyperparameters is not None:

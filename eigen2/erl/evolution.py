@@ -13,6 +13,7 @@ from torch import Tensor
 
 from eigen2.erl.hyperparameters import Hyperparameters
 from eigen2.erl.plateau import AdaptiveMutation
+from eigen2.erl.proximal import Proximal, proximal_scale
 from eigen2.errors import UserError, require_range
 
 
@@ -38,6 +39,8 @@ class Evolution:
     They are inherited with the weights, so they only evolve among agents that learn."""
     adaptive_mutation: AdaptiveMutation | None = None
     """Mutation that grows while validation finds no better champion; null: mutation_scale holds in all generations."""
+    proximal: Proximal | None = None
+    """Mutants whose actions all change by about mutation_scale, in action units; null: weights change by their size."""
     reinject_after: int | None = None
     """Validations in a row without a better champion after which the champion replaces the least fit agent that is not
     an elite, and after as many more again (1 or more; null: it never does)."""
@@ -173,6 +176,7 @@ def mutation_noise(
     sizes: list[int],
     settings: Evolution,
     generator: np.random.Generator,
+    sensitive: Float[Tensor, " weights"] | None = None,
 ) -> Float[Tensor, " weights"]:
     """Noise to add to a copy of one actor row: Gaussian on a random share of the weights, scaled tensor by tensor.
 
@@ -181,9 +185,16 @@ def mutation_noise(
         sizes: weights of each tensor in the row, in order.
         settings: share and scale.
         generator: of this child alone.
+        sensitive: how much the parent's actions depend on each weight, by which its noise is then divided; not where
+            they depend on none.
     """
-    scale = torch.cat([piece.square().mean().sqrt().expand(len(piece)) for piece in torch.split(parent, sizes)]).cpu()
     chosen = torch.from_numpy(generator.random(len(parent), dtype=np.float32) < settings.mutation_fraction)
     gaussian = torch.from_numpy(generator.standard_normal(len(parent), dtype=np.float32))
+    scale = None
+    if sensitive is not None and settings.proximal is not None:
+        scale = proximal_scale(sensitive.cpu(), chosen, settings.proximal.floor)
+    if scale is None:
+        pieces = torch.split(parent, sizes)
+        scale = torch.cat([piece.square().mean().sqrt().expand(len(piece)) for piece in pieces]).cpu()
     noise = torch.where(chosen, gaussian * scale * settings.mutation_scale, torch.zeros(()))
     return noise.to(parent.device)

@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from eigen2.erl.proximal import probe_inputs
 from eigen2.erl.randomness import Role, generator
 
 if TYPE_CHECKING:
@@ -102,15 +103,9 @@ def action_diversity(actions: Float[Tensor, "agents batch ..."]) -> float:
 @torch.no_grad()
 def diversity_metrics(module: "ERLModule") -> dict[str, float]:
     """How far actors lie apart, by their weights and by their actions on observations drawn from the replay buffer."""
-    population, buffer = module.population, module.data.buffer
-    actions = math.nan
-    if len(buffer):
-        chance = generator(module.seed, Role.PROBE, module.current_epoch)
-        slots = torch.from_numpy(chance.integers(len(buffer), size=(1, PROBES))).to(module.device)
-        stored = buffer.gather(slots)
-        inputs = module.data.network_inputs({name: stored[name] for name in module.data.eval_env.observation_fields})
-        actions = action_diversity(population.act(inputs))
+    population = module.population
+    inputs = probe_inputs(module, generator(module.seed, Role.PROBE, module.current_epoch), PROBES)
     return {
         "diversity/weights": weight_diversity(population.actor.detach()),
-        "diversity/actions": actions,
+        "diversity/actions": math.nan if inputs is None else action_diversity(population.act(inputs)),
     }

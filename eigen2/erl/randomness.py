@@ -25,6 +25,7 @@ class Role(enum.IntEnum):
     TARGET = 7
     PROBE = 8
     HYPERPARAMETERS = 9
+    SENSITIVITY = 10
 
 
 def generator(seed: int, role: Role, generation: int = 0, agent: int = 0) -> np.random.Generator:

@@ -169,6 +169,7 @@ def test_the_defaults_are_those_of_the_documentation() -> None:
         "inject_every": 1,
         "hyperparameters": None,
         "adaptive_mutation": None,
+        "proximal": None,
         "reinject_after": None,
     }
 
