@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from eigen2.errors import require_range
+from eigen2.errors import UserError, require_range
 
 if TYPE_CHECKING:
     from eigen2.erl.module import ERLModule
@@ -42,6 +42,11 @@ class Hyperparameters:
     """Bound on factors: they stay from 1 / reach to reach (1 to 1e6); gamma does not fall below 0 either."""
 
     def __post_init__(self) -> None:
+        given: object = self.names  # null gets past the command line
+        if not isinstance(given, list) or not set(given) <= set(NAMES):
+            raise UserError(
+                f"model.evolution.hyperparameters.names is {given}; it must be a list of any of {', '.join(NAMES)}"
+            )
         require_range("model.evolution.hyperparameters.scale", self.scale, least=0)
         require_range("model.evolution.hyperparameters.reach", self.reach, least=1, most=MOST_REACH)
 

@@ -8,15 +8,16 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import redirect_stdout
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import pytest
 import yaml
 
 from eigen2.cli import main
+from eigen2.erl.module import ERLModule
 
 ROOT = Path(__file__).parents[2]
 CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
@@ -72,13 +73,17 @@ def printed(*options: str) -> dict[str, Any]:
 def every_key() -> list[tuple[dict[str, Any], Key]]:
     """Each key that a fit has, groups and lists too, with a configuration that has it.
 
-    They are those of tests/small.yaml and of every callback of every configuration that ships.
+    They are those of tests/small.yaml, of the groups of the model that it leaves at null, and of every callback of
+    every configuration that ships.
     """
     shipped = [printed("--config", str(path)) for path in (ROOT / "tests" / "small.yaml", *CONFIGS)]
     found = {key: small() for key in keys({**shipped[0], "trainer": {**shipped[0]["trainer"], "callbacks": None}})}
     for name, network in NETWORKS.items():
         config = changed(small(), (("model", name), network))
         found |= {key: config for key in keys(config) if key[:2] == ("model", name)}
+    for group, names in groups(ERLModule, ("model",)):
+        config = changed(small(), (group, {}))
+        found = {(*group, name): config for name in names} | found
     cases = [(config, key) for key, config in found.items()]
     callbacks = [callback for config in shipped for callback in config["trainer"]["callbacks"]]
     for callback in {one["class_path"]: one for one in reversed(callbacks)}.values():
@@ -86,6 +91,16 @@ def every_key() -> list[tuple[dict[str, Any], Key]]:
         config = changed(small(), (("trainer", "callbacks"), [callback]), (("trainer", "enable_progress_bar"), shows))
         cases += [(config, key) for key in keys(config) if key[:3] == ("trainer", "callbacks", 0)]
     return cases
+
+
+def groups(made: type, above: Key) -> Iterator[tuple[Key, list[str]]]:
+    """Every argument of a class that is a group of settings, which may be null, with the names in it; so all below."""
+    for name, hint in get_type_hints(made.__init__).items():
+        for group in get_args(hint):
+            if is_dataclass(group):
+                assert isinstance(group, type)
+                yield (*above, name), [field.name for field in fields(group)]
+                yield from groups(group, (*above, name))
 
 
 def keys(config: Any, above: Key = ()) -> Iterator[Key]:

@@ -62,6 +62,7 @@ PINNED: list[tuple[str, Any]] = [
     ("num_threads", 2**63),
     *(("model.evolution", value) for value in (-1, ["a"])),
     *((f"model.evolution.{name}", None) for name in ("elite_fraction", "tournament_size")),
+    ("model.evolution.hyperparameters.names", None),
     *((f"data.synthetic.{name}", None) for name in ("days", "volatility")),
     *((f"model.{name}", -1) for name in ("actor", "critic")),
 ]
@@ -103,6 +104,15 @@ def test_what_once_went_wrong_is_refused_in_one_line(name: str, value: Any, work
     outcome = worker.try_config(changed(small(), (tuple(name.split(".")), value)), 1)
     judge(outcome, name)
     assert outcome.code == 2, name
+
+
+def test_groups_that_are_off_have_their_keys_tried_too() -> None:
+    tried = {spoken({}, key) for _, key in every_key()}
+    assert {
+        "model.td3.policy_delay",
+        "model.evolution.proximal.floor",
+        "model.evolution.hyperparameters.names",
+    } <= tried
 
 
 def test_a_limit_without_end_is_none(worker: Worker) -> None:
