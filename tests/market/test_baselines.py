@@ -1,0 +1,220 @@
+"""Policies without learning: money by hand, the environment as a second opinion, and nothing of the days to come."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from eigen2.errors import UserError
+from eigen2.market.account import AccountRules
+from eigen2.market.baselines import buy_and_hold, momentum, random_entries
+from eigen2.market.environment import TradingRules
+from eigen2.market.synthetic import SyntheticMarket
+from eigen2.market.track import Policy, Track, trade, without_end
+from tests.market.test_environment import NAN, flat, rules
+
+MONEY = AccountRules()
+MARKET = SyntheticMarket(days=120, columns=8, seed=5, missing=0.03, halts=1.0)
+
+
+def always(column: int, coefficient: float, target: float) -> Policy:
+    def policy(seen: dict[str, Tensor]) -> Tensor:
+        action = torch.zeros(*seen["held_days"].shape, 2)
+        action[..., column, :] = torch.tensor([coefficient, target])
+        return action
+
+    return policy
+
+
+class TestTrade:
+    def test_one_position_by_hand(self) -> None:
+        prices = flat(4)
+        prices[2:] = 110
+        track = trade(prices, rules(cost_bps=10), MONEY, range(0, 4), always(0, 2, 10))
+        # 10,000 buy 10,000 / 100.1 shares at the open of day 1; sold at the target of 110, of which 0.1 % are lost, at
+        # the open of day 2; bought anew at the open of day 3, with 10 % of the equity, and sold at its close
+        shares = 10_000 / 100.1
+        equity = 90_000 + shares * 110 * 0.999
+        assert track.equity[0, :3] == pytest.approx([100_000, 90_000 + shares * 100, equity])
+        second = equity / 10 / (110 * 1.001)
+        assert track.equity[0, 3] == pytest.approx(equity * 0.9 + second * 110 * 0.999)
+        assert track.traded == pytest.approx([shares * 210 + second * 220])
+        assert track.trades.tolist() == [2]
+        assert track.exposure[0] == pytest.approx([0, shares * 100, 0, 0])
+        assert track.orders.tolist() == [[2, 10], [2, 10]]
+
+    def test_targets_of_orders_are_those_that_counted(self) -> None:
+        for asked, target in ((1e9, 50), (-5, 10), (NAN, 10)):
+            assert trade(flat(3), rules(), MONEY, range(0, 3), always(0, 2, asked)).orders[0].tolist() == [2, target]
+
+    def test_a_position_without_money_is_no_trade_but_an_order(self) -> None:
+        poor = AccountRules(unit_share=1.0)
+        prices, columns = flat(3, 2), rules(max_opens_per_day=2)
+        track = trade(prices, columns, poor, range(0, 3), lambda seen: torch.full((1, 1, 2, 2), 5.0))
+        assert track.trades.tolist() == [1]
+        assert len(track.orders) == 2
+
+    def test_measures_are_means_over_accounts(self) -> None:
+        curves = np.array([[100.0, 110, 121], [100, 100, 100]])
+        track = Track(curves, 0 * curves, np.array([200.0, 0]), np.array([2, 0]), np.zeros((0, 2)))
+        found = track.measures()
+        assert found["total_return"] == pytest.approx(0.105)
+        assert found["trades"] == 1
+        assert found["turnover"] == pytest.approx(200 / 2 / curves[0].mean() * 126 / 2)
+        np.testing.assert_allclose(track.returns, [0.05, 0.05])
+
+    def test_too_short_a_span_is_refused(self) -> None:
+        with pytest.raises(UserError, match="days to trade is 1"):
+            trade(flat(3), rules(), MONEY, range(0, 1), always(0, 2, 10))
+
+
+def test_days_left_stay_within_bounds() -> None:
+    told: list[list[int]] = []
+
+    def policy(seen: dict[str, Tensor]) -> Tensor:
+        told.append(seen["days_left"].flatten().tolist())
+        return torch.zeros(1)
+
+    seen = {"days_left": torch.tensor([[200, 30, 0]], dtype=torch.int16)}
+    without_end(policy, 20, 144)(seen)
+    assert told == [[144, 30, 20]]
+    assert seen["days_left"].tolist() == [[200, 30, 0]]
+
+
+class TestBuyAndHold:
+    def test_by_hand(self) -> None:
+        prices = flat(4, 2)
+        prices[2, 0], prices[3, 0] = 120, 150
+        track = buy_and_hold(prices, rules(cost_bps=10), MONEY, range(0, 4))
+        shares = 50_000 / 100.1
+        assert track.equity[0] == pytest.approx([100_000, shares * 200, shares * 220, shares * 250 * 0.999])
+        assert track.traded == pytest.approx([shares * (200 + 250)])
+
+    @pytest.mark.parametrize("execution", ["next_open", "close"])
+    def test_one_column_is_what_the_environment_makes_of_it(self, execution: str) -> None:
+        """All money in one column, never sold before the end; it halts now and then, on its last day too."""
+        prices = MARKET.prices()[:, :1].copy()
+        prices[[40, 41, 99]] = NAN
+        trading = rules(cost_bps=10, slippage_bps=5, max_holding_days=250, max_target=1000, execution=execution)
+        days = range(20, 100)
+        bought = trade(prices, trading, AccountRules(unit_share=1.0), days, always(0, 1, 1000))
+        held = buy_and_hold(prices, trading, MONEY, days)
+        assert bought.trades.tolist() == [1]
+        np.testing.assert_allclose(held.equity, bought.equity, rtol=1e-6)
+        np.testing.assert_allclose(held.exposure, bought.exposure, rtol=1e-6)
+        np.testing.assert_allclose(held.traded, bought.traded, rtol=1e-6)
+
+    def test_columns_without_a_price_at_the_start_are_left_out(self) -> None:
+        prices = flat(4, 3)
+        prices[:2, 1] = NAN
+        prices[2:, 1] = 1000
+        track = buy_and_hold(prices, rules(), MONEY, range(0, 4))
+        assert track.equity[0] == pytest.approx([100_000] * 4)
+        assert track.trades.tolist() == [2]
+        with pytest.raises(UserError, match="no column has a price on day 1"):
+            buy_and_hold(prices[:, 1:2], rules(), MONEY, range(0, 4))
+
+
+def reference_momentum(prices: np.ndarray, day: int, held: list[bool]) -> int | None:
+    """The column not held that gained most over 20 days, if any gained."""
+    gains = {
+        column: prices[day, column, 3] / prices[day - 20, column, 3] - 1
+        for column in range(prices.shape[1])
+        if not held[column] and day >= 20
+    }
+    gains = {column: gain for column, gain in gains.items() if gain > 0}
+    return max(gains, key=lambda column: gains[column]) if gains else None
+
+
+def test_momentum_orders_what_gained_most() -> None:
+    prices, trading = MARKET.prices(), TradingRules()
+    policy = momentum(prices, trading)
+    chance, ordered = np.random.default_rng(0), 0
+    for day in range(15, 120):
+        held = chance.random(8) < 0.3
+        seen = {"day": torch.tensor([[day]]), "held_days": torch.from_numpy(held).to(torch.uint8)[None, None]}
+        action = policy(seen)[0, 0]
+        best = reference_momentum(prices, day, held.tolist())
+        expected = np.zeros(8)
+        if best is not None:
+            expected[best] = trading.max_coefficient
+            ordered += 1
+        assert action[:, 0].tolist() == expected.tolist(), day
+        assert (action[:, 1] == trading.max_target).all()
+    assert ordered > 80
+
+
+def test_momentum_sells_short_where_it_may() -> None:
+    prices = flat(30, 2)
+    prices[25:, 0], prices[25:, 1] = 105, 80
+    seen = {"day": torch.tensor([[26]]), "held_days": torch.zeros(1, 1, 2)}
+    for short, expected in ((False, [5, 0]), (True, [0, -5])):
+        assert momentum(prices, rules(allow_short=short))(seen)[0, 0, :, 0].tolist() == expected
+
+
+class TestRandomEntries:
+    ORDERS = np.column_stack([np.linspace(1, 5, 30), np.linspace(10, 50, 30)])
+    DAYS = range(20, 110)
+
+    def play(self, opens: int = 1, accounts: int = 20, seed: int = 0, **changes: Any) -> Track:
+        prices, trading = SyntheticMarket(days=120, columns=20, seed=5).prices(), rules(max_opens_per_day=opens)
+        policy = random_entries(prices, trading, self.ORDERS, self.DAYS, accounts, np.random.default_rng(seed))
+        return trade(prices, trading, AccountRules(**changes), self.DAYS, policy, accounts)
+
+    @pytest.mark.parametrize("opens", [1, 3])
+    def test_every_account_gives_each_order_once(self, opens: int) -> None:
+        track = self.play(opens, max_leverage=100.0)
+        given = track.orders[np.lexsort(track.orders.T)]
+        expected = np.repeat(self.ORDERS, 20, axis=0)
+        np.testing.assert_allclose(given, expected[np.lexsort(expected.T)], rtol=1e-6)
+        assert track.trades.tolist() == [30] * 20
+
+    def test_accounts_differ_and_the_seed_decides(self) -> None:
+        assert len(set(self.play().equity[:, -1])) == 20
+        np.testing.assert_array_equal(self.play().equity, self.play().equity)
+        assert (self.play().equity[:, -1] != self.play(seed=1).equity[:, -1]).all()
+
+    def test_days_and_columns_are_drawn_evenly(self) -> None:
+        prices, seen_columns, seen_days = flat(41, 4), np.zeros(4), np.zeros(41)
+        policy = random_entries(prices, rules(), self.ORDERS[:10], range(0, 41), 100, np.random.default_rng(1))
+        for day in range(40):
+            seen = {"day": torch.full((1, 100), day), "held_days": torch.zeros(1, 100, 4)}
+            coefficient = policy(seen)[0, :, :, 0]
+            seen_columns += (coefficient > 0).sum(0).numpy()
+            seen_days[day] += float((coefficient > 0).sum())
+        assert seen_columns.sum() == 1000
+        # 250 a column, deviation 14; 25 a day, deviation 4.3
+        assert abs(seen_columns - 250).max() < 60
+        assert seen_days[40] == 0
+        assert abs(seen_days[:40] - 25).max() < 20
+
+    def test_nothing_held_or_without_a_price_is_ordered(self) -> None:
+        prices = flat(5, 4)
+        prices[:, 0] = NAN
+        policy = random_entries(
+            prices, rules(max_opens_per_day=4), self.ORDERS[:16], range(0, 5), 1, np.random.default_rng(2)
+        )
+        held = torch.tensor([[[0, 1, 0, 0]]])
+        for day in range(4):
+            action = policy({"day": torch.tensor([[day]]), "held_days": held})
+            assert (action[0, 0, :, 0] >= 1).tolist() == [False, False, True, True]
+
+
+@pytest.mark.parametrize("make", [momentum, None])
+def test_no_order_depends_on_later_days(make: Callable[..., Policy] | None) -> None:
+    prices, trading, days, change = MARKET.prices(), rules(), range(30, 110), 70
+    altered = prices.copy()
+    altered[change:] *= np.random.default_rng(0).uniform(0.5, 2, (1, 8, 1)).astype(np.float32)
+
+    def play(of: np.ndarray) -> np.ndarray:
+        orders = np.full((40, 2), (2.0, 20.0))
+        lots = np.random.default_rng(3)
+        policy = make(of, trading) if make else random_entries(of, trading, orders, days, 1, lots)
+        return trade(of, trading, MONEY, days, policy).equity[0]
+
+    before, after = play(prices), play(altered)
+    np.testing.assert_array_equal(before[: change - 30], after[: change - 30])
+    assert (before[change - 30 :] != after[change - 30 :]).all()
