@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 INSTALLED := $(VENV)/.installed
 
-.PHONY: help train test slow fuzz torture soak memory bench bench-control scaling results lint format clean
+.PHONY: help train test slow fuzz torture soak memory bench bench-control scaling results study lint format clean
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
@@ -58,6 +58,10 @@ results: $(INSTALLED)  ## measure and write the figures of docs/results.md; half
 	$(VENV)/bin/python -m benchmarks.limit --threads 2 --out docs/figures/limit-2.json
 	$(VENV)/bin/python -m benchmarks.families --threads 2 --out docs/figures/families-2.json
 	$(VENV)/bin/python -m benchmarks.results
+
+study: $(INSTALLED)  ## champions on real prices, walking forward, against buy-and-hold, momentum and lots; an hour
+	$(VENV)/bin/python -m benchmarks.study --out docs/figures/study.json
+	$(VENV)/bin/python -m benchmarks.study_summary
 
 lint: $(INSTALLED)  ## ruff and mypy
 	$(VENV)/bin/python -m ruff check .

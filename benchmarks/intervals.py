@@ -10,6 +10,8 @@ import numpy as np
 
 DRAWS = 10_000
 LEVEL = 0.95
+AT_ONCE = 100
+"""Series that are drawn at once."""
 BLOCK_DAYS = 20.0
 """Mean days of a block: as long as a position is held at most, so that a block holds its whole course."""
 
@@ -24,8 +26,8 @@ class Interval:
 
     @property
     def side(self) -> int:
-        """1 or -1 where the whole interval lies above or below 0, else 0."""
-        return int(self.low > 0) - int(self.high < 0)
+        """1 or -1 where the whole interval lies above or below 0, else 0; 0 without a width, as of a single seed."""
+        return 0 if self.low == self.high else int(self.low > 0) - int(self.high < 0)
 
     def json(self) -> dict[str, float]:
         """Plain values."""
@@ -62,19 +64,19 @@ def over_days(
         draws: resampled means.
         block_days: mean length of a block (1 or more; 1 resamples single days).
     """
-    return _interval(
-        values, np.array([values[stationary_days(len(values), chance, block_days)].mean() for _ in range(draws)])
-    )
+    parts = [min(AT_ONCE, draws - done) for done in range(0, draws, AT_ONCE)]
+    means = [values[stationary_days(len(values), part, chance, block_days)].mean(1) for part in parts]
+    return _interval(values, np.concatenate(means))
 
 
-def stationary_days(days: int, chance: np.random.Generator, block_days: float) -> np.ndarray:
-    """Days of one resampled series, (days,)."""
-    begins = chance.random(days) < 1 / block_days
-    begins[0] = True
-    starts = chance.integers(days, size=days)
+def stationary_days(days: int, series: int, chance: np.random.Generator, block_days: float) -> np.ndarray:
+    """Days of resampled series, (series, days)."""
     places = np.arange(days)
-    block = np.maximum.accumulate(np.where(begins, places, 0))
-    chosen: np.ndarray = (starts[block] + places - block) % days
+    begins = chance.random((series, days)) < 1 / block_days
+    begins[:, 0] = True
+    starts = chance.integers(days, size=(series, days))
+    block = np.maximum.accumulate(np.where(begins, places, 0), axis=1)
+    chosen: np.ndarray = (np.take_along_axis(starts, block, 1) + places - block) % days
     return chosen
 
 

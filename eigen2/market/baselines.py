@@ -92,7 +92,7 @@ def random_entries(
 
     Every account gives all of the orders, each with its own coefficient and target, in an order of its own: on days
     drawn evenly from those of the span, no more a day than the rules allow, in columns drawn evenly from those that
-    have a price and are not held. Where fewer columns than orders are left on a day, orders are left out.
+    have a price and are not held. An order for which no column is left waits for a day that has one.
 
     Args:
         prices: of the columns that may be bought.
@@ -101,20 +101,26 @@ def random_entries(
         days: those that will be traded, the last without orders.
         accounts: how many times the lots are drawn.
         chance: draws them.
+
+    Returns:
+        A policy for one play of the days.
     """
     priced = torch.from_numpy(~np.isnan(prices[..., CLOSE]))
-    slots = np.repeat(np.arange(days.start, days.stop - 1), rules.max_opens_per_day)
-    drawn = [chance.choice(slots, len(orders), replace=False) for _ in range(accounts)]
-    sizes = torch.from_numpy(orders.astype(np.float32))
+    most = rules.max_opens_per_day
+    slots = np.repeat(np.arange(days.start, days.stop - 1), most)
+    due = [np.sort(chance.choice(slots, len(orders), replace=False)) for _ in range(accounts)]
+    sizes = [torch.from_numpy(chance.permutation(orders).astype(np.float32)) for _ in range(accounts)]
+    given = [0] * accounts
 
     def policy(seen: dict[str, Tensor]) -> Tensor:
         day = int(seen["day"].flatten()[0])
         free = priced[day] & (seen["held_days"][0] == 0)
         action = torch.zeros(1, *free.shape, 2)
-        for account in range(accounts):
-            given = np.flatnonzero(drawn[account] == day)
-            columns = chance.permutation(torch.nonzero(free[account]).flatten().numpy())[: len(given)]
-            action[0, account, columns] = sizes[given[: len(columns)]]
+        for account, done in enumerate(given):
+            waiting = min(int(np.searchsorted(due[account], day, "right")) - done, most)
+            columns = chance.permutation(torch.nonzero(free[account]).flatten().numpy())[:waiting]
+            given[account] += len(columns)
+            action[0, account, columns] = sizes[account][done : given[account]]
         return action
 
     return policy

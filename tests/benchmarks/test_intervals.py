@@ -49,13 +49,12 @@ class TestOverDays:
         covariance = np.array([(centred * np.roll(centred, -i)).mean() for i in range(n)])
         weight = (1 - np.arange(n) / n) * (1 - 1 / block_days) ** np.arange(n)
         exact = (covariance[0] + 2 * (weight * covariance)[1:].sum()) / n
-        draw = chance(2)
-        means = [values[stationary_days(n, draw, block_days)].mean() for _ in range(20_000)]
+        means = values[stationary_days(n, 20_000, chance(2), block_days)].mean(1)
         assert np.var(means) == pytest.approx(exact, rel=0.05)
         assert np.mean(means) == pytest.approx(values.mean(), abs=4 * (exact / 20_000) ** 0.5)
 
     def test_blocks_run_on_and_around(self) -> None:
-        days = stationary_days(5000, chance(), 10.0)
+        (days,) = stationary_days(5000, 1, chance(), 10.0)
         steps = np.diff(days) % 5000
         assert (steps == 1).mean() == pytest.approx(0.9, abs=0.02)
         assert np.bincount(days, minlength=5000).sum() == 5000
@@ -78,4 +77,4 @@ class TestOverDays:
 
 
 def test_sides() -> None:
-    assert [Interval(0, *bounds).side for bounds in ((1, 2), (-1, 2), (-2, -1), (0, 1))] == [1, 0, -1, 0]
+    assert [Interval(0, *bounds).side for bounds in ((1, 2), (-1, 2), (-2, -1), (0, 1), (1, 1))] == [1, 0, -1, 0, 0]

@@ -202,6 +202,14 @@ class TestRandomEntries:
             action = policy({"day": torch.tensor([[day]]), "held_days": held})
             assert (action[0, 0, :, 0] >= 1).tolist() == [False, False, True, True]
 
+    def test_an_order_waits_until_a_column_is_free(self) -> None:
+        policy = random_entries(flat(5, 2), rules(), self.ORDERS[:3], range(0, 4), 1, np.random.default_rng(2))
+        given = []
+        for day, held in enumerate(([1, 1], [1, 0], [1, 1], [0, 0])):
+            action = policy({"day": torch.tensor([[day]]), "held_days": torch.tensor([[held]])})
+            given.append((action[0, 0, :, 0] >= 1).sum().item())
+        assert given == [0, 1, 0, 1]
+
 
 @pytest.mark.parametrize("make", [momentum, None])
 def test_no_order_depends_on_later_days(make: Callable[..., Policy] | None) -> None:
