@@ -84,6 +84,24 @@ def test_folds_walk_forward(made: Table, prices: pd.DataFrame, tmp_path: Path) -
         assert splits.train == range(start - 30)
 
 
+def test_false_prices_are_days_without_trading(made: Table, prices: pd.DataFrame, tmp_path: Path) -> None:
+    """A bar of another company on a test day: nobody trades on it, and on the others all is as it was."""
+    days = days_of(prices)
+    false = (prices["date"] == pd.Timestamp(days[-40])) & (prices["ticker"] == prices["ticker"].min())
+    spoilt = prices.copy()
+    spoilt.loc[false, ["open", "high", "low", "close"]] *= 5
+    data = []
+    for name, table in (("whole", prices), ("spoilt", spoilt)):
+        table.to_parquet(made.path, index=False)
+        (tmp_path / name).mkdir()
+        data.append(Tables({"made": made}, tmp_path / name).fold("made", 1))
+        data[-1].setup("fit")
+    whole, clean = (each.panel.prices for each in data)
+    assert np.isnan(clean[-40, 0]).all()
+    differs = ~np.isclose(whole, clean, equal_nan=True).all(-1)
+    assert np.argwhere(differs).tolist() == [[DAYS - 40, 0]]
+
+
 def trained(prices: pd.DataFrame, table: Table, folder: Path) -> tuple[dict[str, Any], list[torch.Tensor]]:
     """A row of the first fold, and what decided the champion's orders."""
     prices.to_parquet(table.path, index=False)
