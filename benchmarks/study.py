@@ -310,6 +310,8 @@ def study(args: argparse.Namespace, words: Sequence[str]) -> None:
     keys = {name: settings_key(table, args.generations) for name, table in tables.items()}
     tasks = list(all_tasks(tables, args.seeds))
     if args.part is not None:
+        require_range("--part N", args.part[1], least=1)
+        require_range("--part I", args.part[0], least=0, most=args.part[1] - 1)
         run_all(tasks[args.part[0] :: args.part[1]], tables, keys, args)
         return
     if args.processes > 1:

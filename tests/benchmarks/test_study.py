@@ -233,7 +233,10 @@ class TestOptions:
             assert "--data-dir" in said
         assert list(tmp_path.iterdir()) == []
 
-    @pytest.mark.parametrize("words", [["--seeds", "0"], ["--generations", "0"], ["--out", "no/such/folder.json"]])
+    @pytest.mark.parametrize(
+        "words",
+        [["--seeds", "0"], ["--generations", "0"], ["--out", "no/such/folder.json"], ["--part", "2", "2"]],
+    )
     def test_bad_values(self, words: list[str], made: Table, capsys: pytest.CaptureFixture[str]) -> None:
         assert words[0] in self.refused([*WORDS, *words], capsys)
 
