@@ -4,6 +4,7 @@ What is learned on one column serves all, and the order of columns does not matt
 agent; as `Linear` counts axes from the last, a leading agent axis of weights and inputs passes through them.
 """
 
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -13,9 +14,54 @@ from eigen2.erl.networks import DESCRIBED, Inputs, Linear, Sizes, require_width
 from eigen2.errors import UserError, require_range
 
 PORTFOLIO = 5
-"""Numbers an observation holds of a position."""
+"""Numbers an observation holds of a position, the first of which says whether there is one."""
 MOST_SHARPNESS = 1e6
 """A softmax over coefficients in [-1, 1] that is sharper has no gradient left."""
+NEVER = -10.0
+"""Below every coefficient."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which columns an action orders, as far as a critic needs to know."""
+
+    orders: int = 1
+    """Columns an agent may order a day (1 or more): data.rules.max_opens_per_day."""
+    short_sales: bool = False
+    """Whether coefficients count by their size: data.rules.allow_short."""
+    sharpness: float = 2.0
+    """Of the softmax over coefficients in [-1, 1] through which the gradient of the choice passes (0 to 1e6; 0: none
+    passes)."""
+
+    def __post_init__(self) -> None:
+        require_range("choice.orders", self.orders, least=1)
+        require_range("choice.sharpness", self.sharpness, least=0, most=MOST_SHARPNESS)
+
+    def pool(self, tokens: Tensor, coefficient: Tensor, portfolio: Tensor) -> Tensor:
+        """Tokens (..., columns, hidden) pooled evenly, and over the columns that are ordered, side by side.
+
+        As in the environment these are the highest of the coefficients (..., columns) in [-1, 1] among columns that are
+        not held, the lower column of equal ones; so a critic judges what would happen. As a choice has no gradient,
+        that of a softmax takes its place (the straight-through estimator; Bengio, Léonard and Courville, "Estimating or
+        propagating gradients through stochastic neurons for conditional computation", 2013): it says what would change
+        if a column were preferred.
+        """
+        size = coefficient.abs() if self.short_sales else coefficient
+        held = portfolio[..., 0] > 0
+        size = torch.where(held, NEVER, size)
+        soft = torch.softmax(self.sharpness * size, dim=-1)
+        if self.orders == 1:
+            first = size.argmax(-1, keepdim=True)
+        else:  # unlike topk it takes the lower of equal ones
+            first = torch.sort(size, dim=-1, descending=True, stable=True).indices[..., : self.orders]
+        chosen = torch.zeros_like(soft).scatter(-1, first, 1 / first.shape[-1])
+        chosen = torch.where(held, 0.0, chosen)  # where all are held none is ordered
+        weight = (chosen + (soft - soft.detach())).to(tokens.dtype)
+        weights = torch.stack([torch.full_like(weight, 1 / weight.shape[-1]), weight], dim=-2)
+        return (weights @ tokens).flatten(-2)
+
+
+ONE_ORDER = Choice()
 
 
 class _ColumnTrunk(nn.Module):
@@ -74,15 +120,15 @@ class ColumnCritic(nn.Module):
     Args:
         sizes: of a column's numbers (`columns`), of the market's (`market`) and of a position (`portfolio`).
         hidden: units a layer.
-        sharpness: of the softmax over coefficients in [-1, 1]; 0 pools evenly.
+        choice: which columns an action orders.
     """
 
     over_agents: Literal["broadcast"] = "broadcast"
 
-    def __init__(self, sizes: Sizes, hidden: int = 32, sharpness: float = 5.0) -> None:
+    def __init__(self, sizes: Sizes, hidden: int = 32, choice: Choice = ONE_ORDER) -> None:
         super().__init__()
         require_averages(sizes, self)
-        self.sharpness = require_sharpness(sharpness)
+        self.choice = choice
         self.trunk = _ColumnTrunk(sizes, 2, hidden)
         self.pool = Linear(2 * hidden, hidden)
         self.head = Linear(hidden, 1)
@@ -94,7 +140,7 @@ class ColumnCritic(nn.Module):
     def forward(self, inputs: Inputs, action: Tensor) -> Tensor:
         """Values (batch,)."""
         tokens = self.trunk(inputs, join(inputs["portfolio"], action))
-        pooled = pool_columns(tokens, action[..., 0], self.sharpness)
+        pooled = self.choice.pool(tokens, action[..., 0], inputs["portfolio"])
         value: Tensor = self.head(self.pool(pooled).relu_())[..., 0]
         return value
 
@@ -103,27 +149,6 @@ def join(portfolio: Tensor, action: Tensor) -> Tensor:
     """A position's numbers and what is asked of it, (..., columns, 7); either may be shared by all agents."""
     leading = torch.broadcast_shapes(portfolio.shape[:-1], action.shape[:-1])  # type: ignore[no-untyped-call]
     return torch.cat([part.expand(*leading, -1) for part in (portfolio, action.to(portfolio.dtype))], dim=-1)
-
-
-def pool_columns(tokens: Tensor, coefficient: Tensor, sharpness: float) -> Tensor:
-    """Tokens (..., columns, hidden) pooled evenly and by a softmax of coefficients (..., columns), side by side.
-
-    The environment opens the columns of the highest coefficients. So the gradient with respect to a coefficient says
-    what would change if its column were preferred.
-    """
-    weight = torch.softmax(sharpness * coefficient, dim=-1).to(tokens.dtype)
-    weights = torch.stack([torch.full_like(weight, 1 / weight.shape[-1]), weight], dim=-2)
-    return (weights @ tokens).flatten(-2)
-
-
-def require_sharpness(value: float) -> float:
-    """The sharpness of a softmax, if it can be one.
-
-    Raises:
-        UserError: it is no finite number.
-    """
-    require_range("sharpness", value, least=-MOST_SHARPNESS, most=MOST_SHARPNESS)
-    return value
 
 
 def require_averages(sizes: Sizes, network: nn.Module) -> None:

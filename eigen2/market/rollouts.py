@@ -19,7 +19,7 @@ from eigen2.market.account import AccountRules
 from eigen2.market.averages import groups_of
 from eigen2.market.encoder import MarketEncoder, ObservationEncoder, WindowEncoder
 from eigen2.market.environment import TradingEnvironment, TradingRules
-from eigen2.market.networks import ColumnActor, ColumnCritic
+from eigen2.market.networks import Choice, ColumnActor, ColumnCritic
 from eigen2.market.panel import FEATURES, MarketPanel, build_panel
 from eigen2.market.panel_cache import load_panel, load_synthetic, remapped
 from eigen2.market.sample import sample_path
@@ -211,7 +211,8 @@ class RolloutDataModule(Rollouts):
 
     def make_critic(self) -> nn.Module:
         """The encoding's default critic: `ColumnCritic` or `ConvolutionCritic`."""
-        return (ColumnCritic if self.encoding == "averages" else ConvolutionCritic)(self.sizes)
+        choice = Choice(self.rules.max_opens_per_day, self.rules.allow_short)
+        return (ColumnCritic if self.encoding == "averages" else ConvolutionCritic)(self.sizes, choice=choice)
 
     def training_options(self, generation: int, seed: int) -> dict[str, Any]:
         """One window from each of equal parts of the training days, so that every generation sees every era."""

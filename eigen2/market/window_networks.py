@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 from eigen2.erl.networks import DESCRIBED, Inputs, Sizes, require_width
 from eigen2.errors import UserError
-from eigen2.market.networks import pool_columns, require_sharpness
+from eigen2.market.networks import ONE_ORDER, Choice
 
 MEANS = 2
 """Means over columns that accompany each column: of all columns, and of those agents may not buy."""
@@ -240,9 +240,9 @@ class _WindowActor(_WindowNetwork):
 class _WindowCritic(_WindowNetwork):
     """Value of an action in all columns."""
 
-    def __init__(self, sizes: Sizes, hidden: int, sharpness: float) -> None:
+    def __init__(self, sizes: Sizes, hidden: int, choice: Choice) -> None:
         super().__init__(sizes)
-        self.sharpness = require_sharpness(sharpness)
+        self.choice = choice
         self.trunk = _Trunk(sizes, sizes.action[-1], hidden)
         self.pool = nn.Linear(2 * hidden, hidden)
         self.head = nn.Linear(hidden, 1)
@@ -252,7 +252,7 @@ class _WindowCritic(_WindowNetwork):
         portfolio = inputs["portfolio"]
         position = torch.cat([portfolio, action.to(portfolio.dtype)], dim=-1)
         tokens = self.trunk(self.described(inputs), inputs, position)
-        hidden = torch.relu(self.pool(pool_columns(tokens, action[..., 0], self.sharpness)))
+        hidden = torch.relu(self.pool(self.choice.pool(tokens, action[..., 0], portfolio)))
         value: Tensor = self.head(hidden)[..., 0]
         return value
 
@@ -278,13 +278,13 @@ class ConvolutionCritic(_WindowCritic):
     Args:
         sizes: of the panel, of a position, of an action and of the context.
         hidden: channels of a convolution and units of a layer.
-        sharpness: of the softmax over coefficients in [-1, 1]; 0 pools columns evenly.
+        choice: which columns an action orders.
     """
 
     over_agents: Literal["vmap"] = "vmap"
 
-    def __init__(self, sizes: Sizes, hidden: int = 32, sharpness: float = 5.0) -> None:
-        super().__init__(sizes, hidden, sharpness)
+    def __init__(self, sizes: Sizes, hidden: int = 32, choice: Choice = ONE_ORDER) -> None:
+        super().__init__(sizes, hidden, choice)
         self.describer = DilatedTree(sizes.inputs["panel"][-1], hidden, sizes.context)
 
 
@@ -317,15 +317,15 @@ class CnnLstmCritic(_WindowCritic):
         hidden: units of the LSTM and of a layer.
         filters: channels of the last convolution, divisible by 4.
         heads: of the attention over columns.
-        sharpness: of the softmax over coefficients in [-1, 1]; 0 pools columns evenly.
+        choice: which columns an action orders.
     """
 
     over_agents: Literal["loop"] = "loop"
 
     def __init__(
-        self, sizes: Sizes, hidden: int = 256, filters: int = 128, heads: int = 4, sharpness: float = 5.0
+        self, sizes: Sizes, hidden: int = 256, filters: int = 128, heads: int = 4, choice: Choice = ONE_ORDER
     ) -> None:
-        super().__init__(sizes, hidden, sharpness)
+        super().__init__(sizes, hidden, choice)
         self.describer = MarketSequence(sizes.inputs["panel"][-1], hidden, filters, heads, sizes.context)
 
     def describe(self, inputs: Inputs) -> Tensor:

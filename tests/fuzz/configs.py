@@ -48,7 +48,10 @@ Key = tuple[str | int, ...]
 # networks that take settings: the default, null, has none
 NETWORKS = {
     "actor": {"class_path": "eigen2.market.networks.ColumnActor", "init_args": {"hidden": 8}},
-    "critic": {"class_path": "eigen2.market.networks.ColumnCritic", "init_args": {"hidden": 8, "sharpness": 5.0}},
+    "critic": {
+        "class_path": "eigen2.market.networks.ColumnCritic",
+        "init_args": {"hidden": 8, "choice": {"orders": 1, "short_sales": False, "sharpness": 5.0}},
+    },
 }
 
 

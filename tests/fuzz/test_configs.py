@@ -89,7 +89,8 @@ def test_callbacks_refuse_in_one_line(callback: str, setting: str, value: Any, w
     ("network", "setting", "value"),
     [
         *((name, "hidden", value) for name in ("actor", "critic") for value in (-1, 10**12, 2**63, None)),
-        ("critic", "sharpness", None),
+        ("critic", "choice", {"sharpness": -1}),
+        ("critic", "choice", {"orders": 0}),
     ],
 )
 def test_networks_refuse_in_one_line(network: str, setting: str, value: Any, worker: Worker) -> None:

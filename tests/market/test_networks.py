@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from eigen2.erl.networks import Inputs, Sizes, StackedNetwork
-from eigen2.market.networks import PORTFOLIO, ColumnActor, ColumnCritic
+from eigen2.market.networks import PORTFOLIO, Choice, ColumnActor, ColumnCritic
 
 WIDTH, MARKET, COLUMNS, BATCH, AGENTS = 20, 41, 7, 5, 4
 
@@ -187,7 +187,9 @@ def test_rows_of_a_batch_do_not_mix() -> None:
 
 def test_the_critic_says_how_to_act_better() -> None:
     """Its gradient reaches coefficient and target of every column, and a small step along it raises the value."""
-    network, inputs = random_networks(critic, count=1)[0], of_agent(random_inputs(AXES["shared"]), 0)
+    # of a choice there is no gradient but the one in its place, which is none of small steps
+    network = random_networks(lambda: ColumnCritic(SIZES, choice=Choice(sharpness=0.0)), count=1)[0]
+    inputs = of_agent(random_inputs(AXES["shared"]), 0)
     action = random_action(1)[0].requires_grad_()
     value = network(inputs, action)
     (gradient,) = torch.autograd.grad(value.sum(), action)
@@ -197,18 +199,71 @@ def test_the_critic_says_how_to_act_better() -> None:
         assert (network(inputs, action + step) > value).all()
 
 
-def test_the_critic_prefers_columns_by_their_coefficients() -> None:
-    """With the action kept out of the columns' own numbers, only its softmax can see it; evenly pooled, nothing can."""
+def blind_critic(choice: Choice) -> nn.Module:
+    """A critic to which actions are no numbers of their columns, so that only its choice of columns sees them."""
+    network = random_networks(lambda: ColumnCritic(SIZES, choice=choice), 1)[0]
+    with torch.no_grad():
+        network.get_parameter("trunk.position.weight")[:, PORTFOLIO:] = 0
+    return network
+
+
+def free_inputs(held: Tensor | None = None) -> Inputs:
     inputs = of_agent(random_inputs(AXES["shared"]), 0)
-    chosen = torch.full((BATCH, COLUMNS, 2), -1.0)
-    chosen[:, 2, 0] = 1.0
-    other = chosen.roll(1, dims=1)
-    for sharpness, sees in ((5.0, True), (0.0, False)):
-        network = random_networks(lambda sharpness=sharpness: ColumnCritic(SIZES, sharpness=sharpness), 1)[0]  # type: ignore[misc]
-        position = network.get_parameter("trunk.position.weight")
-        with torch.no_grad():
-            position[:, PORTFOLIO:] = 0
-        assert torch.allclose(network(inputs, chosen), network(inputs, other), atol=1e-4) is not sees
+    inputs["portfolio"][..., 0] = 0 if held is None else held
+    return inputs
+
+
+def test_the_critic_judges_the_columns_that_would_be_ordered() -> None:
+    network, inputs = blind_critic(Choice(orders=2)), free_inputs()
+    action = torch.rand(BATCH, COLUMNS, 2)
+    value = network(inputs, action)
+    best = action[..., 0].topk(2).indices
+    others = action.clone()
+    others[..., 0] -= 0.5  # the same two lead, by more
+    others[..., 0].scatter_(1, best, 1.0)
+    torch.testing.assert_close(network(inputs, others), value)
+    others[torch.arange(BATCH), best[:, 1], 0] = -1.0  # the second gives way to the third
+    assert (network(inputs, others) - value).abs().min() > 1e-4
+
+
+@pytest.mark.parametrize("orders", [1, 2])
+def test_what_is_held_cannot_be_ordered_and_of_equal_columns_the_lower_is(orders: int) -> None:
+    held = torch.zeros(BATCH, COLUMNS)
+    held[:, 2] = 1
+    network, inputs = blind_critic(Choice(orders)), free_inputs(held)
+    equal = torch.ones(BATCH, COLUMNS, 2)
+    value = network(inputs, equal)
+    leading = torch.full((BATCH, COLUMNS, 2), -1.0)
+    leading[:, [0, 1][:orders]] = 0.9
+    torch.testing.assert_close(network(inputs, leading), value)
+    leading[:, 2] = 1.0
+    torch.testing.assert_close(network(inputs, leading), value)
+
+
+def test_short_sales_count_by_their_size() -> None:
+    inputs, action = free_inputs(), torch.full((BATCH, COLUMNS, 2), 0.5)
+    lowest = action.clone()
+    lowest[:, 3, 0] = -0.9
+    highest = action.clone()
+    highest[:, 3, 0] = 0.9
+    short, long = blind_critic(Choice(short_sales=True)), blind_critic(Choice())
+    torch.testing.assert_close(short(inputs, lowest), short(inputs, highest))
+    assert (long(inputs, lowest) - long(inputs, highest)).abs().min() > 1e-4
+
+
+def test_the_gradient_says_what_would_change_if_a_column_were_preferred() -> None:
+    """It is that of a softmax, as if that had chosen; the value that was chosen is no softmax."""
+    tokens, portfolio = torch.randn(BATCH, COLUMNS, 3), torch.zeros(BATCH, COLUMNS, PORTFOLIO)
+    coefficient = (torch.rand(BATCH, COLUMNS) * 2 - 1).requires_grad_()
+    pooled = Choice(sharpness=3.0).pool(tokens, coefficient, portfolio)
+    torch.testing.assert_close(pooled[:, 3:], tokens[torch.arange(BATCH), coefficient.argmax(1)])
+    torch.testing.assert_close(pooled[:, :3], tokens.mean(1))
+    (found,) = torch.autograd.grad(pooled[:, 3:].square().sum() / 2, coefficient)
+    soft = (torch.softmax(3 * coefficient, 1)[:, None] @ tokens)[:, 0]
+    # of sum(chosen x soft pool): the same outer derivative
+    chosen = pooled[:, 3:].detach()
+    (expected,) = torch.autograd.grad((soft * chosen).sum(), coefficient)
+    torch.testing.assert_close(found, expected)
 
 
 @pytest.mark.parametrize("make", [actor, critic])
@@ -224,6 +279,7 @@ def test_it_learns_a_rule_that_is_the_same_for_every_column(make: Callable[[], n
         inputs = of_agent(random_inputs(shared, seed, batch=64), 0)
         inputs = {name: value if name == "market" else value[:, :columns] for name, value in inputs.items()}
         signal = inputs["columns"][..., 0]
+        inputs["portfolio"][..., 0] = 0
         if isinstance(network, ColumnActor):
             return nn.functional.mse_loss(network(inputs)[..., 0], torch.tanh(signal))
         chance = torch.Generator().manual_seed(seed)
