@@ -3,6 +3,7 @@
 import logging
 import sys
 import warnings
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
@@ -39,7 +40,22 @@ MOST_THREADS = 1024
 
 
 class TrainingParser(OneLineErrors, LightningArgumentParser):
-    """Lightning's parser, with errors of one line."""
+    """Lightning's parser, with errors of one line and help on groups within groups."""
+
+    def parse_args(self, args: Sequence[str] | None = None, **kwargs: Any) -> Any:  # type: ignore[override]
+        """Parse; `--group.inner.help` is handed on as what jsonargparse takes for it."""
+        words = None if args is None else [part for word in args for part in self._help_words(word)]
+        return super().parse_args(words, **kwargs)
+
+    def _help_words(self, word: str) -> list[str]:
+        known, group = self._option_string_actions, word.removesuffix(".help")
+        if group == word or word in known:
+            return [word]
+        while group:
+            group = group.rpartition(".")[0]
+            if f"{group}.help" in known:  # of a group's help it skips the first word and shows that of the second
+                return [f"{group}.help", f"{group}.help", word]
+        return [word]
 
 
 class EigenCLI(LightningCLI):

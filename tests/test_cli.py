@@ -99,6 +99,27 @@ def test_wrong_input_is_one_line(
 
 
 @pytest.mark.parametrize(
+    ("group", "said"),
+    [
+        ("evolution.hyperparameters", "--model.evolution.hyperparameters.reach REACH"),
+        ("evolution.adaptive_mutation", "Validations without a new champion after which the mutation grows"),
+        ("evolution.proximal", "Least sensitivity that counts"),
+        ("evolution", "--model.evolution.proximal.help"),
+        ("td3", "Optimizer steps of the critics for each of the actor"),
+    ],
+)
+def test_groups_within_groups_have_a_help(group: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(["fit", f"--model.{group}.help"])
+    assert left.value.code == 0
+    assert said in " ".join(capsys.readouterr().out.split())
+
+
+def test_help_on_what_is_no_group_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "model.nothing.help" in refusal(capsys, "--model.nothing.help")
+
+
+@pytest.mark.parametrize(
     ("text", "said"),
     [
         ("model:\n  population_sise: 3\n", "unknown key model.population_sise: did you mean model.population_size?"),
