@@ -24,9 +24,10 @@ class _Layers(nn.Module):
 
     def run(self, x: Tensor) -> Tensor:
         """The last layer's output, (..., out)."""
-        for layer in self.layers[:-1]:
+        *hidden, last = self.layers  # a slice would be a new module
+        for layer in hidden:
             x = layer(x).relu_()
-        out: Tensor = self.layers[-1](x)
+        out: Tensor = last(x)
         return out
 
 

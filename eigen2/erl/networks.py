@@ -20,8 +20,6 @@ Inputs = dict[str, Tensor]
 Weights = dict[str, Tensor]
 """Weights by name; those of many agents have a leading agent axis."""
 
-_unsafe_view = torch.ops.aten._unsafe_view.default
-
 MOST_WIDTH = 16_384
 """Numbers in a layer; two such layers have a GB of weights between them."""
 
@@ -45,6 +43,15 @@ NetworkFactory = Callable[[Sizes], nn.Module]
 """Builds one agent's network."""
 
 
+_unsafe_view = torch.ops.aten._unsafe_view.default
+
+
+def _no_view(out: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """What was just made, in another shape; to autograd no view, so that it may be changed in place without copies."""
+    shaped: Tensor = _unsafe_view(out, shape)
+    return shaped
+
+
 class Linear(nn.Linear):
     """`torch.nn.Linear` whose weights may have a leading agent axis.
 
@@ -54,26 +61,26 @@ class Linear(nn.Linear):
 
     def forward(self, x: Tensor, plus: Tensor | None = None) -> Tensor:
         """The map of `x` with its last axis as features, and the sum of it and `plus` if there is one."""
-        bias: Tensor | None = self.bias
-        if self.weight.dim() == 2:
+        weight, bias = self.weight, self.bias
+        if weight.dim() == 2:
             return super().forward(x) if plus is None else super().forward(x) + plus
-        agents, features = self.weight.shape[:2]
-        if agents == 1 and plus is None and torch.is_grad_enabled():
-            # the backward pass of a product is a fifth faster than that of a batch of one product
+        agents, features = weight.shape[:2]
+        if agents == 1 and plus is None:
+            # fewer steps, and the backward pass of a product is a fifth faster than that of a batch of one product
             alone = None if bias is None else bias.squeeze(0)
-            return nn.functional.linear(x.squeeze(0), self.weight.squeeze(0), alone).unsqueeze(0)
+            if not torch.is_grad_enabled():
+                return nn.functional.linear(x, weight.squeeze(0), alone)
+            out = nn.functional.linear(x.squeeze(0), weight.squeeze(0), alone)
+            return _no_view(out, (1, *out.shape))
         rows = x.flatten(1, -2)
         if len(rows) != agents:
             rows = rows.expand(agents, -1, -1)  # what all agents share is not copied
         start = None if bias is None else bias[:, None]
         if plus is not None:
             start = plus.flatten(1, -2) if start is None else plus.flatten(1, -2) + start
-        weight = self.weight.mT
         # a sum inside of the product spares a pass over the output
-        out = torch.bmm(rows, weight) if start is None else torch.baddbmm(start, rows, weight)
-        # to autograd no view, so that what follows may change it in place without copies in the backward pass
-        mapped: Tensor = _unsafe_view(out, (agents, *x.shape[1:-1], features))
-        return mapped
+        out = torch.bmm(rows, weight.mT) if start is None else torch.baddbmm(start, rows, weight.mT)
+        return _no_view(out, (agents, *x.shape[1:-1], features))
 
 
 class StackedNetwork:
