@@ -5,6 +5,7 @@ equation 6 the actor's gradient, algorithm 1 the targets. Fujimoto et al., "Addr
 actor-critic methods", 2018, algorithm 1, is what TD3 adds.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -166,7 +167,8 @@ def clip_rows(gradient: Float[Tensor, "agents weights"], max_norm: float) -> Flo
 
 
 def _scale_rows(gradient: Tensor, norms: Tensor, max_norm: float) -> None:
-    gradient.mul_((max_norm / (norms + 1e-6)).clamp(max=1.0)[:, None])
+    if max_norm < math.inf:
+        gradient.mul_((max_norm / (norms + 1e-6)).clamp(max=1.0)[:, None])
 
 
 def row_moments(population: Population, optimizer: Optimizer) -> list[Tensor]:
@@ -192,8 +194,8 @@ def _faulty(rows: Float[Tensor, "agents weights"]) -> Bool[Tensor, " agents"]:
 
 def state_is_finite(population: Population, optimizer: Optimizer) -> Tensor:
     """Whether all weights, targets and moments are finite, from their sums: a false alarm only beyond 1e30."""
-    sums = [rows.sum(1) for tensors in _state(population, optimizer) for rows in tensors]
-    return torch.isfinite(torch.stack(sums)).all()
+    sums = [rows.sum() for tensors in _state(population, optimizer) for rows in tensors]
+    return torch.isfinite(torch.stack(sums).sum())
 
 
 def _state(population: Population, optimizer: Optimizer) -> list[list[Tensor]]:
