@@ -81,12 +81,13 @@ class ControlEnvironment:
         self.copies = [make(env_id, settings or {}, max_episode_steps) for _ in range(agents * windows)]
         space = self.copies[0].action_space
         assert isinstance(space, spaces.Box)
-        self._low, self._high = (torch.from_numpy(each.astype(np.float32)) for each in (space.low, space.high))
+        low, high = (torch.from_numpy(each.astype(np.float32)) for each in (space.low, space.high))
         self._action_dtype = space.dtype
         shape = self.copies[0].observation_space.shape
         assert shape is not None
         self.observation_fields = {"state": Field(shape, torch.float32)}
         self._device = torch.device(device)
+        self._low, self._span = low.to(self._device), (high - low).to(self._device)
         count = len(self.copies)
         self._state = np.zeros((count, *shape), np.float32)
         self._reward = np.zeros(count, np.float32)
@@ -107,8 +108,7 @@ class ControlEnvironment:
 
     def native_action(self, unit: Tensor) -> Tensor:
         """Actions in [-1, 1] in the environment's own units; beyond, they are clipped."""
-        low, high = self._low.to(unit.device), self._high.to(unit.device)
-        return low + (unit.clamp(-1, 1) + 1) / 2 * (high - low)
+        return self._low + (unit.clamp(-1, 1) + 1) / 2 * self._span
 
     def reset(
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
@@ -160,4 +160,5 @@ class ControlEnvironment:
 
     def _shaped(self, values: np.ndarray) -> Tensor:
         """A copy, (agents, windows, ...): what is returned does not change with the next step."""
-        return torch.from_numpy(values.copy()).reshape(self.agents, self.windows, *values.shape[1:]).to(self._device)
+        shape = self.agents, self.windows, *values.shape[1:]
+        return torch.from_numpy(values.reshape(shape).copy()).to(self._device)

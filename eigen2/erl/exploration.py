@@ -71,7 +71,8 @@ class ExplorationNoise:
         if self._windows == 0:
             return action
         drawn = self._draws.next().to(action.device)
-        quiet, noisy = torch.split(action, [action.shape[1] - self._windows, self._windows], dim=1)
+        first = action.shape[1] - self._windows
+        noisy = action[:, first:]
         # a normal number's place in its distribution is even
         own = torch.erf(drawn / math.sqrt(2)) if self._uniform else (noisy + drawn * self._scale).clamp(-1, 1)
-        return torch.cat([quiet, own], dim=1)
+        return torch.cat([action[:, :first], own], dim=1) if first else own

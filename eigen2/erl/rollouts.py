@@ -145,7 +145,10 @@ def _finite(values: Iterable[Tensor]) -> Tensor | None:
 def _rows(transitions: dict[str, Tensor], chosen: Tensor) -> dict[str, Tensor]:
     """The chosen transitions (agents, windows) as rows, agent by agent; shared values repeated."""
     agents = len(chosen)
-    rows = {name: value.expand(agents, *value.shape[1:]).flatten(0, 1) for name, value in transitions.items()}
+    rows = {
+        name: (value if value.shape[0] == agents else value.expand(agents, *value.shape[1:])).flatten(0, 1)
+        for name, value in transitions.items()
+    }
     if bool(chosen.all()):
         return rows
     return {name: value[chosen.flatten()] for name, value in rows.items()}
