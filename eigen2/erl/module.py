@@ -389,8 +389,8 @@ class ERLModule(LightningModule):
         self.metrics = generation_metrics(self)
         for logger in self.loggers:
             logger.log_metrics(self.metrics, step=self.current_epoch)
-        # for callbacks such as checkpoints and early stopping, which read trainer.callback_metrics
-        self.log_dict({name: value for name, value in self.metrics.items()}, logger=False)
+        # for callbacks such as checkpoints and early stopping; log_dict would take as long as two optimizer steps
+        self.trainer.callback_metrics.update({name: torch.tensor(value) for name, value in self.metrics.items()})
 
     def on_train_epoch_end(self) -> None:
         """All callbacks have logged: let the loggers write the generation before the checkpoint is written."""
