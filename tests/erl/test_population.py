@@ -269,8 +269,8 @@ def test_bytes_and_counts_are_those_of_the_weights() -> None:
     assert population.weights_per_agent == actor + critic
     assert population.size == 4
     # network and target of each agent, the champion, noise; kinds (int64) and parents' fitness (float64); the
-    # champion's fitness (float64) and generation (int64)
-    assert population.nbytes == 4 * (4 * 2 * (actor + critic) + actor + critic + 4) + 4 * (8 + 8) + 8 + 8
+    # champion's fitness (float64) and generation (int64), and validations since (int64)
+    assert population.nbytes == 4 * (4 * 2 * (actor + critic) + actor + critic + 4) + 4 * (8 + 8) + 8 + 8 + 8
     assert sum(tensor.numel() for tensor in population.parameters()) == 4 * (actor + critic)
 
 
@@ -279,6 +279,7 @@ def test_a_state_dict_holds_every_weight_once() -> None:
     assert set(state) == {
         *("actor", "critic", "actor_target", "critic_target", "noise", "kind", "parents_fitness"),
         *("champion_actor", "champion_critic", "champion_fitness", "champion_generation"),
+        "validations_since_champion",
     }
     assert len({value.data_ptr() for value in state.values()}) == len(state)
 
