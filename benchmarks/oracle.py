@@ -1,7 +1,7 @@
 """Whether agents use what a feature tells them: `python -m benchmarks.oracle --out FILE.json`.
 
-A market without any signal, positions of one day. In place of one feature (`FEATURE`) agents see, by variant, tomorrow's
-return from open to close of each column, the one before yesterday's close, or what the feature always says. With
+A market without any signal, positions of one day. In place of one feature (`FEATURE`) agents see, by variant,
+tomorrow's return of each column from open to close, that of two days ago, or what the feature always says. With
 tomorrow's return they can do what the perfect rule does, which orders the column that will rise most; the other
 variants tell nothing, and can earn no more than luck.
 """
@@ -48,7 +48,8 @@ def returns_told(prices: np.ndarray, delay: int) -> np.ndarray:
         told[:delay] = gain[-delay:]
     else:
         told[delay:] = gain[: len(gain) - delay]
-    return (told / gain.std()).astype(np.float32)
+    scaled: np.ndarray = (told / gain.std()).astype(np.float32)
+    return scaled
 
 
 class OracleRollouts(RolloutDataModule):

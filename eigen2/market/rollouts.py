@@ -94,9 +94,9 @@ class RolloutDataModule(Rollouts):
         windows_per_generation: int = 8,
         exploration_windows: int = 2,
         validation_windows: int = 6,
-        replay_capacity: int = 50_000,
+        replay_capacity: int = 100_000,
         replay_min_size: int = 10_000,
-        batch_size: int = 16,
+        batch_size: int = 8,
         credit: Literal["order", "close"] = "order",
         rules: TradingRules = TradingRules(),  # noqa: B008 - read, never changed
         account: AccountRules = AccountRules(),  # noqa: B008 - read, never changed
