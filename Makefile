@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 INSTALLED := $(VENV)/.installed
 
-.PHONY: help train test slow fuzz torture soak memory bench bench-control scaling results study lint format clean
+.PHONY: help train test slow fuzz torture soak memory bench bench-control scaling results study lint format clean bench-swimmer
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
@@ -41,6 +41,9 @@ memory: $(INSTALLED)  ## measure and write the figures of docs/memory.md, after 
 
 bench-control: $(INSTALLED)  ## plain DDPG against Stable-Baselines3's on Pendulum; twenty minutes
 	$(VENV)/bin/python -m benchmarks.control --out docs/figures/control.json
+
+bench-swimmer: $(INSTALLED)  ## three seeds of configs/control_swimmer.yaml to their end; half an hour
+	$(VENV)/bin/python -m benchmarks.swimmer --out docs/figures/swimmer.json
 
 bench: $(INSTALLED)  ## speed and size against references, in one process
 	$(VENV)/bin/python -m benchmarks.bench
