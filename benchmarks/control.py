@@ -1,7 +1,7 @@
 """Plain DDPG against Stable-Baselines3's on a control task: `python -m benchmarks.control --out FILE.json`.
 
-The same networks, batches, steps and threads; for every seed one run of each, one after the other. Both are then played
-without noise in the same hundred episodes.
+The same networks, batches, steps and threads; for every seed one run of each, one after the other. The first half of
+the steps is played at random, without training. Both are then played without noise in the same hundred episodes.
 """
 
 import argparse
@@ -29,7 +29,6 @@ from eigen2.erl.rollouts import play
 
 ENV_ID = "Pendulum-v1"
 EPISODE = 200
-WARM_UP = 10_000
 HIDDEN = 400, 300
 SETTINGS = {"gamma": 0.98, "tau": 0.005, "batch": 256, "lr": 1e-3, "noise": 0.1, "replay": 200_000}
 """Those of the RL Baselines3 Zoo for DDPG on Pendulum-v1."""
@@ -70,7 +69,7 @@ def eigen2_run(seed: int, steps: int) -> tuple[float, float]:
         exploration_windows=1,
         validation_windows=1,
         replay_capacity=int(SETTINGS["replay"]),
-        replay_min_size=WARM_UP,
+        replay_min_size=steps // 2 + 1,  # a generation trains after its episode, the other side in it
         batch_size=int(SETTINGS["batch"]),
     )
     with tempfile.TemporaryDirectory() as folder:
@@ -96,7 +95,7 @@ def sb3_run(seed: int, steps: int) -> tuple[float, float]:
         env,
         learning_rate=SETTINGS["lr"],
         buffer_size=int(SETTINGS["replay"]),
-        learning_starts=WARM_UP,
+        learning_starts=steps // 2,
         batch_size=int(SETTINGS["batch"]),
         tau=SETTINGS["tau"],
         gamma=SETTINGS["gamma"],
@@ -122,7 +121,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, help="JSON file to write")
     parser.add_argument("--seeds", type=int, default=5, help="runs of each")
-    parser.add_argument("--steps", type=int, default=20_000, help="environment steps of a run")
+    parser.add_argument("--steps", type=int, default=20_000, help="environment steps of a run, a multiple of 400")
     parser.add_argument("--threads", type=int, default=1, help="of torch")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
