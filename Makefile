@@ -3,7 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 INSTALLED := $(VENV)/.installed
 
-.PHONY: help train test slow fuzz torture soak memory bench bench-control scaling results study lint format clean bench-swimmer
+.PHONY: help train test slow fuzz torture soak memory bench bench-control bench-swimmer scaling results planted \
+  ablations oracle study lint format clean
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
@@ -61,6 +62,18 @@ results: $(INSTALLED)  ## measure and write the figures of docs/results.md; half
 	$(VENV)/bin/python -m benchmarks.limit --threads 2 --out docs/figures/limit-2.json
 	$(VENV)/bin/python -m benchmarks.families --threads 2 --out docs/figures/families-2.json
 	$(VENV)/bin/python -m benchmarks.results
+
+planted: $(INSTALLED)  ## ERL, gradients alone and evolution alone on five markets with a hidden drift; an hour
+	$(VENV)/bin/python -m benchmarks.planted --out docs/figures/planted.json
+	$(VENV)/bin/python -m benchmarks.learning_results
+
+ablations: $(INSTALLED)  ## each default against another value on two such markets; four hours
+	$(VENV)/bin/python -m benchmarks.planted --seeds 2 --variants all --out docs/figures/ablations.json
+	$(VENV)/bin/python -m benchmarks.learning_results
+
+oracle: $(INSTALLED)  ## whether agents use a feature that tells tomorrow's return; a quarter of an hour
+	$(VENV)/bin/python -m benchmarks.oracle --out docs/figures/oracle.json
+	$(VENV)/bin/python -m benchmarks.learning_results
 
 study: $(INSTALLED)  ## champions on real prices, walking forward, against buy-and-hold, momentum and lots; an hour
 	$(VENV)/bin/python -m benchmarks.study --out docs/figures/study.json

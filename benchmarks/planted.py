@@ -171,13 +171,16 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5, help="markets")
     parser.add_argument("--first", type=int, default=0, help="seed of the first market")
     parser.add_argument("--generations", type=int, default=GENERATIONS, help="generations of a run")
-    parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=list(MAIN), help="what to train")
+    parser.add_argument("--variants", nargs="+", choices=[*VARIANTS, "all"], default=list(MAIN), help="what to train")
     parser.add_argument("--threads", type=int, default=1, help="of torch")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     silence()
     seeds = range(args.first, args.first + args.seeds)
-    runs = {name: [kept_row(args.rows, name, seed, args.generations) for seed in seeds] for name in args.variants}
+    runs = {
+        name: [kept_row(args.rows, name, seed, args.generations) for seed in seeds]
+        for name in (VARIANTS if "all" in args.variants else args.variants)
+    }
     for name, each in runs.items():
         mean = {rule: np.mean([one[rule] for one in each]) for rule in ("champion", *RULES)}
         share = {rule: 100 * mean["champion"] / mean[rule] for rule in RULES[1:]}

@@ -1,0 +1,122 @@
+"""The figures of docs/learning.md, from what was measured: `python -m benchmarks.learning_results`."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.intervals import Interval, over_seeds
+from benchmarks.machine import ROOT
+from benchmarks.page import fill_in, table
+from benchmarks.planted import MAIN
+
+PAGE = ROOT / "docs" / "learning.md"
+PLANTED, ABLATIONS, ORACLE = (ROOT / "docs" / "figures" / f"{name}.json" for name in ("planted", "ablations", "oracle"))
+NOT_YET = "Not measured yet."
+
+Rows = list[dict[str, Any]]
+
+
+def load(path: Path) -> dict[str, Any] | None:
+    """What was measured, None before."""
+    return json.loads(path.read_text()) if path.exists() else None
+
+
+def tables() -> dict[str, str]:
+    """The page's tables by their names."""
+    planted, ablations, oracle = load(PLANTED), load(ABLATIONS), load(ORACLE)
+    return {
+        "planted": NOT_YET if planted is None else planted_table(planted["runs"]),
+        "against": NOT_YET if planted is None else against_table(planted["runs"]),
+        "ablations": NOT_YET if ablations is None else ablation_table(ablations["runs"]),
+        "oracle": NOT_YET if oracle is None else oracle_table(oracle["runs"]),
+        "learning_machine": machines(("planted", planted), ("ablations", ablations), ("oracle", oracle)),
+    }
+
+
+def planted_table(runs: dict[str, Rows]) -> str:
+    """Fitness on the holdout of champions and rules, the mean of all markets and each market's."""
+    first = next(iter(runs.values()))
+    seeds = [str(row["seed"]) for row in first]
+    rules = {rule: [row[rule] for row in first] for rule in ("random", "momentum", "filtered", "informed")}
+    played = {name: [row["champion"] for row in runs[name]] for name in MAIN if name in runs}
+    minutes = {name: f"{np.mean([row['seconds'] for row in runs[name]]) / 60:.1f}" for name in played}
+    rows = [
+        [
+            name,
+            f"{np.mean(each):,.0f}",
+            *(f"{100 * np.mean(each) / np.mean(rules[rule]):.0f} %" for rule in ("momentum", "filtered")),
+            minutes.get(name, ""),
+            *(f"{value:,.0f}" for value in each),
+        ]
+        for name, each in {**rules, **played}.items()
+    ]
+    header = ["", "mean", "of momentum", "of the filter", "minutes", *(f"market {seed}" for seed in seeds)]
+    return table(header, rows)
+
+
+def against_table(runs: dict[str, Rows]) -> str:
+    """What ERL earns more than each of its halves, market by market."""
+    return table(
+        ["ERL less", "mean", "95 % interval"], [_difference(runs, name, -1) for name in MAIN[1:] if name in runs]
+    )
+
+
+def ablation_table(runs: dict[str, Rows]) -> str:
+    """What each change of the defaults adds or takes, market by market, the best first."""
+    changed = [name for name in runs if name != "erl"]
+    changed.sort(key=lambda name: -float(np.mean(_paired(runs, name))))
+    return table(["change", "fitness", "95 % interval"], [_difference(runs, name, 1) for name in changed])
+
+
+def _paired(runs: dict[str, Rows], name: str) -> np.ndarray:
+    """A variant's champion less ERL's, by market."""
+    base = {row["seed"]: row["champion"] for row in runs["erl"]}
+    return np.array([row["champion"] - base[row["seed"]] for row in runs[name]])
+
+
+def _difference(runs: dict[str, Rows], name: str, sign: int) -> list[str]:
+    found = over_seeds(sign * _paired(runs, name)[None], np.random.default_rng(0))
+    return [name, f"{found.mean:+,.0f}", span(found)]
+
+
+def span(found: Interval) -> str:
+    """An interval's bounds."""
+    return f"{found.low:+,.0f} to {found.high:+,.0f}"
+
+
+def oracle_table(runs: dict[str, Rows]) -> str:
+    """Share of the perfect rule by what the feature tells, and the fitness that it adds."""
+    perfect = np.array([row["perfect"] for row in runs["without"]])
+    plain = np.array([row["champion"] for row in runs["without"]])
+    rows = []
+    for name, each in runs.items():
+        champion = np.array([row["champion"] for row in each])
+        added = over_seeds((champion - plain)[None], np.random.default_rng(0))
+        more = "" if name == "without" else f"{added.mean:+,.0f} ({span(added)})"
+        rows.append([name, f"{champion.mean():,.0f}", f"{100 * champion.mean() / perfect.mean():.0f} %", more])
+    return table(["the feature tells", "fitness", "of the perfect rule", "more than without (95 %)"], rows)
+
+
+def machines(*found: tuple[str, dict[str, Any] | None]) -> str:
+    """Where the figures come from, a line a file."""
+    lines = []
+    for name, figures in found:
+        if figures is not None:
+            where = figures["machine"]
+            commits = {row["commit"] for each in figures["runs"].values() for row in each if row.get("commit")}
+            commit = ", ".join(sorted(each[:7] for each in commits)) or str(where["commit"])[:7]
+            lines.append(
+                f"- {name}: {where['machine']}, {where['cores']} cores, torch {where['torch']}, commit {commit}."
+            )
+    return "\n".join(lines) or NOT_YET
+
+
+def main() -> None:
+    """Write the figures into their places."""
+    PAGE.write_text(fill_in(PAGE.read_text(), tables()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,120 @@
+"""The benchmarks of learning at tiny size, and docs/learning.md, which says what they measured."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks import learning_results, oracle, planted
+from benchmarks.machine import ROOT
+from eigen2.erl.module import ERLModule
+from eigen2.market.rollouts import RolloutDataModule
+from eigen2.market.synthetic import SyntheticMarket
+
+TINY = {"trading_days": 15, "settlement_days": 5, "replay_capacity": 4000, "replay_min_size": 100, "batch_size": 4}
+
+
+def test_the_page_says_what_was_measured() -> None:
+    found = learning_results.tables()
+    page = learning_results.PAGE.read_text()
+    assert dict(re.findall(r"<!-- measured: (\w+) -->\n(.*?)\n<!-- end -->", page, re.DOTALL)) == found
+    text = re.sub(r"<!-- measured.*?<!-- end -->", "", page, flags=re.DOTALL)
+    assert not [line for line in text.splitlines() if line.startswith("|")], "a table that nothing measured"
+
+
+def row(seed: int, champion: float) -> dict[str, Any]:
+    rules = {"random": 0.0, "momentum": 80.0, "filtered": 100.0, "informed": 200.0}
+    return {"seed": seed, "champion": champion, "seconds": 120.0, "perfect": 50.0, **rules}
+
+
+def test_tables_of_known_runs() -> None:
+    runs = {"erl": [row(0, 90.0), row(1, 100.0)], "gradients alone": [row(0, 70.0), row(1, 80.0)]}
+    main = learning_results.planted_table(runs)
+    assert "| erl | 95 | 119 % | 95 % | 2.0 | 90 | 100 |" in main.splitlines()
+    assert "| gradients alone | +20 | +20 to +20 |" in learning_results.against_table(runs).splitlines()
+    changes = learning_results.ablation_table({**runs, "better": [row(0, 91.0), row(1, 103.0)]}).splitlines()
+    assert changes[2:] == ["| better | +2 | +1 to +3 |", "| gradients alone | -20 | -20 to -20 |"]
+    told = {"tomorrow": [row(0, 45.0), row(1, 47.0)], "without": [row(0, -5.0), row(1, 5.0)]}
+    assert "| tomorrow | 46 | 92 % | +46 (+42 to +50) |" in learning_results.oracle_table(told).splitlines()
+
+
+def test_rows_are_run_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def run(seed: int, generations: int, variant: dict[str, Any]) -> dict[str, Any]:
+        asked.append(seed)
+        return row(seed, 1.5)
+
+    monkeypatch.setattr(planted, "run", run)
+    found = [planted.kept_row(tmp_path / "rows", "erl", seed, 2) for seed in (3, 4, 3)]
+    assert asked == [3, 4]
+    assert found[0] == found[2]
+    assert found[0]["champion"] == 1.5
+    assert len(list((tmp_path / "rows").iterdir())) == 2
+
+
+def test_every_variant_can_be_trained(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With networks of the sizes of the market: what would fail after an hour fails here."""
+    for variant in planted.VARIANTS.values():
+        module = ERLModule(**{"population_size": 4, **variant.get("model", {})})
+        data = RolloutDataModule(**{**planted.SIZES, **variant.get("data", {})})
+        assert module.population_size == 4
+        assert data.context_days in (64, 504)
+
+
+def test_a_run_says_what_champion_and_rules_earn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planted, "MARKET", {"days": 220, "columns": 4, "signal": 2.0})
+    monkeypatch.setattr(planted, "SIZES", {"context_days": 8, "validation_days": 30, "holdout_days": 40})
+    small = {"model": {"population_size": 3, "gradient_steps": 1, "accumulate": 1}, "data": TINY}
+    found = planted.run(5, 2, small)
+    assert found["generations"] == 2
+    assert found["informed"] > found["random"]
+    assert planted.run(5, 2, small)["champion"] == found["champion"]
+
+
+def test_the_oracle_tells_the_return_of_another_day() -> None:
+    prices = np.full((5, 2, 4), 100.0, np.float32)
+    prices[:, 0, 3] = [101, 102, 103, 104, 105]
+    gain = np.log(prices[..., 3] / prices[..., 0])
+    for delay, days in ((-1, [1, 2, 3, 4, None]), (2, [None, None, 0, 1, 2])):
+        told = oracle.returns_told(prices, delay) * gain.std()
+        expected = [0.0 if day is None else gain[day, 0] for day in days]
+        np.testing.assert_allclose(told[:, 0], expected, rtol=1e-5)
+        assert (told[:, 1] == 0).all()
+
+
+def test_the_perfect_rule_earns_what_can_be_earned() -> None:
+    data = oracle.OracleRollouts(
+        -1,
+        synthetic=SyntheticMarket(seed=1, days=200, columns=3, signal=0.0),
+        rules=oracle.RULES,
+        validation_days=30,
+        holdout_days=40,
+        **{**oracle.SIZES, **TINY, "settlement_days": 2},
+    )
+    data.setup("fit")
+    prices, total = data.panel.prices.astype(np.float64), []
+    kept = (1 - oracle.RULES.side_cost) / (1 + oracle.RULES.side_cost)
+    for start in planted.holdout_starts(data):
+        days = range(start + 1, start + 1 + data.trading_days)
+        best = np.array([100 * max(prices[day, :, 3] / prices[day, :, 0] * kept - 1) for day in days])
+        total.append(5 * best.clip(0).sum())
+    assert oracle.perfect_reward(data) == pytest.approx(np.mean(total), rel=1e-4)
+
+
+@pytest.mark.slow
+def test_the_oracle_is_used_and_the_past_is_not() -> None:
+    told, past = (oracle.run(0, 8, name) for name in ("tomorrow", "past"))
+    assert told["champion"] > 0.5 * told["perfect"]
+    assert past["champion"] < 0.2 * past["perfect"]
+
+
+def test_the_figures_are_of_the_benchmarks_as_they_are() -> None:
+    for file in (learning_results.PLANTED, learning_results.ABLATIONS):
+        if file.exists():
+            kept = json.loads(file.read_text())
+            assert kept["market"] == planted.MARKET, f"{file.relative_to(ROOT)} is of another market"
+            assert kept["runs"].keys() <= planted.VARIANTS.keys()
