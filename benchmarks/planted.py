@@ -2,8 +2,8 @@
 
 Every seed is a market of its own, with 2,400 days to train and validate on and 600 days that nothing but the end of a
 run sees. There the champion plays against rules that know more and less of the drift (`eigen2.market.ceiling`), whose
-settings are the best in hindsight on those very days. All variants play the same number of agent-days. A run is a row
-in a folder; rows that are there are not run again, so that hours can be spread over several calls.
+settings are the best in hindsight on those very days. All variants but one play the same number of agent-days. A run is
+a row in a folder; rows that are there are not run again, so that hours can be spread over several calls.
 """
 
 import argparse
@@ -42,7 +42,7 @@ SIZES: dict[str, Any] = {"validation_days": VALIDATION, "holdout_days": HOLDOUT,
 """A context of three half-lives: longer ones say nothing more and leave fewer days to train on."""
 GENERATIONS = 30
 RULES = ("random", "momentum", "filtered", "informed")
-MAIN = ("erl", "gradients alone", "evolution alone")
+MAIN = ("erl", "gradients alone", "evolution alone", "evolution alone, as long")
 
 
 def _evolving(**settings: Any) -> dict[str, Any]:
@@ -70,6 +70,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "erl": {},
     "gradients alone": {"model": {"evolution": None}},
     "evolution alone": {"model": {"gradient_steps": 0}},
+    "evolution alone, as long": {"model": {"gradient_steps": 0}, "times": 5},
     "rewards where positions close": {"data": {"credit": "close"}},
     "half the gradient steps": {"model": {"gradient_steps": 48}},
     "twice the gradient steps": {"model": {"gradient_steps": 192}},
@@ -98,7 +99,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "proximal mutation": _evolving(proximal=Proximal()),
     "champion reinjected": _evolving(reinject_after=3),
 }
-"""Settings of each variant beside the defaults."""
+"""Settings of each variant beside the defaults; `times` as many generations, to take as long as those that train."""
 
 
 def holdout_starts(data: RolloutDataModule) -> list[int]:
@@ -125,7 +126,7 @@ def run(seed: int, generations: int, variant: dict[str, Any]) -> dict[str, Any]:
     module = ERLModule(**variant.get("model", {}))
     data = RolloutDataModule(synthetic=market, **{**SIZES, **variant.get("data", {})})
     with tempfile.TemporaryDirectory() as folder:
-        trainer = silent_trainer(generations, folder)
+        trainer = silent_trainer(generations * variant.get("times", 1), folder)
         began = time.perf_counter()
         trainer.fit(module, datamodule=data)
         seconds = time.perf_counter() - began
