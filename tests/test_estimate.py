@@ -18,9 +18,15 @@ SMALL = "tests/small.yaml"
 @pytest.mark.parametrize(
     "words",
     [
-        pytest.param([SMALL, "--data.replay_min_size=300"], marks=pytest.mark.slow),
+        pytest.param([SMALL, "--data.replay_min_size=300", "--data.replay_capacity=1000"], marks=pytest.mark.slow),
         pytest.param([SMALL, "--data.replay_capacity=3000000"], marks=pytest.mark.slow),
-        [SMALL, "--model.population_size=64", "--data.batch_size=300", "--data.replay_min_size=300"],
+        [
+            SMALL,
+            "--model.population_size=64",
+            "--data.batch_size=300",
+            "--data.replay_min_size=300",
+            "--data.replay_capacity=1000",
+        ],
     ],
     ids=["small", "much replay", "large batches"],
 )

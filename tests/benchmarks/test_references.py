@@ -19,10 +19,11 @@ HALF = 3e-3
 """How far half precision may take an input within [-5, 5], and more."""
 
 
-def test_dense_agents_play_as_the_population(small: FullScale) -> None:
+def test_dense_agents_play_as_the_population(small: FullScale, monkeypatch: pytest.MonkeyPatch) -> None:
     """Agent by agent the same actions and rewards; first weights say too little, so they are made larger."""
     data, population = small.data, small.population()
     data.allocate_replay(small.device)
+    monkeypatch.setattr(data.eval_env, "credit_steps", 0)  # stored as the environment pays
     population.actor.data.mul_(3)
     small.play(population, generation=2)
     days = data.window_days - 1
