@@ -113,6 +113,7 @@ def random_entries(
     given = [0] * accounts
 
     def policy(seen: dict[str, Tensor]) -> Tensor:
+        """What each account orders at the close of the day it sees."""
         day = int(seen["day"].flatten()[0])
         free = priced[day] & (seen["held_days"][0] == 0)
         action = torch.zeros(1, *free.shape, 2)
