@@ -5,6 +5,7 @@ import sys
 import warnings
 from collections.abc import Sequence
 from importlib import import_module
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Literal
 
@@ -35,12 +36,20 @@ WORKLOADS = {
     "control": ("eigen2.control.rollouts", "ControlDataModule"),
 }
 """Name of each workload, and where its data module is: a workload's libraries are loaded for its own runs alone."""
+COMMANDS = {
+    "fit": {"model", "train_dataloaders", "val_dataloaders", "datamodule", "weights_only"},
+    "validate": {"model", "dataloaders", "datamodule", "weights_only"},
+}
+"""The Trainer's methods offered, with the arguments that the command line fills itself."""
 MOST_THREADS = 1024
 """More than machines have cores; far more threads than this cannot be started, which ends the process."""
 
 
 class TrainingParser(OneLineErrors, LightningArgumentParser):
-    """Lightning's parser, with errors of one line and help on groups within groups."""
+    """Lightning's parser, with errors of one line and help on groups within groups, for whole words alone."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **{**kwargs, "allow_abbrev": False})
 
     def parse_args(self, args: Sequence[str] | None = None, **kwargs: Any) -> Any:  # type: ignore[override]
         """Parse; `--group.inner.help` is handed on as what jsonargparse takes for it."""
@@ -59,7 +68,15 @@ class TrainingParser(OneLineErrors, LightningArgumentParser):
 
 
 class EigenCLI(LightningCLI):
-    """Lightning's command line with a run folder, durable checkpoints and errors of one line."""
+    """Lightning's command line with a run folder, durable checkpoints and errors of one line.
+
+    Args:
+        asked: first word of the command line.
+    """
+
+    def __init__(self, *args: Any, asked: str, **kwargs: Any) -> None:
+        self._asked = asked
+        super().__init__(*args, **kwargs)
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Add what belongs to neither trainer, model nor data: workload, threads, and what limits every run."""
@@ -141,13 +158,9 @@ class EigenCLI(LightningCLI):
         except (MisconfigurationException, ValueError, TypeError, OverflowError, RuntimeError) as error:
             raise UserError(f"trainer: {error}") from error
 
-    @staticmethod
-    def subcommands() -> dict[str, set[str]]:
-        """The Trainer's methods offered, with the arguments that the command line fills itself."""
-        return {
-            "fit": {"model", "train_dataloaders", "val_dataloaders", "datamodule", "weights_only"},
-            "validate": {"model", "dataloaders", "datamodule", "weights_only"},
-        }
+    def subcommands(self) -> dict[str, set[str]]:  # type: ignore[override]
+        """Those whose parsers are built, a second of work each: the one that was asked for, all if none was."""
+        return {self._asked: COMMANDS[self._asked]} if self._asked in COMMANDS else COMMANDS
 
 
 def _as_list(value: Any) -> list[Any]:
@@ -173,6 +186,7 @@ def run(args: ArgsType) -> None:
         EigenCLI(
             ERLModule,
             _data_module(_workload(words)),
+            asked=next(iter(words), ""),
             parser_class=TrainingParser,
             parser_kwargs={
                 "prog": "python -m eigen2.cli",
@@ -204,7 +218,7 @@ def _workload(words: list[str]) -> str:
     It decides which keys there are, so it must be known before they are read. What is wrong with a file is said then.
     """
     named = "market"
-    for word, following in zip(words, [*words[1:], ""], strict=True):
+    for word, following in zip_longest(words, words[1:], fillvalue=""):
         key, _, value = word.partition("=")
         value = value or following
         if key == "--workload":

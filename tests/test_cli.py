@@ -11,8 +11,8 @@ import torch
 
 from eigen2.cli import main
 from eigen2.market.sample import sample_path
+from tests.command import ROOT, eigen2
 
-ROOT = Path(__file__).parent.parent
 SMALL = ["--config", "tests/small.yaml"]
 
 
@@ -58,6 +58,7 @@ def own(path: Path | str) -> list[str]:
         (["--model.population_size", "0"], "model.population_size is 0; it must be at least 1"),
         (["--model.population_size", "three"], "model.population_size is three; it must be int"),
         (["--model.populatio_size", "3"], "unknown key model.populatio_size: did you mean model.population_size?"),
+        (["--model.populat", "3"], "unknown key model.populat: did you mean model.population_size?"),
         (["--model.evolution", "3"], "model.evolution is 3; it must be Evolution, null"),
         (["--model.evolution.elite_fraction", "0.9"], "elite_fraction 0.9 and crossover_fraction 0.375 exceed 1"),
         (["--model.gamma", "1.5"], "model.gamma is 1.5; it must be at least 0 and at most 1"),
@@ -211,8 +212,7 @@ def test_everything_a_run_writes_lies_in_its_folder(tmp_path: Path) -> None:
 
 def test_metrics_of_every_generation(tmp_path: Path) -> None:
     # in a process of its own: live objects are counted
-    command = [sys.executable, "-m", "eigen2.cli", "fit", *SMALL, "--trainer.default_root_dir", str(tmp_path)]
-    subprocess.run(command, cwd=ROOT, capture_output=True, check=True)
+    assert eigen2("fit", *SMALL, "--trainer.default_root_dir", tmp_path).returncode == 0
     with (tmp_path / "metrics.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [row["generation"] for row in rows] == ["0", "1", "2", "3"]

@@ -2,7 +2,6 @@
 
 import re
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,9 +9,8 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from eigen2.runtime.sealed import check
+from tests.command import eigen2
 from tests.test_resume import metrics, same, state
-
-ROOT = Path(__file__).parent.parent
 
 
 @pytest.fixture
@@ -29,12 +27,10 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def run(root: Path, cache: Path, generations: int, *options: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "eigen2.cli", "fit", "--config", "tests/small.yaml", "--ckpt_path", "last"]
     settings = {"default_root_dir": root, "max_epochs": generations}
     words = [f"--trainer.{name}={value}" for name, value in settings.items()]
-    done = subprocess.run(
-        [*command, *words, f"--data.cache_dir={cache}", *options], cwd=ROOT, capture_output=True, text=True, check=False
-    )
+    words += ["--ckpt_path", "last", f"--data.cache_dir={cache}"]
+    done = eigen2("fit", "--config", "tests/small.yaml", *words, *options)
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
     return done

@@ -2,16 +2,13 @@
 
 import csv
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from benchmarks import estimate, hygiene, soak
+from tests.command import eigen2
 
-ROOT = Path(__file__).parent.parent
 SMALL = "tests/small.yaml"
 
 
@@ -43,15 +40,8 @@ def test_the_estimate_holds_for_each_case_of_the_page(tmp_path: Path, case: str)
 
 
 def test_a_run_that_cannot_fit_is_refused_before_it_allocates(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "eigen2.cli", "fit", "--config", SMALL, "--trainer.default_root_dir", tmp_path]
-    done = subprocess.run(
-        [*command, "--data.replay_capacity=2000000000", "--budget.memory_budget_gb=1"],
-        cwd=ROOT,
-        env=os.environ,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = ["fit", "--config", SMALL, "--trainer.default_root_dir", tmp_path]
+    done = eigen2(*command, "--data.replay_capacity=2000000000", "--budget.memory_budget_gb=1")
     assert done.returncode == 2
     (line,) = [line for line in done.stderr.splitlines() if line.startswith("error:")]
     assert "this run needs replay " in line

@@ -16,8 +16,8 @@ from eigen2.market.cleaning.limits import Limits
 from eigen2.market.cleaning.policy import Policy
 from eigen2.market.sample import sample_path
 from eigen2.training_cli import WORKLOADS
+from tests.command import ROOT, eigen2
 
-ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
@@ -64,7 +64,8 @@ def test_the_networks_of_the_page_train(language: str, tmp_path: Path) -> None:
         (tmp_path / "mine.yaml").write_text(text)
         words = ["--config", "mine.yaml"]
     small = ["--config", str(ROOT / "tests" / "small.yaml"), "--data.replay_min_size", "3", "--trainer.max_epochs", "1"]
-    python(tmp_path, "-m", "eigen2.cli", "fit", *small, *words)
+    done = eigen2("fit", *small, *words, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
     (row,) = csv.DictReader((tmp_path / "lightning_logs" / "metrics.csv").read_text().splitlines())
     assert float(row["train/critic_loss"]) > 0
 

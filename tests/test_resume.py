@@ -4,27 +4,26 @@ import csv
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-ROOT = Path(__file__).parent.parent
+from tests.command import eigen2
+
 GENERATIONS = 4
 BEST = "checkpoints/best.ckpt"
 # the replay buffer holds 228 transitions a generation and trains from 300: generation 0 only warms up
 PLACES = [("rollouts", 0), ("training", 1), ("evolve", 1), ("validate", 2), ("checkpoint", 3)]
 
 
-def run(root: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "eigen2.cli", "fit", "--config", "tests/small.yaml"]
-    folder = ["--trainer.default_root_dir", str(root), "--ckpt_path", "last"]
-    return subprocess.run([*command, *folder, *options], cwd=ROOT, capture_output=True, text=True, check=False)
+def run(root: Path, *options: str) -> CompletedProcess[str]:
+    folder = ["--trainer.default_root_dir", root, "--ckpt_path", "last"]
+    return eigen2("fit", "--config", "tests/small.yaml", *folder, *options)
 
 
 def kill_at(root: Path, place: str, generation: int) -> None:

@@ -2,9 +2,8 @@
 
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
+from subprocess import CompletedProcess
 from typing import Any
 
 import pytest
@@ -13,29 +12,18 @@ from lightning.pytorch import LightningModule, Trainer
 from eigen2.runtime import stop
 from eigen2.runtime.sealed import check
 from eigen2.runtime.stop import requeue
-from tests.test_resume import ROOT, finish, metrics, same, state
+from tests.command import eigen2
+from tests.test_resume import finish, metrics, same, state
 
 
 def stopped(
     root: Path, names: list[str], *options: str, generation: int = 2, environment: dict[str, str] | None = None
-) -> subprocess.CompletedProcess[str]:
+) -> CompletedProcess[str]:
     """A run that sends itself signals."""
-    command = [sys.executable, "-m", "eigen2.cli", "fit", "--config", "tests/small.yaml", "--ckpt_path", "last"]
+    command = ["fit", "--config", "tests/small.yaml", "--ckpt_path", "last", f"--trainer.default_root_dir={root}"]
     sender = ["--trainer.callbacks+=tests.signals.SignalAt", f"--trainer.callbacks.names={names}"]
-    done = subprocess.run(
-        [
-            *command,
-            f"--trainer.default_root_dir={root}",
-            *sender,
-            f"--trainer.callbacks.generation={generation}",
-            *options,
-        ],
-        cwd=ROOT,
-        env=os.environ | (environment or {}),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    sender += [f"--trainer.callbacks.generation={generation}"]
+    done = eigen2(*command, *sender, *options, env=os.environ | (environment or {}))
     assert "Traceback" not in done.stderr
     return done
 

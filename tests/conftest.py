@@ -1,0 +1,3 @@
+"""Of all tests."""
+
+import tests.docstrings  # noqa: F401
