@@ -63,12 +63,12 @@ results: $(INSTALLED)  ## measure and write the figures of docs/results.md; half
 	$(VENV)/bin/python -m benchmarks.families --threads 2 --out docs/figures/families-2.json
 	$(VENV)/bin/python -m benchmarks.results
 
-planted: $(INSTALLED)  ## ERL, gradients alone and evolution alone on five markets with a hidden drift; an hour
+planted: $(INSTALLED)  ## ERL, gradients alone and evolution alone on five markets with a hidden drift; two hours
 	$(VENV)/bin/python -m benchmarks.planted --out docs/figures/planted.json
 	$(VENV)/bin/python -m benchmarks.learning_results
 
 ablations: $(INSTALLED)  ## each default against another value on two such markets; four hours
-	$(VENV)/bin/python -m benchmarks.planted --seeds 2 --variants all --out docs/figures/ablations.json
+	$(VENV)/bin/python -m benchmarks.planted --seeds 2 --generations 20 --variants all --out docs/figures/ablations.json
 	$(VENV)/bin/python -m benchmarks.learning_results
 
 oracle: $(INSTALLED)  ## whether agents use a feature that tells tomorrow's return; a quarter of an hour

@@ -14,6 +14,7 @@ from benchmarks.planted import MAIN
 PAGE = ROOT / "docs" / "learning.md"
 PLANTED, ABLATIONS, ORACLE = (ROOT / "docs" / "figures" / f"{name}.json" for name in ("planted", "ablations", "oracle"))
 NOT_YET = "Not measured yet."
+DIFFERENCES = ("champion", "95 % interval", "all agents", "95 % interval")
 
 Rows = list[dict[str, Any]]
 
@@ -48,37 +49,41 @@ def planted_table(runs: dict[str, Rows]) -> str:
             f"{np.mean(each):,.0f}",
             *(f"{100 * np.mean(each) / np.mean(rules[rule]):.0f} %" for rule in ("momentum", "filtered")),
             minutes.get(name, ""),
+            f"{np.mean([row['agents'] for row in runs[name]]):,.0f}" if name in played else "",
             *(f"{value:,.0f}" for value in each),
         ]
         for name, each in {**rules, **played}.items()
     ]
-    header = ["", "mean", "of momentum", "of the filter", "minutes", *(f"market {seed}" for seed in seeds)]
+    header = ["", "mean", "of momentum", "of the filter", "minutes", "all agents", *(f"market {n}" for n in seeds)]
     return table(header, rows)
 
 
 def against_table(runs: dict[str, Rows]) -> str:
     """What ERL earns more than each of its halves, market by market."""
     return table(
-        ["ERL less", "mean", "95 % interval"], [_difference(runs, name, -1) for name in MAIN[1:] if name in runs]
+        ["ERL less", *DIFFERENCES], [[name, *_differences(runs, name, -1)] for name in MAIN[1:] if name in runs]
     )
 
 
 def ablation_table(runs: dict[str, Rows]) -> str:
     """What each change of the defaults adds or takes, market by market, the best first."""
     changed = [name for name in runs if name != "erl"]
-    changed.sort(key=lambda name: -float(np.mean(_paired(runs, name))))
-    return table(["change", "fitness", "95 % interval"], [_difference(runs, name, 1) for name in changed])
+    changed.sort(key=lambda name: -float(np.mean(_paired(runs, name, "agents"))))
+    return table(["change", *DIFFERENCES], [[name, *_differences(runs, name, 1)] for name in changed])
 
 
-def _paired(runs: dict[str, Rows], name: str) -> np.ndarray:
-    """A variant's champion less ERL's, by market."""
-    base = {row["seed"]: row["champion"] for row in runs["erl"]}
-    return np.array([row["champion"] - base[row["seed"]] for row in runs[name]])
+def _paired(runs: dict[str, Rows], name: str, who: str) -> np.ndarray:
+    """What a variant's champion or its agents earn more than ERL's, by market."""
+    base = {row["seed"]: row[who] for row in runs["erl"]}
+    return np.array([row[who] - base[row["seed"]] for row in runs[name]])
 
 
-def _difference(runs: dict[str, Rows], name: str, sign: int) -> list[str]:
-    found = over_seeds(sign * _paired(runs, name)[None], np.random.default_rng(0))
-    return [name, f"{found.mean:+,.0f}", span(found)]
+def _differences(runs: dict[str, Rows], name: str, sign: int) -> list[str]:
+    cells = []
+    for who in ("champion", "agents"):
+        found = over_seeds(sign * _paired(runs, name, who)[None], np.random.default_rng(0))
+        cells += [f"{found.mean:+,.0f}", span(found)]
+    return cells
 
 
 def span(found: Interval) -> str:

@@ -40,7 +40,7 @@ MARKET: dict[str, Any] = {"days": DAYS, "columns": 40, "signal": 0.3, "half_life
 """A slow drift; half of the variance of prices moves overnight, without any of it."""
 SIZES: dict[str, Any] = {"validation_days": VALIDATION, "holdout_days": HOLDOUT, "context_days": 64}
 """A context of three half-lives: longer ones say nothing more and leave fewer days to train on."""
-GENERATIONS = 30
+GENERATIONS = 45
 RULES = ("random", "momentum", "filtered", "informed")
 MAIN = ("erl", "gradients alone", "evolution alone", "evolution alone, as long")
 
@@ -108,15 +108,15 @@ def holdout_starts(data: RolloutDataModule) -> list[int]:
     return [round(float(start)) for start in np.linspace(days.start, days.stop - data.window_days, WINDOWS)]
 
 
-def holdout_rewards(module: ERLModule, data: RolloutDataModule) -> np.ndarray:
-    """The champion's reward in each holdout window."""
+def holdout_rewards(module: ERLModule, data: RolloutDataModule, champion: bool = True) -> np.ndarray:
+    """Rewards in each holdout window, (agents, windows): of the champion alone or of all agents as they are."""
     starts = holdout_starts(data)
     prices = torch.from_numpy(np.ascontiguousarray(data.panel.prices[:, data.investable_columns]))
-    env = TradingEnvironment(prices, data.rules, 1, len(starts))
-    policy = module.population.policy(module.population.champion)
+    env = TradingEnvironment(prices, data.rules, 1 if champion else module.population_size, len(starts))
+    policy = module.population.policy(module.population.champion if champion else None)
     with torch.inference_mode():
         returns = play(env, lambda seen: policy(data.network_inputs(seen)).float(), data.window_options(starts))
-    return returns[0].numpy()
+    return returns.numpy()
 
 
 def run(seed: int, generations: int, variant: dict[str, Any]) -> dict[str, Any]:
@@ -130,7 +130,7 @@ def run(seed: int, generations: int, variant: dict[str, Any]) -> dict[str, Any]:
         began = time.perf_counter()
         trainer.fit(module, datamodule=data)
         seconds = time.perf_counter() - began
-        rewards = holdout_rewards(module, data)
+        champion, agents = (float(holdout_rewards(module, data, alone).mean()) for alone in (True, False))
     bars = ceiling(
         market,
         data.rules,
@@ -140,7 +140,8 @@ def run(seed: int, generations: int, variant: dict[str, Any]) -> dict[str, Any]:
     )
     return {
         "seed": seed,
-        "champion": float(rewards.mean()),
+        "champion": champion,
+        "agents": agents,
         **{rule: bars.plays[rule].reward for rule in RULES},
         "generation": int(module.population.champion_generation),
         "validation": float(module.population.champion_fitness),

@@ -27,16 +27,21 @@ def test_the_page_says_what_was_measured() -> None:
 
 def row(seed: int, champion: float) -> dict[str, Any]:
     rules = {"random": 0.0, "momentum": 80.0, "filtered": 100.0, "informed": 200.0}
-    return {"seed": seed, "champion": champion, "seconds": 120.0, "perfect": 50.0, **rules}
+    return {"seed": seed, "champion": champion, "agents": champion - 10, "seconds": 120.0, "perfect": 50.0, **rules}
 
 
 def test_tables_of_known_runs() -> None:
     runs = {"erl": [row(0, 90.0), row(1, 100.0)], "gradients alone": [row(0, 70.0), row(1, 80.0)]}
     main = learning_results.planted_table(runs)
-    assert "| erl | 95 | 119 % | 95 % | 2.0 | 90 | 100 |" in main.splitlines()
-    assert "| gradients alone | +20 | +20 to +20 |" in learning_results.against_table(runs).splitlines()
+    assert "| erl | 95 | 119 % | 95 % | 2.0 | 85 | 90 | 100 |" in main.splitlines()
+    assert (
+        "| gradients alone | +20 | +20 to +20 | +20 | +20 to +20 |" in learning_results.against_table(runs).splitlines()
+    )
     changes = learning_results.ablation_table({**runs, "better": [row(0, 91.0), row(1, 103.0)]}).splitlines()
-    assert changes[2:] == ["| better | +2 | +1 to +3 |", "| gradients alone | -20 | -20 to -20 |"]
+    assert changes[2:] == [
+        "| better | +2 | +1 to +3 | +2 | +1 to +3 |",
+        "| gradients alone | -20 | -20 to -20 | -20 | -20 to -20 |",
+    ]
     told = {"tomorrow": [row(0, 45.0), row(1, 47.0)], "without": [row(0, -5.0), row(1, 5.0)]}
     assert "| tomorrow | 46 | 92 % | +46 (+42 to +50) |" in learning_results.oracle_table(told).splitlines()
 
@@ -72,6 +77,7 @@ def test_a_run_says_what_champion_and_rules_earn(monkeypatch: pytest.MonkeyPatch
     found = planted.run(5, 2, small)
     assert found["generations"] == 2
     assert found["informed"] > found["random"]
+    assert found["agents"] != found["champion"]
     assert planted.run(5, 2, small)["champion"] == found["champion"]
 
 
