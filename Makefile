@@ -40,11 +40,13 @@ memory: $(INSTALLED)  ## measure and write the figures of docs/memory.md, after 
 	$(VENV)/bin/python -m benchmarks.full_run --threads 1 --out docs/figures/full-live.json
 	$(VENV)/bin/python -m benchmarks.memory_results
 
-bench-control: $(INSTALLED)  ## plain DDPG against Stable-Baselines3's on Pendulum; twenty minutes
+bench-control: $(INSTALLED)  ## plain DDPG against Stable-Baselines3's on Pendulum; three quarters of an hour
 	$(VENV)/bin/python -m benchmarks.control --out docs/figures/control.json
+	$(VENV)/bin/python -m benchmarks.control_results
 
 bench-swimmer: $(INSTALLED)  ## three seeds of configs/control_swimmer.yaml to their end; half an hour
 	$(VENV)/bin/python -m benchmarks.swimmer --out docs/figures/swimmer.json
+	$(VENV)/bin/python -m benchmarks.control_results
 
 bench: $(INSTALLED)  ## speed and size against references, in one process
 	$(VENV)/bin/python -m benchmarks.bench

@@ -1,14 +1,15 @@
-"""The benchmarks of learning at tiny size, and docs/learning.md, which says what they measured."""
+"""The benchmarks of learning at tiny size, and the pages that say what they measured."""
 
 import json
 import re
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 
-from benchmarks import learning_results, oracle, planted
+from benchmarks import control_results, learning_results, oracle, planted
 from benchmarks.machine import ROOT
 from eigen2.erl.module import ERLModule
 from eigen2.market.rollouts import RolloutDataModule
@@ -17,12 +18,14 @@ from eigen2.market.synthetic import SyntheticMarket
 TINY = {"trading_days": 15, "settlement_days": 5, "replay_capacity": 4000, "replay_min_size": 100, "batch_size": 4}
 
 
-def test_the_page_says_what_was_measured() -> None:
-    found = learning_results.tables()
-    page = learning_results.PAGE.read_text()
+@pytest.mark.parametrize("results", [learning_results, control_results], ids=["learning", "control"])
+def test_the_page_says_what_was_measured(results: ModuleType) -> None:
+    found = results.tables()
+    page = results.PAGE.read_text()
     assert dict(re.findall(r"<!-- measured: (\w+) -->\n(.*?)\n<!-- end -->", page, re.DOTALL)) == found
     text = re.sub(r"<!-- measured.*?<!-- end -->", "", page, flags=re.DOTALL)
-    assert not [line for line in text.splitlines() if line.startswith("|")], "a table that nothing measured"
+    numbers = [line for line in text.splitlines() if re.search(r"\| *[-+]?[\d,.]+ *(%? \||$)", line)]
+    assert not numbers, "figures that nothing measured"
 
 
 def row(seed: int, champion: float) -> dict[str, Any]:
@@ -44,6 +47,23 @@ def test_tables_of_known_runs() -> None:
     ]
     told = {"tomorrow": [row(0, 45.0), row(1, 47.0)], "without": [row(0, -5.0), row(1, 5.0)]}
     assert "| tomorrow | 46 | 92 % | +46 (+42 to +50) |" in learning_results.oracle_table(told).splitlines()
+
+
+def test_tables_of_known_control_runs() -> None:
+    runs = {
+        "1": {"champion": [1.0, 320.0], "goal_at_env_steps": 1000.0},
+        "2": {"champion": [7.0], "goal_at_env_steps": None},
+    }
+    swimmer = control_results.swimmer_table({"goal": 300.0, "runs": runs}).splitlines()
+    assert swimmer[2:] == ["| 1 | 320.0 | 1,000 |", "| 2 | 7.0 | never |"]
+    ours, theirs = (
+        [{"return": value, "steps_per_s": speed, "steps_per_cpu_s": 2 * speed} for value in (-150.0, -160.0)]
+        for speed in (30.0, 20.0)
+    )
+    found = {"runs": {"eigen2": ours, "other": theirs}, "ratios": {"steps_per_s": 1.5, "steps_per_cpu_s": 1.5}}
+    pendulum = control_results.pendulum_table(found).splitlines()
+    assert pendulum[2] == "| eigen2 | -155.0 | -150, -160 | 30.0 | 60.0 |"
+    assert pendulum[-1] == "| ours over theirs, median of pairs |  |  | 1.50 | 1.50 |"
 
 
 def test_rows_are_run_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
