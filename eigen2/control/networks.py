@@ -73,5 +73,8 @@ class MLPCritic(_Layers):
         """Values, (batch,)."""
         seen = _row(inputs, self.names, self.shapes)
         flat = action.flatten(action.dim() - len(self.action)).to(seen.dtype)
-        leading = torch.broadcast_shapes(seen.shape[:-1], flat.shape[:-1])  # type: ignore[no-untyped-call]
-        return self.run(torch.cat([part.expand(*leading, -1) for part in (seen, flat)], -1)).squeeze(-1)
+        parts = [seen, flat]
+        if seen.shape[:-1] != flat.shape[:-1]:
+            leading = torch.broadcast_shapes(seen.shape[:-1], flat.shape[:-1])  # type: ignore[no-untyped-call]
+            parts = [part.expand(*leading, -1) for part in parts]
+        return self.run(torch.cat(parts, -1)).squeeze(-1)

@@ -1,4 +1,9 @@
-"""What a daily equity series is worth: return, risk and how much was traded."""
+"""What a daily equity series is worth: return, risk and how much was traded.
+
+A ratio whose denominator does not exist, such as gains over losses where nothing was lost, is NaN.
+"""
+
+import math
 
 import numpy as np
 from jaxtyping import Float
@@ -50,9 +55,73 @@ def sharpe_ratio(equity: Series) -> Each:
 
 def max_drawdown(equity: Series) -> Each:
     """Largest share lost from a highest close before it; 0 where the equity never falls."""
-    highest = np.maximum.accumulate(equity, axis=-1)
-    lost: Each = (1 - equity / highest).max(-1)
+    lost: Each = drawdown(equity).max(-1)
     return lost
+
+
+def sortino_ratio(equity: Series) -> Each:
+    """Mean of daily returns over the root of their mean squared losses, times the root of 252.
+
+    Sortino and Price, "Performance Measurement in a Downside Risk Framework", 1994, with 0 for the return wanted. NaN
+    where no day lost.
+    """
+    returns = daily_returns(equity)
+    downside = np.sqrt(np.square(np.minimum(returns, 0)).mean(-1))
+    return _ratio(YEAR**0.5 * returns.mean(-1), downside, LEAST_DEVIATION)
+
+
+def calmar_ratio(equity: Series) -> Each:
+    """Annualised return over the largest drawdown (Young, "Calmar Ratio: A Smoother Tool", 1991); NaN without one."""
+    return _ratio(annualised_return(equity), max_drawdown(equity), LEAST_DEVIATION)
+
+
+def drawdown(equity: Series) -> Series:
+    """Share lost at each close from the highest before or at it, 0 to 1 and more."""
+    lost: np.ndarray = 1 - equity / np.maximum.accumulate(equity, axis=-1)
+    return lost
+
+
+def longest_drawdown(equity: Series) -> Each:
+    """Most days in a row that closed below a close before them."""
+    below = equity < np.maximum.accumulate(equity, axis=-1)
+    days = np.arange(1, equity.shape[-1] + 1)
+    last_high = np.maximum.accumulate(np.where(below, 0, days), axis=-1)
+    longest: Each = (days - last_high).max(-1).astype(np.float64)
+    return longest
+
+
+def alpha_beta(equity: Series, benchmark: Series) -> tuple[Each, Each]:
+    """Annualised intercept and slope of the daily returns regressed on a benchmark's (Jensen, 1968).
+
+    The risk-free rate counts as 0. A year of 252 days compounds the daily intercept. NaN where the benchmark does not
+    move.
+
+    Args:
+        equity: of what is judged.
+        benchmark: on the same days.
+    """
+    own, market = daily_returns(equity), daily_returns(benchmark)
+    away = market - market.mean(-1, keepdims=True)
+    beta = _ratio((away * own).mean(-1), np.square(away).mean(-1), LEAST_DEVIATION**2)
+    alpha = (1 + own.mean(-1) - beta * market.mean(-1)) ** YEAR - 1
+    return alpha, beta
+
+
+def hit_rate(gains: Float[np.ndarray, " trades"]) -> float:
+    """Share of trades that gained; NaN without trades."""
+    return float((gains > 0).mean()) if gains.size else math.nan
+
+
+def profit_factor(gains: Float[np.ndarray, " trades"]) -> float:
+    """What winning trades gained over what losing ones lost, in money; NaN where none lost."""
+    return float(_ratio(gains[gains > 0].sum(), -gains[gains < 0].sum(), 0.0))
+
+
+def _ratio(of: Each, by: Each, least: float) -> Each:
+    """NaN where the denominator is at most `least`."""
+    there = np.asarray(by) > least
+    found: Each = np.where(there, of, np.nan) / np.where(there, by, 1)
+    return found
 
 
 def turnover(equity: Series, traded: Each) -> Each:

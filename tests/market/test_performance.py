@@ -1,16 +1,23 @@
 """Return and risk of equity series, by hand."""
 
+import empyrical
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from eigen2.market.performance import (
+    alpha_beta,
     annualised_return,
+    calmar_ratio,
     daily_returns,
+    hit_rate,
+    longest_drawdown,
     max_drawdown,
     mean_exposure,
+    profit_factor,
     sharpe_ratio,
+    sortino_ratio,
     total_return,
     turnover,
 )
@@ -76,3 +83,53 @@ def test_accounts_side_by_side_are_as_each_alone() -> None:
     both = np.stack([CURVE, CURVE[::-1]])
     for measure in (total_return, annualised_return, sharpe_ratio, max_drawdown):
         np.testing.assert_allclose(measure(both), [measure(CURVE), measure(CURVE[::-1])])
+
+
+def test_sortino_by_hand() -> None:
+    # mean 1/30, squares of losses 0, 1/100, 0
+    assert sortino_ratio(CURVE) == pytest.approx((1 / 30) / (1 / 300) ** 0.5 * 252**0.5)
+    assert np.isnan(sortino_ratio(np.array([1.0, 2, 3])))
+
+
+def test_calmar_is_return_over_drawdown() -> None:
+    assert calmar_ratio(CURVE) == pytest.approx((1.089**84 - 1) / 0.1)
+    assert np.isnan(calmar_ratio(np.array([1.0, 2, 3])))
+
+
+def test_the_longest_time_below_a_high() -> None:
+    assert longest_drawdown(np.array([5.0, 4, 3, 5, 4, 6, 5, 5, 5])) == 3
+    assert longest_drawdown(np.array([[1.0, 2, 3], [3, 2, 1]])).tolist() == [0, 2]
+
+
+def test_trades_by_hand() -> None:
+    gains = np.array([3.0, -1, 0, -1])
+    assert hit_rate(gains) == 0.25
+    assert profit_factor(gains) == 1.5
+    assert np.isnan(profit_factor(np.array([3.0])))
+    assert np.isnan(hit_rate(np.zeros(0)))
+
+
+def test_twice_the_benchmark_is_beta_two_without_alpha() -> None:
+    market = np.array([0.01, -0.02, 0.03, 0.0])
+    curve = np.cumprod([1.0, *(1 + 2 * market)])
+    alpha, beta = alpha_beta(curve, np.cumprod([1.0, *(1 + market)]))
+    assert beta == pytest.approx(2)
+    assert alpha == pytest.approx(0, abs=1e-12)
+    assert np.isnan(alpha_beta(CURVE, np.full(4, 100.0))[1])
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_measures_are_those_of_empyrical(seed: int) -> None:
+    chance = np.random.default_rng(seed)
+    returns, market = chance.standard_t(4, (2, 400)) * 0.01 + 0.0005
+    curve, benchmark = (np.cumprod([100.0, *(1 + each)]) for each in (returns, market))
+    expected = {
+        annualised_return: empyrical.annual_return(returns),
+        sharpe_ratio: empyrical.sharpe_ratio(returns),
+        sortino_ratio: empyrical.sortino_ratio(returns),
+        calmar_ratio: empyrical.calmar_ratio(returns),
+        max_drawdown: -empyrical.max_drawdown(returns),
+    }
+    for measure, value in expected.items():
+        assert measure(curve) == pytest.approx(value, rel=1e-9), measure.__name__
+    assert alpha_beta(curve, benchmark) == pytest.approx(empyrical.alpha_beta(returns, market), rel=1e-9)

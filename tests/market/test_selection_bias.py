@@ -1,0 +1,110 @@
+"""Luck in the choice of the best, against the papers' worked examples and against markets of known skill."""
+
+import math
+from itertools import combinations
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from eigen2.errors import UserError
+from eigen2.market.selection_bias import (
+    deflated_sharpe_ratio,
+    expected_best_sharpe,
+    overfitting_logits,
+    overfitting_probability,
+    probabilistic_sharpe_ratio,
+)
+
+DAY = 1 / math.sqrt(250)
+
+
+def test_the_worked_example_of_the_deflated_sharpe_ratio() -> None:
+    """Its numerical example: 1,250 days, Sharpe 2.5 a year, skewness -3, kurtosis 10, trials of variance 1/2."""
+    threshold = expected_best_sharpe(0.5 / 250, 100)
+    assert threshold == pytest.approx(0.1132, abs=5e-5)
+    assert probabilistic_sharpe_ratio(2.5 * DAY, threshold, 1250, -3, 10) == pytest.approx(0.9004, abs=5e-5)
+    fewer = expected_best_sharpe(0.5 / 250, 46)
+    assert probabilistic_sharpe_ratio(2.5 * DAY, fewer, 1250, -3, 10) == pytest.approx(0.9505, abs=5e-5)
+    normal = expected_best_sharpe(0.5 / 250, 88)
+    assert probabilistic_sharpe_ratio(2.5 * DAY, normal, 1250) == pytest.approx(0.9505, abs=5e-4)
+
+
+def test_the_best_of_many_is_expected_where_simulations_find_it() -> None:
+    drawn = np.random.default_rng(0).normal(0, 0.3, (20_000, 50)).max(1).mean()
+    assert expected_best_sharpe(0.09, 50) == pytest.approx(drawn, rel=0.02)
+    assert expected_best_sharpe(0.09, 1) == 0
+
+
+def test_moments_are_those_of_scipy() -> None:
+    returns = np.random.default_rng(1).standard_t(5, 300) * 0.01 + 0.001
+    sharpes = np.array([0.01, 0.03, -0.02])
+    sharpe = returns.mean() / returns.std(ddof=1)
+    expected = probabilistic_sharpe_ratio(
+        sharpe,
+        expected_best_sharpe(sharpes.var(ddof=1), 40),
+        300,
+        stats.skew(returns),
+        stats.kurtosis(returns, fisher=False),
+    )
+    assert deflated_sharpe_ratio(returns, 40, sharpes) == pytest.approx(expected)
+    assert math.isnan(deflated_sharpe_ratio(np.zeros(9), 40, sharpes))
+
+
+def test_the_best_of_noise_is_significant_as_often_as_promised() -> None:
+    chance = np.random.default_rng(2)
+    found = []
+    for _ in range(400):
+        returns = chance.normal(0, 0.01, (250, 30))
+        sharpes = returns.mean(0) / returns.std(0, ddof=1)
+        found.append(deflated_sharpe_ratio(returns[:, sharpes.argmax()], 30, sharpes))
+    assert np.mean(np.array(found) > 0.95) < 0.08
+
+
+def by_loops(returns: np.ndarray, blocks: int) -> list[float]:
+    """The paper's five steps as they stand there."""
+    size, logits = len(returns) // blocks, []
+    parts = [returns[i * size : (i + 1) * size] for i in range(blocks)]
+    for inside in combinations(range(blocks), blocks // 2):
+        half = np.concatenate([parts[i] for i in inside])
+        other = np.concatenate([parts[i] for i in range(blocks) if i not in inside])
+        best = (half.mean(0) / half.std(0)).argmax()
+        rank = stats.rankdata(other.mean(0) / other.std(0))[best] / (returns.shape[1] + 1)
+        logits.append(math.log(rank / (1 - rank)))
+    return logits
+
+
+@pytest.mark.parametrize("blocks", [2, 4, 8])
+def test_cross_validation_equals_the_steps_of_the_paper(blocks: int) -> None:
+    returns = np.random.default_rng(3).normal(0.0005, 0.01, (83, 7))
+    np.testing.assert_allclose(overfitting_logits(returns, blocks), by_loops(returns, blocks), atol=1e-9)
+
+
+def test_sixteen_blocks_are_halved_in_12870_ways() -> None:
+    assert len(overfitting_logits(np.random.default_rng(4).normal(size=(64, 3)))) == 12_870
+
+
+def test_one_with_skill_among_noise_is_no_overfitting() -> None:
+    """The paper's second test case: a Sharpe ratio of 1 and more among 0."""
+    returns = np.random.default_rng(5).normal(0, 0.01, (1000, 50))
+    returns[:, 7] += 0.003
+    assert overfitting_probability(returns) < 0.01
+
+
+def test_strategies_of_equal_mean_overfit_fully() -> None:
+    """The paper's first test case: who gained more in one half gained less in the other."""
+    returns = np.random.default_rng(6).normal(0, 0.01, (1000, 50))
+    returns -= returns.mean(0)
+    assert overfitting_probability(returns) > 0.95
+
+
+def test_equal_strategies_are_no_evidence_either_way() -> None:
+    same = np.tile(np.random.default_rng(7).normal(size=(32, 1)), (1, 5))
+    np.testing.assert_allclose(overfitting_logits(same, 4), 0)
+
+
+def test_an_odd_number_of_blocks_or_one_strategy_is_refused() -> None:
+    with pytest.raises(ValueError, match="blocks is 5; it must be even"):
+        overfitting_logits(np.zeros((20, 3)), 5)
+    with pytest.raises(UserError, match="strategies is 1"):
+        overfitting_logits(np.zeros((20, 1)), 4)
