@@ -105,23 +105,25 @@ def random_entries(
     Returns:
         A policy for one play of the days.
     """
-    priced = torch.from_numpy(~np.isnan(prices[..., CLOSE]))
+    priced = ~np.isnan(prices[..., CLOSE])
     most = rules.max_opens_per_day
     slots = np.repeat(np.arange(days.start, days.stop - 1), most)
-    due = [np.sort(chance.choice(slots, len(orders), replace=False)) for _ in range(accounts)]
-    sizes = [torch.from_numpy(chance.permutation(orders).astype(np.float32)) for _ in range(accounts)]
-    given = [0] * accounts
+    drawn = np.stack([chance.choice(slots, len(orders), replace=False) for _ in range(accounts)])
+    sizes = np.stack([chance.permutation(orders) for _ in range(accounts)]).astype(np.float32)
+    given = np.zeros(accounts, np.int64)
+    place = np.arange(min(most, priced.shape[1]))
 
     def policy(seen: dict[str, Tensor]) -> Tensor:
         """What each account orders at the close of the day it sees."""
         day = int(seen["day"].flatten()[0])
-        free = priced[day] & (seen["held_days"][0] == 0)
-        action = torch.zeros(1, *free.shape, 2)
-        for account, done in enumerate(given):
-            waiting = min(int(np.searchsorted(due[account], day, "right")) - done, most)
-            columns = chance.permutation(torch.nonzero(free[account]).flatten().numpy())[:waiting]
-            given[account] += len(columns)
-            action[0, account, columns] = sizes[account][done : given[account]]
-        return action
+        free = priced[day] & (seen["held_days"][0].numpy() == 0)
+        waiting = (drawn <= day).sum(1) - given
+        # the free columns in an order drawn by lot, those that are not free last
+        columns = np.argsort(np.where(free, chance.random(free.shape), 2.0), axis=1)[:, : len(place)]
+        account, ordered = np.nonzero(place < np.minimum(waiting, free.sum(1))[:, None])
+        action = np.zeros((*free.shape, 2), np.float32)
+        action[account, columns[account, ordered]] = sizes[account, given[account] + ordered]
+        given[:] += np.bincount(account, minlength=accounts)
+        return torch.from_numpy(action)[None]
 
     return policy
