@@ -17,6 +17,7 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import ProgressBar
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
+from rich.console import Console
 
 from callbacks.budget import MemoryBudget, MemoryBudgetExceeded
 from eigen2.erl.module import ERLModule
@@ -26,7 +27,7 @@ from eigen2.runtime.checkpoint import DurableCheckpointIO
 from eigen2.runtime.console import GenerationReport
 from eigen2.runtime.logger import RunLogger
 from eigen2.runtime.messages import OneLineErrors
-from eigen2.runtime.run_folder import RunFolder, find_checkpoint, locked_folder
+from eigen2.runtime.run_folder import RunFolder, find_checkpoint, generations_of, locked_folder
 from eigen2.runtime.stop import GracefulStop, stops_at_once
 from eigen2.runtime.trainer_checks import check_config
 from eigen2.runtime.uploader import fetch_last
@@ -39,6 +40,7 @@ WORKLOADS = {
 COMMANDS = {
     "fit": {"model", "train_dataloaders", "val_dataloaders", "datamodule", "weights_only"},
     "validate": {"model", "dataloaders", "datamodule", "weights_only"},
+    "test": {"model", "dataloaders", "datamodule", "weights_only", "verbose"},
 }
 """The Trainer's methods offered, with the arguments that the command line fills itself."""
 MOST_THREADS = 1024
@@ -135,6 +137,18 @@ class EigenCLI(LightningCLI):
             raise UserError("validate needs a checkpoint: --ckpt_path best, last or a file")
         path = find_checkpoint(Path(self.trainer.default_root_dir), ckpt_path, or_start=False)
         self.trainer.validate(ckpt_path=path, **kwargs)
+
+    def test(self, ckpt_path: str | None = None, **kwargs: Any) -> None:
+        """Play the champion of a checkpoint on what its fit has not seen, and say what to believe of it."""
+        if ckpt_path is None:
+            raise UserError("test needs a checkpoint: --ckpt_path best, last or a file")
+        root = Path(self.trainer.default_root_dir)
+        path = find_checkpoint(root, ckpt_path, or_start=False)
+        with locked_folder(root):
+            self.model.generations_run = generations_of(path)
+            self.trainer.test(ckpt_path=path, verbose=False, **kwargs)
+        assert self.model.tested is not None
+        Console(highlight=False).print(self.model.tested.text, soft_wrap=True)
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         """Give the trainer what the configuration does not bring: logger, checkpoint writer and report.

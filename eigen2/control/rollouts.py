@@ -10,9 +10,11 @@ from eigen2.control.environment import ControlEnvironment
 from eigen2.control.networks import MLPActor, MLPCritic
 from eigen2.erl.networks import Inputs, Sizes
 from eigen2.erl.randomness import Role, generator
-from eigen2.erl.rollouts import Observation, Rollouts
+from eigen2.erl.rollouts import Findings, Observation, Rollouts, Trained, play
 from eigen2.errors import require_range
 
+TEST_EPISODES = 100
+"""Episodes that the champion plays in a test."""
 SEEDS = 2**31
 """Environments are seeded with whole numbers below this."""
 
@@ -98,6 +100,20 @@ class ControlDataModule(Rollouts):
     def validation_options(self) -> dict[str, Any]:
         """Seeds of the validation windows, whatever the run's seed."""
         return {"seeds": generator(0, Role.VALIDATION).integers(SEEDS, size=self.validation_windows).tolist()}
+
+    def test(self, trained: Trained) -> Findings:
+        """Play the champion in episodes that were never played before."""
+        env = self._make(1, TEST_EPISODES, torch.device("cpu"))
+        seeds = generator(trained.seed, Role.TEST).integers(SEEDS, size=TEST_EPISODES).tolist()
+        returns = play(env, trained.champion, {"seeds": seeds})[0]
+        env.close()
+        spread = float(returns.std())
+        return Findings(
+            {"test/return": float(returns.mean()), "test/return_std": spread},
+            f"champion     of generation {trained.generation}\n"
+            f"episodes     {TEST_EPISODES}, with starts that fit has not seen\n"
+            f"return       {returns.mean():.1f} +- {spread:.1f}, least {returns.min():.1f}, most {returns.max():.1f}",
+        )
 
     def episode_metrics(self, summary: dict[str, Tensor]) -> dict[str, float]:
         """Mean length of an episode, and the share of those that did not last until they were truncated."""

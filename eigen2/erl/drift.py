@@ -66,6 +66,20 @@ def class_name(network: object | None) -> str | None:
     return None if network is None else str(getattr(network, "__qualname__", type(network).__qualname__))
 
 
+def seen_of(checkpoint: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What the fit that wrote a checkpoint has looked at.
+
+    Raises:
+        UserError: it does not say.
+    """
+    seen = checkpoint["eigen2"].get("seen")
+    if not isinstance(seen, Mapping):
+        raise UserError(
+            "the checkpoint is of an earlier version, which did not note what its fit has seen; fit again to test"
+        )
+    return seen
+
+
 def check_checkpoint(module: "ERLModule", checkpoint: Mapping[str, Any]) -> None:
     """Refuse a checkpoint of another population, or to resume with other settings.
 

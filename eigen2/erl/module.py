@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from eigen2.erl import ddpg
 from eigen2.erl.breeding import breed
-from eigen2.erl.drift import check_checkpoint, class_name, flat
+from eigen2.erl.champion import come_to
+from eigen2.erl.drift import check_checkpoint, class_name, flat, seen_of
 from eigen2.erl.evolution import Evolution, plan, rank
 from eigen2.erl.exploration import Draws, ExplorationNoise
 from eigen2.erl.hyperparameters import discount, exploration_noise, rate_factors
@@ -25,13 +26,13 @@ from eigen2.erl.plateau import adapted, plateau_metrics, reinjects
 from eigen2.erl.population import DDPGAgent, Population
 from eigen2.erl.quarantine import Quarantine, conclude
 from eigen2.erl.randomness import Role, generator, torch_seed
-from eigen2.erl.rollouts import Rollouts, play
+from eigen2.erl.rollouts import Findings, Rollouts, play
 from eigen2.erl.row_adam import RowAdam
 from eigen2.erl.settings import check_settings
-from eigen2.erl.workspace import workspace_bytes
+from eigen2.erl.workspace import REMEDY, require_fit
 from eigen2.errors import UserError
 from eigen2.runtime.phases import PhaseClock
-from eigen2.runtime.ram import PeakEstimate, budget_of, checkpoint_bytes
+from eigen2.runtime.ram import PeakEstimate, budget_of
 from eigen2.runtime.trainer_checks import check_trainer
 
 
@@ -118,6 +119,8 @@ class ERLModule(LightningModule):
         self.quarantine = Quarantine(population_size)
         self.validation = torch.zeros(population_size, dtype=torch.float64)
         self.operators: dict[str, float] = {}
+        self.generations_run = 0  # of the run whose checkpoint this is, which may have gone on after it
+        self.tested: Findings | None = None
         self.metrics: dict[str, float] = {}
 
     # The algorithm: a generation in the order it happens
@@ -125,6 +128,7 @@ class ERLModule(LightningModule):
     def on_train_epoch_start(self) -> None:
         """Evaluate, then draw what the generation trains on."""
         self.clock.new_generation()
+        self.generations_run = self.current_epoch + 1
         self.quarantine = Quarantine(self.population_size, self.device)
         with self.clock.phase("evaluate"):
             self.fitness = self.evaluate()
@@ -167,6 +171,11 @@ class ERLModule(LightningModule):
             returns = play(self.data.val_env, act, self.data.validation_options())
             self.data.keep_record(int(self.population.champion_generation))
             self.log("champion/validation_fitness", returns[0].mean().float(), prog_bar=True, batch_size=1)
+
+    def test_step(self, batch: int, batch_idx: int) -> None:
+        """Play the champion on what no fit has looked at."""
+        self.tested = self.data.test(come_to(self))
+        self.log_dict({name: float(value) for name, value in self.tested.metrics.items()}, batch_size=1)
 
     # Its parts
 
@@ -312,25 +321,14 @@ class ERLModule(LightningModule):
             raise UserError(
                 "data.windows_per_generation is 0; with model.learners set, who only evolves needs 1 or more"
             )
-        remedy = (
-            "lower data.replay_capacity, data.batch_size, model.population_size, model.gradient_steps or the number of "
-            "windows"
-        )
-        self.memory = PeakEstimate(remedy, device, budget_of(self.trainer))
+        self.memory = PeakEstimate(REMEDY, device, budget_of(self.trainer))
         self.memory.require(self.data.needed_bytes(self.population_size))
         self.data.build(self.population_size, device)
         make_actor, make_critic = self.network_makers(self.data)
         with torch_seed(self.seed, Role.WEIGHTS, agent=0):
             weights = weight_bytes(make_actor()) + weight_bytes(make_critic())
         if stage == "fit":
-            # weights and targets; gradients and two moments
-            self.memory.require({"population": 2 * weights * self.population_size})
-            self.memory.require({"optimizer": 3 * weights * self.population_size})
-            self.memory.require({"replay": self.data.replay_bytes})
-            self.memory.require({"draws": self.data.draw_bytes(self.population_size, self.micro_batches)})
-            precision = self.trainer.precision_plugin.forward_context
-            each = workspace_bytes(self.data, device, make_actor, make_critic, precision)
-            self.memory.require_for_a_moment(self.population_size * each, checkpoint_bytes(self.trainer))
+            require_fit(self, self.memory, weights, make_actor, make_critic)
             self.data.allocate_replay(device)
         if "population" not in self._modules:  # fitting or validating again goes on with what was learned
             own = self.evolution is not None and self.evolution.hyperparameters is not None
@@ -369,7 +367,12 @@ class ERLModule(LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add seed and settings; weights, champion, optimizer and buffer are saved by Lightning and the data module."""
-        checkpoint["eigen2"] = {"seed": self.seed, "settings": self.settings()}
+        checkpoint["eigen2"] = {
+            "seed": self.seed,
+            "settings": self.settings(),
+            "seen": self.data.seen(),
+            "generations": self.generations_run,
+        }
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Take over the seed; refuse a checkpoint of another population, or to resume with other settings.
@@ -379,7 +382,10 @@ class ERLModule(LightningModule):
                 with settings that must not change.
         """
         check_checkpoint(self, checkpoint)
+        if self.trainer.state.fn == TrainerFn.TESTING:
+            self.data.require_unseen(seen_of(checkpoint))
         self.seed = int(checkpoint["eigen2"]["seed"])
+        self.generations_run = max(self.generations_run, int(checkpoint["eigen2"].get("generations", 0)))
 
     def on_validation_epoch_end(self) -> None:
         """Put the generation's numbers together, once they are all known, and hand them to loggers and callbacks."""

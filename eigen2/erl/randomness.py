@@ -26,6 +26,8 @@ class Role(enum.IntEnum):
     PROBE = 8
     HYPERPARAMETERS = 9
     SENSITIVITY = 10
+    LUCK = 11
+    TEST = 12
 
 
 def generator(seed: int, role: Role, generation: int = 0, agent: int = 0) -> np.random.Generator:

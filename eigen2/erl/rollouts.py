@@ -3,7 +3,8 @@
 import functools
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -19,6 +20,32 @@ from eigen2.erl.replay import Field, ReplayBuffer, transition_fields
 from eigen2.errors import UserError, require_range
 
 Observation = dict[str, Tensor]
+Act = Callable[[Observation], Tensor]
+"""What an agent sees in some windows, (1, windows, ...) each, to its actions there, in [-1, 1]."""
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a run has come to."""
+
+    champion: Act
+    agents: list[Act]
+    """The population as it is."""
+    generation: int
+    """The champion's."""
+    tried: int
+    """Agents whose fitness was looked at, in all generations together."""
+    seed: int
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What a test found."""
+
+    metrics: dict[str, float]
+    """Scalars by name."""
+    text: str
+    """What a user should read of it."""
 
 
 @runtime_checkable
@@ -250,6 +277,28 @@ class Rollouts(LightningDataModule, ABC):
         names = ("windows_per_generation", "exploration_windows", "replay_capacity", "replay_min_size", "batch_size")
         return {name: getattr(self, name) for name in names}
 
+    def seen(self) -> dict[str, Any]:
+        """What a fit looks at, as plain values: kept in its checkpoints, for `require_unseen`; after `setup`."""
+        return {}
+
+    def require_unseen(self, seen: Mapping[str, Any]) -> None:
+        """Refuse a test on what a fit has looked at.
+
+        Args:
+            seen: of the fit.
+
+        Raises:
+            UserError: names what they share.
+        """
+
+    def test(self, trained: Trained) -> Findings:
+        """Play the champion on what no fit has looked at.
+
+        Raises:
+            UserError: there is no such thing.
+        """
+        raise UserError(f"{type(self).__name__} has nothing to test on that fit does not see")
+
     # What every workload shares
 
     def allocate_replay(self, device: torch.device) -> None:
@@ -318,6 +367,10 @@ class Rollouts(LightningDataModule, ABC):
 
     def val_dataloader(self) -> StepTokens:
         """One token: the whole validation is one step."""
+        return StepTokens(1)
+
+    def test_dataloader(self) -> StepTokens:
+        """One token: the whole test is one step."""
         return StepTokens(1)
 
     def memory_owners(self) -> dict[str, object]:

@@ -1,9 +1,9 @@
-"""The memory that acting and learning take for a moment, found by letting one agent do both."""
+"""The memory a fit will take: of its owners by their sizes; of acting and learning by letting one agent do both."""
 
 import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,14 @@ from torch.utils._pytree import tree_leaves
 from eigen2.erl import ddpg
 from eigen2.erl.population import Population
 from eigen2.erl.rollouts import Rollouts
+from eigen2.runtime.ram import PeakEstimate, checkpoint_bytes
+
+if TYPE_CHECKING:
+    from eigen2.erl.module import ERLModule
+
+REMEDY = (
+    "lower data.replay_capacity, data.batch_size, model.population_size, model.gradient_steps or the number of windows"
+)
 
 
 class LivePeak(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -85,3 +93,33 @@ def workspace_bytes(
         torch.autograd.backward([losses.actor.sum(), losses.critic.sum()])
     peaks: tuple[int, int] = acting.peak, learning.peak
     return max(peaks)
+
+
+def require_fit(
+    module: "ERLModule",
+    memory: PeakEstimate,
+    weights: int,
+    make_actor: Callable[[], nn.Module],
+    make_critic: Callable[[], nn.Module],
+) -> None:
+    """Add what a fit takes beside its environments to an estimate.
+
+    Args:
+        module: that will fit, its data built.
+        memory: knows what there is.
+        weights: bytes of an actor and a critic.
+        make_actor: builds one actor.
+        make_critic: builds one critic.
+
+    Raises:
+        UserError: it does not fit.
+    """
+    agents, data, trainer = module.population_size, module.data, module.trainer
+    # weights and targets; gradients and two moments
+    memory.require({"population": 2 * weights * agents})
+    memory.require({"optimizer": 3 * weights * agents})
+    memory.require({"replay": data.replay_bytes})
+    memory.require({"draws": data.draw_bytes(agents, module.micro_batches)})
+    device, precision = trainer.strategy.root_device, trainer.precision_plugin.forward_context
+    each = workspace_bytes(data, device, make_actor, make_critic, precision)
+    memory.require_for_a_moment(agents * each, checkpoint_bytes(trainer))

@@ -1,6 +1,7 @@
 """What a champion is compared with: policies that have learned nothing, with the same money and the same costs."""
 
 import numpy as np
+import pandas as pd
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -42,8 +43,10 @@ def buy_and_hold(prices: Prices, rules: TradingRules, account: AccountRules, day
     equity[-1] *= 1 - rules.side_cost
     traded = float(shares @ (entry + close[-1]))
     exposure[[0, -1]] = 0
+    profit = shares * (close[-1] * (1 - rules.side_cost) - entry * (1 + rules.side_cost))
+    closed = pd.DataFrame({"column": bought, "shares": shares, "profit": profit})
     orders = np.zeros((0, 2))  # they are not the environment's
-    return Track(equity[None], exposure[None], np.array([traded]), np.array([len(bought)]), orders)
+    return Track(equity[None], exposure[None], np.array([traded]), np.array([len(bought)]), closed, orders)
 
 
 def _last_valid(

@@ -1,7 +1,7 @@
 """The trading workload as a data module: prices to panel, panel to windows, windows to environments."""
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
@@ -13,10 +13,11 @@ from torch import Tensor, nn
 
 from eigen2.erl.networks import Inputs, Sizes
 from eigen2.erl.randomness import Role, generator
-from eigen2.erl.rollouts import Observation, Rollouts
+from eigen2.erl.rollouts import Act, Findings, Observation, Rollouts, Trained
 from eigen2.errors import UserError, require_range
 from eigen2.market.account import AccountRules
 from eigen2.market.averages import groups_of
+from eigen2.market.backtest import Market, backtest, write
 from eigen2.market.encoder import MarketEncoder, ObservationEncoder, WindowEncoder
 from eigen2.market.environment import TradingEnvironment, TradingRules
 from eigen2.market.networks import Choice, ColumnActor, ColumnCritic
@@ -24,6 +25,7 @@ from eigen2.market.panel import FEATURES, MarketPanel, build_panel
 from eigen2.market.panel_cache import load_panel, load_synthetic, remapped
 from eigen2.market.sample import sample_path
 from eigen2.market.synthetic import SyntheticMarket
+from eigen2.market.track import Policy, without_end
 from eigen2.market.universe import Universe, resolve
 from eigen2.market.window_networks import ConvolutionActor, ConvolutionCritic
 from eigen2.runtime.files import put
@@ -281,6 +283,51 @@ class RolloutDataModule(Rollouts):
             exit_day=self.panel.dates[trades["exit_day"]],
         )
         return named.rename(columns={"column": "ticker", "entry_day": "entry_date", "exit_day": "exit_date"})
+
+    def seen(self) -> dict[str, Any]:
+        """First and last date of training and validation."""
+        splits, dates = self.panel.splits, self.panel.dates
+        return {"first": str(dates[splits.train.start])[:10], "last": str(dates[splits.validation.stop - 1])[:10]}
+
+    def require_unseen(self, seen: Mapping[str, Any]) -> None:
+        """Refuse a holdout with dates on which the fit has trained or validated; the context before it may be of them.
+
+        Args:
+            seen: first and last date of the fit.
+
+        Raises:
+            UserError: names the dates they share.
+        """
+        dates = self.panel.dates[self.panel.splits.holdout.start : self.panel.splits.holdout.stop]
+        shared = dates[(dates >= np.datetime64(seen["first"])) & (dates <= np.datetime64(seen["last"]))]
+        if len(shared):
+            raise UserError(
+                f"the test would play {len(shared)} days that the fit has trained or validated on, {shared[0]} to "
+                f"{shared[-1]}; lower data.holdout_days to {len(dates) - len(shared)} or bring later prices"
+            )
+
+    def test(self, trained: Trained) -> Findings:
+        """Trade the holdout as one window beside rules and lots; write `test/` in the run's folder."""
+        holdout, env = self.panel.splits.holdout, self.eval_env
+
+        def native(act: Act) -> Policy:
+            orders = lambda seen: env.native_action(act(seen).to(env.device)).cpu()  # noqa: E731
+            return without_end(orders, self.settlement_days, self.window_days - 1)
+
+        prices = np.ascontiguousarray(self.panel.prices[:, self.investable_columns])
+        days = range(holdout.start - 1, holdout.stop)
+        market = Market(prices, self.rules, self.account, days, self.panel.dates)
+        found = backtest(
+            market,
+            native(trained.champion),
+            [native(agent) for agent in trained.agents],
+            trained.tried,
+            trained.generation,
+            generator(trained.seed, Role.LUCK),
+        )
+        if self.trainer is not None:
+            write(found, self._named(found.champion.closed), Path(self.trainer.default_root_dir) / "test")
+        return Findings(found.scalars(), found.text())
 
     def episode_metrics(self, summary: dict[str, Tensor]) -> dict[str, float]:
         """Trades an agent and window, share of winners, share of trading days with a position."""

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+import pandas as pd
 import torch
 from jaxtyping import Float, Float32, Int
 from torch import Tensor
@@ -28,6 +29,7 @@ class Track:
         exposure: (accounts, days) gross exposure at each close.
         traded: (accounts,) money bought and sold together.
         trades: (accounts,) positions that money went into.
+        closed: a row a closed position, see `Account.trades`; none where the environment did not trade.
         orders: (fills, 2) coefficient and sale target in percent of every order that filled, whether or not money was
             left for it, by day.
     """
@@ -36,6 +38,7 @@ class Track:
     exposure: Float[np.ndarray, "accounts days"]
     traded: Float[np.ndarray, " accounts"]
     trades: Int[np.ndarray, " accounts"]
+    closed: pd.DataFrame
     orders: Float[np.ndarray, "fills 2"]
 
     @property
@@ -43,6 +46,13 @@ class Track:
         """Daily returns, the mean of the accounts."""
         mean: np.ndarray = performance.daily_returns(self.equity).mean(0)
         return mean
+
+    @property
+    def gains(self) -> Float[np.ndarray, " trades"]:
+        """Money that each closed position gained after costs, of all accounts; none for one that no money went into."""
+        bought = self.closed[self.closed["shares"] != 0]
+        gains: np.ndarray = bought["profit"].to_numpy(np.float64)
+        return gains
 
     def measures(self) -> dict[str, float]:
         """Means over the accounts of what `eigen2.market.performance` tells, and of the trades."""
@@ -100,6 +110,7 @@ def _track(account: Account, accounts: int, orders: np.ndarray) -> Track:
         exposure=curves["exposure"].to_numpy().reshape(accounts, -1),
         traded=np.bincount(window, paid, minlength=accounts).astype(np.float64),
         trades=np.bincount(window[shares > 0], minlength=accounts),
+        closed=trades,
         orders=orders,
     )
 

@@ -1,5 +1,6 @@
 """One folder, one run: a second process is refused, an earlier run is moved aside, never overwritten."""
 
+import csv
 import fcntl
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ from rich.console import Console
 from eigen2.errors import UserError
 from eigen2.runtime.checkpoint import newest_whole
 
-RUN_FILES = ("checkpoints", "tensorboard", "metrics.csv", "memory.csv", "champion", "failure", "config.yaml")
+RUN_FILES = ("checkpoints", "tensorboard", "metrics.csv", "memory.csv", "champion", "test", "failure", "config.yaml")
 """What a run writes in its folder; the panel cache beside them is shared by all runs."""
 
 
@@ -62,6 +63,15 @@ def find_checkpoint(root: Path, path: str | None, *, or_start: bool) -> str | No
     elif file.is_file():
         return str(file)
     raise UserError(f"there is no checkpoint at {file}; give an existing file, or last to start or resume a fit")
+
+
+def generations_of(checkpoint: str | None) -> int:
+    """Generations that the run of a checkpoint went through, by the metrics.csv beside its folder; 0 without one."""
+    metrics = Path(checkpoint or "").resolve().parent.parent / "metrics.csv"
+    if not metrics.is_file():
+        return 0
+    with metrics.open() as file:
+        return sum(1 for _ in csv.DictReader(file))
 
 
 def move_earlier_run(root: Path) -> Path | None:

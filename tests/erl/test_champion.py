@@ -1,5 +1,6 @@
 """Who becomes champion, what fitness and validation are, and what a checkpoint brings back."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from eigen2.erl.champion import act_of
 from eigen2.erl.evolution import Evolution
 from eigen2.erl.module import ERLModule
-from eigen2.erl.rollouts import Observation
+from eigen2.erl.rollouts import Findings, Observation, Trained
 from eigen2.errors import UserError
 from tests.erl.conftest import SEED
 from tests.erl.probe import Probe, ProbeActor, ProbeEnvironment, ProbeRollouts, fit, make_trainer
@@ -199,7 +201,8 @@ def test_a_checkpoint_loads_without_pickle_and_holds_the_whole_state(trained: tu
     checkpoint = torch.load(path, weights_only=True)
     assert same(checkpoint["state_dict"]["population.champion_actor"], module.population.champion_actor)
     assert checkpoint["ProbeRollouts"]["replay"]["size"] == 128
-    assert checkpoint["eigen2"] == {"seed": SEED, "settings": trained[0].settings()}
+    expected = {"seed": SEED, "settings": trained[0].settings(), "seen": {}, "generations": 2}
+    assert checkpoint["eigen2"] == expected
     assert checkpoint["eigen2"]["settings"]["model.population_size"] == 4
     assert set(checkpoint["state_dict"]) == {f"population.{name}" for name in module.population.state_dict()}
 
@@ -230,3 +233,58 @@ def test_a_buffer_smaller_than_one_step_of_all_agents_is_refused_in_one_line() -
         fit(AIM, data={"replay_capacity": 48})  # 4 agents x 16 windows
     assert "data.replay_capacity" in str(error.value)
     assert "48" in str(error.value)
+
+
+class SeenRollouts(ProbeRollouts):
+    """Keeps what a test was told, and what a champion does at 0."""
+
+    def seen(self) -> dict[str, Any]:
+        return {"aim": 1}
+
+    def require_unseen(self, seen: Mapping[str, Any]) -> None:
+        if seen != {"aim": 1}:
+            raise UserError(f"seen is {seen}")
+
+    def test(self, told: Trained) -> Findings:
+        self.told = told
+        return Findings({"test/answer": 42.0}, "told")
+
+
+def test_a_test_is_told_what_the_run_has_come_to(tmp_path: Path) -> None:
+    data = SeenRollouts(AIM)
+    module = ERLModule(population_size=4, gradient_steps=2, accumulate=1)
+    trainer = make_trainer(epochs=2)
+    trainer.fit(module, datamodule=data)
+    path = tmp_path / "run.ckpt"
+    trainer.save_checkpoint(path)
+    module = ERLModule(population_size=4, gradient_steps=2, accumulate=1)
+    again = SeenRollouts(AIM)
+    assert make_trainer().test(module, again, ckpt_path=path, verbose=False) == [{"test/answer": 42.0}]
+    assert module.tested == Findings({"test/answer": 42.0}, "told")
+    told = again.told
+    assert (told.tried, told.seed, told.generation) == (8, SEED, int(module.population.champion_generation))
+    seen, _ = again.val_env.reset(options=again.validation_options())
+    inputs = again.network_inputs(seen)
+    whole = module.population.act(inputs)
+    for row, act in enumerate(told.agents):
+        torch.testing.assert_close(act(seen)[0], whole[row])
+    torch.testing.assert_close(told.champion(seen), module.population.policy(module.population.champion)(inputs))
+
+
+def test_a_test_of_nothing_is_refused(tmp_path: Path) -> None:
+    module = ERLModule(population_size=2, gradient_steps=0, validate_every=9)
+    trainer, path = make_trainer(), tmp_path / "run.ckpt"
+    trainer.fit(module, datamodule=SeenRollouts(AIM))
+    trainer.save_checkpoint(path)
+    for data, said in ((SeenRollouts(AIM), "no champion"), (ProbeRollouts(AIM), "an earlier version")):
+        fresh = ERLModule(population_size=2, gradient_steps=0)
+        if said != "no champion":
+            checkpoint = torch.load(path, weights_only=True)
+            del checkpoint["eigen2"]["seen"]
+            torch.save(checkpoint, path)
+        with pytest.raises(UserError, match=said):
+            make_trainer().test(fresh, data, ckpt_path=path, verbose=False)
+    fitted = ERLModule(population_size=2, gradient_steps=0)
+    trainer.fit(fitted, datamodule=(data := ProbeRollouts(AIM)))
+    with pytest.raises(UserError, match="ProbeRollouts has nothing to test on"):
+        data.test(Trained(act_of(fitted, fitted.population.champion), [], 0, 0, 0))

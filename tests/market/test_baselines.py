@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch import Tensor
@@ -59,7 +60,7 @@ class TestTrade:
 
     def test_measures_are_means_over_accounts(self) -> None:
         curves = np.array([[100.0, 110, 121], [100, 100, 100]])
-        track = Track(curves, 0 * curves, np.array([200.0, 0]), np.array([2, 0]), np.zeros((0, 2)))
+        track = Track(curves, 0 * curves, np.array([200.0, 0]), np.array([2, 0]), pd.DataFrame(), np.zeros((0, 2)))
         found = track.measures()
         assert found["total_return"] == pytest.approx(0.105)
         assert found["trades"] == 1

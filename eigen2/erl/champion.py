@@ -1,0 +1,46 @@
+"""The champion and its population as policies, for whoever plays them outside of a fit."""
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from eigen2.erl.population import DDPGAgent
+from eigen2.erl.rollouts import Act, Observation, Trained
+from eigen2.errors import UserError
+
+if TYPE_CHECKING:
+    from eigen2.erl.module import ERLModule
+
+
+def come_to(module: "ERLModule") -> Trained:
+    """What the run behind a module has come to.
+
+    Raises:
+        UserError: it has no champion.
+    """
+    population = module.population
+    generation = int(population.champion_generation)
+    if generation < 0:
+        raise UserError("the checkpoint has no champion: none was validated before it was written")
+    return Trained(
+        champion=act_of(module, population.champion),
+        agents=[act_of(module, agent) for agent in population.agents],
+        generation=generation,
+        tried=module.generations_run * module.population_size,
+        seed=module.seed,
+    )
+
+
+def act_of(module: "ERLModule", agent: DDPGAgent) -> Act:
+    """What one agent does, on the CPU, wherever its network is."""
+    policy, data = module.population.policy(agent), module.data
+
+    @torch.inference_mode()
+    def act(observation: Observation) -> Tensor:
+        there = {name: part.to(module.device) for name, part in observation.items()}
+        with module.trainer.precision_plugin.forward_context():
+            action: Tensor = policy(data.network_inputs(there)).float().cpu()
+        return action
+
+    return act
