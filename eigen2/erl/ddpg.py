@@ -273,6 +273,12 @@ def _gradient(rows: Tensor) -> Tensor:
     return rows.grad
 
 
+def clear_gradients(population: Population) -> None:
+    """Fill them with zeros in place, without the checks and hooks of the optimizer's own `zero_grad`."""
+    for rows in (population.actor, population.critic):
+        _gradient(rows).zero_()
+
+
 @torch.no_grad()
 def update_targets(population: Population, tau: float, broken: Bool[Tensor, " agents"] | None = None) -> None:
     """Move every target a share `tau` (0 to 1) of the way to its network, but for those of `broken` agents."""

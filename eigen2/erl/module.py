@@ -224,7 +224,7 @@ class ERLModule(LightningModule):
         if step:
             faults = ddpg.step(self.population, self.optimizer, self.max_grad_norm, self.quarantine.loss, actor)
             broken = self.quarantine.note(faults)
-            self.optimizer.zero_grad(set_to_none=False)
+            ddpg.clear_gradients(self.population)
             if actor:
                 ddpg.update_targets(self.population, self.tau, broken)
 
