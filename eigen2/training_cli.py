@@ -161,8 +161,8 @@ class EigenCLI(LightningCLI):
         shows = config.get("enable_progress_bar") is not False and not config.get("barebones")
         if shows and not any(isinstance(callback, ProgressBar) for callback in callbacks):
             kwargs["callbacks"] = [*callbacks, GenerationReport()]
-        if config.get("logger") is None:
-            kwargs["logger"] = RunLogger(config["default_root_dir"])
+        if config.get("logger") is None:  # what is played afterwards must not write into the curves of the fit
+            kwargs["logger"] = RunLogger(config["default_root_dir"]) if self.subcommand == "fit" else False
         kwargs["plugins"] = [*_as_list(config.get("plugins")), DurableCheckpointIO()]
         if SLURMEnvironment.detect():  # Lightning would save within a generation and queue the job again by itself
             kwargs["plugins"].append(SLURMEnvironment(auto_requeue=False))

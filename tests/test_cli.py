@@ -185,11 +185,12 @@ def test_a_run_that_blows_up_ends_in_one_line_with_its_evidence(
 def test_fit_then_validate(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     folder = ["--trainer.default_root_dir", str(tmp_path)]
     main(["fit", *SMALL, *folder])
-    with (tmp_path / "metrics.csv").open() as file:
-        best = max(float(row["champion/validation_fitness"]) for row in csv.DictReader(file))
+    curves = (tmp_path / "metrics.csv").read_text()
+    best = max(float(row["champion/validation_fitness"]) for row in csv.DictReader(curves.splitlines()))
     capsys.readouterr()
     main(["validate", *SMALL, *folder, "--ckpt_path", "best"])
     assert str(best)[:6] in capsys.readouterr().out
+    assert (tmp_path / "metrics.csv").read_text() == curves
     with pytest.raises(SystemExit) as left:
         main(["validate", *SMALL, *folder])
     assert left.value.code == 2

@@ -27,6 +27,7 @@ def refused(root: Path, *options: object) -> str:
 
 
 def test_the_champion_is_judged_on_the_holdout(run: Path) -> None:
+    metrics = (run / "metrics.csv").read_text()
     done = eigen2("test", *SMALL, "--trainer.default_root_dir", run, "--ckpt_path", "best")
     assert done.returncode == 0, done.stderr
     summary = json.loads((run / "test" / "summary.json").read_text())
@@ -36,6 +37,7 @@ def test_the_champion_is_judged_on_the_holdout(run: Path) -> None:
     assert {path.name for path in (run / "test").iterdir()} == {"summary.json", "equity.csv", "trades.csv"}
     assert "buy and hold" in done.stdout
     assert f"of {RANDOM_POLICIES:,} policies" in done.stdout
+    assert (run / "metrics.csv").read_text() == metrics
     again = eigen2("test", *SMALL, "--trainer.default_root_dir", run, "--ckpt_path", "best")
     assert again.stdout == done.stdout
 
