@@ -19,11 +19,15 @@ def main(args: Sequence[str] | None = None) -> None:
     """
     words = sys.argv[1:] if args is None else list(args)
     try:
-        # price files need neither torch nor Lightning, whose import takes seconds and 300 MB
+        # price files and reports need neither torch nor Lightning, whose import takes seconds and 300 MB
         if words[:1] == ["data"]:
             from eigen2.market.data_cli import run as run_data
 
             run_data(words[1:])
+        elif words[:1] == ["report"]:
+            from eigen2.report.cli import run as run_report
+
+            run_report(words[1:])
         else:
             from eigen2.training_cli import run as run_training
 

@@ -32,6 +32,8 @@ from eigen2.runtime.stop import GracefulStop, stops_at_once
 from eigen2.runtime.trainer_checks import check_config
 from eigen2.runtime.uploader import fetch_last
 
+log = logging.getLogger(__name__)
+
 WORKLOADS = {
     "market": ("eigen2.market.rollouts", "RolloutDataModule"),
     "control": ("eigen2.control.rollouts", "ControlDataModule"),
@@ -96,6 +98,9 @@ class EigenCLI(LightningCLI):
             help="CPU threads of torch (1 or more). Results are bit-identical for the same number only; several are "
             "slower than one on a busy machine.",
         )
+        parser.add_argument(
+            "--report", type=bool, default=True, help="Write report.html into the run's folder after fit and test."
+        )
         parser.add_lightning_class_args(MemoryBudget, "budget")
         parser.add_lightning_class_args(GracefulStop, "stop")
 
@@ -130,6 +135,20 @@ class EigenCLI(LightningCLI):
             found = find_checkpoint(root, ckpt_path, or_start=True)
             self.trainer.ckpt_path = found or fetch_last(self.trainer, ckpt_path)
             self.trainer.fit(**kwargs)
+            self._report(root)
+
+    def _report(self, root: Path) -> None:
+        """Write the run's page, which is worth no failure of a run."""
+        if not self._get(self.config, "report") or not self.trainer.is_global_zero:
+            return
+        from eigen2.report.page import write_report  # its libraries are not for the time of training
+
+        try:
+            written = write_report(root)
+        except OSError as error:
+            log.warning("cannot write the report to %s: %s", root, error.strerror or error)
+        else:
+            Console(highlight=False).print(f"report       {written}", soft_wrap=True)
 
     def validate(self, ckpt_path: str | None = None, **kwargs: Any) -> None:
         """Validate the champion of a checkpoint."""
@@ -149,6 +168,8 @@ class EigenCLI(LightningCLI):
             self.trainer.test(ckpt_path=path, verbose=False, **kwargs)
         assert self.model.tested is not None
         Console(highlight=False).print(self.model.tested.text, soft_wrap=True)
+        if (root / "metrics.csv").is_file():
+            self._report(root)
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         """Give the trainer what the configuration does not bring: logger, checkpoint writer and report.
@@ -205,7 +226,8 @@ def run(args: ArgsType) -> None:
             parser_kwargs={
                 "prog": "python -m eigen2.cli",
                 "description": "Train, validate and use populations of agents.",
-                "epilog": "Price files: python -m eigen2.cli data {inspect,prepare,synthesize} --help",
+                "epilog": "Price files: python -m eigen2.cli data {inspect,prepare,synthesize} --help. "
+                "A run's page: python -m eigen2.cli report RUN_DIR",
             },
             seed_everything_default=42,
             trainer_defaults={

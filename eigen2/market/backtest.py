@@ -19,6 +19,7 @@ from eigen2.market.baselines import buy_and_hold, momentum, random_entries
 from eigen2.market.rules import TradingRules
 from eigen2.market.selection_bias import deflated_sharpe_ratio, overfitting_logits
 from eigen2.market.track import Policy, Prices, Track, trade
+from eigen2.market.words import measure_word
 from eigen2.runtime.files import put
 
 RANDOM_POLICIES = 2000
@@ -158,7 +159,7 @@ class Backtest:
             f"{'':<18}" + "".join(f"{name:>16}" for name in names),
         ]
         for measure in summary["measures"]["champion"]:
-            values = [_word(measure, summary["measures"][name][measure]) for name in names]
+            values = [measure_word(measure, summary["measures"][name][measure]) for name in names]
             lines.append(f"{measure:<18}" + "".join(f"{value:>16}" for value in values))
         luck, selection = summary["luck"], summary["selection"]
         deflated, overfitting = (_share(selection[name]) for name in ("deflated_sharpe", "overfitting"))
@@ -261,19 +262,6 @@ def write(found: Backtest, trades: pd.DataFrame, folder: Path) -> None:
     for name, text in texts.items():
         (folder / f".{name}").write_text(text)
         put(folder / f".{name}", folder / name)
-
-
-IN_PERCENT = ("total return", "annual return", "max drawdown", "alpha", "exposure", "hit rate")
-IN_UNITS = ("longest drawdown", "trades")
-
-
-def _word(measure: str, value: float | None) -> str:
-    """A measure as people write it."""
-    if value is None:
-        return "-"
-    digits = 1 if measure in IN_PERCENT else 0 if measure in IN_UNITS else 2
-    shown = round(100 * value if measure in IN_PERCENT else value, digits) + 0.0  # no minus zero
-    return f"{shown:,.{digits}f}{' %' * (measure in IN_PERCENT)}"
 
 
 def _share(value: float | None) -> str:

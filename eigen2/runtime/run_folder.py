@@ -2,6 +2,8 @@
 
 import csv
 import fcntl
+import json
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,8 +14,23 @@ from rich.console import Console
 
 from eigen2.errors import UserError
 from eigen2.runtime.checkpoint import newest_whole
+from eigen2.runtime.facts import describe_run
+from eigen2.runtime.files import put
 
-RUN_FILES = ("checkpoints", "tensorboard", "metrics.csv", "memory.csv", "champion", "test", "failure", "config.yaml")
+log = logging.getLogger(__name__)
+
+RUN_FILES = (
+    "checkpoints",
+    "tensorboard",
+    "metrics.csv",
+    "memory.csv",
+    "champion",
+    "test",
+    "failure",
+    "config.yaml",
+    "run.json",
+    "report.html",
+)
 """What a run writes in its folder; the panel cache beside them is shared by all runs."""
 
 
@@ -101,3 +118,28 @@ class RunFolder(SaveConfigCallback):
         if trainer.ckpt_path is None and (moved := move_earlier_run(root)) is not None:
             Console(highlight=False).print(f"An earlier run in {root} was moved to {moved}.", soft_wrap=True)
         self.parser.save(self.config, str(root / "config.yaml"), overwrite=True)
+        self._note(trainer, pl_module, [])
+
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Note what the memory's profiler makes of the run, if there is one."""
+        found = [
+            f"verdict: {verdict}" if (leak := getattr(callback, "leak", None)) is None else "; ".join(leak.lines())
+            for callback in trainer.callbacks  # type: ignore[attr-defined]
+            if (verdict := getattr(callback, "verdict", None)) is not None
+        ]
+        self._note(trainer, pl_module, found)
+
+    @staticmethod
+    def _note(trainer: Trainer, module: LightningModule, memory: list[str]) -> None:
+        """Write run.json: what the run's results depend on, and how its memory did."""
+        if not trainer.is_global_zero:
+            return
+        told = {"seed": getattr(module, "seed", None), **describe_run(), "memory": memory}
+        settings = getattr(module, "settings", None)
+        told["settings"] = settings() if callable(settings) else {}
+        draft = Path(trainer.default_root_dir) / ".run.json"
+        try:
+            draft.write_text(json.dumps(told, indent=1, default=str) + "\n")
+            put(draft, draft.with_name("run.json"))
+        except OSError as error:  # the run is worth more than what is noted of it
+            log.warning("cannot write %s: %s", draft.with_name("run.json"), error.strerror or error)

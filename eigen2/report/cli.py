@@ -1,0 +1,41 @@
+"""`python -m eigen2.cli report`: a run's folder as one HTML file."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from jsonargparse import ArgumentParser
+from rich.console import Console
+
+from eigen2.errors import UserError
+from eigen2.report.page import write_report
+from eigen2.runtime.messages import OneLineErrors
+
+
+class ReportParser(OneLineErrors, ArgumentParser):
+    """jsonargparse's parser, with errors of one line."""
+
+
+def run(args: Sequence[str]) -> None:
+    """Write a report.
+
+    Args:
+        args: the words after `report`.
+
+    Raises:
+        UserError: there is no run, or the file cannot be written.
+    """
+    parser = ReportParser(
+        prog="python -m eigen2.cli report",
+        description="Write what a run has come to as one HTML file that opens without a network.",
+    )
+    parser.add_argument("folder", metavar="RUN_DIR", help="The run's folder (trainer.default_root_dir).")
+    parser.add_argument(
+        "--output", type=str | None, default=None, help="The file; null writes report.html into the run's folder."
+    )
+    chosen = parser.parse_args(list(args))
+    target = None if chosen.output is None else Path(chosen.output)
+    try:
+        written = write_report(Path(chosen.folder), target)
+    except OSError as error:
+        raise UserError(f"cannot write the report to {target or chosen.folder}: {error.strerror or error}") from error
+    Console(highlight=False).print(f"report       {written}", soft_wrap=True)

@@ -1,0 +1,127 @@
+"""One HTML file that needs nothing else: text, tables, charts and the script that draws them."""
+
+import json
+import math
+import re
+from collections.abc import Iterable
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import vl_convert
+from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup
+
+from eigen2.market.words import measure_word
+from eigen2.report.charts import charts
+from eigen2.report.record import RunRecord, load
+from eigen2.runtime.files import put
+
+MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+
+
+def write_report(folder: Path, to: Path | None = None) -> Path:
+    """Write a run's report; return its file.
+
+    Args:
+        folder: of the run.
+        to: the file; None is `report.html` in the folder.
+
+    Raises:
+        UserError: there is no run in the folder.
+    """
+    target = to or folder / "report.html"
+    draft = target.with_name(f".{target.name}")
+    draft.write_text(render(load(folder)))
+    put(draft, target)
+    return target
+
+
+def render(run: RunRecord) -> str:
+    """The page."""
+    sources = files("eigen2.report")
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    template = environment.from_string((sources / "page.html").read_text())
+    return template.render(
+        run=run,
+        facts=facts(run),
+        measures=measures(run),
+        months=MONTHS,
+        years=monthly_returns(run),
+        trades=trades(run),
+        charts=list(specs := charts(run)),
+        specs=Markup(json.dumps(specs, separators=(",", ":"), default=str).replace("<", "\\u003c")),
+        style=Markup((sources / "page.css").read_text()),
+        vega=_script(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")),
+        script=_script((sources / "page.js").read_text()),
+    )
+
+
+def _script(text: str) -> Markup:
+    """For the inside of a script element, which `</script` would end and `<!--` would change."""
+    return Markup(re.sub(r"<(?=/script|!--)", r"\\x3c", text, flags=re.IGNORECASE))
+
+
+def facts(run: RunRecord) -> dict[str, str]:
+    """What was run, in the order of the page."""
+    kept, settings = run.facts, run.facts.get("settings", {})
+    commit = kept.get("commit")
+    agents, columns = settings.get("model.population_size"), run.metrics["generation"]
+    found = {
+        "generations": f"{len(columns):,}, the last is {int(columns.iloc[-1]):,}" if len(columns) else "none",
+        "agents": agents,
+        "seed": kept.get("seed"),
+        "prices": settings.get("data.prices"),
+        "commit": None if commit is None else commit + (" and uncommitted changes" if kept.get("dirty") else ""),
+        "versions": ", ".join(f"{name} {version}" for name, version in kept.get("versions", {}).items()) or None,
+        "machine": kept.get("machine"),
+    }
+    return {name: str(value) for name, value in found.items() if value is not None}
+
+
+def measures(run: RunRecord) -> list[list[str]]:
+    """The test's measures, a row each after one of the policies' names; empty without a test."""
+    if run.test is None:
+        return []
+    policies = run.test["measures"]
+    rows = [
+        [name, *(measure_word(name, policies[policy][name]) for policy in policies)] for name in policies["champion"]
+    ]
+    return [["", *policies], *rows]
+
+
+def monthly_returns(run: RunRecord) -> list[tuple[int, list[float | None], float]]:
+    """Year, the champion's return in each month of it or None, and in all of it."""
+    if run.equity is None:
+        return []
+    equity, dates = run.equity["champion"].to_numpy(), pd.DatetimeIndex(run.equity["date"])
+    month = np.asarray(12 * dates.year + dates.month - 1)
+    last = np.append(np.flatnonzero(np.diff(month)), len(month) - 1)  # of each month
+    ends = np.concatenate([equity[:1], equity[last]])
+    by_month: dict[int, list[float | None]] = {}
+    for place, value in zip(month[last].tolist(), (ends[1:] / ends[:-1] - 1).tolist(), strict=True):
+        by_month.setdefault(place // 12, [None] * 12)[place % 12] = value
+    return [(year, row, math.prod(1 + (value or 0.0) for value in row) - 1) for year, row in by_month.items()]
+
+
+def trades(run: RunRecord) -> Iterable[dict[str, Any]]:
+    """The champion's trades as a reader wants them."""
+    if run.trades is None:
+        return []
+    return [
+        {
+            "ticker": str(row["ticker"]),
+            "bought": str(row["entry_date"])[:10],
+            "sold": str(row["exit_date"])[:10],
+            "days": (row["exit_date"] - row["entry_date"]).days,
+            "coefficient": round(float(row["coefficient"]), 2),
+            "entry": round(float(row["entry_price"]), 2),
+            "exit": round(float(row["exit_price"]), 2),
+            "gain": round(float(row["gain_pct"]), 2),
+            "profit": round(float(row["profit"]), 2),
+            "reason": str(row["reason"]),
+        }
+        for row in run.trades.to_dict("records")
+    ]

@@ -1,0 +1,171 @@
+"""The report in a real browser, and what is in it."""
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from eigen2.errors import UserError
+from eigen2.report.page import facts, measures, monthly_returns, render, trades, write_report
+from eigen2.report.record import RunRecord, load
+from tests.command import eigen2
+
+BROWSER = shutil.which("chromium")
+CHARTS = {
+    *("equity", "drawdown", "luck", "contribution"),
+    *("validation", "fitness", "survival", "diversity", "seconds", "rss", "owners"),
+}
+WICKED = '</script><script>document.title="broken"</script>'
+needs_browser = pytest.mark.skipif(BROWSER is None, reason="no chromium on this machine")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that was tested, with a ticker that would break a careless page."""
+    root = tmp_path_factory.mktemp("run")
+    small = ("--config", "tests/small.yaml", "--trainer.default_root_dir", root, "--report", "true")
+    for command in (("fit", *small), ("test", *small, "--ckpt_path", "best")):
+        done = eigen2(*command)
+        assert done.returncode == 0, done.stderr
+        assert "report " in done.stdout
+    listed = pd.read_csv(root / "test" / "trades.csv")
+    listed.loc[0, "ticker"] = WICKED
+    listed.to_csv(root / "test" / "trades.csv", index=False)
+    return root
+
+
+def browse(page: Path, folder: Path, script: str = "", *options: str) -> tuple[str, list[str]]:
+    """The document after a browser has opened the page and run a script in it, and what its console said."""
+    opened = folder / "opened.html"
+    opened.write_text(f"<script>{script}</script></body>".join(page.read_text().rsplit("</body>", 1)))
+    quiet = ["--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update"]
+    quiet += ["--disable-sync", "--disable-gpu", "--no-sandbox", f"--user-data-dir={folder / 'profile'}"]
+    quiet += ["--enable-logging=stderr", "--virtual-time-budget=10000", "--dump-dom"]
+    done = subprocess.run(
+        [str(BROWSER), "--headless", *quiet, *options, opened.as_uri()],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    return done.stdout, re.findall(r"CONSOLE[^\"]*\"(.*)\"", done.stderr)
+
+
+@needs_browser
+@pytest.mark.parametrize("options", [(), ("--window-size=390,800", "--force-dark-mode")], ids=["wide", "dark phone"])
+def test_every_chart_is_drawn_and_the_console_is_silent(run: Path, tmp_path: Path, options: tuple[str, ...]) -> None:
+    document, console = browse(write_report(run, tmp_path / "report.html"), tmp_path, "", *options)
+    assert console == []
+    drawn = {name for name in CHARTS if re.search(rf'<div[^>]*data-chart="{name}"[^>]*data-drawn="yes"', document)}
+    assert drawn == CHARTS
+    assert document.count("<svg") >= len(CHARTS)
+    assert "<title>broken" not in document
+
+
+@needs_browser
+def test_the_trades_are_sorted_and_filtered(run: Path, tmp_path: Path) -> None:
+    script = """
+      const body = document.querySelector("#trade-list tbody");
+      const head = [...document.querySelectorAll("#trade-list th")].find((each) => each.textContent === "profit");
+      const column = (index) => [...body.rows].map((row) => row.cells[index].textContent);
+      const told = {};
+      head.querySelector("button").click();
+      told.rising = column(head.cellIndex).map(Number);
+      head.querySelector("button").click();
+      told.falling = column(head.cellIndex).map(Number);
+      const box = document.getElementById("filter");
+      box.value = body.rows[0].cells[0].textContent + " " + body.rows[0].cells[9].textContent;
+      box.dispatchEvent(new Event("input"));
+      told.left = [...body.rows].filter((row) => !row.hidden).map((row) => row.cells[0].textContent);
+      told.shown = document.getElementById("shown").textContent;
+      document.body.insertAdjacentHTML("beforeend", "<pre id=told></pre>");
+      document.getElementById("told").textContent = JSON.stringify(told);
+    """
+    document, console = browse(write_report(run, tmp_path / "report.html"), tmp_path, script)
+    assert console == []
+    found = re.search(r'<pre id="told">(.*?)</pre>', document)
+    assert found is not None
+    told = json.loads(found.group(1).replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&"))
+    assert len(told["rising"]) > 3
+    assert told["rising"] == sorted(told["rising"])
+    assert told["falling"] == sorted(told["rising"], reverse=True)
+    assert len(set(told["left"])) == 1
+    assert told["shown"] == f"{len(told['left'])} of {len(told['rising'])} trades"
+
+
+def test_the_page_needs_no_network_and_is_small(run: Path) -> None:
+    page = render(load(run))
+    assert len(page.encode()) < 5_000_000
+    before_scripts = page.split('<script type="application/json"')[0]
+    assert not re.findall(r"(?:src|href)=\"(?!#|data:)", before_scripts)
+    assert "http" not in before_scripts
+    assert WICKED not in page
+
+
+def test_what_was_run_is_told(run: Path) -> None:
+    record = load(run)
+    told = facts(record)
+    assert told["seed"] == "7"
+    assert told["agents"] == "4"
+    assert told["generations"] == "4, the last is 3"
+    assert "torch" in told["versions"]
+    assert re.fullmatch(r"[0-9a-f]{32,}", told["prices"])
+    page = render(record)
+    assert "verdict: healthy" in page
+    assert "seed_everything: 7" in page
+    rows = {row[0]: row[1:] for row in measures(record)}
+    assert rows[""] == ["champion", "buy and hold", "momentum"]
+    assert record.test is not None
+    assert rows["trades"][0] == f"{record.test['measures']['champion']['trades']:,.0f}"
+    assert len(list(trades(record))) == record.test["measures"]["champion"]["trades"]
+
+
+def test_monthly_returns_by_hand(run: Path) -> None:
+    dates = pd.to_datetime(["2019-12-30", "2019-12-31", "2020-01-02", "2020-01-31", "2020-03-02"])
+    equity = pd.DataFrame({"date": dates, "champion": [100.0, 110.0, 99.0, 121.0, 60.5]})
+    record = RunRecord(**{**vars(load(run)), "equity": equity})
+    (first, december, a_tenth), (second, months, total) = monthly_returns(record)
+    assert (first, second) == (2019, 2020)
+    assert december[11] == a_tenth == pytest.approx(0.1)
+    assert months[0] == pytest.approx(0.1)
+    assert months[1] is None
+    assert months[2] == pytest.approx(-0.5)
+    assert total == pytest.approx(60.5 / 110 - 1)
+
+
+def test_a_run_without_test_memory_or_champion_has_a_page_too(tmp_path: Path) -> None:
+    metrics = pd.DataFrame({"generation": [0, 1], "fitness/mean": [1.0, np.nan], "fitness/min": [0, 0]})
+    metrics.to_csv(tmp_path / "metrics.csv", index=False)
+    page = render(load(tmp_path))
+    assert 'id="test"' not in page
+    assert 'id="memory"' not in page
+    assert 'id="trades"' not in page
+
+
+def test_a_folder_without_a_run_or_with_a_damaged_one_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"has no metrics.csv: name the folder of a run"):
+        load(tmp_path)
+    (tmp_path / "metrics.csv").write_text("generation\n0\n")
+    (tmp_path / "run.json").write_text("{")
+    with pytest.raises(UserError, match=r"the run in .* cannot be read"):
+        load(tmp_path)
+
+
+def test_the_command_names_what_is_wrong(run: Path, tmp_path: Path) -> None:
+    done = eigen2("report", run, "--output", tmp_path / "mine.html")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "mine.html").read_text().startswith("<!doctype html>")
+    for words, said in (
+        ((tmp_path,), "has no metrics.csv"),
+        ((run, "--output", tmp_path / "no" / "where.html"), "cannot write the report to"),
+        ((), "folder"),
+    ):
+        refused = eigen2("report", *words)
+        assert refused.returncode == 2
+        assert said in refused.stderr
+        assert len(refused.stderr.strip().splitlines()) == 1
