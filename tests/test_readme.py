@@ -18,6 +18,7 @@ from eigen2.market.sample import sample_path
 from eigen2.training_cli import WORKLOADS
 from tests.command import ROOT, eigen2
 
+KINDS = ("fit", "validate", "test", "report", "data")
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
@@ -90,6 +91,21 @@ def test_training_commands_run(command: str, tmp_path: Path, monkeypatch: pytest
     assert (tmp_path / "checkpoints" / "last.ckpt").exists()
 
 
+def test_a_champion_is_tested_and_reported(tmp_path: Path) -> None:
+    """The commands of the pages on one short run of the configuration that they name."""
+    folder = ["--trainer.default_root_dir", str(tmp_path)]
+    short = ["--trainer.max_epochs=1", "--model.gradient_steps=1", "--model.population_size=2"]
+    assert eigen2("fit", "--config", "configs/erl.yaml", *short, *folder).returncode == 0
+    for command in commands("test"):
+        done = eigen2(*command.split()[3:], "--model.gradient_steps=1", "--model.population_size=2", *folder)
+        assert done.returncode == 0, done.stderr
+    for command in commands("report"):
+        words = [str(tmp_path) if word == "lightning_logs" else word for word in command.split()[3:]]
+        done = eigen2(*words)
+        assert done.returncode == 0, done.stderr
+    assert (tmp_path / "report.html").stat().st_size < 5_000_000
+
+
 def test_every_config_is_told_of() -> None:
     """And so run, by the test above."""
     told = {word for command in commands("fit") for word in command.split() if word.startswith("configs/")}
@@ -110,7 +126,7 @@ def test_data_commands_run(
 
 
 def test_no_command_is_of_an_unknown_kind() -> None:
-    assert len(commands("")) == sum(len(commands(kind)) for kind in ("fit", "validate", "data"))
+    assert len(commands("")) == sum(len(commands(kind)) for kind in KINDS)
 
 
 def test_the_table_of_defects_is_the_policy() -> None:
