@@ -12,6 +12,8 @@ from eigen2.runtime.phases import PHASES
 if TYPE_CHECKING:
     from eigen2.erl.module import ERLModule
 
+QUARTILES = (25, 50, 75)
+"""Of fitness over agents, in percent."""
 LOSS_NAMES = ("actor_loss", "critic_loss", "q_mean", "action_saturation")
 CRITIC_LOSSES = slice(1, 3)
 """Those of them that are known where actors sit a step out."""
@@ -31,6 +33,7 @@ def generation_metrics(module: "ERLModule") -> dict[str, float]:
         "fitness/mean": float(fitness.mean()),
         "fitness/max": float(fitness.max()),
         "fitness/min": float(fitness.min()),
+        **{f"fitness/q{share}": float(fitness.quantile(share / 100)) for share in QUARTILES},
         "fitness/std": float(fitness.std(correction=0)),
         "champion/validation_fitness": float(module.population.champion_fitness),
         "champion/generation": float(module.population.champion_generation),

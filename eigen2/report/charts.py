@@ -128,14 +128,20 @@ def validation(run: RunRecord) -> Chart | None:
 
 
 def fitness(run: RunRecord) -> Chart | None:
-    """Fitness of the population, a band from the least to the most, and the champion's in validation."""
+    """Fitness of the population, bands of all agents and of their middle half, and the champion's in validation."""
     names = {"fitness/mean": "mean", "champion/validation_fitness": "champion, validated"}
-    frame = _metrics(run, {**names, "fitness/min": "least", "fitness/max": "most"})
-    if frame is None or "least" not in frame:
+    bounds = {"fitness/min": "least", "fitness/max": "most", "fitness/q25": "low", "fitness/q75": "high"}
+    frame = _metrics(run, {**names, **bounds})
+    if frame is None or not {"least", "most"} <= set(frame):
         return None
-    band = alt.Chart(frame).mark_area(opacity=SHADE)
-    band = band.encode(x=GENERATION, y=alt.Y("least:Q", scale=alt.Scale(zero=False)), y2="most:Q")
-    return alt.layer(band, *_curves(frame, "generation:Q", list(names.values()), "fitness", ",.1f"))
+    bands = [
+        alt.Chart(frame)
+        .mark_area(opacity=SHADE)
+        .encode(x=GENERATION, y=alt.Y(f"{least}:Q", scale=alt.Scale(zero=False)), y2=f"{most}:Q")
+        for least, most in (("least", "most"), ("low", "high"))
+        if least in frame
+    ]
+    return alt.layer(*bands, *_curves(frame, "generation:Q", list(names.values()), "fitness", ",.1f"))
 
 
 def survival(run: RunRecord) -> Chart | None:
