@@ -75,10 +75,10 @@ class EigenCLI(LightningCLI):
     """Lightning's command line with a run folder, durable checkpoints and errors of one line.
 
     Args:
-        asked: first word of the command line.
+        asked: first word of the command line; empty if it is not known.
     """
 
-    def __init__(self, *args: Any, asked: str, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, asked: str = "", **kwargs: Any) -> None:
         self._asked = asked
         super().__init__(*args, **kwargs)
 

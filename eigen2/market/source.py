@@ -160,7 +160,7 @@ def reading(where: str, kind: FileFormat) -> Iterator[None]:
     name = kind.removeprefix("gzipped ")
     try:
         yield
-    except (pa.ArrowException, OSError, CsvError) as error:
+    except (pa.ArrowException, OSError, CsvError, LookupError) as error:  # pytz's of an unknown zone is a LookupError
         reason = " ".join(str(error).split())[:200]
         raise UserError(f"{where} cannot be read as {name}: damaged or cut short? ({reason})") from error
     except UnicodeDecodeError as error:
