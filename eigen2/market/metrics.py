@@ -4,7 +4,7 @@ States keep what they were fed, in order. Of several processes, each must have b
 process before it.
 """
 
-from abc import abstractmethod
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import numpy as np
@@ -26,6 +26,8 @@ class MarketMetric(Metric):
     full_state_update = False
     names: ClassVar[tuple[str, ...]]
     least: ClassVar[int] = 2
+    measure: ClassVar[Callable[..., Any]]
+    """Of whole series, as `_whole` hands them over."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -41,94 +43,82 @@ class MarketMetric(Metric):
         """Of all so far."""
         kept = [getattr(self, name) for name in self.names]
         series = [dim_zero_cat(each).cpu().numpy() if len(each) else np.zeros(0) for each in kept]
-        value = self.measure(*series) if len(series[0]) >= self.least else np.nan
+        known = len(series[0]) >= self.least
+        value = type(self).measure(*map(self._whole, series)) if known else np.nan
         return torch.tensor(float(value), dtype=torch.float64)
 
-    @abstractmethod
-    def measure(self, *series: np.ndarray) -> Any:
-        """The value of whole series."""
+    @staticmethod
+    def _whole(series: np.ndarray) -> np.ndarray:
+        """What `measure` takes."""
+        return series
 
 
-def _curve(returns: np.ndarray) -> np.ndarray:
-    """Money at each close, of 1 before the first."""
-    curve: np.ndarray = np.cumprod(np.concatenate([[1.0], 1 + returns]))
-    return curve
+class ReturnMetric(MarketMetric):
+    """A measure of daily `returns`."""
+
+    names: ClassVar[tuple[str, ...]] = ("returns",)
+
+    @staticmethod
+    def _whole(series: np.ndarray) -> np.ndarray:
+        """Money at each close, of 1 before the first."""
+        curve: np.ndarray = np.cumprod(np.concatenate([[1.0], 1 + series]))
+        return curve
 
 
-class TotalReturn(MarketMetric):
+class TotalReturn(ReturnMetric):
     """Of daily `returns`; see `performance.total_return`."""
 
-    names = ("returns",)
-
-    def measure(self, *series: np.ndarray) -> Any:
-        """The value of whole series."""
-        return performance.total_return(_curve(*series))
+    measure = staticmethod(performance.total_return)
 
 
-class AnnualReturn(TotalReturn):
+class AnnualReturn(ReturnMetric):
     """Of daily `returns`; see `performance.annualised_return`."""
 
-    def measure(self, *series: np.ndarray) -> Any:
-        """The value of whole series."""
-        return performance.annualised_return(_curve(*series))
+    measure = staticmethod(performance.annualised_return)
 
 
-class SharpeRatio(TotalReturn):
+class SharpeRatio(ReturnMetric):
     """Of daily `returns`; see `performance.sharpe_ratio`."""
 
-    def measure(self, *series: np.ndarray) -> Any:
-        """The value of whole series."""
-        return performance.sharpe_ratio(_curve(*series))
+    measure = staticmethod(performance.sharpe_ratio)
 
 
-class SortinoRatio(TotalReturn):
+class SortinoRatio(ReturnMetric):
     """Of daily `returns`; see `performance.sortino_ratio`."""
 
-    def measure(self, *series: np.ndarray) -> Any:
-        """The value of whole series."""
-        return performance.sortino_ratio(_curve(*series))
+    measure = staticmethod(performance.sortino_ratio)
 
 
-class CalmarRatio(TotalReturn):
+class CalmarRatio(ReturnMetric):
     """Of daily `returns`; see `performance.calmar_ratio`."""
 
-    def measure(self, *series: np.ndarray) -> Any:
-        """The value of whole series."""
-        return performance.calmar_ratio(_curve(*series))
+    measure = staticmethod(performance.calmar_ratio)
 
 
-class MaxDrawdown(TotalReturn):
+class MaxDrawdown(ReturnMetric):
     """Of daily `returns`; see `performance.max_drawdown`."""
 
-    def measure(self, *series: np.ndarray) -> Any:
-        """The value of whole series."""
-        return performance.max_drawdown(_curve(*series))
+    measure = staticmethod(performance.max_drawdown)
 
 
-class LongestDrawdown(TotalReturn):
+class LongestDrawdown(ReturnMetric):
     """Of daily `returns`, in days; see `performance.longest_drawdown`."""
 
-    def measure(self, *series: np.ndarray) -> Any:
-        """The value of whole series."""
-        return performance.longest_drawdown(_curve(*series))
+    measure = staticmethod(performance.longest_drawdown)
 
 
-class Alpha(MarketMetric):
+class Alpha(ReturnMetric):
     """Of daily `returns` and a `benchmark`'s on the same days; see `performance.alpha_beta`."""
 
     names = ("returns", "benchmark")
-
-    def measure(self, *series: np.ndarray) -> Any:
-        """The value of whole series."""
-        return performance.alpha_beta(*map(_curve, series))[0]
+    measure = staticmethod(lambda own, benchmark: performance.alpha_beta(own, benchmark)[0])
 
 
-class Beta(Alpha):
+class Beta(ReturnMetric):
     """Of daily `returns` and a `benchmark`'s on the same days; see `performance.alpha_beta`."""
 
-    def measure(self, *series: np.ndarray) -> Any:
-        """The value of whole series."""
-        return performance.alpha_beta(*map(_curve, series))[1]
+    names = ("returns", "benchmark")
+    measure = staticmethod(lambda own, benchmark: performance.alpha_beta(own, benchmark)[1])
 
 
 class HitRate(MarketMetric):
@@ -136,36 +126,26 @@ class HitRate(MarketMetric):
 
     names = ("gains",)
     least = 1
-
-    def measure(self, *series: np.ndarray) -> Any:
-        """The value of whole series."""
-        return performance.hit_rate(*series)
+    measure = staticmethod(performance.hit_rate)
 
 
-class ProfitFactor(HitRate):
+class ProfitFactor(MarketMetric):
     """Of the `gains` of trades, money after costs; see `performance.profit_factor`."""
 
-    def measure(self, *series: np.ndarray) -> Any:
-        """The value of whole series."""
-        return performance.profit_factor(*series)
+    names = ("gains",)
+    least = 1
+    measure = staticmethod(performance.profit_factor)
 
 
 class Turnover(MarketMetric):
     """Of `equity` at each close and money `traded` since the close before; see `performance.turnover`."""
 
     names = ("equity", "traded")
-
-    def measure(self, *series: np.ndarray) -> Any:
-        """The value of whole series."""
-        equity, traded = series
-        return performance.turnover(equity, traded.sum())
+    measure = staticmethod(lambda equity, traded: performance.turnover(equity, traded.sum()))
 
 
 class Exposure(MarketMetric):
     """Of `equity` and of the money in positions at each close; see `performance.mean_exposure`."""
 
     names = ("equity", "exposure")
-
-    def measure(self, *series: np.ndarray) -> Any:
-        """The value of whole series."""
-        return performance.mean_exposure(*series)
+    measure = staticmethod(performance.mean_exposure)
