@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 INSTALLED := $(VENV)/.installed
 
-.PHONY: help train test slow fuzz torture soak memory bench bench-control bench-swimmer scaling results planted \
+.PHONY: help train dashboard test slow fuzz torture soak memory bench bench-control bench-swimmer scaling results planted \
   ablations oracle study lint format clean
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -17,6 +17,9 @@ $(INSTALLED): pyproject.toml constraints.txt
 
 train: $(INSTALLED)  ## train 16 agents for 25 generations on the sample prices
 	$(VENV)/bin/python -m eigen2.cli fit --config configs/erl.yaml
+
+dashboard: $(INSTALLED)  ## show the curves of all runs in lightning_logs in a browser
+	$(VENV)/bin/tensorboard --logdir lightning_logs
 
 test: $(INSTALLED)  ## run the test suite
 	$(VENV)/bin/python -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal
