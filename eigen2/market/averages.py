@@ -48,24 +48,30 @@ def table_shape(days: int, columns: int, groups: int, context_days: int) -> tupl
 
 
 def fill_averages(
-    panel: MarketPanel, investable: list[int], context_days: int, out: Float16[np.ndarray, "days numbers"]
+    panel: MarketPanel,
+    investable: list[int],
+    context_days: int,
+    standard: Float[np.ndarray, "2 spans described 10"],
+    out: Float16[np.ndarray, "days numbers"],
 ) -> None:
     """Write the averages of each investable column, then of each group's mean, into `out` of `table_shape`.
 
-    Each average is standardised over the training days: of columns by a mean and deviation pooled over all of them, of
-    a group, whose mean moves less than a column, by its own. A column without a valid feature on a day counts there as
-    0, the mean of the feature, with a validity of 0; days before the first count alike.
+    A column without a valid feature on a day counts there as 0, the mean of the feature, with a validity of 0; days
+    before the first count alike.
 
     Args:
         panel: the market.
         investable: column indices that get a description of their own.
         context_days: the longest span, >= 1.
+        standard: see `standardisation`.
         out: filled for every day.
     """
     lengths = spans(context_days)
     groups = _group_means(panel, groups_of(panel, investable))
     table = out.reshape(panel.num_days, len(investable) + groups.shape[1], len(lengths), CHANNELS)
-    mean, scale = _standardisation(panel, investable, groups, lengths)
+    columns = np.zeros(table.shape[1], np.int64)  # of the standardisation: all columns have the first
+    columns[len(investable) :] = 1 + np.arange(groups.shape[1])
+    mean, scale = standard[:, :, columns]
     for described, sums in _running_sums(panel, investable, groups):
         for i, span in enumerate(lengths):
             average = _averages(sums, np.arange(panel.num_days), span)
@@ -74,10 +80,23 @@ def fill_averages(
             table[:, described, i] = average.clip(-CLIP, CLIP, out=average)
 
 
-def _standardisation(
-    panel: MarketPanel, investable: list[int], groups: Float32[np.ndarray, "days groups 10"], lengths: list[int]
-) -> tuple[Float[np.ndarray, "spans described 10"], Float[np.ndarray, "spans described 10"]]:
-    """Mean and 1 / deviation of each average over training days: of columns pooled, of each group its own."""
+def standardisation(
+    panel: MarketPanel, investable: list[int], context_days: int
+) -> Float[np.ndarray, "2 spans described 10"]:
+    """Mean and 1 / deviation of each average over training days: of columns pooled, of each group its own.
+
+    The mean of a group moves less than a column.
+
+    Args:
+        panel: the market.
+        investable: column indices that get a description of their own.
+        context_days: the longest span, >= 1.
+
+    Returns:
+        Means, then reciprocals of deviations; of what is described first all columns, then each group.
+    """
+    lengths = spans(context_days)
+    groups = _group_means(panel, groups_of(panel, investable))
     train = panel.splits.train
     usable = range(min(train.start + lengths[-1] - 1, train.stop - 1), train.stop)
     days = np.array(usable[:: max(1, len(usable) // SAMPLED_DAYS)])
@@ -86,12 +105,12 @@ def _standardisation(
     for described, sums in _running_sums(panel, investable, groups):
         for i, span in enumerate(lengths):
             past[i, :, described] = _averages(sums, days, span)
-    mean, deviation = (np.empty((len(lengths), *past.shape[2:])) for _ in range(2))
-    for part, axes in ((slice(columns), (1, 2)), (slice(columns, None), (1,))):
-        mean[:, part] = past[:, :, part].mean(axes, dtype=np.float64, keepdims=True)[:, 0]
-        deviation[:, part] = past[:, :, part].std(axes, dtype=np.float64, keepdims=True)[:, 0]
+    mean, deviation = np.empty((2, len(lengths), 1 + groups.shape[1], CHANNELS))
+    pooled, own = past[:, :, :columns], past[:, :, columns:]
+    mean[:, 0], deviation[:, 0] = pooled.mean((1, 2), dtype=np.float64), pooled.std((1, 2), dtype=np.float64)
+    mean[:, 1:], deviation[:, 1:] = own.mean(1, dtype=np.float64), own.std(1, dtype=np.float64)
     # the validity of a complete panel does not vary: a floor keeps it at 0 rather than at noise
-    return mean, 1 / deviation.clip(min=LEAST_DEVIATION)
+    return np.stack([mean, 1 / deviation.clip(min=LEAST_DEVIATION)])
 
 
 def _averages(

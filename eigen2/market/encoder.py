@@ -1,12 +1,16 @@
 """What networks see of a stored observation: the market of its day, and the portfolio."""
 
+import hashlib
+import math
+from typing import Any
+
 import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from eigen2.erl.networks import Inputs
-from eigen2.market.averages import CLIP, fill_averages, groups_of, table_shape
+from eigen2.market.averages import CHANNELS, CLIP, fill_averages, groups_of, spans, standardisation, table_shape
 from eigen2.market.environment import LEVELS, TradingRules
 from eigen2.market.networks import PORTFOLIO
 from eigen2.market.panel import MarketPanel
@@ -29,10 +33,13 @@ class MarketEncoder:
         investable: column indices that get a description of their own.
         context_days: the longest span, >= 1.
         device: where the descriptions lie.
+        standard: what the averages are standardised by, of the panel that agents were trained on; None takes this
+            panel's training days.
 
     Attributes:
         width: E, numbers a column.
         groups: group descriptions a day, 1 to 3.
+        standard: what the averages are standardised by, see `averages.standardisation`.
     """
 
     def __init__(
@@ -41,29 +48,40 @@ class MarketEncoder:
         investable: list[int],
         context_days: int,
         device: torch.device | str = "cpu",
+        standard: Float[np.ndarray, "2 spans described 10"] | None = None,
     ) -> None:
         self.investable = investable
         self.groups = len(groups_of(panel, investable))
         shape = table_shape(panel.num_days, len(investable), self.groups, context_days)
         self.width = shape[1] // (len(investable) + self.groups)
 
-        def fill(out: np.ndarray) -> None:
-            fill_averages(remapped(panel), investable, context_days, out)
+        settings: dict[str, Any] = {"investable": investable, "context_days": context_days}
+        if standard is None:
 
-        settings = {"investable": investable, "context_days": context_days}
+            def measure(out: np.ndarray) -> None:
+                out[:] = standardisation(remapped(panel), investable, context_days)
+
+            measured = _standard_shape(self.groups, context_days)
+            standard = mapped_array(panel.folder, "standard", settings, measured, np.dtype(np.float64), measure)
+        self.standard = standard = np.array(standard)
+        settings["standard"] = hashlib.blake2b(standard.tobytes(), digest_size=16).hexdigest()
+
+        def fill(out: np.ndarray) -> None:
+            fill_averages(remapped(panel), investable, context_days, standard, out)
+
         table = mapped_array(panel.folder, "averages", settings, shape, np.dtype(np.float16), fill)
         self._table = torch.from_numpy(table).to(device)
 
     @staticmethod
     def needed_bytes(days: int, columns: int, groups: int, context_days: int) -> int:
-        """Bytes of the descriptions, for so many columns of their own and groups."""
+        """Bytes of an encoder, for so many columns of their own and groups."""
         rows, numbers = table_shape(days, columns, groups, context_days)
-        return 2 * rows * numbers
+        return 2 * rows * numbers + 8 * math.prod(_standard_shape(groups, context_days))
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the descriptions."""
-        return self._table.nbytes
+        """Bytes of the descriptions and of what they are standardised by."""
+        return self._table.nbytes + self.standard.nbytes
 
     def __call__(
         self, days: Int[Tensor, "agents batch"]
@@ -74,6 +92,11 @@ class MarketEncoder:
         # the columns in one piece: networks fold their axes without another copy
         columns = rows[:, :own].float().view(*days.shape, len(self.investable), self.width)
         return columns, rows[:, own:].float().view(*days.shape, self.groups * self.width)
+
+
+def _standard_shape(groups: int, context_days: int) -> tuple[int, int, int, int]:
+    """Of what averages are standardised by: means and deviations, of columns and of each group."""
+    return 2, len(spans(context_days)), 1 + groups, CHANNELS
 
 
 class ObservationEncoder:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from mmap import mmap
 from pathlib import Path
@@ -19,7 +19,7 @@ from eigen2.market.indicators import FEATURES, indicator_features, ticker_featur
 from eigen2.market.panel_rows import select_rows
 from eigen2.market.source import PRICE_COLUMNS, refuse_infinite_prices
 
-__all__ = ["FEATURES", "MarketPanel", "Splits", "build_panel"]
+__all__ = ["FEATURES", "FeatureScale", "MarketPanel", "Splits", "build_panel"]
 
 log = logging.getLogger(__name__)
 
@@ -58,32 +58,81 @@ class Splits:
         return Splits(range(train_days), range(train_days, holdout), range(holdout, days))
 
 
+@dataclass(frozen=True, eq=False)
+class FeatureScale:
+    """What turns prices into the numbers that agents see: what training days say of each column.
+
+    Attributes:
+        tickers: one a column, sorted.
+        indicators: those of `tickers` that are indicator series, sorted.
+        units: (columns,) float64, what an indicator's values are divided by; 1 for a ticker.
+        means, stds: (columns, 9) float64 by which features are normalised; NaN where a feature is left out.
+    """
+
+    tickers: tuple[str, ...]
+    indicators: tuple[str, ...]
+    units: Float[np.ndarray, " columns"]
+    means: Float[np.ndarray, "columns 9"]
+    stds: Float[np.ndarray, "columns 9"]
+
+    def __eq__(self, other: object) -> bool:
+        """Whether both make the same numbers."""
+        return isinstance(other, FeatureScale) and self.plain() == other.plain()
+
+    def plain(self) -> dict[str, Any]:
+        """As values that JSON can hold; null for NaN."""
+        return {
+            "tickers": list(self.tickers),
+            "indicators": list(self.indicators),
+            "units": self.units.tolist(),
+            **{
+                name: [[None if np.isnan(value) else value for value in row] for row in getattr(self, name).tolist()]
+                for name in ("means", "stds")
+            },
+        }
+
+    @staticmethod
+    def from_plain(values: Mapping[str, Any]) -> FeatureScale:
+        """What `plain` was made of."""
+        means, stds = (np.array(values[name], np.float64).reshape(-1, len(FEATURES)) for name in ("means", "stds"))
+        units = np.array(values["units"], np.float64)
+        return FeatureScale(tuple(values["tickers"]), tuple(values["indicators"]), units, means, stds)
+
+
 @dataclass(frozen=True)
 class MarketPanel:
     """The market: what every environment, encoder and process reads, and nobody writes.
 
     Attributes:
         dates: (days,) datetime64[D], strictly increasing.
-        tickers: one a column, sorted.
-        features: (days, columns, 9) float32 in the order of `FEATURES`, normalised by statistics of training
-            days, within [-10, 10], exactly 0 where not valid.
+        scale: what the features were made with, and the columns.
+        features: (days, columns, 9) float32 in the order of `FEATURES`, normalised by `scale`, within [-10, 10],
+            exactly 0 where not valid.
         valid: (days, columns, 9) bool, whether the feature has a value.
         prices: (days, columns, 4) float32 open, high, low, close; NaN in all four where the column did not
             trade, and in every indicator.
         traded_value: (columns,) float64, median over the training days of close x volume, in the prices' currency; a
             day without trading counts as 0, and so does an indicator.
         splits: training, validation and holdout days.
-        indicators: those of `tickers` that are indicator series: context only, without prices; sorted.
     """
 
     dates: Shaped[np.ndarray, " days"]
-    tickers: tuple[str, ...]
+    scale: FeatureScale
     features: Float32[np.ndarray, "days columns 9"]
     valid: Bool[np.ndarray, "days columns 9"]
     prices: Float32[np.ndarray, "days columns 4"]
     traded_value: Float[np.ndarray, " columns"]
     splits: Splits
-    indicators: tuple[str, ...] = ()
+
+    @property
+    def tickers(self) -> tuple[str, ...]:
+        """One a column, sorted."""
+        return self.scale.tickers
+
+    @property
+    def indicators(self) -> tuple[str, ...]:
+        """Those of `tickers` that are indicator series: context only, without prices; sorted."""
+        return self.scale.indicators
 
     @property
     def num_days(self) -> int:
@@ -98,7 +147,8 @@ class MarketPanel:
     @property
     def nbytes(self) -> int:
         """Bytes of all arrays, memory-mapped or not."""
-        arrays = (self.dates, self.features, self.valid, self.prices, self.traded_value)
+        scale = (self.scale.units, self.scale.means, self.scale.stds)
+        arrays = (self.dates, self.features, self.valid, self.prices, self.traded_value, *scale)
         return sum(array.nbytes for array in arrays)
 
     @property
@@ -181,6 +231,7 @@ def build_panel(
     validation_days: int = 252,
     holdout_days: int = 252,
     indicators: Iterable[str] = (),
+    scale: FeatureScale | None = None,
 ) -> MarketPanel:
     """Build the panel in memory.
 
@@ -200,31 +251,36 @@ def build_panel(
         validation_days: days before the holdout kept for validation, at least 0.
         holdout_days: last days of the table, which nothing but the final test may touch, at least 0.
         indicators: the tickers that are indicator series.
+        scale: of the panel that agents were trained on, to make theirs of other prices: its columns and indicators and
+            its statistics take the place of this table's. Of its columns the table may lack some, which then never
+            trade; tickers that it does not know are left out.
 
     Raises:
         UserError: when no row is usable, a price is infinite, a (date, ticker) appears twice, an indicator is
-            unknown or has no value on any day, or no day is left for training.
+            unknown or has no value on any day, no day is left for training, or the table has none of the scale's
+            tickers.
     """
-    return build_with_meta(prices_long, validation_days, holdout_days, tuple(sorted(set(indicators))))[0]
-
-
-def build_with_meta(
-    prices_long: pd.DataFrame, validation_days: int, holdout_days: int, indicators: tuple[str, ...]
-) -> tuple[MarketPanel, dict[str, Any]]:
-    """Build the panel and what the cache notes beside its arrays."""
     refuse_infinite_prices(prices_long)
-    rows = select_rows(prices_long, indicators)
-    dates, tickers = rows.dates, rows.tickers
+    if scale is None:
+        known = tuple(sorted(set(indicators)))
+    else:
+        prices_long = _known_rows(prices_long, scale)
+        known = tuple(name for name in scale.indicators if (prices_long["ticker"] == name).any())
+    rows = select_rows(prices_long, known)
+    dates, tickers = rows.dates, rows.tickers if scale is None else scale.tickers
+    groups = dict(zip(rows.tickers, rows.groups, strict=True))
     splits = Splits.from_days(len(dates), validation_days, holdout_days)
     train = slice(splits.train.stop)
     shape = (len(dates), len(tickers))
     features = np.empty((*shape, len(FEATURES)), dtype=np.float32)
     prices = np.full((*shape, len(PRICE_COLUMNS)), np.nan, dtype=np.float32)
     traded_value = np.zeros(len(tickers))
-    is_ticker = np.array([name not in indicators for name in tickers])
+    is_ticker = np.array([name not in (known if scale is None else scale.indicators) for name in tickers])
     moments = _Moments(*(np.zeros((len(tickers), len(FEATURES)), dtype) for dtype in (np.int64, float, float)))
+    units = np.ones(len(tickers)) if scale is None else scale.units
     values = [prices_long[name].to_numpy() for name in (*PRICE_COLUMNS, "volume")]
-    for column, group in enumerate(rows.groups):
+    for column, ticker in enumerate(tickers):
+        group = groups.get(ticker, np.zeros(0, np.int64))
         column_values = np.full((len(dates), len(values)), np.nan)
         for i, value in enumerate(values):
             column_values[rows.day[group], i] = value[group]
@@ -234,16 +290,40 @@ def build_with_meta(
             prices[:, column] = column_prices
             traded_value[column] = _median_traded_value(column_prices[train, -1], volume[train])
         else:
-            raw = indicator_features(_indicator_values(column_prices, train))
+            if scale is None:
+                units[column] = _mean_size(column_prices[train, -1])
+            raw = indicator_features(_indicator_values(column_prices, units[column]))
         moments.note(column, raw[train])
         # what float32 cannot hold becomes infinite, and is clipped with the rest
         with np.errstate(over="ignore"):
             features[:, column] = raw
-    means, stds = moments.mean_and_std(is_ticker)
-    _warn_of_features_without_statistics(means, tickers, is_ticker)
-    valid = _normalise(features, means, stds)
-    panel = MarketPanel(dates, tickers, features, valid, prices, traded_value, splits, indicators)
-    return panel, _meta(panel, means, stds)
+    if scale is None:
+        means, stds = moments.mean_and_std(is_ticker)
+        _warn_of_features_without_statistics(means, tickers, is_ticker)
+        scale = FeatureScale(tickers, known, units, means, stds)
+    valid = _normalise(features, scale.means, scale.stds)
+    return MarketPanel(dates, scale, features, valid, prices, traded_value, splits)
+
+
+def _known_rows(prices_long: pd.DataFrame, scale: FeatureScale) -> pd.DataFrame:
+    """The rows of a scale's tickers; warn about the others, and about tickers without any."""
+    there = set(prices_long["ticker"].unique())
+    missing, unknown = sorted(set(scale.tickers) - there), sorted(there - set(scale.tickers))
+    if len(missing) == len(scale.tickers):
+        raise UserError(
+            f"the prices have none of the {len(missing)} tickers that the agents were trained on ({_some(missing)}); "
+            "bring prices of these"
+        )
+    if missing:
+        log.warning("no prices of %d of the agents' %d tickers: %s", len(missing), len(scale.tickers), _some(missing))
+    if not unknown:
+        return prices_long
+    log.warning("%d tickers left out, which the agents were not trained on: %s", len(unknown), _some(unknown))
+    return prices_long[~prices_long["ticker"].isin(unknown)].reset_index(drop=True)
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
 def _median_traded_value(close: Float[np.ndarray, " days"], volume: Float[np.ndarray, " days"]) -> float:
@@ -252,15 +332,18 @@ def _median_traded_value(close: Float[np.ndarray, " days"], volume: Float[np.nda
     return float(np.median(np.where(np.isfinite(value) & (value > 0), value, 0)))
 
 
-def _indicator_values(values: Float[np.ndarray, "days 4"], train: slice) -> Float[np.ndarray, "days 4"]:
+def _mean_size(close: Float[np.ndarray, " days"]) -> float:
+    """Mean of the absolute values that are there; 1 if all are 0."""
+    sizes = np.abs(close[~np.isnan(close)])
+    return float(sizes.mean()) if sizes.any() else 1.0
+
+
+def _indicator_values(values: Float[np.ndarray, "days 4"], unit: float) -> Float[np.ndarray, "days 4"]:
     """An indicator's rows with the close where open, high or low is missing, in units of its mean size in training.
 
     The unit cancels where features are standardised, but for what counts as not moving at all (`STD_FLOOR`).
     """
-    close = values[:, -1:]
-    sizes = np.abs(close[train][~np.isnan(close[train])])
-    unit = sizes.mean() if sizes.any() else 1.0
-    filled: Float[np.ndarray, "days 4"] = np.where(np.isnan(values), close, values) / unit
+    filled: Float[np.ndarray, "days 4"] = np.where(np.isnan(values), values[:, -1:], values) / unit
     return filled
 
 
@@ -294,19 +377,3 @@ def _normalise(
         valid[:, block] = ~np.isnan(normal)
         features[:, block] = np.nan_to_num(np.clip(normal, -CLIP, CLIP), copy=False, nan=0.0)
     return valid
-
-
-def _meta(
-    panel: MarketPanel, means: Float[np.ndarray, "columns 9"], stds: Float[np.ndarray, "columns 9"]
-) -> dict[str, Any]:
-    splits = (panel.splits.train, panel.splits.validation, panel.splits.holdout)
-    return {
-        "dates": np.datetime_as_string(panel.dates).tolist(),
-        "tickers": list(panel.tickers),
-        "splits": [[days.start, days.stop] for days in splits],
-        "indicators": list(panel.indicators),
-        "traded_value": panel.traded_value.tolist(),
-        # null: no training value
-        "means": [[None if np.isnan(value) else value for value in row] for row in means.tolist()],
-        "stds": [[None if np.isnan(value) else value for value in row] for row in stds.tolist()],
-    }

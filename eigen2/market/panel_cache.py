@@ -19,7 +19,7 @@ import pandas as pd
 import pyarrow as pa
 
 from eigen2.errors import UserError
-from eigen2.market.panel import MarketPanel, Splits, build_with_meta
+from eigen2.market.panel import FeatureScale, MarketPanel, Splits, build_panel
 from eigen2.market.source import read_prices, require_file
 from eigen2.market.synthetic import SyntheticMarket
 from eigen2.runtime.files import put
@@ -27,7 +27,7 @@ from eigen2.runtime.files import put
 log = logging.getLogger(__name__)
 
 # part of every key: raise it whenever the same prices would give other arrays or files
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 ARRAYS = ("features", "valid", "prices")
 
 
@@ -37,6 +37,7 @@ def load_panel(
     validation_days: int = 252,
     holdout_days: int = 252,
     indicators: Iterable[str] = (),
+    scale: FeatureScale | None = None,
     cache_dir: str | Path,
 ) -> MarketPanel:
     """Return the panel of a price file, memory-mapped from its cache, which is built when it is not there.
@@ -50,6 +51,7 @@ def load_panel(
         validation_days: days before the holdout kept for validation, at least 0.
         holdout_days: last days of the table, which nothing but the final test may touch, at least 0.
         indicators: the tickers that are indicator series, see `build_panel`.
+        scale: of the panel that agents were trained on, see `build_panel`.
         cache_dir: folder for caches; made when missing.
 
     Raises:
@@ -59,7 +61,7 @@ def load_panel(
     # three times as fast as SHA-256 on processors without instructions for it
     with path.open("rb") as file:
         content = hashlib.file_digest(file, "blake2b").hexdigest()
-    return _load(content, lambda: read_prices(path), validation_days, holdout_days, indicators, cache_dir)
+    return _load(content, lambda: read_prices(path), validation_days, holdout_days, indicators, scale, cache_dir)
 
 
 def load_synthetic(
@@ -68,6 +70,7 @@ def load_synthetic(
     validation_days: int = 252,
     holdout_days: int = 252,
     indicators: Iterable[str] = (),
+    scale: FeatureScale | None = None,
     cache_dir: str | Path,
 ) -> MarketPanel:
     """Return the panel of a made-up market from a cache as `load_panel` does; the market's settings name it.
@@ -75,7 +78,7 @@ def load_synthetic(
     Raises:
         UserError: when the settings are not fit for a panel, or the cache cannot be written.
     """
-    return _load(asdict(market), market.generate, validation_days, holdout_days, indicators, cache_dir)
+    return _load(asdict(market), market.generate, validation_days, holdout_days, indicators, scale, cache_dir)
 
 
 def mapped_array(
@@ -127,16 +130,19 @@ def _load(
     validation_days: int,
     holdout_days: int,
     indicators: Iterable[str],
+    scale: FeatureScale | None,
     cache_dir: str | Path,
 ) -> MarketPanel:
-    names = tuple(sorted(set(indicators)))
-    settings = {"validation_days": validation_days, "holdout_days": holdout_days, "indicators": names}
-    folder = Path(cache_dir) / _key([content, settings])
+    options = {"validation_days": validation_days, "holdout_days": holdout_days, "indicators": sorted(set(indicators))}
+    given = {} if scale is None else {"scale": scale.plain()}
+    folder = Path(cache_dir) / _key([content, {**options, **given}])
     panel = _open_cache(folder)
     if panel is None:
-        built, meta = build_with_meta(read(), validation_days, holdout_days, names)
+        built = build_panel(
+            read(), validation_days=validation_days, holdout_days=holdout_days, indicators=indicators, scale=scale
+        )
         try:
-            _write_cache(folder, built, meta)
+            _write_cache(folder, built)
         except OSError as error:
             raise UserError(
                 f"cannot write the panel cache to {str(cache_dir)!r} ({error.strerror or error}): name a"
@@ -149,14 +155,14 @@ def _load(
     return panel
 
 
-def _write_cache(folder: Path, panel: MarketPanel, meta: dict[str, Any]) -> None:
+def _write_cache(folder: Path, panel: MarketPanel) -> None:
     """Write beside the final place, then rename, so that the folder is complete whenever it is there."""
     draft = folder.parent / f".{folder.name[:16]}-{uuid4().hex}"
     draft.mkdir(parents=True)
     try:
         for name in ARRAYS:
             np.save(draft / f"{name}.npy", getattr(panel, name), allow_pickle=False)
-        (draft / "meta.json").write_text(json.dumps(meta, allow_nan=False))
+        (draft / "meta.json").write_text(json.dumps(_meta(panel), allow_nan=False))
         sums = {path.name: _checksum(path) for path in sorted(draft.iterdir())}
         (draft / "checksums.json").write_text(json.dumps(sums))
         if folder.exists() and _open_cache(folder) is None:
@@ -167,6 +173,16 @@ def _write_cache(folder: Path, panel: MarketPanel, meta: dict[str, Any]) -> None
             shutil.rmtree(folder / "damaged", ignore_errors=True)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
+
+
+def _meta(panel: MarketPanel) -> dict[str, Any]:
+    splits = (panel.splits.train, panel.splits.validation, panel.splits.holdout)
+    return {
+        "dates": np.datetime_as_string(panel.dates).tolist(),
+        "splits": [[days.start, days.stop] for days in splits],
+        "traded_value": panel.traded_value.tolist(),
+        "scale": panel.scale.plain(),
+    }
 
 
 def _open_cache(folder: Path) -> MarketPanel | None:
@@ -184,10 +200,9 @@ def _open_cache(folder: Path) -> MarketPanel | None:
         valid=valid,
         prices=prices,
         dates=np.array(meta["dates"], dtype="datetime64[D]"),
-        tickers=tuple(meta["tickers"]),
+        scale=FeatureScale.from_plain(meta["scale"]),
         traded_value=np.array(meta["traded_value"], dtype=np.float64),
         splits=Splits(*(range(start, stop) for start, stop in meta["splits"])),
-        indicators=tuple(meta["indicators"]),
     )
 
 

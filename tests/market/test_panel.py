@@ -563,7 +563,7 @@ def forbid_building(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise AssertionError("built again")
 
-    monkeypatch.setattr(panel_cache, "build_with_meta", fail)
+    monkeypatch.setattr(panel_cache, "build_panel", fail)
 
 
 def caches(tmp_path: Path) -> list[Path]:
@@ -596,9 +596,9 @@ def test_meta_says_how_features_were_normalised(load, tmp_path):
     (cache,) = caches(tmp_path)
     meta = json.loads((cache / "meta.json").read_text())
     train = raw_features(PRICES)[:TRAIN]
-    np.testing.assert_allclose(meta["means"], np.nanmean(train, axis=0), rtol=1e-9)
-    np.testing.assert_allclose(meta["stds"], np.nanstd(train, axis=0), rtol=1e-9)
-    assert meta["tickers"] == ["S0000", "S0001", "S0002", "S0003"]
+    np.testing.assert_allclose(meta["scale"]["means"], np.nanmean(train, axis=0), rtol=1e-9)
+    np.testing.assert_allclose(meta["scale"]["stds"], np.nanstd(train, axis=0), rtol=1e-9)
+    assert meta["scale"]["tickers"] == ["S0000", "S0001", "S0002", "S0003"]
     assert meta["dates"][0] == "2000-01-03"
     assert meta["splits"] == [[0, 140], [140, 180], [180, 200]]
 
@@ -698,14 +698,14 @@ def test_an_interrupted_build_leaves_nothing(load, tmp_path, monkeypatch, stop, 
 
 
 def test_a_concurrent_build_that_was_faster_is_kept(load, tmp_path, monkeypatch):
-    original = panel_cache.build_with_meta
+    original = panel_cache.build_panel
 
-    def overtaken(*args):
-        monkeypatch.setattr(panel_cache, "build_with_meta", original)
+    def overtaken(*args, **options):
+        monkeypatch.setattr(panel_cache, "build_panel", original)
         load()
-        return original(*args)
+        return original(*args, **options)
 
-    monkeypatch.setattr(panel_cache, "build_with_meta", overtaken)
+    monkeypatch.setattr(panel_cache, "build_panel", overtaken)
     assert_same(load(), build_panel(PRICES, **SIZES))
     assert len(caches(tmp_path)) == 1
 

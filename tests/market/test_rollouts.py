@@ -23,6 +23,7 @@ from eigen2.market.panel import MarketPanel, Splits
 from eigen2.market.rollouts import RolloutDataModule
 from eigen2.market.synthetic import SyntheticMarket
 from eigen2.market.universe import Universe
+from tests.market.panels import plain_scale
 
 AGENTS = 3
 SMALL: dict[str, Any] = {
@@ -60,7 +61,7 @@ def empty_panel(train: int, validation: int, holdout: int) -> MarketPanel:
     days = train + validation + holdout
     return MarketPanel(
         dates=np.datetime64("2000-01-03") + np.arange(days),
-        tickers=("A",),
+        scale=plain_scale(("A",)),
         features=np.zeros((days, 1, 9), np.float32),
         valid=np.ones((days, 1, 9), np.bool_),
         prices=np.ones((days, 1, 4), np.float32),

@@ -18,6 +18,7 @@ from eigen2.market.rollouts import RolloutDataModule
 from eigen2.market.source import PRICE_COLUMNS, read_prices
 from eigen2.market.synthetic import SyntheticMarket
 from eigen2.market.universe import Universe, read_tickers, resolve
+from tests.market.panels import plain_scale
 
 DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data"
 NAMES = ("600000", "AAPL", "BRK.B", "NAN", "TRUE", "VIX", "ZM")
@@ -29,13 +30,12 @@ def a_panel(names: tuple[str, ...] = NAMES, value: Any = VALUE, indicators: tupl
     shape = (10, len(names))
     return MarketPanel(
         dates=np.datetime64("2000-01-03") + np.arange(10),
-        tickers=names,
+        scale=plain_scale(names, indicators),
         features=np.zeros((*shape, 9), np.float32),
         valid=np.zeros((*shape, 9), np.bool_),
         prices=np.ones((*shape, 4), np.float32),
         traded_value=np.array(value, dtype=np.float64),
         splits=Splits.from_days(10, 2, 2),
-        indicators=indicators,
     )
 
 
