@@ -159,14 +159,14 @@ def run(task: Task, tables: Tables, generations: int) -> dict[str, Any]:
 
 
 def champion_policy(module: ERLModule, data: RolloutDataModule) -> Policy:
-    """The champion on a span of any length: told of days left as on days of its windows that take orders."""
+    """The champion on a span of any length."""
     policy = module.population.policy(module.population.champion)
 
     def act(seen: dict[str, Tensor]) -> Tensor:
         with torch.inference_mode():
             return data.eval_env.native_action(policy(data.network_inputs(seen)).float())
 
-    return without_end(act, data.settlement_days, data.window_days - 1)
+    return without_end(act, data.window_days)
 
 
 def play_all(champion: Policy, data: RolloutDataModule, chance: np.random.Generator) -> dict[str, Track]:

@@ -28,6 +28,10 @@ def main(args: Sequence[str] | None = None) -> None:
             from eigen2.report.cli import run as run_report
 
             run_report(words[1:])
+        elif words[:1] in (["predict"], ["export"]):
+            from eigen2.champion_cli import run as run_champion
+
+            run_champion(words)
         else:
             from eigen2.training_cli import run as run_training
 

@@ -227,7 +227,8 @@ def run(args: ArgsType) -> None:
                 "prog": "python -m eigen2.cli",
                 "description": "Train, validate and use populations of agents.",
                 "epilog": "Price files: python -m eigen2.cli data {inspect,prepare,synthesize} --help. "
-                "A run's page: python -m eigen2.cli report RUN_DIR",
+                "A run's page: python -m eigen2.cli report --help. "
+                "The champion at work: python -m eigen2.cli {predict,export} --help",
             },
             seed_everything_default=42,
             trainer_defaults={

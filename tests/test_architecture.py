@@ -15,6 +15,7 @@ FILES = sorted([*(ROOT / "eigen2").rglob("*.py"), *(ROOT / "callbacks").rglob("*
 LAYERS = [
     "eigen2.cli",
     "eigen2.training_cli",
+    "eigen2.champion_cli",
     "eigen2.report",
     "eigen2.market",
     "eigen2.control",

@@ -38,6 +38,7 @@ class ControlDataModule(Rollouts):
 
     table_columns = (("steps", "control/episode_steps", 1.0), ("ended %", "control/terminated", 100.0))
 
+    workload = "control"
     eval_env: ControlEnvironment
     val_env: ControlEnvironment
 
@@ -143,6 +144,11 @@ class ControlDataModule(Rollouts):
             **{name: getattr(self, name) for name in names},
             "gymnasium": gymnasium.__version__,
         }
+
+    def acting(self) -> dict[str, Any]:
+        """Which environment; a state and an action in [-1, 1] need nothing else."""
+        names = ("env_id", "env_settings", "max_episode_steps")
+        return {name: getattr(self, name) for name in names}
 
     def teardown(self, stage: str) -> None:
         """Close the environments."""

@@ -1,10 +1,11 @@
 """The champion and its population as policies, for whoever plays them outside of a fit."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from eigen2.erl.exported import describe
 from eigen2.erl.population import DDPGAgent
 from eigen2.erl.rollouts import Act, Observation, Trained
 from eigen2.errors import UserError
@@ -30,6 +31,21 @@ def come_to(module: "ERLModule") -> Trained:
         tried=module.generations_run * module.population_size,
         seed=module.seed,
     )
+
+
+def how_to_act(module: "ERLModule", factory: object | None) -> dict[str, Any]:
+    """What it takes to act as an agent of the module does beside its weights, as plain values.
+
+    Args:
+        module: after `setup`.
+        factory: of its actors; None for the workload's own.
+    """
+    data = module.data
+    return {
+        **describe(module.population.actor_network, factory, data.sizes),
+        "workload": data.workload,
+        "data": data.acting(),
+    }
 
 
 def act_of(module: "ERLModule", agent: DDPGAgent) -> Act:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from lightning.pytorch.trainer.states import TrainerFn
 
+from eigen2.erl.exported import call_of
 from eigen2.errors import UserError
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ log = logging.getLogger(__name__)
 FREE = ("model.actor_lr", "model.critic_lr", "num_threads", "trainer.precision", "data.account")
 """Settings, and groups of them, that may change between a checkpoint and its resume."""
 _CHARACTERS = 40
+NOTES = {"seen": "what its fit has seen", "acting": "how its agents act"}
 
 
 def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -61,23 +63,31 @@ def _word(value: Any) -> str:
     return text if len(text) <= _CHARACTERS else f"{text[: _CHARACTERS - 3]}..."
 
 
-def class_name(network: object | None) -> str | None:
-    """What a user's network is called; None for the workload's own."""
-    return None if network is None else str(getattr(network, "__qualname__", type(network).__qualname__))
+def word_of(factory: object | None) -> str | None:
+    """What builds a user's networks, by its name and arguments; None for the workload's own."""
+    if factory is None:
+        return None
+    call = call_of(factory)
+    if call is None:
+        return str(getattr(factory, "__qualname__", type(factory).__qualname__))
+    arguments = ", ".join(f"{name}={value!r}" for name, value in sorted(call["init_args"].items()))
+    return f"{call['class_path']}({arguments})"
 
 
-def seen_of(checkpoint: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What the fit that wrote a checkpoint has looked at.
+def noted(checkpoint: Mapping[str, Any], what: str) -> Mapping[str, Any]:
+    """What the fit that wrote a checkpoint has noted for later use.
+
+    Args:
+        checkpoint: as it was loaded.
+        what: `seen`, what it has looked at, or `acting`, how its agents act.
 
     Raises:
         UserError: it does not say.
     """
-    seen = checkpoint["eigen2"].get("seen")
-    if not isinstance(seen, Mapping):
-        raise UserError(
-            "the checkpoint is of an earlier version, which did not note what its fit has seen; fit again to test"
-        )
-    return seen
+    found = checkpoint["eigen2"].get(what)
+    if not isinstance(found, Mapping):
+        raise UserError(f"the checkpoint is of an earlier version, which did not note {NOTES[what]}; fit again")
+    return found
 
 
 def check_checkpoint(module: "ERLModule", checkpoint: Mapping[str, Any]) -> None:

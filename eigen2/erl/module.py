@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from eigen2.erl import ddpg
 from eigen2.erl.breeding import breed
-from eigen2.erl.champion import come_to
-from eigen2.erl.drift import check_checkpoint, class_name, flat, seen_of
+from eigen2.erl.champion import come_to, how_to_act
+from eigen2.erl.drift import check_checkpoint, flat, noted, word_of
 from eigen2.erl.evolution import Evolution, plan, rank
 from eigen2.erl.exploration import Draws, ExplorationNoise
 from eigen2.erl.hyperparameters import discount, exploration_noise, rate_factors
@@ -356,7 +356,7 @@ class ERLModule(LightningModule):
 
     def settings(self) -> dict[str, Any]:
         """Everything that decides what comes out of a run, as plain values by full key; the seed apart."""
-        networks = {"actor": class_name(self._actor), "critic": class_name(self._critic)}
+        networks = {"actor": word_of(self._actor), "critic": word_of(self._critic)}
         run = {"num_threads": torch.get_num_threads(), "trainer": {"precision": str(self.trainer.precision)}}
         return flat({"model": {**self.hparams, **networks}, "data": self.data.settings(), **run})
 
@@ -371,6 +371,7 @@ class ERLModule(LightningModule):
             "seed": self.seed,
             "settings": self.settings(),
             "seen": self.data.seen(),
+            "acting": how_to_act(self, self._actor),
             "generations": self.generations_run,
         }
 
@@ -382,8 +383,10 @@ class ERLModule(LightningModule):
                 with settings that must not change.
         """
         check_checkpoint(self, checkpoint)
+        if self.trainer.state.fn != TrainerFn.FITTING:
+            self.data.see_as(noted(checkpoint, "acting")["data"])
         if self.trainer.state.fn == TrainerFn.TESTING:
-            self.data.require_unseen(seen_of(checkpoint))
+            self.data.require_unseen(noted(checkpoint, "seen"))
         self.seed = int(checkpoint["eigen2"]["seed"])
         self.generations_run = max(self.generations_run, int(checkpoint["eigen2"].get("generations", 0)))
 

@@ -198,6 +198,9 @@ class Rollouts(LightningDataModule, ABC):
         buffer: the replay buffer.
     """
 
+    workload = ""
+    """Its name on the command line."""
+
     eval_env: Environment
     val_env: Environment
     buffer: ReplayBuffer
@@ -250,7 +253,7 @@ class Rollouts(LightningDataModule, ABC):
 
     @abstractmethod
     def make_actor(self) -> nn.Module:
-        """The workload's default actor."""
+        """The workload's default actor; of a class that takes sizes and has defaults for all else."""
 
     @abstractmethod
     def make_critic(self) -> nn.Module:
@@ -289,6 +292,17 @@ class Rollouts(LightningDataModule, ABC):
 
         Raises:
             UserError: names what they share.
+        """
+
+    def acting(self) -> dict[str, Any]:
+        """What makes an actor's inputs of other data as of this, as JSON can hold it; after `build`."""
+        return {}
+
+    def see_as(self, acting: Mapping[str, Any]) -> None:
+        """Show networks these data as the fit of a checkpoint showed them its own; after `build`.
+
+        Args:
+            acting: of the fit.
         """
 
     def test(self, trained: Trained) -> Findings:

@@ -93,8 +93,7 @@ class TradingEnvironment:
         self.agents, self.windows = agents, windows
         self.credit_steps = rules.max_holding_days - 1 if credit_orders else 0
         columns = self.num_columns
-        self._low = np.array([rules.min_coefficient, rules.min_target], np.float32)
-        self._high = np.array([rules.max_coefficient, rules.max_target], np.float32)
+        self._low, self._high = np.array(rules.action_range, np.float32)
         self._middle, self._half_range = (torch.from_numpy(self._high + sign * self._low) / 2 for sign in (1, -1))
         self.action_space = spaces.Box(np.tile(self._low, (columns, 1)), np.tile(self._high, (columns, 1)))
         levels = np.array([SIGNED_LEVELS if rules.allow_short else LEVELS, LEVELS])
@@ -207,8 +206,9 @@ class TradingEnvironment:
 
         Returns:
             observation, reward (agents, windows) float32, terminated and truncated (agents, windows) bool, info with
-            `closed` (agents, windows, columns) bool, `fills` and `closes`: what opened and closed (see `Fills`,
-            `Closes`), and `last_close` (windows, columns): the last valid closes, 0 before a column's first; with
+            `closed` (agents, windows, columns) bool, `ordered`: cells in which an order was given (see `Fills.cell`),
+            `fills` and `closes`: what opened and closed (see `Fills`, `Closes`), and `last_close` (windows, columns):
+            the last valid closes, 0 before a column's first; with
             `credit_orders` also `credit`.
 
         Raises:
@@ -224,9 +224,9 @@ class TradingEnvironment:
         last_day = self._step == self._length - 1
         before, self._bars = self._bars, self._day()
         self._held_days += self._held_days > 0
-        fills = (
-            self._open_positions(action.detach().to("cpu", torch.float32).numpy(), before) if trading else Fills.none()
-        )
+        given, fills = np.zeros(0, np.int64), Fills.none()
+        if trading:
+            given, fills = self._open_positions(action.detach().to("cpu", torch.float32).numpy(), before)
         closed = self._closing(last_day)
         closing = closed.nonzero()[0]
         ordered = self._held_days[closing].astype(np.int64) - 1  # days ago
@@ -237,6 +237,7 @@ class TradingEnvironment:
             self._account.step(of_agent(fills, agent, cells), of_agent(closes, agent, cells), self._bars[LAST])
         info = {
             "closed": self._tensor(closed.reshape(self._shape)),
+            "ordered": given,
             "fills": fills,
             "closes": closes,
             "last_close": self._bars[LAST].copy(),
@@ -251,8 +252,12 @@ class TradingEnvironment:
 
     def _open_positions(
         self, action: Float[np.ndarray, "agents windows columns 2"], before: Float32[np.ndarray, "5 windows columns"]
-    ) -> Fills:
-        """Fill the orders of the last close: the largest coefficients of at least 1 among columns not held."""
+    ) -> tuple[Int[np.ndarray, " ordered"], Fills]:
+        """Fill the orders of the last close: the largest coefficients of at least 1 among columns not held.
+
+        Returns:
+            Cells in which an order was given, by rank and then by account, and what filled of them.
+        """
         rules = self.rules
         size = action[..., 0].copy()  # contiguous, as what follows is much faster on that
         size.clip(rules.min_coefficient, rules.max_coefficient, out=size)
@@ -273,7 +278,7 @@ class TradingEnvironment:
         chosen = np.fmin(np.fmax(action.reshape(-1, 2)[cell], self._low), self._high)
         fills = Fills(cell, price[filled], chosen[:, 0])
         self._enter(fills, chosen)
-        return fills
+        return ordered, fills
 
     def _day(self) -> Float32[np.ndarray, "5 windows columns"]:
         """Each window's bars of its current day."""

@@ -21,7 +21,7 @@ from eigen2.market.backtest import Market, backtest, write
 from eigen2.market.encoder import MarketEncoder, ObservationEncoder, WindowEncoder
 from eigen2.market.environment import TradingEnvironment, TradingRules
 from eigen2.market.networks import Choice, ColumnActor, ColumnCritic
-from eigen2.market.panel import FEATURES, MarketPanel, build_panel
+from eigen2.market.panel import FEATURES, FeatureScale, MarketPanel, build_panel
 from eigen2.market.panel_cache import load_panel, load_synthetic, remapped
 from eigen2.market.sample import sample_path
 from eigen2.market.synthetic import SyntheticMarket
@@ -78,6 +78,7 @@ class RolloutDataModule(Rollouts):
 
     table_columns = (("trades", "trading/trades", 1.0), ("win %", "trading/win_rate", 100.0))
 
+    workload = "market"
     panel: MarketPanel
     investable_columns: list[int]
     encoder: ObservationEncoder | WindowEncoder
@@ -129,6 +130,7 @@ class RolloutDataModule(Rollouts):
         self.cache_dir = cache_dir
         self.investable, self.indicators = investable, list(indicators)
         self.encoding = encoding
+        self._standard: np.ndarray | None = None
 
     @property
     def window_days(self) -> int:
@@ -137,10 +139,16 @@ class RolloutDataModule(Rollouts):
 
     def setup(self, stage: str) -> None:
         """Load the panel, choose the investable columns and make sure that a window fits into the splits."""
+        self._load()
+        self._check_days()
+        self.investable_columns = resolve(self.investable, self.panel)
+
+    def _load(self, scale: FeatureScale | None = None) -> None:
         options: dict[str, Any] = {
             "validation_days": self.validation_days,
             "holdout_days": self.holdout_days,
             "indicators": self.indicators,
+            "scale": scale,
         }
         root = "lightning_logs" if self.trainer is None else self.trainer.default_root_dir
         cache = self.cache_dir or str(Path(root) / "cache")
@@ -152,8 +160,6 @@ class RolloutDataModule(Rollouts):
             self.panel = build_panel(self.synthetic.generate(), **options)
         else:
             self.panel = load_synthetic(self.synthetic, **options, cache_dir=cache)
-        self._check_days()
-        self.investable_columns = resolve(self.investable, self.panel)
 
     def _check_days(self) -> None:
         train, validation = self.panel.splits.train, self.panel.splits.validation
@@ -176,7 +182,7 @@ class RolloutDataModule(Rollouts):
         """Make the encoder and the two environments."""
         columns, context = self.investable_columns, self.context_days
         if self.encoding == "averages":
-            market = MarketEncoder(self.panel, columns, context, device)
+            market = MarketEncoder(self.panel, columns, context, device, self._standard)
             self.encoder = ObservationEncoder(market, self.rules, self.window_days)
         else:
             self.encoder = WindowEncoder(self.panel, columns, context, self.rules, self.window_days, device)
@@ -306,13 +312,40 @@ class RolloutDataModule(Rollouts):
                 f"{shared[-1]}; lower data.holdout_days to {len(dates) - len(shared)} or bring later prices"
             )
 
+    def acting(self) -> dict[str, Any]:
+        """What makes inputs of prices: columns, statistics of the training days, windows; and what the orders mean."""
+        names = ("context_days", "trading_days", "settlement_days", "encoding")
+        averages = self.encoder.market.standard.tolist() if isinstance(self.encoder, ObservationEncoder) else None
+        return {
+            **{name: getattr(self, name) for name in names},
+            **{name: asdict(getattr(self, name)) for name in ("rules", "account")},
+            "scale": self.panel.scale.plain(),
+            "investable": [self.panel.tickers[column] for column in self.investable_columns],
+            "standard": averages,
+        }
+
+    def see_as(self, acting: Mapping[str, Any]) -> None:
+        """Make features and averages of these prices by the statistics of the fit's training days.
+
+        Args:
+            acting: of the fit.
+        """
+        scale, standard = FeatureScale.from_plain(acting["scale"]), acting["standard"]
+        own = self.acting()
+        if all(own[name] == acting[name] for name in ("scale", "investable", "standard")):
+            return
+        self._load(scale)
+        self._standard = None if standard is None else np.array(standard)
+        self.investable_columns = [self.panel.tickers.index(name) for name in acting["investable"]]
+        self.build(self.eval_env.agents, self.eval_env.device)
+
     def test(self, trained: Trained) -> Findings:
         """Trade the holdout as one window beside rules and lots; write `test/` in the run's folder."""
         holdout, env = self.panel.splits.holdout, self.eval_env
 
         def native(act: Act) -> Policy:
             orders = lambda seen: env.native_action(act(seen).to(env.device)).cpu()  # noqa: E731
-            return without_end(orders, self.settlement_days, self.window_days - 1)
+            return without_end(orders, self.window_days)
 
         prices = np.ascontiguousarray(self.panel.prices[:, self.investable_columns])
         days = range(holdout.start - 1, holdout.stop)

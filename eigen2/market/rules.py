@@ -58,6 +58,11 @@ class TradingRules:
         return -self.max_coefficient if self.allow_short else 0.0
 
     @property
+    def action_range(self) -> tuple[tuple[float, float], tuple[float, float]]:
+        """Lowest and highest coefficient and sale target."""
+        return (self.min_coefficient, self.min_target), (self.max_coefficient, self.max_target)
+
+    @property
     def side_cost(self) -> float:
         """Commission and slippage a side, as a share of the price."""
         return (self.cost_bps + self.slippage_bps) / 10_000

@@ -115,15 +115,14 @@ def _track(account: Account, accounts: int, orders: np.ndarray) -> Track:
     )
 
 
-def without_end(policy: Policy, least: int, most: int) -> Policy:
-    """The policy as if its window never came to an end: the days left that it is told stay within bounds.
+def without_end(policy: Policy, window_days: int) -> Policy:
+    """The policy as if every day were the first of a window: what it does has nothing to do with when a span ends.
 
-    An agent that was trained in windows knows what to do with as many days left as it had in them; a longer span is one
-    window to it, in which it always has at least as many left as on the last day of its windows that took orders.
+    An agent that was trained in windows has learned what to do with all of one left; and what it would do tomorrow must
+    not depend on how many days of prices come after.
 
     Args:
         policy: what is told.
-        least: days left that it is told of at least.
-        most: days left that it is told of at most.
+        window_days: of the windows it was trained in.
     """
-    return lambda seen: policy({**seen, "days_left": seen["days_left"].clamp(least, most)})
+    return lambda seen: policy({**seen, "days_left": torch.full_like(seen["days_left"], window_days - 1)})

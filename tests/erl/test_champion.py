@@ -204,7 +204,10 @@ def test_a_checkpoint_loads_without_pickle_and_holds_the_whole_state(trained: tu
     assert same(checkpoint["state_dict"]["population.champion_actor"], module.population.champion_actor)
     assert checkpoint["ProbeRollouts"]["replay"]["size"] == 128
     expected = {"seed": SEED, "settings": trained[0].settings(), "seen": {}, "generations": 2}
+    acting = checkpoint["eigen2"].pop("acting")
     assert checkpoint["eigen2"] == expected
+    assert acting["actor"] == {"class_path": "tests.erl.probe.ProbeActor", "init_args": {}}
+    assert acting["sizes"] == {"inputs": {"x": [1]}, "action": [1], "context": 1}
     assert checkpoint["eigen2"]["settings"]["model.population_size"] == 4
     assert set(checkpoint["state_dict"]) == {f"population.{name}" for name in module.population.state_dict()}
 

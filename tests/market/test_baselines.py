@@ -72,7 +72,7 @@ class TestTrade:
             trade(flat(3), rules(), MONEY, range(0, 1), always(0, 2, 10))
 
 
-def test_days_left_stay_within_bounds() -> None:
+def test_every_day_is_the_first_of_a_window() -> None:
     told: list[list[int]] = []
 
     def policy(seen: dict[str, Tensor]) -> Tensor:
@@ -80,8 +80,8 @@ def test_days_left_stay_within_bounds() -> None:
         return torch.zeros(1)
 
     seen = {"days_left": torch.tensor([[200, 30, 0]], dtype=torch.int16)}
-    without_end(policy, 20, 144)(seen)
-    assert told == [[144, 30, 20]]
+    without_end(policy, 145)(seen)
+    assert told == [[144, 144, 144]]
     assert seen["days_left"].tolist() == [[200, 30, 0]]
 
 

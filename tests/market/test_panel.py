@@ -89,7 +89,7 @@ def test_shapes_types_and_prices():
     assert panel.tickers == ("S0000", "S0001", "S0002", "S0003")
     np.testing.assert_array_equal(panel.prices, wide(PRICES).astype(np.float32))
     assert (panel.num_days, panel.num_columns) == (DAYS, COLUMNS)
-    assert panel.nbytes == DAYS * 8 + DAYS * COLUMNS * (9 * 4 + 9 + 4 * 4) + COLUMNS * 8
+    assert panel.nbytes == DAYS * 8 + DAYS * COLUMNS * (9 * 4 + 9 + 4 * 4) + COLUMNS * 8 * (1 + 1 + 2 * 9)
     assert panel.splits == Splits(range(140), range(140, 180), range(180, 200))
 
 

@@ -1,0 +1,18 @@
+"""What an exported champion would do on new days, without Lightning and without the run it came from.
+
+python -m eigen2.cli export --ckpt_path best --output champion-export
+python examples/use_champion.py champion-export new.parquet
+"""
+
+import sys
+
+from eigen2.market.source import read_prices
+from eigen2.market.trader import Trader
+
+folder, prices = sys.argv[1:]
+trader = Trader.load(folder)
+orders = trader.orders(read_prices(prices))  # a row for each order, position and close, from the first new day on
+
+latest = orders[orders["date"] == orders["date"].max()]
+print(f"{len(trader.investable)} tickers, trained on days up to {trader.last_seen}")
+print(latest[["date", "ticker", "action", "coefficient", "target_pct", "reason"]].to_string(index=False))

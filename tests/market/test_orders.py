@@ -1,0 +1,164 @@
+"""What is written down of a policy's days, on prices made by hand."""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import Tensor
+
+from eigen2.market.account import AccountRules
+from eigen2.market.orders import COLUMNS, write_orders
+from eigen2.market.rules import TradingRules
+from eigen2.market.synthetic import SyntheticMarket
+from eigen2.market.track import Policy, trade
+
+MONEY = AccountRules(unit_share=0.05)
+DATES = np.datetime64("2024-01-01") + np.arange(200)
+
+
+def bars(*days: tuple[float, float, float, float] | None) -> np.ndarray:
+    """Open, high, low and close of one column; None for a day without a price."""
+    rows = [(np.nan,) * 4 if day is None else day for day in days]
+    return np.array(rows, np.float32)[:, None]
+
+
+def asking(*days: Any) -> Policy:
+    """Gives these (coefficient, target) day by day for all columns, the last one ever after."""
+    told = iter(days)
+    last = [days[-1]]
+
+    def policy(seen: dict[str, Tensor]) -> Tensor:
+        asked = torch.tensor(next(told, last[0]), dtype=torch.float32)
+        return asked.expand(1, 1, seen["held_days"].shape[-1], 2)
+
+    return policy
+
+
+def written(prices: np.ndarray, policy: Policy, start: int = 0, **rules: Any) -> pd.DataFrame:
+    settings = TradingRules(**{"cost_bps": 0.0, "slippage_bps": 0.0, "min_target": 5.0, **rules})
+    names = [f"C{column}" for column in range(prices.shape[1])]
+    return write_orders(prices, DATES[: len(prices)], names, settings, MONEY, policy, start)
+
+
+def told(orders: pd.DataFrame, *names: str) -> list[tuple[Any, ...]]:
+    chosen = orders[list(names)].astype(object)
+    return [tuple(row) for row in chosen.where(chosen.notna(), None).itertuples(index=False)]
+
+
+FLAT = (100.0, 101.0, 99.0, 100.0)
+
+
+def test_an_order_is_held_and_closed_at_its_target() -> None:
+    prices = bars(FLAT, FLAT, (100, 104, 99, 103), (103, 112, 103, 111), FLAT)
+    orders = written(prices, asking((2, 10), (0, 0)))
+    assert tuple(orders.columns) == COLUMNS
+    assert orders["date"].dt.day.tolist() == [1, 2, 2, 3, 3, 4, 4, 5]
+    assert told(orders, "action", "ticker") == [
+        ("buy", "C0"),
+        *[("hold", "C0"), ("wait", None)],
+        *[("hold", "C0"), ("wait", None)],
+        *[("close", "C0"), ("wait", "C0")],
+        ("wait", "C0"),
+    ]
+    buy, hold, close = (orders[orders["action"] == action].iloc[-1] for action in ("buy", "hold", "close"))
+    assert (buy["coefficient"], buy["target_pct"], buy["stake_pct"]) == (2, 10, 10)
+    assert buy["reason"] == "fills at the next open"
+    assert np.isnan(buy["price"])
+    assert (hold["price"], hold["days_held"]) == (103, 2)
+    assert hold["target_price"] == pytest.approx(110)
+    assert hold["gain_pct"] == pytest.approx(3)
+    assert hold["reason"] == "the sale target is not reached; closes in 18 days at the latest"
+    assert (close["price"], close["days_held"]) == (pytest.approx(110), 3)
+    assert close["gain_pct"] == pytest.approx(10)
+    assert close["reason"] == "the sale target was reached"
+    reasons = orders[orders["action"] == "wait"]["reason"].tolist()
+    full, low = "all columns are held or have no price", "the highest coefficient of what is not held is below 1"
+    assert reasons == [full, full, low, low]
+
+
+def test_a_gap_a_long_hold_and_a_halt_are_told_apart() -> None:
+    gap = written(bars(FLAT, FLAT, (120, 121, 119, 120)), asking((2, 10), (0, 0)))
+    assert told(gap[gap["action"] == "close"], "price", "reason") == [(120, "the open was beyond the sale target")]
+    long = written(bars(*[FLAT] * 4), asking((2, 10), (0, 0)), max_holding_days=2)
+    assert told(long[long["action"] == "hold"], "reason") == [
+        ("the sale target is not reached; closes in 1 day at the latest",)
+    ]
+    (row,) = long[long["action"] == "close"].itertuples()
+    assert (row.price, row.days_held, row.reason) == (100, 2, "held for all days allowed")
+    halted = written(bars(FLAT, FLAT, None, FLAT), asking((2, 10), (0, 0)), max_holding_days=2)
+    (row,) = halted[halted["action"] == "close"].itertuples()
+    assert (row.price, row.reason) == (100, "no price on the day it had to close, so its last one")
+
+
+def test_an_order_without_an_open_is_dropped() -> None:
+    orders = written(bars(FLAT, None, FLAT, FLAT), asking((2, 10), (2, 10), (0, 0)))
+    assert told(orders, "action") == [("buy",), ("unfilled",), ("wait",), ("wait",), ("wait",)]
+    assert orders["reason"].iloc[1] == "no price at the open: dropped"
+    assert orders["reason"].iloc[2] == "all columns are held or have no price"
+
+
+def test_a_short_sale_has_its_target_below() -> None:
+    prices = bars(FLAT, FLAT, (100, 100, 94, 95), (95, 96, 88, 89))
+    orders = written(prices, asking((-2, 10), (0, 0)), allow_short=True)
+    assert told(orders, "action")[:2] == [("sell short",), ("hold",)]
+    hold, close = (orders[orders["action"] == action].iloc[-1] for action in ("hold", "close"))
+    assert hold["target_price"] == pytest.approx(90)
+    assert hold["gain_pct"] == pytest.approx(5)
+    assert close["price"] == pytest.approx(90)
+    assert close["gain_pct"] == pytest.approx(10)
+
+
+def test_orders_that_fill_at_the_close() -> None:
+    orders = written(bars(FLAT, (100, 104, 99, 103), FLAT), asking((2, 10), (0, 0)), execution="close")
+    assert orders["reason"].iloc[0] == "fills at this close"
+    hold = orders[orders["action"] == "hold"].iloc[0]
+    assert (hold["days_held"], hold["price"]) == (1, 103)
+    assert hold["gain_pct"] == pytest.approx(3)
+
+
+def test_what_is_asked_beyond_the_rules_is_cut_as_the_environment_cuts_it() -> None:
+    orders = written(bars(FLAT, FLAT, FLAT), asking((99, 999)))
+    buy, hold = orders.iloc[0], orders.iloc[1]
+    assert (buy["coefficient"], buy["target_pct"]) == (hold["coefficient"], hold["target_pct"]) == (5, 50)
+
+
+MARKET = SyntheticMarket(days=160, columns=6, missing=0.1, seed=5).prices()
+
+
+def by_lot(seed: int) -> Policy:
+    """Draws coefficients and targets by the day, whatever it holds."""
+
+    def policy(seen: dict[str, Tensor]) -> Tensor:
+        chance = np.random.default_rng([seed, int(seen["day"][0, 0])])
+        low, high = np.array([-5, 5]), np.array([5, 20])
+        return torch.from_numpy(chance.uniform(low, high, (*seen["held_days"].shape, 2))).float()
+
+    return policy
+
+
+@pytest.mark.parametrize("execution", ["next_open", "close"])
+@pytest.mark.parametrize("opens", [1, 3])
+def test_they_are_the_trades_of_the_environment(execution: str, opens: int) -> None:
+    """What is closed is what trading the same days makes of the same policy, but for its forced end."""
+    rules = {"allow_short": True, "max_opens_per_day": opens, "execution": execution, "cost_bps": 10.0}
+    orders = written(MARKET, by_lot(1), start=20, **rules)
+    closed = orders[orders["action"] == "close"].reset_index(drop=True)
+    settings = TradingRules(slippage_bps=0.0, min_target=5.0, **rules)
+    trades = trade(MARKET, settings, MONEY, range(20, 160), by_lot(1)).closed
+    trades = trades[(trades["reason"] != "window_end") & (trades["exit_day"] < 159)]
+    closed = closed[closed["date"] < DATES[159]]
+    assert len(trades) == len(closed) > 30
+    assert [f"C{column}" for column in trades["column"]] == closed["ticker"].tolist()
+    assert DATES[trades["exit_day"]].tolist() == closed["date"].dt.date.tolist()
+    for ours, theirs in (("price", "exit_price"), ("gain_pct", "gain_pct"), ("coefficient", "coefficient")):
+        np.testing.assert_allclose(closed[ours], trades[theirs], rtol=1e-6)
+
+
+def test_no_row_depends_on_later_days() -> None:
+    whole = written(MARKET, by_lot(2), start=20, max_opens_per_day=2)
+    for days in (21, 22, 60, 159):
+        part = written(MARKET[:days], by_lot(2), start=20, max_opens_per_day=2)
+        same = whole[whole["date"] < DATES[days]].reset_index(drop=True)
+        pd.testing.assert_frame_equal(part, same)
