@@ -4,7 +4,7 @@ import contextlib
 import gc
 import sys
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 
 # Okabe and Ito's colours, which colour-blind readers tell apart too, without the pale yellow
-_COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _STYLES = ("-", "--", ":", "-.")
 _INK = "#333333"
 _MARK_EVERY_POINT_UP_TO = 30
@@ -174,8 +174,29 @@ def draw_lines(
     Returns:
         The picture: height 450, width 900, red, green and blue in 0..255.
     """
+
+    def draw(axes: Any) -> None:
+        _draw_lines(axes, generations, lines, band)
+
+    return draw_picture(draw, title, "generation", ylabel)
+
+
+def draw_picture(
+    draw: Callable[[Any], None], title: str = "", xlabel: str = "", ylabel: str = ""
+) -> UInt8[np.ndarray, "height=450 width=900 rgb=3"]:
+    """What is drawn on Matplotlib's axes as a picture, in the style of all pictures here.
+
+    Args:
+        draw: Takes the axes; what has a label is in the legend.
+        title: Title, may be empty.
+        xlabel: Label of the horizontal axis, may be empty.
+        ylabel: Label of the vertical axis, may be empty.
+
+    Returns:
+        The picture: height 450, width 900, red, green and blue in 0..255.
+    """
     with _collect_what_is_made():
-        return _render(generations, lines, title, ylabel, band)
+        return _render(draw, title, xlabel, ylabel)
 
 
 @contextlib.contextmanager
@@ -195,13 +216,7 @@ def _collect_what_is_made() -> Iterator[None]:
             gc.enable()
 
 
-def _render(
-    generations: Sequence[int],
-    lines: Mapping[str, Sequence[float]],
-    title: str,
-    ylabel: str,
-    band: Mapping[str, Sequence[float]] | None,
-) -> np.ndarray:
+def _render(draw: Callable[[Any], None], title: str, xlabel: str, ylabel: str) -> np.ndarray:
     # without pyplot, which would keep the figure in a global registry
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -211,6 +226,21 @@ def _render(
     figure = Figure(figsize=(9, 4.5), dpi=100, layout=layout, facecolor="white")
     canvas = FigureCanvasAgg(figure)
     axes = figure.add_subplot()
+    draw(axes)
+    _dress(axes, title, xlabel, ylabel)
+    canvas.draw()  # type: ignore[no-untyped-call]
+    rgba = np.array(canvas.buffer_rgba())  # type: ignore[no-untyped-call]
+    return np.ascontiguousarray(rgba[..., :3])
+
+
+def _draw_lines(
+    axes: Any,
+    generations: Sequence[int],
+    lines: Mapping[str, Sequence[float]],
+    band: Mapping[str, Sequence[float]] | None,
+) -> None:
+    from matplotlib.ticker import MaxNLocator
+
     labels = _short(lines)
     for index, (name, values) in enumerate(lines.items()):
         y = _finite(values)
@@ -218,8 +248,8 @@ def _render(
             generations,
             y,
             label=labels[name],
-            color=_COLORS[index % len(_COLORS)],
-            linestyle=_STYLES[index // len(_COLORS) % len(_STYLES)],
+            color=COLORS[index % len(COLORS)],
+            linestyle=_STYLES[index // len(COLORS) % len(_STYLES)],
             linewidth=2,
             marker="o",
             markersize=4,
@@ -228,23 +258,17 @@ def _render(
     if band is not None:
         lower, upper = (_finite(values) for values in band.values())
         label = " to ".join(_short(band).values())
-        axes.fill_between(generations, lower, upper, color=_COLORS[0], alpha=0.15, lw=0, label=label)
-    _dress(axes, title, ylabel)
+        axes.fill_between(generations, lower, upper, color=COLORS[0], alpha=0.15, lw=0, label=label)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=12, steps=[1, 2, 5, 10], min_n_ticks=1))
     margin = max(0.5, 0.02 * (generations[-1] - generations[0]))
     axes.set_xlim(generations[0] - margin, generations[-1] + margin)
-    canvas.draw()  # type: ignore[no-untyped-call]
-    rgba = np.array(canvas.buffer_rgba())  # type: ignore[no-untyped-call]
-    return np.ascontiguousarray(rgba[..., :3])
 
 
-def _dress(axes: Any, title: str, ylabel: str) -> None:
-    """Title, labels, grid, whole generations on the axis, and a legend that covers no data."""
-    from matplotlib.ticker import MaxNLocator
-
+def _dress(axes: Any, title: str, xlabel: str, ylabel: str) -> None:
+    """Title, labels, grid, and a legend that covers no data."""
     axes.set_title(title, loc="left", fontsize=13, fontweight="bold", color=_INK)
-    axes.set_xlabel("generation", color=_INK)
+    axes.set_xlabel(xlabel, color=_INK)
     axes.set_ylabel(ylabel, color=_INK)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=12, steps=[1, 2, 5, 10], min_n_ticks=1))
     axes.grid(color="#DDDDDD", linewidth=0.8)
     axes.set_axisbelow(True)
     axes.tick_params(colors=_INK, length=0)

@@ -96,7 +96,7 @@ class ERLModule(LightningModule):
         check_settings(settings)
         plain = {name: value for name, value in settings.items() if name not in ("actor", "critic")}
         groups = {"evolution": asdict(evolution) if evolution else None, "td3": asdict(td3) if td3 else None}
-        self.save_hyperparameters({**plain, **groups})
+        self.save_hyperparameters({**plain, **groups}, logger=False)
         self.automatic_optimization = False
         self.population_size = population_size
         self.gradient_steps, self.accumulate = gradient_steps, accumulate
@@ -361,9 +361,11 @@ class ERLModule(LightningModule):
         return flat({"model": {**self.hparams, **networks}, "data": self.data.settings(), **run})
 
     def on_train_start(self) -> None:
-        """The configured learning rates, which the optimizer of a checkpoint does not know."""
+        """Set the configured learning rates, which the optimizer of a checkpoint does not know; log the settings."""
         for group, rate in zip(self.optimizer.param_groups, (self.actor_lr, self.critic_lr), strict=True):
             group["lr"] = rate
+        for logger in self.loggers:
+            logger.log_hyperparams({"seed": self.seed, **self.settings()})
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add seed and settings; weights, champion, optimizer and buffer are saved by Lightning and the data module."""

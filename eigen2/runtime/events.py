@@ -10,7 +10,7 @@ import os
 import re
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.record_writer import RecordWriter
 from torch.utils.tensorboard import SummaryWriter
-from torch.utils.tensorboard.summary import scalar
+from torch.utils.tensorboard.summary import hparams, scalar
 from torch.utils.tensorboard.writer import FileWriter
 
 from callbacks.appendfile import AppendFile
@@ -118,6 +118,22 @@ class EventWriter(SummaryWriter):
         """
         values = [value for name, number in scalars.items() for value in scalar(name, number).value]  # type: ignore[no-untyped-call]
         self.events.write(Event(wall_time=time.time(), step=step, summary=Summary(value=values)))
+
+    def write_settings(self, settings: Mapping[str, Any], metrics: Sequence[str]) -> None:
+        """Write what TensorBoard's hparams page compares runs by.
+
+        Args:
+            settings: by full key; what is neither number nor text is written as text.
+            metrics: names of the scalars shown beside them.
+
+        Raises:
+            OSError: they are not in the file.
+        """
+        plain = {
+            name: value if isinstance(value, bool | int | float) else str(value) for name, value in settings.items()
+        }
+        for summary in hparams(plain, dict.fromkeys(metrics, 0.0))[:2]:  # type: ignore[no-untyped-call]
+            self.events.write(Event(wall_time=time.time(), summary=summary))
 
 
 def _latest(folder: Path) -> float:

@@ -3,6 +3,7 @@
 import logging
 import math
 import sys
+from argparse import Namespace
 from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -17,6 +18,9 @@ from callbacks.csvfile import WAITING, ResumableCsv
 from eigen2.runtime.events import EventWriter
 
 log = logging.getLogger(__name__)
+
+COMPARED = ("champion/validation_fitness", "fitness/max", "fitness/mean", "time/generation_s")
+"""Scalars shown beside a run's settings where runs are compared."""
 
 
 class NotStarted:
@@ -45,6 +49,8 @@ class RunLogger(Logger):
         self._row: dict[str, float] = {}
         self._generation: int | None = None
         self._complained: int | None = None
+        self._settings: dict[str, Any] = {}
+        self._begun = False  # whether the settings are in the file
         self._waiting: deque[tuple[int, dict[str, float]]] = deque(maxlen=WAITING)
 
     def memory_owners(self) -> dict[str, object]:
@@ -73,8 +79,9 @@ class RunLogger(Logger):
         return self._writer or NotStarted()
 
     @rank_zero_only
-    def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:
-        """Nothing: the whole configuration lies in config.yaml."""
+    def log_hyperparams(self, params: dict[str, Any] | Namespace, *args: Any, **kwargs: Any) -> None:
+        """Keep settings by full key for TensorBoard's hparams page; the whole configuration lies in config.yaml."""
+        self._settings = dict(vars(params) if isinstance(params, Namespace) else params)
 
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float | torch.Tensor], step: int | None = None) -> None:
@@ -92,6 +99,7 @@ class RunLogger(Logger):
         if self._writer is None:
             self._csv.start(step)
             self._writer = EventWriter(self._folder / "tensorboard", self._complain, purge_step=step)
+            self._begun = False
         elif step != self._generation:
             self.save()
         self._generation = step
@@ -109,6 +117,9 @@ class RunLogger(Logger):
             self._waiting.append((self._generation, self._row))
             self._row = {}
             try:
+                if not self._begun:
+                    self._writer.write_settings(self._settings, COMPARED)
+                    self._begun = True
                 while self._waiting:
                     generation, row = self._waiting[0]
                     self._writer.write_scalars({k: v for k, v in row.items() if not math.isnan(v)}, generation)

@@ -1,0 +1,69 @@
+"""The champion's equity in its validation windows, as a picture in TensorBoard."""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from lightning.pytorch import Callback, LightningModule, Trainer
+
+from callbacks.plots import COLORS, draw_picture
+from eigen2.errors import require_range
+
+log = logging.getLogger(__name__)
+
+
+class EquityPlot(Callback):
+    """Draws what the champion made of its money, day by day, in the windows that validated it.
+
+    It reads `champion/equity.csv` of the run's folder, so that a picture is of the champion whether this process found
+    it or one before.
+    """
+
+    def __init__(self, every_n_epochs: int = 5, tag: str = "champion/equity") -> None:
+        """Choose how often.
+
+        Args:
+            every_n_epochs: Draw at the end of every n-th generation, >= 1. Default 5.
+            tag: Name of the picture in TensorBoard.
+        """
+        super().__init__()
+        require_range("every_n_epochs of EquityPlot", every_n_epochs, least=1)
+        self.every_n_epochs, self.tag = every_n_epochs, tag
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Draw, if it is time and there is a champion."""
+        file = Path(trainer.default_root_dir) / "champion" / "equity.csv"
+        if (trainer.current_epoch + 1) % self.every_n_epochs or not trainer.is_global_zero:
+            return
+        loggers: list[Any] = [getattr(logger, "experiment", None) for logger in trainer.loggers]
+        experiments = [experiment for experiment in loggers if hasattr(experiment, "add_image")]
+        try:
+            record = pd.read_csv(file, parse_dates=["date"]) if experiments else None
+        except FileNotFoundError:
+            return
+        except (OSError, ValueError) as error:
+            log.warning("cannot draw %s: %s", file, error)
+            return
+        if record is not None and len(record):
+            picture = draw_equity(record)
+            for experiment in experiments:
+                experiment.add_image(self.tag, picture, global_step=trainer.current_epoch, dataformats="HWC")
+
+
+def draw_equity(record: pd.DataFrame) -> Any:
+    """The picture, see `callbacks.plots.draw_picture`.
+
+    Args:
+        record: columns date, generation, window and equity.
+    """
+
+    def draw(axes: Any) -> None:
+        for index, (_, days) in enumerate(record.groupby("window")):
+            gain = 100 * (days["equity"] / days["equity"].iloc[0] - 1)
+            label = f"{days['date'].iloc[0]:%Y-%m-%d}: {gain.iloc[-1]:+.1f} %"
+            axes.plot(days["date"], gain, color=COLORS[index % len(COLORS)], label=label)
+        axes.axhline(0, color="#999999", linewidth=0.8)
+
+    found = record["generation"].iloc[-1]
+    return draw_picture(draw, f"champion of generation {found} in its validation windows", "", "gain, percent")

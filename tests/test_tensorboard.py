@@ -1,0 +1,78 @@
+"""What TensorBoard shows of a run beside its curves: the champion's money, and settings to compare runs by."""
+
+import io
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from PIL import Image
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
+
+from eigen2.errors import UserError
+from eigen2.market.equity_plot import EquityPlot, draw_equity
+from eigen2.runtime.logger import COMPARED
+from tests.command import eigen2
+
+PLOT = ("--trainer.callbacks+=eigen2.market.equity_plot.EquityPlot", "--trainer.callbacks.every_n_epochs=2")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Five generations, the last two by a second process."""
+    root = tmp_path_factory.mktemp("run")
+    words = ("fit", "--config", "tests/small.yaml", *PLOT, "--trainer.default_root_dir", root)
+    for generations in (3, 5):
+        done = eigen2(*words, "--trainer.max_epochs", generations, "--ckpt_path", "last")
+        assert done.returncode == 0, done.stderr
+    return root
+
+
+def shown(run: Path) -> EventAccumulator:
+    return EventAccumulator(str(run / "tensorboard"), size_guidance={"images": 0}).Reload()
+
+
+def test_the_champions_equity_is_drawn_every_few_generations(run: Path) -> None:
+    images = shown(run).Images("champion/equity")
+    assert [image.step for image in images] == [1, 3]
+    picture = np.asarray(Image.open(io.BytesIO(images[-1].encoded_image_string)))
+    assert picture.shape == (450, 900, 3)
+    found = draw_equity(pd.read_csv(run / "champion" / "equity.csv", parse_dates=["date"]))
+    assert found.shape == (450, 900, 3)
+    assert len(np.unique(found.reshape(-1, 3), axis=0)) > 50
+
+
+def test_a_picture_is_of_the_equity(run: Path) -> None:
+    record = pd.read_csv(run / "champion" / "equity.csv", parse_dates=["date"])
+    same, other = draw_equity(record), draw_equity(record.assign(equity=record["equity"] * (1 + 0.001 * record.index)))
+    np.testing.assert_array_equal(same, draw_equity(record))
+    assert (same != other).any()
+    # in percent of what a window began with, whatever that is
+    np.testing.assert_array_equal(same, draw_equity(record.assign(equity=7 * record["equity"])))
+
+
+def test_settings_are_shown_for_comparison(run: Path) -> None:
+    found = shown(run)
+    told = {}
+    for name in ("experiment", "session_start_info"):
+        metadata = found.SummaryMetadata(f"_hparams_/{name}")
+        told[name] = HParamsPluginData.FromString(metadata.plugin_data.content)
+    settings = told["session_start_info"].session_start_info.hparams
+    assert settings["model.population_size"].number_value == 4
+    assert settings["data.rules.cost_bps"].number_value == 10
+    assert settings["data.rules.execution"].string_value == "next_open"
+    assert settings["data.rules.allow_short"].bool_value is False
+    assert settings["seed"].number_value == 7
+    metrics = [info.name.tag for info in told["experiment"].experiment.metric_infos]
+    assert metrics == list(COMPARED)
+    assert set(metrics) <= set(found.Tags()["scalars"])
+
+
+def test_nothing_is_drawn_where_there_is_nothing(tmp_path: Path) -> None:
+    words = ("fit", "--config", "tests/small.yaml", *PLOT, "--trainer.default_root_dir", tmp_path)
+    done = eigen2(*words, "--trainer.max_epochs", 2, "--model.validate_every", 9)
+    assert done.returncode == 0, done.stderr
+    assert "champion/equity" not in shown(tmp_path).Tags()["images"]
+    with pytest.raises(UserError, match="every_n_epochs of EquityPlot is 0; it must be at least 1"):
+        EquityPlot(every_n_epochs=0)
