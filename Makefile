@@ -4,7 +4,7 @@ VENV := .venv
 INSTALLED := $(VENV)/.installed
 
 .PHONY: help train dashboard test slow fuzz torture soak memory bench bench-control bench-swimmer scaling results planted \
-  ablations oracle study lint format clean
+  ablations oracle study reference lint format clean
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
@@ -83,6 +83,9 @@ oracle: $(INSTALLED)  ## whether agents use a feature that tells tomorrow's retu
 study: $(INSTALLED)  ## champions on real prices, walking forward, against buy-and-hold, momentum and lots; an hour
 	$(VENV)/bin/python -m benchmarks.study --out docs/figures/study.json
 	$(VENV)/bin/python -m benchmarks.study_summary
+
+reference: $(INSTALLED)  ## docs/configuration.md from the code
+	$(VENV)/bin/python -m eigen2.reference docs/configuration.md
 
 lint: $(INSTALLED)  ## ruff and mypy
 	$(VENV)/bin/python -m ruff check .

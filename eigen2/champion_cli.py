@@ -35,6 +35,11 @@ def run(args: Sequence[str]) -> None:
     act(make().parse_args(list(args[1:])))
 
 
+def parsers() -> dict[str, ChampionParser]:
+    """The parser of each command."""
+    return {name: make() for name, (make, _) in COMMANDS.items()}
+
+
 def _predict_parser() -> ChampionParser:
     parser = _parser(
         "predict",

@@ -32,6 +32,10 @@ def main(args: Sequence[str] | None = None) -> None:
             from eigen2.champion_cli import run as run_champion
 
             run_champion(words)
+        elif words[:1] == ["completion"]:
+            from eigen2.completion import run as run_completion
+
+            run_completion(words[1:])
         else:
             from eigen2.training_cli import run as run_training
 

@@ -83,26 +83,8 @@ class EigenCLI(LightningCLI):
         super().__init__(*args, **kwargs)
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        """Add what belongs to neither trainer, model nor data: workload, threads, and what limits every run."""
-        parser.add_argument(
-            "--workload",
-            type=Literal[tuple(WORKLOADS)],
-            default="market",
-            help="What agents do, and with it which keys `data` has: trade daily prices (market) or act in a Gymnasium "
-            "environment with continuous actions (control).",
-        )
-        parser.add_argument(
-            "--num_threads",
-            type=int,
-            default=1,
-            help="CPU threads of torch (1 or more). Results are bit-identical for the same number only; several are "
-            "slower than one on a busy machine.",
-        )
-        parser.add_argument(
-            "--report", type=bool, default=True, help="Write report.html into the run's folder after fit and test."
-        )
-        parser.add_lightning_class_args(MemoryBudget, "budget")
-        parser.add_lightning_class_args(GracefulStop, "stop")
+        """Add what belongs to neither trainer, model nor data."""
+        add_run_arguments(parser)
 
     def before_instantiate_classes(self) -> None:
         """Set the threads before anything is computed, and refuse an impossible budget."""
@@ -198,6 +180,29 @@ class EigenCLI(LightningCLI):
         return {self._asked: COMMANDS[self._asked]} if self._asked in COMMANDS else COMMANDS
 
 
+def add_run_arguments(parser: LightningArgumentParser) -> None:
+    """Add workload, threads, and what limits every run."""
+    parser.add_argument(
+        "--workload",
+        type=Literal[tuple(WORKLOADS)],
+        default="market",
+        help="What agents do, and with it which keys `data` has: trade daily prices (market) or act in a Gymnasium "
+        "environment with continuous actions (control).",
+    )
+    parser.add_argument(
+        "--num_threads",
+        type=int,
+        default=1,
+        help="CPU threads of torch (1 or more). Results are bit-identical for the same number only; several are "
+        "slower than one on a busy machine.",
+    )
+    parser.add_argument(
+        "--report", type=bool, default=True, help="Write report.html into the run's folder after fit and test."
+    )
+    parser.add_lightning_class_args(MemoryBudget, "budget")
+    parser.add_lightning_class_args(GracefulStop, "stop")
+
+
 def _as_list(value: Any) -> list[Any]:
     if value is None:
         return []
@@ -228,7 +233,8 @@ def run(args: ArgsType) -> None:
                 "description": "Train, validate and use populations of agents.",
                 "epilog": "Price files: python -m eigen2.cli data {inspect,prepare,synthesize} --help. "
                 "A run's page: python -m eigen2.cli report --help. "
-                "The champion at work: python -m eigen2.cli {predict,export} --help",
+                "The champion at work: python -m eigen2.cli {predict,export} --help. "
+                "Keys completed by the shell: python -m eigen2.cli completion --help",
             },
             seed_everything_default=42,
             trainer_defaults={

@@ -40,11 +40,15 @@ def run(args: Sequence[str]) -> None:
     set_parsing_settings(docstring_parse_attribute_docstrings=True)
     parser = DataParser(prog="python -m eigen2.cli data", description="Look into price files, prepare or make them.")
     commands = parser.add_subcommands(dest="command")
-    for name, (make, _) in COMMANDS.items():
-        command = make()
+    for name, command in parsers().items():
         commands.add_subcommand(name, command, help=command.description)
     chosen = parser.instantiate(parser.parse_args(list(args)))
     COMMANDS[chosen.command][1](chosen[chosen.command])
+
+
+def parsers() -> dict[str, DataParser]:
+    """The parser of each command."""
+    return {name: make() for name, (make, _) in COMMANDS.items()}
 
 
 def _inspect_parser() -> DataParser:

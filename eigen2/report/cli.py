@@ -15,6 +15,19 @@ class ReportParser(OneLineErrors, ArgumentParser):
     """jsonargparse's parser, with errors of one line."""
 
 
+def make_parser() -> ReportParser:
+    """The command's parser."""
+    parser = ReportParser(
+        prog="python -m eigen2.cli report",
+        description="Write what a run has come to as one HTML file that opens without a network.",
+    )
+    parser.add_argument("folder", metavar="RUN_DIR", help="The run's folder (trainer.default_root_dir).")
+    parser.add_argument(
+        "--output", type=str | None, default=None, help="The file; null writes report.html into the run's folder."
+    )
+    return parser
+
+
 def run(args: Sequence[str]) -> None:
     """Write a report.
 
@@ -24,14 +37,7 @@ def run(args: Sequence[str]) -> None:
     Raises:
         UserError: there is no run, or the file cannot be written.
     """
-    parser = ReportParser(
-        prog="python -m eigen2.cli report",
-        description="Write what a run has come to as one HTML file that opens without a network.",
-    )
-    parser.add_argument("folder", metavar="RUN_DIR", help="The run's folder (trainer.default_root_dir).")
-    parser.add_argument(
-        "--output", type=str | None, default=None, help="The file; null writes report.html into the run's folder."
-    )
+    parser = make_parser()
     chosen = parser.parse_args(list(args))
     target = None if chosen.output is None else Path(chosen.output)
     try:

@@ -1,0 +1,86 @@
+"""`eigen2 completion SHELL`: a script by which a shell completes commands, keys and files."""
+
+import argparse
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import shtab
+from jsonargparse import ArgumentParser, set_parsing_settings
+from lightning.pytorch import Trainer
+from lightning.pytorch.cli import LightningArgumentParser
+
+from eigen2 import champion_cli
+from eigen2.control.rollouts import ControlDataModule
+from eigen2.erl.module import ERLModule
+from eigen2.market import data_cli
+from eigen2.market.rollouts import RolloutDataModule
+from eigen2.report import cli as report_cli
+from eigen2.runtime.messages import OneLineErrors
+from eigen2.training_cli import COMMANDS, add_run_arguments
+
+FILES = ("config", "data.path", "ckpt_path", "output", "folder", "inputs", "files", "out")
+"""Keys whose values are files or folders."""
+
+
+class CompletionParser(OneLineErrors, ArgumentParser):
+    """jsonargparse's parser, with errors of one line."""
+
+
+def run(args: Sequence[str]) -> None:
+    """Print the script.
+
+    Args:
+        args: the words after `completion`.
+    """
+    parser = CompletionParser(
+        prog="eigen2 completion",
+        description="Print a script by which a shell completes the words of eigen2 (the same as python -m eigen2.cli). "
+        'In bash: eval "$(eigen2 completion bash)".',
+    )
+    parser.add_argument("shell", choices=["bash", "zsh", "tcsh"], help="The shell.")
+    print(shtab.complete(command_line(), shell=parser.parse_args(list(args)).shell))
+
+
+def command_line() -> argparse.ArgumentParser:
+    """Every command with its keys, in argparse's own terms, which know nothing of types."""
+    set_parsing_settings(docstring_parse_attribute_docstrings=True)
+    whole = argparse.ArgumentParser(prog="eigen2")
+    commands = whole.add_subparsers()
+    training = _training_actions()
+    for name in COMMANDS:
+        _add(commands, name, training)
+    data = commands.add_parser("data", help="data").add_subparsers()
+    for name, parser in data_cli.parsers().items():
+        _add(data, name, parser._actions)
+    for name, own in champion_cli.parsers().items():
+        _add(commands, name, own._actions)
+    _add(commands, "report", report_cli.make_parser()._actions)
+    _add(commands, "completion", [])
+    return whole
+
+
+def _training_actions() -> list[argparse.Action]:
+    """Of fit, validate and test: the keys of both workloads, for a configuration file may name either."""
+    parser = LightningArgumentParser()
+    for option in ("--config", "--ckpt_path", "--seed_everything"):
+        parser.add_argument(option)
+    add_run_arguments(parser)
+    parser.add_lightning_class_args(Trainer, "trainer")
+    parser.add_lightning_class_args(ERLModule, "model")
+    found = {action.dest: action for action in parser._actions}
+    for workload in (RolloutDataModule, ControlDataModule):
+        alone = LightningArgumentParser()
+        alone.add_lightning_class_args(workload, "data")
+        found |= {action.dest: action for action in alone._actions}
+    return list(found.values())
+
+
+def _add(commands: Any, name: str, actions: Iterable[argparse.Action]) -> None:
+    parser = commands.add_parser(name, help=name)  # without help it is not public
+    for action in actions:
+        if action.dest == "help" or action.dest.endswith(".help") or not (action.option_strings or action.nargs):
+            continue
+        words = [word for word in action.option_strings if word.startswith("--")] or [action.dest]
+        added = parser.add_argument(*words)
+        if action.dest in FILES:
+            added.complete = shtab.FILE
