@@ -9,6 +9,7 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from eigen2.cli import main
@@ -18,7 +19,7 @@ from eigen2.market.sample import sample_path
 from eigen2.training_cli import WORKLOADS
 from tests.command import ROOT, eigen2
 
-KINDS = ("fit", "validate", "test", "report", "data")
+KINDS = ("fit", "validate", "test", "report", "predict", "export", "data")
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
@@ -104,6 +105,13 @@ def test_a_champion_is_tested_and_reported(tmp_path: Path) -> None:
         done = eigen2(*words)
         assert done.returncode == 0, done.stderr
     assert (tmp_path / "report.html").stat().st_size < 5_000_000
+    # the sample goes on after the days of the fit: its holdout
+    shutil.copy(sample_path(), tmp_path / "new.parquet")
+    for command in [*commands("predict"), *commands("export")]:
+        done = eigen2(*command.split()[3:], *folder, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+    assert (tmp_path / "champion-export" / "actor.onnx").exists()
+    assert pd.read_csv(tmp_path / "orders.csv")["date"].nunique() == 252
 
 
 def test_every_config_is_told_of() -> None:
@@ -150,7 +158,24 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_curve_is_explained(tmp_path: Path) -> None:
+    """Each scalar of a run stands in docs/curves.md or is of a group of which one does; and none that no run has."""
+    done = eigen2("fit", "--config", "tests/small.yaml", "--trainer.default_root_dir", tmp_path)
+    assert done.returncode == 0, done.stderr
+    logged = set((tmp_path / "metrics.csv").read_text().splitlines()[0].split(",")) - {"generation"}
+    page = (ROOT / "docs" / "curves.md").read_text()
+    told = set(re.findall(r"^\| (`[^|]*`) \|", page, re.MULTILINE))
+    told = {name for cell in told for name in re.findall(r"`([\w/]+)`", cell)}
+    assert told <= logged
+    groups = ("operators/offspring_", "memory/owner/", "memory/objects/", "_delta_mb")
+    shown = {name for name in logged if any(group in name for group in groups)}
+    shown |= {name for name in logged if name.startswith("operators/")}  # of the other kinds
+    assert logged - shown <= told
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if page.name != "configuration.md"], ids=lambda page: page.name
+)
 def test_settings_exist(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
     workload = page.stem if page.stem in WORKLOADS else "market"
     with pytest.raises(SystemExit):
