@@ -25,6 +25,12 @@ def make_parser() -> ReportParser:
     parser.add_argument(
         "--output", type=str | None, default=None, help="The file; null writes report.html into the run's folder."
     )
+    parser.add_argument(
+        "--tearsheet",
+        type=bool,
+        default=False,
+        help="Write quantstats' page of the champion's test, tearsheet.html, too.",
+    )
     return parser
 
 
@@ -41,7 +47,12 @@ def run(args: Sequence[str]) -> None:
     chosen = parser.parse_args(list(args))
     target = None if chosen.output is None else Path(chosen.output)
     try:
-        written = write_report(Path(chosen.folder), target)
+        written = [write_report(Path(chosen.folder), target)]
+        if chosen.tearsheet:
+            from eigen2.report.tearsheet import write_tearsheet
+
+            written.append(write_tearsheet(Path(chosen.folder)))
     except OSError as error:
         raise UserError(f"cannot write the report to {target or chosen.folder}: {error.strerror or error}") from error
-    Console(highlight=False).print(f"report       {written}", soft_wrap=True)
+    for path in written:
+        Console(highlight=False).print(f"report       {path}", soft_wrap=True)

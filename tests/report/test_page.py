@@ -169,3 +169,25 @@ def test_the_command_names_what_is_wrong(run: Path, tmp_path: Path) -> None:
         assert refused.returncode == 2
         assert said in refused.stderr
         assert len(refused.stderr.strip().splitlines()) == 1
+
+
+def test_a_tear_sheet_is_of_the_test_and_fetches_nothing(run: Path, tmp_path: Path) -> None:
+    pytest.importorskip("quantstats")
+    done = eigen2("report", run, "--output", tmp_path / "report.html", "--tearsheet", "true")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    sheet = (run / "tearsheet.html").read_text()
+    assert "eigen2 champion" in sheet
+    assert not re.search(r'(?:src|href)="https?://[^"]*\.(?:ico|js|css|png)', sheet)
+    summary = json.loads((run / "test" / "summary.json").read_text())
+    total = summary["measures"]["champion"]["total return"]
+    shown = re.search(r"Cumulative Return</td><td>(-?[\d,.]+)%</td><td>(-?[\d,.]+)%", sheet)
+    assert shown is not None
+    numbers = [float(number.replace(",", "")) for number in shown.groups()]
+    assert any(abs(number - 100 * total) < 0.011 for number in numbers), (numbers, total)
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    (bare / "metrics.csv").write_text((run / "metrics.csv").read_text())
+    done = eigen2("report", bare, "--tearsheet", "true")
+    assert done.returncode == 2
+    assert "has no test to make a tear sheet of" in done.stderr

@@ -1,9 +1,16 @@
 """The generation table fits a terminal of 80 columns and says what it must."""
 
+import contextlib
 import math
+import os
+import pty
+import re
+import sys
+from pathlib import Path
 
 from eigen2.market.rollouts import RolloutDataModule
 from eigen2.runtime.console import generation_rows, header
+from tests.command import ROOT, eigen2
 
 COLUMNS = RolloutDataModule.table_columns
 METRICS = {
@@ -41,3 +48,41 @@ def test_a_workload_without_columns_of_its_own_has_no_empty_ones() -> None:
     first, _ = generation_rows(24, METRICS, 10_000, 0, 0, 0.0)
     assert len(first) == len(header()[0])
     assert first.split()[-1] == "-1234.5"
+
+
+def in_terminal(*words: str, **environment: str) -> bytes:
+    """What a command writes to a terminal."""
+    process, terminal = pty.fork()
+    if process == 0:
+        os.chdir(ROOT)
+        os.execve(sys.executable, [sys.executable, "-m", "eigen2.cli", *words], {**os.environ, **environment})
+    said = b""
+    with contextlib.suppress(OSError):  # the terminal is gone with the process
+        while part := os.read(terminal, 4096):
+            said += part
+    assert os.waitpid(process, 0)[1] == 0, said
+    return said
+
+
+COLOUR = re.compile(rb"\x1b\[[0-9;]*(?:3[0-7]|4[0-7]|9[0-7]|[34]8;)[0-9;]*m")
+
+
+def test_colours_and_bars_are_for_terminals(tmp_path: Path) -> None:
+    words = (
+        "fit",
+        "--config",
+        "tests/small.yaml",
+        "--trainer.enable_progress_bar",
+        "true",
+        "--trainer.max_epochs",
+        "1",
+    )
+    assert COLOUR.search(b"\x1b[31mred")
+    assert COLOUR.search(b"\x1b[1;38;5;9mred")
+    said = in_terminal(*words, "--trainer.default_root_dir", str(tmp_path / "a"), TERM="xterm-256color", NO_COLOR="1")
+    assert b"\x1b[1m" in said  # headings are bold
+    assert not COLOUR.search(said)
+    done = eigen2(*words, "--trainer.default_root_dir", tmp_path / "b")
+    for text in (done.stdout, done.stderr):
+        assert "\x1b" not in text
+        assert "\r" not in text

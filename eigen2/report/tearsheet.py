@@ -1,0 +1,54 @@
+"""The champion's test as a quantstats tear sheet, for those who are used to it."""
+
+import logging
+import re
+import warnings
+from importlib.util import find_spec
+from pathlib import Path
+
+import pandas as pd
+
+from eigen2.errors import UserError
+from eigen2.report.record import load
+from eigen2.runtime.files import put
+
+NAME = "tearsheet.html"
+REQUEST = re.compile(r'<link[^>]*href="https?://[^>]*>')
+"""What a browser would fetch."""
+
+
+def write_tearsheet(folder: Path, target: Path | None = None) -> Path:
+    """Write the tear sheet of the champion's test against buy and hold.
+
+    Args:
+        folder: of the run.
+        target: the file; None takes `tearsheet.html` in the folder.
+
+    Raises:
+        UserError: quantstats is not installed, or the run's champion was not tested.
+    """
+    if find_spec("quantstats") is None:
+        raise UserError("a tear sheet needs quantstats: pip install 'eigen2[report]'")
+    run = load(folder)
+    if run.equity is None:
+        raise UserError(f"{folder} has no test to make a tear sheet of; run test with --ckpt_path best first")
+    import quantstats  # takes seconds to import
+
+    curves = run.equity.set_index(pd.DatetimeIndex(run.equity["date"]))
+    champion, market = (curves[name].pct_change().dropna() for name in ("champion", "buy and hold"))
+    target = target or folder / NAME
+    draft = target.with_name(f".{target.name}")
+    fonts = logging.getLogger("matplotlib.font_manager")
+    level = fonts.level
+    try:
+        fonts.setLevel(logging.ERROR)  # it looks for a font that few systems have, once a text
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            quantstats.reports.html(  # type: ignore[no-untyped-call]
+                champion, benchmark=market, rf=0.0, title="eigen2 champion", output=str(draft), match_dates=False
+            )
+    finally:
+        fonts.setLevel(level)
+    draft.write_text(REQUEST.sub("", draft.read_text()))
+    put(draft, target)
+    return target
