@@ -66,10 +66,25 @@ def against_table(runs: dict[str, Rows]) -> str:
 
 
 def ablation_table(runs: dict[str, Rows]) -> str:
-    """What each change of the defaults adds or takes, market by market, the best first."""
-    changed = [name for name in runs if name != "erl"]
-    changed.sort(key=lambda name: -float(np.mean(_paired(runs, name, "agents"))))
-    return table(["change", *DIFFERENCES], [[name, *_differences(runs, name, 1)] for name in changed])
+    """What each change of the defaults adds or takes in each market, the best first by all agents in the first one."""
+    markets = [row["seed"] for row in runs["erl"]]
+    changed = {name: {who: _by_market(runs, name, who) for who in ("agents", "champion")} for name in runs}
+    order = sorted(set(runs) - {"erl"}, key=lambda name: -changed[name]["agents"][markets[0]])
+    cells = {
+        name: [
+            f"{changed[name][who][market]:+,.0f}" if market in changed[name][who] else ""
+            for who in ("agents", "champion")
+            for market in markets
+        ]
+        for name in order
+    }
+    header = [f"{who}, market {market}" for who in ("all agents", "champion") for market in markets]
+    return table(["change", *header], [[name, *cells[name]] for name in order])
+
+
+def _by_market(runs: dict[str, Rows], name: str, who: str) -> dict[int, float]:
+    base = {row["seed"]: row[who] for row in runs["erl"]}
+    return {row["seed"]: row[who] - base[row["seed"]] for row in runs[name]}
 
 
 def _paired(runs: dict[str, Rows], name: str, who: str) -> np.ndarray:

@@ -42,7 +42,14 @@ SIZES: dict[str, Any] = {"validation_days": VALIDATION, "holdout_days": HOLDOUT,
 """A context of three half-lives: longer ones say nothing more and leave fewer days to train on."""
 GENERATIONS = 45
 RULES = ("random", "momentum", "filtered", "informed")
+PROMISING = (
+    *("erl", "gradients alone", "noise 0.1", "reward scale 0.02", "proximal mutation", "adaptive mutation"),
+    *("no mutation", "mutation scale 0.3", "champion reinjected"),
+)
+"""Those that did best on one market, for others to confirm."""
 MAIN = ("erl", "gradients alone", "evolution alone", "evolution alone, as long")
+
+Runs = dict[str, list[dict[str, Any]]]
 
 
 def _evolving(**settings: Any) -> dict[str, Any]:
@@ -165,6 +172,18 @@ def kept_row(folder: Path, name: str, seed: int, generations: int) -> dict[str, 
     return found
 
 
+def merged(kept: Runs, new: Runs) -> Runs:
+    """Runs by variant, one a market; the new ones count."""
+    return {
+        name: sorted({row["seed"]: row for row in [*kept.get(name, []), *new.get(name, [])]}.values(), key=_seed)
+        for name in {**kept, **new}
+    }
+
+
+def _seed(row: dict[str, Any]) -> int:
+    return int(row["seed"])
+
+
 def main() -> None:
     """Run variants over seeds and say how their champions compare with the rules."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -173,16 +192,17 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5, help="markets")
     parser.add_argument("--first", type=int, default=0, help="seed of the first market")
     parser.add_argument("--generations", type=int, default=GENERATIONS, help="generations of a run")
-    parser.add_argument("--variants", nargs="+", choices=[*VARIANTS, "all"], default=list(MAIN), help="what to train")
+    parser.add_argument(
+        "--variants", nargs="+", choices=[*VARIANTS, "all", "promising"], default=list(MAIN), help="what to train"
+    )
     parser.add_argument("--threads", type=int, default=1, help="of torch")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     silence()
     seeds = range(args.first, args.first + args.seeds)
-    runs = {
-        name: [kept_row(args.rows, name, seed, args.generations) for seed in seeds]
-        for name in (VARIANTS if "all" in args.variants else args.variants)
-    }
+    groups = {"all": tuple(VARIANTS), "promising": PROMISING}
+    names = dict.fromkeys(name for word in args.variants for name in groups.get(word, (word,)))
+    runs = {name: [kept_row(args.rows, name, seed, args.generations) for seed in seeds] for name in names}
     for name, each in runs.items():
         mean = {rule: np.mean([one[rule] for one in each]) for rule in ("champion", *RULES)}
         share = {rule: 100 * mean["champion"] / mean[rule] for rule in RULES[1:]}
@@ -191,7 +211,7 @@ def main() -> None:
         )
     if args.out is not None:
         kept = json.loads(args.out.read_text())["runs"] if args.out.exists() else {}
-        found = {"machine": describe_machine(), "market": MARKET, "runs": {**kept, **runs}}
+        found = {"machine": describe_machine(), "market": MARKET, "runs": merged(kept, runs)}
         args.out.write_text(json.dumps(found, indent=1) + "\n")
 
 

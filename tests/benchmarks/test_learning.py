@@ -11,6 +11,7 @@ import pytest
 
 from benchmarks import control_results, learning_results, oracle, planted
 from benchmarks.machine import ROOT
+from benchmarks.planted import merged
 from eigen2.erl.module import ERLModule
 from eigen2.market.rollouts import RolloutDataModule
 from eigen2.market.synthetic import SyntheticMarket
@@ -42,9 +43,17 @@ def test_tables_of_known_runs() -> None:
     )
     changes = learning_results.ablation_table({**runs, "better": [row(0, 91.0), row(1, 103.0)]}).splitlines()
     assert changes[2:] == [
-        "| better | +2 | +1 to +3 | +2 | +1 to +3 |",
-        "| gradients alone | -20 | -20 to -20 | -20 | -20 to -20 |",
+        "| better | +1 | +3 | +1 | +3 |",
+        "| gradients alone | -20 | -20 | -20 | -20 |",
     ]
+    heads = [f"{who}, market {market}" for who in ("all agents", "champion") for market in (0, 1)]
+    assert f"| {' | '.join(['change', *heads])} |" in changes
+    partly = learning_results.ablation_table({**runs, "better": [row(0, 91.0)]}).splitlines()
+    assert "| better | +1 |  | +1 |  |" in partly
+    assert merged({"a": [row(0, 1.0), row(2, 2.0)]}, {"a": [row(1, 3.0), row(0, 4.0)], "b": [row(5, 5.0)]}) == {
+        "a": [row(0, 4.0), row(1, 3.0), row(2, 2.0)],
+        "b": [row(5, 5.0)],
+    }
     told = {"tomorrow": [row(0, 45.0), row(1, 47.0)], "without": [row(0, -5.0), row(1, 5.0)]}
     assert "| tomorrow | 46 | 92 % | +46 (+42 to +50) |" in learning_results.oracle_table(told).splitlines()
 
