@@ -75,7 +75,7 @@ def test_the_networks_of_the_page_train(language: str, tmp_path: Path) -> None:
 def commands(kind: str) -> list[str]:
     """Lines of README and docs/ that run eigen2, of one subcommand."""
     lines = [line for page in PAGES for block in blocks(page, "sh") for line in block.splitlines()]
-    return [line for line in lines if line.startswith(f"python -m eigen2.cli {kind}")]
+    return list(dict.fromkeys(line for line in lines if line.startswith(f"python -m eigen2.cli {kind}")))
 
 
 @pytest.mark.parametrize("command", [*commands("fit"), *commands("validate")])

@@ -12,6 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from callbacks.ledger import Filling, Held, account, arrays_in, spans_of
 
@@ -102,6 +103,9 @@ def test_sparse_tensors_count_with_their_parts_and_meta_ones_with_none() -> None
     csr = torch.sparse_csr_tensor(rows, columns, torch.ones(4), (4, 4))
     assert anonymous(csr=csr) == {"csr": 4 * 4 + csr.crow_indices().nbytes + csr.col_indices().nbytes}
     assert anonymous(meta=torch.zeros(10, device="meta")) == {"meta": 0}
+    with FakeTensorMode():  # as torch.export and torch.compile trace with
+        fake = torch.zeros(10)
+    assert anonymous(fake=fake) == {"fake": 0}
 
 
 def test_a_filling_counts_as_what_it_is_around() -> None:
