@@ -72,7 +72,7 @@ planted: $(INSTALLED)  ## ERL, gradients alone and evolution alone on five marke
 	$(VENV)/bin/python -m benchmarks.planted --out docs/figures/planted.json
 	$(VENV)/bin/python -m benchmarks.learning_results
 
-ablations: $(INSTALLED)  ## each default against another value on one such market, the best on two more; two hours
+ablations: $(INSTALLED)  ## each default against another value on one such market, some on two more; two hours
 	$(VENV)/bin/python -m benchmarks.planted --first 100 --seeds 1 --generations 20 --variants all --out docs/figures/ablations.json
 	$(VENV)/bin/python -m benchmarks.planted --first 101 --seeds 2 --generations 20 --variants promising --out docs/figures/ablations.json
 	$(VENV)/bin/python -m benchmarks.learning_results

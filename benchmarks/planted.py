@@ -46,7 +46,7 @@ PROMISING = (
     *("erl", "gradients alone", "noise 0.1", "reward scale 0.02", "proximal mutation", "adaptive mutation"),
     *("no mutation", "mutation scale 0.3", "champion reinjected"),
 )
-"""Those that did best on one market, for others to confirm."""
+"""Some that looked better on one market, for others to confirm."""
 MAIN = ("erl", "gradients alone", "evolution alone", "evolution alone, as long")
 
 Runs = dict[str, list[dict[str, Any]]]

@@ -261,30 +261,24 @@ def build_panel(
             tickers.
     """
     refuse_infinite_prices(prices_long)
-    if scale is None:
-        known = tuple(sorted(set(indicators)))
-    else:
+    known = listed = tuple(sorted(set(indicators)))
+    if scale is not None:
         prices_long = _known_rows(prices_long, scale)
-        known = tuple(name for name in scale.indicators if (prices_long["ticker"] == name).any())
-    rows = select_rows(prices_long, known)
+        known, listed = scale.indicators, tuple(set(scale.indicators) & set(prices_long["ticker"]))
+    rows = select_rows(prices_long, listed)
     dates, tickers = rows.dates, rows.tickers if scale is None else scale.tickers
     groups = dict(zip(rows.tickers, rows.groups, strict=True))
     splits = Splits.from_days(len(dates), validation_days, holdout_days)
     train = slice(splits.train.stop)
-    shape = (len(dates), len(tickers))
-    features = np.empty((*shape, len(FEATURES)), dtype=np.float32)
-    prices = np.full((*shape, len(PRICE_COLUMNS)), np.nan, dtype=np.float32)
+    features = np.empty((len(dates), len(tickers), len(FEATURES)), dtype=np.float32)
+    prices = np.full((len(dates), len(tickers), len(PRICE_COLUMNS)), np.nan, dtype=np.float32)
     traded_value = np.zeros(len(tickers))
-    is_ticker = np.array([name not in (known if scale is None else scale.indicators) for name in tickers])
+    is_ticker = np.array([name not in known for name in tickers])
     moments = _Moments(*(np.zeros((len(tickers), len(FEATURES)), dtype) for dtype in (np.int64, float, float)))
     units = np.ones(len(tickers)) if scale is None else scale.units
     values = [prices_long[name].to_numpy() for name in (*PRICE_COLUMNS, "volume")]
     for column, ticker in enumerate(tickers):
-        group = groups.get(ticker, np.zeros(0, np.int64))
-        column_values = np.full((len(dates), len(values)), np.nan)
-        for i, value in enumerate(values):
-            column_values[rows.day[group], i] = value[group]
-        column_prices, volume = column_values[:, :-1], column_values[:, -1]
+        column_prices, volume = _column(values, groups.get(ticker), rows.day, len(dates))
         if is_ticker[column]:
             raw = ticker_features(column_prices)
             prices[:, column] = column_prices
@@ -303,6 +297,24 @@ def build_panel(
         scale = FeatureScale(tickers, known, units, means, stds)
     valid = _normalise(features, scale.means, scale.stds)
     return MarketPanel(dates, scale, features, valid, prices, traded_value, splits)
+
+
+def _column(
+    values: list[np.ndarray], group: Int[np.ndarray, " _"] | None, day: Int[np.ndarray, " rows"], days: int
+) -> tuple[Float[np.ndarray, "days 4"], Float[np.ndarray, " days"]]:
+    """A column's prices and volume by day, NaN where it has no row.
+
+    Args:
+        values: prices and volume of the table's rows.
+        group: the column's rows; None for a column without any.
+        day: of every row.
+        days: of the panel.
+    """
+    found = np.full((days, len(values)), np.nan)
+    if group is not None:
+        for i, value in enumerate(values):
+            found[day[group], i] = value[group]
+    return found[:, :-1], found[:, -1]
 
 
 def _known_rows(prices_long: pd.DataFrame, scale: FeatureScale) -> pd.DataFrame:
