@@ -40,12 +40,13 @@ class MemoryProfiler(Callback):
     (`generation`). If the module announces nothing, snapshots are taken before and after every validation (`train`,
     `validate`).
 
-    Each snapshot is a row of memory.csv, which a resumed run continues: rows of the epoch it starts with and
-    of later ones are dropped. At the end of an epoch every logger gets, at the epoch as step, in MB (10^6
-    bytes) and GB (10^9 bytes): `memory/rss_gb`, `memory/vms_gb`, `memory/heap_gb`, `memory/unaccounted_gb`, with CUDA
-    `memory/gpu_allocated_gb`, `memory/gpu_reserved_gb` and `memory/gpu_peak_gb`; `memory/<phase>_delta_mb`, the growth
-    of RSS since the snapshot before, where `generation` is what the epoch added after its last phase, so that together
-    they are the growth of the epoch; `memory/owner/<name>_mb` and `memory/objects/<ClassName>`.
+    Each snapshot is a row of memory.csv, of memory-N.csv in process N of several, which a resumed run continues:
+    rows of the epoch it starts with and of later ones are dropped. At the end of an epoch every logger gets, at the
+    epoch as step, in MB (10^6 bytes) and GB (10^9 bytes): `memory/rss_gb`, `memory/vms_gb`, `memory/heap_gb`,
+    `memory/unaccounted_gb`, with CUDA `memory/gpu_allocated_gb`, `memory/gpu_reserved_gb` and `memory/gpu_peak_gb`;
+    `memory/<phase>_delta_mb`, the growth of RSS since the snapshot before, where `generation` is what the epoch
+    added after its last phase, so that together they are the growth of the epoch; `memory/owner/<name>_mb` and
+    `memory/objects/<ClassName>`.
 
     Owners are the module, the data module, callbacks, loggers and the checkpoint plugin that have a method
     `memory_owners`, see `MemoryOwner`.
@@ -160,8 +161,9 @@ class MemoryProfiler(Callback):
         self._announced = False
         self._leak = None
         # a trial run of one batch leaves the files of real runs alone, as Lightning's own loggers do
-        if trainer.is_global_zero and not trainer.fast_dev_run:  # type: ignore[attr-defined]
-            self._csv = ResumableCsv(_local(self.directory or trainer.default_root_dir) / "memory.csv")
+        if not trainer.fast_dev_run:  # type: ignore[attr-defined]
+            name = "memory.csv" if trainer.is_global_zero else f"memory-{trainer.global_rank}.csv"
+            self._csv = ResumableCsv(_local(self.directory or trainer.default_root_dir) / name)
             self._csv.start(trainer.current_epoch)
         self._running = trainer, pl_module
         _remember(self)

@@ -11,8 +11,8 @@ from eigen2.runtime.messages import UNION, one_line
 def main(args: Sequence[str] | None = None) -> None:
     """Run a command; bad input prints one line and exits with 2.
 
-    A run that ends before its time exits with 3 (memory), 4 (all agents failed), 130 (Ctrl-C), 143 (SIGTERM) or 138
-    (SIGUSR1), after saying in one line how to go on.
+    A run that ends before its time exits with 3 (memory), 4 (all agents failed), 5 (contact with another process
+    lost), 130 (Ctrl-C), 143 (SIGTERM) or 138 (SIGUSR1), after saying in one line how to go on.
 
     Args:
         args: words of the command line; None takes the process's.

@@ -46,6 +46,8 @@ OUT_OF_MEMORY = 3
 """Exit code of a run that `callbacks.MemoryBudget` ended."""
 ALL_AGENTS_FAILED = 4
 """Exit code of a run in which no agent had finite numbers left."""
+LOST_CONTACT = 5
+"""Exit code of a process that lost contact with the others of its run."""
 INTERRUPTED = 130
 """Exit code of a run that Ctrl-C (SIGINT) ended."""
 TERMINATED = 143

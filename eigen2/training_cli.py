@@ -4,6 +4,7 @@ import logging
 import sys
 import warnings
 from collections.abc import Sequence
+from contextlib import nullcontext
 from importlib import import_module
 from itertools import zip_longest
 from pathlib import Path
@@ -27,7 +28,8 @@ from eigen2.runtime.checkpoint import DurableCheckpointIO
 from eigen2.runtime.console import GenerationReport
 from eigen2.runtime.logger import RunLogger
 from eigen2.runtime.messages import OneLineErrors
-from eigen2.runtime.run_folder import RunFolder, find_checkpoint, generations_of, locked_folder
+from eigen2.runtime.population_strategy import PopulationStrategy, processes
+from eigen2.runtime.run_folder import RunFolder, find_checkpoint, generations_of, in_turn, locked_folder
 from eigen2.runtime.stop import GracefulStop, stops_at_once
 from eigen2.runtime.trainer_checks import check_config
 from eigen2.runtime.uploader import fetch_last
@@ -112,10 +114,12 @@ class EigenCLI(LightningCLI):
         if self._get(self.config, "trainer").get("fast_dev_run"):
             self.trainer.fit(ckpt_path=ckpt_path, **kwargs)
             return
-        with locked_folder(root), stops_at_once():
+        first = self.trainer.is_global_zero
+        with locked_folder(root) if first else nullcontext(), stops_at_once():
             # set in place of handed over, so that it is known at set-up, where memory is planned
-            found = find_checkpoint(root, ckpt_path, or_start=True)
-            self.trainer.ckpt_path = found or fetch_last(self.trainer, ckpt_path)
+            with in_turn(root):
+                found = find_checkpoint(root, ckpt_path, or_start=True, put_aside=first)
+                self.trainer.ckpt_path = found or fetch_last(self.trainer, ckpt_path)
             self.trainer.fit(**kwargs)
             self._report(root)
 
@@ -167,6 +171,10 @@ class EigenCLI(LightningCLI):
         if config.get("logger") is None:  # what is played afterwards must not write into the curves of the fit
             kwargs["logger"] = RunLogger(config["default_root_dir"]) if self.subcommand == "fit" else False
         kwargs["plugins"] = [*_as_list(config.get("plugins")), DurableCheckpointIO()]
+        here, machines = processes(vars(config)) if self.subcommand == "fit" else (1, 1)
+        kwargs |= {"devices": here, "num_nodes": machines} if here * machines > 1 or self.subcommand != "fit" else {}
+        if here * machines > 1 and config.get("strategy", "auto") == "auto":
+            kwargs["strategy"] = PopulationStrategy()
         if SLURMEnvironment.detect():  # Lightning would save within a generation and queue the job again by itself
             kwargs["plugins"].append(SLURMEnvironment(auto_requeue=False))
         try:
@@ -285,8 +293,8 @@ def _data_module(workload: str) -> type[Rollouts]:
 
 def _quiet() -> None:
     """Silence what tells a user nothing: Lightning's tips and hardware lines, and notices about DataLoader workers."""
-    for name in ("lightning.pytorch.utilities.rank_zero", "lightning.fabric.utilities.seed"):
-        logging.getLogger(name).setLevel(logging.WARNING)
+    for name in ("pytorch.utilities.rank_zero", "fabric.utilities.seed", "fabric.utilities.distributed"):
+        logging.getLogger(f"lightning.{name}").setLevel(logging.WARNING)
     # Lightning 2.6 checks a deprecated pytree type of torch 2.13 on every batch
     warnings.filterwarnings("ignore", message=".*LeafSpec.*", category=FutureWarning)
     warnings.filterwarnings("ignore", message="Checkpoint directory .* exists and is not empty")

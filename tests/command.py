@@ -6,9 +6,10 @@ process, its environment at the start or the interpreter itself is what matters,
 
 import multiprocessing
 import os
+import socket
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from subprocess import CompletedProcess
 
@@ -25,15 +26,57 @@ def eigen2(*words: object, cwd: Path = ROOT, env: Mapping[str, str] | None = Non
         cwd: folder it runs in.
         env: all of its environment, of which only what is read after imports counts; None is that of this process.
     """
-    line = [str(word) for word in words]
-    with tempfile.TemporaryDirectory() as folder:
-        out, err = Path(folder) / "out", Path(folder) / "err"
-        process = _server.Process(target=_command, args=(line, str(cwd), dict(env or os.environ), str(out), str(err)))
-        process.start()
-        process.join()
-        code = process.exitcode
+    return Started(words, cwd, env).ended()
+
+
+class Started:
+    """A command that runs.
+
+    Args:
+        words: of the command line.
+        cwd: folder it runs in.
+        env: as for `eigen2`.
+    """
+
+    def __init__(self, words: Sequence[object], cwd: Path = ROOT, env: Mapping[str, str] | None = None) -> None:
+        self._line = [str(word) for word in words]
+        self._folder = tempfile.TemporaryDirectory()
+        self._said = [Path(self._folder.name) / name for name in ("out", "err")]
+        said = [str(path) for path in self._said]
+        args = (self._line, str(cwd), dict(env or os.environ), *said)
+        self.process = _server.Process(target=_command, args=args)
+        self.process.start()
+
+    def ended(self, timeout_s: float | None = None) -> CompletedProcess[str]:
+        """Wait for the end; a process that is still there after the time is killed."""
+        self.process.join(timeout_s)
+        if self.process.exitcode is None:
+            self.process.kill()
+            self.process.join()
+        code = self.process.exitcode
         assert code is not None
-        return CompletedProcess(line, code, out.read_text(), err.read_text())
+        out, err = (path.read_text() if path.exists() else "" for path in self._said)
+        self._folder.cleanup()
+        return CompletedProcess(self._line, code, out, err)
+
+
+def together(world: int, *words: object, **variables: str) -> list[Started]:
+    """Processes of one run, as torchrun starts them on one machine.
+
+    Args:
+        world: how many.
+        words: of each one's command line.
+        variables: of the environment, beside those of this process.
+    """
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port = str(found.getsockname()[1])
+    shared = {"WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    shared |= {"TORCHELASTIC_RUN_ID": "test", "GROUP_RANK": "0", "GROUP_WORLD_SIZE": "1", **variables}
+    return [
+        Started(words, env={**os.environ, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank)})
+        for rank in range(world)
+    ]
 
 
 def _command(line: list[str], cwd: str, env: dict[str, str], *said: str) -> None:

@@ -1,6 +1,7 @@
 """A callback that kills its own process, as a power cut would, at a chosen moment."""
 
 import io
+import json
 import os
 import signal
 from typing import Any
@@ -64,6 +65,26 @@ class KillAt(Callback):
                 kill()
 
             torch.save = cut
+
+
+class FaultOf(KillAt):
+    """SIGKILL, or with `stop ` before the place SIGSTOP, in one of a run's processes, by `EIGEN2_FAULT`."""
+
+    def __init__(self) -> None:
+        plan = json.loads(os.environ["EIGEN2_FAULT"])
+        super().__init__(plan["place"].removeprefix("stop "), plan["generation"])
+        self.rank, self.stops = plan["rank"], plan["place"].startswith("stop ")
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        if trainer.global_rank != self.rank:
+            self.generation = -1
+        elif self.stops:
+            global kill
+            kill = stop
+
+
+def stop() -> None:
+    os.kill(os.getpid(), signal.SIGSTOP)
 
 
 class KillAnywhere(KillAt):

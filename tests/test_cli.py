@@ -83,7 +83,6 @@ def own(path: Path | str) -> list[str]:
         (["--trainer.limit_val_batches", "0"], "limit_val_batches must not be 0"),
         (["--trainer.accumulate_grad_batches", "2"], "use model.accumulate"),
         (["--trainer.gradient_clip_val", "1"], "use model.max_grad_norm"),
-        (["--trainer.devices", "2"], "trainer.devices is 2; eigen2 runs in one process"),
         (["--trainer.callbacks+=callbacks.Nope"], "module 'callbacks' has no attribute 'Nope'"),
         (["--trainer.default_root_dir", "/proc/nowhere"], "cannot write to trainer.default_root_dir /proc/nowhere"),
         (["--ckpt_path", "nope.ckpt"], "there is no checkpoint at nope.ckpt"),

@@ -55,7 +55,7 @@ def metrics(root: Path) -> list[dict[str, str]]:
     """metrics.csv without what a clock or the memory of a process decides."""
     with (root / "metrics.csv").open() as file:
         rows = list(csv.DictReader(file))
-    return [{k: v for k, v in row.items() if not k.startswith(("time/", "memory/"))} for row in rows]
+    return [{k: v for k, v in row.items() if not k.startswith(("time/", "memory/", "exchange/"))} for row in rows]
 
 
 def same(a: object, b: object) -> bool:

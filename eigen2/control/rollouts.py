@@ -39,6 +39,7 @@ class ControlDataModule(Rollouts):
     table_columns = (("steps", "control/episode_steps", 1.0), ("ended %", "control/terminated", 100.0))
 
     workload = "control"
+    validates_all = False
     eval_env: ControlEnvironment
     val_env: ControlEnvironment
 
@@ -75,6 +76,14 @@ class ControlDataModule(Rollouts):
     def needed_bytes(self, agents: int) -> dict[str, int]:
         """Nothing that is known before: what a copy holds is its own affair, and is measured with the process."""
         return {}
+
+    @property
+    def most_steps(self) -> int:
+        """Steps after which an episode is truncated."""
+        spec = self.eval_env.copies[0].spec
+        assert spec is not None
+        assert spec.max_episode_steps is not None
+        return spec.max_episode_steps
 
     def network_inputs(self, observation: Observation) -> Inputs:
         """The observation as it is."""

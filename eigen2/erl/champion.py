@@ -7,11 +7,44 @@ from torch import Tensor
 
 from eigen2.erl.exported import describe
 from eigen2.erl.population import DDPGAgent
-from eigen2.erl.rollouts import Act, Observation, Trained
+from eigen2.erl.rollouts import Act, Observation, Trained, play
 from eigen2.errors import UserError
 
 if TYPE_CHECKING:
     from eigen2.erl.module import ERLModule
+
+
+def validation_fitness(module: "ERLModule", fittest: int) -> Tensor:
+    """Validation fitness of every agent, or of the fittest alone if no other is validated: (all agents,) float64.
+
+    Args:
+        module: in training.
+        fittest: number of the agent that may become champion.
+    """
+    data, place = module.data, module.share.place(fittest)
+    own = torch.full((module.population.size,), torch.nan, dtype=torch.float64)
+    if place is not None:
+        data.watch(place)
+    if data.validates_all:
+        own = play(data.val_env, module.policy(), data.validation_options()).mean(1).cpu()
+    elif place is not None:
+        act = module.policy(module.population.agents[place])
+        own[place] = play(data.val_env, act, data.validation_options())[0].mean()
+    return module.share.gather({"fitness": own}, "validation fitness")["fitness"]
+
+
+def keep_record(module: "ERLModule", fittest: int) -> None:
+    """Let the data module record the new champion's episodes; process 0 plays them again if another one has.
+
+    Args:
+        module: whose champion is new.
+        fittest: number of the agent that became champion.
+    """
+    data = module.data
+    if module.share.rank == 0 and module.share.place(fittest) is None:
+        data.watch(0)
+        play(data.val_env, module.policy(module.population.champion), data.validation_options())
+    data.keep_record(module.current_epoch)
 
 
 def come_to(module: "ERLModule") -> Trained:

@@ -107,7 +107,7 @@ def check_checkpoint(module: "ERLModule", checkpoint: Mapping[str, Any]) -> None
         check_drift(checkpoint["eigen2"]["settings"], module.settings())
     for network in ("actor", "critic"):
         rows = checkpoint["state_dict"].get(f"population.{network}", torch.empty(0, 0))
-        saved, mine = tuple(rows.shape), tuple(getattr(module.population, network).shape)
+        saved, mine = tuple(rows.shape), (module.share.total, getattr(module.population, network).shape[1])
         if saved != mine:
             raise UserError(
                 f"the checkpoint holds {saved[0]} agents with {saved[1]} {network} weights, this configuration "

@@ -3,6 +3,7 @@
 Rows keep their place: elites are not touched, the other rows are overwritten by children of the rows as they were.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -154,21 +155,34 @@ def _given_away(losers: list[int], learner: int | None, reinject: bool) -> dict[
     return given
 
 
-def inherit(rows: Tensor, children: list[Child]) -> None:
+def parents_of(children: Iterable[Child]) -> list[int]:
+    """The rows that children come from, each once, in ascending order."""
+    return sorted({parent for child in children for parent in child.parents})
+
+
+def inherit(rows: Tensor, children: list[Child], parents: Tensor | None = None, first_row: int = 0) -> None:
     """Overwrite the children's rows of a tensor (agents, ...) with the blend of their parents' rows, in place.
 
     Parents are read before any row is written, so a row may be parent and be replaced at once. A child with blend 1 is
     its first parent's exact copy.
+
+    Args:
+        rows: of the agents from `first_row` on, to which all children belong.
+        children: of those rows.
+        parents: rows of the agents `parents_of(children)`, which may be others than those; None for all of `rows`.
+        first_row: number of the first row.
     """
     if not children:
         return
-    first = rows[[child.parents[0] for child in children]]
-    second = rows[[child.parents[1] for child in children]]
+    numbers = parents_of(children)
+    parents = rows[numbers] if parents is None else parents
+    place = {row: i for i, row in enumerate(numbers)}
+    first, second = (parents[[place[child.parents[i]] for child in children]] for i in (0, 1))
     blend = torch.tensor([child.blend for child in children], dtype=rows.dtype, device=rows.device)
     # where() keeps copies exact: 1 x first + 0 x second is NaN for an infinite second
     weight = blend.reshape(-1, *[1] * (rows.dim() - 1)).expand_as(first)
     blended = torch.where(weight == 1, first, weight * first + (1 - weight) * second)
-    rows[[child.row for child in children]] = blended
+    rows[[child.row - first_row for child in children]] = blended
 
 
 def mutation_noise(

@@ -22,10 +22,13 @@ class Draws:
         shape: of what one agent draws in a step.
         seed: the run's.
         generation: the current one.
+        first: number of the first of them.
     """
 
-    def __init__(self, role: Role, agents: int, shape: tuple[int, ...], seed: int, generation: int) -> None:
-        self._generators = [generator(seed, role, generation, agent) for agent in range(agents)]
+    def __init__(
+        self, role: Role, agents: int, shape: tuple[int, ...], seed: int, generation: int, first: int = 0
+    ) -> None:
+        self._generators = [generator(seed, role, generation, first + agent) for agent in range(agents)]
         steps = max(1, BLOCK_BYTES // max(1, 4 * agents * math.prod(shape)))
         self._block = torch.empty(agents, steps, *shape)
         self._drawn = steps
@@ -50,6 +53,7 @@ class ExplorationNoise:
         seed: the run's.
         generation: the current one.
         uniform: whether to play actions that are even between -1 and 1 in place of the agents' own with noise.
+        first: number of the first agent.
     """
 
     def __init__(
@@ -60,11 +64,12 @@ class ExplorationNoise:
         seed: int,
         generation: int,
         uniform: bool = False,
+        first: int = 0,
     ) -> None:
         self._scale = scale.reshape(-1, *[1] * (1 + len(action_shape)))
         self._windows = windows
         self._uniform = uniform
-        self._draws = Draws(Role.EXPLORATION, len(scale), (windows, *action_shape), seed, generation)
+        self._draws = Draws(Role.EXPLORATION, len(scale), (windows, *action_shape), seed, generation, first)
 
     def add(self, action: Tensor) -> Tensor:
         """Actions (agents, windows, *action_shape) in [-1, 1] with noise on the last windows, clipped to [-1, 1]."""

@@ -5,6 +5,7 @@ Overview of Evolutionary Algorithms for Parameter Optimization", 1993, are the s
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
@@ -89,12 +90,16 @@ def discount(population: "Population", gamma: float) -> float | Float[Tensor, "a
     logarithms = population.hyperparameters
     if logarithms is None:
         return gamma
-    horizon = population.learning(logarithms)[:, NAMES.index("gamma")].exp()  # in units of the configured one
-    return (1 - (1 - gamma) / horizon).clamp(min=0).float()[:, None]
+    return _gammas(population.learning(logarithms), gamma)[:, None]
 
 
-def hyperparameter_metrics(module: "ERLModule") -> dict[str, float]:
-    """Mean, least and most of the agents' own values; nothing where all have what is configured.
+def _gammas(logarithms: Float[Tensor, "agents hyperparameters"], gamma: float) -> Float[Tensor, " agents"]:
+    horizon = logarithms[:, NAMES.index("gamma")].exp()  # in units of the configured one
+    return (1 - (1 - gamma) / horizon).clamp(min=0).float()
+
+
+def own_values(module: "ERLModule") -> dict[str, Float[Tensor, " agents"]]:
+    """The agents' own values here; nothing where all have what is configured.
 
     Learning rates, noise in action units of [-1, 1], gamma a step.
     """
@@ -102,12 +107,20 @@ def hyperparameter_metrics(module: "ERLModule") -> dict[str, float]:
     if population.hyperparameters is None:
         return {}
     actor, critic = rate_factors(population)
-    values = {
+    return {
         "actor_lr": module.actor_lr * actor,
         "critic_lr": module.critic_lr * critic,
         "noise": exploration_noise(population),
-        "gamma": torch.as_tensor(discount(population, module.gamma)),
+        "gamma": _gammas(population.hyperparameters, module.gamma),
     }
+
+
+def hyperparameter_metrics(values: Mapping[str, Float[Tensor, " agents"]]) -> dict[str, float]:
+    """Mean, least and most of the agents' own values.
+
+    Args:
+        values: `own_values` of all agents.
+    """
     found: dict[str, float] = {}
     for name, value in values.items():
         found[f"hyperparameters/{name}"] = float(value.mean())

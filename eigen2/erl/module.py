@@ -14,11 +14,13 @@ from torch import Tensor, nn
 
 from eigen2.erl import ddpg
 from eigen2.erl.breeding import breed
-from eigen2.erl.champion import come_to, how_to_act
+from eigen2.erl.champion import come_to, how_to_act, keep_record, validation_fitness
+from eigen2.erl.checkpoint_rows import collect_rows, keep_own_rows
 from eigen2.erl.drift import check_checkpoint, flat, noted, word_of
 from eigen2.erl.evolution import Evolution, plan, rank
 from eigen2.erl.exploration import Draws, ExplorationNoise
 from eigen2.erl.hyperparameters import discount, exploration_noise, rate_factors
+from eigen2.erl.journal import share_journal
 from eigen2.erl.metrics import CRITIC_LOSSES, LOSS_NAMES, generation_metrics
 from eigen2.erl.networks import Sizes, weight_bytes
 from eigen2.erl.operators import note_operators
@@ -33,6 +35,7 @@ from eigen2.erl.workspace import REMEDY, require_fit
 from eigen2.errors import UserError
 from eigen2.runtime.phases import PhaseClock
 from eigen2.runtime.ram import PeakEstimate, budget_of
+from eigen2.runtime.share import Share
 from eigen2.runtime.trainer_checks import check_trainer
 
 
@@ -110,11 +113,12 @@ class ERLModule(LightningModule):
         self.evolution = evolution
         self._actor, self._critic = actor, critic
         self.seed = 0
+        self.share = Share(population_size)
         self.clock = PhaseClock(self)
         self.fitness = torch.zeros(population_size, dtype=torch.float64)
         self.slots: Tensor | None = None
-        self.train_sums = torch.zeros(len(LOSS_NAMES))
-        self.train_count = torch.zeros(len(LOSS_NAMES))
+        self.train_sums = torch.zeros(len(LOSS_NAMES), population_size)
+        self.train_count = torch.zeros(len(LOSS_NAMES), population_size)
         self.draws: Draws | None = None
         self.quarantine = Quarantine(population_size)
         self.validation = torch.zeros(population_size, dtype=torch.float64)
@@ -129,17 +133,19 @@ class ERLModule(LightningModule):
         """Evaluate, then draw what the generation trains on."""
         self.clock.new_generation()
         self.generations_run = self.current_epoch + 1
-        self.quarantine = Quarantine(self.population_size, self.device)
+        self.share.begin(self.current_epoch)
+        self.quarantine = Quarantine(self.population.size, self.device, self.share.rows.start)
         with self.clock.phase("evaluate"):
             self.fitness = self.evaluate()
         self.clock.begin("train")
-        self.train_sums = torch.zeros(len(LOSS_NAMES), device=self.device)
-        self.train_count = torch.zeros(len(LOSS_NAMES), device=self.device)
+        self.train_sums = torch.zeros(len(LOSS_NAMES), self.population.size, device=self.device)
+        self.train_count = torch.zeros_like(self.train_sums)
         self.slots = None
         if self.data.ready and self.micro_batches:
-            self.slots = self.data.draw_slots(self.learners, self.micro_batches, self.current_epoch, self.seed)
+            learners, first, generation = self.population.learners, self.share.rows.start, self.current_epoch
+            self.slots = self.data.draw_slots(learners, self.micro_batches, generation, self.seed, first)
             shape = (self.data.batch_size, *self.data.eval_env.action_shape)
-            self.draws = Draws(Role.TARGET, self.learners, shape, self.seed, self.current_epoch) if self.td3 else None
+            self.draws = Draws(Role.TARGET, learners, shape, self.seed, generation, first) if self.td3 else None
 
     def training_step(self, batch: int, batch_idx: int) -> None:
         """One micro-batch for every agent that learns; every `accumulate`-th one steps the optimizer."""
@@ -167,7 +173,7 @@ class ERLModule(LightningModule):
                     self.validation = torch.full_like(self.validation, torch.nan)
         else:
             self.data.watch(0)
-            act = self._policy(self.population.champion)
+            act = self.policy(self.population.champion)
             returns = play(self.data.val_env, act, self.data.validation_options())
             self.data.keep_record(int(self.population.champion_generation))
             self.log("champion/validation_fitness", returns[0].mean().float(), prog_bar=True, batch_size=1)
@@ -186,7 +192,7 @@ class ERLModule(LightningModule):
         options = self.data.training_options(self.current_epoch, self.seed)
         if self.learners < self.population_size:
             options["playing"] = torch.ones(env.agents, env.windows, dtype=torch.bool)
-            options["playing"][self.learners :, counted:] = False
+            options["playing"][self.population.learners :, counted:] = False
         noise = ExplorationNoise(
             exploration_noise(self.population),
             env.windows - counted,
@@ -194,16 +200,22 @@ class ERLModule(LightningModule):
             self.seed,
             self.current_epoch,
             uniform=self.random_warmup and not self.data.ready,
+            first=self.share.rows.start,
         )
 
-        policy = self._policy()
+        policy = self.policy()
 
         def act(observation: dict[str, Tensor]) -> Tensor:
             return noise.add(policy(observation))
 
-        returns = play(env, act, options, self.data.buffer, self.clock.environment_step)
+        journal = self.data.journal
+        taker = self.data.buffer if journal is None else journal
+        returns = play(env, act, options, taker, self.clock.environment_step)
+        if journal is not None:
+            share_journal(journal, self.data.buffer, self.share)
         self.quarantine.misplayed = ~torch.isfinite(returns).all(1)
-        return returns[:, self.data.fitness_windows].mean(1).cpu()
+        own = returns[:, self.data.fitness_windows].mean(1).cpu()
+        return self.share.gather({"fitness": own}, "fitness")["fitness"]
 
     def learn(self, slots: Tensor, step: bool, actor: bool = True) -> None:
         """Add a micro-batch's gradients; with `step`, clip each agent's, update networks and targets.
@@ -215,12 +227,14 @@ class ERLModule(LightningModule):
             step: whether this is the last micro-batch of an optimizer step.
             actor: whether the actors and the targets take part in that step.
         """
-        gamma = discount(self.population, self.gamma)
-        losses = ddpg.losses(self.population, self._batch(slots), gamma, actor)
-        means, counted = self.quarantine.heed(losses)
-        self.train_sums += means
-        self.train_count[slice(None) if actor else CRITIC_LOSSES] += counted
-        self.manual_backward((losses.actor + losses.critic).sum() / self.accumulate)
+        learners = self.population.learners  # none, perhaps, of those that belong to this process
+        if learners:
+            gamma = discount(self.population, self.gamma)
+            losses = ddpg.losses(self.population, self._batch(slots), gamma, actor)
+            values, sound = self.quarantine.heed(losses)
+            self.train_sums[:, :learners] += values
+            self.train_count[slice(None) if actor else CRITIC_LOSSES, :learners] += sound
+            self.manual_backward((losses.actor + losses.critic).sum() / self.accumulate)
         if step:
             faults = ddpg.step(self.population, self.optimizer, self.max_grad_norm, self.quarantine.loss, actor)
             broken = self.quarantine.note(faults)
@@ -253,18 +267,13 @@ class ERLModule(LightningModule):
         luckiest as often as the best.
         """
         fittest = rank(self.fitness.numpy())[0]
-        self.data.watch(fittest)
-        alone = self.data.val_env.agents < self.population_size
-        act = self._policy(self.population.agents[fittest] if alone else None)
-        returns = play(self.data.val_env, act, self.data.validation_options()).mean(1).cpu()
-        self.validation = torch.full((self.population_size,), torch.nan, dtype=torch.float64)
-        self.validation[fittest if alone else slice(None)] = returns
+        self.validation = validation_fitness(self, fittest)
         self.population.validations_since_champion += 1
         if torch.isfinite(self.fitness[fittest]) and self.validation[fittest] > self.population.champion_fitness.cpu():
             self.population.crown(fittest, float(self.validation[fittest]), self.current_epoch)
-            self.data.keep_record(self.current_epoch)
+            keep_record(self, fittest)
 
-    def _policy(self, agent: DDPGAgent | None = None) -> Callable[[dict[str, Tensor]], Tensor]:
+    def policy(self, agent: DDPGAgent | None = None) -> Callable[[dict[str, Tensor]], Tensor]:
         """Observations to actions, of every agent or of one, which then acts wherever the environment has agents."""
         act, inputs = self.population.policy(agent), self.data.network_inputs
 
@@ -313,7 +322,7 @@ class ERLModule(LightningModule):
     def setup(self, stage: str) -> None:
         """Build environments, population and replay buffer, after checking that they fit into memory."""
         if stage == "fit":
-            check_trainer(self.trainer)
+            check_trainer(self.trainer, self.population_size)
         device = self.trainer.strategy.root_device
         self.seed = int(os.environ.get("PL_GLOBAL_SEED", "0"))
         self.data.micro_batches = max(1, self.micro_batches)
@@ -321,20 +330,20 @@ class ERLModule(LightningModule):
             raise UserError(
                 "data.windows_per_generation is 0; with model.learners set, who only evolves needs 1 or more"
             )
+        self.share = share = Share(self.population_size, self.trainer.global_rank, self.trainer.world_size)
+        agents, learners = len(share.rows), len(range(self.learners)[share.rows.start : share.rows.stop])
         self.memory = PeakEstimate(REMEDY, device, budget_of(self.trainer))
-        self.memory.require(self.data.needed_bytes(self.population_size))
-        self.data.build(self.population_size, device)
+        self.memory.require(self.data.needed_bytes(agents))
+        self.data.build(agents, device)
         make_actor, make_critic = self.network_makers(self.data)
         with torch_seed(self.seed, Role.WEIGHTS, agent=0):
             weights = weight_bytes(make_actor()) + weight_bytes(make_critic())
         if stage == "fit":
             require_fit(self, self.memory, weights, make_actor, make_critic)
-            self.data.allocate_replay(device)
+            self.data.allocate_replay(device, share)
         if "population" not in self._modules:  # fitting or validating again goes on with what was learned
             own = self.evolution is not None and self.evolution.hyperparameters is not None
-            self.population = Population(
-                self.population_size, make_actor, make_critic, self.seed, self.noise, self.learners, own
-            )
+            self.population = Population(agents, make_actor, make_critic, self.seed, self.noise, learners, own, share)
         elif weights != 4 * self.population.weights_per_agent:
             raise UserError("this module was fitted to data of other sizes; make a new ERLModule for these")
 
@@ -350,9 +359,8 @@ class ERLModule(LightningModule):
             {"params": [self.population.actor], "lr": self.actor_lr},
             {"params": [self.population.critic], "lr": self.critic_lr},
         ]
-        if self.population.hyperparameters is not None:
-            return RowAdam(groups, partial(rate_factors, self.population))
-        return torch.optim.Adam(groups, fused=True)
+        own = self.population.hyperparameters is not None
+        return RowAdam(groups, partial(rate_factors, self.population) if own else None)
 
     def settings(self) -> dict[str, Any]:
         """Everything that decides what comes out of a run, as plain values by full key; the seed apart."""
@@ -376,6 +384,7 @@ class ERLModule(LightningModule):
             "acting": how_to_act(self, self._actor),
             "generations": self.generations_run,
         }
+        collect_rows(checkpoint, self)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Take over the seed; refuse a checkpoint of another population, or to resume with other settings.
@@ -389,6 +398,7 @@ class ERLModule(LightningModule):
             self.data.see_as(noted(checkpoint, "acting")["data"])
         if self.trainer.state.fn == TrainerFn.TESTING:
             self.data.require_unseen(noted(checkpoint, "seen"))
+        keep_own_rows(checkpoint, self)
         self.seed = int(checkpoint["eigen2"]["seed"])
         self.generations_run = max(self.generations_run, int(checkpoint["eigen2"].get("generations", 0)))
 
@@ -434,4 +444,5 @@ class ERLModule(LightningModule):
             "replay": f"{buffer.capacity:,} transitions of {buffer.bytes_per_transition:,} bytes, "
             f"{buffer.nbytes / 1e6:,.1f} MB; training starts at {self.data.replay_min_size:,}",
             "memory": str(self.memory),
+            **self.share.describe(),
         }

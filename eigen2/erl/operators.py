@@ -19,6 +19,8 @@ KINDS = ("beginner", "elite", "offspring", "mutant", "injected", "learner", "rei
 BRED = ("elite", "offspring", "mutant", "injected", "reinjected")
 PROBES = 64
 """Stored observations on which agents' actions are compared."""
+MOST_COMPARED = 64
+"""Agents that are compared, at most: pairs grow with the square, and rows travel to be compared."""
 
 
 def kinds(size: int, children: "list[Child]", learners: int = 0) -> Int[Tensor, " agents"]:
@@ -80,7 +82,7 @@ def note_operators(module: "ERLModule", children: "list[Child]", learners: int) 
         learners: the first rows, if they do not evolve.
     """
     population, fitness = module.population, module.fitness
-    survived = kinds(population.size, children, learners)
+    survived = kinds(module.share.total, children, learners)
     found = operator_metrics(population.kind.cpu(), population.parents_fitness.cpu(), fitness, survived)
     population.kind.copy_(survived)
     population.parents_fitness.copy_(parents_fitness(fitness, children))
@@ -102,10 +104,16 @@ def action_diversity(actions: Float[Tensor, "agents batch ..."]) -> float:
 
 @torch.no_grad()
 def diversity_metrics(module: "ERLModule") -> dict[str, float]:
-    """How far actors lie apart, by their weights and by their actions on observations drawn from the replay buffer."""
-    population = module.population
+    """How far actors lie apart, by their weights and by their actions on observations drawn from the replay buffer.
+
+    Of a population of more than `MOST_COMPARED`, as many that are evenly spaced.
+    """
+    population, share = module.population, module.share
+    count = min(share.total, MOST_COMPARED)
+    rows = [place * share.total // count for place in range(count)]
+    actors = share.fetch({"actor": population.actor.detach()}, [rows] * share.world, "actors to compare")["actor"]
     inputs = probe_inputs(module, generator(module.seed, Role.PROBE, module.current_epoch), PROBES)
     return {
-        "diversity/weights": weight_diversity(population.actor.detach()),
-        "diversity/actions": math.nan if inputs is None else action_diversity(population.act(inputs)),
+        "diversity/weights": weight_diversity(actors),
+        "diversity/actions": math.nan if inputs is None else action_diversity(population.actor_network(actors, inputs)),
     }

@@ -11,26 +11,28 @@ from torch import Tensor, nn
 from eigen2.erl.hyperparameters import NAMES
 from eigen2.erl.networks import Inputs, StackedNetwork
 from eigen2.erl.randomness import Role, torch_seed
+from eigen2.runtime.share import Share
 
 
 class Population(nn.Module):
-    """All agents' actors, critics and targets as rows, and the champion beside them.
+    """Agents' actors, critics and targets as rows, and the champion beside them.
 
     Args:
-        size: agents, >= 1.
+        size: agents here, >= 1.
         make_actor: builds one actor, `forward(inputs) -> (batch, *action_shape)` in [-1, 1].
         make_critic: builds one critic, `forward(inputs, action) -> (batch,)`.
         seed: of the initial weights; agent i's depend on (seed, i) alone.
         noise: initial standard deviation of every agent's exploration noise, in action units of [-1, 1].
-        learners: agents that learn by gradients, the first ones (1 to size); None for all.
+        learners: agents here that learn by gradients, the first ones (0 to size); None for all.
         own_hyperparameters: whether agents have hyper-parameters of their own.
+        share: which agents of a population, spread over processes, are here, and how many it has; None for all.
 
     Attributes:
         actor, critic: parameters (agents, weights).
         actor_target, critic_target: their slow copies (agents, weights).
         noise: (agents,) exploration noise of each.
-        kind: (agents,) how each came to be what it is, a place in `operators.KINDS`.
-        parents_fitness: (agents,) fitness of those it came from, when they were chosen; 0 for a beginner.
+        kind: (all agents,) how each came to be what it is, a place in `operators.KINDS`.
+        parents_fitness: (all agents,) fitness of those it came from, when they were chosen; 0 for a beginner.
         hyperparameters: (agents, 4) logarithms of the factors on each agent's, by `hyperparameters.NAMES`; None where
             all have what is configured.
         champion_actor, champion_critic: (1, weights) copy of the best validated agent.
@@ -62,8 +64,10 @@ class Population(nn.Module):
         noise: float,
         learners: int | None = None,
         own_hyperparameters: bool = False,
+        share: Share | None = None,
     ) -> None:
         super().__init__()
+        self.share = share or Share(size)
         self.learners = size if learners is None else learners
         with torch_seed(seed, Role.WEIGHTS, agent=0):
             self.actor_network, self.critic_network = StackedNetwork(make_actor()), StackedNetwork(make_critic())
@@ -72,8 +76,8 @@ class Population(nn.Module):
         self.register_buffer("actor_target", torch.empty_like(self.actor))
         self.register_buffer("critic_target", torch.empty_like(self.critic))
         self.register_buffer("noise", torch.empty(size))
-        self.register_buffer("kind", torch.zeros(size, dtype=torch.int64))
-        self.register_buffer("parents_fitness", torch.zeros(size, dtype=torch.float64))
+        self.register_buffer("kind", torch.zeros(self.share.total, dtype=torch.int64))
+        self.register_buffer("parents_fitness", torch.zeros(self.share.total, dtype=torch.float64))
         own = torch.zeros(size, len(NAMES), dtype=torch.float64) if own_hyperparameters else None
         self.register_buffer("hyperparameters", own)
         self.register_buffer("champion_hyperparameters", None if own is None else own[:1].clone())
@@ -88,7 +92,7 @@ class Population(nn.Module):
 
     @property
     def size(self) -> int:
-        """Agents, the champion not counted."""
+        """Agents here, the champion not counted."""
         return len(self.actor)
 
     @property
@@ -102,21 +106,22 @@ class Population(nn.Module):
         tensors = [*self.parameters(), *self.buffers()]
         return sum(tensor.nbytes for tensor in tensors)
 
-    def rows(self) -> list[Tensor]:
-        """Every tensor with a row an agent, weights and scalars, without gradients."""
-        own = [] if self.hyperparameters is None else [self.hyperparameters]
-        return [self.actor.detach(), self.critic.detach(), self.actor_target, self.critic_target, self.noise, *own]
+    def rows(self) -> dict[str, Tensor]:
+        """Every tensor with a row for each agent here by its name, weights and scalars, without gradients."""
+        own = {} if self.hyperparameters is None else {"hyperparameters": self.hyperparameters}
+        names = "actor", "critic", "actor_target", "critic_target", "noise"
+        return {name: getattr(self, name).detach() for name in names} | own
 
     @torch.no_grad()
     def reset_memory(
         self, make_actor: Callable[[], nn.Module], make_critic: Callable[[], nn.Module], seed: int, noise: float
     ) -> None:
         """Make every agent a beginner, in place: what the constructor, with the same arguments, would give."""
-        for agent in range(self.size):
+        for place, agent in enumerate(self.share.rows):
             with torch_seed(seed, Role.WEIGHTS, agent):
                 actor, critic = make_actor(), make_critic()
-            self.actor[agent] = nn.utils.parameters_to_vector(actor.parameters())
-            self.critic[agent] = nn.utils.parameters_to_vector(critic.parameters())
+            self.actor[place] = nn.utils.parameters_to_vector(actor.parameters())
+            self.critic[place] = nn.utils.parameters_to_vector(critic.parameters())
         self.actor_target.copy_(self.actor)
         self.critic_target.copy_(self.critic)
         self.noise.fill_(noise)
@@ -124,7 +129,7 @@ class Population(nn.Module):
         self.parents_fitness.zero_()
         if self.hyperparameters is not None:
             self.hyperparameters.zero_()
-        self.crown(0, -math.inf, -1)
+        self._crown(self._rows_of_champion(slice(0, 1)), -math.inf, -1)
 
     def cleanup_memory(self) -> int:
         """Free the gradients, which the next training step makes anew, and return their bytes."""
@@ -152,18 +157,25 @@ class Population(nn.Module):
         return lambda inputs: self.actor_network(weights, agent.own(inputs))
 
     def crown(self, row: int, fitness: float, generation: int) -> None:
-        """Copy agent `row` into the champion."""
-        self.champion_actor.copy_(self.actor.detach()[row : row + 1])
-        self.champion_critic.copy_(self.critic.detach()[row : row + 1])
-        if self.hyperparameters is not None and self.champion_hyperparameters is not None:
-            self.champion_hyperparameters.copy_(self.hyperparameters[row : row + 1])
+        """Copy agent `row`, wherever it is, into every process's champion."""
+        rows = self._rows_of_champion(slice(None))
+        self._crown(self.share.spread(rows, row, "the champion"), fitness, generation)
+
+    def _rows_of_champion(self, chosen: slice) -> dict[str, Tensor]:
+        """The chosen agents' rows of all that a champion has."""
+        names = ("actor", "critic", *(["hyperparameters"] if self.hyperparameters is not None else []))
+        return {name: getattr(self, name).detach()[chosen] for name in names}
+
+    def _crown(self, agent: Mapping[str, Tensor], fitness: float, generation: int) -> None:
+        for name, values in agent.items():
+            getattr(self, f"champion_{name}").copy_(values)
         self.champion_fitness.fill_(fitness)
         self.champion_generation.fill_(generation)
         self.validations_since_champion.zero_()
 
     @torch.no_grad()
     def reinject(self, row: int) -> None:
-        """Make agent `row` a copy of the champion, its targets equal to its networks; the noise stays."""
+        """Make the agent at place `row` here a copy of the champion, its targets as its networks; the noise stays."""
         for rows in (self.actor, self.actor_target):
             rows[row] = self.champion_actor[0]
         for rows in (self.critic, self.critic_target):

@@ -30,8 +30,9 @@ class Quarantine:
     """What was not finite in the generation in progress, agent by agent.
 
     Args:
-        agents: how many there are.
+        agents: how many there are here.
         device: where they are.
+        first: number of the first of them.
 
     Attributes:
         faults: (parts, agents) steps in which a part was not finite, by `ddpg.PARTS`; and once more if it is left so.
@@ -42,7 +43,8 @@ class Quarantine:
         failed: (agents,) who is to be replaced, known once agents have been judged.
     """
 
-    def __init__(self, agents: int, device: torch.device | str = "cpu") -> None:
+    def __init__(self, agents: int, device: torch.device | str = "cpu", first: int = 0) -> None:
+        self.first = first
         self.faults = torch.zeros(len(ddpg.PARTS), agents, dtype=torch.int64, device=device)
         self.skipped = torch.zeros(agents, dtype=torch.int64, device=device)
         self.streak = torch.zeros_like(self.skipped)
@@ -52,17 +54,16 @@ class Quarantine:
         self.loss = torch.zeros(2, agents, device=device)
         self.last: tuple[int, Tensor] | None = None  # the last step that an agent sat out, and its losses
 
-    def heed(self, losses: ddpg.Losses) -> tuple[Float[Tensor, " losses"], Tensor]:
+    def heed(self, losses: ddpg.Losses) -> tuple[Float[Tensor, "losses learners"], Bool[Tensor, " learners"]]:
         """Take note of a micro-batch's losses.
 
         Returns:
-            Their means over agents whose losses are finite (0 if none is), and whether there is one, as 0 or 1.
+            The losses, 0 for agents of which one is not finite, and whether all are.
         """
         values = torch.stack(losses).detach()
         self.loss[:, : values.shape[1]] += values[:2]  # of those that learn
         sound = torch.isfinite(values).all(0)
-        count = sound.sum()
-        return torch.where(sound, values, 0.0).sum(1) / count.clamp(min=1), count.clamp(max=1)
+        return torch.where(sound, values, 0.0), sound
 
     def note(self, faults: Bool[Tensor, "parts agents"] | None) -> Bool[Tensor, " agents"] | None:
         """Take note of an optimizer step, of which `ddpg.step` returned `faults`; return who sat it out, if any."""
@@ -110,7 +111,7 @@ class Quarantine:
         """Agents, what was not finite, the steps they sat out and what becomes of those that failed."""
         rows = self.agents.nonzero().flatten().tolist()
         words = [
-            f"agent {row} ({self.parts(row)}; {int(self.skipped[row])} of {self.steps} steps skipped"
+            f"agent {self.first + row} ({self.parts(row)}; {int(self.skipped[row])} of {self.steps} steps skipped"
             f"{fate if self.failed[row] else ''})"
             for row in rows[:MOST_NAMED]
         ]
@@ -119,18 +120,20 @@ class Quarantine:
 
 @torch.no_grad()
 def conclude(module: "ERLModule") -> Bool[Tensor, " agents"]:
-    """Judge the agents after a generation's training and warn of those with numbers that are not finite.
+    """Judge the agents after a generation's training and warn of those here with numbers that are not finite.
 
     Raises:
         RunStopped: no agent is left; the evidence is saved.
 
     Returns:
-        The agents to be replaced.
+        The agents to be replaced, of the whole population.
     """
     quarantine, population = module.quarantine, module.population
     finite = bool(ddpg.state_is_finite(population, module.optimizer))
-    quarantine.judge(module.fitness, None if finite else ddpg.state_faults(population, module.optimizer))
-    if quarantine.failed.all():
+    faults = None if finite else ddpg.state_faults(population, module.optimizer)
+    quarantine.judge(module.share.mine(module.fitness), faults)
+    failed = module.share.gather({"failed": quarantine.failed}, "who failed")["failed"]
+    if failed.all():
         place = _save_evidence(module)
         raise RunStopped(
             f"all agents ({module.population_size}) failed in generation {module.current_epoch}, not finite: "
@@ -141,12 +144,14 @@ def conclude(module: "ERLModule") -> Bool[Tensor, " agents"]:
     if quarantine.agents.any():
         fate = ", replaced" if module.evolution else ", not replaced without evolution"
         log.warning("generation %d, not finite: %s", module.current_epoch, quarantine.describe(fate))
-    return quarantine.failed
+    return failed
 
 
 def _save_evidence(module: "ERLModule") -> str:
     """Write what shows why the agents failed to `failure/evidence.pt` in the run's folder; say where it lies."""
     path = Path(module.trainer.default_root_dir) / "failure" / "evidence.pt"
+    if module.share.rank:
+        return f"process 0 writes its evidence to {path}"
     try:
         DurableCheckpointIO().save_checkpoint(_evidence(module), path)
     except OSError as error:

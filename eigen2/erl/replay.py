@@ -126,6 +126,10 @@ class ReplayBuffer:
             else:
                 stored[self.position :] = values[:head]
                 stored[: count - head] = values[head:]
+        self.skip(count)
+
+    def skip(self, count: int) -> None:
+        """Go on as if `count` transitions had been added; as many as the capacity must follow."""
         self.position = (self.position + count) % self.capacity
         self.size = min(self.size + count, self.capacity)
         self.added += count

@@ -7,17 +7,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-import numpy as np
 import torch
 from lightning.pytorch import LightningDataModule
 from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor, nn
 
 from eigen2.erl.credit import CreditedSteps
+from eigen2.erl.journal import Journal
 from eigen2.erl.networks import Inputs, Sizes
 from eigen2.erl.randomness import Role, generator
 from eigen2.erl.replay import Field, ReplayBuffer, transition_fields
 from eigen2.errors import UserError, require_range
+from eigen2.runtime.share import Share
 
 Observation = dict[str, Tensor]
 Act = Callable[[Observation], Tensor]
@@ -200,6 +201,9 @@ class Rollouts(LightningDataModule, ABC):
 
     workload = ""
     """Its name on the command line."""
+    validates_all = True
+    """Whether every agent is validated in each generation; else the fittest in training alone, and `val_env` has one
+    agent."""
 
     eval_env: Environment
     val_env: Environment
@@ -230,6 +234,7 @@ class Rollouts(LightningDataModule, ABC):
         self.replay_min_size = replay_min_size
         self.batch_size = batch_size
         self.micro_batches = 1
+        self.journal: Journal | None = None
         self._saved_buffer: dict[str, Any] | None = None
 
     # What a workload provides
@@ -241,6 +246,11 @@ class Rollouts(LightningDataModule, ABC):
     @abstractmethod
     def needed_bytes(self, agents: int) -> dict[str, int]:
         """Bytes by owner that `build` will take."""
+
+    @property
+    def most_steps(self) -> int:
+        """Steps of the longest episode, after `build`; needed where agents are on several processes."""
+        raise UserError(f"{type(self).__name__} does not say how long an episode is at most: train in one process")
 
     @abstractmethod
     def network_inputs(self, observation: Observation) -> Inputs:
@@ -315,18 +325,26 @@ class Rollouts(LightningDataModule, ABC):
 
     # What every workload shares
 
-    def allocate_replay(self, device: torch.device) -> None:
-        """Take the replay buffer's memory, once.
+    def allocate_replay(self, device: torch.device, share: Share | None = None) -> None:
+        """Take the replay buffer's memory, once; with agents on several processes the journal's too.
+
+        Args:
+            device: where it lies.
+            share: which agents are here; None for all.
 
         Raises:
             UserError: one step of all agents in all windows would not fit.
         """
-        at_once = self.eval_env.agents * self.eval_env.windows
-        steps = self.eval_env.credit_steps + 1
+        env = self.eval_env
+        at_once = (share.total if share else env.agents) * env.windows
+        steps = env.credit_steps + 1
+        self.journal = None
+        if share and share.world > 1:
+            self.journal = Journal(env.agents * env.windows, self.most_steps, self.replay_fields, device)
         if self.replay_capacity < at_once * steps:
             raise UserError(
-                f"data.replay_capacity is {self.replay_capacity}, but {self.eval_env.agents} agents in "
-                f"{self.eval_env.windows} windows add {at_once} transitions at once"
+                f"data.replay_capacity is {self.replay_capacity}, but {at_once // env.windows} agents in "
+                f"{env.windows} windows add {at_once} transitions at once"
                 + (f", and rewards go back to those of {steps - 1} steps before" if steps > 1 else "")
                 + f"; raise it to at least {at_once * steps}"
             )
@@ -347,13 +365,18 @@ class Rollouts(LightningDataModule, ABC):
         return transition_fields(self.eval_env.observation_fields, self.eval_env.action_shape)
 
     @property
+    def transition_bytes(self) -> int:
+        """Bytes a transition takes."""
+        return sum(field.nbytes for field in self.replay_fields.values())
+
+    @property
     def replay_bytes(self) -> int:
         """Bytes the replay buffer takes."""
-        return self.replay_capacity * sum(field.nbytes for field in self.replay_fields.values())
+        return self.replay_capacity * self.transition_bytes
 
     def draw_bytes(self, agents: int, micro_batches: int) -> int:
-        """Bytes of the replay slots that a generation draws, agent by agent and then all together."""
-        return 2 * 8 * agents * micro_batches * self.batch_size
+        """Bytes of the replay slots that a generation draws, and of one agent's beside them."""
+        return 8 * (agents + 1) * micro_batches * self.batch_size
 
     @property
     def ready(self) -> bool:
@@ -366,14 +389,22 @@ class Rollouts(LightningDataModule, ABC):
     def keep_record(self, generation: int) -> None:
         """Told after a validation that the watched agent is the champion, found in `generation`."""
 
-    def draw_slots(self, agents: int, micro_batches: int, generation: int, seed: int) -> Tensor:
-        """Replay slots for a generation, (micro_batches, agents, batch_size); each agent draws from its own address."""
+    def draw_slots(self, agents: int, micro_batches: int, generation: int, seed: int, first: int = 0) -> Tensor:
+        """Replay slots for a generation, (micro_batches, agents, batch_size); each agent draws from its own address.
+
+        Args:
+            agents: how many there are (0 or more).
+            micro_batches: of the generation.
+            generation: the current one.
+            seed: the run's.
+            first: number of the first agent.
+        """
         shape = (micro_batches, self.batch_size)
-        draws = [
-            generator(seed, Role.REPLAY, generation, agent).integers(len(self.buffer), size=shape)
-            for agent in range(agents)
-        ]
-        return torch.from_numpy(np.stack(draws, axis=1))
+        slots = torch.empty(micro_batches, agents, self.batch_size, dtype=torch.int64)
+        for agent in range(agents):
+            drawn = generator(seed, Role.REPLAY, generation, first + agent).integers(len(self.buffer), size=shape)
+            slots[:, agent] = torch.from_numpy(drawn)
+        return slots
 
     def train_dataloader(self) -> StepTokens:
         """One token a micro-batch; their number is the module's to say."""
@@ -389,7 +420,7 @@ class Rollouts(LightningDataModule, ABC):
 
     def memory_owners(self) -> dict[str, object]:
         """What holds bytes, for a memory profiler."""
-        return {"replay": self.buffer, "environments": (self.eval_env, self.val_env)}
+        return {"replay": (self.buffer, self.journal), "environments": (self.eval_env, self.val_env)}
 
     def state_dict(self) -> dict[str, Any]:
         """The replay buffer, by reference."""

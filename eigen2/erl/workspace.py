@@ -114,11 +114,14 @@ def require_fit(
     Raises:
         UserError: it does not fit.
     """
-    agents, data, trainer = module.population_size, module.data, module.trainer
+    data, trainer = module.data, module.trainer
+    agents = len(module.share.rows)
     # weights and targets; gradients and two moments
     memory.require({"population": 2 * weights * agents})
     memory.require({"optimizer": 3 * weights * agents})
     memory.require({"replay": data.replay_bytes})
+    if module.share.world > 1:
+        memory.require({"journal": agents * data.eval_env.windows * data.most_steps * data.transition_bytes})
     memory.require({"draws": data.draw_bytes(agents, module.micro_batches)})
     device, precision = trainer.strategy.root_device, trainer.precision_plugin.forward_context
     each = workspace_bytes(data, device, make_actor, make_critic, precision)

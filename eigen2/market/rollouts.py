@@ -204,6 +204,11 @@ class RolloutDataModule(Rollouts):
             + TradingEnvironment.needed_bytes(panel.num_days, columns, 0, 0),
         }
 
+    @property
+    def most_steps(self) -> int:
+        """From one day of a window to the next, up to its last."""
+        return self.window_days
+
     def network_inputs(self, observation: Observation) -> Inputs:
         """Encoded market and portfolio, see `ObservationEncoder`."""
         return self.encoder(observation)

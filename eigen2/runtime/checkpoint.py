@@ -211,10 +211,12 @@ def earlier(folder: Path) -> list[Path]:
     return sorted(folder.glob(EARLIER), key=lambda path: int(path.stem.rpartition("-")[2]), reverse=True)
 
 
-def newest_whole(folder: Path) -> Path | None:
+def newest_whole(folder: Path, put_aside: bool = True) -> Path | None:
     """The newest checkpoint whose seal is whole; None if there are no checkpoints at all.
 
-    A damaged `last.ckpt` is put aside as `damaged.ckpt`, so that it replaces no good one.
+    Args:
+        folder: of checkpoints.
+        put_aside: whether a damaged `last.ckpt` becomes `damaged.ckpt`, so that it replaces no good one.
 
     Raises:
         UserError: there are checkpoints, but all are damaged.
@@ -225,7 +227,7 @@ def newest_whole(folder: Path) -> Path | None:
             check(path)
         except (Damaged, OSError) as error:
             log.warning("checkpoint %s is damaged (%s); the one before is used", path, error)
-            if path.name == LAST:
+            if path.name == LAST and put_aside:
                 os.replace(path, path.with_name(DAMAGED))
             continue
         return path

@@ -58,13 +58,33 @@ def locked_folder(root: Path) -> Iterator[None]:
         yield
 
 
-def find_checkpoint(root: Path, path: str | None, *, or_start: bool) -> str | None:
+@contextmanager
+def in_turn(root: Path) -> Iterator[None]:
+    """Let the processes of a run look for their checkpoint one after the other: what one fetches, the next one finds.
+
+    Raises:
+        UserError: the folder cannot be written to.
+    """
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        lock = (root / ".turn").open("w")
+    except OSError as error:
+        raise UserError(
+            f"cannot write to trainer.default_root_dir {root}: {error.strerror}; choose another folder"
+        ) from error
+    with lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def find_checkpoint(root: Path, path: str | None, *, or_start: bool, put_aside: bool = True) -> str | None:
     """Turn `best` and `last` into the run's files; `last` is the newest that is not damaged.
 
     Args:
         root: the run's folder.
         path: `best`, `last`, a file, or None for none.
         or_start: whether `last` may find nothing, for a run that has yet to start.
+        put_aside: whether a damaged one is given another name.
 
     Raises:
         UserError: there is no such file, or all are damaged.
@@ -74,7 +94,7 @@ def find_checkpoint(root: Path, path: str | None, *, or_start: bool) -> str | No
     folder = root / "checkpoints"
     file = folder / f"{path}.ckpt" if path in ("best", "last") else Path(path)
     if path == "last":
-        newest = newest_whole(folder)
+        newest = newest_whole(folder, put_aside)
         if newest is not None or or_start:
             return None if newest is None else str(newest)
     elif file.is_file():
@@ -93,7 +113,7 @@ def generations_of(checkpoint: str | None) -> int:
 
 def move_earlier_run(root: Path) -> Path | None:
     """Move what an earlier run left in `root` to `root/earlier/N`; return that folder, None if there was nothing."""
-    present = [root / name for name in RUN_FILES if (root / name).exists()]
+    present = [root / name for name in RUN_FILES if (root / name).exists()] + sorted(root.glob("memory-*.csv"))
     if not present:
         return None
     earlier = root / "earlier"
@@ -115,6 +135,8 @@ class RunFolder(SaveConfigCallback):
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Move an earlier run aside unless this one resumes it, then write the configuration."""
         root = Path(trainer.default_root_dir)
+        if not trainer.is_global_zero:
+            return
         if trainer.ckpt_path is None and (moved := move_earlier_run(root)) is not None:
             Console(highlight=False).print(f"An earlier run in {root} was moved to {moved}.", soft_wrap=True)
         self.parser.save(self.config, str(root / "config.yaml"), overwrite=True)

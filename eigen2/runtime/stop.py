@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
+import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from rich.console import Console
 
@@ -60,7 +61,9 @@ class GracefulStop(Callback):
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Note how long it took; if a signal came, let the checkpoint be written and end."""
         self._took = time.monotonic() - self._begun
-        if self._asked is not None:
+        asked = torch.tensor(0 if self._asked is None else int(self._asked))
+        if number := int(trainer.strategy.reduce(asked, reduce_op="max")):  # whichever process was asked, all end
+            self._asked = signal.Signals(number)
             trainer.should_stop = True
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -100,7 +103,8 @@ class GracefulStop(Callback):
         )
 
     def _stopped(self, asked: signal.Signals, when: str) -> RunStopped:
-        more = f"; {requeue()}" if asked == signal.SIGUSR1 else ""
+        first = self._trainer is None or self._trainer.is_global_zero
+        more = f"; {requeue()}" if asked == signal.SIGUSR1 and first else ""
         return RunStopped(f"stopped by {asked.name} {when}; --ckpt_path last resumes{more}", CODES[asked])
 
     def _give_back(self) -> None:

@@ -7,6 +7,7 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import Timer
 
 from eigen2.errors import UserError
+from eigen2.runtime.population_strategy import PopulationStrategy
 
 PRECISIONS = ("32-true", "bf16-mixed")
 
@@ -38,8 +39,6 @@ def check_config(config: Mapping[str, Any]) -> None:
     for name, allowed, remedy in (
         ("accumulate_grad_batches", (1, None), "use model.accumulate"),
         ("gradient_clip_val", (None,), "use model.max_grad_norm, which clips each agent's gradient"),
-        ("num_nodes", (1,), "eigen2 runs in one process"),
-        ("devices", (1, "1", "auto", [0], "0,"), "eigen2 runs in one process: set it to 1"),
     ):
         if config.get(name, allowed[0]) not in allowed:
             raise UserError(f"trainer.{name} is {config[name]}; {remedy}")
@@ -50,8 +49,12 @@ def check_config(config: Mapping[str, Any]) -> None:
         raise UserError("trainer.default_root_dir is null; name the folder of the run")
 
 
-def check_trainer(trainer: Trainer) -> None:
+def check_trainer(trainer: Trainer, agents: int) -> None:
     """Refuse what would cut a generation, or skip its validation or checkpoint.
+
+    Args:
+        trainer: about to fit.
+        agents: of the population.
 
     Raises:
         UserError: names the setting, its value and the remedy.
@@ -81,5 +84,13 @@ def check_trainer(trainer: Trainer) -> None:
             "trainer.max_time would stop in the middle of a generation; use the callback "
             "lightning.pytorch.callbacks.Timer with interval: epoch"
         )
-    if trainer.world_size > 1:
-        raise UserError(f"{trainer.world_size} processes were asked for, eigen2 runs in one; set trainer.devices=1")
+    if trainer.world_size > 1 and not isinstance(trainer.strategy, PopulationStrategy):
+        raise UserError(
+            f"trainer.strategy is {type(trainer.strategy).__name__} for {trainer.world_size} processes; "
+            "eigen2.runtime.PopulationStrategy spreads a population over them"
+        )
+    if trainer.world_size > agents:
+        raise UserError(
+            f"there are {trainer.world_size} processes for model.population_size {agents}: each takes one agent at "
+            "least; start fewer or raise it"
+        )

@@ -225,7 +225,7 @@ def test_a_broken_agent_leaves_the_others_training_bit_for_bit(part: str, broken
             ddpg.step(population, optimizer, 1.0)
             update_targets(population, 0.1)
         trained.append(population)
-    for healthy, other in zip(trained[0].rows(), trained[1].rows(), strict=True):
+    for healthy, other in zip(trained[0].rows().values(), trained[1].rows().values(), strict=True):
         assert torch.equal(healthy[[0, 1, 3]], other[[0, 1, 3]])
         assert other.isfinite().all()
 

@@ -247,7 +247,7 @@ def test_a_reset_population_is_a_new_one_in_the_same_memory() -> None:
     population = make_population()
     held = {name: value.data_ptr() for name, value in population.state_dict().items()}
     population.crown(2, 5.0, 3)
-    for rows in population.rows():
+    for rows in population.rows().values():
         rows.add_(1)
     population.reset_memory(ProbeActor, ProbeCritic, 5, noise=0.3)
     new = make_population().state_dict()
@@ -286,7 +286,7 @@ def test_a_state_dict_holds_every_weight_once() -> None:
 
 def test_rows_are_everything_that_belongs_to_an_agent() -> None:
     population = make_population()
-    rows = population.rows()
+    rows = population.rows().values()
     assert all(len(each) == 4 and not each.requires_grad for each in rows)
     names = ("actor", "critic", "actor_target", "critic_target", "noise")
     assert {each.data_ptr() for each in rows} == {getattr(population, name).data_ptr() for name in names}

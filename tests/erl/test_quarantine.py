@@ -78,7 +78,7 @@ class Silent(Callback):
 
     def on_train_epoch_start(self, trainer: Trainer, module: LightningModule) -> None:
         assert isinstance(module, ERLModule)
-        policy = ERLModule._policy
+        policy = ERLModule.policy
 
         def broken(agent: DDPGAgent | None = None) -> Callable[[dict[str, Tensor]], Tensor]:
             def actions(observation: dict[str, Tensor]) -> Tensor:
@@ -88,7 +88,7 @@ class Silent(Callback):
 
             return actions
 
-        module._policy = broken  # type: ignore[method-assign]
+        module.policy = broken  # type: ignore[method-assign]
 
 
 class Steps(Callback):

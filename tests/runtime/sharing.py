@@ -1,0 +1,95 @@
+"""One of several processes that exchange rows: `python -m tests.runtime.sharing RANK WORLD STORE TIMEOUT_S WHAT`."""
+
+import atexit
+import sys
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import distributed as dist
+
+from eigen2.errors import RunStopped
+from eigen2.runtime.share import Share
+
+MANY = 5
+
+
+def whole(total: int) -> dict[str, torch.Tensor]:
+    """The same rows in every process, of all kinds of numbers."""
+    chance = np.random.default_rng(total)
+    return {
+        "weights": torch.from_numpy(chance.standard_normal((total, 7), dtype=np.float32)),
+        "one": torch.from_numpy(chance.standard_normal(total)),
+        "flag": torch.from_numpy(chance.random(total) < 0.5),
+        "days": torch.from_numpy(chance.integers(1000, size=(total, 2, 3))),
+        "half": torch.from_numpy(chance.standard_normal((total, 3))).bfloat16(),
+        "empty": torch.zeros(total, 0),
+    }
+
+
+def same(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
+    """Bit for bit, types and shapes included."""
+    assert found.keys() == expected.keys()
+    for name, values in expected.items():
+        assert found[name].dtype == values.dtype
+        assert torch.equal(found[name], values), name
+
+
+def exchange(rank: int, world: int) -> None:
+    """Everything a share can do, for several sizes of a population, against what lies in each process anyway."""
+    for total in (world, world + 1, 3 * world - 1, 16):
+        share, rows = Share(total, rank, world), whole(total)
+        own = {name: share.mine(values) for name, values in rows.items()}
+        same(share.gather(own, "rows"), rows)
+        collected = share.collect(own, "rows")
+        assert (collected is None) == (rank > 0)
+        if collected is not None:
+            same(collected, rows)
+        chance = np.random.default_rng([total, world])
+        for _ in range(MANY):
+            wanted = [
+                sorted(chance.choice(total, size=chance.integers(total + 1), replace=False)) for _ in range(world)
+            ]
+            wanted = [[int(row) for row in part] for part in wanted]
+            share.begin(0)
+            same(share.fetch(own, wanted, "rows"), {name: values[wanted[rank]] for name, values in rows.items()})
+            foreign = sum(row not in share.rows for row in wanted[rank])
+            assert share.received_bytes == foreign * sum(values[0].nbytes for values in rows.values())
+        for row in range(total):
+            same(share.spread(own, row, "a row"), {name: values[row : row + 1] for name, values in rows.items()})
+        counts = [int(chance.integers(4)) for _ in range(world)]
+        parts = share.gather_parts(torch.full((counts[rank], 3), rank, dtype=torch.uint8), counts, "parts")
+        for other, (part, count) in enumerate(zip(parts, counts, strict=True)):
+            assert part.tolist() == [[other] * 3] * count
+
+
+def main() -> None:
+    """Join the others and do what is asked for; a process that loses contact says so and exits with its code."""
+    rank, world, store, timeout_s, what = (convert(word) for convert, word in zip(KINDS, sys.argv[1:], strict=True))
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{store}", rank=rank, world_size=world, timeout=timedelta(seconds=timeout_s)
+    )
+    atexit.register(dist.destroy_process_group)
+    if what == "exchange":
+        exchange(rank, world)
+    elif rank == world - 1:  # the fault: it ends, or does not answer
+        if what == "silent":
+            while not Path(f"{store}.done").exists():
+                time.sleep(0.05)
+    else:
+        share = Share(world, rank, world)
+        share.begin(7)
+        try:
+            share.gather({"one": torch.zeros(1)}, "fitness")
+        except RunStopped as stop:
+            sys.stderr.write(f"{stop}\n")
+            sys.exit(stop.code)
+
+
+KINDS = (int, int, str, float, str)
+
+if __name__ == "__main__":
+    main()

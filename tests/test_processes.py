@@ -1,0 +1,197 @@
+"""A run spread over processes is, bit for bit, the run in one process."""
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from eigen2.errors import LOST_CONTACT, TERMINATED
+from tests.command import ROOT, Started, eigen2, together
+from tests.test_resume import metrics, state
+
+GENERATIONS = 5
+RUN = ("fit", "--config", "tests/small.yaml", "--model.population_size=8", "--data.replay_capacity=1500")
+EVERYTHING = (  # what draws random numbers, moves rows or looks at several agents
+    "--model.td3={}",
+    "--model.learners=6",
+    "--model.evolution.hyperparameters={}",
+    "--model.evolution.adaptive_mutation.patience=1",
+    "--model.evolution.proximal={}",
+    "--model.evolution.reinject_after=1",
+    "--data.replay_capacity=400",  # less than a generation adds
+)
+CONTROL = ("fit", "--config", "tests/control/small.yaml", "--model.population_size=5")
+
+
+def folder(root: Path, generations: int = GENERATIONS) -> tuple[str, ...]:
+    return f"--trainer.default_root_dir={root}", "--ckpt_path=last", f"--trainer.max_epochs={generations}"
+
+
+def fit(world: int, root: Path, words: tuple[str, ...], generations: int = GENERATIONS) -> Path:
+    if world == 1:
+        ended = [eigen2(*words, *folder(root, generations))]
+    else:
+        ended = [process.ended(300) for process in together(world, *words, *folder(root, generations))]
+    for rank, process in enumerate(ended):
+        assert process.returncode == 0, (rank, process.stderr)
+        assert not process.stderr, (rank, process.stderr)
+    assert all(not process.stdout or rank == 0 for rank, process in enumerate(ended))
+    return root
+
+
+def flat(value: Any, name: str = "") -> dict[str, Any]:
+    if isinstance(value, dict):
+        return {k: v for key, part in value.items() for k, v in flat(part, f"{name}.{key}").items()}
+    if isinstance(value, list):
+        return {k: v for i, part in enumerate(value) for k, v in flat(part, f"{name}.{i}").items()}
+    return {name: value}
+
+
+def assert_same(one: Path, other: Path, data: str = "RolloutDataModule", within: float = 0.0) -> None:
+    first, second = flat(state(one, data)), flat(state(other, data))
+    assert first.keys() == second.keys()
+    for name, value in first.items():
+        if isinstance(value, torch.Tensor):
+            torch.testing.assert_close(second[name], value, rtol=within, atol=within, equal_nan=True, msg=name)
+        else:
+            assert second[name] == value, name
+    if not within:
+        assert metrics(one) == metrics(other)
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return fit(1, tmp_path_factory.mktemp("processes") / "alone", RUN)
+
+
+@pytest.mark.parametrize("world", [2, 3, 4])
+def test_any_number_of_processes_comes_to_the_same(world: int, alone: Path, tmp_path: Path) -> None:
+    spread = fit(world, tmp_path / "spread", RUN)
+    assert_same(alone, spread)
+    for name in ("equity.csv", "trades.csv"):
+        assert (spread / "champion" / name).read_text() == (alone / "champion" / name).read_text()
+    own = {f"memory-{rank}.csv" for rank in range(1, world)}
+    assert {path.name for path in spread.iterdir()} == {path.name for path in alone.iterdir()} | own
+    with (spread / "metrics.csv").open() as file:
+        received = [float(row["exchange/received_mb"]) for row in csv.DictReader(file)]
+    assert len(received) == GENERATIONS
+    assert min(received) > 0
+
+
+def test_so_does_everything_that_draws_moves_or_compares(tmp_path: Path) -> None:
+    whole, spread = (fit(world, tmp_path / str(world), RUN + EVERYTHING) for world in (1, 4))
+    assert_same(whole, spread)
+
+
+def test_so_does_another_workload(tmp_path: Path) -> None:
+    whole, spread = (fit(world, tmp_path / str(world), CONTROL, 3) for world in (1, 2))
+    assert_same(whole, spread, "ControlDataModule")
+
+
+def test_an_agent_alone_in_its_process_differs_in_last_bits_at_most(tmp_path: Path) -> None:
+    words = (*RUN, "--model.population_size=4")
+    whole, spread = (fit(world, tmp_path / str(world), words, 3) for world in (1, 4))
+    assert_same(whole, spread, within=1e-5)
+
+
+def test_a_checkpoint_resumes_under_any_number_of_processes(alone: Path, tmp_path: Path) -> None:
+    root = tmp_path / "run"
+    for generations, world in enumerate((1, 3, 2, 4, 1), 1):
+        fit(world, root, RUN, generations)
+    assert_same(alone, root)
+
+
+def test_lightning_starts_the_processes_itself(alone: Path, tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "eigen2.cli", *RUN, *folder(tmp_path / "run"), "--trainer.devices=2"]
+    ended = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert "processes    2, each with 4 of the 8 agents" not in ended.stderr
+    assert_same(alone, tmp_path / "run")
+
+
+def wait_for(condition: Callable[[], object], seconds: float = 120) -> None:
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until, "it never happened"
+        time.sleep(0.02)
+
+
+def faulty(root: Path, place: str, generation: int, rank: int, timeout_s: float = 60) -> list[Started]:
+    """Three processes, of which one stops at a place: killed, or not answering any more."""
+    plan = {"place": place, "generation": generation, "rank": rank}
+    return together(
+        3,
+        *RUN,
+        *folder(root),
+        "--trainer.strategy=eigen2.runtime.PopulationStrategy",
+        f"--trainer.strategy.timeout_s={timeout_s}",
+        "--trainer.callbacks+=tests.kill.FaultOf",
+        EIGEN2_FAULT=json.dumps(plan),
+    )
+
+
+@pytest.mark.parametrize(
+    ("place", "generation", "rank"),
+    [("rollouts", 0, 1), ("training", 1, 0), ("evolve", 2, 2), ("validate", 1, 1), ("write", 2, 0)],
+)
+def test_after_a_kill_the_others_end_in_one_line_and_the_run_resumes(
+    place: str, generation: int, rank: int, alone: Path, tmp_path: Path
+) -> None:
+    ended = [process.ended(120) for process in faulty(tmp_path / "run", place, generation, rank)]
+    for other, process in enumerate(ended):
+        if other == rank:
+            assert process.returncode == -signal.SIGKILL
+        else:
+            assert process.returncode == LOST_CONTACT, process.stderr
+            assert len(process.stderr.strip().splitlines()) == 1
+            assert "lost contact" in process.stderr
+            assert "--ckpt_path last resumes" in process.stderr
+    assert_same(alone, fit(2, tmp_path / "run", RUN))
+
+
+def test_a_process_that_does_not_answer_ends_the_others_within_the_time_out(alone: Path, tmp_path: Path) -> None:
+    started = faulty(tmp_path / "run", "stop training", 1, 1, timeout_s=5)
+    others = [started[rank].ended(120) for rank in (0, 2)]
+    assert {process.returncode for process in others} == {LOST_CONTACT}
+    assert started[1].process.is_alive()
+    started[1].ended(0)
+    assert_same(alone, fit(3, tmp_path / "run", RUN))
+
+
+def test_one_process_is_asked_to_stop_and_all_do_after_the_same_generation(alone: Path, tmp_path: Path) -> None:
+    root = tmp_path / "run"
+    started = together(2, *RUN, *folder(root, 1000))
+    wait_for(lambda: (root / "checkpoints" / "last.ckpt").exists())
+    pid = started[1].process.pid
+    assert pid is not None
+    os.kill(pid, signal.SIGTERM)
+    ended = [process.ended(120) for process in started]
+    assert [process.returncode for process in ended] == [TERMINATED, TERMINATED], ended
+    reached = torch.load(root / "checkpoints" / "last.ckpt", weights_only=True)["epoch"] + 1
+    goal = max(reached, GENERATIONS)
+    assert_same(fit(1, tmp_path / "alone", RUN, goal), fit(3, root, RUN, goal))
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (("--trainer.strategy=ddp",), "trainer.strategy is DDPStrategy for 3 processes"),
+        (("--model.population_size=2",), "3 processes for model.population_size 2"),
+        (("--trainer.strategy=eigen2.runtime.PopulationStrategy", "--trainer.strategy.timeout_s=0"), "timeout_s is 0"),
+    ],
+)
+def test_mistakes_are_one_line(words: tuple[str, ...], named: str, tmp_path: Path) -> None:
+    for process in together(3, *RUN, *folder(tmp_path), *words):
+        ended = process.ended(120)
+        assert ended.returncode == 2, ended.stderr
+        assert len(ended.stderr.strip().splitlines()) == 1
+        assert named in ended.stderr
