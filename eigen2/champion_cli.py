@@ -59,7 +59,8 @@ def _predict_parser() -> ChampionParser:
         "--first",
         type=str | None,
         default=None,
-        help="Day of the first decision, YYYY-MM-DD; null takes the first that the fit has not looked at.",
+        help="Day of the first decision, YYYY-MM-DD; null takes the last that the fit has looked at: what is ordered "
+        "at its close fills on a day that it has not.",
     )
     return parser
 
@@ -107,7 +108,7 @@ def _parser(command: str, description: str) -> ChampionParser:
 
 
 def _champion(chosen: Namespace) -> Exported:
-    if Path(chosen.ckpt_path).is_dir():
+    if chosen.ckpt_path not in ("best", "last") and Path(chosen.ckpt_path).is_dir():
         return load(chosen.ckpt_path)
     from eigen2.runtime.run_folder import find_checkpoint  # Lightning's, which takes seconds to import
 
@@ -136,6 +137,8 @@ def _predict(chosen: Namespace) -> None:
     first = None if chosen.first is None else _day(chosen.first)
     trader = Trader(_champion(chosen), chosen.actor)
     output = Path(chosen.output)
+    if output.resolve() == Path(chosen.data.path).resolve():
+        raise UserError(f"--output {output} is the price file itself, which would be lost; choose another file")
     if not output.absolute().parent.is_dir():
         raise UserError(f"--output {output} lies in no folder that exists; make the folder or choose another file")
     orders = trader.orders(read_prices(chosen.data.path), first)

@@ -133,12 +133,16 @@ class Account:
         flow: np.ndarray = -price * (shares + self.trading.side_cost * np.abs(shares))
         return flow
 
+    def room(self) -> tuple[Float[np.ndarray, "*shape"], Float[np.ndarray, "*shape"]]:
+        """What the next orders are measured by: the equity, 0 of a ruined account, and what `max_leverage` leaves."""
+        equity = np.where(self.ruined, 0, self.worth)
+        return equity, (self.rules.max_leverage * equity - self.exposure).clip(min=0)
+
     def _open(self, fills: Fills) -> None:
         cell, price, coefficient = fills.cell, fills.price.astype(np.float64), fills.coefficient.astype(np.float64)
         self._entry_day[cell] = self._days(cell) - (self.trading.execution == "close")
         self._entry_price[cell], self._coefficient[cell] = price, coefficient
-        equity = np.where(self.ruined, 0, self.worth).reshape(-1)
-        left = (self.rules.max_leverage * equity - self.exposure.reshape(-1)).clip(min=0)
+        equity, left = (each.reshape(-1) for each in self.room())
         side, account = np.sign(coefficient), cell // self.columns
         waiting = np.arange(len(cell))
         while waiting.size:  # each account's next order by rank

@@ -66,16 +66,18 @@ def write_orders(
 
     Returns:
         Rows by date: date, ticker, action (see below), coefficient and target_pct (the sale target in percent), as
-        ordered, stake_pct (percent of the equity that an order is worth at most), price (the close for what is held, an
-        exit for what is closed), target_price, days_held (trading days), gain_pct (net of costs for what is closed),
-        reason. Actions are `buy` and `sell short` (an order given at this close), `unfilled` (one of the day before
-        that did not trade), `hold`, `close`, and `wait` where nothing is ordered.
+        ordered, stake_pct (percent of the equity that an order takes, or a position is worth at this close), price (the
+        close for what is held, an exit for what is closed), target_price, days_held (trading days), gain_pct (net of
+        costs for what is closed), reason. Actions are `buy` and `sell short` (an order given at this close), `unfunded`
+        (one for which the account has no money left, of which nothing more is written), `unfilled` (one of the day
+        before that did not trade), `hold`, `close`, and `wait` where nothing is ordered.
     """
     # one day that is yet to come takes the last orders; a second keeps it from being the last, which sells everything
     table = np.pad(prices, ((0, 2), (0, 0), (0, 0)), constant_values=np.nan)
     env = TradingEnvironment(table, rules, 1)
+    env.record(0, account)
     seen, _ = env.reset(start_idx=start, trading_end_idx=len(table) - 1, end_idx=len(table))
-    writer = _Writer(env, seen, tickers, account)
+    writer = _Writer(env, seen, tickers)
     rows: list[Row] = []
     for day in range(start, len(prices)):
         rows += [{"date": dates[day], **row} for row in writer.live(day, prices[day, :, 3], policy)]
@@ -87,10 +89,8 @@ def write_orders(
 class _Writer:
     """Follows one account through the days."""
 
-    def __init__(
-        self, env: TradingEnvironment, seen: dict[str, Tensor], tickers: Sequence[str], account: AccountRules
-    ) -> None:
-        self.env, self.rules, self.tickers, self.account = env, env.rules, tickers, account
+    def __init__(self, env: TradingEnvironment, seen: dict[str, Tensor], tickers: Sequence[str]) -> None:
+        self.env, self.rules, self.tickers = env, env.rules, tickers
         self.seen = seen
         self.held: dict[int, _Position] = {}
         self.last_close = np.zeros(len(tickers))
@@ -100,32 +100,42 @@ class _Writer:
         """Rows of a day: what happened on it, what is held at its close, what is ordered then."""
         yield from self.happened
         self.last_close = np.where(np.isnan(close), self.last_close, close)
-        for column, position in sorted(self.held.items()):
-            yield self._holding(column, position, day)
+        yield from (self._holding(column, position, day) for column, position in sorted(self.held.items()))
         action = policy(self.seen)
         low, high = torch.tensor(self.rules.action_range)
         asked = torch.clamp(action[0, 0].float(), low, high).double().numpy()
         free = np.isfinite(close) & (self.seen["held_days"][0, 0].numpy() == 0)
+        room = [float(each[0]) for each in self.env.account.room()]
         self.seen, _, _, _, info = self.env.step(action)
-        given = info["ordered"]
-        for column in given.tolist():
-            yield self._order(column, asked[column])
+        given, fills = info["ordered"], info["fills"]
+        for column, stake_pct in self._stakes(given, asked, *room):
+            yield self._order(column, asked[column], stake_pct)
         if not len(given):
             yield self._waiting(asked[:, 0], free)
-        self.happened = [*self._unfilled(given, info["fills"].cell)]
-        for column, price in zip(info["fills"].cell.tolist(), info["fills"].price.tolist(), strict=True):
+        self.happened = [*self._unfilled(given, fills.cell)]
+        for (column, paid), price in zip(self._stakes(fills.cell, asked, *room), fills.price.tolist(), strict=True):
             coefficient, target = (float(value) for value in asked[column])
-            self.held[column] = _Position(coefficient, target, price, day + 1)
+            if paid:
+                self.held[column] = _Position(coefficient, target, price, day + 1)
         self.happened += self._closed(info["closes"], day + 1)
 
-    def _order(self, column: int, asked: Float[np.ndarray, "2"]) -> Row:
+    def _stakes(
+        self, columns: Int[np.ndarray, " ordered"], asked: Float[np.ndarray, "columns 2"], equity: float, left: float
+    ) -> Iterator[tuple[int, float]]:
+        """What orders take, in percent of the equity, served in turn as the account serves them."""
+        for column in columns.tolist():
+            stake = min(abs(float(asked[column, 0])) * self.env.account.rules.unit_share * equity, left)
+            left -= stake
+            yield column, 100 * stake / equity if equity else 0.0
+
+    def _order(self, column: int, asked: Float[np.ndarray, "2"], stake_pct: float) -> Row:
         coefficient, target = (float(value) for value in asked)
+        row = {"ticker": self.tickers[column], "coefficient": coefficient, "target_pct": target, "stake_pct": stake_pct}
+        if not stake_pct:
+            return {**row, "action": "unfunded", "reason": "no money is left: positions are worth all that may be"}
         return {
-            "ticker": self.tickers[column],
+            **row,
             "action": "buy" if coefficient > 0 else "sell short",
-            "coefficient": coefficient,
-            "target_pct": target,
-            "stake_pct": 100 * min(abs(coefficient) * self.account.unit_share, self.account.max_leverage),
             "reason": f"fills at {'the next open' if self.rules.execution == 'next_open' else 'this close'}",
         }
 
@@ -156,12 +166,13 @@ class _Writer:
         }
 
     def _holding(self, column: int, position: _Position, day: int) -> Row:
-        price, side = float(self.last_close[column]), float(np.sign(position.coefficient))
+        price, side, account = float(self.last_close[column]), float(np.sign(position.coefficient)), self.env.account
         left = self.rules.max_holding_days - (day - position.first_day + 1)
         return {
             **self._position(column, position, day),
             "action": "hold",
             "price": price,
+            "stake_pct": 100 * abs(account.shares[0, column]) * price / float(account.worth[0]),
             "gain_pct": 100 * side * (price / position.entry - 1),
             "reason": f"the sale target is not reached; closes in {left} day{'s' * (left > 1)} at the latest",
         }
@@ -170,8 +181,11 @@ class _Writer:
         for column, price, reason, gain in zip(
             closes.cell.tolist(), closes.price.tolist(), closes.reason.tolist(), closes.gain_pct.tolist(), strict=True
         ):
+            position = self.held.pop(column, None)
+            if position is None:  # no money was in it
+                continue
             yield {
-                **self._position(column, self.held.pop(column), day),
+                **self._position(column, position, day),
                 "action": "close",
                 "price": price,
                 "gain_pct": gain,

@@ -274,7 +274,8 @@ class RolloutDataModule(Rollouts):
             return
         folder = Path(trainer.default_root_dir) / "champion"
         account = self.val_env.account
-        record = {"equity": account.equity(self.panel.dates).reset_index(), "trades": self._named(account.trades())}
+        trades = self._named(account.trades())
+        record = {"equity": account.equity(self.panel.dates).reset_index(), "trades": trades}
         try:
             folder.mkdir(parents=True, exist_ok=True)
             for name, table in record.items():
@@ -286,7 +287,8 @@ class RolloutDataModule(Rollouts):
             log.warning("cannot write the champion's record to %s: %s", folder, error.strerror or error)
 
     def _named(self, trades: pd.DataFrame) -> pd.DataFrame:
-        """Trades with tickers for columns and dates for days."""
+        """Trades that money went into, with tickers for columns and dates for days."""
+        trades = trades[trades["shares"] != 0]
         tickers = np.array(self.panel.tickers, dtype=object)[self.investable_columns]
         named = trades.assign(
             column=tickers[trades["column"]],

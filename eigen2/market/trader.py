@@ -1,5 +1,6 @@
 """A champion at work: prices in, orders out, day by day; without Lightning, and without the run it came from."""
 
+import logging
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -18,6 +19,8 @@ from eigen2.market.orders import write_orders
 from eigen2.market.panel import FeatureScale, MarketPanel, Splits, build_panel
 from eigen2.market.rules import TradingRules
 from eigen2.market.track import Policy, without_end
+
+log = logging.getLogger(__name__)
 
 
 class Trader:
@@ -61,7 +64,8 @@ class Trader:
 
         Args:
             prices: long table as `eigen2.market.source.read_prices` returns it, with the past of the first day too.
-            first: day of the first decision; None for the first that the fit has not looked at.
+            first: day of the first decision; None for the last that the fit has looked at: as in a test, its orders
+                fill on days that it has not.
 
         Returns:
             See `eigen2.market.orders.write_orders`.
@@ -80,10 +84,16 @@ class Trader:
         return write_orders(own, panel.dates, self.investable, self.rules, self.account, policy, begin - past)
 
     def _begin(self, panel: MarketPanel, first: date | None) -> int:
-        last = panel.dates[-1]
-        day = np.datetime64(first) if first is not None else np.datetime64(self.last_seen) + 1
+        last, seen = panel.dates[-1], np.datetime64(self.last_seen)
+        day = seen if first is None else np.datetime64(first)
+        if day < seen:
+            log.warning(
+                "the fit has looked at days up to %s: what its champion does from %s on does not tell how good it is",
+                seen,
+                day,
+            )
         if last < day:
-            why = "the day after the last that the fit has looked at" if first is None else "as asked for"
+            why = "the last day that the fit has looked at" if first is None else "as asked for"
             raise UserError(f"prices end on {last}, before {day}, {why}; bring later prices or give an earlier day")
         begin, needed = int(np.searchsorted(panel.dates, day)), self._acting["context_days"]
         if begin + 1 < needed:

@@ -36,10 +36,12 @@ def asking(*days: Any) -> Policy:
     return policy
 
 
-def written(prices: np.ndarray, policy: Policy, start: int = 0, **rules: Any) -> pd.DataFrame:
+def written(
+    prices: np.ndarray, policy: Policy, start: int = 0, money: AccountRules = MONEY, **rules: Any
+) -> pd.DataFrame:
     settings = TradingRules(**{"cost_bps": 0.0, "slippage_bps": 0.0, "min_target": 5.0, **rules})
     names = [f"C{column}" for column in range(prices.shape[1])]
-    return write_orders(prices, DATES[: len(prices)], names, settings, MONEY, policy, start)
+    return write_orders(prices, DATES[: len(prices)], names, settings, money, policy, start)
 
 
 def told(orders: pd.DataFrame, *names: str) -> list[tuple[Any, ...]]:
@@ -139,17 +141,20 @@ def by_lot(seed: int) -> Policy:
 
 
 @pytest.mark.parametrize("execution", ["next_open", "close"])
-@pytest.mark.parametrize("opens", [1, 3])
-def test_they_are_the_trades_of_the_environment(execution: str, opens: int) -> None:
+@pytest.mark.parametrize(("opens", "share"), [(1, 0.05), (3, 0.05), (3, 0.4)])
+def test_they_are_the_trades_of_the_environment(execution: str, opens: int, share: float) -> None:
     """What is closed is what trading the same days makes of the same policy, but for its forced end."""
+    money = AccountRules(unit_share=share)
     rules = {"allow_short": True, "max_opens_per_day": opens, "execution": execution, "cost_bps": 10.0}
-    orders = written(MARKET, by_lot(1), start=20, **rules)
+    orders = written(MARKET, by_lot(1), start=20, money=money, **rules)
+    assert share < 0.4 or "unfunded" in set(orders["action"])
     closed = orders[orders["action"] == "close"].reset_index(drop=True)
     settings = TradingRules(slippage_bps=0.0, min_target=5.0, **rules)
-    trades = trade(MARKET, settings, MONEY, range(20, 160), by_lot(1)).closed
+    trades = trade(MARKET, settings, money, range(20, 160), by_lot(1)).closed
+    trades = trades[trades["shares"] != 0]
     trades = trades[(trades["reason"] != "window_end") & (trades["exit_day"] < 159)]
     closed = closed[closed["date"] < DATES[159]]
-    assert len(trades) == len(closed) > 30
+    assert len(trades) == len(closed) > 15
     assert [f"C{column}" for column in trades["column"]] == closed["ticker"].tolist()
     assert DATES[trades["exit_day"]].tolist() == closed["date"].dt.date.tolist()
     for ours, theirs in (("price", "exit_price"), ("gain_pct", "gain_pct"), ("coefficient", "coefficient")):
@@ -162,3 +167,14 @@ def test_no_row_depends_on_later_days() -> None:
         part = written(MARKET[:days], by_lot(2), start=20, max_opens_per_day=2)
         same = whole[whole["date"] < DATES[days]].reset_index(drop=True)
         pd.testing.assert_frame_equal(part, same)
+
+
+def test_what_an_order_takes_and_a_position_is_worth_is_what_there_is() -> None:
+    prices = np.repeat(bars(*[FLAT] * 5), 3, axis=1)
+    money = AccountRules(unit_share=0.4, max_leverage=1.0)
+    orders = written(prices, asking((2, 40), (0, 0)), money=money, max_opens_per_day=3, cost_bps=0.0)
+    first, second = orders[orders["date"] == DATES[0]], orders[orders["date"] == DATES[1]]
+    assert told(first, "action") == [("buy",), ("buy",), ("unfunded",)]
+    assert first["stake_pct"].tolist() == pytest.approx([80, 20, 0])
+    assert told(second, "action", "ticker") == [("hold", "C0"), ("hold", "C1"), ("wait", None)]
+    assert second["stake_pct"].tolist()[:2] == pytest.approx([80, 20])

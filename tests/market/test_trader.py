@@ -4,7 +4,7 @@ import json
 import subprocess
 import sys
 from dataclasses import replace
-from datetime import date, timedelta
+from datetime import date
 from pathlib import Path
 
 import numpy as np
@@ -51,7 +51,7 @@ def best(home: Path) -> Path:
 def test_its_trades_are_those_of_the_test(home: Path) -> None:
     """From the last day of the fit on, as `test` begins; at the end `test` sells what is held."""
     trader = Trader.load(best(home))
-    orders = trader.orders(read_prices(home / "prices.parquet"), first=trader.last_seen)
+    orders = trader.orders(read_prices(home / "prices.parquet"), first=None)
     closed = orders[orders["action"] == "close"]
     trades = pd.read_csv(home / "run" / "test" / "trades.csv", parse_dates=["exit_date"])
     last = trades["exit_date"].max()
@@ -66,9 +66,9 @@ def test_its_trades_are_those_of_the_test(home: Path) -> None:
 def test_days_that_came_later_change_no_order_before_them(home: Path) -> None:
     trader = Trader.load(best(home))
     short, longer = (trader.orders(read_prices(home / f"{name}.parquet")) for name in ("prices", "longer"))
-    assert short["date"].nunique() == 30
-    assert longer["date"].nunique() == 30 + LONGER - DAYS
-    assert short["date"].min() == pd.Timestamp(trader.last_seen + timedelta(3))  # a weekend between them
+    assert short["date"].nunique() == 31
+    assert longer["date"].nunique() == 31 + LONGER - DAYS
+    assert short["date"].min() == pd.Timestamp(trader.last_seen)
     same = longer[longer["date"] <= short["date"].max()].reset_index(drop=True)
     pd.testing.assert_frame_equal(short, same)
 
@@ -134,8 +134,8 @@ def test_what_cannot_trade_is_refused(home: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="is of the workload control; only those of the market trade"):
         Trader(changed(home, workload="control"))
     trader, prices = Trader.load(home / "exported"), read_prices(home / "prices.parquet")
-    early = prices[prices["date"] <= pd.Timestamp(trader.last_seen)]
-    with pytest.raises(UserError, match=r"prices end on .*, the day after the last that the fit has looked at; bring"):
+    early = prices[prices["date"] < pd.Timestamp(trader.last_seen)]
+    with pytest.raises(UserError, match=r"prices end on .*, the last day that the fit has looked at; bring"):
         trader.orders(early)
     with pytest.raises(UserError, match=r"10 days of prices before .* are too few: .* context_days 20"):
         trader.orders(prices, first=prices["date"].sort_values().unique()[10].date())
@@ -176,7 +176,7 @@ def test_networks_that_read_windows_are_exported_too(tmp_path: Path, home: Path)
     assert done.returncode == 0, done.stderr
     trader = Trader.load(tmp_path / "checkpoints" / "best.ckpt")
     assert isinstance(load(tmp_path / "checkpoints" / "best.ckpt").actor(), ConvolutionActor)
-    assert trader.orders(read_prices(home / "longer.parquet"))["date"].nunique() == 30 + LONGER - DAYS
+    assert trader.orders(read_prices(home / "longer.parquet"))["date"].nunique() == 31 + LONGER - DAYS
 
 
 # As a user meets it
@@ -189,14 +189,21 @@ def test_predict_writes_what_the_champion_would_do(home: Path, tmp_path: Path) -
     done = eigen2(*words, "--config", config, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert max(len(line) for line in done.stdout.splitlines()) <= 80
-    assert "orders       orders.csv, 70 days, " in done.stdout
+    assert "orders       orders.csv, 71 days, " in done.stdout
     written = pd.read_csv(tmp_path / "orders.csv", parse_dates=["date"])
     expected = Trader.load(home / "exported").orders(read_prices(home / "longer.parquet"))
     assert written["reason"].tolist() == expected["reason"].tolist()
     np.testing.assert_allclose(written["coefficient"], expected["coefficient"], rtol=1e-5)
     later = eigen2(*words[:1], "--ckpt_path", home / "exported", *words[3:], "--first", "2001-02-01", cwd=tmp_path)
     assert later.returncode == 0, later.stderr
+    assert not later.stderr
     assert pd.read_csv(tmp_path / "orders.csv")["date"].min() == "2001-02-01"
+    early = eigen2(*words[:1], "--ckpt_path", home / "exported", *words[3:], "--first", "2000-08-01", cwd=tmp_path)
+    assert early.returncode == 0, early.stderr
+    assert early.stderr.strip() == (
+        "the fit has looked at days up to 2000-11-17: what its champion does from 2000-08-01 on does not tell how good "
+        "it is"
+    )
 
 
 def test_bad_words_are_refused_in_one_line(home: Path, tmp_path: Path) -> None:
@@ -208,6 +215,7 @@ def test_bad_words_are_refused_in_one_line(home: Path, tmp_path: Path) -> None:
         (("predict", *root, *path, "--output", tmp_path / "no" / "orders.csv"), "lies in no folder that exists"),
         (("predict", *root, "--data.path", tmp_path / "none.csv"), "none.csv"),
         (("predict", *root, *path, "--config", tmp_path / "none.yaml"), "none.yaml cannot be read"),
+        (("predict", *root, *path, "--output", home / "." / "prices.parquet"), "is the price file itself"),
         (("export", *root, "--output", home / "prices.parquet"), "cannot write to"),
     ):
         done = eigen2(*words, cwd=tmp_path)
