@@ -1,11 +1,24 @@
 """`python -m eigen2.cli`: the command line."""
 
+import difflib
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from typing import NoReturn
 
 from eigen2.errors import INTERRUPTED, RunStopped, UserError
 from eigen2.runtime.messages import UNION, one_line
+
+TRAINING = ("fit", "validate", "test")
+HOMES = {
+    "predict": "eigen2.champion_cli",
+    "export": "eigen2.champion_cli",
+    "report": "eigen2.report.cli",
+    "data": "eigen2.market.data_cli",
+    "completion": "eigen2.completion",
+}
+"""Modules of the other commands."""
+COMMANDS = (*TRAINING, *HOMES)
 
 
 def main(args: Sequence[str] | None = None) -> None:
@@ -19,27 +32,7 @@ def main(args: Sequence[str] | None = None) -> None:
     """
     words = sys.argv[1:] if args is None else list(args)
     try:
-        # price files and reports need neither torch nor Lightning, whose import takes seconds and 300 MB
-        if words[:1] == ["data"]:
-            from eigen2.market.data_cli import run as run_data
-
-            run_data(words[1:])
-        elif words[:1] == ["report"]:
-            from eigen2.report.cli import run as run_report
-
-            run_report(words[1:])
-        elif words[:1] in (["predict"], ["export"]):
-            from eigen2.champion_cli import run as run_champion
-
-            run_champion(words)
-        elif words[:1] == ["completion"]:
-            from eigen2.completion import run as run_completion
-
-            run_completion(words[1:])
-        else:
-            from eigen2.training_cli import run as run_training
-
-            run_training(None if args is None else words)
+        _run(words, alone=args is None)
     except UserError as error:
         _refuse(" ".join(str(error).split()))
     except RunStopped as stop:
@@ -53,6 +46,32 @@ def main(args: Sequence[str] | None = None) -> None:
         if UNION not in str(error):
             raise
         _refuse(one_line(str(error)))
+
+
+def _run(words: list[str], alone: bool) -> None:
+    """Run what the first word names; its libraries are imported then.
+
+    Price files and reports need neither torch nor Lightning, whose import takes seconds and 300 MB.
+
+    Args:
+        words: of the command line.
+        alone: whether they are the process's own, which Lightning then reads by itself.
+    """
+    command = words[0] if words else ""
+    if command in TRAINING or command.startswith("-"):
+        import_module("eigen2.training_cli").run(None if alone else words)
+    elif command in HOMES:
+        import_module(HOMES[command]).run(words if command in ("predict", "export") else words[1:])
+    else:
+        _refuse(_no_command(words))
+
+
+def _no_command(words: list[str]) -> str:
+    known = ", ".join(COMMANDS)
+    if not words:
+        return f"a command is missing; give one of {known}, and --help after it"
+    near = difflib.get_close_matches(words[0], COMMANDS, 1)
+    return f"{words[0]} is no command; give one of {known}" + (f": did you mean {near[0]}?" if near else "")
 
 
 def _refuse(reason: str) -> NoReturn:

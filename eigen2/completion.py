@@ -18,7 +18,7 @@ from eigen2.report import cli as report_cli
 from eigen2.runtime.messages import OneLineErrors
 from eigen2.training_cli import COMMANDS, add_run_arguments
 
-FILES = ("config", "data.path", "ckpt_path", "output", "folder", "inputs", "files", "out")
+FILES = ("config", "trainer.default_root_dir", "data.path", "ckpt_path", "output", "folder", "inputs", "files", "out")
 """Keys whose values are files or folders."""
 
 
@@ -32,13 +32,17 @@ def run(args: Sequence[str]) -> None:
     Args:
         args: the words after `completion`.
     """
+    print(shtab.complete(command_line(), shell=_parser().parse_args(list(args)).shell))
+
+
+def _parser() -> CompletionParser:
     parser = CompletionParser(
         prog="eigen2 completion",
         description="Print a script by which a shell completes the words of eigen2 (the same as python -m eigen2.cli). "
         'In bash: eval "$(eigen2 completion bash)".',
     )
     parser.add_argument("shell", choices=["bash", "zsh", "tcsh"], help="The shell.")
-    print(shtab.complete(command_line(), shell=parser.parse_args(list(args)).shell))
+    return parser
 
 
 def command_line() -> argparse.ArgumentParser:
@@ -55,7 +59,7 @@ def command_line() -> argparse.ArgumentParser:
     for name, own in champion_cli.parsers().items():
         _add(commands, name, own._actions)
     _add(commands, "report", report_cli.make_parser()._actions)
-    _add(commands, "completion", [])
+    _add(commands, "completion", _parser()._actions)
     return whole
 
 
@@ -78,9 +82,10 @@ def _training_actions() -> list[argparse.Action]:
 def _add(commands: Any, name: str, actions: Iterable[argparse.Action]) -> None:
     parser = commands.add_parser(name, help=name)  # without help it is not public
     for action in actions:
-        if action.dest == "help" or action.dest.endswith(".help") or not (action.option_strings or action.nargs):
+        if action.dest == "help" or action.dest.endswith(".help") or action.dest == argparse.SUPPRESS:
             continue
-        words = [word for word in action.option_strings if word.startswith("--")] or [action.dest]
-        added = parser.add_argument(*words)
+        words = [word for word in action.option_strings if word.startswith("--")]
+        kind = {} if words else {"nargs": action.nargs}
+        added = parser.add_argument(*(words or [action.dest]), choices=action.choices, **kind)
         if action.dest in FILES:
             added.complete = shtab.FILE

@@ -9,10 +9,12 @@ import sys
 from eigen2.market.source import read_prices
 from eigen2.market.trader import Trader
 
+if len(sys.argv) != 3:
+    sys.exit(f"usage: python {sys.argv[0]} EXPORTED_FOLDER PRICES")
 folder, prices = sys.argv[1:]
 trader = Trader.load(folder)
 orders = trader.orders(read_prices(prices))  # a row for each order, position and close, from the first new day on
 
 latest = orders[orders["date"] == orders["date"].max()]
-print(f"{len(trader.investable)} tickers, trained on days up to {trader.last_seen}")
+print(f"{len(trader.investable)} tickers, its fit has seen days up to {trader.last_seen}")
 print(latest[["date", "ticker", "action", "coefficient", "target_pct", "reason"]].to_string(index=False))

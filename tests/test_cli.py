@@ -267,3 +267,21 @@ def test_help_speaks_of_units_and_defaults(capsys: pytest.CaptureFixture[str]) -
         "default: 100000",
     ):
         assert words in text
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "error: a command is missing; give one of fit, validate, test, predict, export, report, data, completion"),
+        (["exprot"], "error: exprot is no command; give one of fit, "),
+        (["exprot"], ": did you mean export?"),
+        (["train"], "error: train is no command"),
+    ],
+)
+def test_every_command_is_named_where_none_is_known(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(words)
+    assert stop.value.code == 2
+    assert said in capsys.readouterr().err

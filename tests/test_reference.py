@@ -68,6 +68,10 @@ def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["predict", "--data."], {"--data.path"}),
         (["data", "syn"], {"synthesize"}),
         (["fit", "--config", "pyproj"], {"pyproject.toml"}),
+        (["fit", "--trainer.default_root_dir", "callb"], {"callbacks"}),
+        (["report", "callb"], {"callbacks"}),
+        (["data", "prepare", "pyproj"], {"pyproject.toml"}),
+        (["completion", "b"], {"bash"}),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )

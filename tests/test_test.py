@@ -42,6 +42,22 @@ def test_the_champion_is_judged_on_the_holdout(run: Path) -> None:
     assert again.stdout == done.stdout
 
 
+def test_other_settings_than_the_fits_are_said_and_the_test_before_is_kept(run: Path) -> None:
+    words = ("test", *SMALL, "--trainer.default_root_dir", run, "--ckpt_path", "best")
+    assert eigen2(*words).returncode == 0
+    before = {path.name: path.read_bytes() for path in (run / "test").iterdir()}
+    dear = eigen2(*words, "--data.rules.cost_bps", 50)
+    assert dear.returncode == 0, dear.stderr
+    said = "tested with other settings than those of the fit: data.rules.cost_bps 10.0, now 50.0"
+    assert said in dear.stderr.splitlines()
+    settings = json.loads((run / "test" / "summary.json").read_text())["settings"]
+    assert settings["data.rules.cost_bps"] == 50
+    assert {path.name: path.read_bytes() for path in (run / "test-1").iterdir()} == before
+    again = eigen2(*words, "--data.rules.cost_bps", 50)
+    assert again.stdout == dear.stdout
+    assert not (run / "test-2").exists()
+
+
 def test_days_that_the_fit_has_seen_are_refused(run: Path) -> None:
     line = refused(run, "--ckpt_path", "best", "--data.holdout_days", 42)
     assert line.startswith("error: the test would play 12 days that the fit has trained or validated on, ")
@@ -50,7 +66,16 @@ def test_days_that_the_fit_has_seen_are_refused(run: Path) -> None:
 
 def test_what_is_missing_is_named(run: Path, tmp_path: Path) -> None:
     assert refused(run) == "error: test needs a checkpoint: --ckpt_path best, last or a file"
-    assert "there is no checkpoint at" in refused(tmp_path, "--ckpt_path", "best")
+    missing = refused(tmp_path, "--ckpt_path", "best")
+    assert missing.endswith(
+        "best.ckpt; give an existing file, or best or last of the run in --trainer.default_root_dir"
+    )
+    sizes = refused(run, "--ckpt_path", "best", "--data.context_days", 10, "--data.encoding", "windows")
+    assert "; other there: data.context_days, data.encoding" in sizes
+    best = run / "checkpoints" / "best.ckpt"
+    other = eigen2("test", "--config", "tests/control/small.yaml", "--ckpt_path", best)
+    assert other.returncode == 2
+    assert "is of the workload market, not control; give --workload market" in other.stderr
 
 
 def test_a_control_champion_plays_new_episodes(tmp_path: Path) -> None:

@@ -54,6 +54,24 @@ def check_drift(saved: Mapping[str, Any], mine: Mapping[str, Any]) -> None:
         log.warning("resumed with other settings: %s", "; ".join(told[key] for key in changed))
 
 
+def tell_other_data(saved: Mapping[str, Any], mine: Mapping[str, Any]) -> None:
+    """Say in which settings of the data a test differs from the fit of its checkpoint.
+
+    Args:
+        saved: settings by full key, of the run that wrote the checkpoint.
+        mine: the same of this test.
+    """
+    changed = other_data(saved, mine)
+    if changed:
+        log.warning("tested with other settings than those of the fit: %s", "; ".join(changed))
+
+
+def other_data(saved: Mapping[str, Any], mine: Mapping[str, Any]) -> list[str]:
+    """Each setting of the data that differs, with both values."""
+    keys = [key for key in sorted({*saved, *mine}) if key.startswith("data.") and saved.get(key) != mine.get(key)]
+    return [f"{key} {_word(saved.get(key))}, now {_word(mine.get(key))}" for key in keys]
+
+
 def _is_free(key: str) -> bool:
     return any(key == free or key.startswith(f"{free}.") for free in FREE)
 
@@ -105,11 +123,21 @@ def check_checkpoint(module: "ERLModule", checkpoint: Mapping[str, Any]) -> None
         raise UserError("the checkpoint was not written by eigen2; give one that was, or none")
     if module.trainer.state.fn == TrainerFn.FITTING:
         check_drift(checkpoint["eigen2"]["settings"], module.settings())
+    elif (own := noted(checkpoint, "acting")["workload"]) != module.data.workload:
+        raise UserError(f"the checkpoint is of the workload {own}, not {module.data.workload}; give --workload {own}")
     for network in ("actor", "critic"):
         rows = checkpoint["state_dict"].get(f"population.{network}", torch.empty(0, 0))
         saved, mine = tuple(rows.shape), (module.share.total, getattr(module.population, network).shape[1])
         if saved != mine:
             raise UserError(
                 f"the checkpoint holds {saved[0]} agents with {saved[1]} {network} weights, this configuration "
-                f"makes {mine[0]} with {mine[1]}; resume with the settings of the run that wrote it"
+                f"makes {mine[0]} with {mine[1]}; use the settings of the run that wrote it (config.yaml in its folder)"
+                f"{_sizes(checkpoint, module)}"
             )
+
+
+def _sizes(checkpoint: Mapping[str, Any], module: "ERLModule") -> str:
+    """Settings that differ, of which some decide sizes."""
+    saved, mine = checkpoint["eigen2"]["settings"], module.settings()
+    changed = [key for key in sorted({*saved, *mine}) if saved.get(key) != mine.get(key) and not _is_free(key)]
+    return f"; other there: {', '.join(changed)}" if changed else ""

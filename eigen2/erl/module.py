@@ -16,7 +16,7 @@ from eigen2.erl import ddpg
 from eigen2.erl.breeding import breed
 from eigen2.erl.champion import come_to, how_to_act, keep_record, validation_fitness
 from eigen2.erl.checkpoint_rows import collect_rows, keep_own_rows
-from eigen2.erl.drift import check_checkpoint, flat, noted, word_of
+from eigen2.erl.drift import check_checkpoint, flat, noted, tell_other_data, word_of
 from eigen2.erl.evolution import Evolution, plan, rank
 from eigen2.erl.exploration import Draws, ExplorationNoise
 from eigen2.erl.hyperparameters import discount, exploration_noise, rate_factors
@@ -398,6 +398,7 @@ class ERLModule(LightningModule):
             self.data.see_as(noted(checkpoint, "acting")["data"])
         if self.trainer.state.fn == TrainerFn.TESTING:
             self.data.require_unseen(noted(checkpoint, "seen"))
+            tell_other_data(checkpoint["eigen2"]["settings"], self.settings())
         keep_own_rows(checkpoint, self)
         self.seed = int(checkpoint["eigen2"]["seed"])
         self.generations_run = max(self.generations_run, int(checkpoint["eigen2"].get("generations", 0)))

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -245,23 +245,35 @@ def backtest(
     return Backtest(market.dates[days.start : days.stop], tracks, np.stack(kin, axis=1), tried, generation)
 
 
-def write(found: Backtest, trades: pd.DataFrame, folder: Path) -> None:
+def write(found: Backtest, trades: pd.DataFrame, folder: Path, settings: Mapping[str, Any]) -> None:
     """Put `summary.json`, `equity.csv` and `trades.csv` into a folder, each whole or not at all.
 
     Args:
         found: what to write.
         trades: the champion's, with names and dates.
-        folder: made if it is not there.
+        folder: made if it is not there; a test with other settings or of another champion that lies in it is moved
+            beside it, as `test-1`, `test-2`, ...
+        settings: by full key, what was tested with.
     """
+    summary = {**found.summary(), "settings": dict(settings)}
+    text = json.dumps(summary, indent=1, allow_nan=False) + "\n"
+    _keep_another(folder, json.loads(text))
     folder.mkdir(parents=True, exist_ok=True)
-    texts = {
-        "equity.csv": found.curves().to_csv(),
-        "trades.csv": trades.to_csv(index=False),
-        "summary.json": json.dumps(found.summary(), indent=1, allow_nan=False) + "\n",
-    }
+    texts = {"equity.csv": found.curves().to_csv(), "trades.csv": trades.to_csv(index=False), "summary.json": text}
     for name, text in texts.items():
         (folder / f".{name}").write_text(text)
         put(folder / f".{name}", folder / name)
+
+
+def _keep_another(folder: Path, summary: Mapping[str, Any]) -> None:
+    """Move a test away that is not the one of this summary again."""
+    try:
+        before = json.loads((folder / "summary.json").read_text())
+    except (OSError, ValueError):  # there is none that tells what it is of
+        return
+    if any(before.get(key) != summary[key] for key in ("settings", "champion_generation", "days")):
+        taken = [int(each.name.rpartition("-")[2]) for each in folder.parent.glob(f"{folder.name}-[0-9]*")]
+        folder.rename(folder.with_name(f"{folder.name}-{max(taken, default=0) + 1}"))
 
 
 def _share(value: float | None) -> str:

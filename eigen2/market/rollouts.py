@@ -11,6 +11,7 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
+from eigen2.erl.drift import flat
 from eigen2.erl.networks import Inputs, Sizes
 from eigen2.erl.randomness import Role, generator
 from eigen2.erl.rollouts import Act, Findings, Observation, Rollouts, Trained
@@ -366,7 +367,8 @@ class RolloutDataModule(Rollouts):
             generator(trained.seed, Role.LUCK),
         )
         if self.trainer is not None:
-            write(found, self._named(found.champion.closed), Path(self.trainer.default_root_dir) / "test")
+            folder = Path(self.trainer.default_root_dir) / "test"
+            write(found, self._named(found.champion.closed), folder, flat({"data": self.settings()}))
         return Findings(found.scalars(), found.text())
 
     def episode_metrics(self, summary: dict[str, Tensor]) -> dict[str, float]:

@@ -99,7 +99,8 @@ def find_checkpoint(root: Path, path: str | None, *, or_start: bool, put_aside: 
             return None if newest is None else str(newest)
     elif file.is_file():
         return str(file)
-    raise UserError(f"there is no checkpoint at {file}; give an existing file, or last to start or resume a fit")
+    more = "last to start or resume" if or_start else "best or last of the run in --trainer.default_root_dir"
+    raise UserError(f"there is no checkpoint at {file}; give an existing file, or {more}")
 
 
 def generations_of(checkpoint: str | None) -> int:
@@ -113,7 +114,9 @@ def generations_of(checkpoint: str | None) -> int:
 
 def move_earlier_run(root: Path) -> Path | None:
     """Move what an earlier run left in `root` to `root/earlier/N`; return that folder, None if there was nothing."""
-    present = [root / name for name in RUN_FILES if (root / name).exists()] + sorted(root.glob("memory-*.csv"))
+    present = [root / name for name in RUN_FILES if (root / name).exists()] + [
+        path for pattern in ("memory-*.csv", "test-*") for path in sorted(root.glob(pattern))
+    ]
     if not present:
         return None
     earlier = root / "earlier"

@@ -76,7 +76,7 @@ def test_lots_trade_as_often_as_the_champion() -> None:
 
 def test_measures_are_those_of_the_curve_that_is_written(tmp_path: Path) -> None:
     found = judged(by_lot(2))
-    write(found, found.champion.closed, tmp_path)
+    write(found, found.champion.closed, tmp_path, {"data.rules.cost_bps": 10.0})
     curves = pd.read_csv(tmp_path / "equity.csv", index_col="date", parse_dates=True)
     summary = json.loads((tmp_path / "summary.json").read_text())
     returns = curves.pct_change().iloc[1:]

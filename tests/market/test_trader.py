@@ -231,6 +231,6 @@ def test_the_example_runs_without_lightning(home: Path) -> None:
     words = [sys.executable, "-c", checked, home / "exported", home / "longer.parquet"]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert "6 tickers, trained on days up to 2000-11-17" in done.stdout
+    assert "6 tickers, its fit has seen days up to 2000-11-17" in done.stdout
     code = [line for line in script.split('"""')[2].splitlines() if line.strip()]
     assert len(code) <= 20
