@@ -5,16 +5,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy import stats
 
-from benchmarks.intervals import Interval, over_seeds
+from benchmarks.intervals import LEVEL, Interval, over_seeds
 from benchmarks.machine import ROOT
 from benchmarks.page import fill_in, table
 from benchmarks.planted import MAIN
 
 PAGE = ROOT / "docs" / "learning.md"
-PLANTED, ABLATIONS, ORACLE = (ROOT / "docs" / "figures" / f"{name}.json" for name in ("planted", "ablations", "oracle"))
+FIGURES = ROOT / "docs" / "figures"
+PLANTED, LONG, FRESH = (FIGURES / f"planted{part}.json" for part in ("", "-long", "-fresh"))
+ABLATIONS, ORACLE = FIGURES / "ablations.json", FIGURES / "oracle.json"
 NOT_YET = "Not measured yet."
-DIFFERENCES = ("champion", "95 % interval", "all agents", "95 % interval")
+DIFFERENCES = ("champion", "95 % interval", "Student's", "all agents", "95 % interval", "Student's", "markets better")
 
 Rows = list[dict[str, Any]]
 
@@ -27,12 +30,19 @@ def load(path: Path) -> dict[str, Any] | None:
 def tables() -> dict[str, str]:
     """The page's tables by their names."""
     planted, ablations, oracle = load(PLANTED), load(ABLATIONS), load(ORACLE)
+    long, fresh = load(LONG), load(FRESH)
+    runs = None if planted is None else {**planted["runs"], **(long["runs"] if long else {})}
     return {
-        "planted": NOT_YET if planted is None else planted_table(planted["runs"]),
-        "against": NOT_YET if planted is None else against_table(planted["runs"]),
+        "planted": NOT_YET if runs is None else planted_table(runs),
+        "against": NOT_YET if runs is None else against_table(runs),
+        "fresh": NOT_YET if fresh is None else fresh_table(fresh["runs"]),
+        "fresh_against": NOT_YET if fresh is None else against_table(fresh["runs"]),
         "ablations": NOT_YET if ablations is None else ablation_table(ablations["runs"]),
         "oracle": NOT_YET if oracle is None else oracle_table(oracle["runs"]),
-        "learning_machine": machines(("planted", planted), ("ablations", ablations), ("oracle", oracle)),
+        "learning_machine": machines(
+            *(("planted", planted), ("as long", long), ("ten further markets", fresh)),
+            *(("ablations", ablations), ("oracle", oracle)),
+        ),
     }
 
 
@@ -56,6 +66,20 @@ def planted_table(runs: dict[str, Rows]) -> str:
     ]
     header = ["", "mean", "of momentum", "of the filter", "minutes", "all agents", *(f"market {n}" for n in seeds)]
     return table(header, rows)
+
+
+def fresh_table(runs: dict[str, Rows]) -> str:
+    """Mean fitness on the holdout in the further markets, and in shares of the rules."""
+    cells = []
+    for name, rows in runs.items():
+        mean = {who: float(np.mean([row[who] for row in rows])) for who in ("champion", "agents")}
+        shares = [100 * mean["champion"] / np.mean([row[rule] for row in rows]) for rule in ("momentum", "filtered")]
+        spread = [f"{row['champion']:,.0f}" for row in rows]
+        cells.append(
+            [name, f"{mean['champion']:,.0f}", *(f"{share:.0f} %" for share in shares), f"{mean['agents']:,.0f}"]
+        )
+        cells[-1].append(", ".join(spread))
+    return table(["", "champion", "of momentum", "of the filter", "all agents", "champion, market by market"], cells)
 
 
 def against_table(runs: dict[str, Rows]) -> str:
@@ -94,11 +118,14 @@ def _paired(runs: dict[str, Rows], name: str, who: str) -> np.ndarray:
 
 
 def _differences(runs: dict[str, Rows], name: str, sign: int) -> list[str]:
-    cells = []
+    cells, better = [], []
     for who in ("champion", "agents"):
-        found = over_seeds(sign * _paired(runs, name, who)[None], np.random.default_rng(0))
-        cells += [f"{found.mean:+,.0f}", span(found)]
-    return cells
+        paired = sign * _paired(runs, name, who)
+        found = over_seeds(paired[None], np.random.default_rng(0))
+        low, high = stats.t.interval(LEVEL, len(paired) - 1, paired.mean(), stats.sem(paired))
+        cells += [f"{found.mean:+,.0f}", span(found), span(Interval(found.mean, low, high))]
+        better.append(int((paired > 0).sum()))
+    return [*cells, f"{better[0]} and {better[1]} of {len(paired)}"]
 
 
 def span(found: Interval) -> str:

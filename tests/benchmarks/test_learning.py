@@ -35,16 +35,18 @@ def row(seed: int, champion: float) -> dict[str, Any]:
 
 
 def test_tables_of_known_runs() -> None:
-    runs = {"erl": [row(0, 90.0), row(1, 100.0)], "gradients alone": [row(0, 70.0), row(1, 80.0)]}
+    runs = {"erl": [row(0, 90.0), row(1, 100.0)], "gradients alone": [row(0, 70.0), row(1, 90.0)]}
     main = learning_results.planted_table(runs)
     assert "| erl | 95 | 119 % | 95 % | 2.0 | 85 | 90 | 100 |" in main.splitlines()
-    assert (
-        "| gradients alone | +20 | +20 to +20 | +20 | +20 to +20 |" in learning_results.against_table(runs).splitlines()
-    )
+    apart = "+15 | +10 to +20 | -49 to +79"  # 5 is the standard error, 12.71 the quantile of one degree of freedom
+    against = learning_results.against_table(runs).splitlines()
+    assert f"| gradients alone | {apart} | {apart} | 2 and 2 of 2 |" in against
+    fresh = learning_results.fresh_table(runs).splitlines()
+    assert "| erl | 95 | 119 % | 95 % | 85 | 90, 100 |" in fresh
     changes = learning_results.ablation_table({**runs, "better": [row(0, 91.0), row(1, 103.0)]}).splitlines()
     assert changes[2:] == [
         "| better | +1 | +3 | +1 | +3 |",
-        "| gradients alone | -20 | -20 | -20 | -20 |",
+        "| gradients alone | -20 | -10 | -20 | -10 |",
     ]
     heads = [f"{who}, market {market}" for who in ("all agents", "champion") for market in (0, 1)]
     assert f"| {' | '.join(['change', *heads])} |" in changes
