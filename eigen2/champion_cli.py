@@ -11,7 +11,7 @@ from rich.console import Console
 
 from eigen2.erl.exported import Exported, load
 from eigen2.errors import UserError
-from eigen2.runtime.files import put
+from eigen2.runtime.files import PLACE, replacing
 from eigen2.runtime.messages import OneLineErrors
 
 SHOWN = ("ticker", "action", "coefficient", "target_pct", "stake_pct", "days_held", "gain_pct")
@@ -139,15 +139,16 @@ def _predict(chosen: Namespace) -> None:
     output = Path(chosen.output)
     if output.resolve() == Path(chosen.data.path).resolve():
         raise UserError(f"--output {output} is the price file itself, which would be lost; choose another file")
+    if output.is_dir():
+        raise UserError(f"--output {chosen.output!r} is a folder; {PLACE}")
     if not output.absolute().parent.is_dir():
-        raise UserError(f"--output {output} lies in no folder that exists; make the folder or choose another file")
+        raise UserError(f"--output {chosen.output!r} lies in no folder that exists; {PLACE}")
     orders = trader.orders(read_prices(chosen.data.path), first)
-    draft = output.with_name(f".{output.name}")
     try:
-        draft.write_text(orders.to_csv(index=False, float_format="%.6g"))
-        put(draft, output)
+        with replacing(output) as draft:
+            draft.write_text(orders.to_csv(index=False, float_format="%.6g"))
     except OSError as error:
-        raise UserError(f"cannot write {output}: {error.strerror or error}; choose another --output") from error
+        raise UserError(f"cannot write --output {chosen.output!r}: {error.strerror or error}; {PLACE}") from error
     _tell(orders, output)
 
 

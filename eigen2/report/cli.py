@@ -8,6 +8,7 @@ from rich.console import Console
 
 from eigen2.errors import UserError
 from eigen2.report.page import write_report
+from eigen2.runtime.files import PLACE
 from eigen2.runtime.messages import OneLineErrors
 
 
@@ -53,6 +54,9 @@ def run(args: Sequence[str]) -> None:
 
             written.append(write_tearsheet(Path(chosen.folder)))
     except OSError as error:
-        raise UserError(f"cannot write the report to {target or chosen.folder}: {error.strerror or error}") from error
+        where = chosen.folder if chosen.output is None else repr(chosen.output)
+        raise UserError(
+            f"cannot write the report to {where}: {error.strerror or error}; {PLACE}, by --output"
+        ) from error
     for path in written:
         Console(highlight=False).print(f"report       {path}", soft_wrap=True)

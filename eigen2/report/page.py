@@ -17,7 +17,7 @@ from markupsafe import Markup
 from eigen2.market.words import measure_word
 from eigen2.report.charts import charts
 from eigen2.report.record import RunRecord, load
-from eigen2.runtime.files import put
+from eigen2.runtime.files import replacing
 
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
@@ -30,12 +30,13 @@ def write_report(folder: Path, to: Path | None = None) -> Path:
         to: the file; None is `report.html` in the folder.
 
     Raises:
-        UserError: there is no run in the folder.
+        UserError: there is no run in the folder, or a file of it is damaged.
+        OSError: the file cannot be written.
     """
-    target = to or folder / "report.html"
-    draft = target.with_name(f".{target.name}")
-    draft.write_text(render(load(folder)))
-    put(draft, target)
+    target = folder / "report.html" if to is None else to
+    page = render(load(folder))
+    with replacing(target) as draft:
+        draft.write_text(page)
     return target
 
 

@@ -10,7 +10,7 @@ import pandas as pd
 
 from eigen2.errors import UserError
 from eigen2.report.record import load
-from eigen2.runtime.files import put
+from eigen2.runtime.files import replacing
 
 NAME = "tearsheet.html"
 REQUEST = re.compile(r'<link[^>]*href="https?://[^>]*>')
@@ -26,18 +26,26 @@ def write_tearsheet(folder: Path, target: Path | None = None) -> Path:
 
     Raises:
         UserError: quantstats is not installed, or the run's champion was not tested.
+        OSError: the file cannot be written.
     """
     if find_spec("quantstats") is None:
         raise UserError("a tear sheet needs quantstats: pip install 'eigen2[report]'")
     run = load(folder)
     if run.equity is None:
         raise UserError(f"{folder} has no test to make a tear sheet of; run test with --ckpt_path best first")
-    import quantstats  # takes seconds to import
-
     curves = run.equity.set_index(pd.DatetimeIndex(run.equity["date"]))
     champion, market = (curves[name].pct_change().dropna() for name in ("champion", "buy and hold"))
     target = target or folder / NAME
-    draft = target.with_name(f".{target.name}")
+    with replacing(target) as draft:
+        _write(champion, market, draft)
+        draft.write_text(REQUEST.sub("", draft.read_text()))
+    return target
+
+
+def _write(champion: pd.Series, market: pd.Series, file: Path) -> None:
+    """Have quantstats write its page, without what it and matplotlib say on the way."""
+    import quantstats  # takes seconds to import
+
     fonts = logging.getLogger("matplotlib.font_manager")
     level = fonts.level
     try:
@@ -45,10 +53,7 @@ def write_tearsheet(folder: Path, target: Path | None = None) -> Path:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             quantstats.reports.html(  # type: ignore[no-untyped-call]
-                champion, benchmark=market, rf=0.0, title="eigen2 champion", output=str(draft), match_dates=False
+                champion, benchmark=market, rf=0.0, title="eigen2 champion", output=str(file), match_dates=False
             )
     finally:
         fonts.setLevel(level)
-    draft.write_text(REQUEST.sub("", draft.read_text()))
-    put(draft, target)
-    return target

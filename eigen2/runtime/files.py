@@ -1,7 +1,33 @@
 """Files that are whole or not there."""
 
+import errno
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+PLACE = "name a file in a folder that exists and can be written"
+"""What to do about a file that cannot be written."""
+
+
+@contextmanager
+def replacing(final: Path) -> Iterator[Path]:
+    """A draft beside `final` to write, which takes its place once the block ends without an error, and else goes.
+
+    Args:
+        final: the file, replaced if it exists.
+
+    Raises:
+        OSError: it is a folder, or cannot be written.
+    """
+    if final.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(final))
+    draft = final.with_name(f".{final.name}.draft")
+    try:
+        yield draft
+        put(draft, final)
+    finally:
+        draft.unlink(missing_ok=True)
 
 
 def put(draft: Path, final: Path) -> None:

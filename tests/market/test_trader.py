@@ -208,11 +208,15 @@ def test_predict_writes_what_the_champion_would_do(home: Path, tmp_path: Path) -
 
 def test_bad_words_are_refused_in_one_line(home: Path, tmp_path: Path) -> None:
     root, path = ("--trainer.default_root_dir", home / "run"), ("--data.path", home / "prices.parquet")
+    (tmp_path / "taken").mkdir()
     for words, said in (
         (("predict", *root), "data.path"),
         (("predict", *path, "--trainer.default_root_dir", tmp_path), "there is no checkpoint at"),
         (("predict", *root, *path, "--first", "soon"), "--first is soon; it must be a day as YYYY-MM-DD"),
         (("predict", *root, *path, "--output", tmp_path / "no" / "orders.csv"), "lies in no folder that exists"),
+        (("predict", *root, *path, "--output", tmp_path / "taken"), "is a folder; name a file in a folder that exists"),
+        (("predict", *root, *path, "--output", ""), "--output '' is a folder"),
+        (("predict", *root, *path, "--output", "/proc/orders.csv"), "cannot write --output '/proc/orders.csv': "),
         (("predict", *root, "--data.path", tmp_path / "none.csv"), "none.csv"),
         (("predict", *root, *path, "--config", tmp_path / "none.yaml"), "none.yaml cannot be read"),
         (("predict", *root, *path, "--output", home / "." / "prices.parquet"), "is the price file itself"),
@@ -223,6 +227,7 @@ def test_bad_words_are_refused_in_one_line(home: Path, tmp_path: Path) -> None:
         (line,) = done.stderr.splitlines()
         assert line.startswith("error: ")
         assert said in line
+    assert [each.name for each in tmp_path.iterdir()] == ["taken"]
 
 
 def test_the_example_runs_without_lightning(home: Path) -> None:

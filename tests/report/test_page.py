@@ -1,5 +1,6 @@
 """The report in a real browser, and what is in it."""
 
+import errno
 import json
 import re
 import shutil
@@ -162,13 +163,33 @@ def test_the_command_names_what_is_wrong(run: Path, tmp_path: Path) -> None:
     assert (tmp_path / "mine.html").read_text().startswith("<!doctype html>")
     for words, said in (
         ((tmp_path,), "has no metrics.csv"),
-        ((run, "--output", tmp_path / "no" / "where.html"), "cannot write the report to"),
         ((), "folder"),
     ):
         refused = eigen2("report", *words)
         assert refused.returncode == 2
         assert said in refused.stderr
         assert len(refused.stderr.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize("place", ["", "a folder", "no folder/report.html", "/proc/report.html"])
+def test_a_place_that_takes_no_file_is_refused_and_left_as_it_was(run: Path, tmp_path: Path, place: str) -> None:
+    (tmp_path / "a folder").mkdir()
+    refused = eigen2("report", run, "--output", place, cwd=tmp_path)
+    assert (refused.returncode, refused.stdout) == (2, "")
+    (line,) = refused.stderr.splitlines()
+    assert line.startswith(f"error: cannot write the report to {place!r}: ")
+    assert line.endswith("; name a file in a folder that exists and can be written, by --output")
+    assert [path.name for path in tmp_path.iterdir()] == ["a folder"]
+
+
+def test_a_page_that_is_not_finished_leaves_nothing(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(draft: Path, final: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("eigen2.runtime.files.put", full)
+    with pytest.raises(OSError, match="No space left"):
+        write_report(run, tmp_path / "report.html")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_tear_sheet_is_of_the_test_and_fetches_nothing(run: Path, tmp_path: Path) -> None:
