@@ -133,6 +133,8 @@ class EigenCLI(LightningCLI):
             written = write_report(root)
         except OSError as error:
             log.warning("cannot write the report to %s: %s", root, error.strerror or error)
+        except UserError as error:
+            log.warning("there is no report of this run: %s", error)
         else:
             Console(highlight=False).print(f"report       {written}", soft_wrap=True)
 

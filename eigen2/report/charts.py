@@ -7,7 +7,7 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from eigen2.report.record import RunRecord
+from eigen2.report.record import POLICIES, RunRecord
 
 HEIGHT = 260
 MB = 1e6
@@ -15,7 +15,6 @@ BARS = 40
 """Of a histogram."""
 CONTRIBUTORS = 20
 """Tickers in the chart of contributions, those that moved most money."""
-POLICIES = ("champion", "buy and hold", "momentum")
 OPERATORS = ("elite", "offspring", "mutant", "injected", "reinjected")
 PHASES = ("evaluate", "train", "evolve", "validate")
 SHADE = 0.25

@@ -1,14 +1,34 @@
 """What a run's folder says: files as tables, None for what was not written."""
 
 import json
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from numbers import Real
 from pathlib import Path
-from typing import Any
+from types import NoneType
+from typing import Any, NoReturn
 
+import numpy as np
 import pandas as pd
-import yaml
 
 from eigen2.errors import UserError
+
+METRICS = "metrics.csv"
+POLICIES = ("champion", "buy and hold", "momentum")
+LOTS = ("random 5 %", "random 95 %")
+TRADE = ("coefficient", "entry_price", "exit_price", "gain_pct", "profit")
+FACTS = {"settings": dict, "versions": dict, "memory": list, "commit": (str, NoneType)}
+"""Keys of run.json, of which any may be missing, and their types."""
+SUMMARY = {
+    "days": {"first": str, "last": str, "count": Real},
+    "champion_generation": Real,
+    "measures": {policy: {"total return": Real} for policy in POLICIES},
+    "luck": {"p_value": Real, "policies": Real},
+    "selection": dict.fromkeys(("deflated_sharpe", "overfitting"), (Real, NoneType)),
+    "random_returns": list,
+}
+"""Keys of test/summary.json that the page shows, and their types."""
 
 
 @dataclass(frozen=True)
@@ -44,31 +64,128 @@ def load(folder: Path) -> RunRecord:
     Raises:
         UserError: there is no run in it, or a file in it cannot be read.
     """
-    if not (folder / "metrics.csv").is_file():
-        raise UserError(f"{folder} has no metrics.csv: name the folder of a run (trainer.default_root_dir)")
-    tested = (folder / "test" / "summary.json").is_file()
+    metrics = _table(folder / METRICS, ["generation"])
+    if metrics is None:
+        raise UserError(f"{folder} has no {METRICS}: name the folder of a run (trainer.default_root_dir)")
+    test = _summary(folder / "test" / "summary.json")
+    dates = ["entry_date", "exit_date"]
+    words = ["ticker", "reason"]
+    if test is None:
+        trades = _table(folder / "champion" / "trades.csv", ["window", *TRADE], words, dates)
+    else:
+        trades = _table(folder / "test" / "trades.csv", TRADE, words, dates)
+    return RunRecord(
+        folder=folder,
+        facts=_facts(folder / "run.json"),
+        config=_text(folder / "config.yaml"),
+        metrics=metrics,
+        memory=_table(folder / "memory.csv", ["generation", "rss_bytes"], ["phase"]),
+        validation=_table(folder / "champion" / "equity.csv", ["window", "equity"], dates=["date"]),
+        trades=trades,
+        test=test,
+        equity=None if test is None else _equity(folder / "test" / "equity.csv"),
+    )
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Name a file that cannot be read, what is wrong with it, and what to do."""
     try:
-        return RunRecord(
-            folder=folder,
-            facts=_json(folder / "run.json") or {},
-            config=(folder / "config.yaml").read_text() if (folder / "config.yaml").is_file() else "",
-            metrics=pd.read_csv(folder / "metrics.csv"),
-            memory=_table(folder / "memory.csv"),
-            validation=_table(folder / "champion" / "equity.csv", dates=["date"]),
-            trades=_table(
-                folder / ("test" if tested else "champion") / "trades.csv", dates=["entry_date", "exit_date"]
-            ),
-            test=_json(folder / "test" / "summary.json"),
-            equity=_table(folder / "test" / "equity.csv", dates=["date"]) if tested else None,
-        )
-    except (OSError, ValueError, yaml.YAMLError) as error:  # pandas' and json's errors are ValueErrors
-        raise UserError(f"the run in {folder} cannot be read: {error}") from error
+        yield
+    except (OSError, ValueError) as error:  # pandas' and json's errors are ValueErrors
+        reason = " ".join(str(getattr(error, "strerror", None) or error).split())[:160]
+        other = "name the folder of another run" if path.name == METRICS else "move it away for a report without it"
+        raise UserError(f"{path} cannot be read: {reason}; restore it, or {other}") from error
 
 
-def _json(path: Path) -> dict[str, Any] | None:
-    found: dict[str, Any] | None = json.loads(path.read_text()) if path.is_file() else None
+def _text(path: Path) -> str:
+    with _reading(path):
+        return path.read_text() if path.is_file() else ""
+
+
+def _object(path: Path) -> dict[str, Any] | None:
+    if not path.is_file():
+        return None
+    found = json.loads(path.read_text(), parse_constant=_no_number)
+    if not isinstance(found, dict):
+        raise ValueError("it holds no JSON object")
     return found
 
 
-def _table(path: Path, dates: list[str] | None = None) -> pd.DataFrame | None:
-    return pd.read_csv(path, parse_dates=dates or []) if path.is_file() else None
+def _no_number(word: str) -> NoReturn:
+    raise ValueError(f"it holds {word}, which is no number")
+
+
+def _facts(path: Path) -> dict[str, Any]:
+    with _reading(path):
+        found = _object(path) or {}
+        _require({key: kind for key, kind in FACTS.items() if key in found}, found)
+    return found
+
+
+def _summary(path: Path) -> dict[str, Any] | None:
+    with _reading(path):
+        found = _object(path)
+        if found is not None:
+            _require(SUMMARY, found)
+            measures = dict.fromkeys(found["measures"]["champion"], (Real, NoneType))
+            _require(dict.fromkeys(found["measures"], measures), found["measures"], "measures")
+            _require(dict.fromkeys(range(len(found["random_returns"])), Real), dict(enumerate(found["random_returns"])))
+    return found
+
+
+def _require(kinds: dict[Any, Any], found: Any, name: str = "it") -> None:
+    """Refuse an object without these keys, or with a value of another type; an object's kinds are a dict again."""
+    for key, kind in kinds.items():
+        if not isinstance(found, dict) or key not in found:
+            raise ValueError(f"{name} has no {key!r}")
+        if isinstance(kind, dict):
+            _require(kind, found[key], repr(key))
+        elif not isinstance(found[key], kind):
+            raise ValueError(f"{key!r} is {found[key]!r}")
+
+
+def _equity(path: Path) -> pd.DataFrame | None:
+    table = _table(path, [*POLICIES, *LOTS], dates=["date"])
+    with _reading(path):
+        if table is not None and table.empty:
+            raise ValueError("it has no rows")
+    return table
+
+
+def _table(
+    path: Path, numbers: Collection[str], words: Collection[str] = (), dates: Collection[str] = ()
+) -> pd.DataFrame | None:
+    """A table that has these columns, without a last row that was torn; None if it was not written.
+
+    Args:
+        path: of a CSV file.
+        numbers: columns that must be there; all that are not `words` or `dates` must hold numbers.
+        words: columns of text.
+        dates: columns of days.
+    """
+    if not path.is_file():
+        return None
+    with _reading(path):
+        # pandas would take the ticker NA for a gap
+        table = pd.read_csv(path, dtype=dict.fromkeys(words, str), keep_default_na=False, na_values=[""])
+        needed = [*numbers, *words, *dates]
+        if lacking := [name for name in needed if name not in table]:
+            raise ValueError(f"it has no column {lacking[0]!r}")
+        for name in [name for name in table if name not in words]:
+            table[name] = _parsed(table[name], name in dates)
+        gaps = table[needed].isna()
+        if len(table) and gaps.iloc[-1].any():  # a run that was killed, or that goes on, may leave half a line
+            table, gaps = table[:-1], gaps[:-1]
+        if gaps.any(axis=None):
+            raise ValueError(f"the column {gaps.any().idxmax()!r} has a gap")
+    return table
+
+
+def _parsed(column: pd.Series, date: bool) -> pd.Series:
+    try:
+        if date:
+            return pd.to_datetime(column, format="ISO8601")
+        return pd.to_numeric(column).replace([np.inf, -np.inf], np.nan)  # what JSON has no word for
+    except ValueError:
+        raise ValueError(f"the column {column.name!r} holds what is no {'date' if date else 'number'}") from None

@@ -1,0 +1,85 @@
+"""Folders of runs made by hand, of any size, with what the report reads."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+PHASES = ("baseline", "evaluate", "train", "evolve", "validate", "generation")
+OWNERS = ("optimizer", "population", "replay", "environments", "panel", "encoder", "profiler", "checkpoint", "logger")
+WINDOW = 20  # days
+CONFIG = "data:\n  path: prices/stocks.parquet\n"
+
+
+def write_run(
+    folder: Path, generations: int = 2, days: int = 40, first: str = "2004-09-20", windows: int = 3, tested: bool = True
+) -> Path:
+    """Write a run's files; return its folder."""
+    chance = np.random.default_rng(0)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.yaml").write_text(CONFIG)
+    (folder / "run.json").write_text(json.dumps({"seed": 1, "settings": {"data.prices": 16 * "0a1b"}}))
+    _metrics(folder, generations, chance)
+    dates = pd.bdate_range(first, periods=days)
+    _validation(folder / "champion", dates, windows, chance)
+    if tested:
+        _test(folder / "test", dates, chance)
+    return folder
+
+
+def _metrics(folder: Path, generations: int, chance: np.random.Generator) -> None:
+    names = [f"fitness/{part}" for part in ("mean", "min", "max", "q25", "q75")] + ["champion/validation_fitness"]
+    names += [f"time/{phase}_s" for phase in PHASES[1:5]] + ["diversity/weights", "operators/elite_survival"]
+    metrics = pd.DataFrame(chance.uniform(1, 2, (generations, len(names))), columns=names)
+    metrics.insert(0, "generation", range(generations))
+    metrics.to_csv(folder / "metrics.csv", index=False)
+    memory = pd.DataFrame({"generation": np.repeat(range(generations), len(PHASES)), "phase": [*PHASES] * generations})
+    memory["rss_bytes"] = chance.integers(10**8, 2 * 10**8, len(memory))
+    for owner in OWNERS:
+        memory[f"owner_{owner}_bytes"] = chance.integers(10**6, 10**7, len(memory))
+    memory.to_csv(folder / "memory.csv", index=False)
+
+
+def _validation(folder: Path, dates: pd.DatetimeIndex, windows: int, chance: np.random.Generator) -> None:
+    folder.mkdir(exist_ok=True)
+    spans = [dates[first : first + WINDOW] for first in range(windows)]
+    equity = pd.concat([pd.DataFrame({"date": span, "window": window}) for window, span in enumerate(spans)])
+    equity["equity"] = chance.uniform(90, 110, len(equity))
+    equity.to_csv(folder / "equity.csv", index=False)
+    trades = pd.concat([_trades(span).assign(window=window) for window, span in enumerate(spans)])
+    trades.to_csv(folder / "trades.csv", index=False)
+
+
+def _trades(dates: pd.DatetimeIndex) -> pd.DataFrame:
+    return pd.DataFrame(
+        {
+            "ticker": ["AAPL", "NA"],
+            "entry_date": dates[0],
+            "exit_date": dates[10],
+            "coefficient": [4.9999, 1.5],
+            "entry_price": [69.6, 1204.5],
+            "exit_price": [78.97, 1204.5],
+            "gain_pct": [13.463, -0.0012],
+            "profit": [3364.0, -0.0012],
+            "reason": "holding",
+        }
+    )
+
+
+def _test(folder: Path, dates: pd.DatetimeIndex, chance: np.random.Generator) -> None:
+    folder.mkdir(exist_ok=True)
+    names = ["champion", "buy and hold", "momentum", "random 5 %", "random 95 %"]
+    equity = pd.DataFrame(chance.uniform(9e4, 11e4, (len(dates), len(names))), columns=names)
+    equity.insert(0, "date", dates)
+    equity.to_csv(folder / "equity.csv", index=False)
+    _trades(dates).assign(window=0).to_csv(folder / "trades.csv", index=False)
+    summary = {
+        "days": {"first": str(dates[1])[:10], "last": str(dates[-1])[:10], "count": len(dates) - 1},
+        "champion_generation": 1,
+        "measures": {name: {"trades": 2.0, "total return": -0.0001, "Sharpe": None} for name in names[:3]},
+        "luck": {"p_value": 0.5, "policies": 100},
+        "selection": {"deflated_sharpe": None, "overfitting": 0.4},
+        "random_returns": chance.uniform(-0.2, 0.2, 100).tolist(),
+    }
+    (folder / "summary.json").write_text(json.dumps(summary))

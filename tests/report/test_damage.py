@@ -1,0 +1,136 @@
+"""Files of a run that are damaged: each is named, with what is wrong and what to do."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from eigen2.errors import UserError
+from eigen2.report.page import render
+from eigen2.report.record import load
+from tests.command import eigen2
+from tests.report.runs import write_run
+
+WORDS = ("ticker", "reason", "phase")
+TRADE = (
+    "entry_date",
+    "exit_date",
+    "coefficient",
+    "entry_price",
+    "exit_price",
+    "gain_pct",
+    "profit",
+    "ticker",
+    "reason",
+)
+COLUMNS = {
+    "metrics.csv": ("generation",),
+    "memory.csv": ("generation", "rss_bytes", "phase"),
+    "champion/equity.csv": ("date", "window", "equity"),
+    "champion/trades.csv": ("window", *TRADE),
+    "test/equity.csv": ("date", "champion", "buy and hold", "momentum", "random 5 %", "random 95 %"),
+    "test/trades.csv": TRADE,
+}
+KEYS = (
+    *("days", "days/first", "days/last", "days/count", "champion_generation", "random_returns"),
+    *("measures", "measures/champion", "measures/buy and hold", "measures/momentum/Sharpe"),
+    *("measures/champion/total return", "luck", "luck/p_value", "luck/policies"),
+    *("selection", "selection/deflated_sharpe", "selection/overfitting"),
+)
+
+
+def run_to_read(folder: Path, name: str) -> Path:
+    """A run of which the report reads this file: the champion's validation trades are for runs without a test."""
+    return write_run(folder, tested=name != "champion/trades.csv") / name
+
+
+def refuses(file: Path, folder: Path, problem: str) -> None:
+    with pytest.raises(UserError) as refused:
+        render(load(folder))
+    said = str(refused.value)
+    assert said.startswith(f"{file} cannot be read: {problem}")
+    assert "; restore it, or " in said
+
+
+@pytest.mark.parametrize(
+    ("name", "column"), [(name, column) for name, columns in COLUMNS.items() for column in columns]
+)
+def test_a_table_without_a_column_or_a_value(tmp_path: Path, name: str, column: str) -> None:
+    file = run_to_read(tmp_path, name)
+    table = pd.read_csv(file, keep_default_na=False, dtype=str)
+    table.drop(columns=column).to_csv(file, index=False)
+    refuses(file, tmp_path, f"it has no column {column!r}")
+    for value, problem in (("?", "holds what is no "), ("", "has a gap")):
+        if value and column in WORDS:
+            continue
+        table.loc[0, column] = value
+        table.to_csv(file, index=False)
+        refuses(file, tmp_path, f"the column {column!r} {problem}")
+
+
+@pytest.mark.parametrize("name", [*COLUMNS, "run.json", "test/summary.json"])
+@pytest.mark.parametrize("content", [b"\xff\xfe\x00", b"", b"a,b\n1,2\n", b"{", b"[1]", b'{"settings": 1}'])
+def test_a_file_of_something_else(tmp_path: Path, name: str, content: bytes) -> None:
+    file = run_to_read(tmp_path, name)
+    file.write_bytes(content)
+    refuses(file, tmp_path, "")
+
+
+def test_a_configuration_that_is_no_text(tmp_path: Path) -> None:
+    file = run_to_read(tmp_path, "config.yaml")
+    file.write_bytes(b"\xff\xfe\x00")
+    refuses(file, tmp_path, "")
+
+
+def test_a_test_without_days(tmp_path: Path) -> None:
+    file = run_to_read(tmp_path, "test/equity.csv")
+    file.write_text(file.read_text().splitlines()[0] + "\n")
+    refuses(file, tmp_path, "it has no rows")
+
+
+@pytest.mark.parametrize("key", KEYS)
+@pytest.mark.parametrize("value", [None, {"?": 1}, math.nan], ids=["missing", "another", "no number"])
+def test_a_summary_without_a_key_or_with_another_value(tmp_path: Path, key: str, value: Any) -> None:
+    file = run_to_read(tmp_path, "test/summary.json")
+    summary = json.loads(file.read_text())
+    *outer, last = key.split("/")
+    place = summary
+    for part in outer:
+        place = place[part]
+    if value is None:
+        del place[last]
+    else:
+        place[last] = value
+    file.write_text(json.dumps(summary))
+    refuses(file, tmp_path, "")
+
+
+def test_a_line_that_was_torn_is_left_out_and_a_ticker_is_never_a_gap(tmp_path: Path) -> None:
+    write_run(tmp_path, tested=False)
+    with (tmp_path / "memory.csv").open("a") as file:
+        file.write("2,evalu")
+    record = load(tmp_path)
+    assert record.memory is not None
+    assert record.memory["generation"].max() == 1
+    assert record.trades is not None
+    assert set(record.trades["ticker"]) == {"AAPL", "NA"}
+    render(record)
+
+
+def test_the_command_says_it_in_one_line(tmp_path: Path) -> None:
+    for name, content in (
+        ("metrics.csv", "a,b\n1,2\n"),
+        ("memory.csv", "generation,phase\n0,train\n"),
+        ("run.json", "{"),
+        ("test/summary.json", "{}"),
+        ("test/equity.csv", "date\nsoon\n"),
+    ):
+        file = write_run(tmp_path) / name
+        file.write_text(content)
+        done = eigen2("report", tmp_path)
+        assert (done.returncode, done.stdout) == (2, "")
+        (line,) = done.stderr.splitlines()
+        assert line.startswith(f"error: {file} cannot be read: ")
