@@ -18,7 +18,16 @@ CONTRIBUTORS = 20
 OPERATORS = ("elite", "offspring", "mutant", "injected", "reinjected")
 PHASES = ("evaluate", "train", "evolve", "validate")
 SHADE = 0.25
-GENERATION = alt.X("generation:Q", title="generation", axis=alt.Axis(tickMinStep=1, format="d"))
+GENERATION = alt.X(
+    "generation:Q",
+    title="generation",
+    scale=alt.Scale(nice=False),
+    # whole generations, each once: no more ticks than there are, and no label between two
+    axis=alt.Axis(
+        tickCount=alt.ExprRef("max(1, min(ceil(width / 40), span(domain('x'))))"),
+        labelExpr="datum.value % 1 ? '' : format(datum.value, 'd')",
+    ),
+)
 
 Chart = Any  # of altair; its types do not say what encoding and layering return
 
@@ -122,7 +131,7 @@ def validation(run: RunRecord) -> Chart | None:
             color=alt.Color("window:N", title="window"),
             tooltip=["window:N", "date:T", alt.Tooltip("growth:Q", format=".1%")],
         )
-        .interactive(bind_y=False)
+        .add_params(_zoom())
     )
 
 
@@ -169,7 +178,7 @@ def rss(run: RunRecord) -> Chart | None:
             color=alt.Color("phase:N", title="after", sort=[*PHASES, "generation"]),
             tooltip=["generation:Q", "phase:N", alt.Tooltip("MB:Q", format=",.1f")],
         )
-        .interactive(bind_y=False)
+        .add_params(_zoom())
     )
 
 
@@ -244,4 +253,14 @@ def _curves(frame: pd.DataFrame, along: str, names: Sequence[str], title: str, d
         .encode(opacity=alt.condition(near, alt.value(0.5), alt.value(0)), tooltip=tips)
         .add_params(near)
     )
-    return [lines.interactive(bind_y=False), points, rule]
+    return [lines.add_params(_zoom()), points, rule]
+
+
+def _zoom() -> alt.Parameter:
+    """Along x, by a drag of the mouse and Ctrl with its wheel: the wheel alone, and a finger, scroll the page."""
+    return alt.selection_interval(
+        bind="scales",
+        encodings=["x"],
+        zoom="wheel![event.ctrlKey]",
+        translate="[pointerdown[event.pointerType !== 'touch'], window:pointerup] > window:pointermove!",
+    )

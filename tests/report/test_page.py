@@ -3,8 +3,6 @@
 import errno
 import json
 import re
-import shutil
-import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -15,14 +13,14 @@ from eigen2.errors import UserError
 from eigen2.report.page import facts, measures, monthly_returns, render, trades, write_report
 from eigen2.report.record import RunRecord, load
 from tests.command import eigen2
+from tests.report.browser import PHONE, ask, browse, needs_browser
+from tests.report.runs import write_run
 
-BROWSER = shutil.which("chromium")
 CHARTS = {
     *("equity", "drawdown", "luck", "contribution"),
     *("validation", "fitness", "survival", "diversity", "seconds", "rss", "owners"),
 }
 WICKED = '</script><script>document.title="broken"</script>'
-needs_browser = pytest.mark.skipif(BROWSER is None, reason="no chromium on this machine")
 
 
 @pytest.fixture(scope="module")
@@ -40,25 +38,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def browse(page: Path, folder: Path, script: str = "", *options: str) -> tuple[str, list[str]]:
-    """The document after a browser has opened the page and run a script in it, and what its console said."""
-    opened = folder / "opened.html"
-    opened.write_text(f"<script>{script}</script></body>".join(page.read_text().rsplit("</body>", 1)))
-    quiet = ["--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update"]
-    quiet += ["--disable-sync", "--disable-gpu", "--no-sandbox", f"--user-data-dir={folder / 'profile'}"]
-    quiet += ["--enable-logging=stderr", "--virtual-time-budget=10000", "--dump-dom"]
-    done = subprocess.run(
-        [str(BROWSER), "--headless", *quiet, *options, opened.as_uri()],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=120,
-    )
-    return done.stdout, re.findall(r"CONSOLE[^\"]*\"(.*)\"", done.stderr)
-
-
 @needs_browser
-@pytest.mark.parametrize("options", [(), ("--window-size=390,800", "--force-dark-mode")], ids=["wide", "dark phone"])
+@pytest.mark.parametrize("options", [(), PHONE], ids=["wide", "dark phone"])
 def test_every_chart_is_drawn_and_the_console_is_silent(run: Path, tmp_path: Path, options: tuple[str, ...]) -> None:
     document, console = browse(write_report(run, tmp_path / "report.html"), tmp_path, "", *options)
     assert console == []
@@ -84,19 +65,60 @@ def test_the_trades_are_sorted_and_filtered(run: Path, tmp_path: Path) -> None:
       box.dispatchEvent(new Event("input"));
       told.left = [...body.rows].filter((row) => !row.hidden).map((row) => row.cells[0].textContent);
       told.shown = document.getElementById("shown").textContent;
-      document.body.insertAdjacentHTML("beforeend", "<pre id=told></pre>");
-      document.getElementById("told").textContent = JSON.stringify(told);
+      return told;
     """
-    document, console = browse(write_report(run, tmp_path / "report.html"), tmp_path, script)
-    assert console == []
-    found = re.search(r'<pre id="told">(.*?)</pre>', document)
-    assert found is not None
-    told = json.loads(found.group(1).replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&"))
+    told = ask(write_report(run, tmp_path / "report.html"), tmp_path, script)
     assert len(told["rising"]) > 3
     assert told["rising"] == sorted(told["rising"])
     assert told["falling"] == sorted(told["rising"], reverse=True)
     assert len(set(told["left"])) == 1
     assert told["shown"] == f"{len(told['left'])} of {len(told['rising'])} trades"
+
+
+@needs_browser
+def test_the_wheel_scrolls_the_page_and_zooms_with_ctrl_alone(tmp_path: Path) -> None:
+    script = """
+      const chart = document.querySelector("[data-chart=fitness] svg");
+      const ground = chart.querySelector(".background");
+      const wheel = (ctrlKey) => {
+        const event = new WheelEvent("wheel", { deltaY: -500, ctrlKey, bubbles: true, cancelable: true });
+        ground.dispatchEvent(event);
+        return event.defaultPrevented;
+      };
+      const labels = async () => {
+        await new Promise((done) => setTimeout(done, 200));
+        return [...chart.querySelectorAll(".role-axis-label")[0].querySelectorAll("text")].length;
+      };
+      const told = { before: await labels(), alone: wheel(false), after: await labels() };
+      told.ctrl = wheel(true);
+      told.zoomed = await labels();
+      ground.dispatchEvent(new MouseEvent("dblclick", { bubbles: true }));
+      told.reset = await labels();
+      return { ...told, hint: document.querySelector(".hint").textContent };
+    """
+    told = ask(write_report(write_run(tmp_path / "run", generations=20)), tmp_path, script)
+    assert (told["alone"], told["ctrl"]) == (False, True)
+    assert told["before"] == told["after"] == told["reset"] == 20
+    assert told["zoomed"] < 18
+    assert "Ctrl and the wheel to zoom, double-click to reset" in told["hint"]
+
+
+@needs_browser
+@pytest.mark.parametrize("generations", [1, 2, 3, 30])
+def test_an_axis_has_whole_generations_each_once(tmp_path: Path, generations: int) -> None:
+    script = """
+      const texts = (chart) => [...chart.querySelector(".role-axis-label").querySelectorAll("text")];
+      const names = ["fitness", "survival", "diversity", "rss", "owners", "seconds"];
+      const shown = (chart) => texts(chart).filter((text) => getComputedStyle(text).opacity !== "0");
+      const labels = (name) => shown(document.querySelector(`[data-chart=${name}]`)).map((text) => text.textContent);
+      return Object.fromEntries(names.map((name) => [name, labels(name)]));
+    """
+    told = ask(write_report(write_run(tmp_path / "run", generations)), tmp_path, script)
+    for name, labels in told.items():
+        numbers = [int(label) for label in labels]
+        assert len(set(numbers)) == len(numbers), name
+        assert set(numbers) <= set(range(generations)), name
+        assert generations > 3 or len(numbers) == generations, name
 
 
 def test_the_page_needs_no_network_and_is_small(run: Path) -> None:
