@@ -1,6 +1,6 @@
 """The report's charts as Vega-Lite specifications, by name; a chart without data is left out."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import altair as alt
@@ -28,6 +28,17 @@ GENERATION = alt.X(
         labelExpr="datum.value % 1 ? '' : format(datum.value, 'd')",
     ),
 )
+DATE = alt.X(
+    "date:T",
+    title=None,
+    # the year stands below the first label and those in a year's first days
+    axis=alt.Axis(
+        labelExpr="hours(datum.value) ? '' : [timeFormat(datum.value, date(datum.value) == 1 ? '%b' : '%b %d'), "
+        "datum.index == 0 || dayofyear(datum.value) <= 14 ? timeFormat(datum.value, '%Y') : '']"
+    ),
+)
+LETTER, SYMBOL, AXIS = 6, 30, 60
+"""Pixels of a legend's letter, of its symbol and the space between two columns, and of a y axis, at most."""
 
 Chart = Any  # of altair; its types do not say what encoding and layering return
 
@@ -61,7 +72,7 @@ def equity(run: RunRecord) -> Chart | None:
         return None
     lots = run.equity.rename(columns={"random 5 %": "low", "random 95 %": "high"})[["date", "low", "high"]]
     band = alt.Chart(lots).mark_area(opacity=SHADE, color="gray")
-    band = band.encode(x="date:T", y=alt.Y("low:Q", scale=alt.Scale(zero=False)), y2="high:Q")
+    band = band.encode(x=DATE, y=alt.Y("low:Q", scale=alt.Scale(zero=False)), y2="high:Q")
     return alt.layer(band, *_curves(run.equity, "date:T", POLICIES, "equity", ",.0f"))
 
 
@@ -93,7 +104,9 @@ def luck(run: RunRecord) -> Chart | None:
     )
     rule = alt.Chart(champion).mark_rule(strokeWidth=3)
     tooltip = ["who:N", alt.Tooltip("return:Q", format=".1%")]
-    return histogram + rule.encode(x="return:Q", color=alt.Color("who:N", title=None), tooltip=tooltip)
+    return histogram + rule.encode(
+        x="return:Q", color=alt.Color("who:N", legend=_legend(None, ["champion"])), tooltip=tooltip
+    )
 
 
 def contribution(run: RunRecord) -> Chart | None:
@@ -126,9 +139,9 @@ def validation(run: RunRecord) -> Chart | None:
         alt.Chart(frame)
         .mark_line(strokeWidth=1.5)
         .encode(
-            x=alt.X("date:T", title=None),
+            x=DATE,
             y=alt.Y("growth:Q", axis=alt.Axis(format=".0%"), title="growth in the window"),
-            color=alt.Color("window:N", title="window"),
+            color=alt.Color("window:N", legend=_legend("window", frame["window"])),
             tooltip=["window:N", "date:T", alt.Tooltip("growth:Q", format=".1%")],
         )
         .add_params(_zoom())
@@ -175,7 +188,7 @@ def rss(run: RunRecord) -> Chart | None:
         .encode(
             x=GENERATION,
             y=alt.Y("MB:Q", scale=alt.Scale(zero=False), title="resident MB"),
-            color=alt.Color("phase:N", title="after", sort=[*PHASES, "generation"]),
+            color=alt.Color("phase:N", sort=[*PHASES, "generation"], legend=_legend("after", frame["phase"])),
             tooltip=["generation:Q", "phase:N", alt.Tooltip("MB:Q", format=",.1f")],
         )
         .add_params(_zoom())
@@ -199,7 +212,7 @@ def owners(run: RunRecord) -> Chart | None:
         .encode(
             x=GENERATION,
             y=alt.Y("MB:Q", stack=True, title="MB"),
-            color=alt.Color("owner:N", title="owner"),
+            color=alt.Color("owner:N", legend=_legend("owner", frame["owner"])),
             tooltip=["generation:Q", "owner:N", alt.Tooltip("MB:Q", format=",.2f")],
         )
     )
@@ -215,9 +228,13 @@ def seconds(run: RunRecord) -> Chart | None:
         alt.Chart(long)
         .mark_bar()
         .encode(
-            x=alt.X("generation:O", title="generation", axis=alt.Axis(labelOverlap=True, labelAngle=0)),
+            x=alt.X(
+                "generation:O",
+                title="generation",
+                axis=alt.Axis(labelOverlap="parity", labelSeparation=6, labelAngle=0),
+            ),
             y=alt.Y("seconds:Q", title="seconds"),
-            color=alt.Color("phase:N", sort=list(PHASES), title="phase"),
+            color=alt.Color("phase:N", sort=list(PHASES), legend=_legend("phase", PHASES)),
             tooltip=["generation:O", "phase:N", alt.Tooltip("seconds:Q", format=".2f")],
         )
     )
@@ -240,10 +257,10 @@ def _curves(frame: pd.DataFrame, along: str, names: Sequence[str], title: str, d
     long = frame.melt(key, list(names), "which", "value").dropna()
     near = alt.selection_point(nearest=True, on="pointerover", fields=[key], empty=False)
     axis = alt.Axis(format=digits)
-    base = alt.Chart(long).encode(x=alt.X(along, title=None) if key == "date" else GENERATION)
+    base = alt.Chart(long).encode(x=DATE if key == "date" else GENERATION)
     lines = base.mark_line(strokeWidth=1.8).encode(
         y=alt.Y("value:Q", title=title, axis=axis, scale=alt.Scale(zero=False)),
-        color=alt.Color("which:N", sort=list(names), title=None),
+        color=alt.Color("which:N", sort=list(names), legend=_legend(None, names)),
     )
     points = lines.mark_point(filled=True, size=50).encode(opacity=alt.condition(near, alt.value(1), alt.value(0)))
     tips = [along, *(alt.Tooltip(f"{name}:Q", format=digits) for name in names)]
@@ -254,6 +271,15 @@ def _curves(frame: pd.DataFrame, along: str, names: Sequence[str], title: str, d
         .add_params(near)
     )
     return [lines.add_params(_zoom()), points, rule]
+
+
+def _legend(title: str | None, names: Iterable[str]) -> alt.Legend:
+    """A legend of as many columns as the page has room for."""
+    # the plot's own width is settled after the legend; that it changed says that the page's has
+    column = SYMBOL + LETTER * max(len(name) for name in names)
+    return alt.Legend(
+        title=title, columns=alt.ExprRef(f"max(1, floor((containerSize()[0] - {AXIS} + 0 * width) / {column}))")
+    )
 
 
 def _zoom() -> alt.Parameter:

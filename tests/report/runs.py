@@ -56,7 +56,7 @@ def _trades(dates: pd.DatetimeIndex) -> pd.DataFrame:
         {
             "ticker": ["AAPL", "NA"],
             "entry_date": dates[0],
-            "exit_date": dates[10],
+            "exit_date": dates[:11][-1],
             "coefficient": [4.9999, 1.5],
             "entry_price": [69.6, 1204.5],
             "exit_price": [78.97, 1204.5],

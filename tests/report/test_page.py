@@ -13,7 +13,7 @@ from eigen2.errors import UserError
 from eigen2.report.page import facts, measures, monthly_returns, render, trades, write_report
 from eigen2.report.record import RunRecord, load
 from tests.command import eigen2
-from tests.report.browser import PHONE, ask, browse, needs_browser
+from tests.report.browser import ask, browse, needs_browser
 from tests.report.runs import write_run
 
 CHARTS = {
@@ -39,9 +39,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @needs_browser
-@pytest.mark.parametrize("options", [(), PHONE], ids=["wide", "dark phone"])
-def test_every_chart_is_drawn_and_the_console_is_silent(run: Path, tmp_path: Path, options: tuple[str, ...]) -> None:
-    document, console = browse(write_report(run, tmp_path / "report.html"), tmp_path, "", *options)
+@pytest.mark.parametrize("phone", [False, True], ids=["wide", "dark phone"])
+def test_every_chart_is_drawn_and_the_console_is_silent(run: Path, tmp_path: Path, phone: bool) -> None:
+    document, console = browse(write_report(run, tmp_path / "report.html"), tmp_path, phone=phone)
     assert console == []
     drawn = {name for name in CHARTS if re.search(rf'<div[^>]*data-chart="{name}"[^>]*data-drawn="yes"', document)}
     assert drawn == CHARTS
@@ -119,6 +119,56 @@ def test_an_axis_has_whole_generations_each_once(tmp_path: Path, generations: in
         assert len(set(numbers)) == len(numbers), name
         assert set(numbers) <= set(range(generations)), name
         assert generations > 3 or len(numbers) == generations, name
+
+
+@needs_browser
+@pytest.mark.parametrize("phone", [False, True], ids=["wide", "dark phone"])
+def test_no_text_of_a_chart_is_cut_off_or_covers_another(tmp_path: Path, phone: bool) -> None:
+    script = """
+      const told = { width: document.body.clientWidth, cut: [], covered: [] };
+      const seen = (text) => text.textContent && getComputedStyle(text).opacity !== "0";
+      const box = (text) => text.getBoundingClientRect();
+      for (const svg of document.querySelectorAll("[data-chart] svg")) {
+        const edge = svg.getBoundingClientRect();
+        const inside = (r) => r.left > edge.left - 1 && r.right < edge.right + 1 && r.bottom < edge.bottom + 1;
+        const texts = [...svg.querySelectorAll("text")].filter(seen);
+        told.cut.push(...texts.filter((text) => !inside(box(text))).map((text) => text.textContent));
+        const labels = [...svg.querySelector(".role-axis-label").querySelectorAll("text")].filter(seen);
+        labels.sort((one, other) => box(one).left - box(other).left);
+        labels.slice(1).forEach((label, place) => {
+          const gap = box(label).left - box(labels[place]).right;
+          if (gap < 2) told.covered.push(`${labels[place].textContent} ${label.textContent} ${gap}`);
+        });
+      }
+      return told;
+    """
+    told = ask(write_report(write_run(tmp_path / "run", generations=25, days=150)), tmp_path, script, phone=phone)
+    assert told["width"] == (390 if phone else 1265)  # but for the scroll bar
+    assert told["cut"] == told["covered"] == []
+
+
+@needs_browser
+@pytest.mark.parametrize(
+    ("first", "days", "years"),
+    [
+        ("2004-10-12", 5, {"2004"}),
+        ("2004-10-12", 30, {"2004"}),
+        ("2004-10-12", 140, {"2004", "2005"}),
+        ("2004-12-20", 20, {"2004", "2005"}),
+        ("2003-02-03", 800, {"2003", "2004", "2005", "2006"}),
+    ],
+)
+@pytest.mark.parametrize("phone", [False, True], ids=["wide", "dark phone"])
+def test_dates_have_their_years(tmp_path: Path, first: str, days: int, years: set[str], phone: bool) -> None:
+    script = """
+      const labels = (name) => document.querySelector(`[data-chart=${name}] .role-axis-label`);
+      return ["equity", "drawdown"].map((name) => [...labels(name).querySelectorAll("tspan, text:not(:has(tspan))")]
+        .filter((text) => getComputedStyle(text.closest("text")).opacity !== "0").map((text) => text.textContent));
+    """
+    for labels in ask(write_report(write_run(tmp_path / "run", days=days, first=first)), tmp_path, script, phone=phone):
+        assert {label for label in labels if re.fullmatch(r"\d{4}", label)} == years, labels
+        named = [label for label in labels if re.fullmatch(r"[A-Z][a-z]{2} \d\d", label)]
+        assert len(set(named)) == len(named)
 
 
 def test_the_page_needs_no_network_and_is_small(run: Path) -> None:
