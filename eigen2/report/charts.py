@@ -37,7 +37,7 @@ DATE = alt.X(
         "datum.index == 0 || dayofyear(datum.value) <= 14 ? timeFormat(datum.value, '%Y') : '']"
     ),
 )
-LETTER, SYMBOL, AXIS = 6, 30, 60
+LETTER, SYMBOL, AXIS = 6, 30, 50
 """Pixels of a legend's letter, of its symbol and the space between two columns, and of a y axis, at most."""
 
 Chart = Any  # of altair; its types do not say what encoding and layering return

@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterable
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -19,6 +18,10 @@ from eigen2.report.charts import charts
 from eigen2.report.record import RunRecord, load
 from eigen2.runtime.files import replacing
 
+HASH = 12
+"""Letters of a hash that are shown."""
+WORDS = ("ticker", "reason")
+"""Columns of the trades that are text."""
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 
@@ -48,10 +51,13 @@ def render(run: RunRecord) -> str:
     return template.render(
         run=run,
         facts=facts(run),
+        prices_hash=run.facts.get("settings", {}).get("data.prices"),
         measures=measures(run),
         months=MONTHS,
         years=monthly_returns(run),
         trades=trades(run),
+        words=WORDS,
+        trades_of=trades_of(run),
         charts=list(specs := charts(run)),
         specs=Markup(json.dumps(specs, separators=(",", ":"), default=str).replace("<", "\\u003c")),
         style=Markup((sources / "page.css").read_text()),
@@ -68,13 +74,13 @@ def _script(text: str) -> Markup:
 def facts(run: RunRecord) -> dict[str, str]:
     """What was run, in the order of the page."""
     kept, settings = run.facts, run.facts.get("settings", {})
-    commit = kept.get("commit")
+    commit, prices = kept.get("commit"), settings.get("data.prices")
     agents, columns = settings.get("model.population_size"), run.metrics["generation"]
     found = {
         "generations": f"{len(columns):,}, the last is {int(columns.iloc[-1]):,}" if len(columns) else "none",
         "agents": agents,
         "seed": kept.get("seed"),
-        "prices": settings.get("data.prices"),
+        "prices": None if prices is None else ", ".join(filter(None, (run.prices, str(prices)[:HASH]))),
         "commit": None if commit is None else commit + (" and uncommitted changes" if kept.get("dirty") else ""),
         "versions": ", ".join(f"{name} {version}" for name, version in kept.get("versions", {}).items()) or None,
         "machine": kept.get("machine"),
@@ -107,21 +113,41 @@ def monthly_returns(run: RunRecord) -> list[tuple[int, list[float | None], float
     return [(year, row, math.prod(1 + (value or 0.0) for value in row) - 1) for year, row in by_month.items()]
 
 
-def trades(run: RunRecord) -> Iterable[dict[str, Any]]:
-    """The champion's trades as a reader wants them."""
+def trades_of(run: RunRecord) -> dict[str, str]:
+    """What the trades are of: the section's title, what it says, and what the chart of profits says."""
+    if run.test:
+        return {
+            "title": "Trades in the holdout",
+            "text": "The champion's in the test, all of one account.",
+            "chart": "",
+        }
+    table = run.trades if run.validation is None else run.validation  # not every window has a trade
+    count = 0 if table is None else table["window"].nunique()
+    windows = f"{count} window{'s' * (count != 1)}"
+    return {
+        "title": "Trades in validation",
+        "text": f"Not of a test: the champion's in validation, {windows}, each an account of its own. "
+        "Where windows overlap, the same trade may be in several.",
+        "chart": f"Summed over the accounts of {windows}. ",
+    }
+
+
+def trades(run: RunRecord) -> Iterable[dict[str, str]]:
+    """The champion's trades as a reader wants them; those of validation with their windows."""
     if run.trades is None:
         return []
     return [
         {
+            **({} if run.test else {"window": str(int(row["window"]))}),
             "ticker": str(row["ticker"]),
             "bought": str(row["entry_date"])[:10],
             "sold": str(row["exit_date"])[:10],
-            "days": (row["exit_date"] - row["entry_date"]).days,
-            "coefficient": round(float(row["coefficient"]), 2),
-            "entry": round(float(row["entry_price"]), 2),
-            "exit": round(float(row["exit_price"]), 2),
-            "gain": round(float(row["gain_pct"]), 2),
-            "profit": round(float(row["profit"]), 2),
+            "calendar days": str((row["exit_date"] - row["entry_date"]).days),
+            "coefficient": f"{row['coefficient']:z.2f}",
+            "entry": f"{row['entry_price']:z.2f}",
+            "exit": f"{row['exit_price']:z.2f}",
+            "gain, %": f"{row['gain_pct']:z.2f}",
+            "profit": f"{row['profit']:z.2f}",
             "reason": str(row["reason"]),
         }
         for row in run.trades.to_dict("records")

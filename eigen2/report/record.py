@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 import pandas as pd
+import yaml
 
 from eigen2.errors import UserError
 
@@ -39,6 +40,7 @@ class RunRecord:
         folder: of the run.
         facts: versions, machine, settings and the memory's verdict, of run.json.
         config: of config.yaml, as text.
+        prices: where they came from, by config.yaml; None without it, and for a workload without prices.
         metrics: a row a generation, of metrics.csv.
         memory: a row a generation and phase, of memory.csv.
         validation: daily equity of the champion in each validation window.
@@ -50,6 +52,7 @@ class RunRecord:
     folder: Path
     facts: dict[str, Any]
     config: str
+    prices: str | None
     metrics: pd.DataFrame
     memory: pd.DataFrame | None
     validation: pd.DataFrame | None
@@ -74,10 +77,12 @@ def load(folder: Path) -> RunRecord:
         trades = _table(folder / "champion" / "trades.csv", ["window", *TRADE], words, dates)
     else:
         trades = _table(folder / "test" / "trades.csv", TRADE, words, dates)
+    facts = _facts(folder / "run.json")
     return RunRecord(
         folder=folder,
-        facts=_facts(folder / "run.json"),
+        facts=facts,
         config=_text(folder / "config.yaml"),
+        prices=_prices(folder / "config.yaml") if "data.prices" in facts.get("settings", {}) else None,
         metrics=metrics,
         memory=_table(folder / "memory.csv", ["generation", "rss_bytes"], ["phase"]),
         validation=_table(folder / "champion" / "equity.csv", ["window", "equity"], dates=["date"]),
@@ -92,7 +97,7 @@ def _reading(path: Path) -> Iterator[None]:
     """Name a file that cannot be read, what is wrong with it, and what to do."""
     try:
         yield
-    except (OSError, ValueError) as error:  # pandas' and json's errors are ValueErrors
+    except (OSError, ValueError, yaml.YAMLError) as error:  # pandas' and json's errors are ValueErrors
         reason = " ".join(str(getattr(error, "strerror", None) or error).split())[:160]
         other = "name the folder of another run" if path.name == METRICS else "move it away for a report without it"
         raise UserError(f"{path} cannot be read: {reason}; restore it, or {other}") from error
@@ -101,6 +106,15 @@ def _reading(path: Path) -> Iterator[None]:
 def _text(path: Path) -> str:
     with _reading(path):
         return path.read_text() if path.is_file() else ""
+
+
+def _prices(path: Path) -> str | None:
+    with _reading(path):
+        found = yaml.safe_load(path.read_text()) if path.is_file() else None
+    if not isinstance(found, dict) or not isinstance(found.get("data"), dict):
+        return None
+    data = found["data"]
+    return "synthetic market" if data.get("synthetic") else str(data.get("path") or "sample shipped with eigen2")
 
 
 def _object(path: Path) -> dict[str, Any] | None:

@@ -79,9 +79,10 @@ def test_a_file_of_something_else(tmp_path: Path, name: str, content: bytes) -> 
     refuses(file, tmp_path, "")
 
 
-def test_a_configuration_that_is_no_text(tmp_path: Path) -> None:
+@pytest.mark.parametrize("content", [b"\xff\xfe\x00", b"{"])
+def test_a_configuration_of_something_else(tmp_path: Path, content: bytes) -> None:
     file = run_to_read(tmp_path, "config.yaml")
-    file.write_bytes(b"\xff\xfe\x00")
+    file.write_bytes(content)
     refuses(file, tmp_path, "")
 
 

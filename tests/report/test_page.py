@@ -187,8 +187,11 @@ def test_what_was_run_is_told(run: Path) -> None:
     assert told["agents"] == "4"
     assert told["generations"] == "4, the last is 3"
     assert "torch" in told["versions"]
-    assert re.fullmatch(r"[0-9a-f]{32,}", told["prices"])
+    assert re.fullmatch(r"synthetic market, [0-9a-f]{12}", told["prices"])
     page = render(record)
+    whole = record.facts["settings"]["data.prices"]
+    assert f'<td title="{whole}">{told["prices"]}</td>' in page
+    assert len(whole) == 64
     assert "verdict: healthy" in page
     assert "seed_everything: 7" in page
     rows = {row[0]: row[1:] for row in measures(record)}
@@ -196,6 +199,53 @@ def test_what_was_run_is_told(run: Path) -> None:
     assert record.test is not None
     assert rows["trades"][0] == f"{record.test['measures']['champion']['trades']:,.0f}"
     assert len(list(trades(record))) == record.test["measures"]["champion"]["trades"]
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ("data:\n  path: prices/stocks.parquet\n", "prices/stocks.parquet, 0a1b0a1b0a1b"),
+        ("data:\n  context_days: 20\n", "sample shipped with eigen2, 0a1b0a1b0a1b"),
+        ("", "0a1b0a1b0a1b"),
+    ],
+)
+def test_prices_are_told_by_where_they_came_from(tmp_path: Path, config: str, said: str) -> None:
+    (write_run(tmp_path) / "config.yaml").write_text(config)
+    assert facts(load(tmp_path))["prices"] == said
+
+
+def rows_of(page: str) -> list[list[str]]:
+    """Cells of the table of trades, the names of its columns first."""
+    table = page.split('<table id="trade-list">')[1].split("</table>")[0]
+    rows = [re.findall(r"<t[hd](?: [^>]*)?>(?:<button[^>]*>)?([^<]*)", row) for row in table.split("<tr>")]
+    return [row for row in rows if row]
+
+
+def test_trades_are_numbers_with_units_that_line_up(tmp_path: Path) -> None:
+    page = render(load(write_run(tmp_path)))
+    head, first, second = rows_of(page)
+    assert head == [
+        *("ticker", "bought", "sold", "calendar days", "coefficient", "entry", "exit", "gain, %", "profit", "reason")
+    ]
+    assert first[3:] == ["14", "5.00", "69.60", "78.97", "13.46", "3364.00", "holding"]
+    assert second[3:] == ["14", "1.50", "1204.50", "1204.50", "0.00", "0.00", "holding"]
+    assert page.count('<td class="word">') == 4  # all else is flush right
+    assert not re.search(r">-0\.0+( %)?<", page)
+    assert "<dd>+0.0 %</dd>" in page
+
+
+def test_trades_say_what_they_are_of(tmp_path: Path) -> None:
+    holdout = render(load(write_run(tmp_path / "tested")))
+    assert "<h2>Trades in the holdout</h2>" in holdout
+    assert "windows, each an account of its own" not in holdout
+    assert "window" not in rows_of(holdout)[0]
+    validated = render(load(write_run(tmp_path / "fitted", tested=False)))
+    assert "<h2>Trades in validation</h2>" in validated
+    assert "in validation, 3 windows, each an account of its own" in validated
+    assert "Summed over the accounts of 3 windows. " in validated
+    head, *rows = rows_of(validated)
+    assert head[:2] == ["window", "ticker"]
+    assert [row[0] for row in rows] == ["0", "0", "1", "1", "2", "2"]
 
 
 def test_monthly_returns_by_hand(run: Path) -> None:
