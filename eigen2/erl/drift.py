@@ -9,6 +9,7 @@ from lightning.pytorch.trainer.states import TrainerFn
 
 from eigen2.erl.exported import call_of
 from eigen2.errors import UserError
+from eigen2.runtime.differences import differences
 
 if TYPE_CHECKING:
     from eigen2.erl.module import ERLModule
@@ -17,7 +18,6 @@ log = logging.getLogger(__name__)
 
 FREE = ("model.actor_lr", "model.critic_lr", "num_threads", "trainer.precision", "data.account")
 """Settings, and groups of them, that may change between a checkpoint and its resume."""
-_CHARACTERS = 40
 NOTES = {"seen": "what its fit has seen", "acting": "how its agents act"}
 
 
@@ -42,16 +42,15 @@ def check_drift(saved: Mapping[str, Any], mine: Mapping[str, Any]) -> None:
     Raises:
         UserError: names every setting that differs and may not, with both values.
     """
-    changed = [key for key in sorted({*saved, *mine}) if saved.get(key) != mine.get(key)]
-    told = {key: f"{key} {_word(saved.get(key))}, now {_word(mine.get(key))}" for key in changed}
-    refused = [key for key in changed if not _is_free(key)]
+    changed = differences(saved, mine)
+    refused = [word for key, word in changed.items() if not _is_free(key)]
     if refused:
         raise UserError(
-            f"the checkpoint is of a run with other settings: {'; '.join(told[key] for key in refused)}; resume with "
+            f"the checkpoint is of a run with other settings: {'; '.join(refused)}; resume with "
             "its settings (config.yaml in its folder), or start a new run in another --trainer.default_root_dir"
         )
     if changed:
-        log.warning("resumed with other settings: %s", "; ".join(told[key] for key in changed))
+        log.warning("resumed with other settings: %s", "; ".join(changed.values()))
 
 
 def tell_other_data(saved: Mapping[str, Any], mine: Mapping[str, Any]) -> None:
@@ -61,24 +60,12 @@ def tell_other_data(saved: Mapping[str, Any], mine: Mapping[str, Any]) -> None:
         saved: settings by full key, of the run that wrote the checkpoint.
         mine: the same of this test.
     """
-    changed = other_data(saved, mine)
-    if changed:
-        log.warning("tested with other settings than those of the fit: %s", "; ".join(changed))
-
-
-def other_data(saved: Mapping[str, Any], mine: Mapping[str, Any]) -> list[str]:
-    """Each setting of the data that differs, with both values."""
-    keys = [key for key in sorted({*saved, *mine}) if key.startswith("data.") and saved.get(key) != mine.get(key)]
-    return [f"{key} {_word(saved.get(key))}, now {_word(mine.get(key))}" for key in keys]
+    if changed := differences(saved, mine, "data."):
+        log.warning("tested with other settings than those of the fit: %s", "; ".join(changed.values()))
 
 
 def _is_free(key: str) -> bool:
     return any(key == free or key.startswith(f"{free}.") for free in FREE)
-
-
-def _word(value: Any) -> str:
-    text = "none" if value is None else str(value)
-    return text if len(text) <= _CHARACTERS else f"{text[: _CHARACTERS - 3]}..."
 
 
 def word_of(factory: object | None) -> str | None:
@@ -138,6 +125,5 @@ def check_checkpoint(module: "ERLModule", checkpoint: Mapping[str, Any]) -> None
 
 def _sizes(checkpoint: Mapping[str, Any], module: "ERLModule") -> str:
     """Settings that differ, of which some decide sizes."""
-    saved, mine = checkpoint["eigen2"]["settings"], module.settings()
-    changed = [key for key in sorted({*saved, *mine}) if saved.get(key) != mine.get(key) and not _is_free(key)]
+    changed = [key for key in differences(checkpoint["eigen2"]["settings"], module.settings()) if not _is_free(key)]
     return f"; other there: {', '.join(changed)}" if changed else ""

@@ -16,6 +16,7 @@ from markupsafe import Markup
 from eigen2.market.words import measure_word
 from eigen2.report.charts import charts
 from eigen2.report.record import RunRecord, load
+from eigen2.runtime.differences import differences
 from eigen2.runtime.files import replacing
 
 HASH = 12
@@ -52,6 +53,7 @@ def render(run: RunRecord) -> str:
         run=run,
         facts=facts(run),
         prices_hash=run.facts.get("settings", {}).get("data.prices"),
+        other=list(other_settings(run).values()),
         measures=measures(run),
         months=MONTHS,
         years=monthly_returns(run),
@@ -86,6 +88,13 @@ def facts(run: RunRecord) -> dict[str, str]:
         "machine": kept.get("machine"),
     }
     return {name: str(value) for name, value in found.items() if value is not None}
+
+
+def other_settings(run: RunRecord) -> dict[str, str]:
+    """In which settings of the data a test differs from its fit."""
+    if not run.test or "settings" not in run.test:
+        return {}
+    return differences(run.facts.get("settings", {}), run.test["settings"], "data.")
 
 
 def measures(run: RunRecord) -> list[list[str]]:

@@ -248,6 +248,20 @@ def test_trades_say_what_they_are_of(tmp_path: Path) -> None:
     assert [row[0] for row in rows] == ["0", "0", "1", "1", "2", "2"]
 
 
+def test_a_test_with_other_settings_than_the_fits_says_so(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run")
+    kept = {"data.prices": 16 * "0a1b", "data.rules.cost_bps": 10.0, "model.tau": 0.1}
+    (folder / "run.json").write_text(json.dumps({"settings": kept}))
+    summary = json.loads((folder / "test" / "summary.json").read_text())
+    pages = []
+    for cost in (10.0, 50.0):
+        settings = {"data.prices": 16 * "0a1b", "data.rules.cost_bps": cost}
+        (folder / "test" / "summary.json").write_text(json.dumps({**summary, "settings": settings}))
+        pages.append(render(load(folder)))
+    assert "other settings" not in pages[0]
+    assert "elsewhere: data.rules.cost_bps 10.0, now 50.0.</p>" in pages[1]
+
+
 def test_monthly_returns_by_hand(run: Path) -> None:
     dates = pd.to_datetime(["2019-12-30", "2019-12-31", "2020-01-02", "2020-01-31", "2020-03-02"])
     equity = pd.DataFrame({"date": dates, "champion": [100.0, 110.0, 99.0, 121.0, 60.5]})
