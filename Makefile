@@ -27,8 +27,8 @@ test: $(INSTALLED)  ## run the test suite
 slow: $(INSTALLED)  ## run the tests that take minutes
 	$(VENV)/bin/python -m pytest -m slow
 
-torture: $(INSTALLED)  ## kill a run thirty times, anywhere, and compare it with one that was never killed; five minutes
-	$(VENV)/bin/python -m pytest -m slow -s -k thirty_kills tests/test_resume.py
+torture: $(INSTALLED)  ## kill runs fifty times, anywhere, one of them on several processes, and compare with whole ones; ten minutes
+	$(VENV)/bin/python -m pytest -m slow -s -k "thirty_kills or twenty_faults" tests/test_resume.py tests/test_processes.py
 
 fuzz: $(INSTALLED)  ## ten thousand bad price files, every key of the configuration set to anything; twenty minutes
 	$(VENV)/bin/python -m pytest tests/fuzz --hypothesis-profile fuzz --hypothesis-show-statistics

@@ -76,7 +76,8 @@ class FaultOf(KillAt):
         self.rank, self.stops = plan["rank"], plan["place"].startswith("stop ")
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        if trainer.global_rank != self.rank:
+        again = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
+        if trainer.global_rank != self.rank or again:
             self.generation = -1
         elif self.stops:
             global kill

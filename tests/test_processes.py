@@ -11,6 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import psutil
 import pytest
 import torch
 
@@ -114,8 +116,19 @@ def test_lightning_starts_the_processes_itself(alone: Path, tmp_path: Path) -> N
     words = [sys.executable, "-m", "eigen2.cli", *RUN, *folder(tmp_path / "run"), "--trainer.devices=2"]
     ended = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
     assert ended.returncode == 0, ended.stderr
-    assert "processes    2, each with 4 of the 8 agents" not in ended.stderr
     assert_same(alone, tmp_path / "run")
+
+
+def test_torchrun_starts_all_again_when_one_is_killed(alone: Path, tmp_path: Path) -> None:
+    root = tmp_path / "run"
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "--max_restarts=1"]
+    words = [*torchrun, "-m", "eigen2.cli", *RUN, *folder(root), "--trainer.callbacks+=tests.kill.FaultOf"]
+    plan = {"place": "training", "generation": 2, "rank": 1}
+    env = {**os.environ, "EIGEN2_FAULT": json.dumps(plan)}
+    ended = subprocess.run(words, cwd=ROOT, env=env, capture_output=True, text=True, timeout=300, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert "lost contact" in ended.stderr
+    assert_same(alone, root)
 
 
 def wait_for(condition: Callable[[], object], seconds: float = 120) -> None:
@@ -125,13 +138,21 @@ def wait_for(condition: Callable[[], object], seconds: float = 120) -> None:
         time.sleep(0.02)
 
 
-def faulty(root: Path, place: str, generation: int, rank: int, timeout_s: float = 60) -> list[Started]:
-    """Three processes, of which one stops at a place: killed, or not answering any more."""
+def faulty(
+    root: Path,
+    place: str,
+    generation: int,
+    rank: int,
+    timeout_s: float = 60,
+    world: int = 3,
+    generations: int = GENERATIONS,
+) -> list[Started]:
+    """Processes of which one stops at a place: killed, or not answering any more."""
     plan = {"place": place, "generation": generation, "rank": rank}
     return together(
-        3,
+        world,
         *RUN,
-        *folder(root),
+        *folder(root, generations),
         "--trainer.strategy=eigen2.runtime.PopulationStrategy",
         f"--trainer.strategy.timeout_s={timeout_s}",
         "--trainer.callbacks+=tests.kill.FaultOf",
@@ -165,6 +186,45 @@ def test_a_process_that_does_not_answer_ends_the_others_within_the_time_out(alon
     assert started[1].process.is_alive()
     started[1].ended(0)
     assert_same(alone, fit(3, tmp_path / "run", RUN))
+
+
+@pytest.mark.slow
+def test_twenty_faults_anywhere_end_the_others_in_time_and_change_nothing(tmp_path: Path) -> None:
+    root, goal, timeout_s = tmp_path / "run", 30, 5.0
+    slowest = 0.0
+    for seed in range(20):
+        chance = np.random.default_rng(seed)
+        world = int(chance.integers(2, 5))
+        rank = int(chance.integers(world))
+        places = [
+            "rollouts",
+            "training",
+            "evaluate",
+            "train",
+            "evolve",
+            "validate",
+            *["write", "checkpoint"] * (not rank),
+        ]
+        place = f"{chance.choice(['', 'stop '])}{chance.choice(places)}"
+        last = root / "checkpoints" / "last.ckpt"
+        reached = torch.load(last, weights_only=True)["epoch"] + 1 if last.exists() else 0
+        started = faulty(root, place, reached + int(chance.integers(2)), rank, timeout_s, world, goal)
+        stops = place.startswith("stop ")
+        wait_for(lambda broken=started[rank]: not broken.process.is_alive() or is_stopped(broken))
+        begun = time.monotonic()
+        others = [started[other].ended(60) for other in range(world) if other != rank]
+        slowest = max(slowest, time.monotonic() - begun)
+        assert {process.returncode for process in others} == {LOST_CONTACT}, (seed, place, others)
+        assert started[rank].process.is_alive() == stops
+        started[rank].ended(0)
+        print(f"fault {seed + 1}: {place} in process {rank} of {world} after {reached} generations")
+    print(f"the others ended {slowest:.1f} s after the fault at the latest")
+    assert slowest < 60
+    assert_same(fit(1, tmp_path / "whole", RUN, goal), fit(2, root, RUN, goal))
+
+
+def is_stopped(started: Started) -> bool:
+    return psutil.Process(started.process.pid).status() == psutil.STATUS_STOPPED
 
 
 def test_one_process_is_asked_to_stop_and_all_do_after_the_same_generation(alone: Path, tmp_path: Path) -> None:
