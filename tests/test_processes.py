@@ -75,7 +75,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return fit(1, tmp_path_factory.mktemp("processes") / "alone", RUN)
 
 
-@pytest.mark.parametrize("world", [2, 3, 4])
+@pytest.mark.parametrize("world", [3, pytest.param(2, marks=pytest.mark.slow), pytest.param(4, marks=pytest.mark.slow)])
 def test_any_number_of_processes_comes_to_the_same(world: int, alone: Path, tmp_path: Path) -> None:
     spread = fit(world, tmp_path / "spread", RUN)
     assert_same(alone, spread)
@@ -162,7 +162,11 @@ def faulty(
 
 @pytest.mark.parametrize(
     ("place", "generation", "rank"),
-    [("rollouts", 0, 1), ("training", 1, 0), ("evolve", 2, 2), ("validate", 1, 1), ("write", 2, 0)],
+    [
+        ("training", 1, 0),
+        ("write", 2, 0),
+        *(pytest.param(*fault, marks=pytest.mark.slow) for fault in [("rollouts", 0, 1), ("evolve", 2, 2)]),
+    ],
 )
 def test_after_a_kill_the_others_end_in_one_line_and_the_run_resumes(
     place: str, generation: int, rank: int, alone: Path, tmp_path: Path

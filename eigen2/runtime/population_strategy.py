@@ -17,8 +17,10 @@ from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.strategies.launchers.subprocess_script import _SubprocessScriptLauncher
 from torch import Tensor
 from torch import distributed as dist
+from torch._C._distributed_c10d import TCPStore
 
 from eigen2.errors import require_range
+from eigen2.runtime.meeting import meet
 from eigen2.runtime.share import in_contact
 
 Plain = TypeVar("Plain")
@@ -85,8 +87,16 @@ class PopulationStrategy(DDPStrategy):
         reset_seed()
         self.set_world_ranks()
         assert self.cluster_environment is not None
+        assert self._timeout is not None
         with self._in_contact("starting"):
-            _init_dist_connection(self.cluster_environment, "gloo", timeout=self._timeout)
+            if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+                address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+                store = TCPStore(*address, is_master=False, timeout=self._timeout)
+                rank, world = self.global_rank, self.world_size
+                own = meet(store, rank, world, self._timeout)
+                dist.init_process_group("gloo", store=own, timeout=self._timeout, rank=rank, world_size=world)
+            else:
+                _init_dist_connection(self.cluster_environment, "gloo", timeout=self._timeout)
         atexit.register(_leave)  # gloo's threads must not outlive the interpreter
 
     def _configure_launcher(self) -> None:

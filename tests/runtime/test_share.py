@@ -33,7 +33,7 @@ def test_every_row_belongs_to_one_process_and_none_has_many_more_than_another(to
         assert shares[owners[0]].rows[shares[owners[0]].place(row)] == row
 
 
-@pytest.mark.parametrize("world", [2, 4])
+@pytest.mark.parametrize("world", [3, pytest.param(2, marks=pytest.mark.slow)])
 def test_processes_exchange_rows_of_all_kinds(world: int, tmp_path: Path) -> None:
     for process in start(world, tmp_path / "store", "exchange"):
         _, errors = process.communicate(timeout=120)
