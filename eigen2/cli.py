@@ -15,6 +15,7 @@ HOMES = {
     "export": "eigen2.champion_cli",
     "report": "eigen2.report.cli",
     "data": "eigen2.market.data_cli",
+    "sweep": "eigen2.sweep.cli",
     "completion": "eigen2.completion",
 }
 """Modules of the other commands."""

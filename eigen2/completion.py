@@ -16,9 +16,13 @@ from eigen2.market import data_cli
 from eigen2.market.rollouts import RolloutDataModule
 from eigen2.report import cli as report_cli
 from eigen2.runtime.messages import OneLineErrors
+from eigen2.sweep import cli as sweep_cli
 from eigen2.training_cli import COMMANDS, add_run_arguments
 
-FILES = ("config", "trainer.default_root_dir", "data.path", "ckpt_path", "output", "folder", "inputs", "files", "out")
+FILES = (
+    *("config", "trainer.default_root_dir", "data.path", "ckpt_path", "output", "folder", "inputs", "files", "out"),
+    "space",
+)
 """Keys whose values are files or folders."""
 
 
@@ -59,6 +63,7 @@ def command_line() -> argparse.ArgumentParser:
     for name, own in champion_cli.parsers().items():
         _add(commands, name, own._actions)
     _add(commands, "report", report_cli.make_parser()._actions)
+    _add(commands, "sweep", sweep_cli.make_parser()._actions)
     _add(commands, "completion", _parser()._actions)
     return whole
 

@@ -244,6 +244,7 @@ def run(args: ArgsType) -> None:
                 "epilog": "Price files: python -m eigen2.cli data {inspect,prepare,synthesize} --help. "
                 "A run's page: python -m eigen2.cli report --help. "
                 "The champion at work: python -m eigen2.cli {predict,export} --help. "
+                "Many fits of other settings: python -m eigen2.cli sweep --help. "
                 "Keys completed by the shell: python -m eigen2.cli completion --help",
             },
             seed_everything_default=42,

@@ -16,6 +16,7 @@ LAYERS = [
     "eigen2.cli",
     "eigen2.training_cli",
     "eigen2.champion_cli",
+    "eigen2.sweep",
     "eigen2.report",
     "eigen2.market",
     "eigen2.control",

@@ -272,7 +272,7 @@ def test_help_speaks_of_units_and_defaults(capsys: pytest.CaptureFixture[str]) -
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ([], "error: a command is missing; give one of fit, validate, test, predict, export, report, data, completion"),
+        ([], "error: a command is missing; give one of fit, validate, test, predict, export, report, data, sweep, "),
         (["exprot"], "error: exprot is no command; give one of fit, "),
         (["exprot"], ": did you mean export?"),
         (["train"], "error: train is no command"),

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+import yaml
 
 from eigen2.cli import main
 from eigen2.market.cleaning.limits import Limits
@@ -19,7 +20,7 @@ from eigen2.market.sample import sample_path
 from eigen2.training_cli import WORKLOADS
 from tests.command import ROOT, eigen2
 
-KINDS = ("fit", "validate", "test", "report", "predict", "export", "data")
+KINDS = ("fit", "validate", "test", "report", "predict", "export", "data", "sweep")
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
@@ -131,6 +132,21 @@ def test_data_commands_run(
     written = {word for word in words if word.endswith(".parquet")}
     assert written <= {path.name for path in tmp_path.iterdir()}
     assert ("usable rows" if words[1] != "synthesize" else "Ceiling of") in capsys.readouterr().out
+
+
+def test_a_sweep_runs(tmp_path: Path) -> None:
+    (command,) = commands("sweep")
+    short = {"data.windows_per_generation": 1, "trainer.max_epochs": 1, "model.population_size": 2}
+    words = [word for key, value in short.items() for word in ("--set", f"{key}={value}")]
+    done = eigen2(*command.split()[3:], *words, "--trials", 1, "--folder", tmp_path)
+    assert done.returncode == 0, done.stderr
+    with (tmp_path / "trials.csv").open() as file:
+        trials = list(csv.DictReader(file))
+    space = yaml.safe_load((ROOT / "configs" / "sweeps" / "erl.yaml").read_text())
+    assert [(trial["state"], trial["generations"]) for trial in trials] == [("complete", "1")]
+    assert set(space) <= set(trials[0])
+    (page,) = blocks(ROOT / "docs" / "sweeps.md", "yaml")
+    assert yaml.safe_load(page).items() <= space.items()
 
 
 def test_no_command_is_of_an_unknown_kind() -> None:

@@ -60,7 +60,7 @@ def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ([""], {"fit", "validate", "test", "data", "predict", "export", "report", "completion"}),
+        ([""], {"fit", "validate", "test", "data", "predict", "export", "report", "sweep", "completion"}),
         (["fit", "--model.pop"], {"--model.population_size"}),
         (["fit", "--data.rules.cost"], {"--data.rules.cost_bps"}),
         (["test", "--data.env"], {"--data.env_id", "--data.env_settings"}),
@@ -69,6 +69,8 @@ def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["data", "syn"], {"synthesize"}),
         (["fit", "--config", "pyproj"], {"pyproject.toml"}),
         (["fit", "--trainer.default_root_dir", "callb"], {"callbacks"}),
+        (["sweep", "--prune_after.t"], {"--prune_after.trials"}),
+        (["sweep", "--space", "pyproj"], {"pyproject.toml"}),
         (["report", "callb"], {"callbacks"}),
         (["data", "prepare", "pyproj"], {"pyproject.toml"}),
         (["completion", "b"], {"bash"}),

@@ -1,0 +1,1 @@
+"""Sweeps: many fits of other settings, to find better ones."""
