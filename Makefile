@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 INSTALLED := $(VENV)/.installed
 
-.PHONY: help train dashboard test slow fuzz torture soak memory bench bench-control bench-swimmer scaling results planted \
+.PHONY: help train dashboard test slow fuzz torture soak memory bench bench-control bench-swimmer bench-halfcheetah scaling results planted \
   ablations oracle study reference lint format clean
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -49,6 +49,11 @@ bench-control: $(INSTALLED)  ## plain DDPG against Stable-Baselines3's on Pendul
 
 bench-swimmer: $(INSTALLED)  ## three seeds of configs/control_swimmer.yaml to their end; half an hour
 	$(VENV)/bin/python -m benchmarks.swimmer --out docs/figures/swimmer.json
+	$(VENV)/bin/python -m benchmarks.control_results
+
+bench-halfcheetah: $(INSTALLED)  ## one seed of configs/control_halfcheetah.yaml to its end; two hours
+	$(VENV)/bin/python -m benchmarks.swimmer --config configs/control_halfcheetah.yaml --goal 8000 --seeds 1 \
+	  --folder lightning_logs/halfcheetah-seeds --out docs/figures/halfcheetah.json
 	$(VENV)/bin/python -m benchmarks.control_results
 
 bench: $(INSTALLED)  ## speed and size against references, in one process

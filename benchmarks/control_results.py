@@ -9,30 +9,41 @@ from benchmarks.machine import ROOT
 from benchmarks.page import fill_in, table
 
 PAGE = ROOT / "docs" / "control.md"
-SWIMMER, PENDULUM = (ROOT / "docs" / "figures" / f"{name}.json" for name in ("swimmer", "control"))
+FIGURES = ROOT / "docs" / "figures"
+SWIMMER, CHEETAH, PENDULUM = (FIGURES / f"{name}.json" for name in ("swimmer", "halfcheetah", "control"))
 NOT_YET = "Not measured yet."
 
 
 def tables() -> dict[str, str]:
     """The page's tables by their names."""
-    swimmer, pendulum = (json.loads(file.read_text()) if file.exists() else None for file in (SWIMMER, PENDULUM))
+    found = (json.loads(file.read_text()) if file.exists() else None for file in (SWIMMER, CHEETAH, PENDULUM))
+    swimmer, cheetah, pendulum = found
     return {
-        "swimmer": NOT_YET if swimmer is None else swimmer_table(swimmer),
+        "swimmer": NOT_YET if swimmer is None else goal_table(swimmer),
+        "halfcheetah": NOT_YET if cheetah is None else goal_table(cheetah),
         "pendulum": NOT_YET if pendulum is None else pendulum_table(pendulum),
     }
 
 
-def swimmer_table(found: dict[str, Any]) -> str:
+def goal_table(found: dict[str, Any]) -> str:
     """Champion and speed of learning, a row a seed."""
     header = [
         "seed",
         "champion's validation fitness at the end",
-        f"{found['goal']:.0f} reached after environment steps",
+        "environment steps",
+        f"{found['goal']:,.0f} reached after",
     ]
     rows = []
     for seed, run in found["runs"].items():
         reached = run["goal_at_env_steps"]
-        rows.append([seed, f"{run['champion'][-1]:.1f}", "never" if reached is None else f"{reached:,.0f}"])
+        rows.append(
+            [
+                seed,
+                f"{run['champion'][-1]:,.1f}",
+                f"{run['env_steps'][-1]:,.0f}",
+                "never" if reached is None else f"{reached:,.0f}",
+            ]
+        )
     return table(header, rows)
 
 

@@ -119,6 +119,7 @@ def test_lightning_starts_the_processes_itself(alone: Path, tmp_path: Path) -> N
     assert_same(alone, tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_torchrun_starts_all_again_when_one_is_killed(alone: Path, tmp_path: Path) -> None:
     root = tmp_path / "run"
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "--max_restarts=1"]

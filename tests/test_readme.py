@@ -134,6 +134,7 @@ def test_data_commands_run(
     assert ("usable rows" if words[1] != "synthesize" else "Ceiling of") in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_sweep_runs(tmp_path: Path) -> None:
     (command,) = commands("sweep")
     short = {"data.windows_per_generation": 1, "trainer.max_epochs": 1, "model.population_size": 2}

@@ -62,11 +62,11 @@ def test_tables_of_known_runs() -> None:
 
 def test_tables_of_known_control_runs() -> None:
     runs = {
-        "1": {"champion": [1.0, 320.0], "goal_at_env_steps": 1000.0},
-        "2": {"champion": [7.0], "goal_at_env_steps": None},
+        "1": {"champion": [1.0, 320.0], "env_steps": [1000.0, 2000.0], "goal_at_env_steps": 1000.0},
+        "2": {"champion": [7.0], "env_steps": [900.0], "goal_at_env_steps": None},
     }
-    swimmer = control_results.swimmer_table({"goal": 300.0, "runs": runs}).splitlines()
-    assert swimmer[2:] == ["| 1 | 320.0 | 1,000 |", "| 2 | 7.0 | never |"]
+    swimmer = control_results.goal_table({"goal": 300.0, "runs": runs}).splitlines()
+    assert swimmer[2:] == ["| 1 | 320.0 | 2,000 | 1,000 |", "| 2 | 7.0 | 900 | never |"]
     ours, theirs = (
         [{"return": value, "steps_per_s": speed, "steps_per_cpu_s": 2 * speed} for value in (-150.0, -160.0)]
         for speed in (30.0, 20.0)
