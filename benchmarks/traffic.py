@@ -1,4 +1,4 @@
-"""What processes send each other in a generation, by the sizes of a run: the formula behind docs/scaling.md."""
+"""What processes send each other in a generation, by the sizes of a run: the formula behind docs/processes.md."""
 
 from dataclasses import dataclass
 

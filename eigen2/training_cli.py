@@ -117,7 +117,7 @@ class EigenCLI(LightningCLI):
         first = self.trainer.is_global_zero
         with locked_folder(root) if first else nullcontext(), stops_at_once():
             # set in place of handed over, so that it is known at set-up, where memory is planned
-            with in_turn(root):
+            with nullcontext() if self.trainer.world_size == 1 else in_turn(root):
                 found = find_checkpoint(root, ckpt_path, or_start=True, put_aside=first)
                 self.trainer.ckpt_path = found or fetch_last(self.trainer, ckpt_path)
             self.trainer.fit(**kwargs)

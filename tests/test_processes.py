@@ -81,7 +81,7 @@ def test_any_number_of_processes_comes_to_the_same(world: int, alone: Path, tmp_
     assert_same(alone, spread)
     for name in ("equity.csv", "trades.csv"):
         assert (spread / "champion" / name).read_text() == (alone / "champion" / name).read_text()
-    own = {f"memory-{rank}.csv" for rank in range(1, world)}
+    own = {".turn", *(f"memory-{rank}.csv" for rank in range(1, world))}
     assert {path.name for path in spread.iterdir()} == {path.name for path in alone.iterdir()} | own
     with (spread / "metrics.csv").open() as file:
         received = [float(row["exchange/received_mb"]) for row in csv.DictReader(file)]
