@@ -7,6 +7,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.cli import SaveConfigCallback
@@ -41,14 +42,7 @@ def locked_folder(root: Path) -> Iterator[None]:
     Raises:
         UserError: the folder cannot be written to, or another process is running in it.
     """
-    try:
-        root.mkdir(parents=True, exist_ok=True)
-        lock = (root / ".lock").open("w")
-    except OSError as error:
-        raise UserError(
-            f"cannot write to trainer.default_root_dir {root}: {error.strerror}; choose another folder"
-        ) from error
-    with lock:
+    with _opened(root / ".lock") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -58,6 +52,16 @@ def locked_folder(root: Path) -> Iterator[None]:
         yield
 
 
+def _opened(path: Path) -> IO[str]:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path.open("w")
+    except OSError as error:
+        raise UserError(
+            f"cannot write to trainer.default_root_dir {path.parent}: {error.strerror}; choose another folder"
+        ) from error
+
+
 @contextmanager
 def in_turn(root: Path) -> Iterator[None]:
     """Let the processes of a run look for their checkpoint one after the other: what one fetches, the next one finds.
@@ -65,14 +69,7 @@ def in_turn(root: Path) -> Iterator[None]:
     Raises:
         UserError: the folder cannot be written to.
     """
-    try:
-        root.mkdir(parents=True, exist_ok=True)
-        lock = (root / ".turn").open("w")
-    except OSError as error:
-        raise UserError(
-            f"cannot write to trainer.default_root_dir {root}: {error.strerror}; choose another folder"
-        ) from error
-    with lock:
+    with _opened(root / ".turn") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
