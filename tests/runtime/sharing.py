@@ -65,14 +65,23 @@ def exchange(rank: int, world: int) -> None:
             assert part.tolist() == [[other] * 3] * count
 
 
+def wait_for_all(name: str, rank: int, world: int) -> None:
+    """Come to a point where all have come, not by what is tested here."""
+    Path(f"{name}.{rank}").touch()
+    while not all(Path(f"{name}.{other}").exists() for other in range(world)):
+        time.sleep(0.01)
+
+
 def main() -> None:
     """Join the others and do what is asked for; a process that loses contact says so and exits with its code."""
     rank, world, store, timeout_s, what = (convert(word) for convert, word in zip(KINDS, sys.argv[1:], strict=True))
     torch.set_num_threads(1)
+    wait_for_all(f"{store}.started", rank, world)  # a time-out is about messages, not about imports
     dist.init_process_group(
         "gloo", init_method=f"file://{store}", rank=rank, world_size=world, timeout=timedelta(seconds=timeout_s)
     )
     atexit.register(dist.destroy_process_group)
+    wait_for_all(f"{store}.joined", rank, world)  # who ends now ends after the others have found it
     if what == "exchange":
         exchange(rank, world)
     elif rank == world - 1:  # the fault: it ends, or does not answer
