@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 INSTALLED := $(VENV)/.installed
 
-.PHONY: help train dashboard test slow fuzz torture soak memory bench bench-control bench-swimmer bench-halfcheetah scaling results planted \
+.PHONY: help train dashboard test slow fuzz torture soak memory bench bench-control bench-swimmer bench-halfcheetah scaling bench-processes results planted \
   ablations oracle study reference lint format clean
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -62,6 +62,10 @@ bench: $(INSTALLED)  ## speed and size against references, in one process
 scaling: $(INSTALLED)  ## time and memory as one size varies at a time, measured and drawn; a quarter of an hour
 	$(VENV)/bin/python -m benchmarks.scaling --out docs/figures/scaling.json
 	$(VENV)/bin/python -m benchmarks.scaling --draw docs/figures/scaling.json
+
+bench-processes: $(INSTALLED)  ## full scale in 1, 2 and 4 processes, and what a cluster would do; a quarter of an hour, two idle cores
+	$(VENV)/bin/python -m benchmarks.processes --out docs/figures/processes.json
+	$(VENV)/bin/python -m benchmarks.simulate_cluster docs/figures/processes.json --page docs/processes.md
 
 results: $(INSTALLED)  ## measure and write the figures of docs/results.md; half an hour, on an idle machine
 	for threads in 1 2; do \

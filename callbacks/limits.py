@@ -15,11 +15,12 @@ _NO_LIMIT = 1 << 60
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """A limit and what counts towards it, in bytes."""
+    """A limit and what counts towards it, in bytes; `shared` with other processes, or this one's alone."""
 
     name: str
     used: int
     limit: int
+    shared: bool = False
 
     @property
     def share(self) -> float:
@@ -45,7 +46,7 @@ def limits(budget_bytes: int | None = None) -> list[Limit]:
     """
     memory = psutil.Process().memory_info()
     machine = psutil.virtual_memory()
-    found = [Limit("the machine's memory", machine.total - machine.available, machine.total), *_groups()]
+    found = [Limit("the machine's memory", machine.total - machine.available, machine.total, True), *_groups()]
     if budget_bytes is not None:
         found.append(Limit("the memory budget", memory.rss - getattr(memory, "shared", 0), budget_bytes))
     if sys.platform != "win32":
@@ -93,7 +94,7 @@ def _limit(folder: Path, limit_name: str, used_name: str, droppable_name: str) -
         return None
     if limit == "max" or int(limit) >= _NO_LIMIT:
         return None
-    return Limit("the control group's memory", used - int(stat.get(droppable_name, 0)), int(limit))
+    return Limit("the control group's memory", used - int(stat.get(droppable_name, 0)), int(limit), True)
 
 
 def _mount(kind: str, controller: str) -> Path | None:

@@ -34,7 +34,7 @@ from eigen2.erl.settings import check_settings
 from eigen2.erl.workspace import REMEDY, require_fit
 from eigen2.errors import UserError
 from eigen2.runtime.phases import PhaseClock
-from eigen2.runtime.ram import PeakEstimate, budget_of
+from eigen2.runtime.ram import PeakEstimate, budget_of, processes_here
 from eigen2.runtime.share import Share
 from eigen2.runtime.trainer_checks import check_trainer
 
@@ -332,7 +332,7 @@ class ERLModule(LightningModule):
             )
         self.share = share = Share(self.population_size, self.trainer.global_rank, self.trainer.world_size)
         agents, learners = len(share.rows), len(range(self.learners)[share.rows.start : share.rows.stop])
-        self.memory = PeakEstimate(REMEDY, device, budget_of(self.trainer))
+        self.memory = PeakEstimate(REMEDY, device, budget_of(self.trainer), processes_here(self.trainer))
         self.memory.require(self.data.needed_bytes(agents))
         self.data.build(agents, device)
         make_actor, make_critic = self.network_makers(self.data)

@@ -36,9 +36,22 @@ def peak_rss_bytes() -> int:
     return peak
 
 
-def available_bytes(budget_bytes: int | None = None) -> int:
-    """Bytes this process may still take, by the tightest limit: of a budget, the machine, a container or a shell."""
-    return min(limit.left for limit in limits(budget_bytes))
+def available_bytes(budget_bytes: int | None = None, processes: int = 1) -> int:
+    """Bytes this process may still take, by the tightest limit: of a budget, the machine, a container or a shell.
+
+    Args:
+        budget_bytes: of this process alone; None for none.
+        processes: of one run that are about to take their memory, and leave each other equal parts of what is shared.
+    """
+    return min(limit.left // (processes if limit.shared else 1) for limit in limits(budget_bytes))
+
+
+def processes_here(trainer: Trainer) -> int:
+    """Processes of the trainer's run on this machine, after waiting for them, so that all of them see the same."""
+    if trainer.world_size == 1:
+        return 1
+    trainer.strategy.barrier()
+    return int(getattr(trainer.strategy, "num_processes", 1))
 
 
 def budget_of(trainer: Trainer) -> int | None:
@@ -74,16 +87,17 @@ class PeakEstimate:
         remedy: what the user can lower.
         device: where the tensors will lie.
         budget_bytes: resident bytes that the process was given; None for all that the system allows.
+        processes: that share this machine's memory evenly; on GPUs each has its own.
     """
 
-    def __init__(self, remedy: str, device: torch.device, budget_bytes: int | None = None) -> None:
+    def __init__(self, remedy: str, device: torch.device, budget_bytes: int | None = None, processes: int = 1) -> None:
         self._remedy = remedy
         self._gpu = device.type == "cuda"
         if self._gpu:
             self._available, self._process = torch.cuda.mem_get_info(device)[0], 0
         else:
             trim_malloc()  # what reading prices has freed will be used again
-            self._available, self._process = available_bytes(budget_bytes), rss_bytes()
+            self._available, self._process = available_bytes(budget_bytes, processes), rss_bytes()
         self._before = 0 if self._gpu else peak_rss_bytes()
         self._needed: dict[str, int] = {} if self._gpu else {"later": LATER_BYTES}
 

@@ -5,6 +5,7 @@ import torch
 from lightning.pytorch import Trainer
 
 from callbacks import MemoryBudget
+from callbacks.limits import Limit, limits
 from eigen2 import SyntheticMarket
 from eigen2.errors import UserError
 from eigen2.market.rollouts import RolloutDataModule
@@ -19,7 +20,7 @@ def test_arithmetic_is_largest_first_in_a_fitting_unit() -> None:
 
 def estimate(monkeypatch: pytest.MonkeyPatch, available: int, process: int = 0, before: int = 0) -> PeakEstimate:
     """Of a process of so many bytes, that had `before` at the most."""
-    monkeypatch.setattr(ram, "available_bytes", lambda budget: available if budget is None else min(available, budget))
+    monkeypatch.setattr(ram, "available_bytes", lambda budget, processes: min(available, budget or available))
     monkeypatch.setattr(ram, "rss_bytes", lambda: process)
     monkeypatch.setattr(ram, "peak_rss_bytes", lambda: max(process, before))
     monkeypatch.setattr(ram, "LATER_BYTES", 1_000_000)
@@ -50,6 +51,17 @@ def test_the_peak_is_the_process_and_all_that_comes(monkeypatch: pytest.MonkeyPa
     found = estimate(monkeypatch, available=10**9, process=400_000_000, before=900_000_000)
     assert found.peak_bytes == 900_000_000
     assert "at most 0.90 GB" in str(found)
+
+
+def test_processes_share_what_the_machine_has_and_not_their_budgets(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [Limit("the machine", 40, 100, shared=True), Limit("the budget", 10, 40)]
+    monkeypatch.setattr(ram, "limits", lambda budget: found)
+    assert [ram.available_bytes(None, processes) for processes in (1, 2, 3)] == [30, 30, 20]
+
+
+def test_the_machine_is_shared_and_a_budget_is_not() -> None:
+    assert {limit.name: limit.shared for limit in limits(10**12)}["the memory budget"] is False
+    assert {limit.name: limit.shared for limit in limits(10**12)}["the machine's memory"] is True
 
 
 def test_a_budget_of_the_trainer_counts(monkeypatch: pytest.MonkeyPatch) -> None:
