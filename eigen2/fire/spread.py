@@ -1,0 +1,318 @@
+"""Fires over a landscape: how fast they spread from cell to cell, where they are when, and what a fuel break stops.
+
+A fire takes the shortest way: cells are the nodes of a graph, edges lead to the four neighbours, and an edge takes the
+minutes that fire needs to cross the cell it leads into. Four neighbours, not eight: a fire cannot slip through between
+two breaks that touch at a corner. A fire burns the cells it reaches within its duration.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Float32, Float64, Int, Int32, Int64
+from numpy.typing import NDArray
+from scipy import sparse  # type: ignore[import-untyped]
+from scipy.sparse import csgraph  # type: ignore[import-untyped]
+
+from eigen2.errors import UserError, require_range
+from eigen2.fire.fuels import Moisture, behavior
+from eigen2.fire.landscape import Landscape
+
+DIRECTIONS = ("north", "east", "south", "west")
+"""Order of the directions everywhere."""
+STEPS = ((-1, 0), (0, 1), (1, 0), (0, -1))
+"""Rows and columns to the neighbour in each direction."""
+WIND_AT_20_FEET = 0.87
+"""Wind 20 ft above the vegetation, over wind at 10 m."""
+KM_PER_MILE = 1.609
+LONGEST_ELLIPSE = 8.0
+"""Largest length of a fire's ellipse over its width."""
+ROWS_AT_ONCE = 256
+"""Fires computed in one go: bounds the memory that takes."""
+
+
+@dataclass(frozen=True)
+class Weather:
+    """The same everywhere, and as long as a fire burns.
+
+    Args:
+        wind_speed: 10 m above the vegetation, in km/h (0 to 200).
+        wind_from: where the wind comes from, in degrees clockwise from north (0 to 360); 270 is a west wind.
+        moisture: of the fuels.
+
+    Raises:
+        UserError: a value lies outside its range.
+    """
+
+    wind_speed: float = 15.0
+    wind_from: float = 270.0
+    moisture: Moisture = field(default_factory=Moisture)
+
+    def __post_init__(self) -> None:
+        require_range("wind_speed", self.wind_speed, least=0, most=200)
+        require_range("wind_from", self.wind_from, least=0, most=360)
+
+
+def spread_rates(landscape: Landscape, weather: Weather | None = None) -> Float32[np.ndarray, "4 rows columns"]:
+    """How fast fire spreads in each cell, given its own fuel and slope, towards north, east, south and west.
+
+    A fire under constant conditions grows as an ellipse with the ignition in a focus (Anderson 1983). Wind and slope
+    add as vectors. The effective wind has no upper limit, and canopies give no shelter.
+
+    Args:
+        landscape: where.
+        weather: when; None takes `Weather()`.
+
+    Returns:
+        m/min, read-only; 0 exactly where nothing burns.
+    """
+    weather = weather or Weather()
+    models, at = np.unique(landscape.fuel, return_inverse=True)
+    fuel = behavior(models.tolist(), weather.moisture)
+    rate, slope, wind, exponent, adjustment = (each[at.reshape(landscape.shape)] for each in fuel)
+
+    uphill, downwind = np.radians(landscape.aspect + 180.0), np.radians(weather.wind_from + 180.0)
+    climb = slope * landscape.slope.astype(float) ** 2
+    push = wind * (adjustment * WIND_AT_20_FEET * weather.wind_speed) ** exponent
+    east = climb * np.sin(uphill) + push * np.sin(downwind)
+    north = climb * np.cos(uphill) + push * np.cos(downwind)
+    phi, heading = np.hypot(east, north), np.arctan2(east, north)
+
+    speed = np.minimum((phi / wind) ** (1 / exponent) / KM_PER_MILE, 100.0)  # mph; the ellipse is longest long before
+    ratio = 0.936 * np.exp(0.1147 * speed) + 0.461 * np.exp(-0.0692 * speed) - 0.397
+    ratio = np.clip(ratio, 1, LONGEST_ELLIPSE)
+    eccentricity = np.sqrt(ratio**2 - 1) / ratio
+    angle = np.radians([0.0, 90.0, 180.0, 270.0])[:, None, None] - heading
+    rates = rate * (1 + phi) * (1 - eccentricity) / (1 - eccentricity * np.cos(angle))
+    return _read_only(rates.astype(np.float32))
+
+
+def _read_only(array: NDArray[Any]) -> NDArray[Any]:
+    array.flags.writeable = False
+    return array
+
+
+class FireModel:
+    """Where fires go on a landscape without breaks; it never changes, so that any number of `Fires` share one.
+
+    Args:
+        rates: as `spread_rates` has them, m/min (4, rows, columns); a cell burns if all of its rates are above 0.
+        cell_size: a cell's edge, in m (above 0).
+        duration: of a fire, in minutes (above 0).
+
+    Attributes:
+        shape: rows and columns. A cell's number is `row * columns + column`.
+        rates: m/min (4, rows, columns), read-only.
+        burnable: (cells,), read-only.
+        duration: of a fire, in minutes.
+        graph: minutes from cell to neighbouring cell (cells, cells).
+    """
+
+    def __init__(self, rates: Float32[np.ndarray, "4 rows columns"], cell_size: float, duration: float = 240.0) -> None:
+        require_range("fire_simulation_max_duration", duration, above=0, most=1e9)
+        require_range("cell_size", cell_size, above=0, most=1e9)
+        self.shape: tuple[int, int] = rates.shape[1:]
+        self.rates, self.cell_size, self.duration = rates, float(cell_size), float(duration)
+        self.burnable: Bool[np.ndarray, " cells"] = _read_only((rates > 0).all(0).reshape(-1))
+        cells = np.arange(self.burnable.size).reshape(self.shape)
+        froms, intos, minutes = [], [], []
+        for rate, (down, right) in zip(rates.astype(float), STEPS, strict=True):
+            start, end = _shifted(cells, -down, -right), _shifted(cells, down, right)
+            burns = self.burnable[end.reshape(-1)].reshape(end.shape)
+            froms.append(start[burns])
+            intos.append(end[burns])
+            minutes.append(cell_size / rate.reshape(-1)[end[burns]])
+        edges = np.concatenate(minutes), (np.concatenate(froms), np.concatenate(intos))
+        self.graph = sparse.csr_array(edges, shape=(cells.size, cells.size))
+
+    @classmethod
+    def of(cls, landscape: Landscape, weather: Weather | None = None, duration: float = 240.0) -> "FireModel":
+        """The model of a landscape in some weather, for fires of some duration in minutes."""
+        return cls(spread_rates(landscape, weather), landscape.cell_size, duration)
+
+    @property
+    def cells(self) -> int:
+        """How many there are."""
+        return self.burnable.size
+
+    def draw(self, ignitions: int, rng: np.random.Generator) -> Int64[np.ndarray, " fires"]:
+        """Numbers of different burnable cells, by lot: so many, or all if there are fewer."""
+        candidates = np.flatnonzero(self.burnable)
+        return np.sort(rng.choice(candidates, min(ignitions, candidates.size), replace=False))
+
+    def start(
+        self, ignitions: Int[np.ndarray, " fires"] | None = None, breaks: Iterable[int] = (), trees: bool = False
+    ) -> "Fires":
+        """Let fires burn.
+
+        Args:
+            ignitions: numbers of the cells in which a fire starts; None takes every burnable cell.
+            breaks: numbers of cells that are fuel breaks from the start.
+            trees: also compute `Fires.downstream`.
+
+        Raises:
+            ValueError: an ignition or a break is no cell that burns.
+        """
+        chosen = np.flatnonzero(self.burnable) if ignitions is None else np.asarray(ignitions)
+        return Fires(self, chosen, breaks, trees)
+
+
+def _shifted(cells: NDArray[Any], down: int, right: int) -> NDArray[Any]:
+    """The cells that have a neighbour in the opposite direction."""
+    rows, columns = cells.shape
+    return cells[max(down, 0) : rows + min(down, 0), max(right, 0) : columns + min(right, 0)]
+
+
+class Fires:
+    """One fire from each ignition, each as if it were alone; a break changes only those that had reached it.
+
+    A cell that is a break never burns. A fire that starts on one burns nothing.
+
+    Args:
+        model: the landscape's.
+        ignitions: numbers of the cells in which a fire starts.
+        breaks: numbers of cells that are breaks from the start.
+        trees: also keep, for each fire, how many cells burned through each cell.
+
+    Attributes:
+        model: the landscape's.
+        ignitions: as given (fires,).
+        breaks: (cells,); changed by `add_break` alone.
+        arrival: minutes from the start of each fire (fires, cells), inf where it does not come.
+        burns: fires that burn each cell (cells,).
+    """
+
+    def __init__(
+        self, model: FireModel, ignitions: Int[np.ndarray, " fires"], breaks: Iterable[int] = (), trees: bool = False
+    ) -> None:
+        self.model, self.ignitions = model, ignitions.astype(np.int64)
+        if not model.burnable[self.ignitions].all():
+            raise ValueError("an ignition is on a cell that does not burn")
+        self.breaks: Bool[np.ndarray, " cells"] = np.zeros(model.cells, bool)
+        whole = model.graph
+        self._graph = sparse.csr_array((whole.data.copy(), whole.indices, whole.indptr), shape=whole.shape)
+        self.arrival: Float32[np.ndarray, "fires cells"] = np.full((ignitions.size, model.cells), np.inf, np.float32)
+        self.burns: Int64[np.ndarray, " cells"] = np.zeros(model.cells, np.int64)
+        self._sizes: Int32[np.ndarray, "fires cells"] | None = np.zeros(self.arrival.shape, np.int32) if trees else None
+        self._downstream: Int64[np.ndarray, " cells"] = np.zeros(model.cells, np.int64)
+        for cell in breaks:
+            self._close(cell)
+        self._burn(np.arange(ignitions.size))
+
+    @property
+    def burned(self) -> float:
+        """Share of all cells that a fire burns, the mean over fires (0 to 1)."""
+        return float(self.burns.sum()) / max(self.arrival.size, 1)
+
+    @property
+    def frequency(self) -> Float64[np.ndarray, " cells"]:
+        """Share of fires that burn a cell (0 to 1)."""
+        return self.burns / max(self.ignitions.size, 1)
+
+    @property
+    def downstream(self) -> Int64[np.ndarray, " cells"]:
+        """Cells that burned through each cell, itself among them, in the trees of shortest ways, summed over fires.
+
+        No break in a cell saves more than this, as what did not burn through it burns all the same.
+        """
+        assert self._sizes is not None, "start with trees=True"
+        return self._downstream.copy()
+
+    def add_break(self, cell: int) -> int:
+        """Make a cell a break, and let the fires that had reached it burn anew.
+
+        Returns:
+            How many those were.
+
+        Raises:
+            ValueError: the cell does not burn, or is a break already.
+        """
+        self._close(cell)
+        reached = np.flatnonzero(np.isfinite(self.arrival[:, cell]))
+        self._burn(reached)
+        return int(reached.size)
+
+    def saved(self, cell: int) -> int:
+        """Cells, summed over fires, that a break in a cell would save; nothing changes.
+
+        Raises:
+            ValueError: the cell does not burn, or is a break already.
+        """
+        reached = np.flatnonzero(np.isfinite(self.arrival[:, cell]))
+        edges = self._edges_into(cell)
+        before = self._graph.data[edges]
+        self._graph.data[edges] = np.inf
+        lit = reached[self.ignitions[reached] != cell]
+        left = sum(int(np.isfinite(each).sum()) for _, each, _ in self._shortest(lit, False))
+        self._graph.data[edges] = before
+        return int(np.isfinite(self.arrival[reached]).sum()) - left
+
+    def _edges_into(self, cell: int) -> NDArray[np.int64]:
+        if not 0 <= cell < self.model.cells or not self.model.burnable[cell] or self.breaks[cell]:
+            raise ValueError(f"cell {cell} cannot become a break; choose one that burns and is none yet")
+        return np.flatnonzero(self._graph.indices == cell)
+
+    def _close(self, cell: int) -> None:
+        self._graph.data[self._edges_into(cell)] = np.inf
+        self.breaks[cell] = True
+
+    def _burn(self, fires: Int64[np.ndarray, " some"]) -> None:
+        """Compute some fires on the graph as it is, and put them in place of what was known of them."""
+        self.burns -= np.isfinite(self.arrival[fires]).sum(0)
+        if self._sizes is not None:
+            self._downstream -= self._sizes[fires].sum(0, dtype=np.int64)
+            self._sizes[fires] = 0
+        self.arrival[fires] = np.inf
+        lit = fires[~self.breaks[self.ignitions[fires]]]
+        for rows, arrival, before in self._shortest(lit, self._sizes is not None):
+            self.arrival[rows] = arrival
+            self.burns += np.isfinite(arrival).sum(0)
+            if self._sizes is not None:
+                sizes = tree_sizes(before, np.isfinite(arrival))
+                self._sizes[rows] = sizes
+                self._downstream += sizes.sum(0, dtype=np.int64)
+
+    def _shortest(
+        self, fires: Int64[np.ndarray, " some"], trees: bool
+    ) -> Iterable[tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.int32]]]:
+        """Arrival times of some fires and, with `trees`, the cell before each; a few fires at a time."""
+        for first in range(0, fires.size, ROWS_AT_ONCE):
+            rows = fires[first : first + ROWS_AT_ONCE]
+            found = csgraph.dijkstra(
+                self._graph, indices=self.ignitions[rows], limit=self.model.duration, return_predecessors=trees
+            )
+            yield (rows, *found) if trees else (rows, found, np.zeros((0, 0), np.int32))
+
+
+def tree_sizes(
+    before: Int32[np.ndarray, "trees cells"], inside: Bool[np.ndarray, "trees cells"]
+) -> Int32[np.ndarray, "trees cells"]:
+    """How many cells hang from each cell of a tree, itself among them.
+
+    Every cell hands what it has counted to the cell 1, 2, 4, ... places nearer the root in turn: as many rounds as the
+    depth has binary digits, each over all cells of all trees at once.
+
+    Args:
+        before: the cell before each in its tree; negative at the root.
+        inside: which cells are in the tree.
+
+    Returns:
+        All cells of the tree at its root, 1 at a leaf, 0 outside.
+    """
+    nodes = np.flatnonzero(inside)
+    place = np.empty(inside.size, np.int64)
+    place[nodes] = np.arange(nodes.size)
+    cell_before = before.reshape(-1)[nodes]
+    up = place[np.where(cell_before >= 0, nodes - nodes % inside.shape[1] + cell_before, nodes)]
+    up[cell_before < 0] = -1
+    count = np.ones(nodes.size)
+    active = np.flatnonzero(up >= 0)
+    while active.size:
+        nearer = up[active]
+        count += np.bincount(nearer, count[active], nodes.size)
+        up[active] = up[nearer]
+        active = active[up[active] >= 0]
+    sizes = np.zeros(inside.shape, np.int32)
+    sizes.reshape(-1)[nodes] = count
+    return sizes
