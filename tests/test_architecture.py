@@ -20,6 +20,7 @@ LAYERS = [
     "eigen2.report",
     "eigen2.market",
     "eigen2.control",
+    "eigen2.fire",
     "eigen2.erl",
     "eigen2.runtime",
     "eigen2.errors",

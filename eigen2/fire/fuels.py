@@ -216,7 +216,7 @@ def _rothermel(models: list[FuelModel], moisture: Moisture) -> Float64[np.ndarra
 def _classes(
     models: list[FuelModel], moisture: Moisture
 ) -> tuple[Float64[np.ndarray, "models 6"], Float64[np.ndarray, "models 6"]]:
-    """Loads (lb/ft2) and surface-area-to-volume ratios (1/ft), once the herbs have cured as far as their moisture says."""
+    """Loads (lb/ft2) and surface-area-to-volume ratios (1/ft), the herbs cured as far as their moisture says."""
     load, ratio = np.zeros((2, len(models), 6))
     cured = np.clip(1 - (moisture.live_herbaceous - 0.3) / 0.9, 0, 1)
     for i, (_, (one, ten, hundred, herbs, woody), (fine, herbaceous, shrubs), *_) in enumerate(models):

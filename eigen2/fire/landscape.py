@@ -114,14 +114,15 @@ def flat(shape: tuple[int, int], fuel: int = 101, cell_size: float = 30.0) -> La
         fuel: number of the fuel model.
         cell_size: a cell's edge, in m (above 0).
     """
-    layers = {name: np.zeros(shape, np.float32) for name in Landscape.layers()}
-    return Landscape(**{**layers, "fuel": np.full(shape, fuel, np.int16)}, cell_size=cell_size)
+    layers: dict[str, Any] = {name: np.zeros(shape, np.float32) for name in Landscape.layers()}
+    layers["fuel"] = np.full(shape, fuel, np.int16)
+    return Landscape(**layers, cell_size=cell_size)
 
 
 def slopes(
     elevation: Float64[np.ndarray, "rows columns"], cell_size: float
 ) -> tuple[Float64[np.ndarray, "rows columns"], Float64[np.ndarray, "rows columns"]]:
-    """Slope (rise over run) and aspect (degrees clockwise from north, downhill) of the ground (2 cells or more a side)."""
+    """Slope (rise over run) and aspect (degrees clockwise from north, downhill); 2 cells or more a side."""
     south, east = np.gradient(elevation, cell_size)
     aspect = np.degrees(np.arctan2(-east, south)) % 360  # downhill is (-east, +south) in (east, north)
     return np.hypot(south, east), aspect

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scipy import sparse  # type: ignore[import-untyped]
 from scipy.sparse import csgraph  # type: ignore[import-untyped]
 
-from eigen2.errors import UserError, require_range
+from eigen2.errors import require_range
 from eigen2.fire.fuels import Moisture, behavior
 from eigen2.fire.landscape import Landscape
 
