@@ -5,7 +5,6 @@ cells in the order in which they become breaks.
 """
 
 from collections.abc import Callable
-from typing import Protocol
 
 import numpy as np
 from jaxtyping import Float64, Int
@@ -20,27 +19,10 @@ SMALL = 64
 """Nodes up to which all eigenvalues are computed, rather than the lowest one by iteration."""
 
 
-class Placement(Protocol):
-    """Chooses fuel breaks."""
-
-    def __call__(
-        self,
-        model: FireModel,
-        budget: int,
-        rng: np.random.Generator,
-        ignitions: Int[np.ndarray, " fires"] | None = None,
-    ) -> list[int]:
-        """Choose.
-
-        Args:
-            model: of the landscape.
-            budget: breaks to place; fewer are, where fewer cells burn.
-            rng: for those that draw.
-            ignitions: for those that let fires burn; None takes every cell that burns.
-
-        Returns:
-            Numbers of different cells that burn, the first to become a break first.
-        """
+Placement = Callable[..., list[int]]
+"""Called with a landscape's `FireModel`, the budget, a generator for those that draw, and the ignitions for those that
+let fires burn, of which None are all cells that burn. It returns the numbers of different cells that burn: as many as
+the budget, or all, if there are fewer."""
 
 
 def random(
@@ -132,7 +114,7 @@ PLACEMENTS: dict[str, Placement] = {
 
 
 def evaluate(
-    placement: Placement | Callable[..., list[int]],
+    placement: Placement,
     model: FireModel,
     budget: int,
     rng: np.random.Generator,

@@ -182,8 +182,8 @@ def _rothermel(models: list[FuelModel], moisture: Moisture) -> Float64[np.ndarra
     The six fuel classes (columns) are dead 1-h, 10-h, 100-h, dead herbaceous, live herbaceous and live woody.
     """
     load, ratio = _classes(models, moisture)
-    wet = np.array([moisture.one_hour, moisture.ten_hour, moisture.hundred_hour, moisture.one_hour])
-    wet = np.append(wet, [moisture.live_herbaceous, moisture.live_woody])
+    one, ten, hundred, herbs, woody = vars(moisture).values()
+    wet = np.array([one, ten, hundred, one, herbs, woody], float)
     depth = np.array([model.depth for model in models])
     heat = np.array([model.heat for model in models])
 
@@ -249,6 +249,6 @@ def _damped_load(
         own = share * part
         same = (size[:, :, None] == size[:, None, :]) & part  # every class counts by the area of all of its size
         net = ((same * own[:, None, :]).sum(2) * load * part).sum(1) * (1 - TOTAL_MINERALS)
-        dryness = np.minimum((own * wet).sum(1) / limit, 1)
-        total += net * (1 - 2.59 * dryness + 5.11 * dryness**2 - 3.52 * dryness**3)
+        dampness = (own * wet).sum(1) / limit
+        total += net * np.where(dampness < 1, 1 - 2.59 * dampness + 5.11 * dampness**2 - 3.52 * dampness**3, 0)
     return total

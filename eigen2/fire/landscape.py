@@ -4,7 +4,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float32, Float64, Int16
+from jaxtyping import Float64
 from numpy.typing import NDArray
 
 from eigen2.errors import UserError, require_range
@@ -35,7 +35,7 @@ RANGES = {
 class Landscape:
     """What a fire finds; nobody can change it, as its arrays are read-only copies of those given.
 
-    All arrays are (rows, columns). Row 0 is the northern edge, column 0 the western one.
+    All arrays are (rows, columns), float32, but int16 for fuel. Row 0 is the northern edge, column 0 the western one.
 
     Args:
         elevation: in m.
@@ -53,21 +53,20 @@ class Landscape:
         UserError: a layer has another shape than elevation, holds a value outside its range, or an unknown fuel model.
     """
 
-    elevation: Float32[np.ndarray, "rows columns"]
-    slope: Float32[np.ndarray, "rows columns"]
-    aspect: Float32[np.ndarray, "rows columns"]
-    fuel: Int16[np.ndarray, "rows columns"]
-    canopy_cover: Float32[np.ndarray, "rows columns"]
-    canopy_height: Float32[np.ndarray, "rows columns"]
-    canopy_base_height: Float32[np.ndarray, "rows columns"]
-    canopy_bulk_density: Float32[np.ndarray, "rows columns"]
+    elevation: NDArray[Any]
+    slope: NDArray[Any]
+    aspect: NDArray[Any]
+    fuel: NDArray[Any]
+    canopy_cover: NDArray[Any]
+    canopy_height: NDArray[Any]
+    canopy_base_height: NDArray[Any]
+    canopy_bulk_density: NDArray[Any]
     cell_size: float = 30.0
 
     def __post_init__(self) -> None:
         require_range("landscape.cell_size", self.cell_size, above=0)
         for name in self.layers():
             object.__setattr__(self, name, self._checked(name, np.asarray(getattr(self, name))))
-        require_known(np.unique(self.fuel).tolist())
 
     def _checked(self, name: str, given: NDArray[Any]) -> NDArray[Any]:
         """A read-only copy of a layer."""

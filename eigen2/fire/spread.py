@@ -239,8 +239,8 @@ class Fires:
         Raises:
             ValueError: the cell does not burn, or is a break already.
         """
-        reached = np.flatnonzero(np.isfinite(self.arrival[:, cell]))
         edges = self._edges_into(cell)
+        reached = np.flatnonzero(np.isfinite(self.arrival[:, cell]))
         before = self._graph.data[edges]
         self._graph.data[edges] = np.inf
         lit = reached[self.ignitions[reached] != cell]

@@ -1,0 +1,247 @@
+"""The environment: Gymnasium's own checks, its arithmetic, and that no episode leaves a trace in the next."""
+
+import warnings
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.utils.env_checker import check_env
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+from numpy.typing import NDArray
+
+from eigen2.errors import UserError
+from eigen2.fire.environment import BREAKS, BUDGET, BURNS, DOWNSTREAM, RATES, FuelBreakEnv, action_mask
+from eigen2.fire.fuels import FUEL_MODELS
+from eigen2.fire.landscape import Landscape, flat, synthesize
+
+SMALL: dict[str, Any] = {"grid_size": 12, "ignitions": 30, "num_landscapes": 3, "fire_simulation_max_duration": 120}
+
+
+def episode(env: FuelBreakEnv, rng: np.random.Generator, **reset: Any) -> list[tuple[Any, float, dict[str, Any]]]:
+    observation, info = env.reset(**reset)
+    seen = [(observation, 0.0, info)]
+    over = False
+    while not over:
+        observation, reward, over, truncated, info = env.step(rng.choice(np.flatnonzero(info["action_mask"])))
+        assert not truncated
+        seen.append((observation, reward, info))
+    return seen
+
+
+@pytest.mark.parametrize("downstream_plane", [True, False])
+def test_gymnasiums_checks_pass(downstream_plane: bool) -> None:
+    """On ground that burns all over, as they draw actions without the mask."""
+    env = FuelBreakEnv(downstream_plane=downstream_plane, ignitions=20, landscapes=[flat((12, 12))] * 2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warnings.filterwarnings("ignore", message=".*not within the recommended|.*different from the unwrapped")
+        check_env(env, skip_render_check=True)
+
+
+def test_the_defaults_are_those_documented() -> None:
+    env = FuelBreakEnv()
+    assert env.budget == 51
+    assert env.observation_space.shape == (8, 32, 32)
+    assert env.num_landscapes == 32
+    env.reset(seed=0)
+    assert env.fires.ignitions.size == 256
+    env.reset(options={"ignitions": None})
+    assert env.fires.ignitions.size == env.fires.model.burnable.sum()
+
+
+def test_rewards_sum_to_what_is_saved() -> None:
+    env = FuelBreakEnv(**SMALL)
+    for seed in range(3):
+        seen = episode(env, np.random.default_rng(seed), seed=seed)
+        burned = [info["burned"] for _, _, info in seen]
+        assert len(seen) == 1 + env.budget == 1 + int(0.05 * 144)
+        assert sum(reward for _, reward, _ in seen) == pytest.approx(100 * (burned[0] - burned[-1]))
+        assert all(reward >= 0 for _, reward, _ in seen)
+        assert seen[0][2]["reduction"] == 0
+        assert seen[-1][2]["reduction"] == pytest.approx(1 - burned[-1] / burned[0])
+        anew = env.fires.model.start(env.fires.ignitions, np.flatnonzero(env.fires.breaks).tolist())
+        assert env.fires.burned == anew.burned == burned[-1]
+
+
+def test_what_is_observed() -> None:
+    env = FuelBreakEnv(**SMALL)
+    seen = episode(env, np.random.default_rng(0), seed=1)
+    fires, (observation, _, info) = env.fires, seen[-1]
+    model = fires.model
+    assert (observation[BREAKS] == 255 * fires.breaks.reshape(12, 12)).all()
+    crossed = np.log1p(model.rates * 120 / 30)
+    assert observation[RATES] / 255 * 9 == pytest.approx(crossed, abs=9 / 255)
+    assert (observation[BURNS] / 255) ** 2 == pytest.approx(fires.frequency.reshape(12, 12), abs=2 / 255)
+    cells = np.expm1(observation[DOWNSTREAM] / 255 * np.log1p(256 * 144)) / 256
+    assert cells == pytest.approx(fires.downstream.reshape(12, 12) / 30, rel=0.03, abs=0.001)
+    assert [int(each[BUDGET, 0, 0]) for each, _, _ in seen] == [round(255 * left / 7) for left in range(7, -1, -1)]
+    assert (observation[BUDGET] == 0).all()
+    assert info["landscape"] in range(3)
+
+
+def test_the_plane_can_be_left_out() -> None:
+    with_plane, without = (FuelBreakEnv(**SMALL, downstream_plane=plane) for plane in (True, False))
+    pairs = zip(*(episode(env, np.random.default_rng(0), seed=4) for env in (with_plane, without)), strict=True)
+    for (observation, reward, _), (less, same, _) in pairs:
+        assert observation[:DOWNSTREAM].tobytes() == less.tobytes()
+        assert reward == same
+
+
+def test_the_mask_is_in_the_observation() -> None:
+    """Exactly: fuels that hardly burn too, and lakes and breaks not."""
+    fuel = np.array([*FUEL_MODELS, 91, 92, 93, 98, 99, 101, 101, 101, 101], np.int16).reshape(7, 7)
+    layers = {name: getattr(flat((7, 7)), name) for name in Landscape.layers()}
+    patchwork = Landscape(**{**layers, "fuel": fuel})
+    for env in (FuelBreakEnv(**SMALL), FuelBreakEnv(landscapes=[patchwork], wind_speed=60, budget=0.5)):
+        seen = episode(env, np.random.default_rng(0), seed=0)
+        for observation, _, info in seen:
+            assert (action_mask(observation) == info["action_mask"]).all()
+            assert (
+                info["action_mask"] == (observation[3] > 0).reshape(-1) & (observation[BREAKS] == 0).reshape(-1)
+            ).all()
+        stacked = np.stack([observation for observation, _, _ in seen])
+        assert (action_mask(stacked) == np.stack([info["action_mask"] for _, _, info in seen])).all()
+    assert info["action_mask"].sum() + env.budget == 44
+
+
+def test_the_hardly_burning_are_observed_as_burning() -> None:
+    slow = FuelBreakEnv(landscapes=[flat((4, 4), 181)], fire_simulation_max_duration=0.01)
+    observation, info = slow.reset(seed=0)
+    assert (observation[RATES] == 1).all()
+    assert info["action_mask"].all()
+
+
+def test_refused_actions_change_nothing() -> None:
+    env = FuelBreakEnv(**SMALL)
+    _, info = env.reset(seed=0)
+    good = int(np.flatnonzero(info["action_mask"])[0])
+    after = env.step(good)[-1]["burned"]
+    for action in (good, int(np.flatnonzero(~env.fires.model.burnable)[0]), -1, 144):
+        with pytest.raises(ValueError, match=f"cell {action} cannot become a break"):
+            env.step(action)
+    assert env.fires.burned == after
+    assert env.fires.breaks.sum() == 1
+
+
+def test_an_episode_ends_and_stays_ended() -> None:
+    env = FuelBreakEnv(**SMALL)
+    seen = episode(env, np.random.default_rng(0), seed=0)
+    with pytest.raises(ValueError, match="reset first"):
+        env.step(np.flatnonzero(seen[-1][2]["action_mask"])[0])
+
+
+def test_an_episode_ends_when_all_that_burns_is_a_break() -> None:
+    layers = {name: getattr(flat((4, 4), 98), name) for name in Landscape.layers()}
+    fuel = np.full((4, 4), 98, np.int16)
+    fuel[0, :2] = 101
+    env = FuelBreakEnv(landscapes=[Landscape(**{**layers, "fuel": fuel})], budget=0.5)
+    seen = episode(env, np.random.default_rng(0), seed=0)
+    assert len(seen) == 3
+    assert seen[-1][2]["reduction"] == 1
+
+
+def test_episodes_leave_landscapes_as_they_were() -> None:
+    given = [synthesize(12, np.random.default_rng(seed)) for seed in range(2)]
+
+    def raw() -> list[bytes]:
+        return [getattr(each, name).tobytes() for each in given for name in Landscape.layers()]
+
+    before, env = raw(), FuelBreakEnv(**SMALL, landscapes=given)
+    first = episode(env, np.random.default_rng(0), seed=0)
+    for seed in range(3):
+        episode(env, np.random.default_rng(seed), seed=seed)
+    assert raw() == before
+    again = episode(env, np.random.default_rng(0), seed=0)
+    assert [each.tobytes() for each, _, _ in again] == [each.tobytes() for each, _, _ in first]
+
+
+def test_a_seed_repeats_an_episode() -> None:
+    def play(env: FuelBreakEnv, seed: int) -> list[tuple[bytes, float]]:
+        return [(o.tobytes(), r) for o, r, _ in episode(env, np.random.default_rng(0), seed=seed)]
+
+    env = FuelBreakEnv(**SMALL)
+    first = play(env, 5)
+    assert first == play(FuelBreakEnv(**SMALL), 5)
+    assert play(env, 6) != first
+    assert play(env, 5) == first
+
+
+def test_options_choose() -> None:
+    env = FuelBreakEnv(**SMALL)
+    for number in (2, 0):
+        _, info = env.reset(seed=0, options={"landscape": number, "ignitions": None})
+        assert info["landscape"] == number
+        assert env.fires.ignitions.size == env.scene(number).model.burnable.sum()
+    env.reset(options={"ignitions": 7})
+    assert env.fires.ignitions.size == 7
+    assert len(set(env.fires.ignitions.tolist())) == 7
+    env.reset()
+    assert env.fires.ignitions.size == 30
+
+
+def test_landscapes_follow_the_seed_and_their_number_alone() -> None:
+    one, other = FuelBreakEnv(**SMALL), FuelBreakEnv(**{**SMALL, "num_landscapes": 9, "seed": 1})
+    same = FuelBreakEnv(**{**SMALL, "num_landscapes": 9})
+    assert one.landscape(2).elevation.tobytes() == same.landscape(2).elevation.tobytes()
+    assert one.landscape(2).elevation.tobytes() != one.landscape(1).elevation.tobytes()
+    assert one.landscape(2).elevation.tobytes() != other.landscape(2).elevation.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"budget": 0.0}, "budget is 0.0"),
+        ({"budget": 5}, "budget is 5"),
+        ({"grid_size": 3}, "grid_size is 3"),
+        ({"ignitions": 0}, "ignitions is 0"),
+        ({"num_landscapes": 0}, "num_landscapes is 0"),
+        ({"wind_speed": -5}, "wind_speed is -5"),
+        ({"landscapes": []}, "one or more"),
+        ({"landscapes": [flat((4, 4)), flat((4, 5))]}, r"shapes \[\(4, 4\), \(4, 5\)\]"),
+        ({"landscapes": [flat((4, 4), 98)]}, "nothing burns in landscape 0"),
+        ({"fire_simulation_max_duration": 0}, "fire_simulation_max_duration is 0"),
+    ],
+)
+def test_wrong_settings_are_refused(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        FuelBreakEnv(**settings).reset(seed=0)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"landscape": 3}, "landscape 3 is not there; use 0 to 2"),
+        ({"ignitions": 0}, "ignitions"),
+        ({"fire": 1}, "fire"),
+    ],
+)
+def test_wrong_options_are_refused(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        FuelBreakEnv(**SMALL).reset(seed=0, options=options)
+
+
+def make() -> gymnasium.Env[Any, Any]:
+    return FuelBreakEnv(**SMALL)
+
+
+def rewards(envs: Any) -> tuple[NDArray[Any], NDArray[Any]]:
+    observations, infos = envs.reset(seed=[3, 4])
+    rng, collected = np.random.default_rng(0), []
+    for _ in range(10):  # episodes end after 7
+        actions = [rng.choice(np.flatnonzero(mask)) for mask in action_mask(observations)]
+        observations, reward, *_, infos = envs.step(np.array(actions))
+        assert (np.stack(list(infos["action_mask"])) == action_mask(observations)).all()
+        collected.append(reward)
+    envs.close()
+    return np.stack(collected), observations
+
+
+def test_environments_in_other_processes_do_the_same() -> None:
+    mode = AutoresetMode.SAME_STEP
+    here, there = (
+        rewards(SyncVectorEnv([make, make], autoreset_mode=mode)),
+        rewards(AsyncVectorEnv([make, make], autoreset_mode=mode)),
+    )
+    assert here[0].tobytes() == there[0].tobytes()
+    assert here[1].tobytes() == there[1].tobytes()

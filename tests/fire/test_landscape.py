@@ -1,0 +1,82 @@
+"""Landscapes: synthetic ones are plausible and repeat, wrong ones are refused, none can be changed."""
+
+from dataclasses import FrozenInstanceError
+from typing import Any
+
+import numpy as np
+import pytest
+
+from eigen2.errors import UserError
+from eigen2.fire.landscape import LADDER, Landscape, flat, slopes, synthesize
+
+
+def layers(landscape: Landscape) -> dict[str, Any]:
+    return {name: getattr(landscape, name) for name in Landscape.layers()}
+
+
+def test_a_synthetic_landscape_is_plausible() -> None:
+    land = synthesize(48, np.random.default_rng(0))
+    assert land.shape == (48, 48)
+    assert land.slope.mean() == pytest.approx(0.25, rel=1e-4)
+    assert (land.fuel == 98).mean() == pytest.approx(0.03, abs=0.002)
+    shares = [(land.fuel == number).mean() for number in LADDER]
+    assert min(shares) > 0.08
+    timber = np.isin(land.fuel, (165, 183, 188))
+    assert (land.canopy_cover[timber] >= 0.3).all()
+    for name in ("canopy_cover", "canopy_height", "canopy_base_height", "canopy_bulk_density"):
+        assert (getattr(land, name)[~timber] == 0).all()
+    assert (land.slope[land.fuel == 98].min()) == 0
+    near = np.abs(np.diff(np.argsort(LADDER)[np.searchsorted(LADDER, np.where(land.fuel == 98, 101, land.fuel))]))
+    assert near.mean() < 1.5  # chance alone: 2.6; neighbours have like vegetation
+
+
+def test_it_repeats_and_follows_the_seed() -> None:
+    one, same, other = (synthesize(16, np.random.default_rng(seed)) for seed in (1, 1, 2))
+    for name, values in layers(one).items():
+        assert values.tobytes() == getattr(same, name).tobytes()
+    assert not np.array_equal(one.elevation, other.elevation)
+
+
+@pytest.mark.parametrize(("down", "expected"), [((1, 0), 180), ((-1, 0), 0), ((0, 1), 90), ((0, -1), 270)])
+def test_aspect_is_downhill_clockwise_from_north(down: tuple[int, int], expected: int) -> None:
+    """Row numbers grow southwards, column numbers eastwards."""
+    rows, columns = np.mgrid[:5, :5]
+    slope, aspect = slopes(-3.0 * (rows * down[0] + columns * down[1]), 30.0)
+    assert slope == pytest.approx(0.1)
+    assert aspect == pytest.approx(expected)
+
+
+def test_nobody_can_change_it() -> None:
+    given = np.full((3, 4), 5.0, np.float32)
+    land = Landscape(**{**layers(flat((3, 4))), "elevation": given})
+    given[0, 0] = 7
+    assert land.elevation[0, 0] == 5
+    for values in layers(land).values():
+        with pytest.raises(ValueError, match="read-only"):
+            values[0, 0] = 1
+    with pytest.raises(FrozenInstanceError):
+        land.cell_size = 1.0  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("slope", np.zeros((2, 2), np.float32), r"slope has shape \(2, 2\).*elevation's \(3, 4\)"),
+        ("slope", np.full((3, 4), -1, np.float32), "slope holds -1.0; it must be 0 to 20, rise over run"),
+        ("aspect", np.full((3, 4), np.nan, np.float32), "aspect holds nan"),
+        ("canopy_cover", np.full((3, 4), 60, np.float32), "canopy_cover holds 60.0.*not percent"),
+        ("fuel", np.full((3, 4), 14, np.int16), "fuel model 14 is not known"),
+        ("fuel", np.full((3, 4), 2**17 + 101, np.int64), "fuel model 131173 is not known"),
+        ("fuel", np.full((3, 4), 101, np.float32), "fuel has dtype float32"),
+        ("elevation", np.zeros((0, 4), np.float32), r"elevation has shape \(0, 4\)"),
+        ("cell_size", 0.0, "cell_size is 0.0"),
+    ],
+)
+def test_wrong_ones_are_refused(name: str, value: object, words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        Landscape(**{**layers(flat((3, 4))), name: value})
+
+
+def test_too_small_a_size_is_refused() -> None:
+    with pytest.raises(UserError, match="landscape size is 3"):
+        synthesize(3, np.random.default_rng(0))
