@@ -88,6 +88,10 @@ class Landscape:
         copy.flags.writeable = False
         return copy
 
+    def __reduce__(self) -> tuple[type["Landscape"], tuple[Any, ...]]:
+        """In another process it is read-only too."""
+        return Landscape, tuple(getattr(self, field.name) for field in fields(self))
+
     @classmethod
     def layers(cls) -> list[str]:
         """Names of the arrays."""

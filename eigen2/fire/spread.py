@@ -187,8 +187,9 @@ class Fires:
         self, model: FireModel, ignitions: Int[np.ndarray, " fires"], breaks: Iterable[int] = (), trees: bool = False
     ) -> None:
         self.model, self.ignitions = model, ignitions.astype(np.int64)
-        if not model.burnable[self.ignitions].all():
-            raise ValueError("an ignition is on a cell that does not burn")
+        inside = (self.ignitions >= 0) & (self.ignitions < model.cells)
+        if not inside.all() or not model.burnable[self.ignitions].all():
+            raise ValueError("an ignition is no cell that burns; choose among FireModel.burnable")
         self.breaks: Bool[np.ndarray, " cells"] = np.zeros(model.cells, bool)
         whole = model.graph
         self._graph = sparse.csr_array((whole.data.copy(), whole.indices, whole.indptr), shape=whole.shape)
@@ -199,6 +200,12 @@ class Fires:
         for cell in breaks:
             self._close(cell)
         self._burn(np.arange(ignitions.size))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all that is kept of the fires; 4 for each fire and cell, and 4 more with trees."""
+        held = self.ignitions, self.breaks, self._graph.data, self.arrival, self.burns, self._downstream
+        return sum(each.nbytes for each in held) + (0 if self._sizes is None else self._sizes.nbytes)
 
     @property
     def burned(self) -> float:

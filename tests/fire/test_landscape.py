@@ -1,5 +1,6 @@
 """Landscapes: synthetic ones are plausible and repeat, wrong ones are refused, none can be changed."""
 
+import copy
 from dataclasses import FrozenInstanceError
 from typing import Any
 
@@ -56,6 +57,16 @@ def test_nobody_can_change_it() -> None:
             values[0, 0] = 1
     with pytest.raises(FrozenInstanceError):
         land.cell_size = 1.0  # type: ignore[misc]
+
+
+def test_a_copy_for_another_process_cannot_be_changed_either() -> None:
+    land = synthesize(6, np.random.default_rng(0), cell_size=20.0)
+    copied = copy.deepcopy(land)  # as pickling does
+    assert copied is not land
+    assert copied.cell_size == 20
+    for name, values in layers(copied).items():
+        assert values.tobytes() == getattr(land, name).tobytes()
+        assert not values.flags.writeable
 
 
 @pytest.mark.parametrize(

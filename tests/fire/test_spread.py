@@ -180,7 +180,7 @@ def same(one: Fires, other: Fires) -> bool:
     )
 
 
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(st.integers(0, 2**31), st.booleans())
 def test_step_by_step_is_the_same_as_anew(seed: int, level: bool) -> None:
     """On the level all ways of the same length tie, which must not matter either."""
@@ -225,9 +225,16 @@ def test_what_cannot_be_a_break_is_refused(cell: int) -> None:
             refused(cell)
 
 
-def test_an_ignition_in_a_lake_is_refused() -> None:
-    with pytest.raises(ValueError, match="does not burn"):
-        uniform((3, 3), holes=[4]).start(np.array([4]))
+@pytest.mark.parametrize("cell", [4, -1, 9])
+def test_an_ignition_where_nothing_burns_is_refused(cell: int) -> None:
+    with pytest.raises(ValueError, match="no cell that burns"):
+        uniform((3, 3), holes=[4]).start(np.array([cell]))
+
+
+def test_the_bytes_are_counted() -> None:
+    model = uniform((5, 5))
+    assert model.start(trees=True).nbytes - model.start().nbytes == 4 * 25 * 25
+    assert model.start().nbytes >= 4 * 25 * 25
 
 
 def test_a_wet_landscape_does_not_burn() -> None:
