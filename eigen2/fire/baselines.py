@@ -162,7 +162,7 @@ def domirank_scores(adjacency: sparse.csr_array, sigma: float) -> Float64[np.nda
 
     Args:
         adjacency: weights from node to node (nodes, nodes), 0 or more.
-        sigma: how much nodes compete (above 0, below 1); near 0 the scores are those of the weighted out-degree.
+        sigma: how much nodes compete (at least 0, below 1); near 0 the scores are those of the weighted out-degree.
 
     Returns:
         One score a node; all 0 where there are no edges, or none go both ways.
@@ -170,7 +170,8 @@ def domirank_scores(adjacency: sparse.csr_array, sigma: float) -> Float64[np.nda
     Raises:
         UserError: sigma is outside its range.
     """
-    require_range("sigma", sigma, above=0, most=1)
+    if not 0 <= sigma < 1:
+        raise UserError(f"sigma is {sigma}; it must be at least 0 and below 1")
     lowest = _lowest_eigenvalue(adjacency)
     if lowest > -1e-12:
         return np.zeros(adjacency.shape[0])

@@ -113,7 +113,7 @@ class FireModel:
         require_range("fire_simulation_max_duration", duration, above=0, most=1e9)
         require_range("cell_size", cell_size, above=0, most=1e9)
         self.shape: tuple[int, int] = rates.shape[1:]
-        self.rates, self.cell_size, self.duration = rates, float(cell_size), float(duration)
+        self.rates, self.cell_size, self.duration = _read_only(rates.copy()), float(cell_size), float(duration)
         self.burnable: Bool[np.ndarray, " cells"] = _read_only((rates > 0).all(0).reshape(-1))
         cells = np.arange(self.burnable.size).reshape(self.shape)
         froms, intos, minutes = [], [], []
@@ -159,7 +159,7 @@ class FireModel:
 
 
 def _shifted(cells: NDArray[Any], down: int, right: int) -> NDArray[Any]:
-    """The cells that have a neighbour in the opposite direction."""
+    """The cells in which such a step can end."""
     rows, columns = cells.shape
     return cells[max(down, 0) : rows + min(down, 0), max(right, 0) : columns + min(right, 0)]
 

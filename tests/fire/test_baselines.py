@@ -46,6 +46,7 @@ def test_a_placement_names_different_cells_that_burn(name: str) -> None:
 def test_no_more_breaks_than_cells_that_burn(name: str) -> None:
     model = uniform((1, 4), holes=[1])
     assert sorted(PLACEMENTS[name](model, 9, np.random.default_rng(0))) == [0, 2, 3]
+    assert PLACEMENTS[name](uniform((1, 1)), 1, np.random.default_rng(0)) == [0]
 
 
 def test_chance_follows_its_generator() -> None:
@@ -130,8 +131,12 @@ def test_domirank_of_nodes_that_do_not_compete_is_their_degree() -> None:
 
 def test_domirank_without_edges_is_nothing() -> None:
     assert domirank_scores(sparse.csr_array((5, 5)), 0.5).tolist() == [0] * 5
-    with pytest.raises(UserError, match=r"sigma is 1\.5"):
-        domirank_scores(star(3), 1.5)
+
+
+@pytest.mark.parametrize("sigma", [-0.1, 1.0, 1.5, float("nan")])
+def test_a_sigma_without_a_solution_is_refused(sigma: float) -> None:
+    with pytest.raises(UserError, match=f"sigma is {sigma}"):
+        domirank_scores(star(3), sigma)
 
 
 def test_better_placements_save_more() -> None:

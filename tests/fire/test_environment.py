@@ -112,6 +112,14 @@ def test_the_hardly_burning_are_observed_as_burning() -> None:
     assert info["action_mask"].all()
 
 
+def test_a_landscape_need_not_be_square() -> None:
+    env = FuelBreakEnv(landscapes=[flat((4, 7), 104)], budget=0.1)
+    observation, _ = env.reset(seed=0)
+    assert observation.shape == (8, 4, 7)
+    observation, *_ = env.step(7)
+    assert np.argwhere(observation[BREAKS]).tolist() == [[1, 0]]
+
+
 def test_refused_actions_change_nothing() -> None:
     env = FuelBreakEnv(**SMALL)
     _, info = env.reset(seed=0)
