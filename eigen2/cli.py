@@ -16,6 +16,7 @@ HOMES = {
     "report": "eigen2.report.cli",
     "data": "eigen2.market.data_cli",
     "sweep": "eigen2.sweep.cli",
+    "fire": "eigen2.fire.cli",
     "completion": "eigen2.completion",
 }
 """Modules of the other commands."""
