@@ -8,7 +8,7 @@ pyretechnics and the standard library alone.
     pyretechnics_worker.py REQUEST REPLY      burns what the .npz REQUEST asks for and writes the JSON file REPLY
 
 A request holds, for the whole, `wind_speed` (km/h at 10 m), `wind_from` (degrees clockwise from north), `moisture`
-(dead 1-h, 10-h, 100-h, live herbaceous, live woody, foliage; fractions), `duration` (minutes) and `landscapes`, how many
+(dead 1-h, 10-h, 100-h, live herbaceous and woody, foliage; fractions), `duration` (minutes) and `landscapes`, how many
 there are. For each landscape i, `i/slope` (rise over run), `i/aspect` (degrees clockwise from north, downhill),
 `i/fuel`, `i/canopy_cover` (0 to 1), `i/canopy_height`, `i/canopy_base_height` (m), `i/canopy_bulk_density` (kg/m3), all
 (rows, columns) with row 0 in the north; `i/cell_size` (m); `i/ignitions`, cell numbers (fires,); and `i/breaks`, bool
