@@ -142,7 +142,7 @@ def _require(chosen: Namespace) -> None:
     require_range("--budget", chosen.budget, above=0, most=1)
     for name in chosen.baselines or []:
         if name not in PLACEMENTS:
-            raise UserError(f"--baselines has {name}; use any of {', '.join(PLACEMENTS)}")
+            raise UserError(f"--baselines {name} is unknown; use any of {', '.join(PLACEMENTS)}")
     if chosen.out is not None and Path(chosen.out).exists() and not chosen.overwrite:
         raise UserError(f"{chosen.out!r} exists: name another file, or give --overwrite")
 
@@ -165,25 +165,23 @@ def _baseline(name: str, landscapes: Sequence[Landscape], conditions: Conditions
 
 
 def _show(found: Validation) -> None:
-    columns = {
-        "travel_time": "here",
-        "same_fires": "here, same fires",
-        "surface": "without canopy",
-        "crown": "with crown fire",
-    }
-    table = Table(
-        "placement", title="burned area saved, %", caption=f"the last two by pyretechnics {found.pyretechnics}"
-    )
-    for head in ("breaks", *columns.values()):
+    heads = {"travel_time": "all fires", "same_fires": "same fires", "surface": "surface", "crown": "crown"}
+    table = Table(title="burned area saved, %")
+    table.add_column("placement", no_wrap=True)
+    for head in ("breaks", *heads.values()):
         table.add_column(head, justify="right")
     for name in found.order("travel_time"):
         score = found.scores[name]
-        table.add_row(name, f"{score.breaks:g}", *(f"{100 * getattr(score, key):.1f}" for key in columns))
+        table.add_row(name, f"{score.breaks:g}", *(f"{100 * getattr(score, key):.1f}" for key in heads))
+    others = [heads[by] for by in ("surface", "crown") if found.order(by) != found.order("travel_time")]
     console = Console(highlight=False)
     console.print(table)
-    others = [columns[by] for by in ("surface", "crown") if found.order(by) != found.order("travel_time")]
-    verdict = "changes " + " and ".join(others) if others else "is the same by all models"
-    console.print(f"the order of the placements {verdict}", soft_wrap=True, markup=False)
+    for line in (
+        "all fires, same fires  by eigen2: fires from every cell that burns, and the same ones as pyretechnics",
+        f"surface, crown         by pyretechnics {found.pyretechnics}: without the canopy, and with it and crown fire",
+        f"order                  {'another by ' + ' and '.join(others) if others else 'the same by both'}",
+    ):
+        console.print(line, soft_wrap=True, markup=False)
 
 
 def _write(path: Path, figures: dict[str, Any]) -> None:
@@ -192,7 +190,7 @@ def _write(path: Path, figures: dict[str, Any]) -> None:
         path.write_text(json.dumps(figures, indent=2, allow_nan=False) + "\n", encoding="utf-8")
     except OSError as error:
         raise UserError(f"--out {path} cannot be written ({error.strerror}); name another file") from error
-    Console(highlight=False).print(f"wrote {path}", soft_wrap=True, markup=False)
+    Console(highlight=False).print(f"wrote                  {path}", soft_wrap=True, markup=False)
 
 
 COMMANDS: dict[str, tuple[Callable[[], FireParser], Callable[[Namespace], None]]] = {

@@ -7,7 +7,7 @@ mistake named.
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float64
@@ -18,7 +18,7 @@ from eigen2.fire.fuels import NON_BURNABLE, require_known
 from eigen2.fire.landscape import RANGES, Landscape, slopes
 
 LARGEST = 25_000_000
-"""Cells of a region: reading one takes about 60 bytes a cell."""
+"""Cells of a region: reading one takes about 150 bytes a cell."""
 BARE = next(number for number, what in NON_BURNABLE.items() if what == "bare ground")
 """Fuel model of cells without data."""
 LANDFIRE = {"canopy_cover": 100, "canopy_height": 10, "canopy_base_height": 10, "canopy_bulk_density": 100}
@@ -38,8 +38,6 @@ FEET = 3.28084
 PROJECT = "project it: gdalwarp -t_srs EPSG:NUMBER, with the number of the region's UTM zone"
 PARTS = ("train", "validation", "test", "train", "train")
 """What the tiles of a block are for, by `(2 * block row + block column) % 5`."""
-
-Part = Literal["train", "validation", "test"]
 
 
 @dataclass(frozen=True)
@@ -73,8 +71,8 @@ class RegionFiles:
     canopy_height: str | None = None
     canopy_base_height: str | None = None
     canopy_bulk_density: str | None = None
-    units: Literal["landfire", "si"] = "landfire"
-    slope_units: Literal["degrees", "percent", "rise_run"] | None = None
+    units: str = "landfire"
+    slope_units: str | None = None
 
     def __post_init__(self) -> None:
         if self.units not in ("landfire", "si"):
@@ -153,7 +151,9 @@ def read_region(files: RegionFiles) -> Region:
     _add_terrain(layers, paths, files, size)
     for name in LANDFIRE:
         layers.setdefault(name, np.zeros(first.shape))
-    missing: NDArray[np.bool_] = np.isnan(np.stack(list(layers.values()))).any(axis=0)
+    missing = np.zeros(first.shape, bool)
+    for values in layers.values():
+        missing |= np.isnan(values)
     if missing.all():
         raise UserError(f"no cell has data in all of {', '.join(paths.values())}; give files of the same region")
     for name, values in layers.items():
@@ -168,7 +168,7 @@ def read_region(files: RegionFiles) -> Region:
 def tiles(
     region: Region,
     size: int,
-    part: Part,
+    part: str,
     block: int = 4,
     gap: int | None = None,
     burnable: float = 0.5,
@@ -209,7 +209,7 @@ def tiles(
 
 
 def tile_corners(
-    region: Region, size: int, part: Part, block: int = 4, gap: int | None = None, burnable: float = 0.5
+    region: Region, size: int, part: str, block: int = 4, gap: int | None = None, burnable: float = 0.5
 ) -> list[tuple[int, int]]:
     """Row and column of the north-western cell of each of `tiles`, which says what the arguments are."""
     require_range("size", size, least=4)
@@ -327,7 +327,7 @@ def _checked(name: str, path: str, values: NDArray[np.float64], files: RegionFil
         _require_fuel(path, known)
         return values
     if name == "slope":
-        return _rise(path, values, known, str(files.slope_units))
+        return _rise(path, values, known, files.slope_units or "")
     if name == "aspect":
         _require(path, known, -1, 360, "degrees clockwise from north, or -1 where it is flat")
         between = known[(known < 0) & (known != -1)]
@@ -400,7 +400,7 @@ def _add_terrain(
         raise UserError(f"{paths['elevation']} has {layers['elevation'].shape} cells; give 2 or more a side")
     rise, facing = slopes(layers["elevation"], size)
     if "slope" in paths:
-        _require_agreeing_slope(paths, layers["slope"], rise, str(files.slope_units))
+        _require_agreeing_slope(paths, layers["slope"], rise, files.slope_units or "")
     else:
         layers["slope"] = rise
     if "aspect" in paths:

@@ -333,6 +333,8 @@ def read_placements(path: Path | str) -> Request:
             raise UserError(f"placements.{name} of {path} must be a list of lists of cell numbers")
     if not isinstance(fire, dict) or fire.keys() - {"duration", "wind_speed", "wind_from"}:
         raise UserError(f"fire of {path} must be an object with the keys duration, wind_speed and wind_from, no others")
+    for key, value in fire.items():
+        require_range(f"fire.{key} of {path}", value)
     made = [_synthetic(spec, f"landscapes[{number}] of {path}") for number, spec in enumerate(landscapes)]
     return Request(made, placements, fire)
 

@@ -1,0 +1,243 @@
+"""Landscapes from rasters: what is read, and what is refused with a reason."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from eigen2.errors import UserError
+from eigen2.fire.landscape import Landscape, slopes, synthesize
+from eigen2.fire.rasters import BARE, PARTS, Region, RegionFiles, read_landscape, read_region, tile_corners, tiles
+
+rasterio = pytest.importorskip("rasterio")
+UTM = "EPSG:32611"
+SCALES = {"canopy_cover": 100, "canopy_height": 10, "canopy_base_height": 10, "canopy_bulk_density": 100}
+HILLS = synthesize(24, np.random.default_rng(5))
+
+
+def write(
+    path: Path, values: Any, cell: Any = 30.0, crs: str | None = UTM, nodata: float | None = -9999, **options: Any
+) -> str:
+    """A GeoTIFF whose first row is the northern one, or an ASCII grid."""
+    array = np.asarray(values, options.pop("dtype", np.float32))
+    bands = array if array.ndim == 3 else array[None]
+    wide, high = cell if isinstance(cell, tuple) else (cell, cell)
+    transform = options.pop("transform", rasterio.Affine(wide, 0, 500_000, 0, -high, 4_500_000))
+    driver = "AAIGrid" if path.suffix == ".asc" else "GTiff"
+    if driver == "AAIGrid":
+        bands = bands.astype(np.float32)
+    shape = {"count": len(bands), "height": bands.shape[1], "width": bands.shape[2]}
+    with rasterio.open(
+        path, "w", driver=driver, dtype=bands.dtype, crs=crs, transform=transform, nodata=nodata, **shape
+    ) as file:
+        file.write(bands)
+    return str(path)
+
+
+def whole(folder: Path, landscape: Landscape = HILLS, suffix: str = ".tif") -> dict[str, Any]:
+    """All layers of a landscape, as LANDFIRE has them."""
+    degrees = np.degrees(np.arctan(landscape.slope))
+    given = {"elevation": landscape.elevation, "fuel": landscape.fuel, "slope": degrees, "aspect": landscape.aspect}
+    given |= {name: np.rint(getattr(landscape, name) * scale) for name, scale in SCALES.items()}
+    files: dict[str, Any] = {name: write(folder / f"{name}{suffix}", values) for name, values in given.items()}
+    return {**files, "slope_units": "degrees"}
+
+
+@pytest.mark.parametrize("suffix", [".tif", ".asc"])
+def test_what_was_written_is_read(tmp_path: Path, suffix: str) -> None:
+    region = read_region(RegionFiles(**whole(tmp_path, suffix=suffix)))
+    assert not region.missing.any()
+    found = region.landscape
+    assert found.cell_size == 30
+    np.testing.assert_array_equal(found.fuel, HILLS.fuel)
+    for name, tolerance in {"elevation": 1e-2, "slope": 1e-4, "aspect": 1e-3}.items():
+        np.testing.assert_allclose(getattr(found, name), getattr(HILLS, name), atol=tolerance)
+    for name, scale in SCALES.items():
+        np.testing.assert_allclose(getattr(found, name), getattr(HILLS, name), atol=0.51 / scale)
+
+
+def test_terrain_is_derived_and_canopy_left_out(tmp_path: Path) -> None:
+    files = {name: path for name, path in whole(tmp_path).items() if name in ("elevation", "fuel")}
+    found = read_landscape(RegionFiles(**files))
+    rise, facing = slopes(HILLS.elevation.astype(float), 30.0)
+    np.testing.assert_allclose(found.slope, rise, atol=1e-5)
+    np.testing.assert_allclose(found.aspect, facing, atol=1e-3)
+    assert not found.canopy_cover.any()
+    assert not found.canopy_height.any()
+
+
+def test_the_first_row_is_the_northern_one(tmp_path: Path) -> None:
+    files = whole(tmp_path)
+    north = 4_500_000
+    upwards = rasterio.Affine(30, 0, 500_000, 0, 30, north - 24 * 30)
+    files["fuel"] = write(tmp_path / "up.tif", HILLS.fuel[::-1], transform=upwards)
+    np.testing.assert_array_equal(read_landscape(RegionFiles(**files)).fuel, HILLS.fuel)
+
+
+def test_feet_of_the_projection_become_metres(tmp_path: Path) -> None:
+    # EPSG:2225 is California zone 1 in US survey feet
+    feet = 30 / 0.3048006096
+    files = {
+        "elevation": write(tmp_path / "e.tif", HILLS.elevation, cell=feet, crs="EPSG:2225"),
+        "fuel": write(tmp_path / "f.tif", HILLS.fuel, cell=feet, crs="EPSG:2225"),
+    }
+    assert read_landscape(RegionFiles(**files)).cell_size == pytest.approx(30, rel=1e-6)
+
+
+def test_cells_without_data_do_not_burn(tmp_path: Path) -> None:
+    files = whole(tmp_path)
+    cover = np.rint(HILLS.canopy_cover * 100)
+    cover[3, 4] = -9999
+    files["canopy_cover"] = write(tmp_path / "c.tif", cover)
+    region = read_region(RegionFiles(**files))
+    assert region.missing.sum() == 1
+    assert region.missing[3, 4]
+    assert region.landscape.fuel[3, 4] == BARE
+    assert region.landscape.elevation[3, 4] == 0
+    degrees = np.degrees(np.arctan(HILLS.slope))
+    degrees[5, 6] = np.nan
+    files["slope"] = write(tmp_path / "s.tif", degrees)
+    assert np.argwhere(read_region(RegionFiles(**files)).missing).tolist() == [[3, 4], [5, 6]]
+
+
+def test_flat_cells_need_no_aspect(tmp_path: Path) -> None:
+    files = whole(tmp_path)
+    degrees, aspect = np.degrees(np.arctan(HILLS.slope)), HILLS.aspect.copy()
+    degrees[0, 0], aspect[0, 0] = 0, -9999
+    degrees[1, 1], aspect[1, 1] = 1, -1
+    files |= {"slope": write(tmp_path / "s.tif", degrees), "aspect": write(tmp_path / "a.tif", aspect)}
+    region = read_region(RegionFiles(**files))
+    assert not region.missing.any()
+    for cell in ((0, 0), (1, 1)):
+        assert region.landscape.slope[cell] == region.landscape.aspect[cell] == 0
+
+
+@pytest.mark.parametrize(
+    ("layer", "values", "changes", "words"),
+    [
+        ("fuel", HILLS.fuel[:, :-1], {}, ["24 x 23 cells", "24 x 24", "warp it"]),
+        ("fuel", HILLS.fuel, {"cell": 60}, ["cells of 60", "of 30", "gdalwarp -te"]),
+        ("fuel", HILLS.fuel, {"crs": "EPSG:32612"}, ["EPSG:32612", "EPSG:32611"]),
+        ("fuel", HILLS.fuel, {"transform": rasterio.Affine(30, 0, 500_030, 0, -30, 4_500_000)}, ["corner", "500030"]),
+        ("fuel", HILLS.fuel, {"cell": (30, 20)}, ["30 x 20", "square", "-tr"]),
+        ("fuel", HILLS.fuel, {"transform": rasterio.Affine(30, 1, 0, 1, -30, 0)}, ["rotated", "gdalwarp"]),
+        ("fuel", np.stack([HILLS.fuel] * 3), {}, ["3 bands", "gdal_translate -b"]),
+        ("fuel", HILLS.fuel, {"cell": 0.0003, "crs": "EPSG:4326"}, ["in degrees", "UTM"]),
+        ("fuel", HILLS.fuel, {"cell": 0.0003, "crs": None}, ["looks like degrees", "UTM"]),
+        ("fuel", HILLS.fuel, {"crs": "EPSG:3857"}, ["web Mercator", "UTM"]),
+        ("fuel", np.full((24, 24), 5), {}, ["fuel model 5", "Anderson's 13", "FBFM40"]),
+        ("fuel", np.full((24, 24), 150), {}, ["fuel model 150", "FBFM40"]),
+        ("fuel", np.full((24, 24), 101.5), {}, ["101.5", "whole numbers", "-r near"]),
+        ("fuel", np.full((24, 24), -9999), {}, ["no data at all"]),
+        ("fuel", np.full((24, 24), 32767), {}, ["32767", "not declared", "gdal_edit.py -a_nodata"]),
+        ("elevation", np.full((24, 24), 12_000), {}, ["12000", "feet"]),
+        ("elevation", np.full((24, 24), np.inf), {}, ["inf", "nodata"]),
+        ("elevation", HILLS.elevation * 3.28084, {}, ["3.3 times as steep", "feet"]),
+        ("slope", np.full((24, 24), 132), {}, ["132", "89", "slope_units: percent"]),
+        ("slope", HILLS.slope, {}, ["slope_units is degrees", "is it rise_run?"]),
+        ("slope", 100 * HILLS.slope.clip(0, 0.8), {}, ["slope_units is degrees", "is it percent?"]),
+        ("aspect", np.full((24, 24), 400), {}, ["400", "-1 to 360"]),
+        ("aspect", np.full((24, 24), -0.5), {}, ["-0.5", "0 to 360"]),
+        ("aspect", (HILLS.aspect + 180) % 360, {}, ["faces uphill", "downhill"]),
+        ("canopy_cover", np.full((24, 24), 140), {}, ["140", "0 to 100"]),
+        ("canopy_cover", HILLS.canopy_cover, {}, ["whole numbers", "units: si"]),
+        ("canopy_height", np.full((24, 24), 4000), {}, ["4000", "0 to 1200"]),
+        ("canopy_bulk_density", np.full((24, 24), -1), {}, ["-1", "0 to 200"]),
+    ],
+)
+def test_what_cannot_be_right_is_refused(
+    tmp_path: Path, layer: str, values: Any, changes: dict[str, Any], words: list[str]
+) -> None:
+    files = whole(tmp_path)
+    files[layer] = write(tmp_path / "wrong.tif", values, **changes)
+    with pytest.raises(UserError) as refused:
+        read_region(RegionFiles(**files))
+    message = str(refused.value)
+    assert "\n" not in message
+    assert "wrong.tif" in message
+    for word in words:
+        assert word in message, message
+
+
+@pytest.mark.parametrize("layer", SCALES)
+def test_units_of_landfire_are_no_si(tmp_path: Path, layer: str) -> None:
+    files = {**whole(tmp_path), "units": "si"}
+    files |= {name: write(tmp_path / f"si-{name}.tif", getattr(HILLS, name)) for name in SCALES if name != layer}
+    path = write(tmp_path / "landfire.tif", np.full((24, 24), 150 if "height" in layer else 60))
+    with pytest.raises(UserError, match=r"landfire\.tif holds .*units: landfire"):
+        read_region(RegionFiles(**{**files, layer: path}))
+    right = {**files, layer: write(tmp_path / "right.tif", getattr(HILLS, layer))}
+    np.testing.assert_allclose(getattr(read_landscape(RegionFiles(**right)), layer), getattr(HILLS, layer), atol=1e-6)
+
+
+def test_settings_and_files_that_are_not_there(tmp_path: Path) -> None:
+    files = whole(tmp_path)
+    for changes, words in [
+        ({"slope_units": None}, r"slope_units is missing .*degrees, percent, rise_run"),
+        ({"slope_units": "radians"}, "slope_units is radians"),
+        ({"units": "imperial"}, "units is imperial; it must be landfire or si"),
+        ({"fuel": str(tmp_path / "none.tif")}, r"none\.tif is not there"),
+        ({"fuel": str(tmp_path)}, "is not there, or no file"),
+    ]:
+        with pytest.raises(UserError, match=words):
+            read_region(RegionFiles(**{**files, **changes}))
+    (tmp_path / "text.tif").write_text("no raster")
+    with pytest.raises(UserError, match=r"text\.tif cannot be read as a raster"):
+        read_region(RegionFiles(**{**files, "fuel": str(tmp_path / "text.tif")}))
+
+
+def test_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = whole(tmp_path)
+    monkeypatch.setitem(sys.modules, "rasterio", None)
+    with pytest.raises(UserError, match=r"pip install 'eigen2\[fire\]'"):
+        read_region(RegionFiles(**files))
+
+
+def region(rows: int, columns: int, seed: int = 0) -> Region:
+    """Part of a synthetic landscape, all of it known."""
+    made = synthesize(max(rows, columns), np.random.default_rng(seed))
+    layers = {name: getattr(made, name)[:rows, :columns] for name in made.layers()}
+    return Region(Landscape(**layers), np.zeros((rows, columns), bool))
+
+
+def test_tiles_of_different_parts_neither_overlap_nor_touch() -> None:
+    whole_region = region(200, 150)
+    owner = np.zeros((202, 152), int)  # a border of one cell around it
+    for number, part in enumerate(("train", "validation", "test"), 1):
+        corners = tile_corners(whole_region, 8, part, block=2, gap=1, burnable=0.1)
+        assert len(corners) > 10
+        for row, column in corners:
+            around = owner[row : row + 10, column : column + 10]
+            assert set(np.unique(around)) <= {0, number}
+            inner = owner[row + 1 : row + 9, column + 1 : column + 9]
+            assert not inner.any()
+            inner[:] = number
+    counts = [(owner == number).sum() for number in (1, 2, 3)]
+    assert counts[0] / sum(counts) == pytest.approx(0.6, abs=0.05)
+
+
+def test_tiles_are_clean_and_as_the_region_is() -> None:
+    given = region(100, 100)
+    given.missing[10, 10] = True
+    found = tiles(given, 16, "train", block=2)
+    corners = tile_corners(given, 16, "train", block=2)
+    assert (0, 0) not in corners
+    assert len(found) == len(corners)
+    for tile, (row, column) in zip(found, corners, strict=True):
+        assert tile.shape == (16, 16)
+        np.testing.assert_array_equal(tile.fuel, given.landscape.fuel[row : row + 16, column : column + 16])
+        assert np.isin(tile.fuel, [91, 92, 93, 98, 99]).mean() <= 0.5
+    assert corners == tile_corners(given, 16, "train", block=2)
+    assert {PARTS.count(part) for part in ("validation", "test")} == {1}
+
+
+def test_tiles_that_are_not_there() -> None:
+    given = region(20, 20)
+    with pytest.raises(UserError, match="no clean test tile of 16 x 16"):
+        tiles(given, 16, "test")
+    with pytest.raises(UserError, match="part is holdout"):
+        tiles(given, 16, "holdout")
+    with pytest.raises(UserError, match="gap is 0"):
+        tiles(given, 16, "test", gap=0)
