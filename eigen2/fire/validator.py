@@ -36,8 +36,8 @@ INSTALL = (
 )
 FOLIAR_MOISTURE = 0.9
 """Of the needles and leaves of crowns; crown fire alone asks for it."""
-LARGEST_GRID = 256
-"""Rows, and columns, of a landscape in a file of placements."""
+LARGEST_GRID = 100
+"""Rows, and columns, of a synthetic landscape: fires from all of its cells take 400 MB."""
 
 Cells = list[list[int]]
 """The breaks of one placement: for each landscape, numbers of cells, `row * columns + column`."""
@@ -118,6 +118,7 @@ class Validation:
             "pyretechnics": self.pyretechnics,
             "cells_burned_without_breaks": {name: round(value, 1) for name, value in self.cells.items()},
             "fires_agree": round(self.fires_agree, 4) if np.isfinite(self.fires_agree) else None,
+            "order_kept": {by: self.order(by) == self.order("travel_time") for by in ("surface", "crown")},
             "reduction": {
                 name: {key: round(value, 4) for key, value in vars(score).items()}
                 for name, score in self.scores.items()
@@ -152,7 +153,7 @@ def validate(
             raise UserError(f"nothing burns in landscape {number}; leave it out, or look at its fuel and the moistures")
     _check(placements, models)
     ignitions = [
-        model.draw(conditions.fires, np.random.default_rng([conditions.seed, number]))
+        model.draw(conditions.fires, np.random.default_rng([conditions.seed, number, 2]))  # as of no landscape
         for number, model in enumerate(models)
     ]
     unplaced: Cells = [[] for _ in models]
@@ -324,6 +325,13 @@ def read_placements(path: Path | str) -> Request:
     landscapes, placements, fire = (given.get(key, {}) for key in ("landscapes", "placements", "fire"))
     if not isinstance(landscapes, list) or not landscapes:
         raise UserError(f"landscapes of {path} must be a list of one or more")
+    _require_cells(path, placements)
+    _require_fire(path, fire)
+    made = [_synthetic(spec, f"landscapes[{number}] of {path}") for number, spec in enumerate(landscapes)]
+    return Request(made, placements, fire)
+
+
+def _require_cells(path: Path | str, placements: object) -> None:
     if not isinstance(placements, dict):
         raise UserError(f"placements of {path} must be an object of names and lists")
     for name, placed in placements.items():
@@ -331,12 +339,14 @@ def read_placements(path: Path | str) -> Request:
             isinstance(cells, list) and all(type(cell) is int for cell in cells) for cells in placed
         ):
             raise UserError(f"placements.{name} of {path} must be a list of lists of cell numbers")
+
+
+def _require_fire(path: Path | str, fire: object) -> None:
     if not isinstance(fire, dict) or fire.keys() - {"duration", "wind_speed", "wind_from"}:
         raise UserError(f"fire of {path} must be an object with the keys duration, wind_speed and wind_from, no others")
     for key, value in fire.items():
-        require_range(f"fire.{key} of {path}", value)
-    made = [_synthetic(spec, f"landscapes[{number}] of {path}") for number, spec in enumerate(landscapes)]
-    return Request(made, placements, fire)
+        if type(value) not in (int, float):
+            raise UserError(f"fire.{key} of {path} is {json.dumps(value)[:80]}; it must be a number")
 
 
 def _synthetic(spec: object, where: str) -> Landscape:

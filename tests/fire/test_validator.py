@@ -248,7 +248,7 @@ def test_a_file_of_placements(tmp_path: Path) -> None:
         ({"landscapes": [SPEC], "placements": {"a": [1]}}, "placements.a of .* must be a list of lists"),
         ({"landscapes": [SPEC], "placements": {"a": [[True]]}}, "placements.a of .* must be a list of lists"),
         ({"landscapes": [SPEC], "fire": {"wind": 1}}, "fire of .* must be an object with the keys"),
-        ({"landscapes": [SPEC], "fire": {"duration": "long"}}, "fire.duration of .* is long; it must be a number"),
+        ({"landscapes": [SPEC], "fire": {"duration": "long"}}, 'fire.duration of .* is "long"; it must be a number'),
     ],
 )
 def test_files_of_placements_that_are_refused(tmp_path: Path, given: object, words: str) -> None:
@@ -281,7 +281,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeyp
     ]
     assert all(score["surface"] == 0.05 for score in figures["reduction"].values())
     assert "adaptive_downstream" in printed
-    assert "order                  the same by both" in printed
+    assert f"by pyretechnics {NEWEST}" in printed
     assert figures["settings"]["duration"] == 240
     with pytest.raises(UserError, match="exists: name another file, or give --overwrite"):
         run(words)
