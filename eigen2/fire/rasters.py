@@ -28,7 +28,7 @@ CANOPY_MOST = {"canopy_cover": 1, "canopy_height": 120, "canopy_base_height": 12
 FILLERS = (-9999, -32768, 32767, -3.4028235e38)
 """What often stands for no data."""
 TO_RISE: dict[str, Callable[[NDArray[np.float64]], NDArray[np.float64]]] = {
-    "degrees": lambda slope: np.tan(np.radians(slope)),
+    "degrees": lambda slope: np.tan(np.radians(np.minimum(slope, 89))),
     "percent": lambda slope: slope / 100,
     "rise_run": lambda slope: slope,
 }
@@ -144,6 +144,7 @@ def read_region(files: RegionFiles) -> Region:
         layers[name], grid = _read(path)
         first = grid if first is None else first
         _require_aligned(path, grid, paths["elevation"], first)
+        first = first if first.crs is not None else first._replace(crs=grid.crs, unit=grid.unit)
     assert first is not None
     size = first.cell * first.unit
     for name, path in paths.items():
@@ -422,7 +423,7 @@ def _require_agreeing_slope(
         return
     given, derived = slope[both], rise[both].mean()
     read = {"degrees": np.degrees(np.arctan(given)), "percent": 100 * given, "rise_run": given}[units]
-    off = {name: abs(np.log(convert(np.minimum(read, 89.0)).mean() / derived)) for name, convert in TO_RISE.items()}
+    off = {name: abs(np.log(convert(read).mean() / derived)) for name, convert in TO_RISE.items()}
     likely = min(off, key=lambda name: float(off[name]))
     if off[units] > np.log(1.5) and off[likely] < np.log(1.25):
         raise UserError(

@@ -84,6 +84,9 @@ def test_feet_of_the_projection_become_metres(tmp_path: Path) -> None:
         "fuel": write(tmp_path / "f.tif", HILLS.fuel, cell=feet, crs="EPSG:2225"),
     }
     assert read_landscape(RegionFiles(**files)).cell_size == pytest.approx(30, rel=1e-6)
+    # a file without a projection has that of the others
+    files["elevation"] = write(tmp_path / "none.tif", HILLS.elevation, cell=feet, crs=None)
+    assert read_landscape(RegionFiles(**files)).cell_size == pytest.approx(30, rel=1e-6)
 
 
 def test_cells_without_data_do_not_burn(tmp_path: Path) -> None:
