@@ -152,8 +152,9 @@ def validate(
         if not model.burnable.any():
             raise UserError(f"nothing burns in landscape {number}; leave it out, or look at its fuel and the moistures")
     _check(placements, models)
+    # the 2 tells these draws from those that made a landscape
     ignitions = [
-        model.draw(conditions.fires, np.random.default_rng([conditions.seed, number, 2]))  # as of no landscape
+        model.draw(conditions.fires, np.random.default_rng([conditions.seed, number, 2]))
         for number, model in enumerate(models)
     ]
     unplaced: Cells = [[] for _ in models]
