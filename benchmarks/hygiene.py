@@ -74,7 +74,7 @@ class Cleaning(Callback):
         """Put watches in place."""
         for callback in trainer.callbacks:  # type: ignore[attr-defined]
             if isinstance(callback, GarbageCollector):
-                self.watch.wrap(callback, "_clean")
+                self.watch.wrap(callback, "clean")
         self.found = _garbage()
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:

@@ -115,7 +115,7 @@ class GarbageCollector(Callback):
             phase: Name of the phase that ended.
         """
         if phase in self.phases and not trainer.sanity_checking and self._is_due(trainer):
-            self._clean()
+            self.clean()
 
     def on_environment_step(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Count a step of the environment, and clean if it is the turn.
@@ -126,7 +126,7 @@ class GarbageCollector(Callback):
         """
         self._environment_steps += 1
         if self.every_n_environment_steps and self._environment_steps % self.every_n_environment_steps == 0:
-            self._clean()
+            self.clean()
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -142,7 +142,7 @@ class GarbageCollector(Callback):
         """
         self._train_steps += 1
         if self.every_n_train_steps and self._train_steps % self.every_n_train_steps == 0:
-            self._clean()
+            self.clean()
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Clean.
@@ -152,7 +152,7 @@ class GarbageCollector(Callback):
             pl_module: The module in training.
         """
         if self._is_due(trainer):
-            self._clean()
+            self.clean()
 
     def _unfreeze(self) -> None:
         if self._froze:
@@ -162,7 +162,8 @@ class GarbageCollector(Callback):
     def _is_due(self, trainer: Trainer) -> bool:
         return (trainer.current_epoch + 1) % self.every_n_epochs == 0
 
-    def _clean(self) -> None:
+    def clean(self) -> None:
+        """Clean now."""
         # in this order: collecting frees the blocks that the other two give back
         if self.collect:
             gc.collect()

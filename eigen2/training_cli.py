@@ -15,14 +15,12 @@ import yaml
 from jsonargparse import set_parsing_settings
 from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch import Trainer
+from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.callbacks import ProgressBar
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
 from rich.console import Console
 
 from callbacks.budget import MemoryBudget, MemoryBudgetExceeded
-from eigen2.erl.module import ERLModule
-from eigen2.erl.rollouts import Rollouts
 from eigen2.errors import OUT_OF_MEMORY, RunStopped, UserError, require_range
 from eigen2.runtime.checkpoint import DurableCheckpointIO
 from eigen2.runtime.console import GenerationReport
@@ -36,11 +34,13 @@ from eigen2.runtime.uploader import fetch_last
 
 log = logging.getLogger(__name__)
 
+ERL = ("eigen2.erl.module", "ERLModule")
 WORKLOADS = {
-    "market": ("eigen2.market.rollouts", "RolloutDataModule"),
-    "control": ("eigen2.control.rollouts", "ControlDataModule"),
+    "market": (ERL, ("eigen2.market.rollouts", "RolloutDataModule")),
+    "control": (ERL, ("eigen2.control.rollouts", "ControlDataModule")),
+    "fire": (("eigen2.fire.module", "DQNModule"), ("eigen2.fire.data", "FuelBreakDataModule")),
 }
-"""Name of each workload, and where its data module is: a workload's libraries are loaded for its own runs alone."""
+"""Name of each workload, and where its module and data module are: its libraries are loaded for its own runs alone."""
 COMMANDS = {
     "fit": {"model", "train_dataloaders", "val_dataloaders", "datamodule", "weights_only"},
     "validate": {"model", "dataloaders", "datamodule", "weights_only"},
@@ -196,8 +196,8 @@ def add_run_arguments(parser: LightningArgumentParser) -> None:
         "--workload",
         type=Literal[tuple(WORKLOADS)],
         default="market",
-        help="What agents do, and with it which keys `data` has: trade daily prices (market) or act in a Gymnasium "
-        "environment with continuous actions (control).",
+        help="What agents do, and with it which keys `model` and `data` have: trade daily prices (market), act in a "
+        "Gymnasium environment with continuous actions (control) or place fuel breaks against wildfire (fire).",
     )
     parser.add_argument(
         "--num_threads",
@@ -234,8 +234,7 @@ def run(args: ArgsType) -> None:
     set_parsing_settings(docstring_parse_attribute_docstrings=True)
     try:
         EigenCLI(
-            ERLModule,
-            _data_module(_workload(words)),
+            *classes(_workload(words)),
             asked=next(iter(words), ""),
             parser_class=TrainingParser,
             parser_kwargs={
@@ -288,10 +287,17 @@ def _workload(words: list[str]) -> str:
     return named
 
 
-def _data_module(workload: str) -> type[Rollouts]:
-    module, name = WORKLOADS[workload]
-    found: type[Rollouts] = getattr(import_module(module), name)
-    return found
+def classes(workload: str) -> tuple[type[LightningModule], type[LightningDataModule]]:
+    """What a workload trains with, and on.
+
+    Raises:
+        UserError: a package that it needs is not installed.
+    """
+    try:
+        module, data = (getattr(import_module(home), name) for home, name in WORKLOADS[workload])
+    except ModuleNotFoundError as error:
+        raise UserError(f"workload {workload} needs {error.name}: pip install 'eigen2[{workload}]'") from error
+    return module, data
 
 
 def _quiet() -> None:

@@ -130,8 +130,8 @@ def epsilon_at(step: int, steps: int, initial: float = 1.0, least: float = 0.05,
 
 
 def discounted(
-    rewards: Float[np.ndarray, "steps batch"], terminated: Bool[np.ndarray, "steps batch"], gamma: float
-) -> tuple[Float[np.ndarray, " batch"], Bool[np.ndarray, " batch"]]:
+    rewards: Float[Tensor, "steps batch"], terminated: Bool[Tensor, "steps batch"], gamma: float
+) -> tuple[Float[Tensor, " batch"], Bool[Tensor, " batch"]]:
     """Discounted sum of the rewards of several steps until the episode ended, and whether it did.
 
     Args:
@@ -139,10 +139,10 @@ def discounted(
         terminated: whether the episode ended with the step.
         gamma: discount a step, 0 to 1.
     """
-    # before the first step nothing has ended
-    ended = np.logical_or.accumulate(np.vstack([np.zeros_like(terminated[:1]), terminated]), axis=0)
-    weights = (gamma ** np.arange(len(rewards)))[:, None] * ~ended[:-1]
-    return (weights * rewards).sum(0).astype(rewards.dtype), ended[-1]
+    ends = terminated.int().cumsum(0)
+    before = (ends - terminated.int()) > 0  # whether it had ended before the step
+    weights = gamma ** torch.arange(len(rewards), dtype=rewards.dtype, device=rewards.device)
+    return (weights[:, None] * rewards * ~before).sum(0), ends[-1] > 0
 
 
 @torch.no_grad()

@@ -12,12 +12,13 @@ from lightning.pytorch.callbacks import ProgressBar
 from rich.console import Console
 from tqdm import tqdm
 
+from eigen2.runtime.phases import PHASES
 from eigen2.runtime.ram import GB, rss_bytes
 
-HEADER = (
-    " gen  fitness mean       max       min       std  champion",
-    "  loss: actor   critic   replay  eval train evolv valid  RSS GB    MB    left",
-)
+FIRST = " gen  fitness mean       max       min       std  champion"
+LOSSES = (("actor", "train/actor_loss"), ("critic", "train/critic_loss"))
+"""Heading and metric of a module's two losses, unless it has others."""
+PHASE_HEADINGS = {"evaluate": "eval", "train": "train", "evolve": "evolv", "validate": "valid"}
 HEADER_EVERY = 10
 EXTRA_WIDTHS = 9, 8
 """Characters of the two columns that a workload may add."""
@@ -31,7 +32,8 @@ class GenerationReport(ProgressBar):
 
     Reads the numbers of a generation from `module.metrics` and the facts at the start from `module.describe()` and
     `datamodule.describe()`, where they exist. A data module may add two columns by an attribute `table_columns`, of
-    heading, name of the metric and factor. Callbacks with a method `status_line()` add a row to the table.
+    heading, name of the metric and factor; a module may have two losses of its own by `loss_columns`, of heading and
+    name, and phases of its own by `clock`. Callbacks with a method `status_line()` add a row to the table.
     """
 
     def __init__(self) -> None:
@@ -88,16 +90,17 @@ class GenerationReport(ProgressBar):
 
     def on_phase_end(self, trainer: Trainer, pl_module: LightningModule, phase: str) -> None:
         """Name the phase that follows."""
-        following = {"evaluate": "train", "train": "evolve", "evolve": "validate", "validate": "checkpoint"}
-        self._describe(trainer, following[phase])
+        phases = [*_phases(pl_module), "checkpoint"]
+        self._describe(trainer, phases[phases.index(phase) + 1])
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Print the generation's two rows and the time left."""
         if not self._enabled or self._bar is None:
             return
         extra = getattr(trainer.datamodule, "table_columns", ())  # type: ignore[attr-defined]
+        losses, phases = getattr(pl_module, "loss_columns", LOSSES), _phases(pl_module)
         if self._rows % HEADER_EVERY == 0:
-            for line in header(extra):
+            for line in header(extra, losses, phases):
                 self._print(f"[dim]{line}[/dim]")
         self._rows += 1
         rss, before = rss_bytes(), self._rss
@@ -106,7 +109,9 @@ class GenerationReport(ProgressBar):
         start = trainer.datamodule.replay_min_size  # type: ignore[attr-defined]
         done = trainer.current_epoch + 1 - self._first
         left = (time.monotonic() - self._began) / done * ((trainer.max_epochs or 0) - trainer.current_epoch - 1)
-        for line in generation_rows(trainer.current_epoch, metrics, start, rss, rss - before, left, extra):
+        for line in generation_rows(
+            trainer.current_epoch, metrics, start, rss, rss - before, left, extra, losses, phases
+        ):
             self._print(line)
         for callback in getattr(trainer, "callbacks", []):
             status_line = getattr(callback, "status_line", None)
@@ -164,10 +169,18 @@ class GenerationReport(ProgressBar):
             self._bar = None
 
 
-def header(extra: Sequence[Column] = ()) -> tuple[str, str]:
-    """The table's two heading lines, with the workload's columns."""
-    first, second = HEADER
-    return first + "".join(f"{name:>{width}}" for (name, _, _), width in zip(extra, EXTRA_WIDTHS, strict=False)), second
+def _phases(module: LightningModule) -> Sequence[str]:
+    return getattr(getattr(module, "clock", None), "phases", PHASES)
+
+
+def header(
+    extra: Sequence[Column] = (), losses: Sequence[tuple[str, str]] = LOSSES, phases: Sequence[str] = PHASES
+) -> tuple[str, str]:
+    """The table's two heading lines, with the columns of workload and module."""
+    more = "".join(f"{name:>{width}}" for (name, _, _), width in zip(extra, EXTRA_WIDTHS, strict=False))
+    first, second = (heading for heading, _ in losses)
+    seconds = "".join(f"{PHASE_HEADINGS.get(phase, phase)[:5]:>6}" for phase in phases)
+    return FIRST + more, f"{f'loss: {first}':>13}{second:>9}{'replay':>9}{seconds}  RSS GB    MB    left"
 
 
 def generation_rows(
@@ -178,17 +191,21 @@ def generation_rows(
     growth: int,
     left_s: float,
     extra: Sequence[Column] = (),
+    losses: Sequence[tuple[str, str]] = LOSSES,
+    phases: Sequence[str] = PHASES,
 ) -> tuple[str, str]:
-    """A generation's two table rows, at most 80 columns each, under `header(extra)`.
+    """A generation's two table rows, at most 80 columns each, under `header(extra, losses, phases)`.
 
     Args:
         generation: counted from 0; shown so too, as in TensorBoard and the CSV files.
-        metrics: of `ERLModule`.
+        metrics: of the module.
         training_starts: transitions at which training starts.
         rss: bytes now.
         growth: bytes since the last generation.
         left_s: seconds until the run is over.
         extra: the workload's columns.
+        losses: heading and metric of the module's two.
+        phases: of the module's generations.
     """
     get = metrics.get
     fitness = "".join(f"{get(f'fitness/{k}', math.nan):>10.1f}" for k in ("max", "min", "std"))
@@ -199,13 +216,11 @@ def generation_rows(
         f"{factor * get(name, math.nan):>{width}.1f}"
         for (_, name, factor), width in zip(extra, EXTRA_WIDTHS, strict=False)
     )
-    actor, critic = get("train/actor_loss", math.nan), get("train/critic_loss", math.nan)
-    learning = f"{actor:>13.3f}{critic:>9.3f}{get('replay/size', 0):>9,.0f}"
-    if math.isnan(actor):
+    first_loss, second_loss = (get(name, math.nan) for _, name in losses)
+    learning = f"{first_loss:>13.3f}{second_loss:>9.3f}{get('replay/size', 0):>9,.0f}"
+    if math.isnan(first_loss):
         learning = f"{f'training starts at {training_starts:,}':>31}"
-    seconds = "".join(
-        f"{get(f'time/{phase}_s', math.nan):>6.2f}" for phase in ("evaluate", "train", "evolve", "validate")
-    )
+    seconds = "".join(f"{get(f'time/{phase}_s', math.nan):>6.2f}" for phase in phases)
     return first, f"{learning}{seconds}{rss / GB:>8.3f}{growth / 1e6:>+6.1f}{_clock(left_s):>8}"
 
 

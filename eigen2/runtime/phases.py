@@ -1,14 +1,14 @@
 """The phases of a generation: timed here, announced to every callback that listens."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
 
 PHASES = ("evaluate", "train", "evolve", "validate")
-"""In the order they happen."""
+"""Of a population's generation, in the order they happen."""
 
 
 def announce(hook: str, trainer: Trainer, module: LightningModule, *what: str) -> None:
@@ -27,16 +27,18 @@ class PhaseClock:
 
     Args:
         module: whose trainer's callbacks hear of the phases.
+        phases: their names, in the order they happen.
     """
 
-    def __init__(self, module: LightningModule) -> None:
+    def __init__(self, module: LightningModule, phases: Sequence[str] = PHASES) -> None:
         self._module = module
+        self.phases = tuple(phases)
         self._begun: dict[str, float] = {}
         self.seconds: dict[str, float] = {}
 
     def new_generation(self) -> None:
         """Forget the last generation and start counting this one."""
-        self.seconds = dict.fromkeys(PHASES, 0.0)
+        self.seconds = dict.fromkeys(self.phases, 0.0)
         self.begin("generation")
 
     def begin(self, phase: str) -> None:

@@ -142,11 +142,10 @@ def test_epsilon_falls_on_a_line_and_stays() -> None:
 
 
 def test_rewards_after_an_end_do_not_count() -> None:
-    rewards = np.array([[1.0, 1.0, 1.0], [2.0, 2.0, 2.0], [4.0, 4.0, 4.0]], dtype=np.float32)
-    ends = np.array([[False, False, True], [False, True, False], [False, False, True]])
+    rewards = torch.tensor([[1.0, 1.0, 1.0], [2.0, 2.0, 2.0], [4.0, 4.0, 4.0]])
+    ends = torch.tensor([[False, False, True], [False, True, False], [False, False, True]])
     sums, ended = discounted(rewards, ends, 0.5)
     assert sums.tolist() == [3.0, 2.0, 1.0]
-    assert sums.dtype == np.float32
     assert ended.tolist() == [False, True, True]
 
 

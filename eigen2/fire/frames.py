@@ -1,0 +1,71 @@
+"""Observations as the replay buffer keeps them: planes that change, once each; the others lie with the landscape."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Int, UInt8
+from torch import Tensor
+
+from eigen2.erl.replay import Field
+from eigen2.fire.environment import BREAKS, BUDGET, BURNS, DOWNSTREAM, RATES
+
+
+class Frames:
+    """Packs observations for the replay buffer and puts them together again, bit for bit.
+
+    Args:
+        rates: the rate planes of every landscape, (4, rows, columns) each.
+        downstream: whether observations have the downstream plane.
+        device: where observations are put together.
+    """
+
+    def __init__(
+        self, rates: Sequence[UInt8[np.ndarray, "4 rows columns"]], downstream: bool, device: torch.device | str = "cpu"
+    ) -> None:
+        self.rates = torch.from_numpy(np.stack(rates)).to(device)
+        self.changing = [BREAKS, BURNS, DOWNSTREAM] if downstream else [BREAKS, BURNS]
+        self.planes = 8 if downstream else 7
+
+    @property
+    def fields(self) -> dict[str, Field]:
+        """What is stored of an observation."""
+        return {
+            "planes": Field((len(self.changing), *self.rates.shape[2:]), torch.uint8),
+            "budget": Field((), torch.uint8),
+            "landscape": Field((), torch.int32),
+        }
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of what all observations share."""
+        return self.rates.nbytes
+
+    def pack(
+        self, observation: UInt8[np.ndarray, "batch planes rows columns"], landscape: Int[np.ndarray, " batch"]
+    ) -> dict[str, Tensor]:
+        """What is stored of observations.
+
+        Args:
+            observation: of `FuelBreakEnv`s.
+            landscape: their landscapes' numbers.
+        """
+        return {
+            "planes": torch.from_numpy(observation[:, self.changing]),
+            "budget": torch.from_numpy(observation[:, BUDGET, 0, 0].copy()),
+            "landscape": torch.from_numpy(landscape.astype(np.int32)),
+        }
+
+    def unpack(self, stored: Mapping[str, Tensor]) -> UInt8[Tensor, "batch planes rows columns"]:
+        """The observations that were stored."""
+        changing = stored["planes"]
+        found = changing.new_empty(len(changing), self.planes, *changing.shape[2:])
+        found[:, RATES] = self.rates[stored["landscape"].long()]
+        found[:, self.changing] = changing
+        found[:, BUDGET] = stored["budget"][:, None, None]
+        return found
+
+
+def allowed_cells(observation: UInt8[Tensor, "batch planes rows columns"]) -> Bool[Tensor, "batch cells"]:
+    """Where a break may be placed; `eigen2.fire.environment.action_mask` of tensors."""
+    return ((observation[:, RATES] != 0).any(1) & (observation[:, BREAKS] == 0)).flatten(1)
