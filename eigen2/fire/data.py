@@ -1,5 +1,6 @@
 """The fuel-break workload as a data module: landscapes, environments, replay buffer, and what is measured on others."""
 
+import hashlib
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Literal
@@ -19,8 +20,10 @@ from eigen2.fire.collector import Cells, Collector, replay_fields
 from eigen2.fire.environment import FuelBreakEnv
 from eigen2.fire.frames import Frames
 from eigen2.fire.landscape import Landscape, synthesize
+from eigen2.fire.rasters import Region, RegionFiles, read_region, tiles
 
-SPLITS = ("train", "validation", "test")
+Split = Literal["train", "validation", "test"]
+SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 SEEDS = 2**31
 """Environments are seeded with whole numbers below this."""
 Choose = Callable[[np.ndarray], Cells]
@@ -42,6 +45,8 @@ class FuelBreakDataModule(LightningDataModule):
         eval_landscapes: to validate on, never trained on (1 or more).
         test_landscapes: that only `test` looks at (1 or more).
         landscape_seed: of synthetic landscapes (0 or more).
+        region: rasters to cut landscapes from; null makes synthetic ones. `grid_size` is that of the tiles, each of the
+            three numbers of landscapes the most that are used.
         downstream_plane: show agents how many cells burn through each cell.
         num_parallel_envs: episodes played at a time, the batch of an epoch (1 or more).
         parallel_method: whether environments step in this process (sync) or each in one of its own (async); the
@@ -68,6 +73,7 @@ class FuelBreakDataModule(LightningDataModule):
         eval_landscapes: int = 6,
         test_landscapes: int = 12,
         landscape_seed: int = 0,
+        region: RegionFiles | None = None,
         downstream_plane: bool = True,
         num_parallel_envs: int = 4,
         parallel_method: Literal["sync", "async"] = "sync",
@@ -94,6 +100,8 @@ class FuelBreakDataModule(LightningDataModule):
         self.num_parallel_envs, self.parallel_method = num_parallel_envs, parallel_method
         self.buffer_size, self.replay_min_size, self.batch_size = buffer_size, warmup, batch_size
         self.prefill, self.prefill_episodes = prefill, prefill_episodes
+        self.region = region
+        self._read: Region | None = None
         self._make = partial(
             FuelBreakEnv,
             budget=budget,
@@ -108,11 +116,17 @@ class FuelBreakDataModule(LightningDataModule):
 
     # What there is
 
-    def landscapes(self, split: str) -> list[Landscape]:
+    def landscapes(self, split: Split) -> list[Landscape]:
         """Those of train, validation or test; no two are alike."""
-        size, seed = self._settings["grid_size"], self._settings["landscape_seed"]
-        place = SPLITS.index(split)
-        return [synthesize(size, np.random.default_rng([seed, place, n])) for n in range(self.counts[split])]
+        size, seed, count = self._settings["grid_size"], self._settings["landscape_seed"], self.counts[split]
+        if self.region is None:
+            place = SPLITS.index(split)
+            return [synthesize(size, np.random.default_rng([seed, place, number])) for number in range(count)]
+        if self._read is None:
+            self._read = read_region(self.region)
+        found = tiles(self._read, size, split)
+        chosen = np.linspace(0, len(found) - 1, min(count, len(found))).round().astype(int)
+        return [found[number] for number in chosen]
 
     def build(self, device: torch.device) -> None:
         """Make the environments of training, of which one is for looking at, and what observations share."""
@@ -170,7 +184,7 @@ class FuelBreakDataModule(LightningDataModule):
             for step in range(self.episode_steps):
                 self.collector.step(np.array([order[step] for order in orders]))
 
-    def play(self, choose: Choose, split: str) -> np.ndarray:
+    def play(self, choose: Choose, split: Split) -> np.ndarray:
         """Place breaks on all landscapes of a split, and return the part of the burned area saved on each.
 
         Args:
@@ -192,7 +206,7 @@ class FuelBreakDataModule(LightningDataModule):
             playing = np.array(going, int)
         return found
 
-    def score(self, name: str, split: str) -> np.ndarray:
+    def score(self, name: str, split: Split) -> np.ndarray:
         """The same of a placement that learns nothing, see `PLACEMENTS`; computed once."""
         if (name, split) not in self._scored:
             found = [
@@ -202,7 +216,7 @@ class FuelBreakDataModule(LightningDataModule):
             self._scored[name, split] = np.array(found)
         return self._scored[name, split]
 
-    def _others(self, split: str) -> list[FuelBreakEnv]:
+    def _others(self, split: Split) -> list[FuelBreakEnv]:
         """An environment for each landscape of a split, made when first asked for."""
         if split not in self._environments:
             self._environments[split] = [self._make(landscapes=[each]) for each in self.landscapes(split)]
@@ -224,7 +238,17 @@ class FuelBreakDataModule(LightningDataModule):
 
     def settings(self) -> dict[str, Any]:
         """Everything about the data that decides what comes out of a run, as plain values."""
-        return {name: value for name, value in self._settings.items() if name != "parallel_method"}
+        plain = {name: value for name, value in self._settings.items() if name not in ("parallel_method", "region")}
+        return {**plain, "region": None if self.region is None else self._digest()}
+
+    def _digest(self) -> str:
+        """A hash of the landscapes, whatever files they came from."""
+        digest = hashlib.sha256()
+        for split in SPLITS:
+            for landscape in self.landscapes(split):
+                for layer in landscape.layers():
+                    digest.update(getattr(landscape, layer).tobytes())
+        return digest.hexdigest()
 
     def memory_owners(self) -> dict[str, object]:
         """What holds bytes, for a memory profiler."""
@@ -242,9 +266,10 @@ class FuelBreakDataModule(LightningDataModule):
     def describe(self) -> dict[str, str]:
         """What was made, in words."""
         size, env = self._settings["grid_size"], self.env
-        counts = ", ".join(f"{count} for {split}" for split, count in self.counts.items())
+        counts = ", ".join(f"{len(self.landscapes(split))} for {split}" for split in SPLITS)
+        made = "made up" if self.region is None else f"of {self.region.elevation} and further rasters"
         return {
-            "landscapes": f"{counts}, {size} x {size} cells",
+            "landscapes": f"{counts}, {size} x {size} cells, {made}",
             "fires": f"{self._settings['ignitions'] or 'all'} an episode, "
             f"{self._settings['fire_simulation_max_duration']:g} minutes each, wind "
             f"{self._settings['wind_speed']:g} km/h from {self._settings['wind_from']:g} degrees",
