@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+from itertools import permutations
 from pathlib import Path
 
 import pytest
@@ -62,7 +63,7 @@ def test_nothing_unsafe(path: Path) -> None:
 
 
 def test_the_algorithm_and_what_runs_it_know_no_workload() -> None:
-    words = ("market", "trading", "price", "eigen2.control", "gymnasium", "pendulum")
+    words = ("market", "trading", "price", "eigen2.control", "gymnasium", "pendulum", "fire", "landscape", "fuel")
     for folder in ("eigen2/erl", "eigen2/runtime", "callbacks"):
         for path in (ROOT / folder).glob("*.py"):
             nodes = list(ast.walk(ast.parse(path.read_text())))
@@ -71,7 +72,7 @@ def test_the_algorithm_and_what_runs_it_know_no_workload() -> None:
 
 
 def test_workloads_know_nothing_of_each_other() -> None:
-    for one, other in (("market", "control"), ("control", "market")):
+    for one, other in permutations(("market", "control", "fire"), 2):
         for path in (ROOT / "eigen2" / one).rglob("*.py"):
             assert not [name for name in imported(path) if name.startswith(f"eigen2.{other}")], path.name
 

@@ -9,8 +9,8 @@ from collections.abc import Callable
 import numpy as np
 from jaxtyping import Float64, Int
 from numpy.typing import NDArray
-from scipy import sparse  # type: ignore[import-untyped]
-from scipy.sparse import linalg  # type: ignore[import-untyped]
+from scipy import sparse
+from scipy.sparse import linalg
 
 from eigen2.errors import UserError, require_range
 from eigen2.fire.spread import FireModel

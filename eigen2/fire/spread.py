@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float32, Float64, Int, Int32, Int64
 from numpy.typing import NDArray
-from scipy import sparse  # type: ignore[import-untyped]
-from scipy.sparse import csgraph  # type: ignore[import-untyped]
+from scipy import sparse
+from scipy.sparse import csgraph
 
 from eigen2.errors import require_range
 from eigen2.fire.fuels import Moisture, behavior

@@ -61,6 +61,7 @@ def test_the_numbers_at_an_address_never_change() -> None:
         "SENSITIVITY": 10,
         "LUCK": 11,
         "TEST": 12,
+        "PREFILL": 13,
     }
     expected = np.random.default_rng(np.random.SeedSequence([42, 3, 7, 11])).integers(1000, size=5)
     assert generator(42, Role.REPLAY, 7, 11).integers(1000, size=5).tolist() == expected.tolist()
