@@ -36,7 +36,8 @@ class QMap(nn.Module):
         require_width("width", width)
         self.stem = nn.Conv2d(planes, width, 3, padding=1)
         self.residual = nn.ModuleList(nn.Conv2d(width, width, 3, padding=step, dilation=step) for step in DILATIONS)
-        self.joined = nn.Conv2d(2 * width, width, 1)
+        self.near = nn.Conv2d(width, width, 1)
+        self.far = nn.Conv2d(width, width, 1, bias=False)
         self.advantage = nn.Conv2d(width, 1, 1)
         self.value = nn.Sequential(nn.Linear(2 * width, width), nn.ReLU(), nn.Linear(width, 1)) if dueling else None
         self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -50,10 +51,10 @@ class QMap(nn.Module):
         far = functional.avg_pool2d(near, 2, ceil_mode=True, count_include_pad=False)
         for layer in self.residual:
             far = far + functional.relu(layer(far))
-        upsampled = functional.interpolate(far, scale_factor=2.0, mode="nearest")[..., :height, :width]
-        features = torch.cat([near, upsampled], 1)
-        advantage: Tensor = self.advantage(functional.relu(self.joined(features))).flatten(1)
+        # what a 1x1 convolution makes of both side by side, but of the halved map before it is four times as large
+        upsampled = functional.interpolate(self.far(far), scale_factor=2.0, mode="nearest")[..., :height, :width]
+        advantage: Tensor = self.advantage(functional.relu(self.near(near) + upsampled)).flatten(1)
         if self.value is None:
             return advantage
-        value: Tensor = self.value(features.mean((2, 3)))
+        value: Tensor = self.value(torch.cat([near.mean((2, 3)), far.mean((2, 3))], 1))
         return value + advantage - advantage.mean(1, keepdim=True)

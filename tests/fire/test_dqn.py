@@ -1,5 +1,7 @@
 """Q-maps and deep Q-learning: numbers worked out by hand, and a gap that the policy must find."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +11,8 @@ from torch import Tensor, nn
 
 from eigen2.errors import UserError
 from eigen2.fire.dqn import Batch, best_cells, discounted, epsilon_at, loss, select, td_targets, update_target
+from eigen2.fire.environment import FuelBreakEnv
+from eigen2.fire.landscape import Landscape, flat
 from eigen2.fire.networks import QMap
 
 PLANES = 3
@@ -207,3 +211,55 @@ def test_the_default_network_is_small() -> None:
 def test_sizes_that_cannot_be_are_refused(planes: int, width: int) -> None:
     with pytest.raises(UserError):
         QMap(planes, width)
+
+
+def walled(gap: int) -> Landscape:
+    """Grass, and a wall from north to south with a gap in one row."""
+    field = flat((9, 9), fuel=104)
+    fuel = field.fuel.copy()
+    fuel[:, 4] = 98
+    fuel[gap, 4] = 104
+    return replace(field, fuel=fuel)
+
+
+def gap_batch(env: FuelBreakEnv, gaps: list[int], count: int, generator: np.random.Generator) -> Batch:
+    """Transitions of random breaks; each ends its episode."""
+    seen, chosen, rewards = [], [], []
+    for _ in range(count):
+        observation, info = env.reset(options={"landscape": int(generator.choice(gaps))})
+        chosen.append(int(generator.choice(np.flatnonzero(info["action_mask"]))))
+        seen.append(observation)
+        rewards.append(env.step(chosen[-1])[1])
+    observations = torch.from_numpy(np.stack(seen))
+    return Batch(
+        observation=observations,
+        action=torch.tensor(chosen),
+        reward=torch.tensor(rewards, dtype=torch.float32) / 10,
+        next_observation=observations,
+        next_allowed=torch.ones(count, 81, dtype=torch.bool),
+        terminated=torch.ones(count, dtype=torch.bool),
+        discount=torch.zeros(count),
+    )
+
+
+def test_the_policy_closes_gaps_in_a_wall_where_it_has_never_seen_them() -> None:
+    env = FuelBreakEnv(
+        landscapes=[walled(gap) for gap in range(9)], budget=1 / 81, ignitions=None, downstream_plane=False
+    )
+    generator = np.random.default_rng(0)
+    seen = gap_batch(env, [0, 1, 2, 4, 6, 7, 8], 600, generator)
+    online = seeded(7, 16)
+    optimizer = torch.optim.Adam(online.parameters(), 3e-3)
+    for _ in range(250):
+        drawn = torch.from_numpy(generator.integers(0, 600, 32))
+        optimizer.zero_grad()
+        loss(online, online, Batch(*(field[drawn] for field in seen))).loss.backward()
+        optimizer.step()
+    for gap in (3, 5):
+        observation, info = env.reset(options={"landscape": gap})
+        values = online(torch.from_numpy(observation[None]))
+        cell = select(values, info["action_mask"][None], 0.0, generator)[0]
+        # the cells before and behind the gap close it as well
+        assert cell // 9 == gap
+        assert abs(cell % 9 - 4) <= 1
+        assert env.step(cell)[4]["reduction"] > 0.5
