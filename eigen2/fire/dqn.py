@@ -5,6 +5,7 @@ Mnih et al., "Human-level control through deep reinforcement learning", 2015: al
 network values it. Sutton and Barto, "Reinforcement learning", 2018, chapter 7: returns of n steps.
 """
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -14,6 +15,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from eigen2.errors import require_range
+
+UNIT = 30.0
+"""`relative_reward` of a break after which 1/e of what burned still burns; breaks earn about 1 each."""
 
 
 class Batch(NamedTuple):
@@ -112,6 +116,20 @@ def select(
     ranks = np.minimum((which * counts).astype(np.int64), counts - 1)
     anywhere = (np.cumsum(allowed, 1) > ranks[:, None]).argmax(1)  # the cell with `rank` allowed ones before it
     return np.where(explore < epsilon, anywhere, greedy)
+
+
+def relative_reward(before: float, after: float, cells: int) -> float:
+    """What a break saves of what still burned: `UNIT` times the logarithm of their ratio.
+
+    Points saved get fewer with every break, as there is less left to save; these rewards stay of one size all through
+    an episode, and still sum to a number that depends on the first and the last burned share alone.
+
+    Args:
+        before: the break, the burned share (0 to 1).
+        after: the break, the burned share (0 to `before`).
+        cells: of the map (1 or more); one burned cell a fire is as little as counts.
+    """
+    return UNIT * math.log(max(before, 1 / cells) / max(after, 1 / cells))
 
 
 def epsilon_at(step: int, steps: int, initial: float = 1.0, least: float = 0.05, fraction: float = 0.3) -> float:

@@ -1,5 +1,7 @@
 """The value of a fuel break in every cell of a map, by one small fully convolutional network."""
 
+import math
+
 import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor, nn
@@ -7,9 +9,26 @@ from torch.nn import functional
 
 from eigen2.erl.networks import require_width
 from eigen2.errors import require_range
+from eigen2.fire.dqn import UNIT
+from eigen2.fire.environment import BURNS, DOWNSTREAM, FINEST
 
 DILATIONS = (1, 2, 4)
 """Of the residual convolutions, in cells of the halved map; with pooling and stem, a cell sees 32 x 32 cells."""
+
+SHARPER = 20.0
+"""Of what still burns, a twentieth already burns through few cells: as an input that is a 1, and 4 the most."""
+
+
+def downstream_share(planes: UInt8[Tensor, "batch planes height width"]) -> Float[Tensor, "batch height width"]:
+    """The part of what still burns that burns through each cell, 0 to 1: no break there saves more.
+
+    Args:
+        planes: of an observation with the downstream plane; its 255 levels are 5 % apart.
+    """
+    scaled = planes[:, [BURNS, DOWNSTREAM]].float() / 255
+    through = torch.expm1(scaled[:, 1] * math.log1p(FINEST * scaled[0, 1].numel())) / FINEST
+    burned = scaled[:, 0].square().sum((1, 2), keepdim=True)
+    return (through / burned.clamp(min=1 / FINEST)).clamp(max=1.0)
 
 
 class QMap(nn.Module):
@@ -24,28 +43,39 @@ class QMap(nn.Module):
     rather than the allowed ones, since then the network needs no mask: the two differ by a number a state, which V can
     learn, and which no choice of a cell depends on.
 
+    With `prior`, the advantage is what the network adds to a multiple of `downstream_share`, which it reads as well.
+    The multiple is learnt, and the network begins by adding nothing: the untrained policy takes the cell through which
+    most cells burn, as the placement `adaptive_downstream` does.
+
     Args:
-        planes: of the observation, >= 1.
+        planes: of the observation, 1 or more; with `prior`, more than the number of the downstream plane.
         width: channels of each layer, 1 to 16,384.
         dueling: with a value head; without it, the advantages are the values.
+        prior: begin with the downstream share; for rewards of the size of `eigen2.fire.dqn.relative_reward`.
     """
 
-    def __init__(self, planes: int, width: int = 32, dueling: bool = True) -> None:
+    def __init__(self, planes: int, width: int = 32, dueling: bool = True, prior: bool = False) -> None:
         super().__init__()
-        require_range("planes", planes, least=1)
+        require_range("planes", planes, least=DOWNSTREAM + 1 if prior else 1)
         require_width("width", width)
-        self.stem = nn.Conv2d(planes, width, 3, padding=1)
+        self.stem = nn.Conv2d(planes + prior, width, 3, padding=1)
         self.residual = nn.ModuleList(nn.Conv2d(width, width, 3, padding=step, dilation=step) for step in DILATIONS)
         self.near = nn.Conv2d(width, width, 1)
         self.far = nn.Conv2d(width, width, 1, bias=False)
         self.advantage = nn.Conv2d(width, 1, 1)
         self.value = nn.Sequential(nn.Linear(2 * width, width), nn.ReLU(), nn.Linear(width, 1)) if dueling else None
+        self.prior = nn.Parameter(torch.tensor(0.6)) if prior else None
+        if prior:
+            nn.init.zeros_(self.advantage.weight)
         self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def forward(self, planes: UInt8[Tensor, "batch planes height width"]) -> Float[Tensor, "batch cells"]:
         """Values of all cells in row-major order, in units of the return; 255 in a plane counts as 1."""
         height, width = planes.shape[-2:]
         scaled = planes.contiguous(memory_format=torch.channels_last).to(self.stem.weight.dtype) / 255
+        share = None if self.prior is None else downstream_share(planes)
+        if share is not None:
+            scaled = torch.cat([scaled, (SHARPER * share[:, None]).clamp(max=4.0)], 1)
         near = functional.relu(self.stem(scaled))
         # of an odd number of cells the last half is averaged over the cells there are
         far = functional.avg_pool2d(near, 2, ceil_mode=True, count_include_pad=False)
@@ -54,6 +84,8 @@ class QMap(nn.Module):
         # what a 1x1 convolution makes of both side by side, but of the halved map before it is four times as large
         upsampled = functional.interpolate(self.far(far), scale_factor=2.0, mode="nearest")[..., :height, :width]
         advantage: Tensor = self.advantage(functional.relu(self.near(near) + upsampled)).flatten(1)
+        if self.prior is not None and share is not None:
+            advantage = advantage + UNIT * self.prior * share.flatten(1)
         if self.value is None:
             return advantage
         value: Tensor = self.value(torch.cat([near.mean((2, 3)), far.mean((2, 3))], 1))

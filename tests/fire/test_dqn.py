@@ -1,5 +1,7 @@
 """Q-maps and deep Q-learning: numbers worked out by hand, and a gap that the policy must find."""
 
+import itertools
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -10,10 +12,20 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from eigen2.errors import UserError
-from eigen2.fire.dqn import Batch, best_cells, discounted, epsilon_at, loss, select, td_targets, update_target
-from eigen2.fire.environment import FuelBreakEnv
+from eigen2.fire.dqn import (
+    Batch,
+    best_cells,
+    discounted,
+    epsilon_at,
+    loss,
+    relative_reward,
+    select,
+    td_targets,
+    update_target,
+)
+from eigen2.fire.environment import DOWNSTREAM, FuelBreakEnv
 from eigen2.fire.landscape import Landscape, flat
-from eigen2.fire.networks import QMap
+from eigen2.fire.networks import QMap, downstream_share
 
 PLANES = 3
 
@@ -55,10 +67,10 @@ def maps(*shape: int, seed: int = 0) -> Tensor:
     return torch.randint(256, shape, dtype=torch.uint8, generator=generator)
 
 
-def seeded(*args: int, dueling: bool = True) -> QMap:
+def seeded(planes: int, width: int, dueling: bool = True, prior: bool = False) -> QMap:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        return QMap(*args, dueling=dueling)
+        return QMap(planes, width, dueling, prior)
 
 
 def test_the_online_network_chooses_and_the_target_network_values() -> None:
@@ -145,6 +157,15 @@ def test_epsilon_falls_on_a_line_and_stays() -> None:
         epsilon_at(0, 0)
 
 
+def test_relative_rewards_depend_on_the_first_and_last_share_alone() -> None:
+    assert relative_reward(0.5, 0.25, 100) == pytest.approx(30 * math.log(2))
+    shares = [0.4, 0.3, 0.3, 0.02, 0.0]
+    rewards = [relative_reward(before, after, 25) for before, after in itertools.pairwise(shares)]
+    assert rewards[1] == rewards[3] == 0
+    assert sum(rewards) == pytest.approx(30 * math.log(0.4 / 0.04))  # less than one cell of 25 counts as one
+    assert relative_reward(0.0, 0.0, 25) == 0
+
+
 def test_rewards_after_an_end_do_not_count() -> None:
     rewards = torch.tensor([[1.0, 1.0, 1.0], [2.0, 2.0, 2.0], [4.0, 4.0, 4.0]])
     ends = torch.tensor([[False, False, True], [False, True, False], [False, False, True]])
@@ -207,10 +228,38 @@ def test_the_default_network_is_small() -> None:
     assert sum(weight.numel() for weight in QMap(7).parameters()) < 40_000
 
 
-@pytest.mark.parametrize(("planes", "width"), [(0, 8), (3, 0), (3, 10**6)])
-def test_sizes_that_cannot_be_are_refused(planes: int, width: int) -> None:
+@pytest.mark.parametrize(("planes", "width", "prior"), [(0, 8, False), (3, 0, False), (3, 10**6, False), (7, 8, True)])
+def test_sizes_that_cannot_be_are_refused(planes: int, width: int, prior: bool) -> None:
     with pytest.raises(UserError):
-        QMap(planes, width)
+        QMap(planes, width, prior=prior)
+
+
+def test_the_downstream_share_is_that_of_the_fires() -> None:
+    env = FuelBreakEnv(grid_size=16, num_landscapes=1, seed=3)
+    env.reset(seed=0)
+    for cell in np.flatnonzero(env.fires.model.burnable)[40:44]:
+        observation = env.step(cell)[0]
+    exact = env.fires.downstream / env.fires.burns.sum()
+    share = downstream_share(torch.from_numpy(observation[None]))[0].flatten().numpy()
+    assert share == pytest.approx(exact, rel=0.06, abs=0.001)
+
+
+def test_an_untrained_network_with_the_prior_follows_the_downstream_value() -> None:
+    env = FuelBreakEnv(grid_size=16, num_landscapes=1, seed=3)
+    observation, info = env.reset(seed=0)
+    network = seeded(8, 8, prior=True)
+    values = network(torch.from_numpy(observation[None]))
+    chosen = select(values, info["action_mask"][None], 0.0, np.random.default_rng(0))
+    plane = observation[DOWNSTREAM].reshape(-1)
+    assert plane[chosen[0]] == plane.max()
+    values.sum().backward()
+    assert network.advantage.weight.grad is not None
+
+
+def test_the_prior_of_a_map_on_which_nothing_burns_is_nothing() -> None:
+    values = seeded(8, 8, prior=True, dueling=False)(torch.zeros(2, 8, 5, 7, dtype=torch.uint8))
+    assert torch.isfinite(values).all()
+    assert values.unique().numel() == 1
 
 
 def walled(gap: int) -> Landscape:
@@ -250,7 +299,7 @@ def test_the_policy_closes_gaps_in_a_wall_where_it_has_never_seen_them() -> None
     seen = gap_batch(env, [0, 1, 2, 4, 6, 7, 8], 600, generator)
     online = seeded(7, 16)
     optimizer = torch.optim.Adam(online.parameters(), 3e-3)
-    for _ in range(250):
+    for _ in range(180):
         drawn = torch.from_numpy(generator.integers(0, 600, 32))
         optimizer.zero_grad()
         loss(online, online, Batch(*(field[drawn] for field in seen))).loss.backward()
