@@ -9,6 +9,7 @@ from jaxtyping import Bool, Float, Int64, UInt8
 from torch import Tensor
 
 from eigen2.erl.replay import Field, ReplayBuffer
+from eigen2.fire.dqn import relative_reward
 from eigen2.fire.environment import action_mask
 from eigen2.fire.frames import Frames
 
@@ -32,17 +33,20 @@ class Collector:
         environments: of `FuelBreakEnv`s, without automatic resets.
         frames: of their landscapes.
         buffer: takes the transitions.
+        relative: whether their rewards are `eigen2.fire.dqn.relative_reward`s, rather than the environments' points.
 
     Attributes:
         observation: uint8 (environments, planes, rows, columns), as they are now.
         landscape: numbers of the landscapes they are on, (environments,).
+        burned: the share of all cells that burns, (environments,).
         reduction: the part of the burned area saved so far, (environments,).
     """
 
-    def __init__(self, environments: VectorEnv, frames: Frames, buffer: ReplayBuffer) -> None:
-        self.environments, self.frames, self.buffer = environments, frames, buffer
+    def __init__(self, environments: VectorEnv, frames: Frames, buffer: ReplayBuffer, relative: bool = True) -> None:
+        self.environments, self.frames, self.buffer, self.relative = environments, frames, buffer, relative
         self.observation: UInt8[np.ndarray, "environments planes rows columns"] = np.empty(0, np.uint8)
         self.reduction: Float[np.ndarray, " environments"] = np.zeros(environments.num_envs)
+        self.burned: Float[np.ndarray, " environments"] = np.zeros(environments.num_envs)
         self.landscape = np.zeros(environments.num_envs, np.int64)
         self._ended = np.zeros(environments.num_envs, bool)
 
@@ -62,18 +66,23 @@ class Collector:
         self._note(info)
 
     def step(self, cells: Cells) -> Float[np.ndarray, " environments"]:
-        """Place a break in each environment and return the rewards.
+        """Place a break in each environment and return the environments' rewards.
 
         Args:
             cells: allowed ones.
         """
-        stored = self.frames.pack(self.observation, self.landscape)
+        stored, before = self.frames.pack(self.observation, self.landscape), self.burned
         following, reward, terminated, _, info = self.environments.step(cells)
+        learned = reward
+        if self.relative:
+            size = self.observation[0, 0].size
+            saved = zip(before, info["burned"], strict=True)
+            learned = np.array([relative_reward(had, has, size) for had, has in saved])
         self.buffer.add(
             {
                 **stored,
                 "action": torch.from_numpy(cells.astype(np.int64)),
-                "reward": torch.from_numpy(reward.astype(np.float32)),
+                "reward": torch.from_numpy(learned.astype(np.float32)),
                 "terminated": torch.from_numpy(terminated.copy()),
             }
         )
@@ -85,16 +94,17 @@ class Collector:
     def go_on(self) -> None:
         """Where an episode ended before those of others, start another one."""
         if self._ended.any():
-            before = self.landscape.copy(), self.reduction.copy()
+            before = self.landscape, self.reduction, self.burned
             self.observation, info = self.environments.reset(options={"reset_mask": self._ended})
             self._note(info)
-            for now, kept in zip((self.landscape, self.reduction), before, strict=True):
+            for now, kept in zip((self.landscape, self.reduction, self.burned), before, strict=True):
                 now[~self._ended] = kept[~self._ended]
             self._ended[:] = False
 
     def _note(self, info: dict[str, np.ndarray]) -> None:
         self.landscape = np.array(info["landscape"], np.int64)
         self.reduction = np.array(info["reduction"], float)
+        self.burned = np.array(info["burned"], float)
 
 
 def draw_slots(

@@ -48,6 +48,8 @@ class FuelBreakDataModule(LightningDataModule):
         region: rasters to cut landscapes from; null makes synthetic ones. `grid_size` is that of the tiles, each of the
             three numbers of landscapes the most that are used.
         downstream_plane: show agents how many cells burn through each cell.
+        relative_rewards: learn from what a break saves of what still burned, which stays of one size through an
+            episode, rather than from points of the whole map.
         num_parallel_envs: episodes played at a time, the batch of an epoch (1 or more).
         parallel_method: whether environments step in this process (sync) or each in one of its own (async); the
             results are the same.
@@ -75,6 +77,7 @@ class FuelBreakDataModule(LightningDataModule):
         landscape_seed: int = 0,
         region: RegionFiles | None = None,
         downstream_plane: bool = True,
+        relative_rewards: bool = True,
         num_parallel_envs: int = 4,
         parallel_method: Literal["sync", "async"] = "sync",
         buffer_size: int = 10_000,
@@ -148,7 +151,7 @@ class FuelBreakDataModule(LightningDataModule):
                 f"has {least}: raise it to at least that"
             )
         self.buffer = ReplayBuffer(self.buffer_size, replay_fields(self.frames), device)
-        self.collector = Collector(self.environments, self.frames, self.buffer)
+        self.collector = Collector(self.environments, self.frames, self.buffer, self._settings["relative_rewards"])
 
     @property
     def episode_steps(self) -> int:

@@ -19,7 +19,7 @@ from eigen2.errors import UserError, require_range
 from eigen2.fire import dqn
 from eigen2.fire.collector import Cells, draw_slots
 from eigen2.fire.data import FuelBreakDataModule
-from eigen2.fire.environment import action_mask
+from eigen2.fire.environment import DOWNSTREAM, action_mask
 from eigen2.fire.frames import allowed_cells
 from eigen2.fire.networks import QMap
 from eigen2.fire.scores import epoch_metrics, test_findings
@@ -41,6 +41,8 @@ class DQNModule(LightningModule):
     Args:
         width: channels of the Q-map's layers (1 or more).
         dueling: with a value of the state beside the cells' advantages.
+        prior: begin with how much burns through each cell, and learn what to add; needs data.downstream_plane, and is
+            made for data.relative_rewards.
         learning_rate: Adam's (above 0).
         gamma: discount a break (0 to 1).
         n_steps: rewards that are summed before the target network's value counts (1 or more).
@@ -66,6 +68,7 @@ class DQNModule(LightningModule):
         self,
         width: int = 32,
         dueling: bool = True,
+        prior: bool = True,
         learning_rate: float = 5e-4,
         gamma: float = 0.9,
         n_steps: int = 1,
@@ -241,13 +244,11 @@ class DQNModule(LightningModule):
         self.memory = PeakEstimate(REMEDY, device, budget_of(self.trainer))
         self.data.build(device)
         if "online" not in self._modules:  # fitting or validating again goes on with what was learned
-            planes = self.data.frames.planes
-            with torch_seed(self.seed, Role.WEIGHTS, agent=0):
-                self.online = QMap(planes, self.hparams["width"], self.hparams["dueling"])
-            self.target, self.champion = (QMap(planes, self.hparams["width"], self.hparams["dueling"]) for _ in "tc")
-            for other in (self.target, self.champion):
-                other.load_state_dict(self.online.state_dict())
-                other.requires_grad_(False)
+            if self.hparams["prior"] and self.data.frames.planes <= DOWNSTREAM:
+                raise UserError("model.prior is true, but data.downstream_plane is false: set both, or neither")
+            self.online, self.target, self.champion = (self._beginner() for _ in range(3))
+            self.target.requires_grad_(False)
+            self.champion.requires_grad_(False)
         if stage == "fit":
             weights = 4 * sum(parameter.numel() for parameter in self.online.parameters())
             self.memory.require({"networks": 3 * weights, "optimizer": 3 * weights, "replay": self.data.replay_bytes})
@@ -255,6 +256,12 @@ class DQNModule(LightningModule):
             layers = 4 * self.data.batch_size * cells * 8 * self.hparams["width"]  # in floats of one network's layers
             self.memory.require_for_a_moment(2 * layers, checkpoint_bytes(self.trainer))
             self.data.allocate_replay(device)
+
+    def _beginner(self) -> QMap:
+        """A Q-map that has learned nothing, always the same."""
+        own = self.hparams
+        with torch_seed(self.seed, Role.WEIGHTS, agent=0):
+            return QMap(self.data.frames.planes, own["width"], own["dueling"], own["prior"])
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Adam of the Q-map; target network and champion only follow it."""
@@ -326,10 +333,8 @@ class DQNModule(LightningModule):
 
         After a fit, before the next; without it a further fit goes on with what was learned.
         """
-        with torch_seed(self.seed, Role.WEIGHTS, agent=0):
-            fresh = QMap(self.data.frames.planes, self.hparams["width"], self.hparams["dueling"]).state_dict()
         for network in (self.online, self.target, self.champion):
-            network.load_state_dict(fresh)
+            network.load_state_dict(self._beginner().state_dict())
         self.champion_fitness.fill_(-torch.inf)
         self.champion_generation.fill_(-1)
         self.environment_steps = 0

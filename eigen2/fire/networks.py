@@ -83,10 +83,10 @@ class QMap(nn.Module):
             far = far + functional.relu(layer(far))
         # what a 1x1 convolution makes of both side by side, but of the halved map before it is four times as large
         upsampled = functional.interpolate(self.far(far), scale_factor=2.0, mode="nearest")[..., :height, :width]
-        advantage: Tensor = self.advantage(functional.relu(self.near(near) + upsampled)).flatten(1)
+        advantage: Tensor = self.advantage(functional.relu(self.near(near) + upsampled)).flatten(1).float()
         if self.prior is not None and share is not None:
             advantage = advantage + UNIT * self.prior * share.flatten(1)
         if self.value is None:
             return advantage
-        value: Tensor = self.value(torch.cat([near.mean((2, 3)), far.mean((2, 3))], 1))
+        value: Tensor = self.value(torch.cat([near.mean((2, 3)), far.mean((2, 3))], 1)).float()
         return value + advantage - advantage.mean(1, keepdim=True)
