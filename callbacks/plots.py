@@ -195,8 +195,31 @@ def draw_picture(
     Returns:
         The picture: height 450, width 900, red, green and blue in 0..255.
     """
+
+    def whole(figure: Any) -> None:
+        axes = figure.add_subplot()
+        draw(axes)
+        _dress(axes, title, xlabel, ylabel)
+
+    return draw_figure(whole, 900, 450)
+
+
+def draw_figure(
+    draw: Callable[[Any], None], width: int, height: int, dpi: int = 100
+) -> UInt8[np.ndarray, "height width rgb=3"]:
+    """What is drawn on a Matplotlib figure as a picture; nothing of the figure is left in memory.
+
+    Args:
+        draw: Takes the figure, which is empty and white and lays its parts out by itself.
+        width: Of the picture, in pixels.
+        height: Of the picture, in pixels.
+        dpi: Pixels an inch, by which the size of text, which is in points, is known.
+
+    Returns:
+        The picture: red, green and blue in 0..255.
+    """
     with _collect_what_is_made():
-        return _render(draw, title, xlabel, ylabel)
+        return _render(draw, width, height, dpi)
 
 
 @contextlib.contextmanager
@@ -216,18 +239,16 @@ def _collect_what_is_made() -> Iterator[None]:
             gc.enable()
 
 
-def _render(draw: Callable[[Any], None], title: str, xlabel: str, ylabel: str) -> np.ndarray:
+def _render(draw: Callable[[Any], None], width: int, height: int, dpi: int) -> np.ndarray:
     # without pyplot, which would keep the figure in a global registry
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     layout = ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.1)
-    figure = Figure(figsize=(9, 4.5), dpi=100, layout=layout, facecolor="white")
+    figure = Figure(figsize=(width / dpi, height / dpi), dpi=dpi, layout=layout, facecolor="white")
     canvas = FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
-    draw(axes)
-    _dress(axes, title, xlabel, ylabel)
+    draw(figure)
     canvas.draw()  # type: ignore[no-untyped-call]
     rgba = np.array(canvas.buffer_rgba())  # type: ignore[no-untyped-call]
     return np.ascontiguousarray(rgba[..., :3])

@@ -13,15 +13,13 @@ from rich.table import Table
 
 from eigen2.errors import UserError, require_range
 from eigen2.fire.baselines import PLACEMENTS
-from eigen2.fire.landscape import Landscape, synthesize
+from eigen2.fire.landscape import Landscape, synthetic
+from eigen2.fire.placements import LARGEST_GRID, Cells, read_placements
 from eigen2.fire.spread import Weather
 from eigen2.fire.validator import (
-    LARGEST_GRID,
     VARIABLE,
-    Cells,
     Conditions,
     Validation,
-    read_placements,
     require_pyretechnics,
     validate,
 )
@@ -117,7 +115,7 @@ def _validate(chosen: Namespace) -> None:
         landscapes, placements, fire = _landscapes(chosen), {}, {}
     else:
         request = read_placements(chosen.placements)
-        landscapes, placements, fire = request.landscapes, dict(request.placements), request.fire
+        landscapes, placements, fire = request.landscapes(), dict(request.cells), request.fire
     fire = FIRE | fire | {name: chosen[name] for name in FIRE if chosen[name] is not None}
     conditions = Conditions(Weather(fire["wind_speed"], fire["wind_from"]), fire["duration"], chosen.fires, chosen.seed)
     names = list(PLACEMENTS) if chosen.baselines is None and chosen.placements is None else chosen.baselines or []
@@ -148,8 +146,7 @@ def _require(chosen: Namespace) -> None:
 
 
 def _landscapes(chosen: Namespace) -> list[Landscape]:
-    rngs = (np.random.default_rng([chosen.seed, number]) for number in range(chosen.landscapes))
-    return [synthesize(chosen.grid_size, rng) for rng in rngs]
+    return [synthetic(chosen.grid_size, chosen.seed, number) for number in range(chosen.landscapes)]
 
 
 def _baseline(name: str, landscapes: Sequence[Landscape], conditions: Conditions, budget: float) -> Cells:

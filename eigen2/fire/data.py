@@ -15,15 +15,14 @@ from eigen2.erl.randomness import Role, generator
 from eigen2.erl.replay import ReplayBuffer
 from eigen2.erl.rollouts import StepTokens
 from eigen2.errors import UserError, require_range
-from eigen2.fire.baselines import PLACEMENTS, evaluate
+from eigen2.fire.baselines import PLACEMENTS, reduction
 from eigen2.fire.collector import Cells, Collector, replay_fields
 from eigen2.fire.environment import FuelBreakEnv
 from eigen2.fire.frames import Frames
-from eigen2.fire.landscape import Landscape, synthesize
+from eigen2.fire.landscape import SPLITS, Landscape, Split, synthetic
+from eigen2.fire.placements import Spec, region_spec
 from eigen2.fire.rasters import Region, RegionFiles, read_region, tiles
 
-Split = Literal["train", "validation", "test"]
-SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 SEEDS = 2**31
 """Environments are seeded with whole numbers below this."""
 Choose = Callable[[np.ndarray], Cells]
@@ -114,6 +113,7 @@ class FuelBreakDataModule(LightningDataModule):
             wind_from=wind_from,
             downstream_plane=downstream_plane,
         )
+        self._placed: dict[tuple[str, str], list[list[int]]] = {}
         self._scored: dict[tuple[str, str], np.ndarray] = {}
         self._environments: dict[str, list[FuelBreakEnv]] = {}
 
@@ -123,13 +123,24 @@ class FuelBreakDataModule(LightningDataModule):
         """Those of train, validation or test; no two are alike."""
         size, seed, count = self._settings["grid_size"], self._settings["landscape_seed"], self.counts[split]
         if self.region is None:
-            place = SPLITS.index(split)
-            return [synthesize(size, np.random.default_rng([seed, place, number])) for number in range(count)]
+            return [synthetic(size, seed, number, split) for number in range(count)]
+        found = self._tiles(split)
+        return [found[number] for number in _evenly(count, len(found))]
+
+    def specs(self, split: Split) -> list[Spec]:
+        """How each of them is made again, for a file of placements."""
+        size, seed, count = self._settings["grid_size"], self._settings["landscape_seed"], self.counts[split]
+        own: Spec = {"grid_size": size, "split": split}
+        if self.region is None:
+            return [{**own, "seed": seed, "number": number} for number in range(count)]
+        numbers = _evenly(count, len(self._tiles(split)))
+        return [{**own, "region": region_spec(self.region), "number": number} for number in numbers]
+
+    def _tiles(self, split: Split) -> list[Landscape]:
+        assert self.region is not None
         if self._read is None:
             self._read = read_region(self.region)
-        found = tiles(self._read, size, split)
-        chosen = np.linspace(0, len(found) - 1, min(count, len(found))).round().astype(int)
-        return [found[number] for number in chosen]
+        return tiles(self._read, self._settings["grid_size"], split)
 
     def build(self, device: torch.device) -> None:
         """Make the environments of training, of which one is for looking at, and what observations share."""
@@ -194,7 +205,7 @@ class FuelBreakDataModule(LightningDataModule):
             choose: a cell for each observation.
             split: validation or test.
         """
-        environments = self._others(split)
+        environments = self.held_out(split)
         seen = [env.reset(options={"ignitions": None}) for env in environments]
         observations, found = np.stack([each for each, _ in seen]), np.zeros(len(environments))
         playing = np.arange(len(environments))
@@ -212,14 +223,20 @@ class FuelBreakDataModule(LightningDataModule):
     def score(self, name: str, split: Split) -> np.ndarray:
         """The same of a placement that learns nothing, see `PLACEMENTS`; computed once."""
         if (name, split) not in self._scored:
-            found = [
-                evaluate(PLACEMENTS[name], env.scene(0).model, env.budget, generator(0, Role.VALIDATION, number))
-                for number, env in enumerate(self._others(split))
-            ]
-            self._scored[name, split] = np.array(found)
+            each = zip(self.held_out(split), self.placement(name, split), strict=True)
+            self._scored[name, split] = np.array([reduction(env.scene(0).model, cells) for env, cells in each])
         return self._scored[name, split]
 
-    def _others(self, split: Split) -> list[FuelBreakEnv]:
+    def placement(self, name: str, split: Split) -> list[list[int]]:
+        """The breaks of it on each landscape, in their order; computed once."""
+        if (name, split) not in self._placed:
+            self._placed[name, split] = [
+                PLACEMENTS[name](env.scene(0).model, env.budget, generator(0, Role.VALIDATION, number))
+                for number, env in enumerate(self.held_out(split))
+            ]
+        return self._placed[name, split]
+
+    def held_out(self, split: Split) -> list[FuelBreakEnv]:
         """An environment for each landscape of a split, made when first asked for."""
         if split not in self._environments:
             self._environments[split] = [self._make(landscapes=[each]) for each in self.landscapes(split)]
@@ -288,3 +305,9 @@ class FuelBreakDataModule(LightningDataModule):
     def teardown(self, stage: str) -> None:
         """End the environments."""
         self.close()
+
+
+def _evenly(count: int, of: int) -> list[int]:
+    """At most so many numbers from 0 to `of` - 1, spread evenly."""
+    spread: list[int] = np.linspace(0, of - 1, min(count, of)).round().astype(int).tolist()
+    return spread

@@ -10,7 +10,7 @@ from jaxtyping import Bool, UInt8
 from numpy.typing import NDArray
 
 from eigen2.errors import UserError, require_range
-from eigen2.fire.landscape import Landscape, synthesize
+from eigen2.fire.landscape import Landscape, synthetic
 from eigen2.fire.spread import FireModel, Fires, Weather, spread_rates
 
 RATES = slice(0, 4)
@@ -110,6 +110,7 @@ class FuelBreakEnv(gymnasium.Env[NDArray[np.uint8], np.int64]):
         self.action_space = spaces.Discrete(shape[0] * shape[1])
         self._fires: Fires | None = None
         self._left, self._start, self._burned, self._landscape = 0, 0.0, 0.0, 0
+        self.placed: list[int] = []  # the episode's breaks, in their order
 
     @property
     def num_landscapes(self) -> int:
@@ -128,7 +129,7 @@ class FuelBreakEnv(gymnasium.Env[NDArray[np.uint8], np.int64]):
             raise UserError(f"landscape {number} is not there; use 0 to {len(self._scenes) - 1}")
         if self._given is not None:
             return self._given[number]
-        return synthesize(self.shape[0], np.random.default_rng([self._seed, number]))
+        return synthetic(self.shape[0], self._seed, number)
 
     def scene(self, number: int) -> Scene:
         """One of the landscapes, ready to burn; made when first asked for, and then kept."""
@@ -167,7 +168,7 @@ class FuelBreakEnv(gymnasium.Env[NDArray[np.uint8], np.int64]):
         model = self.scene(self._landscape).model
         cells = None if ignitions is None else model.draw(ignitions, self.np_random)
         self._fires = model.start(cells, trees=self._trees)
-        self._left = self.budget
+        self._left, self.placed = self.budget, []
         self._start = self._burned = self._fires.burned
         return self._observation(), self._info()
 
@@ -180,6 +181,7 @@ class FuelBreakEnv(gymnasium.Env[NDArray[np.uint8], np.int64]):
         if self._left == 0:
             raise ValueError("the budget is spent; reset first")
         self.fires.add_break(int(action))
+        self.placed.append(int(action))
         self._left -= 1
         before, self._burned = self._burned, self.fires.burned
         info = self._info()

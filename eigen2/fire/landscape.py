@@ -1,7 +1,7 @@
 """Terrain, fuel and canopy on a grid of square cells: given ones are checked, synthetic ones made up."""
 
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Float64
@@ -18,6 +18,10 @@ LADDER = (101, 102, 104, 122, 145, 165, 183, 188)
 """Fuel models of synthetic landscapes, from the sparsest vegetation to the densest: grass, shrub, timber."""
 TIMBER = 165
 """From here on, the ladder has trees."""
+
+Split = Literal["train", "validation", "test"]
+SPLITS: tuple[Split, ...] = ("train", "validation", "test")
+"""What the landscapes of a run are for."""
 
 RANGES = {
     "elevation": (-500, 9000, "metres"),
@@ -173,6 +177,19 @@ def synthesize(size: int, rng: np.random.Generator, cell_size: float = 30.0) -> 
         canopy_bulk_density=(wooded * (0.05 + 0.1 * trees)).astype(np.float32),
         cell_size=cell_size,
     )
+
+
+def synthetic(size: int, seed: int, number: int, split: Split | None = None) -> Landscape:
+    """One of a series of synthetic landscapes, the same by every call.
+
+    Args:
+        size: rows, and columns (4 or more).
+        seed: of the series (0 or more).
+        number: in the series (0 or more).
+        split: of a run, each of which has a series of its own; None takes the series of `FuelBreakEnv`.
+    """
+    place = [] if split is None else [SPLITS.index(split)]
+    return synthesize(size, np.random.default_rng([seed, *place, number]))
 
 
 def _field(size: int, power: float, rng: np.random.Generator) -> Float64[np.ndarray, "size size"]:

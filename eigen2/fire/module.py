@@ -22,6 +22,7 @@ from eigen2.fire.data import FuelBreakDataModule
 from eigen2.fire.environment import DOWNSTREAM, action_mask
 from eigen2.fire.frames import allowed_cells
 from eigen2.fire.networks import QMap
+from eigen2.fire.records import keep_record
 from eigen2.fire.scores import epoch_metrics, test_findings
 from eigen2.runtime.phases import PhaseClock
 from eigen2.runtime.ram import PeakEstimate, budget_of, checkpoint_bytes
@@ -62,6 +63,7 @@ class DQNModule(LightningModule):
     champion: QMap
     champion_fitness: Tensor
     champion_generation: Tensor
+    fitness_unit = "percent of the burned area saved"
     loss_columns = (("loss", "train/loss"), ("error", "train/td_error"))
 
     def __init__(
@@ -176,6 +178,7 @@ class DQNModule(LightningModule):
             self.champion.load_state_dict(self.online.state_dict())
             self.champion_fitness.fill_(self.validation.mean())
             self.champion_generation.fill_(self.current_epoch)
+            keep_record(self)
 
     @property
     def epsilon(self) -> float:

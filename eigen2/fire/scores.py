@@ -7,6 +7,7 @@ import numpy as np
 from eigen2.erl.rollouts import Findings
 from eigen2.errors import UserError
 from eigen2.fire.baselines import PLACEMENTS
+from eigen2.fire.records import keep_test
 
 if TYPE_CHECKING:
     from eigen2.fire.module import DQNModule
@@ -22,6 +23,7 @@ def epoch_metrics(module: "DQNModule") -> dict[str, float]:
     """
     data, buffer = module.data, module.data.buffer
     fitness, validation = 100 * data.collector.reduction, module.validation
+    epoch = int(module.champion_generation)
     losses = (module.sums / module.updates).tolist() if module.updates else [np.nan] * len(LOSSES)
     return {
         "fitness/mean": float(fitness.mean()),
@@ -29,8 +31,8 @@ def epoch_metrics(module: "DQNModule") -> dict[str, float]:
         "fitness/min": float(fitness.min()),
         **{f"fitness/q{share}": float(np.percentile(fitness, share)) for share in (25, 50, 75)},
         "fitness/std": float(fitness.std()),
-        "champion/validation_fitness": float(module.champion_fitness),
-        "champion/generation": float(module.champion_generation),
+        "champion/validation_fitness": float(module.champion_fitness) if epoch >= 0 else np.nan,
+        "champion/generation": epoch if epoch >= 0 else np.nan,
         "validation/mean": float(validation.mean()),
         "validation/max": float(validation.max()),
         **{f"baseline/{name}": 100 * data.score(name, "validation").mean() for name in module.hparams["baselines"]},
@@ -48,7 +50,7 @@ def test_findings(module: "DQNModule") -> Findings:
     """What the champion saves on landscapes that no fit has looked at, beside placements that learn nothing.
 
     Raises:
-        UserError: there is no champion.
+        UserError: there is no champion, or what was found cannot be written.
     """
     epoch = int(module.champion_generation)
     if epoch < 0:
@@ -56,6 +58,7 @@ def test_findings(module: "DQNModule") -> Findings:
     data = module.data
     found = {"champion": data.play(module.greedy(module.champion), "test")}
     found |= {name: data.score(name, "test") for name in PLACEMENTS}
+    keep_test(module, found)
     lines = [
         f"champion     of epoch {epoch}, on {len(found['champion'])} landscapes that fit has not seen",
         "saved of the burned area, percent: mean, standard error, least, most",

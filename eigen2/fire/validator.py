@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 
 from eigen2.errors import UserError, require_range
 from eigen2.fire.baselines import reduction
-from eigen2.fire.landscape import Landscape, synthesize
+from eigen2.fire.landscape import Landscape
+from eigen2.fire.placements import Cells
 from eigen2.fire.spread import FireModel, Weather
 
 WORKER = Path(__file__).with_name("pyretechnics_worker.py")
@@ -36,11 +37,6 @@ INSTALL = (
 )
 FOLIAR_MOISTURE = 0.9
 """Of the needles and leaves of crowns; crown fire alone asks for it."""
-LARGEST_GRID = 100
-"""Rows, and columns, of a synthetic landscape: fires from all of its cells take 400 MB."""
-
-Cells = list[list[int]]
-"""The breaks of one placement: for each landscape, numbers of cells, `row * columns + column`."""
 
 
 @dataclass(frozen=True)
@@ -290,72 +286,3 @@ def _pyretechnics(python: str, request: Mapping[str, Any], quiet: bool) -> dict[
         if [each.shape for each in found[canopy]] != wanted:
             raise UserError(f"the worker of {python} replied with arrays of another shape than it was asked for")
     return found
-
-
-@dataclass(frozen=True)
-class Request:
-    """A file of placements: `read_placements` says what it holds."""
-
-    landscapes: list[Landscape]
-    placements: dict[str, Cells]
-    fire: dict[str, float]
-
-
-def read_placements(path: Path | str) -> Request:
-    """Read a JSON file of placements.
-
-    It is an object of
-
-    - `landscapes`, a list of one or more `{"grid_size": 32, "seed": 0, "number": 5}`: synthetic landscapes as
-      `FuelBreakEnv(grid_size, seed=seed)` has them under that number;
-    - `placements`, an object of names and, for each, one list of breaks for every landscape: numbers of cells,
-      `row * columns + column`;
-    - `fire`, which may be left out: any of `duration` (minutes), `wind_speed` (km/h) and `wind_from` (degrees).
-
-    Raises:
-        UserError: it is not there, or holds anything else.
-    """
-    try:
-        given = json.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"{path} cannot be read ({error.strerror}); name a JSON file of placements") from error
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{path} is no JSON ({error})") from error
-    if not isinstance(given, dict) or given.keys() - {"landscapes", "placements", "fire"}:
-        raise UserError(f"{path} must be an object with the keys landscapes, placements and perhaps fire, no others")
-    landscapes, placements, fire = (given.get(key, {}) for key in ("landscapes", "placements", "fire"))
-    if not isinstance(landscapes, list) or not landscapes:
-        raise UserError(f"landscapes of {path} must be a list of one or more")
-    _require_cells(path, placements)
-    _require_fire(path, fire)
-    made = [_synthetic(spec, f"landscapes[{number}] of {path}") for number, spec in enumerate(landscapes)]
-    return Request(made, placements, fire)
-
-
-def _require_cells(path: Path | str, placements: object) -> None:
-    if not isinstance(placements, dict):
-        raise UserError(f"placements of {path} must be an object of names and lists")
-    for name, placed in placements.items():
-        if not isinstance(placed, list) or not all(
-            isinstance(cells, list) and all(type(cell) is int for cell in cells) for cells in placed
-        ):
-            raise UserError(f"placements.{name} of {path} must be a list of lists of cell numbers")
-
-
-def _require_fire(path: Path | str, fire: object) -> None:
-    if not isinstance(fire, dict) or fire.keys() - {"duration", "wind_speed", "wind_from"}:
-        raise UserError(f"fire of {path} must be an object with the keys duration, wind_speed and wind_from, no others")
-    for key, value in fire.items():
-        if type(value) not in (int, float):
-            raise UserError(f"fire.{key} of {path} is {json.dumps(value)[:80]}; it must be a number")
-
-
-def _synthetic(spec: object, where: str) -> Landscape:
-    keys = ("grid_size", "seed", "number")
-    if not isinstance(spec, dict) or set(spec) != set(keys):
-        raise UserError(f"{where} is {json.dumps(spec)[:80]}; it must be an object with the keys {', '.join(keys)}")
-    for key, least, most in zip(keys, (4, 0, 0), (LARGEST_GRID, 2**32, 2**32), strict=True):
-        if type(spec[key]) is not int:
-            raise UserError(f"{where} has {key} {spec[key]}; it must be a whole number")
-        require_range(f"{where}: {key}", spec[key], least=least, most=most)
-    return synthesize(spec["grid_size"], np.random.default_rng([spec["seed"], spec["number"]]))

@@ -20,7 +20,7 @@ from eigen2.market.rules import TradingRules
 from eigen2.market.selection_bias import deflated_sharpe_ratio, overfitting_logits
 from eigen2.market.track import Policy, Prices, Track, trade
 from eigen2.market.words import measure_word
-from eigen2.runtime.files import put
+from eigen2.runtime.files import keep_another, put
 
 RANDOM_POLICIES = 2000
 """Policies by lot that the champion is compared with."""
@@ -257,23 +257,12 @@ def write(found: Backtest, trades: pd.DataFrame, folder: Path, settings: Mapping
     """
     summary = {**found.summary(), "settings": dict(settings)}
     text = json.dumps(summary, indent=1, allow_nan=False) + "\n"
-    _keep_another(folder, json.loads(text))
+    keep_another(folder / "summary.json", json.loads(text), ("settings", "champion_generation", "days"))
     folder.mkdir(parents=True, exist_ok=True)
     texts = {"equity.csv": found.curves().to_csv(), "trades.csv": trades.to_csv(index=False), "summary.json": text}
     for name, text in texts.items():
         (folder / f".{name}").write_text(text)
         put(folder / f".{name}", folder / name)
-
-
-def _keep_another(folder: Path, summary: Mapping[str, Any]) -> None:
-    """Move a test away that is not the one of this summary again."""
-    try:
-        before = json.loads((folder / "summary.json").read_text())
-    except (OSError, ValueError):  # there is none that tells what it is of
-        return
-    if any(before.get(key) != summary[key] for key in ("settings", "champion_generation", "days")):
-        taken = [int(each.name.rpartition("-")[2]) for each in folder.parent.glob(f"{folder.name}-[0-9]*")]
-        folder.rename(folder.with_name(f"{folder.name}-{max(taken, default=0) + 1}"))
 
 
 def _share(value: float | None) -> str:

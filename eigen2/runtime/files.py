@@ -1,10 +1,12 @@
 """Files that are whole or not there."""
 
 import errno
+import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 PLACE = "name a file in a folder that exists and can be written"
 """What to do about a file that cannot be written."""
@@ -40,6 +42,27 @@ def put(draft: Path, final: Path) -> None:
     _sync(draft)
     os.replace(draft, final)
     _sync(final.parent)
+
+
+def keep_another(summary: Path, now: Mapping[str, Any], keys: Sequence[str]) -> None:
+    """Move a test's folder away, to `test-1`, `test-2` and so on, unless it is the same test made again.
+
+    Args:
+        summary: JSON file that says what the test in its folder is of; one that is missing or damaged says nothing.
+        now: what it is about to say.
+        keys: of it, what tells one test from another.
+
+    Raises:
+        OSError: the folder cannot be moved.
+    """
+    try:
+        before = json.loads(summary.read_text())
+    except (OSError, ValueError):
+        return
+    folder = summary.parent
+    if isinstance(before, dict) and any(before.get(key) != now[key] for key in keys):
+        taken = [int(each.name.rpartition("-")[2]) for each in folder.parent.glob(f"{folder.name}-[0-9]*")]
+        folder.rename(folder.with_name(f"{folder.name}-{max(taken, default=0) + 1}"))
 
 
 def _sync(path: Path) -> None:

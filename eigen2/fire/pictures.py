@@ -1,0 +1,268 @@
+"""Pictures of fuel breaks: a landscape, where breaks are put on it, and where fires burn then."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Float64, UInt8
+from lightning.pytorch import Callback, LightningModule, Trainer
+
+from callbacks.plots import draw_figure
+from eigen2.errors import UserError, require_range
+from eigen2.fire.environment import FuelBreakEnv
+from eigen2.fire.landscape import Landscape
+from eigen2.fire.placements import read_placements
+from eigen2.fire.records import FOLDERS, PLACEMENTS_FILE
+from eigen2.fire.spread import FireModel, Fires
+from eigen2.runtime.files import replacing
+
+log = logging.getLogger(__name__)
+
+Picture = UInt8[np.ndarray, "height width rgb=3"]
+
+WIDTH, HEIGHT, DPI = 720, 400, 110
+NONE = "no breaks"
+INK = "#333333"
+FUELS = (
+    ("nothing burns", range(91, 100), "#9fb4c7"),
+    ("grass", range(100, 120), "#f0dc9a"),
+    ("shrub", range(120, 160), "#c9b25f"),
+    ("timber", range(160, 200), "#7fa56b"),
+    ("slash", range(200, 220), "#b58a63"),
+)
+"""Kinds of fuel, the numbers of their models, and their colours."""
+ORDER, EARLIEST, LATEST = "RdPu_r", 0.0, 0.7
+"""Colours of the breaks: of Matplotlib's map of that name, those of the first and of the last."""
+BURNS = "YlOrRd"
+LIGHT = np.array([-1.0, 1.0, 1.5])
+"""Direction from which terrain is lit: east, north, up; as maps have it, from the north-west."""
+
+
+def draw_placement(
+    landscape: Landscape,
+    fires: Fires,
+    breaks: Sequence[int],
+    title: str,
+    most: float,
+) -> Picture:
+    """A landscape with its breaks, beside the share of fires that burn each of its cells.
+
+    Args:
+        landscape: where.
+        fires: with the breaks.
+        breaks: their cells, `row * columns + column`, in their order.
+        title: over both.
+        most: share of fires that has the darkest colour (above 0, at most 1).
+
+    Returns:
+        Red, green and blue in 0..255, (400, 720, 3).
+    """
+
+    def draw(figure: Any) -> None:
+        figure.suptitle(title, x=0.02, ha="left", fontsize=12, fontweight="bold", color=INK)
+        (left, right), (order, share) = figure.subplots(2, 2, height_ratios=[1, 0.04])
+        left.imshow(ground(landscape), interpolation="nearest")
+        if len(breaks):
+            shown = _draw_order(left, breaks, landscape.shape)
+            _scale(figure, shown, order, [1, max(len(breaks), 2)], ["first break", "last"])
+        else:
+            _draw_fuels(order, landscape)
+        _bare(left, "breaks, on fuel and terrain" if len(breaks) else "fuel and terrain")
+        _scale(figure, _draw_burns(right, fires, most), share, [0, most], ["none", f"{100 * most:.0f} %"])
+        _bare(right, "fires that burn a cell")
+
+    return draw_figure(draw, WIDTH, HEIGHT, DPI)
+
+
+def draw_placements(
+    landscape: Landscape, model: FireModel, placements: Mapping[str, Sequence[int]], titles: Mapping[str, str]
+) -> dict[str, Picture]:
+    """A picture of the landscape without breaks, and one of each placement, all of them in the same colours.
+
+    Fires start from every cell that burns.
+
+    Args:
+        landscape: where.
+        model: of the landscape.
+        placements: breaks in their order, by name.
+        titles: what the title calls a placement, in place of its name.
+
+    Returns:
+        By name, the landscape without breaks first, as `NONE`.
+
+    Raises:
+        UserError: a placement does not fit the landscape, or nothing burns on it.
+    """
+    before = model.start()
+    if before.burned == 0:
+        raise UserError("nothing burns in the landscape; look at its fuel and the moistures")
+    most = float(before.frequency.max())
+    found = {
+        NONE: draw_placement(landscape, before, (), f"{NONE}: an average fire burns {100 * before.burned:.1f} %", most)
+    }
+    for name, breaks in placements.items():
+        try:
+            after = model.start(breaks=breaks)
+        except ValueError as error:
+            raise UserError(f"the placement {name} does not fit the landscape ({error})") from error
+        saved = 100 * (1 - after.burned / before.burned)
+        title = f"{titles.get(name, name)}: saves {saved:.1f} %"
+        found[name] = draw_placement(landscape, after, breaks, title, most)
+    return found
+
+
+def side_by_side(pictures: Sequence[Picture], columns: int = 2) -> Picture:
+    """Pictures of one size as one, from left to right and top to bottom; what is left of the last row stays white."""
+    height, width, _ = pictures[0].shape
+    rows = -(-len(pictures) // columns)
+    whole = np.full((rows * height, columns * width, 3), 255, np.uint8)
+    for number, picture in enumerate(pictures):
+        row, column = divmod(number, columns)
+        whole[row * height : (row + 1) * height, column * width : (column + 1) * width] = picture
+    return whole
+
+
+def ground(landscape: Landscape) -> Float64[np.ndarray, "rows columns rgb=3"]:
+    """Colours of fuel in the light and shadow of the terrain, 0 to 1."""
+    from matplotlib.colors import to_rgb
+
+    colours = np.ones((*landscape.shape, 3))
+    for _, numbers, colour in FUELS:
+        colours[np.isin(landscape.fuel, list(numbers))] = to_rgb(colour)
+    shaded: Float64[np.ndarray, "rows columns rgb=3"] = np.clip(colours * _light(landscape)[..., None], 0, 1)
+    return shaded
+
+
+def _light(landscape: Landscape) -> Float[np.ndarray, "rows columns"]:
+    """How bright the terrain lies, around 1 where it is level."""
+    slope, downhill = landscape.slope.astype(float), np.radians(landscape.aspect.astype(float))
+    normal = np.stack([slope * np.sin(downhill), slope * np.cos(downhill), np.ones(landscape.shape)], -1)
+    normal /= np.linalg.norm(normal, axis=-1, keepdims=True)
+    light = LIGHT / np.linalg.norm(LIGHT)
+    found: Float[np.ndarray, "rows columns"] = 0.55 + 0.45 * np.clip(normal @ light, 0, None) / light[2]
+    return found
+
+
+def _draw_fuels(axes: Any, landscape: Landscape) -> None:
+    """A legend of the fuels that there are."""
+    from matplotlib.patches import Patch
+
+    there = [fuel for fuel in FUELS if np.isin(landscape.fuel, list(fuel[1])).any()]
+    handles = [Patch(color=colour, label=name) for name, _, colour in there]
+    style = {"ncols": 4, "frameon": False, "fontsize": 9, "labelcolor": INK}
+    legend = axes.legend(
+        handles=handles, loc="upper center", handlelength=1, handletextpad=0.3, columnspacing=0.7, borderpad=0, **style
+    )
+    legend.set_in_layout(False)
+    axes.axis("off")
+
+
+def _draw_order(axes: Any, breaks: Sequence[int], shape: tuple[int, int]) -> Any:
+    """Breaks in colours of their order."""
+    from matplotlib import colormaps
+    from matplotlib.colors import ListedColormap
+
+    place = np.full(shape, np.nan)
+    place.reshape(-1)[list(breaks)] = np.arange(1, len(breaks) + 1)
+    colours = ListedColormap(colormaps[ORDER](np.linspace(EARLIEST, LATEST, 256)))
+    return axes.imshow(place, cmap=colours, vmin=1, vmax=max(len(breaks), 2), interpolation="nearest")
+
+
+def _draw_burns(axes: Any, fires: Fires, most: float) -> Any:
+    """Where fires burn; breaks are black, and what never burns has its own colour."""
+    from matplotlib import colormaps
+
+    model = fires.model
+    burns = np.where(model.burnable & ~fires.breaks, fires.frequency, np.nan).reshape(model.shape)
+    colours = colormaps[BURNS].with_extremes(bad=FUELS[0][2])
+    shown = axes.imshow(burns, cmap=colours, vmin=0, vmax=most, interpolation="nearest")
+    breaks = np.where(fires.breaks, 1.0, np.nan).reshape(model.shape)
+    axes.imshow(breaks, cmap=colormaps["Greys"], vmin=0, vmax=1.2, interpolation="nearest")
+    return shown
+
+
+def _scale(figure: Any, shown: Any, axes: Any, ticks: list[float], labels: list[str]) -> None:
+    """The colours of an image, with words at both ends."""
+    bar = figure.colorbar(shown, cax=axes, orientation="horizontal")
+    bar.set_ticks(ticks, labels=labels)
+    first, *_, last = bar.ax.get_xticklabels()
+    first.set_ha("left")
+    last.set_ha("right")
+    bar.ax.tick_params(labelsize=9, labelcolor=INK, length=0)
+    bar.outline.set_visible(False)
+
+
+def _bare(axes: Any, title: str) -> None:
+    axes.set_title(title, fontsize=10, color=INK)
+    axes.set_xticks([])
+    axes.set_yticks([])
+    axes.spines[:].set_color("#999999")
+
+
+class BreaksPlot(Callback):
+    """Draws where the champion and the baselines put fuel breaks on one of the validation landscapes.
+
+    The pictures go to TensorBoard every few epochs, all in one, and to `champion/` in the run's folder when the
+    champion is new, a file each. It reads `champion/placements.json`, so that they are of the champion whether this
+    process found it or one before; nothing is kept from one epoch to the next.
+    """
+
+    def __init__(self, every_n_epochs: int = 5, landscape: int = 0, tag: str = "champion/breaks") -> None:
+        """Choose how often, and of which landscape.
+
+        Args:
+            every_n_epochs: Add to TensorBoard at the end of every n-th epoch, >= 1. Default 5.
+            landscape: Number of the validation landscape, >= 0 and below their number. Default 0.
+            tag: Name of the picture in TensorBoard.
+
+        Raises:
+            UserError: A number is out of range.
+        """
+        super().__init__()
+        require_range("every_n_epochs of BreaksPlot", every_n_epochs, least=1)
+        require_range("landscape of BreaksPlot", landscape, least=0)
+        self.every_n_epochs, self.landscape, self.tag = every_n_epochs, landscape, tag
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Refuse a landscape that is not there."""
+        there = len(pl_module.data.held_out("validation"))  # type: ignore[union-attr, operator]
+        require_range("landscape of BreaksPlot", self.landscape, least=0, most=there - 1)
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Draw, if the champion is new or it is time."""
+        epoch, found = trainer.current_epoch, int(pl_module.champion_generation)  # type: ignore[arg-type]
+        new, due = found == epoch, found >= 0 and (epoch + 1) % self.every_n_epochs == 0
+        folder = Path(trainer.default_root_dir) / FOLDERS["validation"]
+        if not (new or due) or not trainer.is_global_zero:
+            return
+        try:
+            pictures = self._drawn(folder / PLACEMENTS_FILE, pl_module.data.held_out("validation")[self.landscape])  # type: ignore[union-attr, operator]
+            if new:
+                _save(pictures, folder)
+        except (OSError, UserError) as error:
+            log.warning("there is no picture of the champion's fuel breaks: %s", error)
+            return
+        loggers: list[Any] = [getattr(logger, "experiment", None) for logger in trainer.loggers] if due else []
+        for experiment in loggers:
+            if hasattr(experiment, "add_image"):
+                whole = side_by_side(list(pictures.values()))
+                experiment.add_image(self.tag, whole, global_step=epoch, dataformats="HWC")
+
+    def _drawn(self, file: Path, environment: FuelBreakEnv) -> dict[str, Picture]:
+        placed = read_placements(file)
+        if (there := min((len(each) for each in placed.cells.values()), default=0)) <= self.landscape:
+            raise UserError(f"{file} has breaks for {there} landscapes, none for number {self.landscape}")
+        cells = {name: each[self.landscape] for name, each in placed.cells.items()}
+        titles = {"champion": f"champion of epoch {placed.generation}"}
+        return draw_placements(environment.landscape(0), environment.scene(0).model, cells, titles)
+
+
+def _save(pictures: Mapping[str, Picture], folder: Path) -> None:
+    """A PNG each, whole or not at all."""
+    from matplotlib.image import imsave
+
+    for number, (name, picture) in enumerate(pictures.items()):
+        with replacing(folder / f"breaks-{number}-{name.replace(' ', '-')}.png") as draft:
+            imsave(draft, picture, format="png", metadata={"Description": f"fuel breaks: {name}"})
