@@ -92,8 +92,7 @@ def read_placements(path: Path | str) -> Placed:
     for number, spec in enumerate(landscapes):
         _check(spec, f"landscapes[{number}] of {path}")
     _check_cells(placements, path)
-    if not isinstance(fire, dict) or fire.keys() - set(FIRE):
-        raise UserError(f"fire of {path} must be an object with the keys duration, wind_speed and wind_from, no others")
+    _check_fire(fire, path)
     if type(generation := given.get("generation", -1)) is not int:
         raise UserError(f"generation of {path} is {generation}; it must be a whole number")
     return Placed(landscapes, placements, fire, generation)
@@ -107,6 +106,14 @@ def _check_cells(placements: object, path: Path | str) -> None:
             isinstance(cells, list) and all(type(cell) is int for cell in cells) for cells in placed
         ):
             raise UserError(f"placements.{name} of {path} must be a list of lists of cell numbers")
+
+
+def _check_fire(fire: object, path: Path | str) -> None:
+    if not isinstance(fire, dict) or fire.keys() - set(FIRE):
+        raise UserError(f"fire of {path} must be an object with the keys duration, wind_speed and wind_from, no others")
+    for key, value in fire.items():
+        if type(value) not in (int, float):
+            raise UserError(f"fire.{key} of {path} is {json.dumps(value)[:80]}; it must be a number")
 
 
 def _check(spec: object, where: str) -> None:

@@ -19,16 +19,9 @@ from eigen2.fire import pyretechnics_worker as worker
 from eigen2.fire.cli import run
 from eigen2.fire.environment import FuelBreakEnv
 from eigen2.fire.landscape import Landscape, flat, synthesize
+from eigen2.fire.placements import read_placements
 from eigen2.fire.spread import FireModel, Weather
-from eigen2.fire.validator import (
-    NEWEST,
-    VARIABLE,
-    Conditions,
-    _pyretechnics,
-    read_placements,
-    require_pyretechnics,
-    validate,
-)
+from eigen2.fire.validator import NEWEST, VARIABLE, Conditions, _pyretechnics, require_pyretechnics, validate
 
 REAL = os.environ.get(VARIABLE)
 real = pytest.mark.skipif(not REAL, reason=f"{VARIABLE} names no interpreter")
@@ -231,8 +224,8 @@ def test_a_file_of_placements(tmp_path: Path) -> None:
     path = write(tmp_path / "p.json", {"landscapes": [SPEC], "placements": {"a": [[1]]}, "fire": {"wind_speed": 9}})
     found = read_placements(path)
     own = FuelBreakEnv(grid_size=8, seed=3, num_landscapes=5).landscape(2)
-    np.testing.assert_array_equal(found.landscapes[0].elevation, own.elevation)
-    assert (found.placements, found.fire) == ({"a": [[1]]}, {"wind_speed": 9})
+    np.testing.assert_array_equal(found.landscapes()[0].elevation, own.elevation)
+    assert (found.cells, found.fire) == ({"a": [[1]]}, {"wind_speed": 9})
 
 
 @pytest.mark.parametrize(
@@ -241,7 +234,7 @@ def test_a_file_of_placements(tmp_path: Path) -> None:
         ([], "must be an object with the keys"),
         ({"landscape": [SPEC]}, "must be an object with the keys"),
         ({"landscapes": []}, "landscapes of .* must be a list of one or more"),
-        ({"landscapes": [{}]}, r"landscapes\[0\] of .* is \{\}; it must be an object with the keys grid_size, seed"),
+        ({"landscapes": [{}]}, r"landscapes\[0\] of .* is \{\}; it must be an object with the keys grid_size, number"),
         ({"landscapes": [{**SPEC, "seed": 1.5}]}, r"landscapes\[0\] of .* has seed 1.5"),
         ({"landscapes": [{**SPEC, "grid_size": 3}]}, "grid_size is 3; it must be at least 4"),
         ({"landscapes": [SPEC], "placements": []}, "placements of .* must be an object"),
