@@ -10,18 +10,16 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.cli import LightningArgumentParser
 
 from eigen2 import champion_cli
-from eigen2.control.rollouts import ControlDataModule
-from eigen2.erl.module import ERLModule
+from eigen2.fire import cli as fire_cli
 from eigen2.market import data_cli
-from eigen2.market.rollouts import RolloutDataModule
 from eigen2.report import cli as report_cli
 from eigen2.runtime.messages import OneLineErrors
 from eigen2.sweep import cli as sweep_cli
-from eigen2.training_cli import COMMANDS, add_run_arguments
+from eigen2.training_cli import COMMANDS, WORKLOADS, add_run_arguments, classes
 
 FILES = (
     *("config", "trainer.default_root_dir", "data.path", "ckpt_path", "output", "folder", "inputs", "files", "out"),
-    "space",
+    *("space", "placements", "python"),
 )
 """Keys whose values are files or folders."""
 
@@ -57,9 +55,10 @@ def command_line() -> argparse.ArgumentParser:
     training = _training_actions()
     for name in COMMANDS:
         _add(commands, name, training)
-    data = commands.add_parser("data", help="data").add_subparsers()
-    for name, parser in data_cli.parsers().items():
-        _add(data, name, parser._actions)
+    for group, parsers in (("data", data_cli.parsers()), ("fire", fire_cli.parsers())):
+        inner = commands.add_parser(group, help=group).add_subparsers()
+        for name, parser in parsers.items():
+            _add(inner, name, parser._actions)
     for name, own in champion_cli.parsers().items():
         _add(commands, name, own._actions)
     _add(commands, "report", report_cli.make_parser()._actions)
@@ -69,17 +68,18 @@ def command_line() -> argparse.ArgumentParser:
 
 
 def _training_actions() -> list[argparse.Action]:
-    """Of fit, validate and test: the keys of both workloads, for a configuration file may name either."""
+    """Of fit, validate and test: the keys of all workloads, for a configuration file may name any."""
     parser = LightningArgumentParser()
     for option in ("--config", "--ckpt_path", "--seed_everything"):
         parser.add_argument(option)
     add_run_arguments(parser)
     parser.add_lightning_class_args(Trainer, "trainer")
-    parser.add_lightning_class_args(ERLModule, "model")
     found = {action.dest: action for action in parser._actions}
-    for workload in (RolloutDataModule, ControlDataModule):
+    for workload in WORKLOADS:
+        module, data = classes(workload)
         alone = LightningArgumentParser()
-        alone.add_lightning_class_args(workload, "data")
+        alone.add_lightning_class_args(module, "model")
+        alone.add_lightning_class_args(data, "data")
         found |= {action.dest: action for action in alone._actions}
     return list(found.values())
 
