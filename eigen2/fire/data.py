@@ -147,10 +147,11 @@ class FuelBreakDataModule(LightningDataModule):
         self.close()
         landscapes = self.landscapes("train")
         self.env = self._make(landscapes=landscapes)
-        make = [partial(self._make, landscapes=landscapes)] * self.num_parallel_envs
+        # all are made now, and once: memory does not grow as landscapes are drawn
+        rates = [self.env.scene(number).planes for number in range(len(landscapes))]
+        make = [self.env.twin] * self.num_parallel_envs
         kind: type[VectorEnv] = SyncVectorEnv if self.parallel_method == "sync" else AsyncVectorEnv
         self.environments = kind(make, autoreset_mode=AutoresetMode.DISABLED)  # type: ignore[call-arg]
-        rates = [self.env.scene(number).planes for number in range(len(landscapes))]
         self.frames = Frames(rates, self._settings["downstream_plane"], device)
 
     def allocate_replay(self, device: torch.device) -> None:
@@ -218,6 +219,8 @@ class FuelBreakDataModule(LightningDataModule):
                 if not ended:
                     going.append(number)
             playing = np.array(going, int)
+        for env in environments:
+            env.rest()
         return found
 
     def score(self, name: str, split: Split) -> np.ndarray:
@@ -240,6 +243,8 @@ class FuelBreakDataModule(LightningDataModule):
         """An environment for each landscape of a split, made when first asked for."""
         if split not in self._environments:
             self._environments[split] = [self._make(landscapes=[each]) for each in self.landscapes(split)]
+            for env in self._environments[split]:
+                env.scene(0)
         return self._environments[split]
 
     # How it hangs together with Lightning

@@ -1,5 +1,6 @@
 """Fuel breaks as a Gymnasium environment: one cell a step, until the budget is spent."""
 
+import copy
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -142,6 +143,14 @@ class FuelBreakEnv(gymnasium.Env[NDArray[np.uint8], np.int64]):
                 raise UserError(f"nothing burns in landscape {number}; leave it out, or look at its fuel and moistures")
             kept = self._scenes[number] = Scene(model, _rate_planes(model))
         return kept
+
+    def twin(self) -> "FuelBreakEnv":
+        """Another environment on the same landscapes, which both share; before the first `reset` of this one."""
+        return copy.copy(self)
+
+    def rest(self) -> None:
+        """Give the fires' memory back until the next `reset`."""
+        self._fires = None
 
     def reset(
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None

@@ -246,6 +246,7 @@ class DQNModule(LightningModule):
         self.seed = int(os.environ.get("PL_GLOBAL_SEED", "0"))
         self.memory = PeakEstimate(REMEDY, device, budget_of(self.trainer))
         self.data.build(device)
+        self.data.held_out("test" if stage == "test" else "validation")  # made now: memory does not grow later
         if "online" not in self._modules:  # fitting or validating again goes on with what was learned
             if self.hparams["prior"] and self.data.frames.planes <= DOWNSTREAM:
                 raise UserError("model.prior is true, but data.downstream_plane is false: set both, or neither")
