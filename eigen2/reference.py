@@ -18,6 +18,11 @@ from eigen2.erl.hyperparameters import Hyperparameters
 from eigen2.erl.module import ERLModule
 from eigen2.erl.plateau import AdaptiveMutation
 from eigen2.erl.proximal import Proximal
+from eigen2.fire.data import FuelBreakDataModule
+from eigen2.fire.hygiene import MemoryHygiene
+from eigen2.fire.module import DQNModule
+from eigen2.fire.pictures import BreaksPlot
+from eigen2.fire.rasters import RegionFiles
 from eigen2.market.equity_plot import EquityPlot
 from eigen2.market.networks import Choice, ColumnActor, ColumnCritic
 from eigen2.market.rollouts import RolloutDataModule
@@ -37,7 +42,7 @@ says what that means.
 """
 SECTIONS: dict[str, dict[str, Any]] = {
     "The run": {"": add_run_arguments},
-    "The algorithm": {
+    "The algorithm (`workload: market` and `control`)": {
         "model": ERLModule,
         "model.evolution": Evolution,
         "model.evolution.hyperparameters": Hyperparameters,
@@ -47,6 +52,11 @@ SECTIONS: dict[str, dict[str, Any]] = {
     },
     "Trading (`workload: market`)": {"data": RolloutDataModule, "data.synthetic": SyntheticMarket},
     "Gymnasium tasks (`workload: control`)": {"data": ControlDataModule},
+    "Fuel breaks (`workload: fire`)": {
+        "model": DQNModule,
+        "data": FuelBreakDataModule,
+        "data.region": RegionFiles,
+    },
     "Networks (`model.actor`, `model.critic`: `class_path` and `init_args`)": {
         f"{cls.__module__}.{cls.__qualname__}": cls
         for cls in (ColumnActor, ColumnCritic, Choice, ConvolutionActor, ConvolutionCritic, MLPActor, MLPCritic)
@@ -60,7 +70,7 @@ SECTIONS: dict[str, dict[str, Any]] = {
             f"{cls.__module__}.{cls.__qualname__}": cls
             for cls in (
                 *(EquityPlot, ChampionCheckpoint, GenerationCheckpoint),
-                *(CheckpointUploader, GenerationReport),
+                *(CheckpointUploader, GenerationReport, MemoryHygiene, BreaksPlot),
             )
         },
     },

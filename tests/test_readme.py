@@ -1,6 +1,7 @@
 """What the README and docs/ tell a reader to do, done."""
 
 import csv
+import json
 import re
 import shlex
 import shutil
@@ -21,6 +22,11 @@ from eigen2.training_cli import WORKLOADS
 from tests.command import ROOT, eigen2
 
 KINDS = ("fit", "validate", "test", "report", "predict", "export", "data", "sweep")
+FIRE = "configs/dqn_fuel_breaks.yaml"
+SMALL_FIRE = {
+    **{"data.grid_size": 10, "data.num_landscapes": 2, "data.eval_landscapes": 1, "data.test_landscapes": 2},
+    **{"data.ignitions": 16, "data.warmup": 8, "data.batch_size": 8, "model.width": 4, "model.validate_every": 1},
+}
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
@@ -79,6 +85,11 @@ def commands(kind: str) -> list[str]:
     return list(dict.fromkeys(line for line in lines if line.startswith(f"python -m eigen2.cli {kind}")))
 
 
+def about(word: str, lines: list[str], whether: bool = True) -> list[str]:
+    """Those that have, or have not, something in them."""
+    return [line for line in lines if (word in line) == whether]
+
+
 @pytest.mark.parametrize("command", [*commands("fit"), *commands("validate")])
 def test_training_commands_run(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
@@ -87,8 +98,10 @@ def test_training_commands_run(command: str, tmp_path: Path, monkeypatch: pytest
     if "--data.path" in words:
         words.insert(words.index("--data.path") + 1, "eigen2/market/sample/stocks.parquet")
     short = {"data.windows_per_generation": 1, "data.exploration_windows": 1, "data.replay_min_size": 2000}
-    shorter = {"trainer.max_epochs": 1, "model.gradient_steps": 1, "model.population_size": 2}
-    shorter |= {"trainer.default_root_dir": tmp_path}
+    shorter = {"model.gradient_steps": 1, "model.population_size": 2}
+    if FIRE in words:
+        short, shorter = SMALL_FIRE, {}
+    shorter |= {"trainer.max_epochs": 1, "trainer.default_root_dir": tmp_path}
     main([*words[3:], *(f"--{key}={value}" for key, value in (short | shorter).items())])
     assert (tmp_path / "checkpoints" / "last.ckpt").exists()
 
@@ -98,10 +111,10 @@ def test_a_champion_is_tested_and_reported(tmp_path: Path) -> None:
     folder = ["--trainer.default_root_dir", str(tmp_path)]
     short = ["--trainer.max_epochs=1", "--model.gradient_steps=1", "--model.population_size=2"]
     assert eigen2("fit", "--config", "configs/erl.yaml", *short, *folder).returncode == 0
-    for command in commands("test"):
+    for command in about(FIRE, commands("test"), False):
         done = eigen2(*command.split()[3:], "--model.gradient_steps=1", "--model.population_size=2", *folder)
         assert done.returncode == 0, done.stderr
-    for command in commands("report"):
+    for command in about("fuel_breaks", commands("report"), False):
         words = [str(tmp_path) if word == "lightning_logs" else word for word in command.split()[3:]]
         done = eigen2(*words)
         assert done.returncode == 0, done.stderr
@@ -115,6 +128,30 @@ def test_a_champion_is_tested_and_reported(tmp_path: Path) -> None:
     assert (
         pd.read_csv(tmp_path / "orders.csv")["date"].nunique() == 253
     )  # the last day of validation, whose orders fill on the next
+
+
+def test_fuel_breaks_are_tested_and_reported(tmp_path: Path) -> None:
+    """The same of docs/fire.md."""
+    small = [f"--{key}={value}" for key, value in SMALL_FIRE.items()]
+    small += ["--trainer.max_epochs=1", f"--trainer.default_root_dir={tmp_path}"]
+    assert eigen2("fit", "--config", FIRE, *small).returncode == 0
+    (test,), (report,) = about(FIRE, commands("test")), about("fuel_breaks", commands("report"))
+    done = eigen2(*test.split()[3:], *small)
+    assert done.returncode == 0, done.stderr
+    done = eigen2(*report.replace("lightning_logs/fuel_breaks", str(tmp_path)).split()[3:])
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "report.html").stat().st_size < 5_000_000
+    told = re.findall(r"^\| `((?:champion|test)/[^`]*)` \|", (ROOT / "docs" / "fire.md").read_text(), re.MULTILINE)
+    assert len(told) == 4
+    assert all(list(tmp_path.glob(name)) for name in told)
+
+
+def test_the_table_of_fire_models_is_what_was_measured() -> None:
+    found = json.loads((ROOT / "docs" / "figures" / "fire-validate.json").read_text())["reduction"]
+    rows = re.findall(r"^\| (\w+) \|((?: [\d.]+ \|){4})$", (ROOT / "docs" / "fire.md").read_text(), re.MULTILINE)
+    shown = {name: [float(cell) for cell in cells.split("|")[:-1]] for name, cells in rows}
+    by = ("travel_time", "same_fires", "surface", "crown")
+    assert shown == {name: [round(100 * each[key], 1) for key in by] for name, each in found.items()}
 
 
 def test_every_config_is_told_of() -> None:
@@ -179,9 +216,13 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 def test_every_curve_is_explained(tmp_path: Path) -> None:
     """Each scalar of a run stands in docs/curves.md or is of a group of which one does; and none that no run has."""
-    done = eigen2("fit", "--config", "tests/small.yaml", "--trainer.default_root_dir", tmp_path)
-    assert done.returncode == 0, done.stderr
-    logged = set((tmp_path / "metrics.csv").read_text().splitlines()[0].split(",")) - {"generation"}
+    fire = [f"--{key}={value}" for key, value in SMALL_FIRE.items()]
+    logged = set()
+    for config, words in (("tests/small.yaml", []), (FIRE, ["--trainer.max_epochs=2", "--report=false", *fire])):
+        root = tmp_path / Path(config).stem
+        done = eigen2("fit", "--config", config, "--trainer.default_root_dir", root, *words)
+        assert done.returncode == 0, done.stderr
+        logged |= set((root / "metrics.csv").read_text().splitlines()[0].split(",")) - {"generation"}
     page = (ROOT / "docs" / "curves.md").read_text()
     told = set(re.findall(r"^\| (`[^|]*`) \|", page, re.MULTILINE))
     told = {name for cell in told for name in re.findall(r"`([\w/]+)`", cell)}

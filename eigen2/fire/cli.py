@@ -115,7 +115,7 @@ def _validate(chosen: Namespace) -> None:
         landscapes, placements, fire = _landscapes(chosen), {}, {}
     else:
         request = read_placements(chosen.placements)
-        landscapes, placements, fire = request.landscapes(), dict(request.cells), request.fire
+        landscapes, placements, fire = request.landscapes, dict(request.placements), request.fire
     fire = FIRE | fire | {name: chosen[name] for name in FIRE if chosen[name] is not None}
     conditions = Conditions(Weather(fire["wind_speed"], fire["wind_from"]), fire["duration"], chosen.fires, chosen.seed)
     names = list(PLACEMENTS) if chosen.baselines is None and chosen.placements is None else chosen.baselines or []

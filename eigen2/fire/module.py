@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -63,7 +63,7 @@ class DQNModule(LightningModule):
     champion: QMap
     champion_fitness: Tensor
     champion_generation: Tensor
-    fitness_unit = "percent of the burned area saved"
+    fitness_words: ClassVar = {"unit": "percent of the burned area saved", "over": "episodes"}  # for the report
     loss_columns = (("loss", "train/loss"), ("error", "train/td_error"))
 
     def __init__(

@@ -113,7 +113,7 @@ def draw_placements(
     return found
 
 
-def side_by_side(pictures: Sequence[Picture], columns: int = 2) -> Picture:
+def side_by_side(pictures: Sequence[Picture], columns: int = 2) -> UInt8[np.ndarray, "high wide rgb=3"]:
     """Pictures of one size as one, from left to right and top to bottom; what is left of the last row stays white."""
     height, width, _ = pictures[0].shape
     rows = -(-len(pictures) // columns)
@@ -252,10 +252,10 @@ class BreaksPlot(Callback):
 
     def _drawn(self, file: Path, environment: FuelBreakEnv) -> dict[str, Picture]:
         placed = read_placements(file)
-        if (there := min((len(each) for each in placed.cells.values()), default=0)) <= self.landscape:
+        if (there := min((len(each) for each in placed.placements.values()), default=0)) <= self.landscape:
             raise UserError(f"{file} has breaks for {there} landscapes, none for number {self.landscape}")
-        cells = {name: each[self.landscape] for name, each in placed.cells.items()}
-        titles = {"champion": f"champion of epoch {placed.generation}"}
+        cells = {name: each[self.landscape] for name, each in placed.placements.items()}
+        titles = {"champion": f"champion of generation {placed.generation}"}
         return draw_placements(environment.landscape(0), environment.scene(0).model, cells, titles)
 
 

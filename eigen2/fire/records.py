@@ -57,7 +57,7 @@ def keep_test(module: "DQNModule", saved: dict[str, np.ndarray]) -> None:
         return
     summary = {
         "champion_generation": int(module.champion_generation),
-        "unit": module.fitness_unit,
+        "unit": module.fitness_words["unit"],
         "cases": "landscapes",
         "scores": {name: [round(100 * float(value), 4) for value in values] for name, values in saved.items()},
         "settings": flat({"data": module.data.settings()}),
@@ -86,7 +86,7 @@ def _placed(module: "DQNModule", split: Split, baselines: Sequence[str]) -> Plac
     data, settings = module.data, module.data.settings()
     return Placed(
         specs=data.specs(split),
-        cells={
+        placements={
             "champion": [list(env.placed) for env in data.held_out(split)],
             **{name: data.placement(name, split) for name in baselines},
         },

@@ -17,6 +17,8 @@ CONTRIBUTORS = 20
 """Tickers in the chart of contributions, those that moved most money."""
 OPERATORS = ("elite", "offspring", "mutant", "injected", "reinjected")
 PHASES = ("evaluate", "train", "evolve", "validate")
+BASELINE = "baseline/"
+"""How scalars begin that say what a policy without learning reaches in validation."""
 SHADE = 0.25
 GENERATION = alt.X(
     "generation:Q",
@@ -49,8 +51,10 @@ def charts(run: RunRecord) -> dict[str, dict[str, Any]]:
         "equity": equity,
         "drawdown": drawdown,
         "luck": luck,
+        "scores": scores,
         "contribution": contribution,
         "validation": validation,
+        "baselines": baselines,
         "fitness": fitness,
         "survival": survival,
         "diversity": diversity,
@@ -109,6 +113,27 @@ def luck(run: RunRecord) -> Chart | None:
     )
 
 
+def scores(run: RunRecord) -> Chart | None:
+    """What champion and baselines reached in each case of the test, and their means."""
+    if run.scores is None:
+        return None
+    names = list(run.scores["scores"])
+    each = [(name, number, value) for name, found in run.scores["scores"].items() for number, value in enumerate(found)]
+    cases = pd.DataFrame(each, columns=["who", "case", "score"])
+    means = cases.groupby("who", sort=False)["score"].mean().reset_index()
+    who = alt.Y("who:N", sort=names, title=None)
+    across = alt.X("score:Q", title=run.scores["unit"], axis=alt.Axis(tickCount=8))
+    champion = alt.condition("datum.who == 'champion'", alt.value("#e07b39"), alt.value("#2f7ed8"))
+    points = alt.Chart(cases).mark_circle(size=60, opacity=0.45)
+    points = points.encode(
+        x=across, y=who, color=champion, tooltip=["who:N", "case:Q", alt.Tooltip("score:Q", format=",.1f")]
+    )
+    ticks = alt.Chart(means).mark_tick(thickness=3, size=18)
+    return points + ticks.encode(
+        x=across, y=who, color=champion, tooltip=["who:N", alt.Tooltip("score:Q", format=",.1f", title="mean")]
+    )
+
+
 def contribution(run: RunRecord) -> Chart | None:
     """Money that the champion's trades gained, by ticker."""
     if run.trades is None or run.trades.empty:
@@ -162,7 +187,25 @@ def fitness(run: RunRecord) -> Chart | None:
         for least, most in (("least", "most"), ("low", "high"))
         if least in frame
     ]
-    return alt.layer(*bands, *_curves(frame, "generation:Q", list(names.values()), "fitness", ",.1f"))
+    return alt.layer(*bands, *_curves(frame, "generation:Q", list(names.values()), fitness_words(run)["unit"], ",.1f"))
+
+
+def baselines(run: RunRecord) -> Chart | None:
+    """Champion, validation and fitness beside what baselines reach in the same validation, where there are any."""
+    known = {str(name): str(name).removeprefix(BASELINE) for name in run.metrics if str(name).startswith(BASELINE)}
+    frame = _metrics(run, known)
+    if frame is None:
+        return None
+    names = {"champion/validation_fitness": "champion", "validation/mean": "validation", "fitness/mean": "fitness"}
+    frame = _metrics(run, {**names, **known})
+    assert frame is not None
+    order, unit = [*names.values(), *known.values()], fitness_words(run)["unit"]
+    return alt.layer(*_curves(frame, "generation:Q", order, unit, ",.1f", dashed=list(known.values())))
+
+
+def fitness_words(run: RunRecord) -> dict[str, str]:
+    """What fitness is measured in, and over what its spread is, as the run says it."""
+    return {"unit": "fitness", "over": "agents", **run.facts.get("fitness", {})}
 
 
 def survival(run: RunRecord) -> Chart | None:
@@ -219,10 +262,11 @@ def owners(run: RunRecord) -> Chart | None:
 
 
 def seconds(run: RunRecord) -> Chart | None:
-    """Time that each phase took."""
+    """Time that each phase took, of those that the run has."""
     frame = _metrics(run, {f"time/{phase}_s": phase for phase in PHASES})
     if frame is None:
         return None
+    phases = [phase for phase in PHASES if phase in frame]
     long = frame.melt("generation", var_name="phase", value_name="seconds")
     return (
         alt.Chart(long)
@@ -234,7 +278,7 @@ def seconds(run: RunRecord) -> Chart | None:
                 axis=alt.Axis(labelOverlap="parity", labelSeparation=6, labelAngle=0),
             ),
             y=alt.Y("seconds:Q", title="seconds"),
-            color=alt.Color("phase:N", sort=list(PHASES), legend=_legend("phase", PHASES)),
+            color=alt.Color("phase:N", sort=phases, legend=_legend("phase", phases)),
             tooltip=["generation:O", "phase:N", alt.Tooltip("seconds:Q", format=".2f")],
         )
     )
@@ -251,7 +295,9 @@ def _several(run: RunRecord, names: dict[str, str], title: str, digits: str) -> 
     return None if frame is None else alt.layer(*_curves(frame, "generation:Q", list(names.values()), title, digits))
 
 
-def _curves(frame: pd.DataFrame, along: str, names: Sequence[str], title: str, digits: str) -> list[Chart]:
+def _curves(
+    frame: pd.DataFrame, along: str, names: Sequence[str], title: str, digits: str, dashed: Sequence[str] = ()
+) -> list[Chart]:
     """Layers: lines of several columns along one, with all their values shown at the place of the pointer."""
     key, names = along.partition(":")[0], [name for name in names if name in frame]
     long = frame.melt(key, list(names), "which", "value").dropna()
@@ -263,6 +309,9 @@ def _curves(frame: pd.DataFrame, along: str, names: Sequence[str], title: str, d
         color=alt.Color("which:N", sort=list(names), legend=_legend(None, names)),
     )
     points = lines.mark_point(filled=True, size=50).encode(opacity=alt.condition(near, alt.value(1), alt.value(0)))
+    if dashed:
+        which = alt.FieldOneOfPredicate(field="which", oneOf=list(dashed))
+        lines = lines.encode(strokeDash=alt.condition(which, alt.value([5, 4]), alt.value([1, 0])))
     tips = [along, *(alt.Tooltip(f"{name}:Q", format=digits) for name in names)]
     rule = (
         base.transform_pivot("which", value="value", groupby=[key])

@@ -1,5 +1,6 @@
 """One HTML file that needs nothing else: text, tables, charts and the script that draws them."""
 
+import base64
 import json
 import math
 import re
@@ -14,13 +15,15 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from eigen2.market.words import measure_word
-from eigen2.report.charts import charts
+from eigen2.report.charts import charts, fitness_words
 from eigen2.report.record import RunRecord, load
 from eigen2.runtime.differences import differences
 from eigen2.runtime.files import replacing
 
 HASH = 12
 """Letters of a hash that are shown."""
+MOST_OF_PICTURES = 2_000_000
+"""Bytes of all pictures together; they take a third more in the page."""
 WORDS = ("ticker", "reason")
 """Columns of the trades that are text."""
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
@@ -55,6 +58,9 @@ def render(run: RunRecord) -> str:
         prices_hash=run.facts.get("settings", {}).get("data.prices"),
         other=list(other_settings(run).values()),
         measures=measures(run),
+        over=fitness_words(run)["over"],
+        scores=scores(run),
+        pictures=shown_pictures(run),
         months=MONTHS,
         years=monthly_returns(run),
         trades=trades(run),
@@ -92,9 +98,10 @@ def facts(run: RunRecord) -> dict[str, str]:
 
 def other_settings(run: RunRecord) -> dict[str, str]:
     """In which settings of the data a test differs from its fit."""
-    if not run.test or "settings" not in run.test:
+    tested = run.test or run.scores
+    if not tested or "settings" not in tested:
         return {}
-    return differences(run.facts.get("settings", {}), run.test["settings"], "data.")
+    return differences(run.facts.get("settings", {}), tested["settings"], "data.")
 
 
 def measures(run: RunRecord) -> list[list[str]]:
@@ -106,6 +113,29 @@ def measures(run: RunRecord) -> list[list[str]]:
         [name, *(measure_word(name, policies[policy][name]) for policy in policies)] for name in policies["champion"]
     ]
     return [["", *policies], *rows]
+
+
+def scores(run: RunRecord) -> list[list[str]]:
+    """Mean, standard error, least and most of what each policy reached in the test's cases; empty without them."""
+    if run.scores is None:
+        return []
+    rows = [["", "mean", "standard error", "least", "most"]]
+    for name, found in run.scores["scores"].items():
+        values = np.array(found, float)
+        error = values.std(ddof=1) / math.sqrt(len(values)) if len(values) > 1 else math.nan
+        numbers = (values.mean(), error, values.min(), values.max())
+        rows.append([name, *("" if math.isnan(number) else f"{number:z.1f}" for number in numbers)])
+    return rows
+
+
+def shown_pictures(run: RunRecord) -> dict[str, str]:
+    """Pictures as addresses that hold them, by what they show, without those that would make the page too large."""
+    found, room = {}, MOST_OF_PICTURES
+    for name, content in run.pictures.items():
+        room -= len(content)
+        if room >= 0:
+            found[re.sub(r"[-_]+", " ", name)] = "data:image/png;base64," + base64.b64encode(content).decode()
+    return found
 
 
 def monthly_returns(run: RunRecord) -> list[tuple[int, list[float | None], float]]:

@@ -19,7 +19,13 @@ METRICS = "metrics.csv"
 POLICIES = ("champion", "buy and hold", "momentum")
 LOTS = ("random 5 %", "random 95 %")
 TRADE = ("coefficient", "entry_price", "exit_price", "gain_pct", "profit")
-FACTS = {"settings": dict, "versions": dict, "memory": list, "commit": (str, NoneType)}
+FACTS = {
+    "settings": dict,
+    "versions": dict,
+    "memory": list,
+    "commit": (str, NoneType),
+    "fitness": {"unit": str, "over": str},
+}
 """Keys of run.json, of which any may be missing, and their types."""
 SUMMARY = {
     "days": {"first": str, "last": str, "count": Real},
@@ -30,6 +36,10 @@ SUMMARY = {
     "random_returns": list,
 }
 """Keys of test/summary.json that the page shows, and their types."""
+SCORES = {"champion_generation": Real, "unit": str, "cases": str, "scores": {"champion": list}}
+"""Keys of test/scores.json that the page shows, and their types."""
+PNG = b"\x89PNG\r\n\x1a\n", b"IEND\xaeB`\x82"
+"""First and last bytes of a picture."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +57,8 @@ class RunRecord:
         trades: the champion's, in the test if there was one, else in validation.
         test: summary of the test.
         equity: daily equity of all policies in the test, by date.
+        scores: of a test on cases, what champion and baselines reached in each.
+        pictures: PNGs of the champion, by name.
     """
 
     folder: Path
@@ -59,6 +71,8 @@ class RunRecord:
     trades: pd.DataFrame | None
     test: dict[str, Any] | None
     equity: pd.DataFrame | None
+    scores: dict[str, Any] | None
+    pictures: dict[str, bytes]
 
 
 def load(folder: Path) -> RunRecord:
@@ -89,6 +103,8 @@ def load(folder: Path) -> RunRecord:
         trades=trades,
         test=test,
         equity=None if test is None else _equity(folder / "test" / "equity.csv"),
+        scores=_scores(folder / "test" / "scores.json"),
+        pictures={path.stem: _picture(path) for path in sorted((folder / "champion").glob("*.png"))},
     )
 
 
@@ -145,6 +161,26 @@ def _summary(path: Path) -> dict[str, Any] | None:
             measures = dict.fromkeys(found["measures"]["champion"], (Real, NoneType))
             _require(dict.fromkeys(found["measures"], measures), found["measures"], "measures")
             _require(dict.fromkeys(range(len(found["random_returns"])), Real), dict(enumerate(found["random_returns"])))
+    return found
+
+
+def _scores(path: Path) -> dict[str, Any] | None:
+    with _reading(path):
+        found = _object(path)
+        if found is not None:
+            _require(SCORES, found)
+            for name, values in found["scores"].items():
+                if not isinstance(values, list) or len(values) != len(found["scores"]["champion"]) or not values:
+                    raise ValueError(f"{name!r} has not a number for each case")
+                _require(dict.fromkeys(range(len(values)), Real), dict(enumerate(values)), repr(name))
+    return found
+
+
+def _picture(path: Path) -> bytes:
+    with _reading(path):
+        found = path.read_bytes()
+        if not found.startswith(PNG[0]) or not found.endswith(PNG[1]):
+            raise ValueError("it holds no whole PNG")
     return found
 
 

@@ -159,8 +159,8 @@ class RunFolder(SaveConfigCallback):
         told = {"seed": getattr(module, "seed", None), **describe_run(), "memory": memory}
         settings = getattr(module, "settings", None)
         told["settings"] = settings() if callable(settings) else {}
-        if (unit := getattr(module, "fitness_unit", None)) is not None:
-            told["fitness_unit"] = unit
+        if (words := getattr(module, "fitness_words", None)) is not None:
+            told["fitness"] = words
         draft = Path(trainer.default_root_dir) / ".run.json"
         try:
             draft.write_text(json.dumps(told, indent=1, default=str) + "\n")

@@ -21,7 +21,14 @@ from eigen2.fire.environment import FuelBreakEnv
 from eigen2.fire.landscape import Landscape, flat, synthesize
 from eigen2.fire.placements import read_placements
 from eigen2.fire.spread import FireModel, Weather
-from eigen2.fire.validator import NEWEST, VARIABLE, Conditions, _pyretechnics, require_pyretechnics, validate
+from eigen2.fire.validator import (
+    NEWEST,
+    VARIABLE,
+    Conditions,
+    _pyretechnics,
+    require_pyretechnics,
+    validate,
+)
 
 REAL = os.environ.get(VARIABLE)
 real = pytest.mark.skipif(not REAL, reason=f"{VARIABLE} names no interpreter")
@@ -218,14 +225,16 @@ def write(path: Path, given: object) -> str:
 
 
 SPEC = {"grid_size": 8, "seed": 3, "number": 2}
+FILES = {"elevation": "dem.tif", "fuel": "fbfm40.tif"}
+TILE = {"grid_size": 8, "region": FILES, "split": "test", "number": 2}
 
 
 def test_a_file_of_placements(tmp_path: Path) -> None:
     path = write(tmp_path / "p.json", {"landscapes": [SPEC], "placements": {"a": [[1]]}, "fire": {"wind_speed": 9}})
     found = read_placements(path)
     own = FuelBreakEnv(grid_size=8, seed=3, num_landscapes=5).landscape(2)
-    np.testing.assert_array_equal(found.landscapes()[0].elevation, own.elevation)
-    assert (found.cells, found.fire) == ({"a": [[1]]}, {"wind_speed": 9})
+    np.testing.assert_array_equal(found.landscapes[0].elevation, own.elevation)
+    assert (found.placements, found.fire) == ({"a": [[1]]}, {"wind_speed": 9})
 
 
 @pytest.mark.parametrize(
@@ -234,9 +243,17 @@ def test_a_file_of_placements(tmp_path: Path) -> None:
         ([], "must be an object with the keys"),
         ({"landscape": [SPEC]}, "must be an object with the keys"),
         ({"landscapes": []}, "landscapes of .* must be a list of one or more"),
-        ({"landscapes": [{}]}, r"landscapes\[0\] of .* is \{\}; it must be an object with the keys grid_size, number"),
+        ({"landscapes": [{}]}, r"landscapes\[0\] of .* is \{\}; it must be an object with the keys grid_size, seed"),
         ({"landscapes": [{**SPEC, "seed": 1.5}]}, r"landscapes\[0\] of .* has seed 1.5"),
         ({"landscapes": [{**SPEC, "grid_size": 3}]}, "grid_size is 3; it must be at least 4"),
+        ({"landscapes": [{**SPEC, "split": "new"}]}, "has split new; it must be one of train, validation, test"),
+        ({"landscapes": [{**SPEC, "region": {}}]}, "must be an object with the keys grid_size, region, split, number"),
+        (
+            {"landscapes": [{**TILE, "region": {"fuel": "f.tif"}}]},
+            r"region of .* keys of data.region",
+        ),
+        ({"landscapes": [{**TILE, "region": {**FILES, "units": 3}}]}, r"region of .* must be an object of texts"),
+        ({"landscapes": [SPEC], "generation": "first"}, "generation of .* must be a whole number"),
         ({"landscapes": [SPEC], "placements": []}, "placements of .* must be an object"),
         ({"landscapes": [SPEC], "placements": {"a": [1]}}, "placements.a of .* must be a list of lists"),
         ({"landscapes": [SPEC], "placements": {"a": [[True]]}}, "placements.a of .* must be a list of lists"),

@@ -83,3 +83,28 @@ def _test(folder: Path, dates: pd.DatetimeIndex, chance: np.random.Generator) ->
         "random_returns": chance.uniform(-0.2, 0.2, 100).tolist(),
     }
     (folder / "summary.json").write_text(json.dumps(summary))
+
+
+def write_cases(folder: Path, generations: int = 12, cases: int = 5) -> Path:
+    """Write the files of a run that has baselines, a test on cases, and pictures of its champion; return its folder."""
+    from matplotlib.image import imsave
+
+    chance = np.random.default_rng(0)
+    folder.mkdir(parents=True, exist_ok=True)
+    words = {"unit": "percent of the burned area saved", "over": "episodes"}
+    (folder / "run.json").write_text(json.dumps({"seed": 1, "settings": {"data.size": 8}, "fitness": words}))
+    names = [f"fitness/{part}" for part in ("mean", "min", "max", "q25", "q75")]
+    names += ["champion/validation_fitness", "validation/mean", "baseline/random", "baseline/by_rule"]
+    names += ["time/train_s", "time/validate_s"]
+    metrics = pd.DataFrame(chance.uniform(10, 60, (generations, len(names))), columns=names)
+    metrics.loc[:1, ["champion/validation_fitness", "validation/mean"]] = np.nan
+    metrics.insert(0, "generation", range(generations))
+    metrics.to_csv(folder / "metrics.csv", index=False)
+    (folder / "test").mkdir(exist_ok=True)
+    scores = {name: chance.uniform(10, 60, cases).round(4).tolist() for name in ("champion", "random", "by_rule")}
+    summary = {"champion_generation": 7, "unit": words["unit"], "cases": "landscapes", "scores": scores}
+    (folder / "test" / "scores.json").write_text(json.dumps({**summary, "settings": {"data.size": 8}}))
+    (folder / "champion").mkdir(exist_ok=True)
+    for name in ("breaks-1-champion", "breaks-0-no-breaks"):
+        imsave(folder / "champion" / f"{name}.png", chance.integers(0, 255, (40, 72, 3), np.uint8))
+    return folder
