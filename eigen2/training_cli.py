@@ -174,6 +174,12 @@ class EigenCLI(LightningCLI):
             kwargs["logger"] = RunLogger(config["default_root_dir"]) if self.subcommand == "fit" else False
         kwargs["plugins"] = [*_as_list(config.get("plugins")), DurableCheckpointIO()]
         here, machines = processes(vars(config)) if self.subcommand == "fit" else (1, 1)
+        most = getattr(self.model, "most_processes", None)
+        if most is not None and here * machines > most:  # before any is started
+            raise UserError(
+                f"trainer.devices and trainer.num_nodes make {here * machines} processes, but {most} is the most that "
+                f"workload {self._get(self.config, 'workload')} uses; lower them"
+            )
         kwargs |= {"devices": here, "num_nodes": machines} if here * machines > 1 or self.subcommand != "fit" else {}
         if here * machines > 1 and config.get("strategy", "auto") == "auto":
             kwargs["strategy"] = PopulationStrategy()

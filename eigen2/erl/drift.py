@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-FREE = ("model.actor_lr", "model.critic_lr", "num_threads", "trainer.precision", "data.account")
+FREE = ("model.actor_lr", "model.critic_lr", "model.learning_rate", "num_threads", "trainer.precision", "data.account")
 """Settings, and groups of them, that may change between a checkpoint and its resume."""
 NOTES = {"seen": "what its fit has seen", "acting": "how its agents act"}
 
@@ -95,6 +95,16 @@ def noted(checkpoint: Mapping[str, Any], what: str) -> Mapping[str, Any]:
     return found
 
 
+def require_workload(saved: str | None, mine: str) -> None:
+    """Refuse a checkpoint of another workload; one that does not say is taken.
+
+    Raises:
+        UserError: it is of another.
+    """
+    if saved is not None and saved != mine:
+        raise UserError(f"the checkpoint is of the workload {saved}, not {mine}; give --workload {saved}")
+
+
 def check_checkpoint(module: "ERLModule", checkpoint: Mapping[str, Any]) -> None:
     """Refuse a checkpoint of another population, or to resume with other settings.
 
@@ -108,10 +118,11 @@ def check_checkpoint(module: "ERLModule", checkpoint: Mapping[str, Any]) -> None
         )
     if "eigen2" not in checkpoint:
         raise UserError("the checkpoint was not written by eigen2; give one that was, or none")
-    if module.trainer.state.fn == TrainerFn.FITTING:
+    fits = module.trainer.state.fn == TrainerFn.FITTING
+    acting = checkpoint["eigen2"].get("acting", {}) if fits else noted(checkpoint, "acting")
+    require_workload(acting.get("workload"), module.data.workload)
+    if fits:
         check_drift(checkpoint["eigen2"]["settings"], module.settings())
-    elif (own := noted(checkpoint, "acting")["workload"]) != module.data.workload:
-        raise UserError(f"the checkpoint is of the workload {own}, not {module.data.workload}; give --workload {own}")
     for network in ("actor", "critic"):
         rows = checkpoint["state_dict"].get(f"population.{network}", torch.empty(0, 0))
         saved, mine = tuple(rows.shape), (module.share.total, getattr(module.population, network).shape[1])

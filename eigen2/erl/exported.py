@@ -106,6 +106,11 @@ def _from_checkpoint(file: Path) -> Exported:
     acting, state = own.get("acting"), found["state_dict"]
     if acting is None:
         raise UserError(f"checkpoint {file} is of an earlier version, which did not note how to act; fit again")
+    if "actor" not in acting:
+        raise UserError(
+            f"checkpoint {file} is of the workload {acting['workload']}, whose champion no command but validate and "
+            "test can use; give one of another workload"
+        )
     generation = int(state["population.champion_generation"])
     if generation < 0:
         raise UserError(f"checkpoint {file} has no champion: none was validated before it was written")

@@ -25,6 +25,8 @@ from eigen2.fire.rasters import Region, RegionFiles, read_region, tiles
 
 SEEDS = 2**31
 """Environments are seeded with whole numbers below this."""
+LANDSCAPE_BYTES = 130
+"""Of a landscape's cell: its layers, how fast fire spreads, and the graph it spreads along."""
 Choose = Callable[[np.ndarray], Cells]
 """Observations of several episodes, (episodes, planes, rows, columns), to an allowed cell of each."""
 
@@ -88,22 +90,14 @@ class FuelBreakDataModule(LightningDataModule):
         super().__init__()
         named = locals()
         self._settings = {name: value for name, value in named.items() if name not in ("self", "__class__")}
-        for name in ("num_landscapes", "eval_landscapes", "test_landscapes", "num_parallel_envs", "prefill_episodes"):
-            require_range(f"data.{name}", named[name], least=1)
-        require_range("data.landscape_seed", landscape_seed, least=0)
-        require_range("data.batch_size", batch_size, least=1)
-        require_range("data.warmup", warmup, least=batch_size)
-        if warmup > buffer_size:
-            raise UserError(
-                f"data.warmup is {warmup}, more than data.buffer_size {buffer_size}: training would never start; "
-                "lower the one or raise the other"
-            )
+        _check(self._settings)
         self.counts = dict(zip(SPLITS, (num_landscapes, eval_landscapes, test_landscapes), strict=True))
         self.num_parallel_envs, self.parallel_method = num_parallel_envs, parallel_method
         self.buffer_size, self.replay_min_size, self.batch_size = buffer_size, warmup, batch_size
         self.prefill, self.prefill_episodes = prefill, prefill_episodes
         self.region = region
         self._read: Region | None = None
+        self._digested: str | None = None
         self._make = partial(
             FuelBreakEnv,
             budget=budget,
@@ -142,11 +136,38 @@ class FuelBreakDataModule(LightningDataModule):
             self._read = read_region(self.region)
         return tiles(self._read, self._settings["grid_size"], split)
 
+    def needed_bytes(self, stage: str) -> dict[str, int]:
+        """Bytes by owner of what a stage keeps of landscapes and fires, at most, before any is made.
+
+        Args:
+            stage: of the Trainer: fit, validate or test.
+        """
+        own = self._settings
+        cells, trees = own["grid_size"] ** 2, 8 if own["downstream_plane"] else 4  # bytes a fire and cell
+        fires = min(own["ignitions"] or cells, cells)
+        others = self.counts["test" if stage == "test" else "validation"]
+        copies = 1 if self.parallel_method == "sync" else 1 + self.num_parallel_envs  # of landscapes ready to burn
+        return {
+            "landscapes": (self.counts["train"] * copies + others) * cells * LANDSCAPE_BYTES,
+            "fires": self.num_parallel_envs * fires * cells * trees,
+            "fires elsewhere": others * cells * cells * trees,
+        }
+
     def build(self, device: torch.device) -> None:
-        """Make the environments of training, of which one is for looking at, and what observations share."""
+        """Make the environments of training, of which one is for looking at, and what observations share.
+
+        Raises:
+            UserError: a landscape has fewer cells that burn than there are breaks, so that episodes would end early.
+        """
         self.close()
         landscapes = self.landscapes("train")
         self.env = self._make(landscapes=landscapes)
+        burning = [int(self.env.scene(number).model.burnable.sum()) for number in range(len(landscapes))]
+        if min(burning) < self.env.budget:
+            raise UserError(
+                f"data.budget is {self._settings['budget']}, which is {self.env.budget} breaks, but only "
+                f"{min(burning)} cells of landscape {int(np.argmin(burning))} burn; lower it"
+            )
         # all are made now, and once: memory does not grow as landscapes are drawn
         rates = [self.env.scene(number).planes for number in range(len(landscapes))]
         make = [self.env.twin] * self.num_parallel_envs
@@ -155,14 +176,28 @@ class FuelBreakDataModule(LightningDataModule):
         self.frames = Frames(rates, self._settings["downstream_plane"], device)
 
     def allocate_replay(self, device: torch.device) -> None:
-        """Take the replay buffer's memory, once."""
+        """Take the replay buffer's memory, once: fitting again takes the same.
+
+        Raises:
+            UserError: the buffer does not hold an episode of each environment, or what is to be played into it.
+        """
         least = self.num_parallel_envs * (self.env.budget + 1)
         if self.buffer_size < least:
             raise UserError(
                 f"data.buffer_size is {self.buffer_size}; an episode in each of {self.num_parallel_envs} environments "
                 f"has {least}: raise it to at least that"
             )
-        self.buffer = ReplayBuffer(self.buffer_size, replay_fields(self.frames), device)
+        played = self.prefill_episodes * self.num_parallel_envs * self.env.budget
+        if self.prefill != "none" and played > self.buffer_size:
+            raise UserError(
+                f"data.prefill_episodes is {self.prefill_episodes}, which are {played} transitions in all environments "
+                f"and more than data.buffer_size {self.buffer_size}; lower the one or raise the other"
+            )
+        fields, kept = replay_fields(self.frames), getattr(self, "buffer", None)
+        if kept is not None and kept.suits(self.buffer_size, fields, device):
+            kept.reset_memory()
+        else:
+            self.buffer = ReplayBuffer(self.buffer_size, fields, device)
         self.collector = Collector(self.environments, self.frames, self.buffer, self._settings["relative_rewards"])
 
     @property
@@ -267,17 +302,20 @@ class FuelBreakDataModule(LightningDataModule):
         return {**plain, "region": None if self.region is None else self._digest()}
 
     def _digest(self) -> str:
-        """A hash of the landscapes, whatever files they came from."""
+        """A hash of the landscapes, whatever files they came from; computed once."""
+        if self._digested is not None:
+            return self._digested
         digest = hashlib.sha256()
         for split in SPLITS:
             for landscape in self.landscapes(split):
                 for layer in landscape.layers():
                     digest.update(getattr(landscape, layer).tobytes())
-        return digest.hexdigest()
+        self._digested = digest.hexdigest()
+        return self._digested
 
     def memory_owners(self) -> dict[str, object]:
         """What holds bytes, for a memory profiler."""
-        return {"replay": self.buffer, "frames": self.frames}
+        return {"replay": getattr(self, "buffer", None), "frames": self.frames}
 
     def state_dict(self) -> dict[str, Any]:
         """The replay buffer, by reference."""
@@ -316,3 +354,27 @@ def _evenly(count: int, of: int) -> list[int]:
     """At most so many numbers from 0 to `of` - 1, spread evenly."""
     spread: list[int] = np.linspace(0, of - 1, min(count, of)).round().astype(int).tolist()
     return spread
+
+
+def _check(given: Mapping[str, Any]) -> None:
+    """Refuse settings outside their range, by their full key.
+
+    Raises:
+        UserError: names the setting, its value and the remedy.
+    """
+    at_least = {"grid_size": 4, "landscape_seed": 0, "batch_size": 1, "warmup": 1, "buffer_size": 1, "ignitions": 1}
+    for name in ("num_landscapes", "eval_landscapes", "test_landscapes", "num_parallel_envs", "prefill_episodes"):
+        at_least[name] = 1
+    for name, least in at_least.items():
+        if name != "ignitions" or given[name] is not None:
+            require_range(f"data.{name}", given[name], least=least)
+    require_range("data.budget", given["budget"], above=0, most=1)
+    require_range("data.fire_simulation_max_duration", given["fire_simulation_max_duration"], above=0, most=1e9)
+    require_range("data.wind_speed", given["wind_speed"], least=0, most=200)
+    require_range("data.wind_from", given["wind_from"], least=0, most=360)
+    for less, more in (("batch_size", "warmup"), ("warmup", "buffer_size")):
+        if given[less] > given[more]:
+            raise UserError(
+                f"data.{less} is {given[less]}, more than data.{more} {given[more]}: training would never start; "
+                "lower the one or raise the other"
+            )

@@ -11,6 +11,9 @@ from callbacks.garbage import GarbageCollector
 from eigen2.errors import require_range
 from eigen2.runtime.ram import rss_bytes
 
+MOST = 10**9
+"""Of whatever is counted."""
+
 
 class MemoryHygiene(Callback):
     """Cleans after so many training steps, environment steps and episodes; keeps histories that cannot grow.
@@ -50,12 +53,12 @@ class MemoryHygiene(Callback):
             collection_times_size: Times of episode batches kept, >= 1. Default 20.
 
         Raises:
-            UserError: A number is below 1.
+            UserError: A number is below 1 or above MOST.
         """
         super().__init__()
         for name, value in locals().items():
             if name not in ("self", "__class__"):
-                require_range(f"{name} of MemoryHygiene", value, least=1)
+                require_range(f"{name} of MemoryHygiene", value, least=1, most=MOST)
         self.cleanup_frequency = cleanup_frequency
         self.collector_cleanup_frequency = collector_cleanup_frequency
         self.memory_cleanup_frequency = memory_cleanup_frequency

@@ -12,18 +12,20 @@ from lightning.pytorch.core.optimizer import LightningOptimizer
 from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor, nn
 
-from eigen2.erl.drift import check_drift, flat
+from eigen2.erl.drift import check_drift, flat, require_workload, tell_other_data
+from eigen2.erl.networks import require_width, weight_bytes
 from eigen2.erl.randomness import Role, generator, torch_seed
 from eigen2.erl.rollouts import Findings
-from eigen2.errors import UserError, require_range
+from eigen2.errors import ALL_AGENTS_FAILED, RunStopped, UserError, require_range
 from eigen2.fire import dqn
+from eigen2.fire.baselines import PLACEMENTS
 from eigen2.fire.collector import Cells, draw_slots
 from eigen2.fire.data import FuelBreakDataModule
 from eigen2.fire.environment import DOWNSTREAM, action_mask
 from eigen2.fire.frames import allowed_cells
 from eigen2.fire.networks import QMap
 from eigen2.fire.records import keep_record
-from eigen2.fire.scores import epoch_metrics, test_findings
+from eigen2.fire.scores import epoch_metrics, require_champion, test_findings
 from eigen2.runtime.phases import PhaseClock
 from eigen2.runtime.ram import PeakEstimate, budget_of, checkpoint_bytes
 from eigen2.runtime.trainer_checks import check_trainer
@@ -64,6 +66,7 @@ class DQNModule(LightningModule):
     champion_fitness: Tensor
     champion_generation: Tensor
     fitness_words: ClassVar = {"unit": "percent of the burned area saved", "over": "episodes"}  # for the report
+    most_processes = 1
     loss_columns = (("loss", "train/loss"), ("error", "train/td_error"))
 
     def __init__(
@@ -126,8 +129,18 @@ class DQNModule(LightningModule):
                 self.learn(chance)
 
     def on_train_batch_end(self, outputs: Any, batch: int, batch_idx: int) -> None:
-        """The episodes are over with the last step."""
+        """The episodes are over with the last step.
+
+        Raises:
+            RunStopped: nothing finite can be learned any more.
+        """
         if self.trainer.is_last_batch:
+            if not self.sums.isfinite().all():
+                raise RunStopped(
+                    f"the loss is not finite in epoch {self.current_epoch}; resume by --ckpt_path last with a lower "
+                    "model.learning_rate, or start anew with a lower model.reward_scale",
+                    ALL_AGENTS_FAILED,
+                )
             self.clock.end("train")
 
     def validation_step(self, batch: int, batch_idx: int) -> None:
@@ -135,6 +148,7 @@ class DQNModule(LightningModule):
         if self.trainer.sanity_checking:
             return
         if self.trainer.state.fn != TrainerFn.FITTING:
+            require_champion(self)
             found = 100 * self.data.play(self.greedy(self.champion), "validation").mean()
             self.log("champion/validation_fitness", torch.tensor(found).float(), prog_bar=True, batch_size=1)
             return
@@ -241,21 +255,26 @@ class DQNModule(LightningModule):
     def setup(self, stage: str) -> None:
         """Build environments, networks and replay buffer, after checking that they fit into memory."""
         if stage == "fit":
+            if (processes := self.trainer.world_size) > self.most_processes:
+                raise UserError(f"trainer.devices makes {processes} processes; DQNModule learns in one: leave it out")
             check_trainer(self.trainer, self.population_size)
         device = self.trainer.strategy.root_device
         self.seed = int(os.environ.get("PL_GLOBAL_SEED", "0"))
         self.memory = PeakEstimate(REMEDY, device, budget_of(self.trainer))
+        self.memory.require(self.data.needed_bytes(stage))
         self.data.build(device)
+        self._check_episodes(stage)
         self.data.held_out("test" if stage == "test" else "validation")  # made now: memory does not grow later
+        if self.hparams["prior"] and self.data.frames.planes <= DOWNSTREAM:
+            raise UserError("model.prior is true, but data.downstream_plane is false: set both, or neither")
+        weights = self._weight_bytes()
+        self.memory.require({"networks": 3 * weights})
         if "online" not in self._modules:  # fitting or validating again goes on with what was learned
-            if self.hparams["prior"] and self.data.frames.planes <= DOWNSTREAM:
-                raise UserError("model.prior is true, but data.downstream_plane is false: set both, or neither")
             self.online, self.target, self.champion = (self._beginner() for _ in range(3))
             self.target.requires_grad_(False)
             self.champion.requires_grad_(False)
         if stage == "fit":
-            weights = 4 * sum(parameter.numel() for parameter in self.online.parameters())
-            self.memory.require({"networks": 3 * weights, "optimizer": 3 * weights, "replay": self.data.replay_bytes})
+            self.memory.require({"optimizer": 3 * weights, "replay": self.data.replay_bytes})
             cells = self.data.env.shape[0] * self.data.env.shape[1]
             layers = 4 * self.data.batch_size * cells * 8 * self.hparams["width"]  # in floats of one network's layers
             self.memory.require_for_a_moment(2 * layers, checkpoint_bytes(self.trainer))
@@ -266,6 +285,33 @@ class DQNModule(LightningModule):
         own = self.hparams
         with torch_seed(self.seed, Role.WEIGHTS, agent=0):
             return QMap(self.data.frames.planes, own["width"], own["dueling"], own["prior"])
+
+    def _weight_bytes(self) -> int:
+        """Of a Q-map, before one is made."""
+        with torch.device("meta"):
+            return weight_bytes(self._beginner())
+
+    def _check_episodes(self, stage: str) -> None:
+        """Refuse what would cut episodes, or reach over more steps than there are to draw from.
+
+        Raises:
+            UserError: names the setting, its value and the remedy.
+        """
+        if stage != "fit":
+            return
+        data, steps, most = self.data, self.hparams["n_steps"], self.trainer.limit_train_batches
+        least = steps * data.num_parallel_envs + 1
+        if data.replay_min_size < least:
+            raise UserError(
+                f"model.n_steps is {steps}, but of data.warmup {data.replay_min_size} transitions none is followed by "
+                f"so many in each of {data.num_parallel_envs} environments; lower it, or raise data.warmup to {least}"
+            )
+        cut = most < data.episode_steps if isinstance(most, int) else most < 1.0
+        if cut and not self.trainer.fast_dev_run:  # type: ignore[attr-defined]
+            raise UserError(
+                f"trainer.limit_train_batches is {most}, or trainer.overfit_batches: it would cut episodes of "
+                f"{data.episode_steps} breaks; leave it out"
+            )
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Adam of the Q-map; target network and champion only follow it."""
@@ -301,14 +347,24 @@ class DQNModule(LightningModule):
         """
         noted = checkpoint.get("eigen2", {})
         workload = noted.get("acting", {}).get("workload")
-        if workload != self.data.workload:
-            raise UserError(f"the checkpoint is of the workload {workload}, not {self.data.workload}; give another one")
+        if workload is None:
+            raise UserError("the checkpoint was not written by eigen2; give one that was, or none")
+        require_workload(workload, self.data.workload)
         if self.trainer.state.fn == TrainerFn.FITTING:
             check_drift(noted["settings"], self.settings())
-        elif (seen := noted["settings"]["data.landscape_seed"]) != self.data.settings()["landscape_seed"]:
+            return self._take_over(noted)
+        saved, mine = noted["settings"], self.settings()
+        for name in ("model.width", "model.dueling", "data.downstream_plane"):
+            if saved[name] != mine[name]:
+                raise UserError(f"{name} is {mine[name]}, but the checkpoint's Q-map has {saved[name]}; give that")
+        if (seen := saved["data.landscape_seed"]) != mine["data.landscape_seed"]:
             raise UserError(
                 f"data.landscape_seed is not the fit's, {seen}, which says what it has not seen; leave it out"
             )
+        tell_other_data(saved, mine)
+        return self._take_over(noted)
+
+    def _take_over(self, noted: Mapping[str, Any]) -> None:
         self.seed, self.environment_steps = int(noted["seed"]), int(noted["environment_steps"])
         self.generations_run = max(self.generations_run, int(noted["generations"]))
 
@@ -362,7 +418,8 @@ class DQNModule(LightningModule):
 
 
 def _check(given: Mapping[str, Any]) -> None:
-    for name in ("train_frequency", "validate_every", "n_steps", "width"):
+    require_width("model.width", given["width"])
+    for name in ("train_frequency", "validate_every", "n_steps"):
         require_range(f"model.{name}", given[name], least=1)
     for name in ("learning_rate", "max_grad_norm", "reward_scale"):
         require_range(f"model.{name}", given[name], above=0)
@@ -370,3 +427,5 @@ def _check(given: Mapping[str, Any]) -> None:
         require_range(f"model.{name}", given[name], least=0, most=1)
     require_range("model.tau", given["tau"], above=0, most=1)
     require_range("model.epsilon_decay_steps", given["epsilon_decay_steps"], least=0)
+    if unknown := [name for name in given["baselines"] if name not in PLACEMENTS]:
+        raise UserError(f"model.baselines names {unknown[0]}; choose among {', '.join(PLACEMENTS)}")

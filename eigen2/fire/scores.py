@@ -52,10 +52,7 @@ def test_findings(module: "DQNModule") -> Findings:
     Raises:
         UserError: there is no champion, or what was found cannot be written.
     """
-    epoch = int(module.champion_generation)
-    if epoch < 0:
-        raise UserError("the checkpoint has no champion: none was validated before it was written")
-    data = module.data
+    epoch, data = require_champion(module), module.data
     found = {"champion": data.play(module.greedy(module.champion), "test")}
     found |= {name: data.score(name, "test") for name in PLACEMENTS}
     keep_test(module, found)
@@ -66,6 +63,18 @@ def test_findings(module: "DQNModule") -> Findings:
     ]
     metrics = {f"test/{name}": float(100 * saved.mean()) for name, saved in found.items()}
     return Findings(metrics, "\n".join(lines))
+
+
+def require_champion(module: "DQNModule") -> int:
+    """The epoch the champion is of.
+
+    Raises:
+        UserError: there is no champion.
+    """
+    epoch = int(module.champion_generation)
+    if epoch < 0:
+        raise UserError("the checkpoint has no champion: none was validated before it was written")
+    return epoch
 
 
 def _words(saved: np.ndarray) -> str:
