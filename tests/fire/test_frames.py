@@ -115,7 +115,7 @@ def played(
         autoreset_mode=AutoresetMode.DISABLED,
     )
     frames = frames_of(env)
-    collector = Collector(vector, frames, ReplayBuffer(capacity, replay_fields(frames)))
+    collector = Collector(vector, frames, ReplayBuffer(capacity, replay_fields(frames)), relative=False)
     reference, chance = Reference(environments), np.random.default_rng(seed)
     for epoch in range(epochs):
         collector.begin([seed + 100 * epoch + number for number in range(environments)])
@@ -214,3 +214,17 @@ def test_how_environments_are_played_is_no_setting() -> None:
     settings = [FuelBreakDataModule(parallel_method=method).settings() for method in ("sync", "async")]
     assert settings[0] == settings[1]
     assert "num_parallel_envs" in settings[0]
+
+
+def test_relative_rewards_are_of_what_still_burned() -> None:
+    env = FuelBreakEnv(grid_size=10, num_landscapes=1, budget=0.08, ignitions=30)
+    vector = SyncVectorEnv([env.twin] * 2, autoreset_mode=AutoresetMode.DISABLED)
+    frames = Frames([env.scene(0).planes], downstream=True)
+    collector = Collector(vector, frames, ReplayBuffer(50, replay_fields(frames)))
+    collector.begin([1, 2])
+    start, chance = collector.burned, np.random.default_rng(0)
+    for _ in range(env.budget):
+        collector.step(np.array([chance.choice(np.flatnonzero(allowed)) for allowed in collector.allowed]))
+    sums = collector.buffer["reward"].reshape(env.budget, 2).sum(0)
+    np.testing.assert_allclose(sums, 30 * np.log(start / collector.burned), rtol=1e-5)
+    assert (sums > 0).all()
