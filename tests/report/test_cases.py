@@ -36,8 +36,7 @@ def test_nothing_is_cut_off_and_pictures_are_whole(tmp_path: Path, phone: bool) 
       const right = (each) => each.getBoundingClientRect().right;
       const table = document.getElementById("scores");
       const images = [...document.images];
-      images.forEach((image) => { image.loading = "eager"; });
-      await Promise.all(images.map((image) => image.decode()));
+      while (!images.every((image) => image.complete)) await new Promise((done) => setTimeout(done, 50));
       const words = (name) => [...document.querySelectorAll(`[data-chart=${name}] svg text`)].map((t) => t.textContent);
       return {
         table: right(table) <= edge && table.parentElement.scrollWidth <= table.parentElement.clientWidth,
