@@ -8,7 +8,7 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 
 from callbacks.garbage import GarbageCollector
-from eigen2.errors import require_range
+from eigen2.errors import UserError, require_range
 from eigen2.runtime.ram import rss_bytes
 
 MOST = 10**9
@@ -72,6 +72,15 @@ class MemoryHygiene(Callback):
         self._line = ""
         self._trained = self._stepped = self._played = 0
         self._began = self._epoch_began = 0.0
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Refuse a module that does not say what it earned.
+
+        Raises:
+            UserError: it is none of fuel breaks.
+        """
+        if not hasattr(pl_module, "earned"):
+            raise UserError("MemoryHygiene needs a DQNModule; use callbacks.GarbageCollector with others")
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Set aside what lives when training starts, as `GarbageCollector` does."""

@@ -30,7 +30,10 @@ from eigen2.runtime.phases import PhaseClock
 from eigen2.runtime.ram import PeakEstimate, budget_of, checkpoint_bytes
 from eigen2.runtime.trainer_checks import check_trainer
 
-REMEDY = "lower data.buffer_size, data.batch_size, data.grid_size, data.num_landscapes or model.width"
+REMEDY = (
+    "lower data.grid_size, data.buffer_size, data.batch_size, data.num_landscapes, data.eval_landscapes, "
+    "data.test_landscapes, data.num_parallel_envs or model.width"
+)
 PHASES = ("train", "validate")
 
 

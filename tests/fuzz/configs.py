@@ -18,6 +18,7 @@ import yaml
 
 from eigen2.cli import main
 from eigen2.erl.module import ERLModule
+from eigen2.errors import ALL_AGENTS_FAILED
 
 ROOT = Path(__file__).parents[2]
 CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
@@ -64,6 +65,14 @@ def small() -> dict[str, Any]:
     return config
 
 
+@cache
+def small_fire() -> dict[str, Any]:
+    """The same of fuel breaks."""
+    config: dict[str, Any] = yaml.safe_load((ROOT / "tests" / "fire" / "small.yaml").read_text())
+    config["trainer"] |= {"max_epochs": 1, "default_root_dir": "run", "callbacks": []}
+    return config
+
+
 def printed(*options: str) -> dict[str, Any]:
     """The whole configuration of a fit, as the command line prints it: every key with its value."""
     said = io.StringIO()
@@ -76,8 +85,8 @@ def printed(*options: str) -> dict[str, Any]:
 def every_key() -> list[tuple[dict[str, Any], Key]]:
     """Each key that a fit has, groups and lists too, with a configuration that has it.
 
-    They are those of tests/small.yaml, of the groups of the model that it leaves at null, and of every callback of
-    every configuration that ships.
+    They are those of tests/small.yaml, of the groups of the model that it leaves at null, of the model and the data of
+    tests/fire/small.yaml, and of every callback of every configuration that ships.
     """
     shipped = [printed("--config", str(path)) for path in (ROOT / "tests" / "small.yaml", *CONFIGS)]
     found = {key: small() for key in keys({**shipped[0], "trainer": {**shipped[0]["trainer"], "callbacks": None}})}
@@ -88,10 +97,13 @@ def every_key() -> list[tuple[dict[str, Any], Key]]:
         config = changed(small(), (group, {}))
         found = {(*group, name): config for name in names} | found
     cases = [(config, key) for key, config in found.items()]
+    fires = {group: printed("--config", "tests/fire/small.yaml")[group] for group in ("model", "data")}
+    cases += [(small_fire(), key) for key in keys(fires) if len(key) > 1]
     callbacks = [callback for config in shipped for callback in config["trainer"]["callbacks"]]
     for callback in {one["class_path"]: one for one in reversed(callbacks)}.values():
         shows = "GenerationReport" in callback["class_path"]
-        config = changed(small(), (("trainer", "callbacks"), [callback]), (("trainer", "enable_progress_bar"), shows))
+        run = small_fire() if callback["class_path"].startswith("eigen2.fire.") else small()
+        config = changed(run, (("trainer", "callbacks"), [callback]), (("trainer", "enable_progress_bar"), shows))
         cases += [(config, key) for key in keys(config) if key[:3] == ("trainer", "callbacks", 0)]
     return cases
 
@@ -143,11 +155,13 @@ class Outcome:
         return [line for line in self.error.splitlines() if line.strip() and not line.startswith("Seed set to")]
 
     def fault(self) -> str | None:
-        """What is wrong with it; None for a run that was refused in one line, or went well."""
+        """What is wrong with it; None for a run that was refused or went astray in one line, or went well."""
         if self.code is None:
             return f"the process died or hung: {self.error[-300:]}"
         if self.traceback is not None:
             return self.traceback
+        if self.code == ALL_AGENTS_FAILED and "is not finite" in self.error:
+            return None if len(self.lines) == 1 else f"not one line: {self.error[:600]}"
         if self.code == 0:
             return f"{len(self.lines)} lines of warnings: {self.error[:600]}" if len(self.lines) > 8 else None
         if self.code != 2:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.fuzz.configs import NETWORKS, VALUES, Key, Outcome, Worker, changed, every_key, small
+from tests.fuzz.configs import NETWORKS, VALUES, Key, Outcome, Worker, changed, every_key, small, small_fire
 from tests.fuzz.conftest import LONG, few
 
 LONG_RUN = settings.get_current_profile_name() == LONG
@@ -107,12 +107,36 @@ def test_what_once_went_wrong_is_refused_in_one_line(name: str, value: Any, work
     assert outcome.code == 2, name
 
 
+FIRE: list[tuple[str, Any]] = [
+    *((f"data.{name}", 10**12) for name in ("grid_size", "num_landscapes", "eval_landscapes", "num_parallel_envs")),
+    *((f"data.{name}", 10**12) for name in ("buffer_size", "warmup", "batch_size")),
+    *((f"data.{name}", value) for name in ("wind_speed", "wind_from", "budget") for value in (NAN, INF, -1, None)),
+    *(("data.fire_simulation_max_duration", value) for value in (0, INF, 1e30)),
+    *((f"data.{name}", "abc") for name in ("prefill", "parallel_method", "downstream_plane", "region")),
+    *((f"model.{name}", value) for name in ("width", "n_steps") for value in (0, 10**12, 2**63)),
+    *((f"model.{name}", value) for name in ("gamma", "tau", "learning_rate", "reward_scale") for value in (-1, INF)),
+    *((f"model.{name}", value) for name in ("initial_epsilon", "epsilon_min") for value in (2, None)),
+    *((f"model.{name}", 0) for name in ("train_frequency", "validate_every")),
+    *(("model.baselines", value) for value in (["a"], "abc", None)),
+]
+
+
+@pytest.mark.parametrize(("name", "value"), FIRE)
+def test_what_fuel_breaks_cannot_be_is_refused_in_one_line(name: str, value: Any, worker: Worker) -> None:
+    outcome = worker.try_config(changed(small_fire(), (tuple(name.split(".")), value)), 1)
+    judge(outcome, name)
+    assert outcome.code == 2, name
+
+
 def test_groups_that_are_off_have_their_keys_tried_too() -> None:
     tried = {spoken({}, key) for _, key in every_key()}
     assert {
         "model.td3.policy_delay",
         "model.evolution.proximal.floor",
         "model.evolution.hyperparameters.names",
+        "data.wind_from",
+        "data.region",
+        "trainer.callbacks.init_args.experience_buffer_size",
     } <= tried
 
 

@@ -17,10 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from lightning.pytorch import LightningModule
 
 from eigen2 import training_cli
 from eigen2.cli import main
 from eigen2.erl.module import ERLModule
+from eigen2.fire.module import DQNModule
 
 ROOM = 6 << 30
 """Bytes of address space that a configuration may take beside what the process has."""
@@ -36,25 +38,32 @@ class Limited:
     left = 0
 
     @classmethod
-    def begin(cls, start: Callable[[ERLModule], None], module: ERLModule) -> None:
+    def begin(cls, start: Callable[[Any], None], module: LightningModule) -> None:
         if cls.left == 0:
             raise Enough
         cls.left -= 1
         start(module)
 
 
+def limit(module: type[LightningModule]) -> None:
+    """Let a module's generations begin through `Limited` alone."""
+    start = module.on_train_epoch_start
+    module.on_train_epoch_start = lambda self: Limited.begin(start, self)  # type: ignore[method-assign]
+
+
 def prepare() -> None:
-    """Limit the process; make it run a few generations only, with one parser for all cases."""
-    start, setup = ERLModule.on_train_epoch_start, training_cli.EigenCLI.setup_parser
-    ERLModule.on_train_epoch_start = lambda self: Limited.begin(start, self)
-    made: dict[str, Any] = {}
+    """Limit the process; make it run a few generations only, with one parser for all cases of a workload."""
+    limit(ERLModule)
+    limit(DQNModule)
+    setup = training_cli.EigenCLI.setup_parser
+    made: dict[type, dict[str, Any]] = {}
 
     def setup_once(self: Any, *args: Any) -> None:
-        if not made:
+        if self.datamodule_class not in made:
             setup(self, *args)
             names = ("parser", "_subcommand_parsers", "_subcommand_method_arguments")
-            made.update({name: getattr(self, name) for name in names})
-        self.__dict__.update(made)
+            made[self.datamodule_class] = {name: getattr(self, name) for name in names}
+        self.__dict__.update(made[self.datamodule_class])
 
     training_cli.EigenCLI.setup_parser = setup_once
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
