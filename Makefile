@@ -33,14 +33,16 @@ torture: $(INSTALLED)  ## kill runs fifty times, anywhere, one of them on severa
 fuzz: $(INSTALLED)  ## ten thousand bad price files, every key of the configuration set to anything; twenty minutes
 	$(VENV)/bin/python -m pytest tests/fuzz --hypothesis-profile fuzz --hypothesis-show-statistics
 
-soak: $(INSTALLED)  ## a thousand generations of a small run: memory must stay flat; ten minutes
+soak: $(INSTALLED)  ## a thousand generations of a small run, 500 episodes of fuel breaks: memory must stay flat; a quarter of an hour
 	$(VENV)/bin/python -m benchmarks.soak --out docs/figures/soak.json
+	$(VENV)/bin/python -m benchmarks.soak --workload fire --out docs/figures/soak-fire.json
 
-memory: $(INSTALLED)  ## measure and write the figures of docs/memory.md, after soak; a quarter of an hour
+memory: $(INSTALLED)  ## measure and write the figures of docs/memory.md, after soak; half an hour
 	$(VENV)/bin/python -m benchmarks.estimate --out docs/figures/estimate.json
 	$(VENV)/bin/python -m benchmarks.hygiene --out docs/figures/hygiene.json
 	$(VENV)/bin/python -m benchmarks.bench --only overhead,profiler --json docs/figures/profiler.json
 	$(VENV)/bin/python -m benchmarks.full_run --threads 1 --out docs/figures/full-live.json
+	$(VENV)/bin/python -m benchmarks.fire_memory --out docs/figures/fire-memory.json
 	$(VENV)/bin/python -m benchmarks.memory_results
 
 bench-control: $(INSTALLED)  ## plain DDPG against Stable-Baselines3's on Pendulum; three quarters of an hour

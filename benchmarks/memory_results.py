@@ -10,7 +10,7 @@ from benchmarks.page import fill_in, table
 FIGURES = ROOT / "docs" / "figures"
 PAGE = ROOT / "docs" / "memory.md"
 
-KINDS = ("estimate", "hygiene", "soak", "profiler", "full-live")
+KINDS = ("estimate", "hygiene", "soak", "profiler", "full-live", "soak-fire", "fire-memory")
 
 Figures = dict[str, Any]
 
@@ -28,6 +28,9 @@ def tables(measured: dict[str, Figures]) -> dict[str, str]:
         "soak": _soak(measured["soak"]),
         "profiler": _profiler(measured["profiler"]),
         "live": _live(measured["full-live"]),
+        "fire_held": _fire_held(measured["fire-memory"]),
+        "fire_soak": _fire_soak(measured["soak-fire"]),
+        "fire_measures": _fire_measures(measured["fire-memory"]),
     }
 
 
@@ -77,6 +80,48 @@ def _live(run: Figures) -> str:
     rows = [[f"{n}", f"{size[n]:,}", f"{live[n]:,.2f}"] for n in chosen]
     told = table(["generation", "transitions in the buffer", "live MB"], rows)
     return f"{told}\n\nOver the last half the slope is {run['live_slope_kb']:+.1f} kB a generation."
+
+
+def _fire_held(found: Figures) -> str:
+    sizes = found["sizes"]
+    state, episode = sizes["state_bytes"], sizes["transitions_an_episode"]
+    rows = [
+        [each["case"], f"{each['live_mb'] * 1e3 / episode:,.1f}", f"{each['live_mb']:,.1f}", f"{each['rss_mb']:,.1f}"]
+        for each in found["held"]
+    ]
+    told = table(["what keeps the transitions", "kB a transition", "live MB an episode", "RSS MB an episode"], rows)
+    grows = found["held"][0]["live_mb"] / 1e3
+    return (
+        f"{told}\n\nOn a GPU four states of {state / 1e3:,.0f} kB a transition and {episode} transitions an episode are "
+        f"{4 * state * episode / 1e6:,.0f} MB: 12 GB of free memory are full after {12 / grows:,.0f} episodes. The ring "
+        f"takes {sizes['ring_bytes']:,} bytes a transition, {sizes['ring_bytes'] * sizes['capacity'] / 1e6:,.0f} MB for "
+        f"{sizes['capacity']:,}, once, before the first episode; the old replay took "
+        f"{2 * state * sizes['capacity'] / 1e6:,.0f} MB for as many, when full."
+    )
+
+
+def _fire_soak(found: Figures) -> str:
+    parts = {"RSS": "rss", "live memory": "live"}
+    slopes = {name: found[f"{key}_slope"] for name, key in parts.items()}
+    told = " and ".join(
+        f"{name} by {slope['median']:+,.0f} bytes an episode (99 %: {slope['low']:+,.0f} to {slope['high']:+,.0f})"
+        for name, slope in slopes.items()
+    )
+    sizes = ", ".join(f"{size:,.1f} MB after episode {n}" for n, size in found["rss_mb"].items())
+    return (
+        f"Over {found['generations']:,} episodes RSS was {sizes}. After episode 50 {told} grew, by their Theil-Sen "
+        f"slopes; {len(found['containers_grown'])} lists, dictionaries, sets and deques grew, and no count of live "
+        f"objects changed ({', '.join(f'{count} {name}' for name, count in found['counts'].items())})."
+    )
+
+
+def _fire_measures(found: Figures) -> str:
+    rows = [
+        [each["case"], f"{each['live_kb']:+,.1f}", f"{each['rss_kb']:+,.1f}", f"{each['between_mb']:,.0f}"]
+        + [f"{1e3 * each['seconds']:,.0f}"]
+        for each in found["measures"]
+    ]
+    return table(["setting", "live kB an episode", "RSS kB an episode", "RSS MB", "ms an epoch"], rows)
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
 """A thousand generations of a small run, whose memory must stay flat: `python -m benchmarks.soak`, `make soak`.
 
-With `--workload fire` five hundred episodes of fuel breaks, one a generation. Exits with 1 if RSS or live memory rises by
-more than MOST_SLOPE a generation after the first 50, if a count of live objects changes, if a container grows with
+With `--workload fire` five hundred episodes of fuel breaks, one a generation. Exits with 1 if RSS or live memory rises
+by more than MOST_SLOPE a generation after the first 50, if a count of live objects changes, if a container grows with
 generations, or if the profiler finds a leak.
 """
 
