@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -33,29 +34,25 @@ VARIANTS: dict[str, dict[str, Any]] = {
 SEEDS = (1, 2, 3, 4, 5)
 
 
-def run(folder: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Fit and test.
+def fit(folder: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Fit.
 
     Args:
         folder: of the run.
         settings: by their keys.
 
     Returns:
-        `fit_s`, seconds of the process; `scores`, percent of the burned area saved on each landscape of the test, of
-        the champion and of each baseline; `validation`, the champion's, by epoch; `rss_mb`, by epoch; `steps` and
-        `gradient_steps`.
+        `fit_s`, seconds of the process; `validation`, the champion's, by epoch; `rss_mb`, by epoch; `steps` of the
+        environments and `gradient_steps`.
     """
-    words = [f"--{key}={value}" for key, value in {"trainer.default_root_dir": folder, **settings}.items()]
     begun = time.perf_counter()
-    _eigen2("fit", *words)
+    _eigen2("fit", folder, settings)
     seconds = time.perf_counter() - begun
-    _eigen2("test", *words, "--ckpt_path", "best")
     rows = rows_of(folder / "metrics.csv")
     ends = [row for row in rows_of(folder / "memory.csv") if row["phase"] == "generation"]
     champion = [row["champion/validation_fitness"] for row in rows]
     return {
         "fit_s": round(seconds, 1),
-        "scores": json.loads((folder / "test" / "scores.json").read_text())["scores"],
         "validation": [None if value in ("", "nan") else round(float(value), 2) for value in champion],
         "rss_mb": [round(int(row["rss_bytes"]) / 1e6, 1) for row in ends],
         "steps": int(float(rows[-1]["replay/added"])),
@@ -63,8 +60,16 @@ def run(folder: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _eigen2(command: str, *words: str) -> None:
-    asked = [sys.executable, "-m", "eigen2.cli", command, "--config", CONFIG, *words]
+def test(folder: Path, settings: Mapping[str, Any]) -> dict[str, list[float]]:
+    """Percent of the burned area saved on each landscape of the test, of the champion and of each baseline."""
+    _eigen2("test", folder, {**settings, "num_threads": 1}, "--ckpt_path", "best")
+    scores: dict[str, list[float]] = json.loads((folder / "test" / "scores.json").read_text())["scores"]
+    return scores
+
+
+def _eigen2(command: str, folder: Path, settings: Mapping[str, Any], *words: str) -> None:
+    given = [f"--{key}={value}" for key, value in {"trainer.default_root_dir": folder, **settings}.items()]
+    asked = [sys.executable, "-m", "eigen2.cli", command, "--config", CONFIG, *given, *words]
     done = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"{command} failed:\n{done.stderr[-2000:]}")
@@ -127,17 +132,23 @@ def main(words: Sequence[str] | None = None) -> None:
     found["machine"] = {**describe_machine(), "threads": asked.threads}
     for variant in asked.variant or VARIANTS:
         done = found["runs"].setdefault(variant, {})
-        for seed in (seed for seed in SEEDS if str(seed) not in done):
+        planned = {}
+        for seed in (seed for seed in SEEDS if "scores" not in done.get(str(seed), {})):
             settings = {"seed_everything": seed, "data.landscape_seed": seed, "num_threads": asked.threads}
             settings |= VARIANTS[variant]
             if "trainer.max_epochs" in settings or asked.epochs:
                 settings["trainer.max_epochs"] = _epochs(asked.epochs) * settings.get("trainer.max_epochs", 1)
             folder = asked.folder.resolve() / f"{variant.replace(' ', '-').replace(',', '')}-{seed}"
-            done[str(seed)] = run(folder, settings)
-            mean = statistics.fmean(done[str(seed)]["scores"]["champion"])
-            print(f"{variant}, seed {seed}: {mean:.1f} % in {done[str(seed)]['fit_s']} s", flush=True)
-            # written after each run, so that a long measurement that is cut keeps what it has
-            asked.out.write_text(json.dumps(found) + "\n")
+            done[str(seed)] = fit(folder, settings)
+            print(f"{variant}, seed {seed}: fit in {done[str(seed)]['fit_s']} s", flush=True)
+            planned[str(seed)] = (folder, settings)
+        with ThreadPoolExecutor(2) as pool:  # greedy search takes long, and is not timed
+            tests = {seed: pool.submit(test, *arguments) for seed, arguments in planned.items()}
+        for seed, each in tests.items():
+            done[seed]["scores"] = each.result()
+            print(f"{variant}, seed {seed}: {statistics.fmean(done[seed]['scores']['champion']):.1f} %", flush=True)
+        # written after each variant, so that a long measurement that is cut keeps what it has
+        asked.out.write_text(json.dumps(found) + "\n")
 
 
 def _epochs(asked: int | None) -> int:
