@@ -3,8 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 INSTALLED := $(VENV)/.installed
 
-.PHONY: help train dashboard test slow fuzz torture soak memory bench bench-control bench-swimmer bench-halfcheetah scaling bench-processes results planted \
-  ablations oracle study reference lint format clean
+.PHONY: help train dashboard test slow fuzz torture soak memory bench bench-control bench-swimmer bench-halfcheetah scaling bench-processes bench-fire \
+  results planted ablations oracle study reference lint format clean
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
@@ -64,6 +64,10 @@ bench: $(INSTALLED)  ## speed and size against references, in one process
 scaling: $(INSTALLED)  ## time and memory as one size varies at a time, measured and drawn; a quarter of an hour
 	$(VENV)/bin/python -m benchmarks.scaling --out docs/figures/scaling.json
 	$(VENV)/bin/python -m benchmarks.scaling --draw docs/figures/scaling.json
+
+bench-fire: $(INSTALLED)  ## five seeds of configs/dqn_fuel_breaks.yaml, and without what it is given; two hours
+	$(VENV)/bin/python -m benchmarks.fire --out docs/figures/fire.json
+	$(VENV)/bin/python -m benchmarks.fire --page docs/figures/fire.json
 
 bench-processes: $(INSTALLED)  ## full scale in 1, 2 and 4 processes, and what a cluster would do; a quarter of an hour, two idle cores
 	$(VENV)/bin/python -m benchmarks.processes --out docs/figures/processes.json

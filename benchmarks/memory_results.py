@@ -92,10 +92,10 @@ def _fire_held(found: Figures) -> str:
     told = table(["what keeps the transitions", "kB a transition", "live MB an episode", "RSS MB an episode"], rows)
     grows = found["held"][0]["live_mb"] / 1e3
     return (
-        f"{told}\n\nOn a GPU four states of {state / 1e3:,.0f} kB a transition and {episode} transitions an episode are "
-        f"{4 * state * episode / 1e6:,.0f} MB: 12 GB of free memory are full after {12 / grows:,.0f} episodes. The ring "
-        f"takes {sizes['ring_bytes']:,} bytes a transition, {sizes['ring_bytes'] * sizes['capacity'] / 1e6:,.0f} MB for "
-        f"{sizes['capacity']:,}, once, before the first episode; the old replay took "
+        f"{told}\n\nOn a GPU four states of {state / 1e3:,.0f} kB a transition and {episode} transitions an episode "
+        f"are {4 * state * episode / 1e6:,.0f} MB: 12 GB of free memory are full after {12 / grows:,.0f} episodes. The "
+        f"ring takes {sizes['ring_bytes']:,} bytes a transition, {sizes['ring_bytes'] * sizes['capacity'] / 1e6:,.0f} "
+        f"MB for {sizes['capacity']:,}, once, before the first episode; the old replay took "
         f"{2 * state * sizes['capacity'] / 1e6:,.0f} MB for as many, when full."
     )
 
@@ -117,8 +117,13 @@ def _fire_soak(found: Figures) -> str:
 
 def _fire_measures(found: Figures) -> str:
     rows = [
-        [each["case"], f"{each['live_kb']:+,.1f}", f"{each['rss_kb']:+,.1f}", f"{each['between_mb']:,.0f}"]
-        + [f"{1e3 * each['seconds']:,.0f}"]
+        [
+            each["case"],
+            f"{each['live_kb']:+,.1f}",
+            f"{each['rss_kb']:+,.1f}",
+            f"{each['between_mb']:,.0f}",
+            f"{1e3 * each['seconds']:,.0f}",
+        ]
         for each in found["measures"]
     ]
     return table(["setting", "live kB an episode", "RSS kB an episode", "RSS MB", "ms an epoch"], rows)

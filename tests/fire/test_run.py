@@ -103,7 +103,10 @@ def test_killed_and_resumed_equals_uninterrupted(kills: list[tuple[str, int]], w
     [
         ["--data.prefill", "domirank", "--data.prefill_episodes", "1", "--model.n_steps", "3"],
         ["--model.validate_every", "2", "--data.parallel_method", "async"],
-        pytest.param(["--model.dueling", "false", "--model.prior", "false", "--data.downstream_plane", "false"], marks=pytest.mark.slow),
+        pytest.param(
+            ["--model.dueling", "false", "--model.prior", "false", "--data.downstream_plane", "false"],
+            marks=pytest.mark.slow,
+        ),
         pytest.param(["--trainer.precision", "bf16-mixed"], marks=pytest.mark.slow),
     ],
 )
