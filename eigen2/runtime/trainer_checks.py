@@ -37,7 +37,7 @@ def check_config(config: Mapping[str, Any]) -> None:
     """
     check_precision(str(config.get("precision") or "32-true"))
     for name, allowed, remedy in (
-        ("accumulate_grad_batches", (1, None), "use model.accumulate, or for fuel breaks data.batch_size"),
+        ("accumulate_grad_batches", (1, None), "use model.accumulate, or a larger data.batch_size"),
         ("gradient_clip_val", (None,), "use model.max_grad_norm, which clips each agent's gradient"),
     ):
         if config.get(name, allowed[0]) not in allowed:
