@@ -60,7 +60,7 @@ def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ([""], {"fit", "validate", "test", "data", "predict", "export", "report", "sweep", "completion"}),
+        ([""], {"fit", "validate", "test", "data", "predict", "export", "report", "sweep", "fire", "completion"}),
         (["fit", "--model.pop"], {"--model.population_size"}),
         (["fit", "--data.rules.cost"], {"--data.rules.cost_bps"}),
         (["test", "--data.env"], {"--data.env_id", "--data.env_settings"}),

@@ -131,7 +131,7 @@ def test_a_share_is_of_what_groups_and_the_machine_allow(fit: Fit, monkeypatch: 
                 },
                 "job": {"memory.max": "1000", "memory.current": "700", "memory.stat": "inactive_file 100\n"},
             },
-            [Limit("the control group's memory", 600, 1000)],
+            [Limit("the control group's memory", 600, 1000, shared=True)],
         ),
         (
             "4:memory:/slurm\n0::/\n",
@@ -148,7 +148,7 @@ def test_a_share_is_of_what_groups_and_the_machine_allow(fit: Fit, monkeypatch: 
                     "memory.stat": "total_inactive_file 300\n",
                 },
             },
-            [Limit("the control group's memory", 600, 2000)],
+            [Limit("the control group's memory", 600, 2000, shared=True)],
         ),
         ("0::/\n", "30 24 0:26 / {root} rw - cgroup2 cgroup2 rw\n", {}, []),
         ("3:cpu:/x\n", "", {}, []),
