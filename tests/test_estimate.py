@@ -50,7 +50,8 @@ def test_a_run_that_cannot_fit_is_refused_before_it_allocates(tmp_path: Path) ->
 
 def soaked(rss: list[float], heap: float = 1e8, agents: int = 5) -> list[dict[str, str]]:
     return [
-        {"generation": str(n), "rss_bytes": str(int(each)), "heap_bytes": str(int(heap)), "count_Agent": str(agents)}
+        {"generation": str(n), "rss_bytes": str(int(each)), "heap_bytes": str(int(heap))}
+        | {"python_blocks": "0", "count_Agent": str(agents)}
         for n, each in enumerate(rss)
     ]
 

@@ -105,11 +105,13 @@ def proximal_scale(
         floor: least sensitivity that counts, in units of the root mean square of all.
 
     Returns:
-        None where there is no such deviation: the actions depend on none of the weights that change.
+        None where there is no such deviation: the actions depend on none of the weights that change, or on all of
+        them so little that no number is large enough.
     """
     exact = sensitive.double()
     counted = exact.clamp(min=floor * float(exact.square().mean().sqrt()))
     change = float((exact / counted)[chosen].square().sum().sqrt())
     if not 0 < change < float("inf"):
         return None
-    return (1 / (counted * change)).to(sensitive.dtype)
+    scale = (1 / (counted * change)).to(sensitive.dtype)
+    return scale if bool(scale.isfinite().all()) else None

@@ -124,6 +124,10 @@ def test_neither_rows_nor_gradients_are_touched() -> None:
 # The scale
 
 
+def test_a_sensitivity_too_small_to_divide_by_counts_as_none() -> None:
+    assert proximal_scale(torch.tensor([5e-324], dtype=torch.float64), torch.tensor([True]), 1.0) is None
+
+
 @given(
     st.lists(st.tuples(st.floats(0, 1e6), st.booleans()), min_size=1, max_size=30),
     st.floats(1e-3, 1),
