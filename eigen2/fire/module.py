@@ -357,7 +357,7 @@ class DQNModule(LightningModule):
             check_drift(noted["settings"], self.settings())
             return self._take_over(noted)
         saved, mine = noted["settings"], self.settings()
-        for name in ("model.width", "model.dueling", "data.downstream_plane"):
+        for name in ("model.width", "model.dueling", "data.downstream_plane", "model.prior"):
             if saved[name] != mine[name]:
                 raise UserError(f"{name} is {mine[name]}, but the checkpoint's Q-map has {saved[name]}; give that")
         if (seen := saved["data.landscape_seed"]) != mine["data.landscape_seed"]:

@@ -263,6 +263,8 @@ def test_mistakes_are_one_line(more: list[str], said: str, tmp_path: Path, capsy
             ["test", *SMALL, "--model.prior", "false", "--data.downstream_plane", "false"],
             "data.downstream_plane is False, but the checkpoint's",
         ),
+        (["test", *SMALL, "--model.prior", "false"], "model.prior is False, but the checkpoint's Q-map has True"),
+        (["test", *SMALL, "--model.dueling", "false"], "model.dueling is False, but the checkpoint's Q-map has True"),
         (["test", *SMALL, "--data.landscape_seed", "1"], "data.landscape_seed is not the fit's, 0"),
         (["fit", "--config", "tests/small.yaml"], "the checkpoint is of"),
         (["test", "--config", "tests/small.yaml"], "the checkpoint is of the workload fire, not market"),
