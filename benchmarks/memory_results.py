@@ -122,11 +122,11 @@ def _fire_measures(found: Figures) -> str:
             f"{each['live_kb']:+,.1f}",
             f"{each['rss_kb']:+,.1f}",
             f"{each['between_mb']:,.0f}",
-            f"{1e3 * each['seconds']:,.0f}",
+            f"{each['cpu_s']:,.1f}",
         ]
         for each in found["measures"]
     ]
-    return table(["setting", "live kB an episode", "RSS kB an episode", "RSS MB", "ms an epoch"], rows)
+    return table(["setting", "live kB an episode", "RSS kB an episode", "RSS MB", "CPU s"], rows)
 
 
 def main() -> None:

@@ -216,7 +216,10 @@ def owners_of(parts: Iterable[object]) -> dict[str, object]:
     for part in parts:
         if not isinstance(part, MemoryOwner):
             continue
-        for name, held in part.memory_owners().items():
+        owned: object = part.memory_owners()
+        if not isinstance(owned, Mapping):  # Lightning's logger of a fast_dev_run answers every call with None
+            continue
+        for name, held in owned.items():
             if name in owners:
                 raise ValueError(f"{type(part).__name__}.memory_owners(): another owner is named {name!r} too")
             owners[name] = held

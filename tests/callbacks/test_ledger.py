@@ -11,10 +11,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from lightning.pytorch.loggers.logger import DummyLogger
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from callbacks.ledger import Filling, Held, account, arrays_in, spans_of
+from callbacks.ledger import Filling, Held, account, arrays_in, owners_of, spans_of
 
 
 def anonymous(**owners: object) -> dict[str, int]:
@@ -146,3 +147,8 @@ class TestCase:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_what_lies_on_a_gpu_counts_there() -> None:
     assert account({"weights": torch.zeros(100, device="cuda")}) == {"weights": Held(gpu=400)}
+
+
+def test_a_logger_that_answers_everything_with_nothing_owns_nothing() -> None:
+    """Of a fast_dev_run, in which the profiler looks for owners too."""
+    assert owners_of([DummyLogger()]) == {}
