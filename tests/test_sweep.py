@@ -322,8 +322,16 @@ def test_a_killed_sweep_goes_on_as_if_it_had_not_been(orphan: bool, tmp_path: Pa
     )
 
 
-@pytest.mark.parametrize(("sent", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)], ids=["SIGTERM", "Ctrl-C"])
-def test_signals_end_trials_in_order(sent: signal.Signals, code: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("sent", "code", "more"),
+    [
+        (signal.SIGTERM, 143, ""),
+        (signal.SIGINT, 130, ""),
+        (signal.SIGUSR1, 138, "; there is no SLURM job to queue again"),
+    ],
+    ids=["SIGTERM", "Ctrl-C", "SLURM"],
+)
+def test_signals_end_trials_in_order(sent: signal.Signals, code: int, more: str, tmp_path: Path) -> None:
     folder = tmp_path / "sweep"
     shared = ["--trials", 3, "--workers", 2, "--set", "model.noise_decay=0.3"]
     sweep = started(folder, *shared)
@@ -332,7 +340,7 @@ def test_signals_end_trials_in_order(sent: signal.Signals, code: int, tmp_path: 
     _, err = sweep.communicate(timeout=30)
     first, last = err.splitlines()
     assert first == f"{sent.name}: trials end after their generations; a second signal ends them at once"
-    assert (sweep.returncode, last) == (code, f"stopped by {sent.name}; the same command goes on")
+    assert (sweep.returncode, last) == (code, f"stopped by {sent.name}; the same command goes on{more}")
     assert [generations(folder, number) for number in range(2)] == [2, 2]
     again = started(folder, *shared)
     assert again.wait(60) == 0

@@ -1,9 +1,6 @@
 """End a run in order when it is asked to: by Ctrl-C, by `kill`, by a job scheduler."""
 
-import os
-import shutil
 import signal
-import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,10 +11,8 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from rich.console import Console
 
-from eigen2.errors import INTERRUPTED, REQUEUED, TERMINATED, RunStopped, require_range
-
-CODES = {signal.SIGINT: INTERRUPTED, signal.SIGTERM: TERMINATED, signal.SIGUSR1: REQUEUED}
-"""Exit code by signal."""
+from eigen2.errors import RunStopped, require_range
+from eigen2.runtime.signals import CODES, requeue
 
 
 class GracefulStop(Callback):
@@ -129,14 +124,3 @@ def stops_at_once() -> Iterator[None]:
     finally:
         for each, handler in before.items():
             signal.signal(each, handler)
-
-
-def requeue() -> str:
-    """Ask SLURM to queue this job again; return what came of it."""
-    job, program = os.environ.get("SLURM_JOB_ID"), shutil.which("scontrol")
-    if job is None or program is None:
-        return "there is no SLURM job to queue again"
-    done = subprocess.run([program, "requeue", job], capture_output=True, text=True, check=False, timeout=30)
-    if done.returncode != 0:
-        return f"SLURM did not queue job {job} again: {done.stderr.strip()}"
-    return f"SLURM queued job {job} again"

@@ -14,8 +14,9 @@ from jsonargparse import ArgumentParser, Namespace
 from rich.console import Console
 from rich.table import Table
 
-from eigen2.errors import INTERRUPTED, TERMINATED, RunStopped, UserError, require_range
+from eigen2.errors import RunStopped, UserError, require_range
 from eigen2.runtime.messages import OneLineErrors
+from eigen2.runtime.signals import CODES, requeue
 from eigen2.sweep import trial
 from eigen2.sweep.space import Space, check_key, corners, read_mapping, read_space, word
 
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
 SHOWN = 15
 """Trials in the table at the end, the best ones."""
-CODES = {signal.SIGINT: INTERRUPTED, signal.SIGTERM: TERMINATED}
 
 
 class SweepParser(OneLineErrors, ArgumentParser):
@@ -107,7 +107,8 @@ def run(args: Sequence[str]) -> None:
         sweep.run(chosen.trials, chosen.workers)
     _tell(sweep)
     if asked and sweep.done() < chosen.trials:
-        raise RunStopped(f"stopped by {asked[0].name}; the same command goes on", CODES[asked[0]])
+        more = f"; {requeue()}" if asked[0] == signal.SIGUSR1 else ""
+        raise RunStopped(f"stopped by {asked[0].name}; the same command goes on{more}", CODES[asked[0]])
 
 
 def _fixed(chosen: Namespace, space: Space) -> list[str]:
@@ -142,7 +143,7 @@ def _refuse_what_fit_refuses(file: str, words: Sequence[str], space: Space) -> N
 
 @contextmanager
 def _signals(sweep: "Sweep") -> Iterator[list[signal.Signals]]:
-    """Pass SIGINT and SIGTERM on to the trials, which end after their generations; gives those that came."""
+    """Ask trials to end after their generations when SIGINT, SIGTERM or SIGUSR1 comes; gives those that came."""
     asked: list[signal.Signals] = []
 
     def handle(number: int, frame: object) -> None:

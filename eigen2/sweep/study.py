@@ -14,8 +14,9 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 from rich.console import Console
 from sqlalchemy.exc import SQLAlchemyError
 
-from eigen2.errors import INTERRUPTED, TERMINATED, UserError
+from eigen2.errors import UserError
 from eigen2.runtime.files import replacing
+from eigen2.runtime.signals import CODES
 from eigen2.sweep.space import Space, suggest, word
 from eigen2.sweep.trial import METRIC, fitness, follow, last_words, locked, start
 
@@ -23,7 +24,7 @@ NAME = "sweep"
 """Of the study in its database."""
 FAILURES = 5
 """Trials that may fail in a row before a sweep gives up."""
-ASKED_TO_STOP = (INTERRUPTED, TERMINATED, -2, -15)
+ASKED_TO_STOP = {*CODES.values(), *(-each for each in CODES)}
 """Exit codes of a fit that ended by a signal and can be resumed; negative before it has taken the signals over."""
 POLL_S = 1.0
 """Seconds between two looks at a trial."""

@@ -1,0 +1,22 @@
+"""The signals that end a run in order, and what SLURM is asked for after one."""
+
+import os
+import shutil
+import signal
+import subprocess
+
+from eigen2.errors import INTERRUPTED, REQUEUED, TERMINATED
+
+CODES = {signal.SIGINT: INTERRUPTED, signal.SIGTERM: TERMINATED, signal.SIGUSR1: REQUEUED}
+"""Exit code by signal; SLURM sends SIGUSR1 before a job's time is up (`#SBATCH --signal=USR1@120`)."""
+
+
+def requeue() -> str:
+    """Ask SLURM to queue this job again; return what came of it."""
+    job, program = os.environ.get("SLURM_JOB_ID"), shutil.which("scontrol")
+    if job is None or program is None:
+        return "there is no SLURM job to queue again"
+    done = subprocess.run([program, "requeue", job], capture_output=True, text=True, check=False, timeout=30)
+    if done.returncode != 0:
+        return f"SLURM did not queue job {job} again: {done.stderr.strip()}"
+    return f"SLURM queued job {job} again"
