@@ -58,6 +58,15 @@ def test_other_settings_than_the_fits_are_said_and_the_test_before_is_kept(run: 
     assert not (run / "test-2").exists()
 
 
+def test_a_validation_with_other_settings_says_so(run: Path) -> None:
+    words = ("validate", *SMALL, "--trainer.default_root_dir", run, "--ckpt_path", "best")
+    same, other = eigen2(*words), eigen2(*words, "--data.rules.cost_bps", 50)
+    assert (same.returncode, other.returncode) == (0, 0), other.stderr
+    said = "validated with other settings than those of the fit: data.rules.cost_bps 10.0, now 50.0"
+    assert "other settings" not in same.stderr
+    assert said in other.stderr.splitlines()
+
+
 def test_days_that_the_fit_has_seen_are_refused(run: Path) -> None:
     line = refused(run, "--ckpt_path", "best", "--data.holdout_days", 42)
     assert line.startswith("error: the test would play 12 days that the fit has trained or validated on, ")

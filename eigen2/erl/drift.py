@@ -18,6 +18,7 @@ log = logging.getLogger(__name__)
 
 FREE = ("model.actor_lr", "model.critic_lr", "model.learning_rate", "num_threads", "trainer.precision", "data.account")
 """Settings, and groups of them, that may change between a checkpoint and its resume."""
+DONE = {TrainerFn.TESTING: "tested", TrainerFn.VALIDATING: "validated"}
 NOTES = {"seen": "what its fit has seen", "acting": "how its agents act"}
 
 
@@ -53,15 +54,16 @@ def check_drift(saved: Mapping[str, Any], mine: Mapping[str, Any]) -> None:
         log.warning("resumed with other settings: %s", "; ".join(changed.values()))
 
 
-def tell_other_data(saved: Mapping[str, Any], mine: Mapping[str, Any]) -> None:
-    """Say in which settings of the data a test differs from the fit of its checkpoint.
+def tell_other_data(saved: Mapping[str, Any], mine: Mapping[str, Any], doing: TrainerFn | None) -> None:
+    """Say in which settings of the data a test or a validation differs from the fit of its checkpoint.
 
     Args:
         saved: settings by full key, of the run that wrote the checkpoint.
-        mine: the same of this test.
+        mine: the same of this test or validation.
+        doing: which of them; of a fit nothing is said, see `check_drift`.
     """
-    if changed := differences(saved, mine, "data."):
-        log.warning("tested with other settings than those of the fit: %s", "; ".join(changed.values()))
+    if doing in DONE and (changed := differences(saved, mine, "data.")):
+        log.warning("%s with other settings than those of the fit: %s", DONE[doing], "; ".join(changed.values()))
 
 
 def _is_free(key: str) -> bool:

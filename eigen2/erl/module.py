@@ -398,7 +398,7 @@ class ERLModule(LightningModule):
             self.data.see_as(noted(checkpoint, "acting")["data"])
         if self.trainer.state.fn == TrainerFn.TESTING:
             self.data.require_unseen(noted(checkpoint, "seen"))
-            tell_other_data(checkpoint["eigen2"]["settings"], self.settings())
+        tell_other_data(checkpoint["eigen2"]["settings"], self.settings(), self.trainer.state.fn)
         keep_own_rows(checkpoint, self)
         self.seed = int(checkpoint["eigen2"]["seed"])
         self.generations_run = max(self.generations_run, int(checkpoint["eigen2"].get("generations", 0)))

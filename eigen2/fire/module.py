@@ -364,7 +364,7 @@ class DQNModule(LightningModule):
             raise UserError(
                 f"data.landscape_seed is not the fit's, {seen}, which says what it has not seen; leave it out"
             )
-        tell_other_data(saved, mine)
+        tell_other_data(saved, mine, self.trainer.state.fn)
         return self._take_over(noted)
 
     def _take_over(self, noted: Mapping[str, Any]) -> None:
