@@ -35,8 +35,8 @@
   const heads = [...list.tHead.rows[0].cells];
 
   function key(row, column) {
-    const text = row.cells[column].textContent, number = Number(text);
-    return text !== "" && !Number.isNaN(number) ? number : text;
+    const cell = row.cells[column], text = cell.textContent, number = Number(text);
+    return cell.classList.contains("word") || text === "" || Number.isNaN(number) ? text : number;
   }
 
   heads.forEach((head, column) => {

@@ -179,8 +179,8 @@ def trades(run: RunRecord) -> Iterable[dict[str, str]]:
         {
             **({} if run.test else {"window": str(int(row["window"]))}),
             "ticker": str(row["ticker"]),
-            "bought": str(row["entry_date"])[:10],
-            "sold": str(row["exit_date"])[:10],
+            "opened": str(row["entry_date"])[:10],
+            "closed": str(row["exit_date"])[:10],
             "calendar days": str((row["exit_date"] - row["entry_date"]).days),
             "coefficient": f"{row['coefficient']:z.2f}",
             "entry": f"{row['entry_price']:z.2f}",

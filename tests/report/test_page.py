@@ -50,6 +50,20 @@ def test_every_chart_is_drawn_and_the_console_is_silent(run: Path, tmp_path: Pat
 
 
 @needs_browser
+def test_tickers_of_digits_are_sorted_among_the_others(tmp_path: Path) -> None:
+    file = write_run(tmp_path / "run", windows=4, tested=False) / "champion" / "trades.csv"
+    trades = pd.read_csv(file, keep_default_na=False)
+    names = ["B", "9", "AAPL", "600000", "C", "1", "NA", "10"]
+    trades.assign(ticker=names).to_csv(file, index=False)
+    script = """
+      const head = [...document.querySelectorAll("#trade-list th")].find((each) => each.textContent === "ticker");
+      head.querySelector("button").click();
+      return [...document.querySelectorAll("#trade-list tbody tr")].map((row) => row.cells[head.cellIndex].textContent);
+    """
+    assert ask(write_report(tmp_path / "run"), tmp_path, script) == sorted(names)
+
+
+@needs_browser
 def test_the_trades_are_sorted_and_filtered(run: Path, tmp_path: Path) -> None:
     script = """
       const body = document.querySelector("#trade-list tbody");
@@ -225,7 +239,7 @@ def test_trades_are_numbers_with_units_that_line_up(tmp_path: Path) -> None:
     page = render(load(write_run(tmp_path)))
     head, first, second = rows_of(page)
     assert head == [
-        *("ticker", "bought", "sold", "calendar days", "coefficient", "entry", "exit", "gain, %", "profit", "reason")
+        *("ticker", "opened", "closed", "calendar days", "coefficient", "entry", "exit", "gain, %", "profit", "reason")
     ]
     assert first[3:] == ["14", "5.00", "69.60", "78.97", "13.46", "3364.00", "holding"]
     assert second[3:] == ["14", "1.50", "1204.50", "1204.50", "0.00", "0.00", "holding"]
