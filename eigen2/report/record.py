@@ -102,7 +102,7 @@ def load(folder: Path) -> RunRecord:
         validation=_table(folder / "champion" / "equity.csv", ["window", "equity"], dates=["date"]),
         trades=trades,
         test=test,
-        equity=None if test is None else _equity(folder / "test" / "equity.csv"),
+        equity=None if test is None else _equity(folder / "test" / "equity.csv", test["days"]["last"]),
         scores=_scores(folder / "test" / "scores.json"),
         pictures={path.stem: _picture(path) for path in sorted((folder / "champion").glob("*.png"))},
     )
@@ -195,11 +195,13 @@ def _require(kinds: dict[Any, Any], found: Any, name: str = "it") -> None:
             raise ValueError(f"{key!r} is {found[key]!r}")
 
 
-def _equity(path: Path) -> pd.DataFrame | None:
+def _equity(path: Path, last: str) -> pd.DataFrame | None:
     table = _table(path, [*POLICIES, *LOTS], dates=["date"])
     with _reading(path):
         if table is not None and table.empty:
             raise ValueError("it has no rows")
+        if table is not None and (end := str(table["date"].iloc[-1])[:10]) != last:
+            raise ValueError(f"it ends on {end}, but the test on {last}")
     return table
 
 

@@ -92,6 +92,16 @@ def test_a_test_without_days(tmp_path: Path) -> None:
     refuses(file, tmp_path, "it has no rows")
 
 
+def test_a_test_whose_days_were_cut(tmp_path: Path) -> None:
+    file = run_to_read(tmp_path, "test/equity.csv")
+    whole = file.read_text()
+    last = str(load(tmp_path).equity["date"].iloc[-1])[:10]  # type: ignore[index]
+    file.write_text(whole[: len(whole) // 2])
+    refuses(file, tmp_path, "it ends on 2004-10-")
+    with pytest.raises(UserError, match=f"but the test on {last}; restore it, or move it away"):
+        load(tmp_path)
+
+
 @pytest.mark.parametrize("key", KEYS)
 @pytest.mark.parametrize("value", [None, {"?": 1}, math.nan], ids=["missing", "another", "no number"])
 def test_a_summary_without_a_key_or_with_another_value(tmp_path: Path, key: str, value: Any) -> None:
