@@ -47,6 +47,12 @@ COMMANDS = {
     "test": {"model", "dataloaders", "datamodule", "weights_only", "verbose"},
 }
 """The Trainer's methods offered, with the arguments that the command line fills itself."""
+TOLD = {
+    "fit": "Train a population of agents.",
+    "validate": "Validate the champion of a checkpoint once more.",
+    "test": "Play the champion of a checkpoint on what its fit has not seen, and say what to believe of it.",
+}
+"""What help says of them: of the Trainer's own descriptions Lightning shows the first line, which ends anywhere."""
 MOST_THREADS = 1024
 """More than machines have cores; far more threads than this cannot be started, which ends the process."""
 
@@ -87,6 +93,13 @@ class EigenCLI(LightningCLI):
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Add what belongs to neither trainer, model nor data."""
         add_run_arguments(parser)
+
+    def _add_subcommands(self, parser: LightningArgumentParser, **kwargs: Any) -> None:
+        """Add the commands, with what help says of each."""
+        told = {name: {"description": TOLD[name], **kwargs.get(name, {})} for name in self.subcommands()}
+        super()._add_subcommands(parser, **told)
+        for shown in parser._subcommands_action._choices_actions:  # type: ignore[union-attr]
+            shown.help = TOLD[shown.dest]
 
     def before_instantiate_classes(self) -> None:
         """Set the threads before anything is computed, and refuse an impossible budget."""

@@ -269,6 +269,15 @@ def test_help_speaks_of_units_and_defaults(capsys: pytest.CaptureFixture[str]) -
         assert words in text
 
 
+def test_help_says_in_whole_sentences_what_the_training_commands_do(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["--help"], ["test", "--help"]):
+        with pytest.raises(SystemExit) as left:
+            main(words)
+        assert left.value.code == 0
+        text = " ".join(capsys.readouterr().out.split())
+        assert "Play the champion of a checkpoint on what its fit has not seen, and say what to believe of it." in text
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
