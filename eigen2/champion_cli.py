@@ -9,7 +9,7 @@ import yaml
 from jsonargparse import ArgumentParser, Namespace
 from rich.console import Console
 
-from eigen2.erl.exported import Exported, load
+from eigen2.erl.exported import CONFIG, Exported, load
 from eigen2.errors import UserError
 from eigen2.runtime.files import PLACE, replacing
 from eigen2.runtime.messages import OneLineErrors
@@ -108,8 +108,13 @@ def _parser(command: str, description: str) -> ChampionParser:
 
 
 def _champion(chosen: Namespace) -> Exported:
-    if chosen.ckpt_path not in ("best", "last") and Path(chosen.ckpt_path).is_dir():
-        return load(chosen.ckpt_path)
+    folder = Path(chosen.ckpt_path)
+    if chosen.ckpt_path not in ("best", "last") and folder.is_dir():
+        if (folder / "checkpoints").is_dir() and not (folder / CONFIG).exists():
+            raise UserError(
+                f"--ckpt_path {folder} is a run's folder; give --ckpt_path best --trainer.default_root_dir {folder}"
+            )
+        return load(folder)
     from eigen2.runtime.run_folder import find_checkpoint  # Lightning's, which takes seconds to import
 
     found = find_checkpoint(_root(chosen), chosen.ckpt_path, or_start=False)

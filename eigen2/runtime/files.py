@@ -17,13 +17,16 @@ def replacing(final: Path) -> Iterator[Path]:
     """A draft beside `final` to write, which takes its place once the block ends without an error, and else goes.
 
     Args:
-        final: the file, replaced if it exists.
+        final: the file, replaced if it exists; of a link, what it names.
 
     Raises:
-        OSError: it is a folder, or cannot be written.
+        OSError: it is a folder or a device, or cannot be written.
     """
     if final.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(final))
+    if final.exists() and not final.is_file():  # a device or a pipe, in whose place a file would come
+        raise OSError(errno.EINVAL, "It is no regular file", str(final))
+    final = final.resolve()
     draft = final.with_name(f".{final.name}.draft")
     try:
         yield draft

@@ -67,6 +67,8 @@ def one_line(message: str, keys: Iterable[str] = ()) -> str:
     ):
         if found := re.search(pattern, message):
             return _unknown(found["key"], keys)
+    if found := re.search(r"argument (?P<key>-[^:]+): expected one argument", message):
+        return f"{found['key']} has no value after it: --help says which it takes"
     found = re.search(r"Parser key \"(?P<key>[^\"]+)\":(?P<rest>.*)", message, re.DOTALL)
     if UNION in message and (refused := _refusal(message)):
         if found is None or found["key"].rsplit(".", 1)[-1] in refused:

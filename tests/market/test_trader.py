@@ -1,6 +1,7 @@
 """A champion at work apart from its run: the same trades, on any file, for any user."""
 
 import json
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -209,6 +210,7 @@ def test_predict_writes_what_the_champion_would_do(home: Path, tmp_path: Path) -
 def test_bad_words_are_refused_in_one_line(home: Path, tmp_path: Path) -> None:
     root, path = ("--trainer.default_root_dir", home / "run"), ("--data.path", home / "prices.parquet")
     (tmp_path / "taken").mkdir()
+    os.mkfifo(tmp_path / "pipe")
     for words, said in (
         (("predict", *root), "data.path"),
         (("predict", *path, "--trainer.default_root_dir", tmp_path), "there is no checkpoint at"),
@@ -220,6 +222,9 @@ def test_bad_words_are_refused_in_one_line(home: Path, tmp_path: Path) -> None:
         (("predict", *root, "--data.path", tmp_path / "none.csv"), "none.csv"),
         (("predict", *root, *path, "--config", tmp_path / "none.yaml"), "none.yaml cannot be read"),
         (("predict", *root, *path, "--output", home / "." / "prices.parquet"), "is the price file itself"),
+        (("predict", *root, *path, "--output", tmp_path / "pipe"), "pipe': It is no regular file; name a file in a"),
+        (("predict", *path, "--ckpt_path", home / "run"), "run is a run's folder; give --ckpt_path best --trainer."),
+        (("export", *root, "--onnx"), "--onnx has no value after it"),
         (("export", *root, "--output", home / "prices.parquet"), "cannot write to"),
     ):
         done = eigen2(*words, cwd=tmp_path)
@@ -227,7 +232,17 @@ def test_bad_words_are_refused_in_one_line(home: Path, tmp_path: Path) -> None:
         (line,) = done.stderr.splitlines()
         assert line.startswith("error: ")
         assert said in line
-    assert [each.name for each in tmp_path.iterdir()] == ["taken"]
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["pipe", "taken"]
+    assert (tmp_path / "pipe").is_fifo()
+
+
+def test_orders_go_to_the_file_that_a_link_names(home: Path, tmp_path: Path) -> None:
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "orders.csv").symlink_to(tmp_path / "kept" / "today.csv")
+    words = ("predict", "--ckpt_path", home / "exported", "--data.path", home / "prices.parquet")
+    assert eigen2(*words, cwd=tmp_path).returncode == 0
+    assert (tmp_path / "orders.csv").is_symlink()
+    assert (tmp_path / "kept" / "today.csv").read_text().startswith("date,ticker,")
 
 
 def test_the_example_runs_without_lightning(home: Path) -> None:
