@@ -6,14 +6,19 @@ python examples/use_champion.py champion-export new.parquet
 
 import sys
 
+from eigen2.errors import UserError
 from eigen2.market.source import read_prices
 from eigen2.market.trader import Trader
 
 if len(sys.argv) != 3:
     sys.exit(f"usage: python {sys.argv[0]} EXPORTED_FOLDER PRICES")
 folder, prices = sys.argv[1:]
-trader = Trader.load(folder)
-orders = trader.orders(read_prices(prices))  # a row for each order, position and close, from the first new day on
+try:
+    trader = Trader.load(folder)
+    orders = trader.orders(read_prices(prices))  # a row for each order, position and close, from the first new day on
+except UserError as error:
+    print(f"error: {error}", file=sys.stderr)
+    sys.exit(2)
 
 latest = orders[orders["date"] == orders["date"].max()]
 print(f"{len(trader.investable)} tickers, its fit has seen days up to {trader.last_seen}")

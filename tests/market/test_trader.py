@@ -254,3 +254,7 @@ def test_the_example_runs_without_lightning(home: Path) -> None:
     assert "6 tickers, its fit has seen days up to 2000-11-17" in done.stdout
     code = [line for line in script.split('"""')[2].splitlines() if line.strip()]
     assert len(code) <= 20
+    missing = subprocess.run([*words[:-1], home / "none.csv"], cwd=ROOT, capture_output=True, text=True)
+    assert (missing.returncode, missing.stdout) == (2, "")
+    (line,) = missing.stderr.splitlines()
+    assert line.startswith("error: no price file at ")
