@@ -15,6 +15,8 @@ from eigen2.runtime.files import replacing
 NAME = "tearsheet.html"
 REQUEST = re.compile(r'<link[^>]*href="https?://[^>]*>')
 """What a browser would fetch."""
+MISSING = ' onload="save()"'
+"""A call of what its page does not have, an error in the browser's console."""
 
 
 def write_tearsheet(folder: Path, target: Path | None = None) -> Path:
@@ -38,7 +40,7 @@ def write_tearsheet(folder: Path, target: Path | None = None) -> Path:
     target = target or folder / NAME
     with replacing(target) as draft:
         _write(champion, market, draft)
-        draft.write_text(REQUEST.sub("", draft.read_text()))
+        draft.write_text(REQUEST.sub("", draft.read_text()).replace(MISSING, ""))
     return target
 
 

@@ -248,6 +248,12 @@ def test_trades_are_numbers_with_units_that_line_up(tmp_path: Path) -> None:
     assert "<dd>+0.0 %</dd>" in page
 
 
+def test_the_dark_page_is_for_screens_alone(run: Path) -> None:
+    """Charts are printed in the colours of paper; on a dark page nobody could read them."""
+    conditions = re.findall(r"@media ([^{]*prefers-color-scheme: dark[^{]*) \{", render(load(run)))
+    assert conditions == ["screen and (prefers-color-scheme: dark)"]
+
+
 def test_trades_say_what_they_are_of(tmp_path: Path) -> None:
     holdout = render(load(write_run(tmp_path / "tested")))
     assert "<h2>Trades in the holdout</h2>" in holdout
@@ -345,6 +351,7 @@ def test_a_tear_sheet_is_of_the_test_and_fetches_nothing(run: Path, tmp_path: Pa
     assert done.stderr == ""
     sheet = (run / "tearsheet.html").read_text()
     assert "eigen2 champion" in sheet
+    assert "onload=" not in sheet
     assert not re.search(r'(?:src|href)="https?://[^"]*\.(?:ico|js|css|png)', sheet)
     summary = json.loads((run / "test" / "summary.json").read_text())
     total = summary["measures"]["champion"]["total return"]
