@@ -330,7 +330,7 @@ def _known_rows(prices_long: pd.DataFrame, scale: FeatureScale) -> pd.DataFrame:
         log.warning("no prices of %d of the agents' %d tickers: %s", len(missing), len(scale.tickers), _some(missing))
     if not unknown:
         return prices_long
-    log.warning("%d tickers left out, which the agents were not trained on: %s", len(unknown), _some(unknown))
+    log.warning("%d of %d tickers left out, not known to the agents: %s", len(unknown), len(there), _some(unknown))
     return prices_long[~prices_long["ticker"].isin(unknown)].reset_index(drop=True)
 
 

@@ -82,7 +82,7 @@ def test_tickers_that_are_missing_never_trade_and_unknown_ones_are_left_out(capl
         panel = build_panel(pd.concat([changed, stranger]), **SIZES, scale=FITTED.scale)
     assert [record.message for record in caplog.records] == [
         "no prices of 2 of the agents' 5 tickers: S0001, SPREAD",
-        "1 tickers left out, which the agents were not trained on: NEW",
+        "1 of 4 tickers left out, not known to the agents: NEW",
     ]
     assert panel.tickers == (*TICKERS, "SPREAD")
     gone, there = [1, 4], [0, 2, 3]
