@@ -83,10 +83,12 @@ results: $(INSTALLED)  ## measure and write the figures of docs/results.md; half
 	$(VENV)/bin/python -m benchmarks.families --threads 2 --out docs/figures/families-2.json
 	$(VENV)/bin/python -m benchmarks.results
 
-planted: $(INSTALLED)  ## ERL, gradients alone and evolution alone on markets with a hidden drift; four hours
+planted: $(INSTALLED)  ## ERL, gradients alone and evolution alone on markets with a hidden drift; five hours
 	$(VENV)/bin/python -m benchmarks.planted --variants erl "gradients alone" "evolution alone" --out docs/figures/planted.json
 	$(VENV)/bin/python -m benchmarks.planted --variants "evolution alone, as long" --out docs/figures/planted-long.json
 	$(VENV)/bin/python -m benchmarks.planted --first 5 --seeds 10 --variants erl "gradients alone" --out docs/figures/planted-fresh.json
+	$(VENV)/bin/python -m benchmarks.planted --first 15 --seeds 16 --generations 25 --variants erl "gradients alone" \
+	  --out docs/figures/planted-short.json
 	$(VENV)/bin/python -m benchmarks.learning_results
 
 ablations: $(INSTALLED)  ## each default against another value on one such market, some on two more; two hours

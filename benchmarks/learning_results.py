@@ -14,7 +14,7 @@ from benchmarks.planted import MAIN
 
 PAGE = ROOT / "docs" / "learning.md"
 FIGURES = ROOT / "docs" / "figures"
-PLANTED, LONG, FRESH = (FIGURES / f"planted{part}.json" for part in ("", "-long", "-fresh"))
+PLANTED, LONG, FRESH, SHORT = (FIGURES / f"planted{part}.json" for part in ("", "-long", "-fresh", "-short"))
 ABLATIONS, ORACLE = FIGURES / "ablations.json", FIGURES / "oracle.json"
 NOT_YET = "Not measured yet."
 DIFFERENCES = ("champion", "95 % interval", "Student's", "all agents", "95 % interval", "Student's", "markets better")
@@ -30,17 +30,19 @@ def load(path: Path) -> dict[str, Any] | None:
 def tables() -> dict[str, str]:
     """The page's tables by their names."""
     planted, ablations, oracle = load(PLANTED), load(ABLATIONS), load(ORACLE)
-    long, fresh = load(LONG), load(FRESH)
+    long, fresh, short = load(LONG), load(FRESH), load(SHORT)
     runs = None if planted is None else {**planted["runs"], **(long["runs"] if long else {})}
     return {
         "planted": NOT_YET if runs is None else planted_table(runs),
         "against": NOT_YET if runs is None else against_table(runs),
         "fresh": NOT_YET if fresh is None else fresh_table(fresh["runs"]),
         "fresh_against": NOT_YET if fresh is None else against_table(fresh["runs"]),
+        "short_against": NOT_YET if short is None else against_table(short["runs"]),
         "ablations": NOT_YET if ablations is None else ablation_table(ablations["runs"]),
         "oracle": NOT_YET if oracle is None else oracle_table(oracle["runs"]),
         "learning_machine": machines(
             *(("planted", planted), ("as long", long), ("ten further markets", fresh)),
+            ("sixteen more, 25 generations", short),
             *(("ablations", ablations), ("oracle", oracle)),
         ),
     }
