@@ -9,6 +9,7 @@ import mmap
 import shutil
 import zlib
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -167,9 +168,14 @@ def _write_cache(folder: Path, panel: MarketPanel) -> None:
         (draft / "checksums.json").write_text(json.dumps(sums))
         if folder.exists() and _open_cache(folder) is None:
             log.warning("the panel cache %s is damaged: replacing it", folder)
-            folder.rename(draft / "damaged")
-        if not folder.exists():
+            with suppress(FileNotFoundError):  # another process replaces it too
+                folder.rename(draft / "damaged")
+        try:
             draft.replace(folder)
+        except OSError:
+            if not folder.exists():
+                raise
+        else:  # else another process was there before, with the same
             shutil.rmtree(folder / "damaged", ignore_errors=True)
     finally:
         shutil.rmtree(draft, ignore_errors=True)

@@ -710,6 +710,24 @@ def test_a_concurrent_build_that_was_faster_is_kept(load, tmp_path, monkeypatch)
     assert len(caches(tmp_path)) == 1
 
 
+@pytest.mark.parametrize("damaged", [False, True])
+@pytest.mark.parametrize("call", ["replace", "rename"])
+def test_a_concurrent_build_may_come_first_until_the_end(load, tmp_path, monkeypatch, damaged, call):
+    if damaged:
+        load()
+        (caches(tmp_path)[0] / "valid.npy").unlink()
+    original = getattr(Path, call)
+
+    def overtaken(path, target):
+        monkeypatch.setattr(Path, call, original)
+        load()
+        return original(path, target)
+
+    monkeypatch.setattr(Path, call, overtaken)
+    assert_same(load(), build_panel(PRICES, **SIZES))
+    assert len(caches(tmp_path)) == 1
+
+
 def test_a_cache_folder_that_cannot_be_written(load, tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match="cannot write the panel cache to") as error:
