@@ -17,13 +17,16 @@ SMALL = "tests/small.yaml"
     [
         pytest.param([SMALL, "--data.replay_min_size=300", "--data.replay_capacity=1000"], marks=pytest.mark.slow),
         pytest.param([SMALL, "--data.replay_capacity=3000000"], marks=pytest.mark.slow),
-        [
-            SMALL,
-            "--model.population_size=64",
-            "--data.batch_size=300",
-            "--data.replay_min_size=300",
-            "--data.replay_capacity=1000",
-        ],
+        pytest.param(
+            [
+                SMALL,
+                "--model.population_size=64",
+                "--data.batch_size=300",
+                "--data.replay_min_size=300",
+                "--data.replay_capacity=1000",
+            ],
+            marks=pytest.mark.slow,
+        ),
     ],
     ids=["small", "much replay", "large batches"],
 )

@@ -90,7 +90,9 @@ def last_line(root: Path, **limit: Any) -> str:
     return line
 
 
-@pytest.mark.parametrize("budget", ["memory_budget_gb=0.2", "memory_budget_share=0.001"])
+@pytest.mark.parametrize(
+    "budget", ["memory_budget_gb=0.2", pytest.param("memory_budget_share=0.001", marks=pytest.mark.slow)]
+)
 def test_a_run_that_a_budget_does_not_cover_does_not_start(tmp_path: Path, budget: str) -> None:
     done = run(tmp_path, f"--budget.{budget}", hog=False)
     assert done.returncode == 2

@@ -183,8 +183,10 @@ def faulty(
     ("place", "generation", "rank"),
     [
         ("training", 1, 0),
-        ("write", 2, 0),
-        *(pytest.param(*fault, marks=pytest.mark.slow) for fault in [("rollouts", 0, 1), ("evolve", 2, 2)]),
+        *(
+            pytest.param(*fault, marks=pytest.mark.slow)
+            for fault in [("write", 2, 0), ("rollouts", 0, 1), ("evolve", 2, 2)]
+        ),
     ],
 )
 def test_after_a_kill_the_others_end_in_one_line_and_the_run_resumes(

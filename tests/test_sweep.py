@@ -325,7 +325,7 @@ def test_a_killed_sweep_goes_on_as_if_it_had_not_been(orphan: bool, tmp_path: Pa
 @pytest.mark.parametrize(
     ("sent", "code", "more"),
     [
-        (signal.SIGTERM, 143, ""),
+        pytest.param(signal.SIGTERM, 143, "", marks=pytest.mark.slow),
         (signal.SIGINT, 130, ""),
         (signal.SIGUSR1, 138, "; there is no SLURM job to queue again"),
     ],

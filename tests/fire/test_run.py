@@ -102,7 +102,7 @@ def test_killed_and_resumed_equals_uninterrupted(kills: list[tuple[str, int]], w
     "settings",
     [
         ["--data.prefill", "domirank", "--data.prefill_episodes", "1", "--model.n_steps", "3"],
-        ["--model.validate_every", "2", "--data.parallel_method", "async"],
+        pytest.param(["--model.validate_every", "2", "--data.parallel_method", "async"], marks=pytest.mark.slow),
         pytest.param(
             ["--model.dueling", "false", "--model.prior", "false", "--data.downstream_plane", "false"],
             marks=pytest.mark.slow,
@@ -140,7 +140,10 @@ def test_environments_in_processes_of_their_own_change_no_bit_and_are_gone(whole
     ("names", "method", "code", "said"),
     [
         (["SIGTERM"], "sync", 143, "stopped by SIGTERM after generation 2, which is saved"),
-        (["SIGINT", "SIGINT"], "async", 130, "stopped by SIGINT within generation 2, which is repeated"),
+        pytest.param(
+            *(["SIGINT", "SIGINT"], "async", 130, "stopped by SIGINT within generation 2, which is repeated"),
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_a_run_ends_in_order_and_resumes_exactly(
