@@ -221,6 +221,7 @@ class _Devices:
         self._alone = name, seconds
 
     def meet(self, seconds: float) -> None:
+        """All wait for the slowest, and then exchange for so many seconds; nothing where there is one device."""
         if len(self.at) > 1:
             name, alone = self._alone
             last = self.at.max()

@@ -261,10 +261,8 @@ def build_panel(
             tickers.
     """
     refuse_infinite_prices(prices_long)
-    known = listed = tuple(sorted(set(indicators)))
-    if scale is not None:
-        prices_long = _known_rows(prices_long, scale)
-        known, listed = scale.indicators, tuple(set(scale.indicators) & set(prices_long["ticker"]))
+    prices_long = prices_long if scale is None else _known_rows(prices_long, scale)
+    known, listed = _indicators(prices_long, indicators, scale)
     rows = select_rows(prices_long, listed)
     dates, tickers = rows.dates, rows.tickers if scale is None else scale.tickers
     groups = dict(zip(rows.tickers, rows.groups, strict=True))
@@ -315,6 +313,16 @@ def _column(
         for i, value in enumerate(values):
             found[day[group], i] = value[group]
     return found[:, :-1], found[:, -1]
+
+
+def _indicators(
+    prices_long: pd.DataFrame, indicators: Iterable[str], scale: FeatureScale | None
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The panel's indicators, and those that the table must have: of a scale, the ones it has."""
+    if scale is None:
+        named = tuple(sorted(set(indicators)))
+        return named, named
+    return scale.indicators, tuple(set(scale.indicators) & set(prices_long["ticker"]))
 
 
 def _known_rows(prices_long: pd.DataFrame, scale: FeatureScale) -> pd.DataFrame:
