@@ -1,0 +1,1 @@
+"""Golden digests: whether a change of the code changes what short runs compute."""
