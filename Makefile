@@ -108,7 +108,7 @@ study: $(INSTALLED)  ## champions on real prices, walking forward, against buy-a
 	$(VENV)/bin/python -m benchmarks.study_summary
 
 reference: $(INSTALLED)  ## docs/configuration.md from the code
-	$(VENV)/bin/python -m eigen2.reference docs/configuration.md
+	$(VENV)/bin/python -m eigen2.cli.reference docs/configuration.md
 
 lint: $(INSTALLED)  ## ruff and mypy
 	$(VENV)/bin/python -m ruff check .

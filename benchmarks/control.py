@@ -20,11 +20,11 @@ from torch import Tensor
 
 from benchmarks.machine import describe_machine
 from benchmarks.silent import silence, silent_trainer
+from eigen2.control.datamodule import ControlDataModule
 from eigen2.control.environment import ControlEnvironment
 from eigen2.control.networks import MLPActor, MLPCritic
-from eigen2.control.rollouts import ControlDataModule
+from eigen2.core.datamodule import play
 from eigen2.erl.module import ERLModule
-from eigen2.erl.rollouts import play
 
 ENV_ID = "Pendulum-v1"
 EPISODE = 200

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float32
 
-from eigen2.market.panel import MarketPanel
+from eigen2.market.data.panel import MarketPanel
 
 FEATURES = 9
 CLIP = 5.0

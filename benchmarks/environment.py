@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Float32
 
 from benchmarks.timing import Row, median_ratio, seconds_of
-from eigen2.market.environment import TradingEnvironment, TradingRules
-from eigen2.market.synthetic import SyntheticMarket
+from eigen2.market.simulation.environment import TradingEnvironment, TradingRules
+from eigen2.market.synthetic.generator import SyntheticMarket
 from tests.market.reference import ReferenceAccount
 
 DAYS, COLUMNS = 3781, 108

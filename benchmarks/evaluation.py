@@ -12,7 +12,7 @@ from benchmarks.dense import CLIP, DenseMarket, Window
 from benchmarks.full_scale import FullScale
 from benchmarks.timing import Row, median_ratio
 from eigen2.erl.population import Population
-from eigen2.market.environment import LEVELS
+from eigen2.market.simulation.environment import LEVELS
 
 BOUND = 50.0
 REFERENCE_DAYS = 10

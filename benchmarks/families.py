@@ -20,9 +20,9 @@ from benchmarks.full_scale import FullScale
 from benchmarks.machine import ROOT, describe_machine
 from benchmarks.resident import MB, memory_mb
 from benchmarks.timing import seconds_of
-from eigen2.erl import ddpg
+from eigen2.erl.learners import ddpg
 
-NETWORKS = "eigen2.market.window_networks"
+NETWORKS = "eigen2.market.networks.windows"
 FAMILIES: dict[str, list[str]] = {
     "columns": [],
     "convolutions": ["--data.encoding=windows"],

@@ -24,15 +24,15 @@ import yaml
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from benchmarks.machine import ROOT, describe_machine
-from callbacks.diagnosis import theil_sen
 from callbacks.garbage import trim_malloc
-from callbacks.leaks import BLOCK_BYTES
-from callbacks.process import measure as memory_now
-from eigen2.erl.replay import ReplayBuffer
-from eigen2.fire import dqn
+from eigen2.core.replay import ReplayBuffer
+from eigen2.dqn import losses as dqn
 from eigen2.fire.collector import replay_fields
 from eigen2.fire.environment import RATES
 from eigen2.fire.frames import Frames
+from eigen2.memory.diagnosis import theil_sen
+from eigen2.memory.leaks import BLOCK_BYTES
+from eigen2.memory.process import measure as memory_now
 
 SIZE, PLANES = 50, 12
 """Cells a side, and planes, of the old system's states: float32."""

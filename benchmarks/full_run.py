@@ -22,8 +22,8 @@ from benchmarks.full_scale import CONFIG
 from benchmarks.machine import ROOT, describe_machine
 from benchmarks.resident import MB, SMAPS, memory_mb, resident_mb
 from benchmarks.scaling import rows_of
-from callbacks.diagnosis import theil_sen
-from callbacks.leaks import BLOCK_BYTES
+from eigen2.memory.diagnosis import theil_sen
+from eigen2.memory.leaks import BLOCK_BYTES
 from eigen2.runtime.phases import PHASES
 
 
@@ -84,7 +84,7 @@ def measure(folder: Path, threads: int, words: Sequence[str] = ()) -> dict[str, 
     last = ends[-1]
     live = [int(row["heap_bytes"] or 0) + BLOCK_BYTES * int(row["python_blocks"]) for row in ends]
     account = json.loads((folder / "account.json").read_text())
-    imports = "import eigen2.training_cli; from benchmarks.resident import resident_mb; print(resident_mb('/none'))"
+    imports = "import eigen2.cli.training; from benchmarks.resident import resident_mb; print(resident_mb('/none'))"
     return {
         "machine": {**describe_machine(), "threads": threads},
         "generations": len(rows),

@@ -12,14 +12,14 @@ from typing import Any, Self
 
 import torch
 
-from eigen2.erl import ddpg
+from eigen2.cli.training import EigenCLI
+from eigen2.core.datamodule import play
+from eigen2.core.replay import ReplayBuffer
+from eigen2.erl.learners import ddpg
 from eigen2.erl.module import ERLModule
 from eigen2.erl.population import Population
-from eigen2.erl.replay import ReplayBuffer
-from eigen2.erl.rollouts import play
-from eigen2.market.environment import TradingEnvironment
-from eigen2.market.rollouts import RolloutDataModule
-from eigen2.training_cli import EigenCLI
+from eigen2.market.datamodule import RolloutDataModule
+from eigen2.market.simulation.environment import TradingEnvironment
 
 CONFIG = Path(__file__).parents[1] / "configs" / "full_scale.yaml"
 TRAINER: dict[str, Any] = {

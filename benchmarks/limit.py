@@ -17,8 +17,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from benchmarks.full_scale import FullScale
 from benchmarks.machine import describe_machine
 from benchmarks.timing import median_ratio, seconds_of
-from eigen2.erl import ddpg
-from eigen2.market.averages import CLIP, spans
+from eigen2.erl.learners import ddpg
+from eigen2.market.features.averages import CLIP, spans
 
 PRODUCTS = ("aten::bmm", "aten::baddbmm", "aten::mm", "aten::addmm")
 PASSES = {

@@ -8,7 +8,7 @@ from typing import Any
 import lightning
 import torch
 
-from eigen2.runtime.facts import describe_run, processor
+from eigen2.runtime.provenance import describe_run, processor
 
 ROOT = Path(__file__).parents[1]
 

@@ -20,13 +20,13 @@ import torch
 from benchmarks.machine import describe_machine
 from benchmarks.planted import holdout_rewards, holdout_starts
 from benchmarks.silent import silence, silent_trainer
+from eigen2.core.datamodule import play
 from eigen2.erl.module import ERLModule
-from eigen2.erl.rollouts import play
-from eigen2.market.environment import TradingEnvironment
-from eigen2.market.panel import FEATURES
-from eigen2.market.rollouts import RolloutDataModule
-from eigen2.market.rules import TradingRules
-from eigen2.market.synthetic import SyntheticMarket
+from eigen2.market.data.panel import FEATURES
+from eigen2.market.datamodule import RolloutDataModule
+from eigen2.market.simulation.environment import TradingEnvironment
+from eigen2.market.simulation.rules import TradingRules
+from eigen2.market.synthetic.generator import SyntheticMarket
 
 FEATURE = "trix"
 DELAYS = {"tomorrow": -1, "past": 2, "without": None}

@@ -6,8 +6,8 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.timing import Row, seconds_of
-from eigen2.market.panel_cache import load_panel
-from eigen2.market.synthetic import SyntheticMarket
+from eigen2.market.data.panel_cache import load_panel
+from eigen2.market.synthetic.generator import SyntheticMarket
 
 DAYS, COLUMNS = 3781, 669
 BUILD_BOUND_S, LOAD_BOUND_S = 20.0, 0.5

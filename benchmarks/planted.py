@@ -1,8 +1,9 @@
 """What agents learn of a drift that is hidden in prices: `python -m benchmarks.planted --out FILE.json`.
 
 Every seed is a market of its own, with 2,400 days to train and validate on and 600 days that nothing but the end of a
-run sees. There the champion plays against rules that know more and less of the drift (`eigen2.market.ceiling`), whose
-settings are the best in hindsight on those very days. All variants but one play the same number of agent-days. A run is
+run sees. There the champion plays against rules that know more and less of the drift
+(`eigen2.market.synthetic.ceiling`), whose settings are
+the best in hindsight on those very days. All variants but one play the same number of agent-days. A run is
 a row in a folder; rows that are there are not run again, so that hours can be spread over several calls.
 """
 
@@ -20,19 +21,19 @@ import torch
 
 from benchmarks.machine import describe_machine
 from benchmarks.silent import silence, silent_trainer
-from eigen2.erl.ddpg import TD3
-from eigen2.erl.evolution import Evolution
-from eigen2.erl.hyperparameters import Hyperparameters
+from eigen2.core.datamodule import play
+from eigen2.erl.evolution.hyperparameters import Hyperparameters
+from eigen2.erl.evolution.plateau import AdaptiveMutation
+from eigen2.erl.evolution.proximal import Proximal
+from eigen2.erl.evolution.selection import Evolution
+from eigen2.erl.learners.ddpg import TD3
 from eigen2.erl.module import ERLModule
-from eigen2.erl.plateau import AdaptiveMutation
-from eigen2.erl.proximal import Proximal
-from eigen2.erl.rollouts import play
-from eigen2.market.ceiling import ceiling
-from eigen2.market.environment import TradingEnvironment
-from eigen2.market.networks import Choice, ColumnActor, ColumnCritic
-from eigen2.market.rollouts import RolloutDataModule
-from eigen2.market.rules import TradingRules
-from eigen2.market.synthetic import SyntheticMarket
+from eigen2.market.datamodule import RolloutDataModule
+from eigen2.market.networks.columns import Choice, ColumnActor, ColumnCritic
+from eigen2.market.simulation.environment import TradingEnvironment
+from eigen2.market.simulation.rules import TradingRules
+from eigen2.market.synthetic.ceiling import ceiling
+from eigen2.market.synthetic.generator import SyntheticMarket
 
 DAYS, HOLDOUT, VALIDATION = 3000, 600, 400
 WINDOWS = 8

@@ -28,11 +28,11 @@ from benchmarks.full_scale import CONFIG
 from benchmarks.machine import ROOT, describe_machine
 from benchmarks.resident import memory_mb
 from benchmarks.scaling import rows_of
-from eigen2.erl.journal import Journal, share_journal
+from eigen2.core.replay import Field, ReplayBuffer
+from eigen2.core.transition_exchange import Journal, share_journal
+from eigen2.distributed.communicator import Share
 from eigen2.erl.module import ERLModule
-from eigen2.erl.replay import Field, ReplayBuffer
 from eigen2.runtime.phases import PHASES
-from eigen2.runtime.share import Share
 
 OPTIMIZER_STEPS = 8
 """Of a generation, where only the time of a micro-batch is sought; full scale has 32."""

@@ -27,12 +27,12 @@ from benchmarks import scaling_plot
 from benchmarks.full_scale import CONFIG, fill
 from benchmarks.machine import ROOT, describe_machine
 from benchmarks.resident import MB, STATUS, memory_mb
+from eigen2.cli.training import run
 from eigen2.erl.module import ERLModule
-from eigen2.market.rollouts import RolloutDataModule
-from eigen2.market.synthetic import SyntheticMarket
-from eigen2.market.universe import Universe
+from eigen2.market.data.universe import Universe
+from eigen2.market.datamodule import RolloutDataModule
+from eigen2.market.synthetic.generator import SyntheticMarket
 from eigen2.runtime.phases import PHASES
-from eigen2.training_cli import run
 
 GENERATIONS = 3
 """Of a run, whose medians are taken. A run with a filled buffer plays one more, before it fills the buffer."""

@@ -19,9 +19,9 @@ from typing import Any
 from matplotlib.image import imsave
 
 from benchmarks.machine import ROOT, describe_machine
-from callbacks.diagnosis import theil_sen
-from callbacks.leaks import BLOCK_BYTES
 from callbacks.plots import draw_lines
+from eigen2.memory.diagnosis import theil_sen
+from eigen2.memory.leaks import BLOCK_BYTES
 
 WORKLOADS: dict[str, tuple[str, int, dict[str, Any]]] = {
     "market": ("tests/small.yaml", 1000, {}),

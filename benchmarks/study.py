@@ -29,15 +29,15 @@ from benchmarks.silent import silence, silent_trainer
 from benchmarks.study_summary import summarise, verdicts
 from eigen2.erl.module import ERLModule
 from eigen2.errors import UserError, require_range
-from eigen2.market.baselines import buy_and_hold, momentum, random_entries
-from eigen2.market.cleaning.limits import Limits
-from eigen2.market.cleaning.prepare import prepare
-from eigen2.market.panel_rows import select_rows
-from eigen2.market.rollouts import RolloutDataModule
-from eigen2.market.rules import TradingRules
-from eigen2.market.source import read_prices
-from eigen2.market.track import Policy, Track, trade, without_end
-from eigen2.market.universe import Universe
+from eigen2.market.data.cleaning.limits import Limits
+from eigen2.market.data.cleaning.prepare import prepare
+from eigen2.market.data.panel_rows import select_rows
+from eigen2.market.data.source import read_prices
+from eigen2.market.data.universe import Universe
+from eigen2.market.datamodule import RolloutDataModule
+from eigen2.market.simulation.policies import buy_and_hold, momentum, random_entries
+from eigen2.market.simulation.rules import TradingRules
+from eigen2.market.simulation.simulate import Policy, Track, trade, without_end
 from eigen2.runtime.files import put
 
 DATA = Path("..") / "shared" / "data"

@@ -10,7 +10,7 @@ import numpy as np
 from benchmarks.intervals import Interval, over_days, over_seeds
 from benchmarks.machine import ROOT
 from benchmarks.page import fill_in, table
-from eigen2.market.performance import YEAR
+from eigen2.market.evaluation.performance import YEAR
 
 FIGURES = ROOT / "docs" / "figures" / "study.json"
 PAGE = ROOT / "docs" / "study.md"

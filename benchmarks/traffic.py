@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from eigen2.erl.operators import MOST_COMPARED
+from eigen2.erl.evolution.statistics import MOST_COMPARED
 
 FLOAT = 4
 ROW_TENSORS = 4

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from benchmarks.full_scale import FullScale
 from benchmarks.timing import Row, median_ratio
-from eigen2.erl import ddpg
+from eigen2.erl.learners import ddpg
 from eigen2.erl.module import ERLModule
 from eigen2.erl.population import Population
 

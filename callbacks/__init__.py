@@ -7,12 +7,12 @@ and pictures.
 """
 
 from callbacks.budget import MemoryBudget, MemoryBudgetExceeded
-from callbacks.csvfile import ResumableCsv
 from callbacks.garbage import GarbageCollector, trim_malloc
-from callbacks.instances import InstanceCounter
-from callbacks.ledger import Filling, MemoryOwner
 from callbacks.memory import MemoryProfiler, MemorySnapshot, get_profiler, log_memory
 from callbacks.plots import MetricsPlot, draw_lines
+from eigen2.memory.csvfile import ResumableCsv
+from eigen2.memory.instances import InstanceCounter
+from eigen2.memory.owners import Filling, MemoryOwner
 
 __all__ = [
     "Filling",

@@ -8,7 +8,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 
 from callbacks.garbage import trim_malloc
-from callbacks.limits import Limit, allowed_bytes, limits
+from eigen2.memory.limits import Limit, allowed_bytes, limits
 
 BYTES_PER_GB = 10**9
 
@@ -22,7 +22,7 @@ class MemoryBudget(Callback):
 
     After every phase that the module announces (see `MemoryProfiler`), after validation and at the end of every epoch,
     it compares what is used with each limit that can stop the process: the budget given here, the control groups of
-    containers and job schedulers, RLIMIT_AS, the machine's memory (see `callbacks.limits`).
+    containers and job schedulers, RLIMIT_AS, the machine's memory (see `eigen2.memory.limits`).
 
     From `stop_at` on, or when an epoch that grows like the last one would reach the limit, the run ends at once with
     `MemoryBudgetExceeded`. At the end of an epoch its checkpoint is written first. Within an epoch none is, as no

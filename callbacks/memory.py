@@ -13,13 +13,13 @@ from pathlib import Path
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from callbacks.budget import MemoryBudgetExceeded
-from callbacks.csvfile import ResumableCsv
-from callbacks.instances import InstanceCounter, classes_to_count
-from callbacks.leaks import HEALTHY, Leak, LeakWatch
-from callbacks.ledger import MemoryOwner, owners_of
-from callbacks.memory_lines import generation_lines, growth_lines, ledger_lines
-from callbacks.objects import large_objects, type_counts
-from callbacks.snapshot import BYTES_PER_MB, MemorySnapshot, take_snapshot
+from eigen2.memory.csvfile import ResumableCsv
+from eigen2.memory.instances import InstanceCounter, classes_to_count
+from eigen2.memory.leaks import HEALTHY, Leak, LeakWatch
+from eigen2.memory.lines import generation_lines, growth_lines, ledger_lines
+from eigen2.memory.objects import large_objects, type_counts
+from eigen2.memory.owners import MemoryOwner, owners_of
+from eigen2.memory.snapshot import BYTES_PER_MB, MemorySnapshot, take_snapshot
 
 __all__ = ["MemoryOwner", "MemoryProfiler", "MemorySnapshot", "get_profiler", "log_memory"]
 

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Any
 from eigen2.registration import register
 
 if TYPE_CHECKING:
+    from eigen2.control.datamodule import ControlDataModule
     from eigen2.control.environment import ControlEnvironment
-    from eigen2.control.rollouts import ControlDataModule
-    from eigen2.erl.ddpg import TD3
-    from eigen2.erl.evolution import Evolution
+    from eigen2.erl.evolution.selection import Evolution
+    from eigen2.erl.learners.ddpg import TD3
     from eigen2.erl.module import ERLModule
-    from eigen2.market.environment import TradingEnvironment, TradingRules
-    from eigen2.market.panel import MarketPanel
-    from eigen2.market.rollouts import RolloutDataModule
-    from eigen2.market.synthetic import SyntheticMarket
+    from eigen2.market.data.panel import MarketPanel
+    from eigen2.market.datamodule import RolloutDataModule
+    from eigen2.market.simulation.environment import TradingEnvironment, TradingRules
+    from eigen2.market.synthetic.generator import SyntheticMarket
     from eigen2.runtime.checkpoint import ChampionCheckpoint, DurableCheckpointIO, GenerationCheckpoint
     from eigen2.runtime.console import GenerationReport
     from eigen2.runtime.logger import RunLogger
@@ -43,20 +43,20 @@ __all__ = [
 _HOMES = {
     "ChampionCheckpoint": "eigen2.runtime.checkpoint",
     "CheckpointUploader": "eigen2.runtime.uploader",
-    "ControlDataModule": "eigen2.control.rollouts",
+    "ControlDataModule": "eigen2.control.datamodule",
     "ControlEnvironment": "eigen2.control.environment",
     "DurableCheckpointIO": "eigen2.runtime.checkpoint",
     "ERLModule": "eigen2.erl.module",
-    "Evolution": "eigen2.erl.evolution",
+    "Evolution": "eigen2.erl.evolution.selection",
     "GenerationCheckpoint": "eigen2.runtime.checkpoint",
     "GenerationReport": "eigen2.runtime.console",
-    "MarketPanel": "eigen2.market.panel",
-    "RolloutDataModule": "eigen2.market.rollouts",
+    "MarketPanel": "eigen2.market.data.panel",
+    "RolloutDataModule": "eigen2.market.datamodule",
     "RunLogger": "eigen2.runtime.logger",
-    "SyntheticMarket": "eigen2.market.synthetic",
-    "TD3": "eigen2.erl.ddpg",
-    "TradingEnvironment": "eigen2.market.environment",
-    "TradingRules": "eigen2.market.environment",
+    "SyntheticMarket": "eigen2.market.synthetic.generator",
+    "TD3": "eigen2.erl.learners.ddpg",
+    "TradingEnvironment": "eigen2.market.simulation.environment",
+    "TradingRules": "eigen2.market.simulation.environment",
 }
 
 register()  # gymnasium.make("eigen2/Trading-v0")

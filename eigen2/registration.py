@@ -22,8 +22,8 @@ def register() -> None:
     if ENV_ID not in registration.registry:
         registration.register(
             id=ENV_ID,
-            entry_point="eigen2.market.gym:TradingEnv",
-            vector_entry_point="eigen2.market.gym:TradingVectorEnv",
+            entry_point="eigen2.market.serving.gym:TradingEnv",
+            vector_entry_point="eigen2.market.serving.gym:TradingVectorEnv",
         )
     if FIRE_ID not in registration.registry:
         registration.register(id=FIRE_ID, entry_point="eigen2.fire.environment:FuelBreakEnv")

@@ -7,8 +7,8 @@ python examples/use_champion.py champion-export new.parquet
 import sys
 
 from eigen2.errors import UserError
-from eigen2.market.source import read_prices
-from eigen2.market.trader import Trader
+from eigen2.market.data.source import read_prices
+from eigen2.market.serving.trader import Trader
 
 if len(sys.argv) != 3:
     sys.exit(f"usage: python {sys.argv[0]} EXPORTED_FOLDER PRICES")

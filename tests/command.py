@@ -92,6 +92,6 @@ def _command(line: list[str], cwd: str, env: dict[str, str], *said: str) -> None
     os.chdir(cwd)
     sys.path.insert(0, cwd)  # as python -m does
     sys.argv = ["eigen2/cli.py", *line]
-    from eigen2.cli import main
+    from eigen2.cli.main import main
 
     main()

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from callbacks.objects import describe_held, everything
+from eigen2.memory.objects import describe_held, everything
 
 CONTAINERS = (list, dict, set, deque)
 

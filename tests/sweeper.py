@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from eigen2.cli import main
+from eigen2.cli.main import main
 from eigen2.sweep import study, trial
 
 FAKE = (sys.executable, str(Path(__file__).with_name("fake_fit.py")))

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from eigen2.cli import main
+from eigen2.cli.main import main
 
 ROOT = Path(__file__).parent.parent
 SMALL = ["--config", "tests/small.yaml", "--trainer.max_epochs", "3"]

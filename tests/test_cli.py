@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 import torch
 
-from eigen2.cli import main
-from eigen2.market.sample import sample_path
+from eigen2.cli.main import main
+from eigen2.market.data.sample import sample_path
 from tests.command import ROOT, eigen2
 
 SMALL = ["--config", "tests/small.yaml"]

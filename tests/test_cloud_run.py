@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from eigen2.runtime.checkpoint_store import CheckpointStore
-from eigen2.runtime.cloud import Place, connect
+from eigen2.runtime.object_store import Place, connect
 from tests.runtime.buckets import SECRET
 from tests.runtime.test_cloud import free_port
 from tests.test_memory_flat import MB, ROOT, growth_after_the_tenth, memory_rows

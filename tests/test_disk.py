@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from eigen2.runtime.sealed import check
+from eigen2.runtime.checksums import check
 from tests.command import eigen2
 from tests.test_resume import metrics, same, state
 

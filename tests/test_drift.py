@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from eigen2.erl.drift import check_drift, flat
+from eigen2.core.compatibility import check_drift, flat
 from eigen2.errors import UserError
 from tests.test_resume import run
 

@@ -9,11 +9,11 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
-from callbacks import leaks
 from callbacks.memory import MemoryProfiler, get_profiler
-from eigen2.cli import main
+from eigen2.cli.main import main
 from eigen2.erl.module import ERLModule
-from eigen2.market.environment import TradingEnvironment
+from eigen2.market.simulation.environment import TradingEnvironment
+from eigen2.memory import leaks
 
 START = 3
 """The first generation that leaks."""

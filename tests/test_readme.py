@@ -14,11 +14,11 @@ import pandas as pd
 import pytest
 import yaml
 
-from eigen2.cli import main
-from eigen2.market.cleaning.limits import Limits
-from eigen2.market.cleaning.policy import Policy
-from eigen2.market.sample import sample_path
-from eigen2.training_cli import WORKLOADS
+from eigen2.cli.main import main
+from eigen2.cli.training import WORKLOADS
+from eigen2.market.data.cleaning.limits import Limits
+from eigen2.market.data.cleaning.policy import Policy
+from eigen2.market.data.sample import sample_path
 from tests.command import ROOT, eigen2
 
 KINDS = ("fit", "validate", "test", "report", "predict", "export", "data", "sweep")

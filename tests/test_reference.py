@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from eigen2.reference import reference
+from eigen2.cli.reference import reference
 from tests.command import ROOT, eigen2
 
 PAGE = ROOT / "docs" / "configuration.md"

@@ -10,7 +10,7 @@ import pytest
 from lightning.pytorch import LightningModule, Trainer
 
 from eigen2.runtime import stop
-from eigen2.runtime.sealed import check
+from eigen2.runtime.checksums import check
 from eigen2.runtime.signals import requeue
 from tests.command import eigen2
 from tests.test_resume import finish, metrics, same, state

@@ -15,7 +15,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eigen2.cli import main
+from eigen2.cli.main import main
 from eigen2.errors import UserError
 from eigen2.sweep import trial
 from eigen2.sweep.space import FORMS, corners, read_space, suggest, word

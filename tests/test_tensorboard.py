@@ -11,11 +11,11 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
 from eigen2.errors import UserError
-from eigen2.market.equity_plot import EquityPlot, draw_equity
+from eigen2.market.evaluation.equity_plot import EquityPlot, draw_equity
 from eigen2.runtime.logger import COMPARED
 from tests.command import eigen2
 
-PLOT = ("--trainer.callbacks+=eigen2.market.equity_plot.EquityPlot", "--trainer.callbacks.every_n_epochs=2")
+PLOT = ("--trainer.callbacks+=eigen2.market.evaluation.equity_plot.EquityPlot", "--trainer.callbacks.every_n_epochs=2")
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from eigen2.market.backtest import RANDOM_POLICIES
+from eigen2.market.evaluation.backtest import RANDOM_POLICIES
 from tests.command import eigen2
 
 SMALL = ("--config", "tests/small.yaml")

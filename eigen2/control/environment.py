@@ -11,7 +11,7 @@ from gymnasium.wrappers import FlattenObservation
 from jaxtyping import Float32
 from torch import Tensor
 
-from eigen2.erl.replay import Field
+from eigen2.core.replay import Field
 from eigen2.errors import UserError
 
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from eigen2.erl.networks import Inputs, Linear, Sizes, require_width
+from eigen2.core.networks import Inputs, Linear, Sizes, require_width
 
 
 class _Layers(nn.Module):

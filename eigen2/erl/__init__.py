@@ -1,1 +1,1 @@
-"""The algorithm: evolutionary reinforcement learning of a population. It knows no market."""
+"""Evolutionary reinforcement learning."""

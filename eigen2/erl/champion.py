@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from eigen2.erl.exported import describe
+from eigen2.core.datamodule import Act, Observation, Trained, play
+from eigen2.core.export import describe
 from eigen2.erl.population import DDPGAgent
-from eigen2.erl.rollouts import Act, Observation, Trained, play
 from eigen2.errors import UserError
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from eigen2.erl.randomness import Role, generator
+from eigen2.core.randomness import Role, generator
 
 BLOCK_BYTES = 2**20
 """About what the draws of several steps take, which are made together: a step alone has hardly any."""

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from eigen2.erl.hyperparameters import exploration_noise, hyperparameter_metrics, own_values
-from eigen2.erl.operators import diversity_metrics
+from eigen2.distributed.communicator import Share
+from eigen2.erl.evolution.hyperparameters import exploration_noise, hyperparameter_metrics, own_values
+from eigen2.erl.evolution.statistics import diversity_metrics
 from eigen2.runtime.phases import PHASES
-from eigen2.runtime.share import Share
 
 if TYPE_CHECKING:
     from eigen2.erl.module import ERLModule

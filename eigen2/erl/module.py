@@ -12,30 +12,30 @@ from lightning.pytorch.core.optimizer import LightningOptimizer
 from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor, nn
 
-from eigen2.erl import ddpg
-from eigen2.erl.breeding import breed
+from eigen2.core.compatibility import check_checkpoint, flat, noted, tell_other_data, word_of
+from eigen2.core.datamodule import Findings, Rollouts, play
+from eigen2.core.networks import Sizes, weight_bytes
+from eigen2.core.randomness import Role, generator, torch_seed
+from eigen2.core.transition_exchange import share_journal
+from eigen2.distributed.communicator import Share
 from eigen2.erl.champion import come_to, how_to_act, keep_record, validation_fitness
 from eigen2.erl.checkpoint_rows import collect_rows, keep_own_rows
-from eigen2.erl.drift import check_checkpoint, flat, noted, tell_other_data, word_of
-from eigen2.erl.evolution import Evolution, plan, rank
+from eigen2.erl.evolution.breeding import breed
+from eigen2.erl.evolution.hyperparameters import discount, exploration_noise, rate_factors
+from eigen2.erl.evolution.plateau import adapted, plateau_metrics, reinjects
+from eigen2.erl.evolution.selection import Evolution, plan, rank
+from eigen2.erl.evolution.statistics import note_operators
 from eigen2.erl.exploration import Draws, ExplorationNoise
-from eigen2.erl.hyperparameters import discount, exploration_noise, rate_factors
-from eigen2.erl.journal import share_journal
+from eigen2.erl.learners import ddpg
 from eigen2.erl.metrics import CRITIC_LOSSES, LOSS_NAMES, generation_metrics
-from eigen2.erl.networks import Sizes, weight_bytes
-from eigen2.erl.operators import note_operators
-from eigen2.erl.plateau import adapted, plateau_metrics, reinjects
 from eigen2.erl.population import DDPGAgent, Population
 from eigen2.erl.quarantine import Quarantine, conclude
-from eigen2.erl.randomness import Role, generator, torch_seed
-from eigen2.erl.rollouts import Findings, Rollouts, play
 from eigen2.erl.row_adam import RowAdam
 from eigen2.erl.settings import check_settings
 from eigen2.erl.workspace import REMEDY, require_fit
 from eigen2.errors import UserError
+from eigen2.memory.estimate import PeakEstimate, budget_of, processes_here
 from eigen2.runtime.phases import PhaseClock
-from eigen2.runtime.ram import PeakEstimate, budget_of, processes_here
-from eigen2.runtime.share import Share
 from eigen2.runtime.trainer_checks import check_trainer
 
 

@@ -8,10 +8,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from eigen2.erl.hyperparameters import NAMES
-from eigen2.erl.networks import Inputs, StackedNetwork
-from eigen2.erl.randomness import Role, torch_seed
-from eigen2.runtime.share import Share
+from eigen2.core.networks import Inputs, StackedNetwork
+from eigen2.core.randomness import Role, torch_seed
+from eigen2.distributed.communicator import Share
+from eigen2.erl.evolution.hyperparameters import NAMES
 
 
 class Population(nn.Module):

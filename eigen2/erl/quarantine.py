@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from eigen2.erl import ddpg
+from eigen2.erl.learners import ddpg
 from eigen2.errors import ALL_AGENTS_FAILED, RunStopped
 from eigen2.runtime.checkpoint import DurableCheckpointIO
 

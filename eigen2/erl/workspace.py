@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from eigen2.erl import ddpg
+from eigen2.core.datamodule import Rollouts
+from eigen2.erl.learners import ddpg
 from eigen2.erl.population import Population
-from eigen2.erl.rollouts import Rollouts
-from eigen2.runtime.ram import PeakEstimate, checkpoint_bytes
+from eigen2.memory.estimate import PeakEstimate, checkpoint_bytes
 
 if TYPE_CHECKING:
     from eigen2.erl.module import ERLModule

@@ -8,8 +8,8 @@ from gymnasium.vector import VectorEnv
 from jaxtyping import Bool, Float, Int64, UInt8
 from torch import Tensor
 
-from eigen2.erl.replay import Field, ReplayBuffer
-from eigen2.fire.dqn import relative_reward
+from eigen2.core.replay import Field, ReplayBuffer
+from eigen2.dqn.losses import relative_reward
 from eigen2.fire.environment import action_mask
 from eigen2.fire.frames import Frames
 
@@ -33,7 +33,7 @@ class Collector:
         environments: of `FuelBreakEnv`s, without automatic resets.
         frames: of their landscapes.
         buffer: takes the transitions.
-        relative: whether their rewards are `eigen2.fire.dqn.relative_reward`s, rather than the environments' points.
+        relative: whether their rewards are `eigen2.dqn.losses.relative_reward`s, rather than the environments' points.
 
     Attributes:
         observation: uint8 (environments, planes, rows, columns), as they are now.

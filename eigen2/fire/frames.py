@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Bool, Int, UInt8
 from torch import Tensor
 
-from eigen2.erl.replay import Field
+from eigen2.core.replay import Field
 from eigen2.fire.environment import BREAKS, BUDGET, BURNS, DOWNSTREAM, RATES
 
 

@@ -12,22 +12,22 @@ from lightning.pytorch.core.optimizer import LightningOptimizer
 from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor, nn
 
-from eigen2.erl.drift import check_drift, flat, require_workload, tell_other_data
-from eigen2.erl.networks import require_width, weight_bytes
-from eigen2.erl.randomness import Role, generator, torch_seed
-from eigen2.erl.rollouts import Findings
+from eigen2.core.compatibility import check_drift, flat, require_workload, tell_other_data
+from eigen2.core.datamodule import Findings
+from eigen2.core.networks import require_width, weight_bytes
+from eigen2.core.randomness import Role, generator, torch_seed
+from eigen2.dqn import losses as dqn
 from eigen2.errors import ALL_AGENTS_FAILED, RunStopped, UserError, require_range
-from eigen2.fire import dqn
 from eigen2.fire.baselines import PLACEMENTS
 from eigen2.fire.collector import Cells, draw_slots
-from eigen2.fire.data import FuelBreakDataModule
+from eigen2.fire.datamodule import FuelBreakDataModule
 from eigen2.fire.environment import DOWNSTREAM, action_mask
 from eigen2.fire.frames import allowed_cells
 from eigen2.fire.networks import QMap
 from eigen2.fire.records import keep_record
 from eigen2.fire.scores import epoch_metrics, require_champion, test_findings
+from eigen2.memory.estimate import PeakEstimate, budget_of, checkpoint_bytes
 from eigen2.runtime.phases import PhaseClock
-from eigen2.runtime.ram import PeakEstimate, budget_of, checkpoint_bytes
 from eigen2.runtime.trainer_checks import check_trainer
 
 REMEDY = (

@@ -7,9 +7,9 @@ from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 from torch.nn import functional
 
-from eigen2.erl.networks import require_width
+from eigen2.core.networks import require_width
+from eigen2.dqn.losses import UNIT
 from eigen2.errors import require_range
-from eigen2.fire.dqn import UNIT
 from eigen2.fire.environment import BURNS, DOWNSTREAM, FINEST
 
 DILATIONS = (1, 2, 4)
@@ -51,7 +51,7 @@ class QMap(nn.Module):
         planes: of the observation, 1 or more; with `prior`, more than the number of the downstream plane.
         width: channels of each layer, 1 to 16,384.
         dueling: with a value head; without it, the advantages are the values.
-        prior: begin with the downstream share; for rewards of the size of `eigen2.fire.dqn.relative_reward`.
+        prior: begin with the downstream share; for rewards of the size of `eigen2.dqn.losses.relative_reward`.
     """
 
     def __init__(self, planes: int, width: int = 32, dueling: bool = True, prior: bool = False) -> None:

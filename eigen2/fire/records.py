@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from eigen2.erl.drift import flat
+from eigen2.core.compatibility import flat
 from eigen2.errors import UserError
 from eigen2.fire.landscape import Split
 from eigen2.fire.placements import Placed, write_placements

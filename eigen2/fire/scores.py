@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from eigen2.erl.rollouts import Findings
+from eigen2.core.datamodule import Findings
 from eigen2.errors import UserError
 from eigen2.fire.baselines import PLACEMENTS
 from eigen2.fire.records import keep_test

@@ -14,7 +14,7 @@ import vl_convert
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-from eigen2.market.words import measure_word
+from eigen2.market.evaluation.formatting import measure_word
 from eigen2.report.charts import charts, fitness_words
 from eigen2.report.record import RunRecord, load
 from eigen2.runtime.differences import differences

@@ -9,4 +9,4 @@ __all__ = ["PopulationStrategy"]
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return import_module("eigen2.runtime.population_strategy").PopulationStrategy  # when asked for: it takes Lightning
+    return import_module("eigen2.distributed.strategy").PopulationStrategy  # when asked for: it takes Lightning

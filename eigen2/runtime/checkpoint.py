@@ -17,8 +17,8 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 
 from eigen2.errors import UserError, require_range
+from eigen2.runtime.checksums import Damaged, check, generation_of, seal
 from eigen2.runtime.files import put
-from eigen2.runtime.sealed import Damaged, check, generation_of, seal
 
 log = logging.getLogger(__name__)
 

@@ -22,8 +22,8 @@ from typing import Any, BinaryIO
 from fsspec.callbacks import Callback as Progress
 
 from eigen2.errors import UserError
-from eigen2.runtime.cloud import Cancelled, Place, StoreError
 from eigen2.runtime.files import put
+from eigen2.runtime.object_store import Cancelled, Place, StoreError
 
 BLOCK = 8 * 2**20
 """Bytes of a file that are in memory at a time."""

@@ -12,8 +12,8 @@ from lightning.pytorch.callbacks import ProgressBar
 from rich.console import Console
 from tqdm import tqdm
 
+from eigen2.memory.estimate import GB, rss_bytes
 from eigen2.runtime.phases import PHASES
-from eigen2.runtime.ram import GB, rss_bytes
 
 FIRST = " gen  fitness mean       max       min       std  champion"
 LOSSES = (("actor", "train/actor_loss"), ("critic", "train/critic_loss"))

@@ -14,7 +14,7 @@ from lightning.fabric.loggers.logger import rank_zero_experiment
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.utilities import rank_zero_only
 
-from callbacks.csvfile import WAITING, ResumableCsv
+from eigen2.memory.csvfile import WAITING, ResumableCsv
 from eigen2.runtime.events import EventWriter
 
 log = logging.getLogger(__name__)

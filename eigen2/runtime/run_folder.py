@@ -15,8 +15,8 @@ from rich.console import Console
 
 from eigen2.errors import UserError
 from eigen2.runtime.checkpoint import newest_whole
-from eigen2.runtime.facts import describe_run
 from eigen2.runtime.files import put
+from eigen2.runtime.provenance import describe_run
 
 log = logging.getLogger(__name__)
 

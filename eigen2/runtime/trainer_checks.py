@@ -6,8 +6,8 @@ from typing import Any
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import Timer
 
+from eigen2.distributed.strategy import PopulationStrategy
 from eigen2.errors import UserError
-from eigen2.runtime.population_strategy import PopulationStrategy
 
 PRECISIONS = ("32-true", "bf16-mixed")
 

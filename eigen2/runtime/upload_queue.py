@@ -8,7 +8,7 @@ from functools import partial
 from typing import BinaryIO
 
 from eigen2.runtime.checkpoint_store import kind_of
-from eigen2.runtime.cloud import Cancelled, describe, persist
+from eigen2.runtime.object_store import Cancelled, describe, persist
 
 
 @dataclass(slots=True, eq=False)

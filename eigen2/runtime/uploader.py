@@ -13,7 +13,7 @@ from tqdm import tqdm
 from eigen2.errors import UserError, require_range
 from eigen2.runtime.checkpoint import DAMAGED, EARLIER
 from eigen2.runtime.checkpoint_store import BLOCK, CheckpointStore
-from eigen2.runtime.cloud import connect, describe, persist, resolve
+from eigen2.runtime.object_store import connect, describe, persist, resolve
 from eigen2.runtime.upload_queue import Counts, Job, UploadQueue
 
 

@@ -13,8 +13,8 @@ from benchmarks import control_results, learning_results, oracle, planted
 from benchmarks.machine import ROOT
 from benchmarks.planted import merged
 from eigen2.erl.module import ERLModule
-from eigen2.market.rollouts import RolloutDataModule
-from eigen2.market.synthetic import SyntheticMarket
+from eigen2.market.datamodule import RolloutDataModule
+from eigen2.market.synthetic.generator import SyntheticMarket
 
 TINY = {"trading_days": 15, "settlement_days": 5, "replay_capacity": 4000, "replay_min_size": 100, "batch_size": 4}
 

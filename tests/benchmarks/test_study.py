@@ -12,8 +12,8 @@ import torch
 
 from benchmarks import study, study_summary
 from benchmarks.study import Table, Tables, Task
-from eigen2.market.environment import TradingEnvironment
-from eigen2.market.synthetic import SyntheticMarket
+from eigen2.market.simulation.environment import TradingEnvironment
+from eigen2.market.synthetic.generator import SyntheticMarket
 
 SETTINGS = {
     "context_days": 10,

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from benchmarks.traffic import Sizes, expected_parents, received
-from eigen2.market.rules import CLOSE_REASONS
+from eigen2.market.simulation.rules import CLOSE_REASONS
 from tests.test_processes import RUN, fit
 
 COUNTS = 6 + len(CLOSE_REASONS)

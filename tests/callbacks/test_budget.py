@@ -11,8 +11,8 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 
 from callbacks import MemoryBudget, MemoryBudgetExceeded
-from callbacks import limits as limits_module
-from callbacks.limits import Limit, limits
+from eigen2.memory import limits as limits_module
+from eigen2.memory.limits import Limit, limits
 
 Fit = Callable[..., Trainer]
 

@@ -15,7 +15,7 @@ from lightning.pytorch.loggers.logger import DummyLogger
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from callbacks.ledger import Filling, Held, account, arrays_in, owners_of, spans_of
+from eigen2.memory.owners import Filling, Held, account, arrays_in, owners_of, spans_of
 
 
 def anonymous(**owners: object) -> dict[str, int]:

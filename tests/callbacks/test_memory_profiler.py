@@ -20,12 +20,12 @@ from tensorboard.backend.event_processing.event_accumulator import (  # type: ig
 from torch.utils.data import DataLoader
 
 from callbacks import GarbageCollector, MemoryProfiler
-from callbacks.leaks import TENSORS
-from callbacks.ledger import Filling
 from callbacks.memory import get_profiler, log_memory
+from eigen2.memory.leaks import TENSORS
+from eigen2.memory.owners import Filling
 
 Fit = Callable[..., Trainer]
-PROCESS = "callbacks.process"
+PROCESS = "eigen2.memory.process"
 
 
 class Leaked:

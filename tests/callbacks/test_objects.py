@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from callbacks.objects import LargeObject, large_objects, type_counts, type_name
+from eigen2.memory.objects import LargeObject, large_objects, type_counts, type_name
 
 MB = 10**6
 KEPT: dict[str, Any] = {}

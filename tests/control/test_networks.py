@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from eigen2.control.networks import MLPActor, MLPCritic
-from eigen2.erl.networks import Sizes, StackedNetwork
+from eigen2.core.networks import Sizes, StackedNetwork
 from eigen2.errors import UserError
 
 SIZES = Sizes({"state": (3,), "image": (2, 2)}, (2,))

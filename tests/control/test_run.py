@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from eigen2.cli import main
+from eigen2.cli.main import main
 from tests.test_resume import metrics, same, state
 
 ROOT = Path(__file__).parents[2]

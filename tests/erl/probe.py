@@ -12,11 +12,11 @@ import torch
 from lightning.pytorch import Callback, Trainer
 from torch import Tensor, nn
 
+from eigen2.core.datamodule import Observation, Rollouts
+from eigen2.core.networks import Inputs, Sizes
+from eigen2.core.randomness import Role, generator
+from eigen2.core.replay import Field
 from eigen2.erl.module import ERLModule
-from eigen2.erl.networks import Inputs, Sizes
-from eigen2.erl.randomness import Role, generator
-from eigen2.erl.replay import Field
-from eigen2.erl.rollouts import Observation, Rollouts
 
 
 @dataclass(frozen=True)

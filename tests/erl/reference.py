@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from eigen2.erl.evolution import Child
-from eigen2.erl.networks import Inputs
+from eigen2.core.networks import Inputs
+from eigen2.erl.evolution.selection import Child
 
 
 class OneAgent:

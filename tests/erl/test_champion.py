@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from eigen2.core.datamodule import Findings, Observation, Trained
 from eigen2.erl.champion import act_of
-from eigen2.erl.evolution import Evolution
+from eigen2.erl.evolution.selection import Evolution
 from eigen2.erl.module import ERLModule
-from eigen2.erl.rollouts import Findings, Observation, Trained
 from eigen2.errors import UserError
 from tests.erl.conftest import SEED
 from tests.erl.probe import Probe, ProbeActor, ProbeEnvironment, ProbeRollouts, fit, make_trainer

@@ -5,9 +5,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from eigen2.erl import ddpg
-from eigen2.erl.ddpg import Batch, clip_rows, losses, row_moments, td_target, update_targets
-from eigen2.erl.networks import Inputs
+from eigen2.core.networks import Inputs
+from eigen2.erl.learners import ddpg
+from eigen2.erl.learners.ddpg import Batch, clip_rows, losses, row_moments, td_target, update_targets
 from eigen2.erl.population import Population
 from tests.erl.probe import ProbeActor, ProbeCritic
 from tests.erl.reference import OneAgent, with_weights

@@ -13,7 +13,7 @@ import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from eigen2.erl.evolution import Child, Evolution, inherit, mutation_noise, plan, rank
+from eigen2.erl.evolution.selection import Child, Evolution, inherit, mutation_noise, plan, rank
 from eigen2.errors import UserError
 from tests.erl.reference import inherited
 

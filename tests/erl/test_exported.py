@@ -9,10 +9,10 @@ from jsonargparse import ArgumentParser
 from torch import nn
 
 from eigen2.control.networks import MLPActor
-from eigen2.erl.drift import word_of
-from eigen2.erl.exported import build, call_of
+from eigen2.core.compatibility import word_of
+from eigen2.core.export import build, call_of
+from eigen2.core.networks import Sizes
 from eigen2.erl.module import ERLModule
-from eigen2.erl.networks import Sizes
 from eigen2.errors import UserError
 
 SIZES = Sizes({"state": (3,)}, (2,))

@@ -8,7 +8,7 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
-from eigen2.erl.evolution import Evolution
+from eigen2.erl.evolution.selection import Evolution
 from tests.erl.conftest import SEED
 from tests.erl.probe import Probe, ProbeActor, ProbeCritic, ProbeEnvironment, fit
 from tests.erl.recorder import ROWS, Recorder, same

@@ -10,9 +10,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eigen2.erl import ddpg
-from eigen2.erl.evolution import Evolution, plan
-from eigen2.erl.hyperparameters import (
+from eigen2.core.randomness import Role, generator
+from eigen2.erl.evolution.hyperparameters import (
     NAMES,
     Hyperparameters,
     Name,
@@ -21,9 +20,10 @@ from eigen2.erl.hyperparameters import (
     perturb,
     rate_factors,
 )
+from eigen2.erl.evolution.selection import Evolution, plan
+from eigen2.erl.learners import ddpg
 from eigen2.erl.module import ERLModule
 from eigen2.erl.population import Population
-from eigen2.erl.randomness import Role, generator
 from eigen2.errors import UserError
 from tests.erl.conftest import SEED
 from tests.erl.interrupted import resumed

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eigen2.erl.evolution import Evolution, plan
+from eigen2.erl.evolution.selection import Evolution, plan
 from eigen2.errors import UserError
 from tests.erl.probe import Probe, ProbeEnvironment, fit
 from tests.erl.recorder import Recorder, same

@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
-from eigen2.erl.evolution import Child, Evolution
-from eigen2.erl.operators import (
+from eigen2.erl.evolution.selection import Child, Evolution
+from eigen2.erl.evolution.statistics import (
     KINDS,
     action_diversity,
     kinds,

@@ -10,13 +10,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eigen2.erl.evolution import Child, Evolution, mutation_noise, plan, rank
-from eigen2.erl.hyperparameters import Hyperparameters
+from eigen2.core.randomness import Role, generator
+from eigen2.erl.evolution.hyperparameters import Hyperparameters
+from eigen2.erl.evolution.plateau import AdaptiveMutation
+from eigen2.erl.evolution.selection import Child, Evolution, mutation_noise, plan, rank
+from eigen2.erl.evolution.statistics import KINDS
 from eigen2.erl.module import ERLModule
-from eigen2.erl.operators import KINDS
-from eigen2.erl.plateau import AdaptiveMutation
 from eigen2.erl.population import Population
-from eigen2.erl.randomness import Role, generator
 from eigen2.errors import UserError
 from tests.erl.conftest import SEED
 from tests.erl.interrupted import resumed

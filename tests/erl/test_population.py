@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from eigen2.erl.networks import Inputs, StackedNetwork
+from eigen2.core.networks import Inputs, StackedNetwork
 from eigen2.erl.population import DDPGAgent, Population
 from eigen2.errors import UserError
 from tests.erl.probe import ProbeActor, ProbeCritic

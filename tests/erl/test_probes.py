@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from eigen2.erl.evolution import Evolution, rank
+from eigen2.erl.evolution.selection import Evolution, rank
 from eigen2.erl.module import ERLModule
 from tests.erl.probe import Probe, fit
 

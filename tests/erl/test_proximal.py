@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from eigen2.erl.evolution import Evolution, mutation_noise, plan
-from eigen2.erl.networks import Inputs, Linear, StackedNetwork
-from eigen2.erl.proximal import Probe, Proximal, proximal_scale, sensitivity
-from eigen2.erl.randomness import Role, generator
+from eigen2.core.networks import Inputs, Linear, StackedNetwork
+from eigen2.core.randomness import Role, generator
+from eigen2.erl.evolution.proximal import Probe, Proximal, proximal_scale, sensitivity
+from eigen2.erl.evolution.selection import Evolution, mutation_noise, plan
 from eigen2.errors import UserError
 from tests.erl.conftest import SEED
 from tests.erl.interrupted import AIM, resumed

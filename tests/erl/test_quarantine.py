@@ -13,8 +13,8 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
 from eigen2.erl import quarantine
-from eigen2.erl.ddpg import PARTS
-from eigen2.erl.evolution import Evolution
+from eigen2.erl.evolution.selection import Evolution
+from eigen2.erl.learners.ddpg import PARTS
 from eigen2.erl.module import ERLModule
 from eigen2.erl.population import DDPGAgent
 from eigen2.errors import ALL_AGENTS_FAILED, RunStopped

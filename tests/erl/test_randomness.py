@@ -6,8 +6,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from eigen2.core.randomness import Role, generator, torch_seed
 from eigen2.erl.exploration import ExplorationNoise
-from eigen2.erl.randomness import Role, generator, torch_seed
 
 ADDRESSES = st.tuples(
     st.integers(0, 2**32 - 1), st.sampled_from(list(Role)), st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1)

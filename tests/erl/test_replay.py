@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from eigen2.erl.replay import Field, ReplayBuffer, transition_fields
+from eigen2.core.replay import Field, ReplayBuffer, transition_fields
 from eigen2.errors import UserError
 from tests.erl.reference import ListRing
 

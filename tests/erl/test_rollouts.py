@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from callbacks.ledger import account
-from eigen2.erl.replay import Field, ReplayBuffer, transition_fields
-from eigen2.erl.rollouts import Environment, Observation, StepTokens, play
+from eigen2.core.datamodule import Environment, Observation, StepTokens, play
+from eigen2.core.replay import Field, ReplayBuffer, transition_fields
 from eigen2.errors import UserError
+from eigen2.memory.owners import account
 from tests.erl.probe import Probe, ProbeRollouts
 
 IDLE = Probe(lambda x, action, step: x)

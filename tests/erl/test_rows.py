@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from eigen2.erl.evolution import Evolution, mutation_noise, plan
+from eigen2.core.randomness import Role, generator
+from eigen2.erl.evolution.selection import Evolution, mutation_noise, plan
 from eigen2.erl.population import DDPGAgent, Population
-from eigen2.erl.randomness import Role, generator
 from tests.erl.conftest import SEED
 from tests.erl.probe import Probe, ProbeActor, fit
 from tests.erl.recorder import MOMENTS, ROWS, Recorder, same

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from lightning.pytorch import LightningDataModule
 
-from eigen2.erl.evolution import Evolution
+from eigen2.erl.evolution.selection import Evolution
 from eigen2.erl.module import ERLModule
 from eigen2.errors import UserError
 from eigen2.runtime.trainer_checks import check_precision

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from eigen2.erl import ddpg
-from eigen2.erl.ddpg import TD3, Batch, TwinCritic, losses, td_target, update_targets
+from eigen2.erl.learners import ddpg
+from eigen2.erl.learners.ddpg import TD3, Batch, TwinCritic, losses, td_target, update_targets
 from eigen2.erl.population import Population
 from eigen2.errors import UserError
 from tests.erl.probe import Probe, ProbeActor, ProbeCritic, fit

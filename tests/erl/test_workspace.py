@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from eigen2.erl.networks import Inputs
+from eigen2.core.networks import Inputs
 from eigen2.erl.population import Population
 from eigen2.erl.workspace import LivePeak, workspace_bytes
 from tests.erl.probe import Probe, ProbeActor, ProbeCritic, ProbeRollouts

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from eigen2.errors import UserError
-from eigen2.fire.dqn import (
+from eigen2.dqn.losses import (
     Batch,
     best_cells,
     discounted,
@@ -23,6 +22,7 @@ from eigen2.fire.dqn import (
     td_targets,
     update_target,
 )
+from eigen2.errors import UserError
 from eigen2.fire.environment import DOWNSTREAM, FuelBreakEnv
 from eigen2.fire.landscape import Landscape, flat
 from eigen2.fire.networks import QMap, downstream_share

@@ -10,10 +10,10 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eigen2.erl.replay import ReplayBuffer
-from eigen2.fire import dqn
+from eigen2.core.replay import ReplayBuffer
+from eigen2.dqn import losses as dqn
 from eigen2.fire.collector import Collector, draw_slots, replay_fields
-from eigen2.fire.data import FuelBreakDataModule
+from eigen2.fire.datamodule import FuelBreakDataModule
 from eigen2.fire.environment import BREAKS, BUDGET, RATES, FuelBreakEnv, action_mask
 from eigen2.fire.frames import Frames, allowed_cells
 from eigen2.fire.landscape import Landscape, flat, synthesize

@@ -11,7 +11,7 @@ from lightning.pytorch import LightningModule, Trainer
 
 from eigen2.errors import UserError
 from eigen2.fire import hygiene
-from eigen2.fire.data import FuelBreakDataModule
+from eigen2.fire.datamodule import FuelBreakDataModule
 from eigen2.fire.hygiene import MemoryHygiene
 from eigen2.fire.module import DQNModule
 

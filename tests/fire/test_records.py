@@ -16,7 +16,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from eigen2.errors import UserError
 from eigen2.fire.baselines import PLACEMENTS, reduction
-from eigen2.fire.data import FuelBreakDataModule
+from eigen2.fire.datamodule import FuelBreakDataModule
 from eigen2.fire.landscape import Landscape, flat, synthesize, synthetic
 from eigen2.fire.pictures import NONE, BreaksPlot, draw_placements, ground, side_by_side
 from eigen2.fire.placements import Placed, read_placements, write_placements

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from eigen2.cli import main
+from eigen2.cli.main import main
 from tests.command import Started, eigen2
 from tests.test_resume import metrics, same, state
 
@@ -315,7 +315,7 @@ def test_other_maps_may_be_played_and_are_told(
 
 
 def test_what_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    import_module("eigen2.training_cli")  # torchmetrics looks for it too
+    import_module("eigen2.cli.training")  # torchmetrics looks for it too
     for name in [each for each in sys.modules if each.startswith("eigen2.fire.")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "scipy", None)

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from eigen2.cli import main
+from eigen2.cli.fire import run
+from eigen2.cli.main import main
 from eigen2.errors import UserError
 from eigen2.fire import pyretechnics_worker as worker
-from eigen2.fire.cli import run
 from eigen2.fire.environment import FuelBreakEnv
 from eigen2.fire.landscape import Landscape, flat, synthesize
 from eigen2.fire.placements import read_placements

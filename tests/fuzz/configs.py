@@ -16,7 +16,7 @@ from typing import Any, get_args, get_type_hints
 import pytest
 import yaml
 
-from eigen2.cli import main
+from eigen2.cli.main import main
 from eigen2.erl.module import ERLModule
 from eigen2.errors import ALL_AGENTS_FAILED
 
@@ -48,9 +48,9 @@ Key = tuple[str | int, ...]
 
 # networks that take settings: the default, null, has none
 NETWORKS = {
-    "actor": {"class_path": "eigen2.market.networks.ColumnActor", "init_args": {"hidden": 8}},
+    "actor": {"class_path": "eigen2.market.networks.columns.ColumnActor", "init_args": {"hidden": 8}},
     "critic": {
-        "class_path": "eigen2.market.networks.ColumnCritic",
+        "class_path": "eigen2.market.networks.columns.ColumnCritic",
         "init_args": {"hidden": 8, "choice": {"orders": 1, "short_sales": False, "sharpness": 5.0}},
     },
 }

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from hypothesis import strategies as st
 
-from eigen2.market.source import COLUMNS
+from eigen2.market.data.source import COLUMNS
 
 DAYS, TICKERS = 50, ("A", "B", "C")
 ROWS = DAYS * len(TICKERS)

@@ -19,12 +19,12 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from eigen2.cli import main
+from eigen2.cli.main import main
 from eigen2.errors import UserError
-from eigen2.market.cleaning.prepare import changes_path, inspect, prepare
-from eigen2.market.panel import CLIP, MarketPanel
-from eigen2.market.panel_cache import ARRAYS, load_panel
-from eigen2.market.source import COLUMNS, read_prices
+from eigen2.market.data.cleaning.prepare import changes_path, inspect, prepare
+from eigen2.market.data.panel import CLIP, MarketPanel
+from eigen2.market.data.panel_cache import ARRAYS, load_panel
+from eigen2.market.data.source import COLUMNS, read_prices
 from tests.fuzz import panels
 from tests.fuzz.conftest import LONG, few
 from tests.fuzz.panels import TYPES, File, long_table, parquet, text

@@ -19,8 +19,8 @@ from typing import Any
 import psutil
 from lightning.pytorch import LightningModule
 
-from eigen2 import training_cli
-from eigen2.cli import main
+from eigen2.cli import training as training_cli
+from eigen2.cli.main import main
 from eigen2.erl.module import ERLModule
 from eigen2.fire.module import DQNModule
 

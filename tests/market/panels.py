@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from eigen2.market.panel import FEATURES, FeatureScale
+from eigen2.market.data.panel import FEATURES, FeatureScale
 
 
 def plain_scale(tickers: tuple[str, ...], indicators: tuple[str, ...] = ()) -> FeatureScale:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Float32
 
-from eigen2.market.environment import TradingRules
+from eigen2.market.simulation.environment import TradingRules
 
 OPEN, HIGH, LOW, CLOSE = range(4)
 COUNTS = ("trades", "wins", "losses", "unfilled", "days_with_position", "days_without_position")

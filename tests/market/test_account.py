@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eigen2.errors import UserError
-from eigen2.market.account import Account, AccountRules
-from eigen2.market.environment import CLOSE_REASONS, TradingEnvironment, TradingRules
+from eigen2.market.simulation.account import Account, AccountRules
+from eigen2.market.simulation.environment import CLOSE_REASONS, TradingEnvironment, TradingRules
 from tests.market.reference import ReferenceAccount
 from tests.market.test_environment import NAN, Orders, flat, random_actions, random_prices, random_rules, rules
 

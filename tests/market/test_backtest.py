@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from eigen2.errors import UserError
-from eigen2.market.account import AccountRules
-from eigen2.market.backtest import Backtest, Market, backtest, write
-from eigen2.market.rules import TradingRules
-from eigen2.market.synthetic import SyntheticMarket
-from eigen2.market.track import Policy
+from eigen2.market.evaluation.backtest import Backtest, Market, backtest, write
+from eigen2.market.simulation.account import AccountRules
+from eigen2.market.simulation.rules import TradingRules
+from eigen2.market.simulation.simulate import Policy
+from eigen2.market.synthetic.generator import SyntheticMarket
 
 PRICES = SyntheticMarket(days=200, columns=20, signal=0.0, seed=3).prices()
 DATES = pd.bdate_range("2020-01-01", periods=200).to_numpy().astype("datetime64[D]")

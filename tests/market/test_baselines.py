@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from eigen2.errors import UserError
-from eigen2.market.account import AccountRules
-from eigen2.market.baselines import buy_and_hold, momentum, random_entries
-from eigen2.market.environment import TradingRules
-from eigen2.market.synthetic import SyntheticMarket
-from eigen2.market.track import Policy, Track, trade, without_end
+from eigen2.market.simulation.account import AccountRules
+from eigen2.market.simulation.environment import TradingRules
+from eigen2.market.simulation.policies import buy_and_hold, momentum, random_entries
+from eigen2.market.simulation.simulate import Policy, Track, trade, without_end
+from eigen2.market.synthetic.generator import SyntheticMarket
 from tests.market.test_environment import NAN, flat, rules
 
 MONEY = AccountRules()

@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from eigen2.errors import UserError
-from eigen2.market.ceiling import LEAST_PCT, RULES, Ceiling, Play, ceiling
-from eigen2.market.environment import TradingEnvironment, TradingRules
-from eigen2.market.forecast import drift_ic, expected_gain_pct, filter_ic, filtered_drift, momentum_pct
-from eigen2.market.synthetic import SyntheticMarket
+from eigen2.market.simulation.environment import TradingEnvironment, TradingRules
+from eigen2.market.synthetic.ceiling import LEAST_PCT, RULES, Ceiling, Play, ceiling
+from eigen2.market.synthetic.forecast import drift_ic, expected_gain_pct, filter_ic, filtered_drift, momentum_pct
+from eigen2.market.synthetic.generator import SyntheticMarket
 
 OPEN, CLOSE = 0, 3
 MARKET = SyntheticMarket(

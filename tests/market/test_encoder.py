@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from eigen2.market.averages import CLIP, groups_of, spans
-from eigen2.market.encoder import MarketEncoder, ObservationEncoder, WindowEncoder
-from eigen2.market.environment import TradingEnvironment, TradingRules
-from eigen2.market.panel import MarketPanel, Splits, build_panel
-from eigen2.market.panel_cache import load_panel, load_synthetic
-from eigen2.market.synthetic import SyntheticMarket
+from eigen2.market.data.panel import MarketPanel, Splits, build_panel
+from eigen2.market.data.panel_cache import load_panel, load_synthetic
+from eigen2.market.features.averages import CLIP, groups_of, spans
+from eigen2.market.features.encoding import MarketEncoder, ObservationEncoder, WindowEncoder
+from eigen2.market.simulation.environment import TradingEnvironment, TradingRules
+from eigen2.market.synthetic.generator import SyntheticMarket
 from tests.market.panels import plain_scale
 
 FEATURES, CHANNELS = 9, 10
@@ -329,7 +329,7 @@ def test_the_table_of_a_mapped_panel_is_a_file_that_the_next_encoder_reads(
     MarketEncoder(panel, [0, 2], 7)
     assert len(list(panel.folder.glob("averages-*.npy"))) == 3
     with monkeypatch.context() as patch:
-        patch.setattr("eigen2.market.encoder.fill_averages", None)
+        patch.setattr("eigen2.market.features.encoding.fill_averages", None)
         assert same(MarketEncoder(panel, [0, 2], 6))
     assert file.stat().st_mtime_ns == made
     # a damaged file is made anew, and so is one whose checksum was never written
@@ -348,7 +348,7 @@ def test_a_table_that_cannot_be_written_is_in_memory(
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("eigen2.market.panel_cache._write_array", full)
+    monkeypatch.setattr("eigen2.market.data.panel_cache._write_array", full)
     days = torch.arange(5, 120)[None]
     ours, right = (
         MarketEncoder(which, [0, 2], 6)(days) for which in (panel, replace(panel, features=panel.features.copy()))

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from eigen2.errors import UserError
-from eigen2.market import environment
-from eigen2.market.encoder import MarketEncoder, ObservationEncoder
-from eigen2.market.environment import TradingEnvironment, TradingRules
-from eigen2.market.panel import build_panel
-from eigen2.market.synthetic import SyntheticMarket
+from eigen2.market.data.panel import build_panel
+from eigen2.market.features.encoding import MarketEncoder, ObservationEncoder
+from eigen2.market.simulation import environment
+from eigen2.market.simulation.environment import TradingEnvironment, TradingRules
+from eigen2.market.synthetic.generator import SyntheticMarket
 from tests.market import reference
 from tests.market.reference import ReferenceAccount
 

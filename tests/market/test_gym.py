@@ -20,11 +20,11 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from eigen2 import registration
 from eigen2.errors import UserError
-from eigen2.market.encoder import MarketEncoder, ObservationEncoder
-from eigen2.market.environment import TradingEnvironment, TradingRules
-from eigen2.market.gym import TradingEnv, TradingVectorEnv
-from eigen2.market.panel import MarketPanel, build_panel
-from eigen2.market.synthetic import SyntheticMarket
+from eigen2.market.data.panel import MarketPanel, build_panel
+from eigen2.market.features.encoding import MarketEncoder, ObservationEncoder
+from eigen2.market.serving.gym import TradingEnv, TradingVectorEnv
+from eigen2.market.simulation.environment import TradingEnvironment, TradingRules
+from eigen2.market.synthetic.generator import SyntheticMarket
 from eigen2.registration import ENV_ID
 
 pytestmark = pytest.mark.filterwarnings("error")
@@ -68,7 +68,7 @@ def test_an_id_with_its_module_registers_and_makes() -> None:
 import sys, warnings
 warnings.simplefilter("error")
 import gymnasium, eigen2.registration
-heavy = [name for name in ("torch", "lightning", "pandas", "eigen2.market.gym") if name in sys.modules]
+heavy = [name for name in ("torch", "lightning", "pandas", "eigen2.market.serving.gym") if name in sys.modules]
 assert not heavy, heavy
 del gymnasium.registry["eigen2/Trading-v0"], sys.modules["eigen2.registration"]
 warnings.resetwarnings()

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eigen2.market.indicators import FEATURES, TRIX_DAYS, indicator_features, ticker_features
+from eigen2.market.features.indicators import FEATURES, TRIX_DAYS, indicator_features, ticker_features
 
 
 def random_prices(days: int, seed: int = 0) -> np.ndarray:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torchmetrics import MetricCollection
 
-from eigen2.market import metrics, performance
+from eigen2.market.evaluation import metrics, performance
 
 CHANCE = np.random.default_rng(0)
 RETURNS, MARKET = CHANCE.standard_t(4, (2, 300)) * 0.01

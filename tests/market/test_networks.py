@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from eigen2.erl.networks import Inputs, Sizes, StackedNetwork
-from eigen2.market.networks import PORTFOLIO, Choice, ColumnActor, ColumnCritic
+from eigen2.core.networks import Inputs, Sizes, StackedNetwork
+from eigen2.market.networks.columns import PORTFOLIO, Choice, ColumnActor, ColumnCritic
 
 WIDTH, MARKET, COLUMNS, BATCH, AGENTS = 20, 41, 7, 5, 4
 

@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from eigen2.market.account import AccountRules
-from eigen2.market.orders import COLUMNS, write_orders
-from eigen2.market.rules import TradingRules
-from eigen2.market.synthetic import SyntheticMarket
-from eigen2.market.track import Policy, trade
+from eigen2.market.serving.orders import COLUMNS, write_orders
+from eigen2.market.simulation.account import AccountRules
+from eigen2.market.simulation.rules import TradingRules
+from eigen2.market.simulation.simulate import Policy, trade
+from eigen2.market.synthetic.generator import SyntheticMarket
 
 MONEY = AccountRules(unit_share=0.05)
 DATES = np.datetime64("2024-01-01") + np.arange(200)

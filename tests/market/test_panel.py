@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eigen2.errors import UserError
-from eigen2.market import panel_cache
-from eigen2.market.indicators import indicator_features, ticker_features
-from eigen2.market.panel import FEATURES, MarketPanel, Splits, build_panel
-from eigen2.market.panel_cache import load_panel
-from eigen2.market.panel_rows import select_rows
-from eigen2.market.source import PRICE_COLUMNS, read_prices
-from eigen2.market.synthetic import SyntheticMarket
+from eigen2.market.data import panel_cache
+from eigen2.market.data.panel import FEATURES, MarketPanel, Splits, build_panel
+from eigen2.market.data.panel_cache import load_panel
+from eigen2.market.data.panel_rows import select_rows
+from eigen2.market.data.source import PRICE_COLUMNS, read_prices
+from eigen2.market.features.indicators import indicator_features, ticker_features
+from eigen2.market.synthetic.generator import SyntheticMarket
 
 SHARED_DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data"
 DAYS, COLUMNS, TRAIN = 200, 4, 140

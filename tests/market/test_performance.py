@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eigen2.market.performance import (
+from eigen2.market.evaluation.performance import (
     alpha_beta,
     annualised_return,
     calmar_ratio,

@@ -10,9 +10,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eigen2.market.account import Account, AccountRules
-from eigen2.market.environment import TradingEnvironment, TradingRules
-from eigen2.market.ledger import Closes, Fills
+from eigen2.market.simulation.account import Account, AccountRules
+from eigen2.market.simulation.environment import TradingEnvironment, TradingRules
+from eigen2.market.simulation.episode_statistics import Closes, Fills
 from tests.market.reference import ReferenceAccount
 from tests.market.test_account import random_account_rules
 from tests.market.test_environment import NAN, random_actions, random_prices, random_rules

@@ -13,16 +13,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from callbacks.ledger import account
-from eigen2.erl.replay import transition_fields
-from eigen2.erl.rollouts import play
+from eigen2.core.datamodule import play
+from eigen2.core.replay import transition_fields
 from eigen2.errors import UserError
-from eigen2.market import rollouts
-from eigen2.market.environment import TradingRules
-from eigen2.market.panel import MarketPanel, Splits
-from eigen2.market.rollouts import RolloutDataModule
-from eigen2.market.synthetic import SyntheticMarket
-from eigen2.market.universe import Universe
+from eigen2.market import datamodule as rollouts
+from eigen2.market.data.panel import MarketPanel, Splits
+from eigen2.market.data.universe import Universe
+from eigen2.market.datamodule import RolloutDataModule
+from eigen2.market.simulation.environment import TradingRules
+from eigen2.market.synthetic.generator import SyntheticMarket
+from eigen2.memory.owners import account
 from tests.market.panels import plain_scale
 
 AGENTS = 3

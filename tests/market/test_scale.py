@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from eigen2.errors import UserError
-from eigen2.market.encoder import MarketEncoder
-from eigen2.market.panel import FeatureScale, MarketPanel, build_panel
-from eigen2.market.panel_cache import load_panel
-from eigen2.market.synthetic import SyntheticMarket
+from eigen2.market.data.panel import FeatureScale, MarketPanel, build_panel
+from eigen2.market.data.panel_cache import load_panel
+from eigen2.market.features.encoding import MarketEncoder
+from eigen2.market.synthetic.generator import SyntheticMarket
 
 DAYS, SHORT = 420, 300
 SIZES = {"validation_days": 40, "holdout_days": 20}

@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 from eigen2.errors import UserError
-from eigen2.market.selection_bias import (
+from eigen2.market.evaluation.selection_bias import (
     deflated_sharpe_ratio,
     expected_best_sharpe,
     overfitting_logits,

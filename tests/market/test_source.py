@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from eigen2.errors import UserError
-from eigen2.market.source import COLUMNS, PRICE_COLUMNS, read_prices, unusable_rows
+from eigen2.market.data.source import COLUMNS, PRICE_COLUMNS, read_prices, unusable_rows
 
 SHARED_DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data"
 

@@ -21,9 +21,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eigen2.errors import UserError
-from eigen2.market.panel import build_panel
-from eigen2.market.source import PRICE_COLUMNS, read_prices
-from eigen2.market.synthetic import SyntheticMarket, write_parquet
+from eigen2.market.data.panel import build_panel
+from eigen2.market.data.source import PRICE_COLUMNS, read_prices
+from eigen2.market.synthetic.generator import SyntheticMarket, write_parquet
 
 MARKET = SyntheticMarket(days=2000, columns=50, seed=3, signal=0.5, half_life_days=10.0, market_share=0.2)
 
@@ -606,7 +606,7 @@ def test_prices_out_of_range_leave_no_file(tmp_path):
 
 KILLED = """
 import json, os, signal, sys
-from eigen2.market.synthetic import SyntheticMarket, write_parquet
+from eigen2.market.synthetic.generator import SyntheticMarket, write_parquet
 assert "torch" not in sys.modules
 os.replace = lambda *paths: os.kill(os.getpid(), signal.SIGKILL)
 write_parquet(SyntheticMarket(**json.loads(sys.argv[1])), sys.argv[2])

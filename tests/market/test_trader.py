@@ -13,14 +13,14 @@ import pandas as pd
 import pytest
 import torch
 
-from eigen2.erl.exported import CONFIG, WEIGHTS, Exported, load
-from eigen2.erl.onnx_export import write_onnx
+from eigen2.core.export import CONFIG, WEIGHTS, Exported, load
+from eigen2.core.onnx import write_onnx
 from eigen2.errors import UserError
-from eigen2.market.networks import ColumnActor
-from eigen2.market.source import read_prices
-from eigen2.market.synthetic import SyntheticMarket, write_parquet
-from eigen2.market.trader import Trader
-from eigen2.market.window_networks import ConvolutionActor
+from eigen2.market.data.source import read_prices
+from eigen2.market.networks.columns import ColumnActor
+from eigen2.market.networks.windows import ConvolutionActor
+from eigen2.market.serving.trader import Trader
+from eigen2.market.synthetic.generator import SyntheticMarket, write_parquet
 from tests.command import ROOT, eigen2
 
 DAYS, LONGER = 260, 300
@@ -124,11 +124,16 @@ def test_a_users_own_actor_is_loaded_only_if_asked_for(home: Path) -> None:
     assert isinstance(own.actor(trusted=name), Stranger)
     with pytest.raises(UserError, match="was made by a function"):
         changed(home, actor=None).actor()
-    for path, said in (("eigen2.market.networks.Choice", "it is no network"), ("eigen2.nowhere.A", "No module named")):
+    for path, said in (
+        ("eigen2.market.networks.columns.Choice", "it is no network"),
+        ("eigen2.nowhere.A", "No module named"),
+    ):
         with pytest.raises(UserError, match=said):
             changed(home, actor={"class_path": path, "init_args": {}}).actor()
     with pytest.raises(UserError, match="weights are not of ColumnActor"):
-        changed(home, actor={"class_path": "eigen2.market.networks.ColumnActor", "init_args": {"hidden": 8}}).actor()
+        changed(
+            home, actor={"class_path": "eigen2.market.networks.columns.ColumnActor", "init_args": {"hidden": 8}}
+        ).actor()
 
 
 def test_what_cannot_trade_is_refused(home: Path, tmp_path: Path) -> None:

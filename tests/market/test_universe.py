@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from jsonargparse import ArgumentError, ArgumentParser
 
 from eigen2.errors import UserError
-from eigen2.market.panel import MarketPanel, Splits, build_panel
-from eigen2.market.rollouts import RolloutDataModule
-from eigen2.market.source import PRICE_COLUMNS, read_prices
-from eigen2.market.synthetic import SyntheticMarket
-from eigen2.market.universe import Universe, read_tickers, resolve
+from eigen2.market.data.panel import MarketPanel, Splits, build_panel
+from eigen2.market.data.source import PRICE_COLUMNS, read_prices
+from eigen2.market.data.universe import Universe, read_tickers, resolve
+from eigen2.market.datamodule import RolloutDataModule
+from eigen2.market.synthetic.generator import SyntheticMarket
 from tests.market.panels import plain_scale
 
 DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data"

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from eigen2.erl.networks import DESCRIBED, Inputs, Sizes, StackedNetwork
+from eigen2.core.networks import DESCRIBED, Inputs, Sizes, StackedNetwork
 from eigen2.errors import UserError
-from eigen2.market.window_networks import (
+from eigen2.market.networks.windows import (
     CnnLstmActor,
     CnnLstmCritic,
     ConvolutionActor,

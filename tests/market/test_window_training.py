@@ -7,14 +7,14 @@ import pytest
 import torch
 from torch import nn
 
+from eigen2.core.networks import Sizes
 from eigen2.erl.module import ERLModule
-from eigen2.erl.networks import Sizes
 from eigen2.errors import UserError
-from eigen2.market.networks import ColumnActor, ColumnCritic
-from eigen2.market.rollouts import RolloutDataModule
-from eigen2.market.synthetic import SyntheticMarket
-from eigen2.market.universe import Universe
-from eigen2.market.window_networks import CnnLstmActor, CnnLstmCritic, ConvolutionActor, ConvolutionCritic
+from eigen2.market.data.universe import Universe
+from eigen2.market.datamodule import RolloutDataModule
+from eigen2.market.networks.columns import ColumnActor, ColumnCritic
+from eigen2.market.networks.windows import CnnLstmActor, CnnLstmCritic, ConvolutionActor, ConvolutionCritic
+from eigen2.market.synthetic.generator import SyntheticMarket
 from tests.erl.probe import make_trainer
 
 

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import distributed as dist
 
+from eigen2.distributed.communicator import Share
 from eigen2.errors import RunStopped
-from eigen2.runtime.share import Share
 
 MANY = 5
 

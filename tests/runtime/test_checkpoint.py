@@ -9,7 +9,7 @@ import torch
 
 from eigen2.errors import UserError
 from eigen2.runtime.checkpoint import DurableCheckpointIO, earlier, keep_earlier, newest_whole
-from eigen2.runtime.sealed import check, seal
+from eigen2.runtime.checksums import check, seal
 
 
 def test_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

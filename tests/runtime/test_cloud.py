@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
-from eigen2.cli import main
+from eigen2.cli.main import main
 from eigen2.errors import UserError
 from eigen2.runtime import checkpoint_store
 from eigen2.runtime.checkpoint_store import CheckpointStore, Checksums
-from eigen2.runtime.cloud import Place, StoreError, connect, describe, persist, resolve
+from eigen2.runtime.object_store import Place, StoreError, connect, describe, persist, resolve
 from tests.runtime.buckets import SECRET, Bucket, Line, checkpoint, failing, line_to
 
 ROOT = Path(__file__).parent.parent.parent
@@ -201,7 +201,7 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 
 
 def test_settings_come_before_the_environment(environment: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    environment.setattr("eigen2.runtime.cloud._library", lambda provider: None)
+    environment.setattr("eigen2.runtime.object_store._library", lambda provider: None)
     environment.setenv("CLOUD_PROVIDER", "GCS")
     environment.setenv("CLOUD_BUCKET", "mine")
     assert resolve(None, None, None, tmp_path / "run-7") == Place("gs", "mine", "run-7")

@@ -8,7 +8,7 @@ import re
 import sys
 from pathlib import Path
 
-from eigen2.market.rollouts import RolloutDataModule
+from eigen2.market.datamodule import RolloutDataModule
 from eigen2.runtime.console import generation_rows, header
 from tests.command import ROOT, eigen2
 

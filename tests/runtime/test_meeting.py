@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 import torch.distributed as dist
 
-from eigen2.runtime.meeting import meet
+from eigen2.distributed.rendezvous import meet
 
 SOON = timedelta(seconds=20)
 

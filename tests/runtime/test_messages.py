@@ -2,7 +2,7 @@
 
 import pytest
 
-from eigen2.runtime.messages import one_line
+from eigen2.cli.parser import one_line
 
 
 @pytest.mark.parametrize(

@@ -5,12 +5,12 @@ import torch
 from lightning.pytorch import Trainer
 
 from callbacks import MemoryBudget
-from callbacks.limits import Limit, limits
 from eigen2 import SyntheticMarket
 from eigen2.errors import UserError
-from eigen2.market.rollouts import RolloutDataModule
-from eigen2.runtime import ram
-from eigen2.runtime.ram import PeakEstimate, arithmetic
+from eigen2.market.datamodule import RolloutDataModule
+from eigen2.memory import estimate as ram
+from eigen2.memory.estimate import PeakEstimate, arithmetic
+from eigen2.memory.limits import Limit, limits
 
 
 def test_arithmetic_is_largest_first_in_a_fitting_unit() -> None:

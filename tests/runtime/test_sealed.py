@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eigen2.runtime.sealed import Damaged, check, generation_of, seal
+from eigen2.runtime.checksums import Damaged, check, generation_of, seal
 
 
 def sealed(path: Path, generation: int = 12) -> bytes:

@@ -9,8 +9,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from eigen2.distributed.communicator import Share
 from eigen2.errors import LOST_CONTACT
-from eigen2.runtime.share import Share
 
 
 def start(world: int, store: Path, what: str, timeout_s: float = 60) -> list[subprocess.Popen[str]]:

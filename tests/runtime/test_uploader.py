@@ -212,7 +212,7 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> Bucket:
     """Takes the place of the bucket that the callback is told of."""
     bucket = Bucket()
     monkeypatch.setattr(uploader, "connect", lambda place, timeout_s: bucket)
-    monkeypatch.setattr("eigen2.runtime.cloud._library", lambda provider: None)
+    monkeypatch.setattr("eigen2.runtime.object_store._library", lambda provider: None)
     return bucket
 
 

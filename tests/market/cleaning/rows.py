@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 
-from eigen2.market.cleaning.blocks import Calendar
-from eigen2.market.cleaning.defects import Limits, find
-from eigen2.market.source import COLUMNS
+from eigen2.market.data.cleaning.blocks import Calendar
+from eigen2.market.data.cleaning.defects import Limits, find
+from eigen2.market.data.source import COLUMNS
 
 Row = tuple[str, str, float, float, float, float, float]
 

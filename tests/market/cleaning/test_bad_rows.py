@@ -10,10 +10,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from eigen2.market.cleaning.defects import Limits, find, holes
-from eigen2.market.cleaning.policy import Policy, clean
-from eigen2.market.panel import MarketPanel, build_panel
-from eigen2.market.source import PRICE_COLUMNS
+from eigen2.market.data.cleaning.defects import Limits, find, holes
+from eigen2.market.data.cleaning.policy import Policy, clean
+from eigen2.market.data.panel import MarketPanel, build_panel
+from eigen2.market.data.source import PRICE_COLUMNS
 from tests.market.cleaning.rows import Row, as_block, by_row, calendar_of, fillers
 
 DATA = Path(__file__).resolve().parents[3].parent / "shared" / "data"

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eigen2.errors import UserError
-from eigen2.market.cleaning import blocks
-from eigen2.market.cleaning.blocks import Collected, collect
-from eigen2.market.cleaning.layouts import Input, open_inputs
-from eigen2.market.source import COLUMNS, read_prices
+from eigen2.market.data.cleaning import blocks
+from eigen2.market.data.cleaning.blocks import Collected, collect
+from eigen2.market.data.cleaning.layouts import Input, open_inputs
+from eigen2.market.data.source import COLUMNS, read_prices
 
 DATA = Path(__file__).resolve().parents[3].parent / "shared" / "data"
 

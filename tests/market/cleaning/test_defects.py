@@ -10,10 +10,10 @@ import pandas as pd
 import pytest
 
 from eigen2.errors import UserError
-from eigen2.market.cleaning.blocks import Calendar
-from eigen2.market.cleaning.defects import DEFECTS, Limits, find, holes
-from eigen2.market.source import PRICE_COLUMNS, read_prices
-from eigen2.market.synthetic import SyntheticMarket
+from eigen2.market.data.cleaning.blocks import Calendar
+from eigen2.market.data.cleaning.defects import DEFECTS, Limits, find, holes
+from eigen2.market.data.source import PRICE_COLUMNS, read_prices
+from eigen2.market.synthetic.generator import SyntheticMarket
 from tests.market.cleaning.rows import Row, as_block, calendar_of, defects, fillers, series, table
 
 DATA = Path(__file__).resolve().parents[3].parent / "shared" / "data"

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eigen2.errors import UserError
-from eigen2.market.cleaning import columns, layouts
-from eigen2.market.cleaning.layouts import Input, open_inputs
-from eigen2.market.source import COLUMNS, PRICE_COLUMNS, read_prices
+from eigen2.market.data.cleaning import columns, layouts
+from eigen2.market.data.cleaning.layouts import Input, open_inputs
+from eigen2.market.data.source import COLUMNS, PRICE_COLUMNS, read_prices
 
 DATA = Path(__file__).resolve().parents[3].parent / "shared" / "data"
 FIELDS = ["Open", "High", "Low", "Close", "Volume"]

@@ -16,14 +16,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eigen2.errors import UserError
-from eigen2.market.cleaning import limits as limits_module
-from eigen2.market.cleaning import policy as policy_module
-from eigen2.market.cleaning.defects import DEFECTS, Limits, find
-from eigen2.market.cleaning.policy import LOG_COLUMNS, VALUES, Action, Policy, allowed_actions, clean
-from eigen2.market.indicators import ticker_features
-from eigen2.market.panel import build_panel
-from eigen2.market.source import COLUMNS, PRICE_COLUMNS
-from eigen2.market.synthetic import SyntheticMarket
+from eigen2.market.data.cleaning import limits as limits_module
+from eigen2.market.data.cleaning import policy as policy_module
+from eigen2.market.data.cleaning.defects import DEFECTS, Limits, find
+from eigen2.market.data.cleaning.policy import LOG_COLUMNS, VALUES, Action, Policy, allowed_actions, clean
+from eigen2.market.data.panel import build_panel
+from eigen2.market.data.source import COLUMNS, PRICE_COLUMNS
+from eigen2.market.features.indicators import ticker_features
+from eigen2.market.synthetic.generator import SyntheticMarket
 from tests.market.cleaning.rows import as_block, calendar_of, fillers, series, table
 
 NOTHING = [np.nan] * 5

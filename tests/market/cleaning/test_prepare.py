@@ -11,13 +11,13 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
-from eigen2.cli import main
+from eigen2.cli.main import main
 from eigen2.errors import UserError
-from eigen2.market.cleaning.policy import Policy
-from eigen2.market.cleaning.prepare import changes_path, inspect, prepare
-from eigen2.market.panel import build_panel
-from eigen2.market.source import read_prices
-from eigen2.market.synthetic import SyntheticMarket
+from eigen2.market.data.cleaning.policy import Policy
+from eigen2.market.data.cleaning.prepare import changes_path, inspect, prepare
+from eigen2.market.data.panel import build_panel
+from eigen2.market.data.source import read_prices
+from eigen2.market.synthetic.generator import SyntheticMarket
 
 ROOT = Path(__file__).parents[3]
 DATA = ROOT.parent / "shared" / "data"
@@ -111,7 +111,7 @@ def test_a_kill_leaves_no_half_file_and_the_next_run_cleans_up(tmp_path: Path, m
     path, out = put_dirty(tmp_path), tmp_path / "out.parquet"
     script = f"""
 import os, signal
-from eigen2.market.cleaning import prepare
+from eigen2.market.data.cleaning import prepare
 def die(*args):
     os.kill(os.getpid(), signal.SIGKILL)
 if {moment!r} == "block":
@@ -249,9 +249,10 @@ def test_synthesized_prices_are_clean_and_build_a_panel(tmp_path: Path, capsys: 
 
 def test_data_commands_do_not_load_torch() -> None:
     script = (
-        "import sys; from eigen2.cli import main; main(['data', 'inspect', sys.argv[1]]); print('torch' in sys.modules)"
+        "import sys; from eigen2.cli.main import main; "
+        "main(['data', 'inspect', sys.argv[1]]); print('torch' in sys.modules)"
     )
-    sample = ROOT / "eigen2" / "market" / "sample" / "stocks.parquet"
+    sample = ROOT / "eigen2" / "market" / "data" / "sample" / "stocks.parquet"
     done = subprocess.run(
         [sys.executable, "-c", script, str(sample)], cwd=ROOT, capture_output=True, text=True, check=True
     )

@@ -1,0 +1,5 @@
+"""Run the command line: `python -m eigen2.cli`."""
+
+from eigen2.cli.main import main
+
+main()

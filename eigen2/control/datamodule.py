@@ -1,0 +1,166 @@
+"""The control workload as a data module: an environment of Gymnasium, its episodes, networks for it."""
+
+from typing import Any
+
+import gymnasium
+import torch
+from torch import Tensor, nn
+
+from eigen2.control.environment import ControlEnvironment
+from eigen2.control.networks import MLPActor, MLPCritic
+from eigen2.core.datamodule import Findings, Observation, Rollouts, Trained, play
+from eigen2.core.networks import Inputs, Sizes
+from eigen2.core.randomness import Role, generator
+from eigen2.errors import require_range
+
+TEST_EPISODES = 100
+"""Episodes that the champion plays in a test."""
+SEEDS = 2**31
+"""Environments are seeded with whole numbers below this."""
+
+
+class ControlDataModule(Rollouts):
+    """Episodes of a Gymnasium environment with continuous actions.
+
+    Args:
+        env_id: Gymnasium's name of the environment, Pendulum-v1 for one; `module:name` imports a module first.
+        env_settings: keyword arguments of the environment's class.
+        max_episode_steps: steps after which an episode is truncated (1 or more); null takes the environment's own.
+        windows_per_generation: episodes whose mean return is an agent's fitness, with the same seeds for every agent (0
+            or more; 0 takes the exploration windows for it, whose noise then is in the fitness).
+        exploration_windows: further episodes a generation, played with exploration noise to fill the replay buffer and
+            not counted in fitness (0 or more).
+        validation_windows: episodes by which a champion is chosen, the same in every generation (1 or more).
+        replay_capacity: transitions the shared replay buffer holds (1 or more).
+        replay_min_size: transitions in the buffer before training starts (batch_size to replay_capacity).
+        batch_size: transitions of a micro-batch, for each agent its own sample (1 or more).
+    """
+
+    table_columns = (("steps", "control/episode_steps", 1.0), ("ended %", "control/terminated", 100.0))
+
+    workload = "control"
+    validates_all = False
+    eval_env: ControlEnvironment
+    val_env: ControlEnvironment
+
+    def __init__(
+        self,
+        env_id: str = "Pendulum-v1",
+        env_settings: dict[str, Any] = {},  # noqa: B006 - read, never changed
+        max_episode_steps: int | None = None,
+        windows_per_generation: int = 1,
+        exploration_windows: int = 1,
+        validation_windows: int = 4,
+        replay_capacity: int = 200_000,
+        replay_min_size: int = 5_000,
+        batch_size: int = 256,
+    ) -> None:
+        super().__init__(windows_per_generation, exploration_windows, replay_capacity, replay_min_size, batch_size)
+        require_range("data.validation_windows", validation_windows, least=1)
+        if max_episode_steps is not None:
+            require_range("data.max_episode_steps", max_episode_steps, least=1)
+        self.env_id, self.env_settings = env_id, dict(env_settings)
+        self.max_episode_steps = max_episode_steps
+        self.validation_windows = validation_windows
+
+    def build(self, agents: int, device: torch.device) -> None:
+        """Make a copy of the environment for every agent and window, and one a validation window."""
+        windows = self.windows_per_generation + self.exploration_windows
+        self.eval_env = self._make(agents, windows, device)
+        # the one agent that may become champion
+        self.val_env = self._make(1, self.validation_windows, device)
+
+    def _make(self, agents: int, windows: int, device: torch.device) -> ControlEnvironment:
+        return ControlEnvironment(self.env_id, agents, windows, self.env_settings, self.max_episode_steps, device)
+
+    def needed_bytes(self, agents: int) -> dict[str, int]:
+        """Nothing that is known before: what a copy holds is its own affair, and is measured with the process."""
+        return {}
+
+    @property
+    def most_steps(self) -> int:
+        """Steps after which an episode is truncated."""
+        spec = self.eval_env.copies[0].spec
+        assert spec is not None
+        assert spec.max_episode_steps is not None
+        return spec.max_episode_steps
+
+    def network_inputs(self, observation: Observation) -> Inputs:
+        """The observation as it is."""
+        return {"state": observation["state"]}
+
+    @property
+    def sizes(self) -> Sizes:
+        """An observation, an action."""
+        return Sizes({"state": self.eval_env.observation_fields["state"].shape}, self.eval_env.action_shape)
+
+    def make_actor(self) -> nn.Module:
+        """A perceptron with two hidden layers of 256."""
+        return MLPActor(self.sizes)
+
+    def make_critic(self) -> nn.Module:
+        """The same."""
+        return MLPCritic(self.sizes)
+
+    def training_options(self, generation: int, seed: int) -> dict[str, Any]:
+        """Seeds of a generation's windows."""
+        windows = self.windows_per_generation + self.exploration_windows
+        return {"seeds": generator(seed, Role.WINDOWS, generation).integers(SEEDS, size=windows).tolist()}
+
+    def validation_options(self) -> dict[str, Any]:
+        """Seeds of the validation windows, whatever the run's seed."""
+        return {"seeds": generator(0, Role.VALIDATION).integers(SEEDS, size=self.validation_windows).tolist()}
+
+    def test(self, trained: Trained) -> Findings:
+        """Play the champion in episodes that were never played before."""
+        env = self._make(1, TEST_EPISODES, torch.device("cpu"))
+        seeds = generator(trained.seed, Role.TEST).integers(SEEDS, size=TEST_EPISODES).tolist()
+        returns = play(env, trained.champion, {"seeds": seeds})[0]
+        env.close()
+        spread = float(returns.std())
+        return Findings(
+            {"test/return": float(returns.mean()), "test/return_std": spread},
+            f"champion     of generation {trained.generation}\n"
+            f"episodes     {TEST_EPISODES}, with starts that fit has not seen\n"
+            f"return       {returns.mean():.1f} +- {spread:.1f}, least {returns.min():.1f}, most {returns.max():.1f}",
+        )
+
+    def episode_metrics(self, summary: dict[str, Tensor]) -> dict[str, float]:
+        """Mean length of an episode, and the share of those that did not last until they were truncated."""
+        windows = self.windows_per_generation or self.exploration_windows
+        return {
+            "control/episode_steps": float(summary["steps"].double().mean()) / windows,
+            "control/terminated": float(summary["terminated"].double().mean()) / windows,
+        }
+
+    def describe(self) -> dict[str, str]:
+        """What was made, in words."""
+        sizes, copy = self.sizes, self.eval_env.copies[0]
+        assert copy.spec is not None
+        return {
+            "environment": f"{self.env_id}, {len(self.eval_env.copies)} copies",
+            "observation": f"{sizes.inputs['state'][0]} numbers",
+            "action": f"{sizes.action} in [-1, 1]",
+            "window": f"an episode of {copy.spec.max_episode_steps} steps at most",
+            "validation": f"{self.validation_windows} episodes",
+        }
+
+    def settings(self) -> dict[str, Any]:
+        """Those of every workload, and the environment's."""
+        names = ("env_id", "env_settings", "max_episode_steps", "validation_windows")
+        return {
+            **super().settings(),
+            **{name: getattr(self, name) for name in names},
+            "gymnasium": gymnasium.__version__,
+        }
+
+    def acting(self) -> dict[str, Any]:
+        """Which environment; a state and an action in [-1, 1] need nothing else."""
+        names = ("env_id", "env_settings", "max_episode_steps")
+        return {name: getattr(self, name) for name in names}
+
+    def teardown(self, stage: str) -> None:
+        """Close the environments."""
+        for env in (getattr(self, "eval_env", None), getattr(self, "val_env", None)):
+            if env is not None:
+                env.close()

@@ -1,0 +1,1 @@
+"""What every algorithm and workload shares."""

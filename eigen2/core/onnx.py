@@ -1,0 +1,81 @@
+"""An actor as an ONNX graph, for runtimes without torch."""
+
+import logging
+import warnings
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from eigen2.core.networks import Sizes
+from eigen2.errors import UserError
+from eigen2.runtime.files import put
+
+LIBRARIES = ("onnx", "onnxscript")
+BATCH = 2
+"""Of the inputs that the graph is traced with; the graph takes any."""
+
+
+class _Positional(nn.Module):
+    """A network whose inputs are arguments, as a graph has no dictionaries."""
+
+    def __init__(self, network: nn.Module, names: Sequence[str]) -> None:
+        super().__init__()
+        self.network, self.names = network, names
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        action: Tensor = self.network(dict(zip(self.names, inputs, strict=True)))
+        return action
+
+
+def write_onnx(actor: nn.Module, sizes: Sizes, file: Path) -> Path:
+    """Write a graph with the actor's inputs by name, (batch, ...) each, and the output `action` in [-1, 1].
+
+    Args:
+        actor: `forward(inputs) -> (batch, *action)`.
+        sizes: that it was built for.
+        file: to write, whole or not at all.
+
+    Raises:
+        UserError: the libraries are not installed, or the actor cannot be a graph.
+    """
+    missing = [name for name in LIBRARIES if find_spec(name) is None]
+    if missing:
+        raise UserError(f"an ONNX graph needs {' and '.join(missing)}: pip install 'eigen2[onnx]'")
+    if "panel" in sizes.inputs:
+        raise UserError(
+            "an actor that reads windows looks days up in the whole panel, which a graph does not hold; "
+            "ONNX takes actors of data.encoding averages"
+        )
+    names = list(sizes.inputs)
+    example = tuple(torch.zeros(BATCH, *sizes.inputs[name]) for name in names)
+    batch = torch.export.Dim("batch")
+    quiet = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript")]
+    levels = [logger.level for logger in quiet]
+    try:
+        for logger in quiet:
+            logger.setLevel(logging.ERROR)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of torch about its own pytrees and names of axes
+            program = torch.onnx.export(
+                _Positional(actor, names).eval(),
+                example,
+                dynamo=True,
+                input_names=names,
+                output_names=["action"],
+                dynamic_shapes=(tuple({0: batch} for _ in names),),
+                verbose=False,
+            )
+    except Exception as error:  # whatever a tracer makes of a user's network
+        reason = " ".join(str(error).split())[:160]
+        raise UserError(f"{type(actor).__name__} cannot be written as an ONNX graph: {reason}") from error
+    finally:
+        for logger, level in zip(quiet, levels, strict=True):
+            logger.setLevel(level)
+    assert program is not None
+    draft = file.with_name(f".{file.name}")
+    program.save(draft)
+    put(draft, file)
+    return file

@@ -1,0 +1,179 @@
+"""The shared experience of a population in memory that is allocated once."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from eigen2.errors import UserError
+from eigen2.memory.pages import release_pages
+
+
+class Field(NamedTuple):
+    """Shape (without the leading transition axis) and dtype of one thing a transition stores."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of one value."""
+        return int(torch.Size(self.shape).numel()) * self.dtype.itemsize
+
+
+def transition_fields(observation: Mapping[str, Field], action_shape: tuple[int, ...]) -> dict[str, Field]:
+    """What a transition stores: the observation, the next one under `next_` names, action, reward and both end flags.
+
+    Actions lie in [-1, 1], so half precision keeps them to within 0.0005.
+    """
+    return {
+        **observation,
+        **{f"next_{name}": field for name, field in observation.items()},
+        "action": Field(action_shape, torch.float16),
+        "reward": Field((), torch.float32),
+        "terminated": Field((), torch.bool),
+        "truncated": Field((), torch.bool),
+    }
+
+
+class ReplayBuffer:
+    """A ring of transitions: named fields of fixed size, all memory taken and touched at the start.
+
+    Args:
+        capacity: transitions held, >= 1; a further one replaces the oldest.
+        fields: name, shape and dtype of each stored thing, `reward` among them.
+        device: where the memory lies.
+
+    Attributes:
+        size: transitions held now.
+        position: the slot the next transition goes to.
+        added: transitions added since it was made or reset.
+    """
+
+    def __init__(self, capacity: int, fields: Mapping[str, Field], device: torch.device | str = "cpu") -> None:
+        if capacity < 1:
+            raise UserError(f"replay capacity is {capacity}; it must be at least 1")
+        self.capacity = capacity
+        self.fields = dict(fields)
+        self.size = 0
+        self.position = 0
+        self.added = 0
+        # fill_ touches every page now: RSS does not creep up while the buffer fills
+        self._storage = {
+            name: torch.empty((capacity, *field.shape), dtype=field.dtype, device=device).fill_(0)
+            for name, field in self.fields.items()
+        }
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, name: str) -> Tensor:
+        """The stored field `name`, shape (size, ...), as a view."""
+        return self._storage[name][: self.size]
+
+    @property
+    def bytes_per_transition(self) -> int:
+        """Bytes one transition takes."""
+        return sum(field.nbytes for field in self.fields.values())
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held, full or not."""
+        return self.capacity * self.bytes_per_transition
+
+    def suits(self, capacity: int, fields: Mapping[str, Field], device: torch.device | str) -> bool:
+        """Whether a buffer made with these arguments would hold the same."""
+        at = self._storage["reward"].device
+        return (capacity, dict(fields), torch.device(device)) == (self.capacity, self.fields, at)
+
+    def reset_memory(self) -> None:
+        """Forget every transition; the memory stays for the next ones, all of it touched."""
+        for stored in self._storage.values():
+            stored.zero_()
+        self.size = self.position = self.added = 0
+
+    def cleanup_memory(self) -> int:
+        """Give the pages of slots that hold no transition back to the system, and return their bytes.
+
+        They are taken again, page by page, as transitions are added. For a buffer that was reset and is not needed for
+        a while; on Linux and the CPU, elsewhere nothing happens.
+        """
+        return sum(release_pages(stored[self.size :]) for stored in self._storage.values())
+
+    def add(self, transitions: Mapping[str, Tensor]) -> None:
+        """Copy `n` transitions in, each field of shape (n, ...); the oldest make room.
+
+        Raises:
+            KeyError: a field is missing or unknown.
+            ValueError: more transitions than the capacity at once, or a field of another shape.
+        """
+        if transitions.keys() != self.fields.keys():
+            raise KeyError(f"transition fields {sorted(transitions)} are not {sorted(self.fields)}")
+        count = len(transitions["reward"])
+        if count > self.capacity:
+            raise ValueError(f"{count} transitions at once exceed the capacity of {self.capacity}")
+        for name, field in self.fields.items():
+            if transitions[name].shape != (count, *field.shape):
+                raise ValueError(f"{name} has shape {tuple(transitions[name].shape)}, not {(count, *field.shape)}")
+        head = min(count, self.capacity - self.position)
+        for name, values in transitions.items():
+            stored, values = self._storage[name], values.detach()
+            if head == count:
+                stored[self.position : self.position + count] = values
+            else:
+                stored[self.position :] = values[:head]
+                stored[: count - head] = values[head:]
+        self.skip(count)
+
+    def skip(self, count: int) -> None:
+        """Go on as if `count` transitions had been added; as many as the capacity must follow."""
+        self.position = (self.position + count) % self.capacity
+        self.size = min(self.size + count, self.capacity)
+        self.added += count
+
+    def add_reward(self, slots: Int[np.ndarray, " parts"], amounts: Float[np.ndarray, " parts"]) -> None:
+        """Add to the rewards in `slots`, one of which may occur several times."""
+        # summed here: on a GPU the order of several additions to one place is not fixed
+        places, which = np.unique(slots, return_inverse=True)
+        sums = np.bincount(which, amounts, minlength=len(places)).astype(np.float32)
+        rewards = self._storage["reward"]
+        rewards[torch.from_numpy(places).to(rewards.device)] += torch.from_numpy(sums).to(rewards.device)
+
+    def gather(self, slots: Int[Tensor, "..."]) -> dict[str, Tensor]:
+        """Copies of the transitions in `slots`; a field of shape s comes out as (*slots.shape, *s)."""
+        flat = slots.reshape(-1)
+        return {name: stored[flat].reshape((*slots.shape, *stored.shape[1:])) for name, stored in self._storage.items()}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything held, by reference: save it before the next `add`."""
+        return {"size": self.size, "position": self.position, "added": self.added, "storage": dict(self._storage)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Copy a saved buffer in.
+
+        Raises:
+            UserError: the saved buffer has another capacity or other fields.
+        """
+        saved = {name: (tuple(values.shape), values.dtype) for name, values in state["storage"].items()}
+        mine = {name: (tuple(values.shape), values.dtype) for name, values in self._storage.items()}
+        if saved != mine:
+            detail = ", ".join(
+                f"{name} {_words(saved.get(name))} for {_words(mine.get(name))}"
+                for name in sorted(saved.keys() | mine.keys())
+                if saved.get(name) != mine.get(name)
+            )
+            raise UserError(
+                f"the checkpoint's replay buffer does not fit this configuration ({detail}); resume with the "
+                "data settings of the run that wrote it, or start a new run in another --trainer.default_root_dir"
+            )
+        for name, stored in self._storage.items():
+            stored.copy_(state["storage"][name])
+        self.size, self.position, self.added = int(state["size"]), int(state["position"]), int(state["added"])
+
+
+def _words(field: tuple[tuple[int, ...], torch.dtype] | None) -> str:
+    """Shape and dtype of a stored field for a message."""
+    return "absent" if field is None else f"{field[0]} {str(field[1]).removeprefix('torch.')}"

@@ -1,0 +1,1 @@
+"""Several processes of one run: what they exchange and how they find each other."""

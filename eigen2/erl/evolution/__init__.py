@@ -1,0 +1,1 @@
+"""Evolution of the population: selection, operators, statistics."""

@@ -1,0 +1,1 @@
+"""Algorithms that train agents by gradients."""

@@ -1,0 +1,1 @@
+"""Price files, cleaning, and the panel made of them."""

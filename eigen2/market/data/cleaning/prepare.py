@@ -1,0 +1,190 @@
+"""From price files to a report, and to one clean Parquet file with a log of every change."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import csv
+
+from eigen2.errors import UserError
+from eigen2.market.data.cleaning.blocks import Collected, collect
+from eigen2.market.data.cleaning.defects import Limits, find, holes
+from eigen2.market.data.cleaning.layouts import open_inputs
+from eigen2.market.data.cleaning.policy import LOG_COLUMNS, Policy, clean
+from eigen2.market.data.cleaning.report import Report
+from eigen2.market.data.source import COLUMNS
+from eigen2.runtime.files import put
+
+VALUES = ("open", "high", "low", "close", "volume")
+SCHEMA = pa.schema([("date", pa.timestamp("ms")), ("ticker", pa.string()), *((name, pa.float64()) for name in VALUES)])
+
+
+def inspect(
+    paths: Sequence[str | Path],
+    policy: Policy = Policy(),  # noqa: B008 - read, never changed
+    limits: Limits = Limits(),  # noqa: B008
+    indicators: Sequence[str] = (),
+    adjust: bool = True,
+    temp_dir: str | Path | None = None,
+) -> Report:
+    """Say what is wrong with price files and what `prepare` would do about it; nothing is written.
+
+    Args:
+        paths: files and folders, as for `open_inputs`.
+        policy: what `prepare` would do; a defect it would refuse is only counted here.
+        limits: from where on a value counts as a defect.
+        indicators: tickers that are series such as a rate, not prices: may be zero or negative.
+        adjust: multiply prices by adjusted close / close where a file has both.
+        temp_dir: folder for spill files as large as the inputs; None takes the system's.
+
+    Raises:
+        UserError: an input cannot be read.
+    """
+    with tempfile.TemporaryDirectory(prefix="eigen2-inspect-", dir=temp_dir) as folder:
+        work = _Work(paths, Path(folder), policy.lenient(), limits, indicators, adjust)
+        report = work.report(policy)
+        for _ in work.run(report):
+            pass
+    return report
+
+
+def prepare(
+    paths: Sequence[str | Path],
+    out: str | Path,
+    policy: Policy = Policy(),  # noqa: B008 - read, never changed
+    limits: Limits = Limits(),  # noqa: B008
+    indicators: Sequence[str] = (),
+    adjust: bool = True,
+    overwrite: bool = False,
+) -> Report:
+    """Merge and clean price files into one Parquet file, sorted by (ticker, date), and log every change beside it.
+
+    `OUT.parquet` and `OUT.changes.csv` appear complete or not at all. Spill files as large as the inputs lie in a
+    hidden folder beside `out` until the end; one left behind by a killed run is removed by the next.
+
+    Args:
+        paths: files and folders, as for `open_inputs`; several are merged.
+        out: the Parquet file to write.
+        policy: what is done about each defect.
+        limits: from where on a value counts as a defect.
+        indicators: tickers that are series such as a rate, not prices: may be zero or negative.
+        adjust: multiply prices by adjusted close / close where a file has both.
+        overwrite: whether an existing `out` is replaced.
+
+    Raises:
+        UserError: an input cannot be read, a defect is one that the policy refuses, no usable row is left, or `out`
+            cannot be written.
+    """
+    out = _check_out(Path(out), paths, overwrite)
+    try:
+        with _draft_folder(out) as folder:
+            work = _Work(paths, folder, policy, limits, indicators, adjust)
+            report = work.report(policy)
+            table, log = folder / "table.parquet", folder / "changes.csv"
+            _write(work.run(report), table, log)
+            if report.prepared.usable == 0:
+                raise UserError(f"no usable row is left of {report.rows:,}: inspect the files, or relax the policy")
+            put(log, changes_path(out))
+            put(table, out)
+    except OSError as error:
+        raise UserError(
+            f"cannot write {str(out)!r} ({error.strerror or error}): free space or choose another folder; spill files "
+            "as large as the inputs lie beside it"
+        ) from error
+    return report
+
+
+def changes_path(out: Path) -> Path:
+    """Where the change log of a prepared file lies."""
+    return out.with_suffix(".changes.csv")
+
+
+class _Work:
+    """One pass over the inputs, shared by `inspect` and `prepare`."""
+
+    def __init__(
+        self,
+        paths: Sequence[str | Path],
+        folder: Path,
+        policy: Policy,
+        limits: Limits,
+        indicators: Sequence[str],
+        adjust: bool,
+    ) -> None:
+        self.policy, self.limits, self.indicators = policy, limits, list(indicators)
+        self.inputs = open_inputs(paths, adjust=adjust)
+        self.collected: Collected = collect(self.inputs, folder, context=self.indicators)
+        unknown = sorted(set(self.indicators) - set(self.collected.tickers))
+        if unknown:
+            raise UserError(f"indicators {', '.join(unknown)} are in no input: give names of tickers in the files")
+
+    def report(self, policy: Policy) -> Report:
+        """An empty report on these inputs."""
+        inputs = [(str(one.path), one.layout) for one in self.inputs]
+        return Report(inputs, self.collected.calendar.days, asdict(policy))
+
+    def run(self, report: Report) -> Iterator[tuple[pd.DataFrame, pd.DataFrame]]:
+        """Clean block after block; each with its change log."""
+        calendar = self.collected.calendar
+        for block in self.collected.blocks():
+            found = find(block, calendar, self.limits, self.indicators)
+            cleaned, changes = clean(block, found, self.policy, self.limits)
+            report.add(block, found, holes(block, calendar), cleaned, changes)
+            yield cleaned, changes
+
+
+def _write(blocks: Iterator[tuple[pd.DataFrame, pd.DataFrame]], table: Path, log: Path) -> None:
+    log_schema = pa.schema([(name, pa.string() if name in TEXT_OF_LOG else pa.float64()) for name in LOG_COLUMNS])
+    with pq.ParquetWriter(table, SCHEMA, compression="zstd") as rows, csv.CSVWriter(log, log_schema) as changes:
+        for cleaned, changed in blocks:
+            rows.write_table(pa.Table.from_pandas(cleaned[list(COLUMNS)], SCHEMA, preserve_index=False))
+            changed = changed.assign(date=changed["date"].dt.strftime("%Y-%m-%d"))
+            changes.write_table(pa.Table.from_pandas(changed[list(LOG_COLUMNS)], log_schema, preserve_index=False))
+            # Arrow keeps what it freed: blocks would add up
+            pa.default_memory_pool().release_unused()
+
+
+TEXT_OF_LOG = ("date", "ticker", "defect", "action")
+
+
+def _check_out(out: Path, paths: Sequence[str | Path], overwrite: bool) -> Path:
+    if out.suffix != ".parquet":
+        raise UserError(f"OUT is {str(out)!r}: name a file that ends in .parquet")
+    if not out.parent.is_dir():
+        raise UserError(f"OUT is {str(out)!r}, but there is no folder {str(out.parent)!r}: make it first")
+    if os.path.exists(out) and any(os.path.exists(path) and os.path.samefile(out, path) for path in paths):
+        raise UserError(f"OUT {str(out)!r} is also an input: name another file, the input stays as it is")
+    if out.exists() and not overwrite:
+        raise UserError(f"{str(out)!r} exists: name another file, or give --overwrite")
+    return out
+
+
+@contextmanager
+def _draft_folder(out: Path) -> Iterator[Path]:
+    """A hidden folder beside `out`, this process's until it ends; what a killed one left in it is removed."""
+    folder = out.parent / f".{out.name}.draft"
+    folder.mkdir(exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(f"another process is writing {str(out)!r}: wait for it, or name another file") from None
+        for left in folder.iterdir():
+            if left.is_dir():
+                shutil.rmtree(left)
+            elif left.name != "lock":
+                left.unlink()
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,399 @@
+"""The market as arrays over days, columns and features."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from mmap import mmap
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Bool, Float, Float32, Int, Shaped
+
+from eigen2.errors import UserError
+from eigen2.market.data.panel_rows import select_rows
+from eigen2.market.data.source import PRICE_COLUMNS, refuse_infinite_prices
+from eigen2.market.features.indicators import FEATURES, indicator_features, ticker_features
+
+__all__ = ["FEATURES", "FeatureScale", "MarketPanel", "Splits", "build_panel"]
+
+log = logging.getLogger(__name__)
+
+MIN_OWN_VALUES = 60
+STD_FLOOR = 1e-6
+CLIP = 10.0
+BLOCK_COLUMNS = 32
+
+
+@dataclass(frozen=True)
+class Splits:
+    """Half-open ranges of day indices, contiguous and in this order."""
+
+    train: range
+    validation: range
+    holdout: range
+
+    @staticmethod
+    def from_days(days: int, validation_days: int, holdout_days: int) -> Splits:
+        """Cut off the last `holdout_days` as holdout, then `validation_days`; the rest is for training.
+
+        Raises:
+            UserError: when a count is negative or no day is left for training.
+        """
+        if validation_days < 0 or holdout_days < 0:
+            raise UserError(
+                f"validation_days is {validation_days} and holdout_days {holdout_days}: set both at least 0"
+            )
+        train_days = days - validation_days - holdout_days
+        if train_days <= 0:
+            raise UserError(
+                f"validation_days {validation_days} + holdout_days {holdout_days} leave no training day"
+                f" of the {days} days of prices: lower them, or bring more days"
+            )
+        holdout = days - holdout_days
+        return Splits(range(train_days), range(train_days, holdout), range(holdout, days))
+
+
+@dataclass(frozen=True, eq=False)
+class FeatureScale:
+    """What turns prices into the numbers that agents see: what training days say of each column.
+
+    Attributes:
+        tickers: one a column, sorted.
+        indicators: those of `tickers` that are indicator series, sorted.
+        units: (columns,) float64, what an indicator's values are divided by; 1 for a ticker.
+        means, stds: (columns, 9) float64 by which features are normalised; NaN where a feature is left out.
+    """
+
+    tickers: tuple[str, ...]
+    indicators: tuple[str, ...]
+    units: Float[np.ndarray, " columns"]
+    means: Float[np.ndarray, "columns 9"]
+    stds: Float[np.ndarray, "columns 9"]
+
+    def __eq__(self, other: object) -> bool:
+        """Whether both make the same numbers."""
+        return isinstance(other, FeatureScale) and self.plain() == other.plain()
+
+    def plain(self) -> dict[str, Any]:
+        """As values that JSON can hold; null for NaN."""
+        return {
+            "tickers": list(self.tickers),
+            "indicators": list(self.indicators),
+            "units": self.units.tolist(),
+            **{
+                name: [[None if np.isnan(value) else value for value in row] for row in getattr(self, name).tolist()]
+                for name in ("means", "stds")
+            },
+        }
+
+    @staticmethod
+    def from_plain(values: Mapping[str, Any]) -> FeatureScale:
+        """What `plain` was made of."""
+        means, stds = (np.array(values[name], np.float64).reshape(-1, len(FEATURES)) for name in ("means", "stds"))
+        units = np.array(values["units"], np.float64)
+        return FeatureScale(tuple(values["tickers"]), tuple(values["indicators"]), units, means, stds)
+
+
+@dataclass(frozen=True)
+class MarketPanel:
+    """The market: what every environment, encoder and process reads, and nobody writes.
+
+    Attributes:
+        dates: (days,) datetime64[D], strictly increasing.
+        scale: what the features were made with, and the columns.
+        features: (days, columns, 9) float32 in the order of `FEATURES`, normalised by `scale`, within [-10, 10],
+            exactly 0 where not valid.
+        valid: (days, columns, 9) bool, whether the feature has a value.
+        prices: (days, columns, 4) float32 open, high, low, close; NaN in all four where the column did not
+            trade, and in every indicator.
+        traded_value: (columns,) float64, median over the training days of close x volume, in the prices' currency; a
+            day without trading counts as 0, and so does an indicator.
+        splits: training, validation and holdout days.
+    """
+
+    dates: Shaped[np.ndarray, " days"]
+    scale: FeatureScale
+    features: Float32[np.ndarray, "days columns 9"]
+    valid: Bool[np.ndarray, "days columns 9"]
+    prices: Float32[np.ndarray, "days columns 4"]
+    traded_value: Float[np.ndarray, " columns"]
+    splits: Splits
+
+    @property
+    def tickers(self) -> tuple[str, ...]:
+        """One a column, sorted."""
+        return self.scale.tickers
+
+    @property
+    def indicators(self) -> tuple[str, ...]:
+        """Those of `tickers` that are indicator series: context only, without prices; sorted."""
+        return self.scale.indicators
+
+    @property
+    def num_days(self) -> int:
+        """Number of days."""
+        return len(self.dates)
+
+    @property
+    def num_columns(self) -> int:
+        """Number of columns."""
+        return len(self.tickers)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all arrays, memory-mapped or not."""
+        scale = (self.scale.units, self.scale.means, self.scale.stds)
+        arrays = (self.dates, self.features, self.valid, self.prices, self.traded_value, *scale)
+        return sum(array.nbytes for array in arrays)
+
+    @property
+    def content_hash(self) -> str:
+        """BLAKE2b of what the panel was made from, or, of one in memory, of its dates, tickers and prices."""
+        if self.folder is not None:
+            return self.folder.name
+        content = hashlib.blake2b(self.dates.tobytes() + "\0".join(self.tickers).encode(), digest_size=32)
+        content.update(np.ascontiguousarray(self.prices).data)
+        return content.hexdigest()
+
+    @property
+    def folder(self) -> Path | None:
+        """Where all the arrays are mapped from; None when one of them is in memory."""
+        arrays = (self.features, self.valid, self.prices)
+        folders = {
+            # a view of a mapped array has another base
+            Path(array.filename).parent if isinstance(array, np.memmap) and isinstance(array.base, mmap) else None
+            for array in arrays
+        }
+        return folders.pop() if len(folders) == 1 else None
+
+    def describe(self) -> dict[str, str | int]:
+        """Return the panel's size, its features, and the first and last date of each split."""
+        splits = {name: getattr(self.splits, name) for name in ("train", "validation", "holdout")}
+        return {
+            "days": self.num_days,
+            "columns": self.num_columns,
+            "indicators": ", ".join(self.indicators) or "none",
+            "features": ", ".join(FEATURES),
+            **{name: self._date_range(days) for name, days in splits.items()},
+            "nbytes": self.nbytes,
+        }
+
+    def _date_range(self, days: range) -> str:
+        if not days:
+            return "no days"
+        return f"{self.dates[days.start]} to {self.dates[days.stop - 1]} ({len(days)} days)"
+
+
+@dataclass(frozen=True)
+class _Moments:
+    """What training days say about each column's features: counts, means and sums of squared deviations."""
+
+    count: Int[np.ndarray, "columns 9"]
+    mean: Float[np.ndarray, "columns 9"]
+    squares: Float[np.ndarray, "columns 9"]
+
+    def note(self, column: int, train: Float[np.ndarray, "days 9"]) -> None:
+        """Take a column's features of the training days, NaN where undefined."""
+        known = ~np.isnan(train)
+        count = known.sum(axis=0)
+        mean = np.where(known, train, 0).sum(axis=0) / np.maximum(count, 1)
+        self.count[column] = count
+        self.mean[column] = mean
+        self.squares[column] = np.where(known, (train - mean) ** 2, 0).sum(axis=0)
+
+    def mean_and_std(
+        self, pooled: Bool[np.ndarray, " columns"]
+    ) -> tuple[Float[np.ndarray, "columns 9"], Float[np.ndarray, "columns 9"]]:
+        """Return each column's own statistics where it has at least 60 values.
+
+        Where it has fewer, they are those of all `pooled` columns together, if it is one of them, else NaN. They are
+        NaN too for a feature that no pooled column has on any training day.
+        """
+        count = self.count[pooled].sum(axis=0)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            mean = (self.count * self.mean)[pooled].sum(axis=0) / count
+            between = (self.count * (self.mean - mean) ** 2)[pooled].sum(axis=0)
+            std = np.sqrt((self.squares[pooled].sum(axis=0) + between) / count)
+            own_std = np.sqrt(self.squares / self.count)
+        own = self.count >= MIN_OWN_VALUES
+        mean, std = (np.where(pooled[:, None], value, np.nan) for value in (mean, std))
+        return np.where(own, self.mean, mean), np.maximum(np.where(own, own_std, std), STD_FLOOR)
+
+
+def build_panel(
+    prices_long: pd.DataFrame,
+    *,
+    validation_days: int = 252,
+    holdout_days: int = 252,
+    indicators: Iterable[str] = (),
+    scale: FeatureScale | None = None,
+) -> MarketPanel:
+    """Build the panel in memory.
+
+    A row of the panel depends on the prices of its day and earlier ones, and on the training days, whose
+    statistics normalise every feature: (value - mean) / standard deviation, clipped to [-10, 10], by column,
+    or over all tickers for a ticker with fewer than 60 training values of the feature. Days and tickers
+    without a single usable row (`unusable_rows`) are left out, with a warning. So are stray days: of at least 10
+    tickers listed, that is between their first and their last usable row, fewer than 10 % have a usable row. They
+    would be a hole in every other column.
+
+    Indicator series may have any sign and no open, high, low or volume; their features are differences
+    (`indicator_features`), they have no prices, and they make no day: their rows on other days than the tickers' are
+    left out. Their units are their own, so a feature with fewer than 60 training values is left out on all days.
+
+    Args:
+        prices_long: long table as `eigen2.market.data.source.read_prices` returns it; rows may come in any order.
+        validation_days: days before the holdout kept for validation, at least 0.
+        holdout_days: last days of the table, which nothing but the final test may touch, at least 0.
+        indicators: the tickers that are indicator series.
+        scale: of the panel that agents were trained on, to make theirs of other prices: its columns and indicators and
+            its statistics take the place of this table's. Of its columns the table may lack some, which then never
+            trade; tickers that it does not know are left out.
+
+    Raises:
+        UserError: when no row is usable, a price is infinite, a (date, ticker) appears twice, an indicator is
+            unknown or has no value on any day, no day is left for training, or the table has none of the scale's
+            tickers.
+    """
+    refuse_infinite_prices(prices_long)
+    prices_long = prices_long if scale is None else _known_rows(prices_long, scale)
+    known, listed = _indicators(prices_long, indicators, scale)
+    rows = select_rows(prices_long, listed)
+    dates, tickers = rows.dates, rows.tickers if scale is None else scale.tickers
+    groups = dict(zip(rows.tickers, rows.groups, strict=True))
+    splits = Splits.from_days(len(dates), validation_days, holdout_days)
+    train = slice(splits.train.stop)
+    features = np.empty((len(dates), len(tickers), len(FEATURES)), dtype=np.float32)
+    prices = np.full((len(dates), len(tickers), len(PRICE_COLUMNS)), np.nan, dtype=np.float32)
+    traded_value = np.zeros(len(tickers))
+    is_ticker = np.array([name not in known for name in tickers])
+    moments = _Moments(*(np.zeros((len(tickers), len(FEATURES)), dtype) for dtype in (np.int64, float, float)))
+    units = np.ones(len(tickers)) if scale is None else scale.units
+    values = [prices_long[name].to_numpy() for name in (*PRICE_COLUMNS, "volume")]
+    for column, ticker in enumerate(tickers):
+        column_prices, volume = _column(values, groups.get(ticker), rows.day, len(dates))
+        if is_ticker[column]:
+            raw = ticker_features(column_prices)
+            prices[:, column] = column_prices
+            traded_value[column] = _median_traded_value(column_prices[train, -1], volume[train])
+        else:
+            if scale is None:
+                units[column] = _mean_size(column_prices[train, -1])
+            raw = indicator_features(_indicator_values(column_prices, units[column]))
+        moments.note(column, raw[train])
+        # what float32 cannot hold becomes infinite, and is clipped with the rest
+        with np.errstate(over="ignore"):
+            features[:, column] = raw
+    if scale is None:
+        means, stds = moments.mean_and_std(is_ticker)
+        _warn_of_features_without_statistics(means, tickers, is_ticker)
+        scale = FeatureScale(tickers, known, units, means, stds)
+    valid = _normalise(features, scale.means, scale.stds)
+    return MarketPanel(dates, scale, features, valid, prices, traded_value, splits)
+
+
+def _column(
+    values: list[np.ndarray], group: Int[np.ndarray, " _"] | None, day: Int[np.ndarray, " rows"], days: int
+) -> tuple[Float[np.ndarray, "days 4"], Float[np.ndarray, " days"]]:
+    """A column's prices and volume by day, NaN where it has no row.
+
+    Args:
+        values: prices and volume of the table's rows.
+        group: the column's rows; None for a column without any.
+        day: of every row.
+        days: of the panel.
+    """
+    found = np.full((days, len(values)), np.nan)
+    if group is not None:
+        for i, value in enumerate(values):
+            found[day[group], i] = value[group]
+    return found[:, :-1], found[:, -1]
+
+
+def _indicators(
+    prices_long: pd.DataFrame, indicators: Iterable[str], scale: FeatureScale | None
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The panel's indicators, and those that the table must have: of a scale, the ones it has."""
+    if scale is None:
+        named = tuple(sorted(set(indicators)))
+        return named, named
+    return scale.indicators, tuple(set(scale.indicators) & set(prices_long["ticker"]))
+
+
+def _known_rows(prices_long: pd.DataFrame, scale: FeatureScale) -> pd.DataFrame:
+    """The rows of a scale's tickers; warn about the others, and about tickers without any."""
+    there = set(prices_long["ticker"].unique())
+    missing, unknown = sorted(set(scale.tickers) - there), sorted(there - set(scale.tickers))
+    if len(missing) == len(scale.tickers):
+        raise UserError(
+            f"the prices have none of the {len(missing)} tickers that the agents were trained on ({_some(missing)}); "
+            "bring prices of these"
+        )
+    if missing:
+        log.warning("no prices of %d of the agents' %d tickers: %s", len(missing), len(scale.tickers), _some(missing))
+    if not unknown:
+        return prices_long
+    log.warning("%d of %d tickers left out, not known to the agents: %s", len(unknown), len(there), _some(unknown))
+    return prices_long[~prices_long["ticker"].isin(unknown)].reset_index(drop=True)
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+
+
+def _median_traded_value(close: Float[np.ndarray, " days"], volume: Float[np.ndarray, " days"]) -> float:
+    with np.errstate(over="ignore"):
+        value = close * volume
+    return float(np.median(np.where(np.isfinite(value) & (value > 0), value, 0)))
+
+
+def _mean_size(close: Float[np.ndarray, " days"]) -> float:
+    """Mean of the absolute values that are there; 1 if all are 0."""
+    sizes = np.abs(close[~np.isnan(close)])
+    return float(sizes.mean()) if sizes.any() else 1.0
+
+
+def _indicator_values(values: Float[np.ndarray, "days 4"], unit: float) -> Float[np.ndarray, "days 4"]:
+    """An indicator's rows with the close where open, high or low is missing, in units of its mean size in training.
+
+    The unit cancels where features are standardised, but for what counts as not moving at all (`STD_FLOOR`).
+    """
+    filled: Float[np.ndarray, "days 4"] = np.where(np.isnan(values), values[:, -1:], values) / unit
+    return filled
+
+
+def _warn_of_features_without_statistics(
+    means: Float[np.ndarray, "columns 9"], tickers: tuple[str, ...], is_ticker: Bool[np.ndarray, " columns"]
+) -> None:
+    unknown = [name for name, mean in zip(FEATURES, means[is_ticker].T, strict=True) if np.isnan(mean).all()]
+    if unknown:
+        log.warning("no training day has a value of %s: left out on all days", ", ".join(unknown))
+    for column in np.flatnonzero(~is_ticker):
+        few = [name for name, mean in zip(FEATURES, means[column], strict=True) if np.isnan(mean)]
+        if few:
+            log.warning(
+                "indicator %s has fewer than %d training values of %s: left out on all days",
+                tickers[column],
+                MIN_OWN_VALUES,
+                ", ".join(few),
+            )
+
+
+def _normalise(
+    features: Float32[np.ndarray, "days columns 9"],
+    means: Float[np.ndarray, "columns 9"],
+    stds: Float[np.ndarray, "columns 9"],
+) -> Bool[np.ndarray, "days columns 9"]:
+    """Normalise in place, in blocks of columns to keep float64 intermediates small; return where valid."""
+    valid = np.empty(features.shape, dtype=np.bool_)
+    for start in range(0, features.shape[1], BLOCK_COLUMNS):
+        block = slice(start, start + BLOCK_COLUMNS)
+        normal = (features[:, block] - means[block]) / stds[block]
+        valid[:, block] = ~np.isnan(normal)
+        features[:, block] = np.nan_to_num(np.clip(normal, -CLIP, CLIP), copy=False, nan=0.0)
+    return valid

@@ -1,0 +1,433 @@
+"""The trading workload as a data module: prices to panel, panel to windows, windows to environments."""
+
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor, nn
+
+from eigen2.core.compatibility import flat
+from eigen2.core.datamodule import Act, Findings, Observation, Rollouts, Trained
+from eigen2.core.networks import Inputs, Sizes
+from eigen2.core.randomness import Role, generator
+from eigen2.errors import UserError, require_range
+from eigen2.market.data.panel import FEATURES, FeatureScale, MarketPanel, build_panel
+from eigen2.market.data.panel_cache import load_panel, load_synthetic, remapped
+from eigen2.market.data.sample import sample_path
+from eigen2.market.data.universe import Universe, resolve
+from eigen2.market.evaluation.backtest import Market, backtest, write
+from eigen2.market.features.averages import groups_of
+from eigen2.market.features.encoding import MarketEncoder, ObservationEncoder, WindowEncoder
+from eigen2.market.networks.columns import Choice, ColumnActor, ColumnCritic
+from eigen2.market.networks.windows import ConvolutionActor, ConvolutionCritic
+from eigen2.market.simulation.account import AccountRules
+from eigen2.market.simulation.environment import TradingEnvironment, TradingRules
+from eigen2.market.simulation.simulate import Policy, without_end
+from eigen2.market.synthetic.generator import SyntheticMarket
+from eigen2.memory.estimate import GB, available_bytes
+from eigen2.runtime.files import put
+
+log = logging.getLogger(__name__)
+
+BYTES_PER_ROW = 200
+"""What a row of a made-up market takes at most: the table, its blocks, and the panel that is made of it."""
+
+
+class RolloutDataModule(Rollouts):
+    """Daily prices, split into training, validation and holdout days, and the windows agents trade in.
+
+    Args:
+        path: long-format Parquet or CSV file of daily prices: date, ticker, open, high, low, close, volume; null
+            takes the sample that ships with eigen2 (five US stocks, 2000 to 2013).
+        synthetic: settings of a made-up market in place of a file; null takes `path`.
+        context_days: days of the past an agent sees (1 or more).
+        trading_days: days of a window on which agents may open positions (1 or more).
+        settlement_days: days after them in which positions run out (1 or more; rules.max_holding_days of them let all
+            run out, with fewer the last day sells the rest).
+        validation_days: days before the holdout on which champions are chosen, never trained on (at least a window).
+        holdout_days: last days of the file, touched by nothing in fit (0 or more).
+        windows_per_generation: windows whose mean return is an agent's fitness, the same for every agent (1 or more).
+        exploration_windows: further windows a generation, played with exploration noise to fill the replay buffer and
+            not counted in fitness (0 or more).
+        validation_windows: windows that walk forward over the validation days, overlapping where they must; the mean
+            return in them chooses the champion (1 or more; at least as many as cover all validation days).
+        replay_capacity: transitions the shared replay buffer holds (1 or more).
+        replay_min_size: transitions in the buffer before training starts (batch_size to replay_capacity).
+        batch_size: transitions of a micro-batch, for each agent its own sample (1 or more).
+        credit: the step whose reward in the replay buffer a position's gain becomes: the one that ordered it, so that
+            what a decision earns stands beside it, or the one that closed it, up to rules.max_holding_days later, as
+            the environment pays. Fitness is the same.
+        rules: what agents may do and what it costs.
+        account: how the champion's orders become money, beside its reward.
+        cache_dir: where the memory-mapped panel is kept; null takes `cache` under trainer.default_root_dir.
+        investable: columns agents may buy; all others are context only.
+        indicators: tickers that are indicator series (volatility indices, rates, spreads) and no prices: zero or
+            negative values and a close alone are fine; context only, never investable. Names that YAML reads as
+            something else need quotes.
+        encoding: what networks see of the market: `averages` of every feature over 1, 2, 4 ... context_days days, the
+            same for all networks and made once; or `windows`, the features of the last context_days days themselves,
+            for networks that read series, which cost much more.
+
+    Attributes:
+        investable_columns: indices of the panel's columns agents may buy, ascending, after `setup`.
+    """
+
+    table_columns = (("trades", "trading/trades", 1.0), ("win %", "trading/win_rate", 100.0))
+
+    workload = "market"
+    panel: MarketPanel
+    investable_columns: list[int]
+    encoder: ObservationEncoder | WindowEncoder
+    eval_env: TradingEnvironment
+    val_env: TradingEnvironment
+
+    def __init__(
+        self,
+        path: str | None = None,
+        synthetic: SyntheticMarket | None = None,
+        context_days: int = 504,
+        trading_days: int = 125,
+        settlement_days: int = 20,
+        validation_days: int = 252,
+        holdout_days: int = 252,
+        windows_per_generation: int = 8,
+        exploration_windows: int = 2,
+        validation_windows: int = 6,
+        replay_capacity: int = 100_000,
+        replay_min_size: int = 10_000,
+        batch_size: int = 8,
+        credit: Literal["order", "close"] = "order",
+        rules: TradingRules = TradingRules(),  # noqa: B008 - read, never changed
+        account: AccountRules = AccountRules(),  # noqa: B008 - read, never changed
+        cache_dir: str | None = None,
+        investable: Universe = Universe(),  # noqa: B008 - read, never changed
+        indicators: list[str] = [],  # noqa: B006 - read, never changed
+        encoding: Literal["averages", "windows"] = "averages",
+    ) -> None:
+        super().__init__(windows_per_generation, exploration_windows, replay_capacity, replay_min_size, batch_size)
+        for name, value, least in (
+            ("context_days", context_days, 1),
+            ("trading_days", trading_days, 1),
+            ("settlement_days", settlement_days, 1),
+            ("validation_days", validation_days, 1),
+            ("holdout_days", holdout_days, 0),
+            ("validation_windows", validation_windows, 1),
+        ):
+            require_range(f"data.{name}", value, least=least)
+        if path is not None and synthetic is not None:
+            raise UserError(f"data.path {path} and data.synthetic are both given; set one of them to null")
+        self.path, self.synthetic = path, synthetic
+        self.context_days = context_days
+        self.trading_days, self.settlement_days = trading_days, settlement_days
+        self.validation_days, self.holdout_days = validation_days, holdout_days
+        self.validation_windows = validation_windows
+        self.credit = credit
+        self.rules, self.account = rules, account
+        self.cache_dir = cache_dir
+        self.investable, self.indicators = investable, list(indicators)
+        self.encoding = encoding
+        self._standard: np.ndarray | None = None
+
+    @property
+    def window_days(self) -> int:
+        """Days of a window, trading and settlement."""
+        return self.trading_days + self.settlement_days
+
+    def setup(self, stage: str) -> None:
+        """Load the panel, choose the investable columns and make sure that a window fits into the splits."""
+        self._load()
+        self._check_days()
+        self.investable_columns = resolve(self.investable, self.panel)
+
+    def _load(self, scale: FeatureScale | None = None) -> None:
+        options: dict[str, Any] = {
+            "validation_days": self.validation_days,
+            "holdout_days": self.holdout_days,
+            "indicators": self.indicators,
+            "scale": scale,
+        }
+        root = "lightning_logs" if self.trainer is None else self.trainer.default_root_dir
+        cache = self.cache_dir or str(Path(root) / "cache")
+        if self.synthetic is not None:
+            _check_room(self.synthetic)
+        if self.synthetic is None:
+            self.panel = load_panel(self.path or sample_path(), **options, cache_dir=cache)
+        elif self.trainer is None and self.cache_dir is None:  # in a script a made-up market leaves no files
+            self.panel = build_panel(self.synthetic.generate(), **options)
+        else:
+            self.panel = load_synthetic(self.synthetic, **options, cache_dir=cache)
+
+    def _check_days(self) -> None:
+        train, validation = self.panel.splits.train, self.panel.splits.validation
+        needed = self.context_days - 1 + self.window_days  # the window's first day is the context's last
+        if len(train) < needed:
+            raise UserError(
+                f"{self.panel.num_days} days leave {len(train)} to train on after {len(validation)} validation and "
+                f"{len(self.panel.splits.holdout)} holdout days, but context_days {self.context_days}, ending "
+                f"with the first of trading_days {self.trading_days} + settlement_days {self.settlement_days}, need "
+                f"{needed}; lower one or bring more days"
+            )
+        if len(validation) < self.window_days:
+            raise UserError(
+                f"data.validation_days is {len(validation)}, but a window takes trading_days {self.trading_days} + "
+                f"settlement_days {self.settlement_days} = {self.window_days} days; raise validation_days or shorten "
+                "the window"
+            )
+
+    def build(self, agents: int, device: torch.device) -> None:
+        """Make the encoder and the two environments."""
+        columns, context = self.investable_columns, self.context_days
+        if self.encoding == "averages":
+            market = MarketEncoder(self.panel, columns, context, device, self._standard)
+            self.encoder = ObservationEncoder(market, self.rules, self.window_days)
+        else:
+            self.encoder = WindowEncoder(self.panel, columns, context, self.rules, self.window_days, device)
+        prices = torch.from_numpy(np.ascontiguousarray(remapped(self.panel).prices[:, columns]))
+        windows = self.windows_per_generation + self.exploration_windows
+        credit_orders = self.credit == "order"
+        self.eval_env = TradingEnvironment(prices, self.rules, agents, windows, device, credit_orders)
+        self.val_env = TradingEnvironment(prices, self.rules, agents, len(self.validation_starts()), device)
+
+    def needed_bytes(self, agents: int) -> dict[str, int]:
+        """Bytes of the encoder's descriptions and of both environments."""
+        panel, columns = self.panel, len(self.investable_columns)
+        groups = len(groups_of(panel, self.investable_columns))
+        windows = self.windows_per_generation + self.exploration_windows + len(self.validation_starts())
+        averages = self.encoding == "averages"
+        return {
+            "encoder": MarketEncoder.needed_bytes(panel.num_days, columns, groups, self.context_days) * averages,
+            "environments": TradingEnvironment.needed_bytes(panel.num_days, columns, agents, windows)
+            + TradingEnvironment.needed_bytes(panel.num_days, columns, 0, 0),
+        }
+
+    @property
+    def most_steps(self) -> int:
+        """From one day of a window to the next, up to its last."""
+        return self.window_days
+
+    def network_inputs(self, observation: Observation) -> Inputs:
+        """Encoded market and portfolio, see `ObservationEncoder`."""
+        return self.encoder(observation)
+
+    @property
+    def sizes(self) -> Sizes:
+        """Shapes of what the encoder returns and of an action, and the days of the context."""
+        return Sizes(self.encoder.input_shapes, (len(self.investable_columns), 2), self.context_days)
+
+    def make_actor(self) -> nn.Module:
+        """The encoding's default actor: `ColumnActor` or `ConvolutionActor`."""
+        return (ColumnActor if self.encoding == "averages" else ConvolutionActor)(self.sizes)
+
+    def make_critic(self) -> nn.Module:
+        """The encoding's default critic: `ColumnCritic` or `ConvolutionCritic`."""
+        choice = Choice(self.rules.max_opens_per_day, self.rules.allow_short)
+        return (ColumnCritic if self.encoding == "averages" else ConvolutionCritic)(self.sizes, choice=choice)
+
+    def training_options(self, generation: int, seed: int) -> dict[str, Any]:
+        """One window from each of equal parts of the training days, so that every generation sees every era."""
+        train = self.panel.splits.train
+        first, last = train.start + self.context_days - 1, train.stop - self.window_days
+        chance = generator(seed, Role.WINDOWS, generation)
+        # fitness windows and exploration windows are each spread over the whole span
+        shares = [
+            (part + chance.random()) / windows
+            for windows in (self.windows_per_generation, self.exploration_windows)
+            for part in range(windows)
+        ]
+        # a share just below 1 may round to 1
+        return self.window_options(min(first + int(share * (last - first + 1)), last) for share in shares)
+
+    def validation_starts(self) -> list[int]:
+        """First days of windows walking forward evenly; the last window ends on the last validation day."""
+        days = self.panel.splits.validation
+        to_cover_all = -(-len(days) // self.window_days)
+        room = len(days) - self.window_days + 1
+        count = min(max(self.validation_windows, to_cover_all), room)
+        starts = np.linspace(days.start, days.stop - self.window_days, count)
+        return [round(float(start)) for start in starts]
+
+    def validation_options(self) -> dict[str, Any]:
+        """The validation windows."""
+        return self.window_options(self.validation_starts())
+
+    def window_options(self, starts: Iterable[int]) -> dict[str, Any]:
+        """Reset options of windows by their first days."""
+        starts = list(starts)
+        return {
+            "start_idx": starts,
+            "trading_end_idx": [start + self.trading_days for start in starts],
+            "end_idx": [start + self.window_days for start in starts],
+        }
+
+    def watch(self, agent: int) -> None:
+        """Keep the books of one agent through the coming validation windows."""
+        self.val_env.record(agent, self.account)
+
+    def keep_record(self, generation: int) -> None:
+        """Write the champion's daily equity and its trades to `champion/` in the run's folder."""
+        trainer = self.trainer
+        if trainer is None or not trainer.is_global_zero or trainer.fast_dev_run:  # type: ignore[attr-defined]
+            return
+        folder = Path(trainer.default_root_dir) / "champion"
+        account = self.val_env.account
+        trades = self._named(account.trades())
+        record = {"equity": account.equity(self.panel.dates).reset_index(), "trades": trades}
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            for name, table in record.items():
+                table.insert(0, "generation", generation)
+                table.to_csv(folder / f".{name}.csv", index=False)
+                put(folder / f".{name}.csv", folder / f"{name}.csv")
+        except OSError as error:
+            # the run is worth more than its record, which the next champion writes anew
+            log.warning("cannot write the champion's record to %s: %s", folder, error.strerror or error)
+
+    def _named(self, trades: pd.DataFrame) -> pd.DataFrame:
+        """Trades that money went into, with tickers for columns and dates for days."""
+        trades = trades[trades["shares"] != 0]
+        tickers = np.array(self.panel.tickers, dtype=object)[self.investable_columns]
+        named = trades.assign(
+            column=tickers[trades["column"]],
+            entry_day=self.panel.dates[trades["entry_day"]],
+            exit_day=self.panel.dates[trades["exit_day"]],
+        )
+        return named.rename(columns={"column": "ticker", "entry_day": "entry_date", "exit_day": "exit_date"})
+
+    def seen(self) -> dict[str, Any]:
+        """First and last date of training and validation."""
+        splits, dates = self.panel.splits, self.panel.dates
+        return {"first": str(dates[splits.train.start])[:10], "last": str(dates[splits.validation.stop - 1])[:10]}
+
+    def require_unseen(self, seen: Mapping[str, Any]) -> None:
+        """Refuse a holdout with dates on which the fit has trained or validated; the context before it may be of them.
+
+        Args:
+            seen: first and last date of the fit.
+
+        Raises:
+            UserError: names the dates they share.
+        """
+        dates = self.panel.dates[self.panel.splits.holdout.start : self.panel.splits.holdout.stop]
+        shared = dates[(dates >= np.datetime64(seen["first"])) & (dates <= np.datetime64(seen["last"]))]
+        if len(shared):
+            raise UserError(
+                f"the test would play {len(shared)} days that the fit has trained or validated on, {shared[0]} to "
+                f"{shared[-1]}; lower data.holdout_days to {len(dates) - len(shared)} or bring later prices"
+            )
+
+    def acting(self) -> dict[str, Any]:
+        """What makes inputs of prices: columns, statistics of the training days, windows; and what the orders mean."""
+        names = ("context_days", "trading_days", "settlement_days", "encoding")
+        averages = self.encoder.market.standard.tolist() if isinstance(self.encoder, ObservationEncoder) else None
+        return {
+            **{name: getattr(self, name) for name in names},
+            **{name: asdict(getattr(self, name)) for name in ("rules", "account")},
+            "scale": self.panel.scale.plain(),
+            "investable": [self.panel.tickers[column] for column in self.investable_columns],
+            "standard": averages,
+        }
+
+    def see_as(self, acting: Mapping[str, Any]) -> None:
+        """Make features and averages of these prices by the statistics of the fit's training days.
+
+        Args:
+            acting: of the fit.
+        """
+        scale, standard = FeatureScale.from_plain(acting["scale"]), acting["standard"]
+        own = self.acting()
+        if all(own[name] == acting[name] for name in ("scale", "investable", "standard")):
+            return
+        self._load(scale)
+        self._standard = None if standard is None else np.array(standard)
+        self.investable_columns = [self.panel.tickers.index(name) for name in acting["investable"]]
+        self.build(self.eval_env.agents, self.eval_env.device)
+
+    def test(self, trained: Trained) -> Findings:
+        """Trade the holdout as one window beside rules and lots; write `test/` in the run's folder."""
+        holdout, env = self.panel.splits.holdout, self.eval_env
+
+        def native(act: Act) -> Policy:
+            orders = lambda seen: env.native_action(act(seen).to(env.device)).cpu()  # noqa: E731
+            return without_end(orders, self.window_days)
+
+        prices = np.ascontiguousarray(self.panel.prices[:, self.investable_columns])
+        days = range(holdout.start - 1, holdout.stop)
+        market = Market(prices, self.rules, self.account, days, self.panel.dates)
+        found = backtest(
+            market,
+            native(trained.champion),
+            [native(agent) for agent in trained.agents],
+            trained.tried,
+            trained.generation,
+            generator(trained.seed, Role.LUCK),
+        )
+        if self.trainer is not None:
+            folder = Path(self.trainer.default_root_dir) / "test"
+            write(found, self._named(found.champion.closed), folder, flat({"data": self.settings()}))
+        return Findings(found.scalars(), found.text())
+
+    def episode_metrics(self, summary: dict[str, Tensor]) -> dict[str, float]:
+        """Trades an agent and window, share of winners, share of trading days with a position."""
+        windows = self.windows_per_generation
+        idle, busy = summary["days_without_position"].sum(), summary["days_with_position"].sum()
+        closed = (summary["wins"] + summary["losses"]).sum()
+        return {
+            "trading/trades": float(summary["trades"].double().mean()) / windows,
+            "trading/win_rate": float(summary["wins"].sum() / closed.clamp(min=1)),
+            "trading/exposure": float(busy / (idle + busy)),
+        }
+
+    def describe(self) -> dict[str, str]:
+        """What was loaded, in words."""
+        splits = self.panel.splits
+
+        def span(days: range) -> str:
+            if not days:
+                return "none"
+            return f"{self.panel.dates[days[0]]} to {self.panel.dates[days[-1]]} ({len(days)} days)"
+
+        source = "synthetic market" if self.synthetic else self.path or "sample shipped with eigen2"
+        return {
+            "prices": str(source),
+            "panel": f"{self.panel.num_days:,} days x {self.panel.num_columns} columns x {len(FEATURES)} features",
+            "columns": f"{len(self.investable_columns)} investable of {self.panel.num_columns} columns, "
+            f"{self.investable.describe()}; indicators: {', '.join(self.panel.indicators) or 'none'}",
+            "training": span(splits.train),
+            "validation": f"{span(splits.validation)}, {len(self.validation_starts())} windows",
+            "holdout": f"{span(splits.holdout)}, untouched by fit",
+            "window": f"{self.trading_days} trading + {self.settlement_days} settlement days, "
+            f"context {self.context_days}",
+        }
+
+    def settings(self) -> dict[str, Any]:
+        """Those of every workload, and the market's; prices by their content."""
+        windows = ("context_days", "trading_days", "settlement_days", "validation_windows")
+        names = (*windows, "credit", "encoding", "indicators")
+        splits = self.panel.splits
+        return {
+            **super().settings(),
+            **{name: getattr(self, name) for name in names},
+            **{name: asdict(getattr(self, name)) for name in ("rules", "account", "investable")},
+            "validation_days": len(splits.validation),
+            "holdout_days": len(splits.holdout),
+            "prices": self.panel.content_hash,
+        }
+
+    def memory_owners(self) -> dict[str, object]:
+        """What holds bytes, for a memory profiler."""
+        return {**super().memory_owners(), "panel": self.panel, "encoder": self.encoder}
+
+
+def _check_room(market: SyntheticMarket) -> None:
+    """Refuse a made-up market that does not fit into memory, before it is drawn."""
+    needed, available = BYTES_PER_ROW * market.days * market.columns, available_bytes()
+    if needed > available:
+        raise UserError(
+            f"data.synthetic makes {market.days:,} days x {market.columns:,} columns, which take {needed / GB:.1f} GB "
+            f"of RAM, {available / GB:.1f} GB available; lower one of them"
+        )

@@ -1,0 +1,1 @@
+"""What a policy is worth, and how much of it is luck."""

@@ -1,0 +1,1 @@
+"""Actors and critics of the trading workload."""

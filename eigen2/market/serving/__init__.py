@@ -1,0 +1,1 @@
+"""The champion and the market for other programs."""

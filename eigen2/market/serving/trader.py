@@ -1,0 +1,132 @@
+"""A champion at work: prices in, orders out, day by day; without Lightning, and without the run it came from."""
+
+import logging
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from eigen2.core.export import Exported, load
+from eigen2.errors import UserError
+from eigen2.market.data.panel import FeatureScale, MarketPanel, Splits, build_panel
+from eigen2.market.features.encoding import MarketEncoder, ObservationEncoder, WindowEncoder
+from eigen2.market.serving.orders import write_orders
+from eigen2.market.simulation.account import AccountRules
+from eigen2.market.simulation.rules import TradingRules
+from eigen2.market.simulation.simulate import Policy, without_end
+
+log = logging.getLogger(__name__)
+
+
+class Trader:
+    """A champion at work.
+
+    Args:
+        champion: of the market workload.
+        trusted: class of its actor, where that is not eigen2's own: loading it runs the code of its module.
+
+    Attributes:
+        rules, account: what it was trained to trade by.
+        investable: tickers it may buy, in the order of its columns.
+        last_seen: the last day that its fit has looked at.
+
+    Raises:
+        UserError: it is of another workload, or its actor cannot be built.
+    """
+
+    def __init__(self, champion: Exported, trusted: str | None = None) -> None:
+        workload, acting = champion.config["workload"], champion.config["acting"]
+        if workload != "market":
+            raise UserError(f"the champion is of the workload {workload}; only those of the market trade")
+        self.rules, self.account = TradingRules(**acting["rules"]), AccountRules(**acting["account"])
+        self.investable: list[str] = acting["investable"]
+        self.last_seen = date.fromisoformat(champion.config["seen"]["last"])
+        self._acting: dict[str, Any] = acting
+        self._scale = FeatureScale.from_plain(acting["scale"])
+        self._actor = champion.actor(trusted)
+
+    @classmethod
+    def load(cls, path: str | Path, trusted: str | None = None) -> "Trader":
+        """The champion of an exported folder, or of a checkpoint.
+
+        Raises:
+            UserError: there is none, or it cannot be read.
+        """
+        return cls(load(path), trusted)
+
+    def orders(self, prices: pd.DataFrame, first: date | None = None) -> pd.DataFrame:
+        """What it does at the close of each day, beginning with empty hands; no row depends on later days.
+
+        Args:
+            prices: long table as `market.data.source.read_prices` returns it, with the past of the first day too.
+            first: day of the first decision; None for the last that the fit has looked at: as in a test, its orders
+                fill on days that it has not.
+
+        Returns:
+            See `eigen2.market.serving.orders.write_orders`.
+
+        Raises:
+            UserError: the prices have no day to decide on, too few before it, or none of its tickers.
+        """
+        panel = build_panel(prices, validation_days=0, holdout_days=0, scale=self._scale)
+        begin = self._begin(panel, first)
+        # features are made of all prices, averages of the context's
+        past = begin - self._acting["context_days"] + 1
+        panel = _from_day(panel, past)
+        columns = [panel.tickers.index(name) for name in self.investable]
+        own = np.ascontiguousarray(panel.prices[:, columns])
+        policy = self._policy(panel, columns)
+        return write_orders(own, panel.dates, self.investable, self.rules, self.account, policy, begin - past)
+
+    def _begin(self, panel: MarketPanel, first: date | None) -> int:
+        last, seen = panel.dates[-1], np.datetime64(self.last_seen)
+        day = seen if first is None else np.datetime64(first)
+        if day < seen:
+            log.warning(
+                "the fit has looked at days up to %s: what its champion does from %s on does not tell how good it is",
+                seen,
+                day,
+            )
+        if last < day:
+            why = "the last day that the fit has looked at" if first is None else "as asked for"
+            raise UserError(f"prices end on {last}, before {day}, {why}; bring later prices or give an earlier day")
+        begin, needed = int(np.searchsorted(panel.dates, day)), self._acting["context_days"]
+        if begin + 1 < needed:
+            raise UserError(
+                f"{begin} days of prices before {panel.dates[begin]} are too few: the champion looks back on "
+                f"context_days {needed}, the day itself among them; bring earlier prices or give a later day"
+            )
+        return begin
+
+    def _policy(self, panel: MarketPanel, columns: list[int]) -> Policy:
+        acting = self._acting
+        context, window = acting["context_days"], acting["trading_days"] + acting["settlement_days"]
+        encoder: ObservationEncoder | WindowEncoder
+        if acting["encoding"] == "averages":
+            market = MarketEncoder(panel, columns, context, standard=np.array(acting["standard"]))
+            encoder = ObservationEncoder(market, self.rules, window)
+        else:
+            encoder = WindowEncoder(panel, columns, context, self.rules, window)
+
+        low, high = torch.tensor(self.rules.action_range)
+        middle, half_range = (high + low) / 2, (high - low) / 2
+
+        @torch.inference_mode()
+        def act(seen: dict[str, Tensor]) -> Tensor:
+            alone = {name: part[0] for name, part in encoder(seen).items()}  # of the one agent
+            return torch.addcmul(middle, self._actor(alone).float()[None], half_range)
+
+        return without_end(act, window)
+
+
+def _from_day(panel: MarketPanel, first: int) -> MarketPanel:
+    """The panel without the days before one; all that is left counts as training days."""
+    days = slice(first, None)
+    splits = Splits.from_days(panel.num_days - first, 0, 0)
+    features, valid, prices = (array[days] for array in (panel.features, panel.valid, panel.prices))
+    return replace(panel, dates=panel.dates[days], features=features, valid=valid, prices=prices, splits=splits)

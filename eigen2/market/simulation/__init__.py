@@ -1,0 +1,1 @@
+"""The trading rules, environment, account and policies that do not learn."""

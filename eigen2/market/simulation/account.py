@@ -1,0 +1,216 @@
+"""The money behind the reward: cash, positions, equity and every trade of the accounts of an environment."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float, Int, Shaped
+
+from eigen2.errors import require_range
+from eigen2.market.simulation.episode_statistics import Closes, Fills
+from eigen2.market.simulation.rules import CLOSE_REASONS, TradingRules
+
+TRADE = np.dtype(
+    {
+        "names": (
+            *("column", "entry_day", "entry_price", "exit_day", "exit_price", "reason"),
+            *("coefficient", "shares", "gain_pct", "reward", "profit"),
+        ),
+        "formats": ("i8", "i8", "f8", "i8", "f8", "i8", "f8", "f8", "f8", "f8", "f8"),
+    }
+)
+"""What is kept of a trade."""
+CURVE = ("equity", "cash", "exposure")
+"""What is kept of a day."""
+
+
+@dataclass
+class AccountRules:
+    """How much money an agent has and how it is spread over positions."""
+
+    initial_cash: float = 100_000.0
+    """Money at the start of a window (above 0, at most 1e12)."""
+    unit_share: float = 0.05
+    """Share of the equity that a coefficient of 1 puts into a position (above 0, at most 1)."""
+    max_leverage: float = 1.0
+    """Gross exposure allowed, as a multiple of the equity (above 0, at most 100; 1 borrows nothing). An order is scaled
+    down to what is left of it, to nothing if nothing is left."""
+
+    def __post_init__(self) -> None:
+        require_range("data.account.initial_cash", self.initial_cash, above=0, most=1e12)
+        require_range("data.account.unit_share", self.unit_share, above=0, most=1)
+        require_range("data.account.max_leverage", self.max_leverage, above=0, most=100)
+
+
+class Account:
+    """Does in money what an environment did in prices: it is told of each day's fills and closes.
+
+    Commission is `cost_bps` of the traded shares at the price before slippage; slippage moves each fill by
+    `slippage_bps` against the trader. With c their sum, as a share of the price, a bought share costs price x (1 + c)
+    and a sold one brings price x (1 - c). What is paid for a position bought, or received for one sold short, is its
+    stake: |coefficient| x unit_share of the equity at the close of the decision, or what max_leverage leaves of that
+    equity after the gross exposure, whichever is less. So the profit of a position is its stake times the percent gain
+    that the environment rewards. Orders of one day are served by rank.
+
+    What a short sale brings is kept as cash, the shares owed are a liability. Positions are marked at their last valid
+    close; the gross exposure is the sum of their absolute values. An account whose equity falls to 0 or below, which
+    takes leverage or short sales, is ruined: until the next reset no order has a size.
+
+    Args:
+        rules: how much money there is and how it is spread.
+        trading: the environment's rules: costs, and when orders fill.
+        shape: of the accounts; its last axis are the environment's windows.
+        columns: of the environment.
+
+    Attributes:
+        cash, worth, exposure: money, equity and gross exposure at the last close, `shape`, float64.
+        shares: held, negative where sold short, (*shape, columns) float64.
+        ruined: whether the equity ever was 0 or below, `shape`.
+    """
+
+    def __init__(self, rules: AccountRules, trading: TradingRules, shape: tuple[int, ...], columns: int) -> None:
+        self.rules, self.trading = rules, trading
+        self.shape, self.columns = shape, columns
+        self.cash, self.worth, self.exposure = np.zeros((3, *shape))
+        self.ruined = np.zeros(shape, np.bool_)
+        self.shares = np.zeros((*shape, columns))
+        cells = self.shares.size
+        self._entry_day = np.zeros(cells, np.int64)
+        self._entry_price, self._coefficient = np.zeros((2, cells))
+        self._start = np.zeros(shape[-1], np.int64)
+        self._count = np.zeros(self.cash.size, np.int64)
+        self._step = 0
+        self._curve = np.zeros((self.cash.size, 0, len(CURVE)))
+        self._trades = np.zeros((self.cash.size, 0), TRADE)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of state and record."""
+        state = (self.cash, self.worth, self.exposure, self.ruined, self.shares, self._start, self._count)
+        entries = (self._entry_day, self._entry_price, self._coefficient)
+        return sum(part.nbytes for part in (*state, *entries, self._curve, self._trades))
+
+    def reset(self, start: Sequence[int], length: int, trading_length: int) -> None:
+        """Start again with `initial_cash`; the record's memory is taken anew only where lengths differ.
+
+        Args:
+            start: first day of each window.
+            length: days of a window.
+            trading_length: those on which orders are given.
+        """
+        most_trades = trading_length * min(self.trading.max_opens_per_day, self.columns)
+        if self._curve.shape[1] != length:
+            self._curve = np.zeros((self.cash.size, length, len(CURVE)))
+        if self._trades.shape[1] != most_trades:
+            self._trades = np.zeros((self.cash.size, most_trades), TRADE)
+        self._start, self._step = np.array(start), 0
+        self.cash.fill(self.rules.initial_cash)
+        for state in (self.shares, self.ruined, self._count):
+            state.fill(0)
+        self._mark(np.zeros((len(start), self.columns)))
+
+    def step(self, fills: Fills, closes: Closes, last_close: Float[np.ndarray, "windows columns"]) -> None:
+        """Live through a day of the environment.
+
+        Args:
+            fills: what it opened, by the cells of these accounts.
+            closes: what it closed.
+            last_close: the last valid closes at the end of the day.
+        """
+        self._step += 1
+        self._open(fills)
+        self._close(closes)
+        self._mark(last_close)
+
+    def _days(self, cell: Int[np.ndarray, " some"]) -> Int[np.ndarray, " some"]:
+        """Today, in the windows of the cells."""
+        days: np.ndarray = self._start[cell // self.columns % len(self._start)] + self._step
+        return days
+
+    def _flow(self, shares: Float[np.ndarray, " some"], price: Float[np.ndarray, " some"]) -> np.ndarray:
+        """Cash that comes in when shares are bought, or sold where negative."""
+        flow: np.ndarray = -price * (shares + self.trading.side_cost * np.abs(shares))
+        return flow
+
+    def room(self) -> tuple[Float[np.ndarray, "*shape"], Float[np.ndarray, "*shape"]]:
+        """What the next orders are measured by: the equity, 0 of a ruined account, and what `max_leverage` leaves."""
+        equity = np.where(self.ruined, 0, self.worth)
+        return equity, (self.rules.max_leverage * equity - self.exposure).clip(min=0)
+
+    def _open(self, fills: Fills) -> None:
+        cell, price, coefficient = fills.cell, fills.price.astype(np.float64), fills.coefficient.astype(np.float64)
+        self._entry_day[cell] = self._days(cell) - (self.trading.execution == "close")
+        self._entry_price[cell], self._coefficient[cell] = price, coefficient
+        equity, left = (each.reshape(-1) for each in self.room())
+        side, account = np.sign(coefficient), cell // self.columns
+        waiting = np.arange(len(cell))
+        while waiting.size:  # each account's next order by rank
+            first = np.unique(account[waiting], return_index=True)[1]
+            now, waiting = waiting[first], np.delete(waiting, first)
+            who = account[now]
+            stake = np.minimum(np.abs(coefficient[now]) * self.rules.unit_share * equity[who], left[who])
+            left[who] -= stake
+            shares = side[now] * stake / (price[now] * (1 + side[now] * self.trading.side_cost))
+            self.shares.reshape(-1)[cell[now]] = shares
+            self.cash.reshape(-1)[who] += self._flow(shares, price[now])
+
+    def _close(self, closes: Closes) -> None:
+        cell, account = closes.cell, closes.cell // self.columns
+        shares, price = self.shares.reshape(-1)[cell], closes.price.astype(np.float64)
+        proceeds = self._flow(-shares, price)
+        np.add.at(self.cash.reshape(-1), account, proceeds)
+        self.shares.reshape(-1)[cell] = 0
+        trades = np.zeros(len(cell), TRADE)
+        trades["column"], trades["reason"] = cell % self.columns, closes.reason
+        trades["entry_day"], trades["exit_day"] = self._entry_day[cell], self._days(cell)
+        trades["entry_price"], trades["exit_price"] = self._entry_price[cell], price
+        trades["coefficient"], trades["shares"] = self._coefficient[cell], shares
+        trades["gain_pct"], trades["reward"] = closes.gain_pct, closes.reward
+        trades["profit"] = proceeds + self._flow(shares, self._entry_price[cell])
+        # closes come by account: those of one follow each other
+        behind = np.arange(len(account)) - np.searchsorted(account, account)
+        self._trades[account, self._count[account] + behind] = trades
+        np.add.at(self._count, account, 1)
+
+    def _mark(self, last_close: Float[np.ndarray, "windows columns"]) -> None:
+        values = self.shares * last_close
+        self.exposure[...] = np.abs(values).sum(-1)
+        self.worth[...] = self.cash + values.sum(-1)
+        self.ruined |= self.worth <= 0
+        for which, curve in enumerate((self.worth, self.cash, self.exposure)):
+            self._curve[:, self._step, which] = curve.reshape(-1)
+
+    def equity(self, dates: Shaped[np.ndarray, " days"] | None = None) -> pd.DataFrame:
+        """The daily curves since the last reset, a row a window and day lived through.
+
+        Columns: window (and agent in front of it where there are agents), equity, cash, exposure. A window's first row
+        is the day of its first decision, before any order.
+
+        Args:
+            dates: of the market's days; take the place of the days' numbers in the index, named "date" for "day".
+        """
+        lived = self._curve[:, : self._step + 1]
+        account, day = np.indices(lived.shape[:2]).reshape(2, -1)
+        days = self._start[account % len(self._start)] + day
+        index = pd.Index(days, name="day") if dates is None else pd.Index(dates[days], name="date")
+        curves = dict(zip(CURVE, lived.reshape(-1, len(CURVE)).T, strict=True))
+        return pd.DataFrame({**self._who(account), **curves}, index=index)
+
+    def trades(self) -> pd.DataFrame:
+        """The trades closed since the last reset, a row each, by account and then in the order they closed.
+
+        Columns: window (and agent in front of it where there are agents), column, entry_day, entry_price, exit_day,
+        exit_price, reason (of `CLOSE_REASONS`), coefficient and shares (negative for short sales), gain_pct, reward,
+        profit in money. Prices are those before costs.
+        """
+        account, rank = np.nonzero(np.arange(self._trades.shape[1]) < self._count[:, None])
+        trades = self._trades[account, rank]
+        columns = {name: trades[name] for name in TRADE.names or ()}
+        columns["reason"] = np.array(CLOSE_REASONS, object)[trades["reason"]]
+        return pd.DataFrame({**self._who(account), **columns})
+
+    def _who(self, account: Int[np.ndarray, " rows"]) -> dict[str, Int[np.ndarray, " rows"]]:
+        """The accounts' places along the axes of `shape`."""
+        names = ("agent", "window")[-len(self.shape) :]
+        return dict(zip(names, np.unravel_index(account, self.shape), strict=True))

@@ -1,0 +1,1 @@
+"""Synthetic markets, and policies that know how they were made."""

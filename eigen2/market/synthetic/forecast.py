@@ -1,0 +1,114 @@
+"""What can be known of a synthetic market's coming returns, and what a position is then expected to gain."""
+
+import numpy as np
+from jaxtyping import Float, Float32
+
+from eigen2.market.data.source import PRICE_COLUMNS
+from eigen2.market.simulation.rules import TradingRules
+from eigen2.market.synthetic.generator import SyntheticMarket
+
+OPEN, CLOSE = PRICE_COLUMNS.index("open"), PRICE_COLUMNS.index("close")
+MOMENTUM_DAYS = 20
+
+
+def drift_ic(market: SyntheticMarket) -> float:
+    """Return the information coefficient of the hidden drift, its correlation with the next day's log return.
+
+    The drift is independent of the rest of the return, whose variance is 1 / signal^2 times its own.
+    """
+    return float(market.signal / np.sqrt(1 + market.signal**2))
+
+
+def filter_ic(market: SyntheticMarket) -> float:
+    """Return the information coefficient that `filtered_drift` reaches in the long run without a missing day.
+
+    The variance P of the drift given the past, in units of the squared volatility, solves the filter's Riccati
+    equation P = phi^2 P R / (P + R) + Q, where Q = signal^2 (1 - phi^2) is the innovation's and R = 1 - gap^2 the
+    intraday noise's; the estimate's variance is what is left of signal^2.
+    """
+    phi2 = market.phi**2
+    noise, innovation = _filter_variances(market)
+    half = (noise * (1 - phi2) - innovation) / 2
+    left = -half + (half**2 + innovation * noise) ** 0.5
+    return float(np.sqrt(max(market.signal**2 - left, 0) / (1 + market.signal**2)))
+
+
+def _filter_variances(market: SyntheticMarket) -> tuple[float, float]:
+    """Of the intraday noise and of the drift's innovation, in units of the squared volatility."""
+    return 1 - market.gap**2, market.signal**2 * (1 - market.phi**2)
+
+
+def filtered_drift(
+    market: SyntheticMarket, prices: Float32[np.ndarray, "days columns 4"]
+) -> tuple[Float[np.ndarray, "days columns"], Float[np.ndarray, "days columns"]]:
+    """Estimate each column's drift from its own past intraday returns, log(close / open): the Kalman filter.
+
+    It is the best estimate with normal noise of one volatility, the best linear one with any independent noise of
+    constant variance; other columns, which share some of the noise, could tell a little more. It knows the market's
+    settings; row t uses the rows of `prices` up to t alone.
+
+    Args:
+        market: whose settings it knows.
+        prices: open, high, low, close; NaN on days without a row.
+
+    Returns:
+        Mean and variance of drift[t] given the days up to t, as log returns.
+    """
+    noise, innovation = _filter_variances(market)
+    phi = market.phi
+    seen = np.log(prices[..., CLOSE].astype(np.float64) / prices[..., OPEN]) / market.volatility
+    estimate, variance = np.zeros_like(seen), np.full_like(seen, market.signal**2)
+    # day 0's return holds no drift
+    for day in range(1, len(seen)):
+        mean, spread = estimate[day - 1], variance[day - 1]
+        gain = np.where(np.isnan(seen[day]), 0.0, spread / np.maximum(spread + noise, np.finfo(np.float64).tiny))
+        estimate[day] = phi * (mean + gain * (np.nan_to_num(seen[day]) - mean))
+        variance[day] = phi**2 * (1 - gain) * spread + innovation
+    return estimate * market.volatility, variance * market.volatility**2
+
+
+def expected_gain_pct(
+    market: SyntheticMarket,
+    rules: TradingRules,
+    drift: Float[np.ndarray, "days columns"],
+    variance: Float[np.ndarray, "..."],
+    *,
+    short: bool = False,
+) -> Float[np.ndarray, "days columns"]:
+    """Return the expected percent gain, net of costs, of a position ordered now and held for `max_holding_days`.
+
+    With A(h) = 1 + phi + ... + phi^(h-1), the log return of the h days has the mean A(h) drift, and the variance of h
+    days' noise (at `next_open` without the first gap), of the innovations to come, each of which moves the drift for
+    the days left, and of what is not known of the drift. The gain is that of a normal log return; sale targets,
+    halts, delistings and a window's end are left out.
+
+    Args:
+        market: whose settings are known.
+        rules: holding days, execution and costs.
+        drift: expected log return of the next day.
+        variance: of the drift, where it is an estimate; of a shape that broadcasts.
+        short: whether the position is sold short: its gain is a share of what was received for it.
+    """
+    days = rules.max_holding_days
+    noise = days - (market.gap**2 if rules.execution == "next_open" else 0)
+    reach = np.cumsum(market.phi ** np.arange(days))
+    _, innovation = _filter_variances(market)
+    to_come = innovation * (reach[:-1] ** 2).sum()
+    log_variance = market.volatility**2 * (noise + to_come) + reach[-1] ** 2 * variance
+    ratio: Float[np.ndarray, "days columns"] = np.exp(reach[-1] * drift + log_variance / 2)
+    kept = net_of_costs(rules)
+    return 100 * (1 - ratio / kept) if short else 100 * (ratio * kept - 1)
+
+
+def net_of_costs(rules: TradingRules) -> float:
+    """Return what is left of a price that is paid and received, with commission and slippage on both sides."""
+    cost = (rules.cost_bps + rules.slippage_bps) / 10_000
+    return (1 - cost) / (1 + cost)
+
+
+def momentum_pct(prices: Float32[np.ndarray, "days columns 4"]) -> Float[np.ndarray, "days columns"]:
+    """Return the percent gain of the last 20 days; 0 on days without both closes."""
+    past = np.zeros(prices.shape[:2])
+    ratio = prices[MOMENTUM_DAYS:, :, CLOSE].astype(np.float64) / prices[:-MOMENTUM_DAYS, :, CLOSE]
+    past[MOMENTUM_DAYS:] = np.nan_to_num(100 * (ratio - 1))
+    return past

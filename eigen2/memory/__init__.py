@@ -1,0 +1,1 @@
+"""Measure memory, find leaks, estimate what a run needs."""

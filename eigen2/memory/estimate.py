@@ -1,0 +1,142 @@
+"""What a run will take of memory, told before it is allocated."""
+
+import sys
+from pathlib import Path
+
+import psutil
+import torch
+from lightning.pytorch import Trainer
+
+from callbacks.budget import MemoryBudget
+from callbacks.garbage import trim_malloc
+from eigen2.errors import UserError
+from eigen2.memory.limits import limits
+
+if sys.platform != "win32":
+    import resource
+
+GB = 1e9
+MB = 1e6
+LATER_BYTES = 45_000_000
+"""What every process adds after the set-up: pages of code that runs first then, kernels, TensorBoard, pictures."""
+FRAGMENTATION = 1.7
+"""Resident bytes of the C heap for each byte of tensors that come and go; 1.3 to 1.8 was seen (docs/memory.md)."""
+
+
+def rss_bytes() -> int:
+    """Resident bytes of this process."""
+    return int(psutil.Process().memory_info().rss)
+
+
+def peak_rss_bytes() -> int:
+    """The most resident bytes that this process had so far; those it has now where the system does not tell."""
+    peak = rss_bytes()
+    if sys.platform == "linux":
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return peak
+
+
+def available_bytes(budget_bytes: int | None = None, processes: int = 1) -> int:
+    """Bytes this process may still take, by the tightest limit: of a budget, the machine, a container or a shell.
+
+    Args:
+        budget_bytes: of this process alone; None for none.
+        processes: of one run that are about to take their memory, and leave each other equal parts of what is shared.
+    """
+    return min(limit.left // (processes if limit.shared else 1) for limit in limits(budget_bytes))
+
+
+def processes_here(trainer: Trainer) -> int:
+    """Processes of the trainer's run on this machine, after waiting for them, so that all of them see the same."""
+    if trainer.world_size == 1:
+        return 1
+    trainer.strategy.barrier()
+    return int(getattr(trainer.strategy, "num_processes", 1))
+
+
+def budget_of(trainer: Trainer) -> int | None:
+    """Bytes that the trainer's `MemoryBudget` grants the process; None without one."""
+    callbacks: list[object] = trainer.callbacks  # type: ignore[attr-defined]
+    budgets = [each.budget_bytes for each in callbacks if isinstance(each, MemoryBudget)]
+    return min((each for each in budgets if each is not None), default=None)
+
+
+def checkpoint_bytes(trainer: Trainer) -> int:
+    """Bytes of the file that the trainer resumes from; 0 without one."""
+    path = Path(trainer.ckpt_path or "")
+    return path.stat().st_size if path.is_file() else 0
+
+
+def arithmetic(needed: dict[str, int]) -> str:
+    """'replay 90.1 + population 20.3 = 110.4 MB', largest first; in GB from one GB on."""
+    total = sum(needed.values())
+    parts = sorted(needed.items(), key=lambda item: -item[1])
+    if total >= GB:
+        return " + ".join(f"{owner} {size / GB:,.2f}" for owner, size in parts) + f" = {total / GB:,.2f} GB"
+    return " + ".join(f"{owner} {size / MB:,.1f}" for owner, size in parts) + f" = {total / MB:,.1f} MB"
+
+
+class PeakEstimate:
+    """Adds up what a run will hold at most, before it is allocated, and refuses what cannot fit.
+
+    The highest resident memory of a run on the CPU is the sum of: the process as it is when this is made, what every
+    process adds later, what the owners say, and FRAGMENTATION times the tensors that live for a moment. On a GPU the
+    owners and those tensors lie there, and are compared with what is free there.
+
+    Args:
+        remedy: what the user can lower.
+        device: where the tensors will lie.
+        budget_bytes: resident bytes that the process was given; None for all that the system allows.
+        processes: that share this machine's memory evenly; on GPUs each has its own.
+    """
+
+    def __init__(self, remedy: str, device: torch.device, budget_bytes: int | None = None, processes: int = 1) -> None:
+        self._remedy = remedy
+        self._gpu = device.type == "cuda"
+        if self._gpu:
+            self._available, self._process = torch.cuda.mem_get_info(device)[0], 0
+        else:
+            trim_malloc()  # what reading prices has freed will be used again
+            self._available, self._process = available_bytes(budget_bytes, processes), rss_bytes()
+        self._before = 0 if self._gpu else peak_rss_bytes()
+        self._needed: dict[str, int] = {} if self._gpu else {"later": LATER_BYTES}
+
+    def require(self, needed: dict[str, int]) -> None:
+        """Add bytes by owner, before they are allocated.
+
+        Raises:
+            UserError: all that was required exceeds what was available at first; with the arithmetic.
+        """
+        self._needed |= needed
+        if sum(self._needed.values()) > self._available:
+            raise UserError(
+                f"this run needs {arithmetic(self._needed)} of {self._kind} beside the {self._process / GB:.2f} GB it "
+                f"has, {self._available / GB:.2f} GB available; {self._remedy}"
+            )
+
+    def require_for_a_moment(self, tensors: int, checkpoint: int = 0) -> None:
+        """Add what comes and goes, as `work space`.
+
+        Args:
+            tensors: bytes of those of acting and learning.
+            checkpoint: bytes of the file a run resumes from; it is read whole, before anything acts or learns.
+
+        Raises:
+            UserError: it exceeds what was available at first.
+        """
+        self.require({"work space": tensors if self._gpu else max(round(FRAGMENTATION * tensors), checkpoint)})
+
+    @property
+    def peak_bytes(self) -> int:
+        """The highest memory of the run; of the process, resident, not less than it had before."""
+        return max(self._process + sum(self._needed.values()), self._before)
+
+    @property
+    def _kind(self) -> str:
+        return "GPU memory" if self._gpu else "RAM"
+
+    def __str__(self) -> str:
+        held = self._needed if self._gpu else {"process": self._process, **self._needed}
+        highest = f", at most {self.peak_bytes / GB:.2f} GB" if self.peak_bytes > sum(held.values()) else ""
+        free = self._available / GB
+        return f"{arithmetic(held)} of {self._kind}{highest}, {free:,.1f} GB available"
