@@ -18,7 +18,7 @@ from eigen2.core.replay import ReplayBuffer
 from eigen2.erl.learners import ddpg
 from eigen2.erl.module import ERLModule
 from eigen2.erl.population import Population
-from eigen2.market.datamodule import RolloutDataModule
+from eigen2.market.datamodule import MarketDataModule
 from eigen2.market.simulation.environment import TradingEnvironment
 
 CONFIG = Path(__file__).parents[1] / "configs" / "full_scale.yaml"
@@ -58,11 +58,11 @@ class FullScale:
         return Path(self._folder.name)
 
     @cached_property
-    def _parts(self) -> tuple[ERLModule, RolloutDataModule]:
+    def _parts(self) -> tuple[ERLModule, MarketDataModule]:
         # the command line itself is let go: what a garbage collection has to look at should be a single run's
         cli = self._instantiate()
         module: ERLModule = cli.model
-        data: RolloutDataModule = cli.datamodule
+        data: MarketDataModule = cli.datamodule
         data.setup("fit")
         data.exploration_windows = 0
         data.build(module.population_size, self.device)
@@ -75,7 +75,7 @@ class FullScale:
         return self._parts[0]
 
     @property
-    def data(self) -> RolloutDataModule:
+    def data(self) -> MarketDataModule:
         """The configured market with `eval_env`, encoder and replay buffer; its windows are those of fitness alone."""
         return self._parts[1]
 
@@ -168,7 +168,7 @@ class FullScale:
             warnings.filterwarnings("ignore", message="LightningCLI's args parameter")
             return EigenCLI(
                 ERLModule,
-                RolloutDataModule,
+                MarketDataModule,
                 run=False,
                 save_config_callback=None,
                 trainer_defaults=TRAINER,

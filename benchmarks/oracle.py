@@ -23,7 +23,7 @@ from benchmarks.silent import silence, silent_trainer
 from eigen2.core.datamodule import play
 from eigen2.erl.module import ERLModule
 from eigen2.market.data.panel import FEATURES
-from eigen2.market.datamodule import RolloutDataModule
+from eigen2.market.datamodule import MarketDataModule
 from eigen2.market.simulation.environment import TradingEnvironment
 from eigen2.market.simulation.rules import TradingRules
 from eigen2.market.synthetic.generator import SyntheticMarket
@@ -52,12 +52,12 @@ def returns_told(prices: np.ndarray, delay: int) -> np.ndarray:
     return scaled
 
 
-class OracleRollouts(RolloutDataModule):
+class OracleRollouts(MarketDataModule):
     """The market with one feature that may tell another day's return.
 
     Args:
         delay: see `returns_told`; None leaves the feature as it is.
-        settings: of `RolloutDataModule`.
+        settings: of `MarketDataModule`.
     """
 
     def __init__(self, delay: int | None, **settings: Any) -> None:
@@ -75,7 +75,7 @@ class OracleRollouts(RolloutDataModule):
         self.panel = dataclasses.replace(self.panel, features=features, valid=valid)
 
 
-def perfect_reward(data: RolloutDataModule) -> float:
+def perfect_reward(data: MarketDataModule) -> float:
     """Mean reward of a holdout window for who orders, each day, the column that rises most the next, if any does."""
     starts, prices = holdout_starts(data), data.panel.prices
     kept = (1 - RULES.side_cost) / (1 + RULES.side_cost)

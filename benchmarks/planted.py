@@ -28,7 +28,7 @@ from eigen2.erl.evolution.proximal import Proximal
 from eigen2.erl.evolution.selection import Evolution
 from eigen2.erl.learners.ddpg import TD3
 from eigen2.erl.module import ERLModule
-from eigen2.market.datamodule import RolloutDataModule
+from eigen2.market.datamodule import MarketDataModule
 from eigen2.market.networks.columns import Choice, ColumnActor, ColumnCritic
 from eigen2.market.simulation.environment import TradingEnvironment
 from eigen2.market.simulation.rules import TradingRules
@@ -110,13 +110,13 @@ VARIANTS: dict[str, dict[str, Any]] = {
 """Settings of each variant beside the defaults; `times` as many generations, to take as long as those that train."""
 
 
-def holdout_starts(data: RolloutDataModule) -> list[int]:
+def holdout_starts(data: MarketDataModule) -> list[int]:
     """First days of windows that walk evenly over the holdout."""
     days = data.panel.splits.holdout
     return [round(float(start)) for start in np.linspace(days.start, days.stop - data.window_days, WINDOWS)]
 
 
-def holdout_rewards(module: ERLModule, data: RolloutDataModule, champion: bool = True) -> np.ndarray:
+def holdout_rewards(module: ERLModule, data: MarketDataModule, champion: bool = True) -> np.ndarray:
     """Rewards in each holdout window, (agents, windows): of the champion alone or of all agents as they are."""
     starts = holdout_starts(data)
     prices = torch.from_numpy(np.ascontiguousarray(data.panel.prices[:, data.investable_columns]))
@@ -132,7 +132,7 @@ def run(seed: int, generations: int, variant: dict[str, Any]) -> dict[str, Any]:
     os.environ["PL_GLOBAL_SEED"] = str(seed)
     market = SyntheticMarket(seed=seed, **MARKET)
     module = ERLModule(**variant.get("model", {}))
-    data = RolloutDataModule(synthetic=market, **{**SIZES, **variant.get("data", {})})
+    data = MarketDataModule(synthetic=market, **{**SIZES, **variant.get("data", {})})
     with tempfile.TemporaryDirectory() as folder:
         trainer = silent_trainer(generations * variant.get("times", 1), folder)
         began = time.perf_counter()

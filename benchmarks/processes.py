@@ -30,7 +30,7 @@ from benchmarks.resident import memory_mb
 from benchmarks.scaling import rows_of
 from eigen2.core.replay import Field, ReplayBuffer
 from eigen2.core.transition_exchange import Journal, share_journal
-from eigen2.distributed.communicator import Share
+from eigen2.distributed.communicator import Communicator
 from eigen2.erl.module import ERLModule
 from eigen2.runtime.phases import PHASES
 
@@ -180,7 +180,7 @@ def exchange(rank: int, world: int, store: Path, rounds: int) -> None:
     """What a process of several measures of messages; process 0 prints it as JSON."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
-    share, found = Share(world, rank, world), []
+    share, found = Communicator(world, rank, world), []
     for size in MESSAGE_BYTES:
         own, seconds = {"bytes": torch.zeros(1, size, dtype=torch.uint8)}, []
         for _ in range(rounds):

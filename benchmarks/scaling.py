@@ -30,7 +30,7 @@ from benchmarks.resident import MB, STATUS, memory_mb
 from eigen2.cli.training import run
 from eigen2.erl.module import ERLModule
 from eigen2.market.data.universe import Universe
-from eigen2.market.datamodule import RolloutDataModule
+from eigen2.market.datamodule import MarketDataModule
 from eigen2.market.synthetic.generator import SyntheticMarket
 from eigen2.runtime.phases import PHASES
 
@@ -220,7 +220,7 @@ def build(points: Sequence[Sizes], cache: Path) -> list[Point]:
     built = []
     for sizes in points:
         begun = time.perf_counter()
-        data = RolloutDataModule(
+        data = MarketDataModule(
             synthetic=SyntheticMarket(**settings["synthetic"] | {"days": sizes.days, "columns": sizes.columns}),
             context_days=sizes.context,
             validation_days=VALIDATION_DAYS,

@@ -34,7 +34,7 @@ from eigen2.market.data.cleaning.prepare import prepare
 from eigen2.market.data.panel_rows import select_rows
 from eigen2.market.data.source import read_prices
 from eigen2.market.data.universe import Universe
-from eigen2.market.datamodule import RolloutDataModule
+from eigen2.market.datamodule import MarketDataModule
 from eigen2.market.simulation.policies import buy_and_hold, momentum, random_entries
 from eigen2.market.simulation.rules import TradingRules
 from eigen2.market.simulation.simulate import Policy, Track, trade, without_end
@@ -105,7 +105,7 @@ class Tables:
     def __init__(self, tables: dict[str, Table], folder: Path) -> None:
         self.tables, self.folder = tables, folder
 
-    def fold(self, name: str, number: int) -> RolloutDataModule:
+    def fold(self, name: str, number: int) -> MarketDataModule:
         """The data of a fold, not loaded yet: all days up to the last test day, which are its holdout."""
         table, path = self.tables[name], self.folder / f"{name}-{number}.parquet"
         if not path.exists():
@@ -121,7 +121,7 @@ class Tables:
                 )
             prices[prices["date"].to_numpy() <= dates[stop - 1]].to_parquet(path, index=False)
         settings = {"rules": RULES, "holdout_days": table.test_days, **table.data}
-        return RolloutDataModule(path=str(path), cache_dir=str(self.folder / "cache"), **settings)
+        return MarketDataModule(path=str(path), cache_dir=str(self.folder / "cache"), **settings)
 
 
 def run(task: Task, tables: Tables, generations: int) -> dict[str, Any]:
@@ -158,7 +158,7 @@ def run(task: Task, tables: Tables, generations: int) -> dict[str, Any]:
     }
 
 
-def champion_policy(module: ERLModule, data: RolloutDataModule) -> Policy:
+def champion_policy(module: ERLModule, data: MarketDataModule) -> Policy:
     """The champion on a span of any length."""
     policy = module.population.policy(module.population.champion)
 
@@ -169,7 +169,7 @@ def champion_policy(module: ERLModule, data: RolloutDataModule) -> Policy:
     return without_end(act, data.window_days)
 
 
-def play_all(champion: Policy, data: RolloutDataModule, chance: np.random.Generator) -> dict[str, Track]:
+def play_all(champion: Policy, data: MarketDataModule, chance: np.random.Generator) -> dict[str, Track]:
     """Champion and baselines on the holdout, all of it one window; the first orders are of the close before it."""
     prices = np.ascontiguousarray(data.panel.prices[:, data.investable_columns])
     holdout = data.panel.splits.holdout
@@ -191,7 +191,7 @@ def settings_key(table: Table, generations: int) -> str:
         content = hashlib.file_digest(file, "blake2b").hexdigest()
     defaults = [
         {name: repr(given.default) for name, given in inspect.signature(cls.__init__).parameters.items()}
-        for cls in (ERLModule, RolloutDataModule)
+        for cls in (ERLModule, MarketDataModule)
     ]
     cuts = [table.folds, table.test_days, repr(table.data), repr(table.limits)]
     chosen = [*cuts, repr(MODEL), repr(RULES), RANDOM_ACCOUNTS, generations]

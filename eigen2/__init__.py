@@ -8,11 +8,12 @@ from eigen2.registration import register
 if TYPE_CHECKING:
     from eigen2.control.datamodule import ControlDataModule
     from eigen2.control.environment import ControlEnvironment
+    from eigen2.core.datamodule import RolloutDataModule
     from eigen2.erl.evolution.selection import Evolution
     from eigen2.erl.learners.ddpg import TD3
     from eigen2.erl.module import ERLModule
     from eigen2.market.data.panel import MarketPanel
-    from eigen2.market.datamodule import RolloutDataModule
+    from eigen2.market.datamodule import MarketDataModule
     from eigen2.market.simulation.environment import TradingEnvironment, TradingRules
     from eigen2.market.synthetic.generator import SyntheticMarket
     from eigen2.runtime.checkpoint import ChampionCheckpoint, DurableCheckpointIO, GenerationCheckpoint
@@ -31,6 +32,7 @@ __all__ = [
     "Evolution",
     "GenerationCheckpoint",
     "GenerationReport",
+    "MarketDataModule",
     "MarketPanel",
     "RolloutDataModule",
     "RunLogger",
@@ -51,7 +53,8 @@ _HOMES = {
     "GenerationCheckpoint": "eigen2.runtime.checkpoint",
     "GenerationReport": "eigen2.runtime.console",
     "MarketPanel": "eigen2.market.data.panel",
-    "RolloutDataModule": "eigen2.market.datamodule",
+    "MarketDataModule": "eigen2.market.datamodule",
+    "RolloutDataModule": "eigen2.core.datamodule",
     "RunLogger": "eigen2.runtime.logger",
     "SyntheticMarket": "eigen2.market.synthetic.generator",
     "TD3": "eigen2.erl.learners.ddpg",

@@ -9,7 +9,7 @@ import networkx
 import pytest
 import yaml
 
-from eigen2 import ERLModule, RolloutDataModule
+from eigen2 import ERLModule, MarketDataModule
 
 ROOT = Path(__file__).parent.parent
 FILES = sorted([*(ROOT / "eigen2").rglob("*.py"), *(ROOT / "callbacks").rglob("*.py")])
@@ -117,6 +117,6 @@ def test_the_algorithm_and_its_parts_never_ask_for_an_attribute_by_name() -> Non
 def test_the_shipped_config_says_what_python_defaults_to() -> None:
     """`make train` and the README's Python example train the same population."""
     config = yaml.safe_load((ROOT / "configs" / "erl.yaml").read_text())
-    for part, cls in (("model", ERLModule), ("data", RolloutDataModule)):
+    for part, cls in (("model", ERLModule), ("data", MarketDataModule)):
         defaults = {name: p.default for name, p in inspect.signature(cls.__init__).parameters.items()}
         assert config[part] == {name: defaults[name] for name in config[part]}

@@ -253,7 +253,7 @@ def test_real_prices_of_thirty_columns(tmp_path: Path) -> None:
     short = ["--trainer.max_epochs", "1", "--model.gradient_steps", "2", "--data.path", str(path)]
     main(["fit", "--config", "configs/erl.yaml", *short, "--trainer.default_root_dir", str(tmp_path)])
     checkpoint = torch.load(tmp_path / "checkpoints" / "last.ckpt", weights_only=True)
-    assert checkpoint["RolloutDataModule"]["replay"]["storage"]["gain"].shape == (100_000, 30)
+    assert checkpoint["MarketDataModule"]["replay"]["storage"]["gain"].shape == (100_000, 30)
 
 
 def test_help_speaks_of_units_and_defaults(capsys: pytest.CaptureFixture[str]) -> None:

@@ -57,7 +57,7 @@ def flat(value: Any, name: str = "") -> dict[str, Any]:
     return {name: value}
 
 
-def assert_same(one: Path, other: Path, data: str = "RolloutDataModule", within: float = 0.0) -> None:
+def assert_same(one: Path, other: Path, data: str = "MarketDataModule", within: float = 0.0) -> None:
     first, second = flat(state(one, data)), flat(state(other, data))
     assert first.keys() == second.keys()
     for name, value in first.items():

@@ -41,7 +41,7 @@ def finish(root: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def state(root: Path, data: str = "RolloutDataModule") -> dict[str, object]:
+def state(root: Path, data: str = "MarketDataModule") -> dict[str, object]:
     checkpoint = torch.load(root / "checkpoints" / "last.ckpt", weights_only=True)
     return {
         "weights": checkpoint["state_dict"],

@@ -24,7 +24,7 @@ from eigen2.fire.hygiene import MemoryHygiene
 from eigen2.fire.module import DQNModule
 from eigen2.fire.pictures import BreaksPlot
 from eigen2.fire.rasters import RegionFiles
-from eigen2.market.datamodule import RolloutDataModule
+from eigen2.market.datamodule import MarketDataModule
 from eigen2.market.evaluation.equity_plot import EquityPlot
 from eigen2.market.networks.columns import Choice, ColumnActor, ColumnCritic
 from eigen2.market.networks.windows import ConvolutionActor, ConvolutionCritic
@@ -50,7 +50,7 @@ SECTIONS: dict[str, dict[str, Any]] = {
         "model.evolution.proximal": Proximal,
         "model.td3": TD3,
     },
-    "Trading (`workload: market`)": {"data": RolloutDataModule, "data.synthetic": SyntheticMarket},
+    "Trading (`workload: market`)": {"data": MarketDataModule, "data.synthetic": SyntheticMarket},
     "Gymnasium tasks (`workload: control`)": {"data": ControlDataModule},
     "Fuel breaks (`workload: fire`)": {
         "model": DQNModule,

@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 
 ERL = ("eigen2.erl.module", "ERLModule")
 WORKLOADS = {
-    "market": (ERL, ("eigen2.market.datamodule", "RolloutDataModule")),
+    "market": (ERL, ("eigen2.market.datamodule", "MarketDataModule")),
     "control": (ERL, ("eigen2.control.datamodule", "ControlDataModule")),
     "fire": (("eigen2.fire.module", "DQNModule"), ("eigen2.fire.datamodule", "FuelBreakDataModule")),
 }

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from eigen2.control.environment import ControlEnvironment
 from eigen2.control.networks import MLPActor, MLPCritic
-from eigen2.core.datamodule import Findings, Observation, Rollouts, Trained, play
+from eigen2.core.datamodule import Findings, Observation, RolloutDataModule, Trained, play
 from eigen2.core.networks import Inputs, Sizes
 from eigen2.core.randomness import Role, generator
 from eigen2.errors import require_range
@@ -19,7 +19,7 @@ SEEDS = 2**31
 """Environments are seeded with whole numbers below this."""
 
 
-class ControlDataModule(Rollouts):
+class ControlDataModule(RolloutDataModule):
     """Episodes of a Gymnasium environment with continuous actions.
 
     Args:

@@ -17,7 +17,7 @@ from eigen2.core.networks import Inputs, Sizes
 from eigen2.core.randomness import Role, generator
 from eigen2.core.replay import Field, ReplayBuffer, transition_fields
 from eigen2.core.transition_exchange import Journal
-from eigen2.distributed.communicator import Share
+from eigen2.distributed.communicator import Communicator
 from eigen2.errors import UserError, require_range
 
 Observation = dict[str, Tensor]
@@ -182,7 +182,7 @@ def _rows(transitions: dict[str, Tensor], chosen: Tensor) -> dict[str, Tensor]:
     return {name: value[chosen.flatten()] for name, value in rows.items()}
 
 
-class Rollouts(LightningDataModule, ABC):
+class RolloutDataModule(LightningDataModule, ABC):
     """The data side of ERL for any workload: a subclass loads its data, builds its environments and networks.
 
     Args:
@@ -325,7 +325,7 @@ class Rollouts(LightningDataModule, ABC):
 
     # What every workload shares
 
-    def allocate_replay(self, device: torch.device, share: Share | None = None) -> None:
+    def allocate_replay(self, device: torch.device, share: Communicator | None = None) -> None:
         """Take the replay buffer's memory, once; with agents on several processes the journal's too.
 
         Args:

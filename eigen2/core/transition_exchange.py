@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from eigen2.core.replay import Field, ReplayBuffer
-from eigen2.distributed.communicator import Share, packed, unpacked
+from eigen2.distributed.communicator import Communicator, packed, unpacked
 
 
 class Journal(ReplayBuffer):
@@ -43,7 +43,7 @@ class Journal(ReplayBuffer):
         self.counts.clear()
 
 
-def share_journal(journal: Journal, buffer: ReplayBuffer, share: Share) -> None:
+def share_journal(journal: Journal, buffer: ReplayBuffer, share: Communicator) -> None:
     """Put what all processes noted into the replay buffer, as one that plays all agents would have; clear the journal.
 
     What would be overwritten by later steps of the same generation does not travel.

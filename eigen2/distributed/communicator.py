@@ -40,7 +40,7 @@ def in_contact(rank: int, world: int, what: str) -> Iterator[None]:
         ) from error
 
 
-class Share:
+class Communicator:
     """Which of a population's rows belong to this process, by its place among equals; alone, all do.
 
     Everything random is addressed by the row's number in the whole population, and whatever depends on several rows is

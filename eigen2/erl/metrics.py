@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from eigen2.distributed.communicator import Share
+from eigen2.distributed.communicator import Communicator
 from eigen2.erl.evolution.hyperparameters import exploration_noise, hyperparameter_metrics, own_values
 from eigen2.erl.evolution.statistics import diversity_metrics
 from eigen2.runtime.phases import PHASES
@@ -69,7 +69,7 @@ def generation_metrics(module: "ERLModule") -> dict[str, float]:
     }
 
 
-def _exchanged(share: Share) -> dict[str, float]:
+def _exchanged(share: Communicator) -> dict[str, float]:
     """What a process has heard of the others since the generation began, and the time it took; nothing alone."""
     if share.world == 1:
         return {}

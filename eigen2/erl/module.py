@@ -13,11 +13,11 @@ from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor, nn
 
 from eigen2.core.compatibility import check_checkpoint, flat, noted, tell_other_data, word_of
-from eigen2.core.datamodule import Findings, Rollouts, play
+from eigen2.core.datamodule import Findings, RolloutDataModule, play
 from eigen2.core.networks import Sizes, weight_bytes
 from eigen2.core.randomness import Role, generator, torch_seed
 from eigen2.core.transition_exchange import share_journal
-from eigen2.distributed.communicator import Share
+from eigen2.distributed.communicator import Communicator
 from eigen2.erl.champion import come_to, how_to_act, keep_record, validation_fitness
 from eigen2.erl.checkpoint_rows import collect_rows, keep_own_rows
 from eigen2.erl.evolution.breeding import breed
@@ -113,7 +113,7 @@ class ERLModule(LightningModule):
         self.evolution = evolution
         self._actor, self._critic = actor, critic
         self.seed = 0
-        self.share = Share(population_size)
+        self.share = Communicator(population_size)
         self.clock = PhaseClock(self)
         self.fitness = torch.zeros(population_size, dtype=torch.float64)
         self.slots: Tensor | None = None
@@ -300,10 +300,10 @@ class ERLModule(LightningModule):
     # How it hangs together with Lightning
 
     @property
-    def data(self) -> Rollouts:
+    def data(self) -> RolloutDataModule:
         """The data module of the running trainer."""
         data = self.trainer.datamodule  # type: ignore[attr-defined]
-        if not isinstance(data, Rollouts):
+        if not isinstance(data, RolloutDataModule):
             raise UserError("ERLModule needs a RolloutDataModule: trainer.fit(module, datamodule=...)")
         return data
 
@@ -330,7 +330,7 @@ class ERLModule(LightningModule):
             raise UserError(
                 "data.windows_per_generation is 0; with model.learners set, who only evolves needs 1 or more"
             )
-        self.share = share = Share(self.population_size, self.trainer.global_rank, self.trainer.world_size)
+        self.share = share = Communicator(self.population_size, self.trainer.global_rank, self.trainer.world_size)
         agents, learners = len(share.rows), len(range(self.learners)[share.rows.start : share.rows.stop])
         self.memory = PeakEstimate(REMEDY, device, budget_of(self.trainer), processes_here(self.trainer))
         self.memory.require(self.data.needed_bytes(agents))
@@ -347,7 +347,7 @@ class ERLModule(LightningModule):
         elif weights != 4 * self.population.weights_per_agent:
             raise UserError("this module was fitted to data of other sizes; make a new ERLModule for these")
 
-    def network_makers(self, data: Rollouts) -> tuple[Callable[[], nn.Module], Callable[[], nn.Module]]:
+    def network_makers(self, data: RolloutDataModule) -> tuple[Callable[[], nn.Module], Callable[[], nn.Module]]:
         """What builds one agent's actor and critic: the networks that were configured, else the data's own."""
         make_actor = partial(self._actor, data.sizes) if self._actor else data.make_actor
         make_critic = partial(self._critic, data.sizes) if self._critic else data.make_critic

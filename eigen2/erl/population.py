@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from eigen2.core.networks import Inputs, StackedNetwork
 from eigen2.core.randomness import Role, torch_seed
-from eigen2.distributed.communicator import Share
+from eigen2.distributed.communicator import Communicator
 from eigen2.erl.evolution.hyperparameters import NAMES
 
 
@@ -64,10 +64,10 @@ class Population(nn.Module):
         noise: float,
         learners: int | None = None,
         own_hyperparameters: bool = False,
-        share: Share | None = None,
+        share: Communicator | None = None,
     ) -> None:
         super().__init__()
-        self.share = share or Share(size)
+        self.share = share or Communicator(size)
         self.learners = size if learners is None else learners
         with torch_seed(seed, Role.WEIGHTS, agent=0):
             self.actor_network, self.critic_network = StackedNetwork(make_actor()), StackedNetwork(make_critic())

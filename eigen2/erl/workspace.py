@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from eigen2.core.datamodule import Rollouts
+from eigen2.core.datamodule import RolloutDataModule
 from eigen2.erl.learners import ddpg
 from eigen2.erl.population import Population
 from eigen2.memory.estimate import PeakEstimate, checkpoint_bytes
@@ -60,7 +60,7 @@ class LivePeak(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def workspace_bytes(
-    data: Rollouts,
+    data: RolloutDataModule,
     device: torch.device,
     make_actor: Callable[[], nn.Module],
     make_critic: Callable[[], nn.Module],

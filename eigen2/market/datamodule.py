@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from eigen2.core.compatibility import flat
-from eigen2.core.datamodule import Act, Findings, Observation, Rollouts, Trained
+from eigen2.core.datamodule import Act, Findings, Observation, RolloutDataModule, Trained
 from eigen2.core.networks import Inputs, Sizes
 from eigen2.core.randomness import Role, generator
 from eigen2.errors import UserError, require_range
@@ -38,7 +38,7 @@ BYTES_PER_ROW = 200
 """What a row of a made-up market takes at most: the table, its blocks, and the panel that is made of it."""
 
 
-class RolloutDataModule(Rollouts):
+class MarketDataModule(RolloutDataModule):
     """Daily prices, split into training, validation and holdout days, and the windows agents trade in.
 
     Args:

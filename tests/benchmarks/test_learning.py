@@ -13,7 +13,7 @@ from benchmarks import control_results, learning_results, oracle, planted
 from benchmarks.machine import ROOT
 from benchmarks.planted import merged
 from eigen2.erl.module import ERLModule
-from eigen2.market.datamodule import RolloutDataModule
+from eigen2.market.datamodule import MarketDataModule
 from eigen2.market.synthetic.generator import SyntheticMarket
 
 TINY = {"trading_days": 15, "settlement_days": 5, "replay_capacity": 4000, "replay_min_size": 100, "batch_size": 4}
@@ -96,7 +96,7 @@ def test_every_variant_can_be_trained(monkeypatch: pytest.MonkeyPatch) -> None:
     """With networks of the sizes of the market: what would fail after an hour fails here."""
     for variant in planted.VARIANTS.values():
         module = ERLModule(**{"population_size": 4, **variant.get("model", {})})
-        data = RolloutDataModule(**{**planted.SIZES, **variant.get("data", {})})
+        data = MarketDataModule(**{**planted.SIZES, **variant.get("data", {})})
         assert module.population_size == 4
         assert data.context_days in (64, 504)
 

@@ -20,7 +20,7 @@ SUMS = 5
 def test_a_run_receives_what_the_formula_says(world: int, tmp_path: Path) -> None:
     root = fit(world, tmp_path, RUN, 4)
     checkpoint = torch.load(root / "checkpoints" / "last.ckpt", weights_only=True)
-    weights, replay = checkpoint["state_dict"], checkpoint["RolloutDataModule"]["replay"]
+    weights, replay = checkpoint["state_dict"], checkpoint["MarketDataModule"]["replay"]
     sizes = Sizes(
         agents=8,
         actor_weights=weights["population.actor"].shape[1],

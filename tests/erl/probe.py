@@ -12,7 +12,7 @@ import torch
 from lightning.pytorch import Callback, Trainer
 from torch import Tensor, nn
 
-from eigen2.core.datamodule import Observation, Rollouts
+from eigen2.core.datamodule import Observation, RolloutDataModule
 from eigen2.core.networks import Inputs, Sizes
 from eigen2.core.randomness import Role, generator
 from eigen2.core.replay import Field
@@ -114,7 +114,7 @@ class ProbeCritic(nn.Module):
         return value
 
 
-class ProbeRollouts(Rollouts):
+class ProbeRollouts(RolloutDataModule):
     """The data side of a probe."""
 
     eval_env: ProbeEnvironment

@@ -19,7 +19,7 @@ from eigen2.errors import UserError
 from eigen2.market import datamodule as rollouts
 from eigen2.market.data.panel import MarketPanel, Splits
 from eigen2.market.data.universe import Universe
-from eigen2.market.datamodule import RolloutDataModule
+from eigen2.market.datamodule import MarketDataModule
 from eigen2.market.simulation.environment import TradingRules
 from eigen2.market.synthetic.generator import SyntheticMarket
 from eigen2.memory.owners import account
@@ -41,14 +41,14 @@ SMALL: dict[str, Any] = {
 }
 
 
-def small(**changes: Any) -> RolloutDataModule:
+def small(**changes: Any) -> MarketDataModule:
     """200 days of three columns: 120 to train on, 50 for validation, 30 held out."""
     market = SyntheticMarket(days=200, columns=3, missing=0.05, volatility=0.06)
     rules = TradingRules(max_holding_days=5, max_opens_per_day=2)
-    return RolloutDataModule(**{"synthetic": market, "rules": rules, **SMALL, **changes})
+    return MarketDataModule(**{"synthetic": market, "rules": rules, **SMALL, **changes})
 
 
-def built(panel: MarketPanel | None = None, **changes: Any) -> RolloutDataModule:
+def built(panel: MarketPanel | None = None, **changes: Any) -> MarketDataModule:
     data = small(**changes)
     data.setup("fit")
     data.panel = panel or data.panel
@@ -70,7 +70,7 @@ def empty_panel(train: int, validation: int, holdout: int) -> MarketPanel:
     )
 
 
-def with_panel(panel: MarketPanel, **changes: Any) -> RolloutDataModule:
+def with_panel(panel: MarketPanel, **changes: Any) -> MarketDataModule:
     data = small(**changes)
     data.panel = panel
     return data
@@ -79,7 +79,7 @@ def with_panel(panel: MarketPanel, **changes: Any) -> RolloutDataModule:
 # Training windows
 
 
-def assert_inside_training(data: RolloutDataModule, options: dict[str, Any]) -> None:
+def assert_inside_training(data: MarketDataModule, options: dict[str, Any]) -> None:
     """Full context before the first day's close, and the last day still a training day."""
     train = data.panel.splits.train
     bounds = zip(options["start_idx"], options["trading_end_idx"], options["end_idx"], strict=True)
@@ -230,7 +230,7 @@ def test_validation_windows_cover_all_validation_days_and_nothing_else(asked: in
 # What is touched, as seen from what comes out
 
 
-def episode(data: RolloutDataModule, validation: bool) -> list[dict[str, Tensor]]:
+def episode(data: MarketDataModule, validation: bool) -> list[dict[str, Tensor]]:
     """Network inputs, rewards and days of an episode of random actions."""
     env = data.val_env if validation else data.eval_env
     options = data.validation_options() if validation else data.training_options(generation=2, seed=1)
@@ -389,7 +389,7 @@ def ragged() -> pd.DataFrame:
 COLUMNS = ("RATE", "S0000", "S0001", "S0002", "S0003", "S0004", "VIX")
 
 
-def trading(tmp_path: Path, **changes: Any) -> RolloutDataModule:
+def trading(tmp_path: Path, **changes: Any) -> MarketDataModule:
     path = tmp_path / "prices.parquet"
     ragged().to_parquet(path)
     options = {"synthetic": None, "path": str(path), "cache_dir": str(tmp_path), "indicators": ["VIX", "RATE"]}
@@ -400,7 +400,7 @@ def trading(tmp_path: Path, **changes: Any) -> RolloutDataModule:
     return data
 
 
-def orders(data: RolloutDataModule, column: int | None, start: int, days: int) -> dict[str, Tensor]:
+def orders(data: MarketDataModule, column: int | None, start: int, days: int) -> dict[str, Tensor]:
     """Summary of a window in which an investable column, or each (None), is ordered on the first day."""
     env = data.eval_env
     env.reset(start_idx=start, trading_end_idx=start + 1, end_idx=start + days)
@@ -503,7 +503,7 @@ def test_a_universe_that_does_not_fit_is_refused_at_setup() -> None:
 # What is refused
 
 
-def refusal(data: RolloutDataModule) -> str:
+def refusal(data: MarketDataModule) -> str:
     with pytest.raises(UserError) as error:
         data.setup("fit")
     assert "\n" not in str(error.value)
@@ -563,7 +563,7 @@ def test_settings_out_of_range_are_refused(name: str, value: int) -> None:
 
 
 def test_the_sample_is_the_default(tmp_path: Path) -> None:
-    data = RolloutDataModule(cache_dir=str(tmp_path))
+    data = MarketDataModule(cache_dir=str(tmp_path))
     data.setup("fit")
     assert data.describe()["prices"] == "sample shipped with eigen2"
     assert_inside_training(data, data.training_options(0, 0))

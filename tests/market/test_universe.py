@@ -16,7 +16,7 @@ from eigen2.errors import UserError
 from eigen2.market.data.panel import MarketPanel, Splits, build_panel
 from eigen2.market.data.source import PRICE_COLUMNS, read_prices
 from eigen2.market.data.universe import Universe, read_tickers, resolve
-from eigen2.market.datamodule import RolloutDataModule
+from eigen2.market.datamodule import MarketDataModule
 from eigen2.market.synthetic.generator import SyntheticMarket
 from tests.market.panels import plain_scale
 
@@ -273,15 +273,15 @@ def test_the_top_of_real_prices(caplog: pytest.LogCaptureFixture) -> None:
 # On the command line and in YAML
 
 
-def parsed(*options: str) -> RolloutDataModule:
+def parsed(*options: str) -> MarketDataModule:
     """What the command line makes of options, after a round through the YAML file that a run keeps."""
     parser = ArgumentParser(exit_on_error=False)
-    parser.add_class_arguments(RolloutDataModule, "data")
+    parser.add_class_arguments(MarketDataModule, "data")
     config = parser.parse_args(list(options))
     again = parser.parse_string(parser.dump(config))
     assert again == config
     data = parser.instantiate(again).data
-    assert isinstance(data, RolloutDataModule)
+    assert isinstance(data, MarketDataModule)
     return data
 
 
@@ -317,7 +317,7 @@ def test_names_that_yaml_takes_for_something_else_are_refused_without_quotes(nam
 def test_names_in_yaml() -> None:
     text = yaml.safe_dump({"data": {"investable": {"tickers": ["TRUE", "600000"]}, "indicators": ["NO"]}})
     parser = ArgumentParser(exit_on_error=False)
-    parser.add_class_arguments(RolloutDataModule, "data")
+    parser.add_class_arguments(MarketDataModule, "data")
     data = parser.instantiate(parser.parse_string(text)).data
     assert data.investable == Universe(tickers=["TRUE", "600000"])
     assert data.indicators == ["NO"]

@@ -11,14 +11,14 @@ from eigen2.core.networks import Sizes
 from eigen2.erl.module import ERLModule
 from eigen2.errors import UserError
 from eigen2.market.data.universe import Universe
-from eigen2.market.datamodule import RolloutDataModule
+from eigen2.market.datamodule import MarketDataModule
 from eigen2.market.networks.columns import ColumnActor, ColumnCritic
 from eigen2.market.networks.windows import CnnLstmActor, CnnLstmCritic, ConvolutionActor, ConvolutionCritic
 from eigen2.market.synthetic.generator import SyntheticMarket
 from tests.erl.probe import make_trainer
 
 
-def market(**changes: Any) -> RolloutDataModule:
+def market(**changes: Any) -> MarketDataModule:
     settings: dict[str, Any] = {
         "synthetic": SyntheticMarket(days=200, columns=4),
         "investable": Universe(tickers=["S0001", "S0003"]),
@@ -35,10 +35,10 @@ def market(**changes: Any) -> RolloutDataModule:
         "batch_size": 2,
         "encoding": "windows",
     }
-    return RolloutDataModule(**{**settings, **changes})
+    return MarketDataModule(**{**settings, **changes})
 
 
-def fit(tmp_path: Path, data: RolloutDataModule, **networks: Any) -> ERLModule:
+def fit(tmp_path: Path, data: MarketDataModule, **networks: Any) -> ERLModule:
     module = ERLModule(population_size=3, gradient_steps=2, accumulate=2, **networks)
     make_trainer(default_root_dir=tmp_path).fit(module, datamodule=data)
     return module

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import distributed as dist
 
-from eigen2.distributed.communicator import Share
+from eigen2.distributed.communicator import Communicator
 from eigen2.errors import RunStopped
 
 MANY = 5
@@ -40,7 +40,7 @@ def same(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> N
 def exchange(rank: int, world: int) -> None:
     """Everything a share can do, for several sizes of a population, against what lies in each process anyway."""
     for total in (world, world + 1, 3 * world - 1, 16):
-        share, rows = Share(total, rank, world), whole(total)
+        share, rows = Communicator(total, rank, world), whole(total)
         own = {name: share.mine(values) for name, values in rows.items()}
         same(share.gather(own, "rows"), rows)
         collected = share.collect(own, "rows")
@@ -89,7 +89,7 @@ def main() -> None:
             while not Path(f"{store}.done").exists():
                 time.sleep(0.05)
     else:
-        share = Share(world, rank, world)
+        share = Communicator(world, rank, world)
         share.begin(7)
         try:
             share.gather({"one": torch.zeros(1)}, "fitness")

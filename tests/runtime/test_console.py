@@ -8,11 +8,11 @@ import re
 import sys
 from pathlib import Path
 
-from eigen2.market.datamodule import RolloutDataModule
+from eigen2.market.datamodule import MarketDataModule
 from eigen2.runtime.console import generation_rows, header
 from tests.command import ROOT, eigen2
 
-COLUMNS = RolloutDataModule.table_columns
+COLUMNS = MarketDataModule.table_columns
 METRICS = {
     "fitness/mean": 1234.56,
     "fitness/max": 9876.5,

@@ -7,7 +7,7 @@ from lightning.pytorch import Trainer
 from callbacks import MemoryBudget
 from eigen2 import SyntheticMarket
 from eigen2.errors import UserError
-from eigen2.market.datamodule import RolloutDataModule
+from eigen2.market.datamodule import MarketDataModule
 from eigen2.memory import estimate as ram
 from eigen2.memory.estimate import PeakEstimate, arithmetic
 from eigen2.memory.limits import Limit, limits
@@ -72,7 +72,7 @@ def test_a_budget_of_the_trainer_counts(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_counted_bytes_are_the_allocated_ones() -> None:
     market = SyntheticMarket(days=300, columns=7)
-    data = RolloutDataModule(synthetic=market, context_days=20, trading_days=30, settlement_days=5)
+    data = MarketDataModule(synthetic=market, context_days=20, trading_days=30, settlement_days=5)
     data.validation_days, data.holdout_days = 50, 30
     data.setup("fit")
     data.build(3, torch.device("cpu"))

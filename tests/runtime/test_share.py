@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eigen2.distributed.communicator import Share
+from eigen2.distributed.communicator import Communicator
 from eigen2.errors import LOST_CONTACT
 
 
@@ -23,7 +23,7 @@ def start(world: int, store: Path, what: str, timeout_s: float = 60) -> list[sub
 
 @given(st.integers(1, 300), st.integers(1, 40))
 def test_every_row_belongs_to_one_process_and_none_has_many_more_than_another(total: int, world: int) -> None:
-    shares = [Share(total, rank, world) for rank in range(world)]
+    shares = [Communicator(total, rank, world) for rank in range(world)]
     assert [row for share in shares for row in share.rows] == list(range(total))
     sizes = [len(share.rows) for share in shares]
     assert max(sizes) - min(sizes) <= 1
@@ -56,7 +56,7 @@ def test_who_loses_contact_says_so_in_one_line_within_the_time_out(fault: str, t
 
 
 def test_alone_nothing_is_exchanged() -> None:
-    share, rows = Share(5), {"weights": torch.arange(10.0).reshape(5, 2)}
+    share, rows = Communicator(5), {"weights": torch.arange(10.0).reshape(5, 2)}
     assert torch.equal(share.gather(rows, "rows")["weights"], rows["weights"])
     assert torch.equal(share.fetch(rows, [[1, 4]], "rows")["weights"], rows["weights"][[1, 4]])
     assert torch.equal(share.spread(rows, 3, "row")["weights"], rows["weights"][3:4])
