@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.timing import Row, seconds_of
-from eigen2.market.data.panel_cache import load_panel
+from eigen2.market.data.cache import load_panel
 from eigen2.market.synthetic.generator import SyntheticMarket
 
 DAYS, COLUMNS = 3781, 669

@@ -16,8 +16,8 @@ from eigen2.core.datamodule import Act, Findings, Observation, RolloutDataModule
 from eigen2.core.networks import Inputs, Sizes
 from eigen2.core.randomness import Role, generator
 from eigen2.errors import UserError, require_range
+from eigen2.market.data.cache import load_panel, load_synthetic, remapped
 from eigen2.market.data.panel import FEATURES, FeatureScale, MarketPanel, build_panel
-from eigen2.market.data.panel_cache import load_panel, load_synthetic, remapped
 from eigen2.market.data.sample import sample_path
 from eigen2.market.data.universe import Universe, resolve
 from eigen2.market.evaluation.backtest import Market, backtest, write

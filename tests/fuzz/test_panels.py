@@ -21,9 +21,9 @@ from hypothesis import strategies as st
 
 from eigen2.cli.main import main
 from eigen2.errors import UserError
+from eigen2.market.data.cache import ARRAYS, load_panel
 from eigen2.market.data.cleaning.prepare import changes_path, inspect, prepare
 from eigen2.market.data.panel import CLIP, MarketPanel
-from eigen2.market.data.panel_cache import ARRAYS, load_panel
 from eigen2.market.data.source import COLUMNS, read_prices
 from tests.fuzz import panels
 from tests.fuzz.conftest import LONG, few

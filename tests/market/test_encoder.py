@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from eigen2.market.data.cache import load_panel, load_synthetic
 from eigen2.market.data.panel import MarketPanel, Splits, build_panel
-from eigen2.market.data.panel_cache import load_panel, load_synthetic
 from eigen2.market.features.averages import CLIP, groups_of, spans
 from eigen2.market.features.encoding import MarketEncoder, ObservationEncoder, WindowEncoder
 from eigen2.market.simulation.environment import TradingEnvironment, TradingRules
@@ -348,7 +348,7 @@ def test_a_table_that_cannot_be_written_is_in_memory(
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("eigen2.market.data.panel_cache._write_array", full)
+    monkeypatch.setattr("eigen2.market.data.cache._write_array", full)
     days = torch.arange(5, 120)[None]
     ours, right = (
         MarketEncoder(which, [0, 2], 6)(days) for which in (panel, replace(panel, features=panel.features.copy()))

@@ -10,8 +10,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from eigen2.core.networks import Inputs
+from eigen2.market.data.cache import mapped_array, remapped
 from eigen2.market.data.panel import MarketPanel
-from eigen2.market.data.panel_cache import mapped_array, remapped
 from eigen2.market.features.averages import (
     CHANNELS,
     CLIP,

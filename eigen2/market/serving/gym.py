@@ -15,8 +15,8 @@ from jaxtyping import Bool, Float32, Float64
 from torch import Tensor
 
 from eigen2.errors import UserError, require_range
+from eigen2.market.data.cache import load_panel
 from eigen2.market.data.panel import MarketPanel, build_panel
-from eigen2.market.data.panel_cache import load_panel
 from eigen2.market.data.sample import sample_path
 from eigen2.market.data.source import read_prices
 from eigen2.market.data.universe import Universe, resolve

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from eigen2.market.data.panel_cache import load_panel
+from eigen2.market.data.cache import load_panel
 from eigen2.market.data.sample import adjust, sample_path
 from eigen2.market.data.sample.__main__ import main
 from eigen2.market.data.source import read_prices, unusable_rows

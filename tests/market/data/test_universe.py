@@ -20,7 +20,7 @@ from eigen2.market.datamodule import MarketDataModule
 from eigen2.market.synthetic.generator import SyntheticMarket
 from tests.market.panels import plain_scale
 
-DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data"
+DATA = Path(__file__).resolve().parents[3].parent / "shared" / "data"
 NAMES = ("600000", "AAPL", "BRK.B", "NAN", "TRUE", "VIX", "ZM")
 # what each column's close x volume is at the median; the indicator's is 0
 VALUE = (3.0, 7.0, 2.0, 7.0, 0.5, 0.0, 7.0)

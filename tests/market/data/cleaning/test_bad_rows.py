@@ -14,9 +14,9 @@ from eigen2.market.data.cleaning.defects import Limits, find, holes
 from eigen2.market.data.cleaning.policy import Policy, clean
 from eigen2.market.data.panel import MarketPanel, build_panel
 from eigen2.market.data.source import PRICE_COLUMNS
-from tests.market.cleaning.rows import Row, as_block, by_row, calendar_of, fillers
+from tests.market.data.cleaning.rows import Row, as_block, by_row, calendar_of, fillers
 
-DATA = Path(__file__).resolve().parents[3].parent / "shared" / "data"
+DATA = Path(__file__).resolve().parents[4].parent / "shared" / "data"
 BAD_ROWS = DATA / "bad_rows.csv"
 pytestmark = pytest.mark.skipif(not BAD_ROWS.exists(), reason="no shared data")
 

@@ -16,7 +16,7 @@ from eigen2.market.data.cleaning import columns, layouts
 from eigen2.market.data.cleaning.layouts import Input, open_inputs
 from eigen2.market.data.source import COLUMNS, PRICE_COLUMNS, read_prices
 
-DATA = Path(__file__).resolve().parents[3].parent / "shared" / "data"
+DATA = Path(__file__).resolve().parents[4].parent / "shared" / "data"
 FIELDS = ["Open", "High", "Low", "Close", "Volume"]
 NAN = np.nan
 

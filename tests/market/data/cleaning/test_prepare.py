@@ -19,7 +19,7 @@ from eigen2.market.data.panel import build_panel
 from eigen2.market.data.source import read_prices
 from eigen2.market.synthetic.generator import SyntheticMarket
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 DATA = ROOT.parent / "shared" / "data"
 VALUES = ["open", "high", "low", "close", "volume"]
 

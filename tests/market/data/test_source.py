@@ -12,7 +12,7 @@ import pytest
 from eigen2.errors import UserError
 from eigen2.market.data.source import COLUMNS, PRICE_COLUMNS, read_prices, unusable_rows
 
-SHARED_DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data"
+SHARED_DATA = Path(__file__).resolve().parents[3].parent / "shared" / "data"
 
 
 def table(tickers: tuple[object, ...] = ("A", "B"), days: int = 3) -> pd.DataFrame:

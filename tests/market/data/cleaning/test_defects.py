@@ -14,9 +14,9 @@ from eigen2.market.data.cleaning.blocks import Calendar
 from eigen2.market.data.cleaning.defects import DEFECTS, Limits, find, holes
 from eigen2.market.data.source import PRICE_COLUMNS, read_prices
 from eigen2.market.synthetic.generator import SyntheticMarket
-from tests.market.cleaning.rows import Row, as_block, calendar_of, defects, fillers, series, table
+from tests.market.data.cleaning.rows import Row, as_block, calendar_of, defects, fillers, series, table
 
-DATA = Path(__file__).resolve().parents[3].parent / "shared" / "data"
+DATA = Path(__file__).resolve().parents[4].parent / "shared" / "data"
 NONE: set[str] = set()
 ROUND = [100.0, 101.0, 102.0, 101.0, 103.0, 104.0]
 

@@ -16,7 +16,7 @@ from eigen2.market.data.cleaning.blocks import Collected, collect
 from eigen2.market.data.cleaning.layouts import Input, open_inputs
 from eigen2.market.data.source import COLUMNS, read_prices
 
-DATA = Path(__file__).resolve().parents[3].parent / "shared" / "data"
+DATA = Path(__file__).resolve().parents[4].parent / "shared" / "data"
 
 
 class Batches(Input):

@@ -12,15 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eigen2.errors import UserError
-from eigen2.market.data import panel_cache
+from eigen2.market.data import cache
+from eigen2.market.data.cache import load_panel
 from eigen2.market.data.panel import FEATURES, MarketPanel, Splits, build_panel
-from eigen2.market.data.panel_cache import load_panel
 from eigen2.market.data.panel_rows import select_rows
 from eigen2.market.data.source import PRICE_COLUMNS, read_prices
 from eigen2.market.features.indicators import indicator_features, ticker_features
 from eigen2.market.synthetic.generator import SyntheticMarket
 
-SHARED_DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data"
+SHARED_DATA = Path(__file__).resolve().parents[3].parent / "shared" / "data"
 DAYS, COLUMNS, TRAIN = 200, 4, 140
 
 
@@ -563,7 +563,7 @@ def forbid_building(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise AssertionError("built again")
 
-    monkeypatch.setattr(panel_cache, "build_panel", fail)
+    monkeypatch.setattr(cache, "build_panel", fail)
 
 
 def caches(tmp_path: Path) -> list[Path]:
@@ -635,7 +635,7 @@ def test_the_key_is_the_content_and_the_settings(load, source, tmp_path, monkeyp
     for indicators in (["S0001", "S0002"], ("S0002", "S0001", "S0002")):
         load(indicators=indicators)
         assert len(caches(tmp_path)) == 5
-    monkeypatch.setattr(panel_cache, "FORMAT_VERSION", -1)
+    monkeypatch.setattr(cache, "FORMAT_VERSION", -1)
     load()
     assert len(caches(tmp_path)) == 6
     changed = PRICES.assign(close=PRICES["close"] * 1.5)
@@ -675,7 +675,7 @@ def test_an_interrupted_build_leaves_nothing(load, tmp_path, monkeypatch, stop, 
     load(holdout_days=21)
     before = caches(tmp_path)
     owner, _, name = call.rpartition(".")
-    target = getattr(panel_cache, owner) if owner else panel_cache
+    target = getattr(cache, owner) if owner else cache
     original, calls = getattr(target, name), []
 
     def interrupt(*args, **kwargs):
@@ -698,14 +698,14 @@ def test_an_interrupted_build_leaves_nothing(load, tmp_path, monkeypatch, stop, 
 
 
 def test_a_concurrent_build_that_was_faster_is_kept(load, tmp_path, monkeypatch):
-    original = panel_cache.build_panel
+    original = cache.build_panel
 
     def overtaken(*args, **options):
-        monkeypatch.setattr(panel_cache, "build_panel", original)
+        monkeypatch.setattr(cache, "build_panel", original)
         load()
         return original(*args, **options)
 
-    monkeypatch.setattr(panel_cache, "build_panel", overtaken)
+    monkeypatch.setattr(cache, "build_panel", overtaken)
     assert_same(load(), build_panel(PRICES, **SIZES))
     assert len(caches(tmp_path)) == 1
 

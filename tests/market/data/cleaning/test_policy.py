@@ -24,7 +24,7 @@ from eigen2.market.data.panel import build_panel
 from eigen2.market.data.source import COLUMNS, PRICE_COLUMNS
 from eigen2.market.features.indicators import ticker_features
 from eigen2.market.synthetic.generator import SyntheticMarket
-from tests.market.cleaning.rows import as_block, calendar_of, fillers, series, table
+from tests.market.data.cleaning.rows import as_block, calendar_of, fillers, series, table
 
 NOTHING = [np.nan] * 5
 KEEP = Policy(

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from eigen2.errors import UserError
+from eigen2.market.data.cache import load_panel
 from eigen2.market.data.panel import FeatureScale, MarketPanel, build_panel
-from eigen2.market.data.panel_cache import load_panel
 from eigen2.market.features.encoding import MarketEncoder
 from eigen2.market.synthetic.generator import SyntheticMarket
 
