@@ -1,1 +1,1 @@
-"""Speed and size against references, in one process."""
+"""Benchmarks of speed, memory, learning and scale; docs pages quote their figures."""

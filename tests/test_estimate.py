@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import estimate, hygiene, soak
+from benchmarks.memory import estimate, hygiene, soak
 from tests.command import eigen2
 
 SMALL = "tests/small.yaml"

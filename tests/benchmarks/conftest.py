@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks.full_scale import FullScale
+from benchmarks.speed.full_scale import FullScale
 
 SMALL = Path(__file__).parents[1] / "small.yaml"
 

@@ -1,0 +1,1 @@
+"""What agents learn, by seeds and variants."""

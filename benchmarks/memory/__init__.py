@@ -1,0 +1,1 @@
+"""What runs hold in memory, and what keeps it flat."""

@@ -1,0 +1,1 @@
+"""Speed of a generation and its parts against references."""

@@ -1,0 +1,118 @@
+"""A window played by the whole population against agents that play it one by one on copied windows of days."""
+
+from collections.abc import Callable
+from itertools import count
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from benchmarks.speed.dense import CLIP, DenseMarket, Window
+from benchmarks.speed.full_scale import FullScale
+from benchmarks.timing import Row, median_ratio
+from eigen2.erl.population import Population
+from eigen2.market.simulation.environment import LEVELS
+
+BOUND = 50.0
+REFERENCE_DAYS = 10
+"""Days that the reference plays with one agent; its seconds are multiplied up to all days and agents."""
+
+
+class Step(NamedTuple):
+    """What a dense system keeps of a day: both windows, the positions, what was done and what came of it."""
+
+    window: Window
+    next_window: Window
+    observation: dict[str, Tensor]
+    action: Tensor
+    reward: float
+
+
+def rows(full: FullScale, runs: int) -> list[Row]:
+    """Seconds in which all agents play the windows of a generation and fill the replay buffer.
+
+    The reference is timed over the first `REFERENCE_DAYS` days of the first of these windows with one agent, and
+    multiplied by agents, windows and days: each of its days costs the same.
+    """
+    data, population = full.data, full.population()
+    agents, windows, days = population.size, data.eval_env.windows, data.window_days - 1
+    timed = min(REFERENCE_DAYS, days)
+    ours, reference, ratio = median_ratio(batched(full, population), dense(full, population, timed), runs)
+    factor = agents * windows * days / timed
+    what = f"evaluation, {agents} agents x {windows * data.window_days} days, s (reference: from {timed} agent-days)"
+    return [Row("evaluation", what, ours, factor * reference, factor * ratio, BOUND)]
+
+
+def batched(full: FullScale, population: Population) -> Callable[[], None]:
+    """Play a generation's windows with all agents, each time another generation's."""
+    generations = count()
+
+    def run() -> None:
+        full.play(population, next(generations))
+
+    return run
+
+
+def dense(full: FullScale, population: Population, days: int) -> Callable[[], None]:
+    """Play the first days of the same windows with one agent."""
+    agent, generations = DenseAgent(full, population, row=0), count()
+
+    def run() -> None:
+        agent.play(next(generations), days)
+
+    return run
+
+
+class DenseAgent:
+    """One agent with a plain network and an environment of its own, which sees copies of windows.
+
+    Args:
+        full: whose market it trades on.
+        population: whose weights it takes over.
+        row: which agent of it.
+    """
+
+    def __init__(self, full: FullScale, population: Population, row: int) -> None:
+        data = full.data
+        self._data, self._device = data, full.device
+        self.market = DenseMarket(data.panel, data.investable_columns, data.context_days)
+        self._env = full.environment(agents=1)
+        self._actor: nn.Module = data.make_actor().to(full.device)
+        self._actor.load_state_dict(dict(population.agents[row].actor_weights()))
+
+    @torch.no_grad()
+    def play(self, generation: int, days: int) -> list[Step]:
+        """Play `days` days of the first window of a generation; return what is kept of them."""
+        asked: dict[str, Any] = self._data.training_options(generation, seed=0)
+        observation, _ = self._env.reset(options={name: bounds[:1] for name, bounds in asked.items()})
+        window = self.market.window(int(observation["day"]))
+        steps = []
+        for _ in range(days):
+            action = self._actor(self.inputs(window, observation)).float()
+            following, reward, *_ = self._env.step(self._env.native_action(action[None]))
+            next_window = self.market.window(int(following["day"]))
+            steps.append(Step(window, next_window, observation, action[0], float(reward)))
+            window, observation = next_window, following
+        return steps
+
+    def inputs(self, window: Window, observation: dict[str, Tensor]) -> dict[str, Tensor]:
+        """What the network sees, in a batch of one."""
+        rules = self._data.rules
+        columns, groups = self.market.encode(window)
+        held_days, gain, target, coefficient = (
+            observation[name][0, 0].float() for name in ("held_days", "gain", "target", "coefficient")
+        )
+        position = [
+            (held_days > 0).float(),
+            held_days / rules.max_holding_days,
+            (gain * 10).clamp(-CLIP, CLIP),
+            target / LEVELS,
+            coefficient / torch.iinfo(observation["coefficient"].dtype).max,
+        ]
+        left = np.float32(int(observation["days_left"]) / self._data.window_days)
+        return {
+            "columns": torch.from_numpy(columns)[None].to(self._device),
+            "portfolio": torch.stack(position, dim=-1)[None],
+            "market": torch.from_numpy(np.append(groups, left))[None].to(self._device),
+        }

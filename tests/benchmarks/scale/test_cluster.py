@@ -1,0 +1,118 @@
+"""The model of a cluster against known answers, and against the runs that were measured."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks.pages import fill_in
+from benchmarks.scale.cluster import Costs, Link, Plan, Spent, simulate
+from benchmarks.scale.simulate_cluster import Terms, column_table, constants, grid_table, measured_table, spent_by
+
+ROOT = Path(__file__).parents[3]
+MEASURED = ROOT / "docs" / "figures" / "processes.json"
+ROUND_S, BYTE_S, AGENT_S = 1e-4, 2e-9, 0.05
+FREE = Link(latency_s=0.0, gbit=1e6)
+
+
+def made_up(deviation: float = 0.0, crowding: float = 2.0) -> dict[str, Any]:
+    """Work in proportion to agents and investable columns, messages of known cost."""
+
+    def run(agents: int, investable: int = 108, copies: int = 1, slower: float = 1.0) -> dict[str, Any]:
+        seconds = slower * AGENT_S * agents * investable / 108
+        sizes = {"weights": 1000, "actor_weights": 400, "transition_bytes": 1530, "transitions": 288}
+        return {
+            **{"agents": agents, "investable": investable, "copies": copies, "optimizer_steps": 8, **sizes},
+            **{"evaluate": seconds, "train": 8 * seconds, "evolve": 0.0, "validate": seconds},
+            **{"generation": 10 * seconds, "rest": 0.0, "deviation": deviation},
+            **{"peak_mb": 500.0 + agents, "replay_capacity": 50_000},
+        }
+
+    messages = [
+        {"processes": world, "received": size, "seconds": (world - 1) * ROUND_S + size * BYTE_S}
+        for world in (2, 4)
+        for size in (100, 10_000, 10_000_000)
+    ]
+    return {
+        "machine": {"usable_cores": 2},
+        "messages": [{"messages": messages, "journal": {"transitions": 1000, "seconds": 0.0}}],
+        "alone": [run(agents) for agents in (1, 2, 4, 8, 16, 32, 64)] + [run(16, 32), run(16, 216)],
+        "crowded": [run(8, copies=4, slower=crowding)],
+    }
+
+
+def spent(costs: Costs, plan: Plan, link: Link = FREE) -> Spent:
+    return simulate(costs, plan, link, 50_000, np.random.default_rng(0))
+
+
+def test_the_cost_of_messages_is_found() -> None:
+    costs = Costs(made_up())
+    assert costs.message_s(1, 0, FREE) == pytest.approx(ROUND_S, rel=1e-6)
+    assert costs.message_s(0, 1, FREE) == pytest.approx(BYTE_S, rel=1e-6)
+    assert costs.message_s(3, 0, Link(latency_s=1e-3)) == pytest.approx(3 * (ROUND_S + 1e-3))
+    assert costs.message_s(0, 1e9, Link(gbit=1)) == pytest.approx(8)
+
+
+@pytest.mark.parametrize(("agents", "investable"), [(3, 108), (16, 216), (640, 108), (100, 50_000)])
+def test_work_in_proportion_stays_so_between_and_beyond_what_was_measured(agents: int, investable: int) -> None:
+    expected = 8 * AGENT_S * agents * investable / 108
+    assert Costs(made_up()).phase_s("train", agents, investable, 8) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("devices", [1, 10, 100, 1000])
+def test_with_free_messages_and_no_chance_work_divides_by_devices(devices: int) -> None:
+    measured = made_up()
+    for message in measured["messages"][0]["messages"]:
+        message["seconds"] = 1e-15 * message["received"]
+    found = spent(Costs(measured), Plan(1000, devices))
+    assert found.seconds == pytest.approx((2 + 32) * AGENT_S * 1000 / devices, rel=1e-3)
+    assert found.computing == pytest.approx(1, rel=1e-3)
+    assert found.parts.get("waiting", 0) == pytest.approx(0, abs=1e-9)
+
+
+def test_who_is_one_agent_short_waits() -> None:
+    found = spent(Costs(made_up()), Plan(3, 2))
+    assert found.parts["waiting"] == pytest.approx((2 + 32) * AGENT_S / 2, rel=1e-6)  # of two, one waits for one agent
+
+
+def test_waiting_grows_with_chance_and_devices() -> None:
+    few, many = (spent(Costs(made_up(0.05)), Plan(8 * devices, devices)) for devices in (2, 200))
+    assert 0 < few.parts["waiting"] < many.parts["waiting"]
+    # the slowest of 200 is exp(2.75 x 0.05) of the median in each of its phases, on average
+    assert many.parts["waiting"] == pytest.approx((2 + 32) * AGENT_S * 8 * (np.exp(0.05 * 2.75) - 1), rel=0.1)
+
+
+def test_parts_add_up_to_the_time_of_the_mean_device() -> None:
+    found = spent(Costs(made_up(0.1)), Plan(100, 7), Link())
+    assert sum(found.parts.values()) == pytest.approx(found.seconds, rel=1e-9)
+
+
+def test_more_processes_than_cores_are_slower_in_proportion() -> None:
+    costs = Costs(made_up(crowding=2.2))
+    assert costs.crowding(4, cores=2) == pytest.approx(2.2)
+    assert costs.crowding(4, cores=None) == 1
+
+
+def test_predictions_are_within_20_percent_of_real_processes() -> None:
+    measured = json.loads(MEASURED.read_text())
+    costs = Costs(measured)
+    assert {run["processes"] for run in measured["together"]} == {1, 2, 4}
+    for run in measured["together"]:
+        plan = Plan(run["agents"], run["processes"], 108, run["optimizer_steps"], measured["machine"]["usable_cores"])
+        real = run["generation"] + run["rest"]
+        assert spent_by(costs, plan, FREE).seconds == pytest.approx(real, rel=0.2), plan
+
+
+def test_the_page_says_what_was_measured_and_simulated() -> None:
+    page, measured = (ROOT / "docs" / "processes.md").read_text(), json.loads(MEASURED.read_text())
+    costs, terms = Costs(measured), Terms(Link(), 8.0, 0.05)
+    found = {
+        "together": measured_table(measured, costs),
+        "constants": constants(costs, measured),
+        "grid": grid_table(costs, terms),
+        "wide": column_table(costs, terms),
+    }
+    assert all(f"<!-- measured: {name} -->" in page for name in found)
+    assert fill_in(page, found) == page
