@@ -35,9 +35,9 @@ from eigen2.market.data.panel_rows import select_rows
 from eigen2.market.data.source import read_prices
 from eigen2.market.data.universe import Universe
 from eigen2.market.datamodule import MarketDataModule
-from eigen2.market.simulation.policies import buy_and_hold, momentum, random_entries
+from eigen2.market.simulation.policies import buy_and_hold, momentum, random_baseline
 from eigen2.market.simulation.rules import TradingRules
-from eigen2.market.simulation.simulate import Policy, Track, trade, without_end
+from eigen2.market.simulation.simulate import Policy, Simulation, hide_window_end, simulate
 from eigen2.runtime.files import put
 
 DATA = Path("..") / "shared" / "data"
@@ -166,22 +166,22 @@ def champion_policy(module: ERLModule, data: MarketDataModule) -> Policy:
         with torch.inference_mode():
             return data.eval_env.native_action(policy(data.network_inputs(seen)).float())
 
-    return without_end(act, data.window_days)
+    return hide_window_end(act, data.window_days)
 
 
-def play_all(champion: Policy, data: MarketDataModule, chance: np.random.Generator) -> dict[str, Track]:
+def play_all(champion: Policy, data: MarketDataModule, chance: np.random.Generator) -> dict[str, Simulation]:
     """Champion and baselines on the holdout, all of it one window; the first orders are of the close before it."""
     prices = np.ascontiguousarray(data.panel.prices[:, data.investable_columns])
     holdout = data.panel.splits.holdout
     days = range(holdout.start - 1, holdout.stop)
     market = prices, data.rules, data.account, days
-    played = trade(*market, champion)
-    drawn = random_entries(prices, data.rules, played.orders, days, RANDOM_ACCOUNTS, chance)
+    played = simulate(*market, champion)
+    drawn = random_baseline(prices, data.rules, played.orders, days, RANDOM_ACCOUNTS, chance)
     return {
         "champion": played,
         "buy and hold": buy_and_hold(*market),
-        "momentum": trade(*market, momentum(prices, data.rules)),
-        "random": trade(*market, drawn, RANDOM_ACCOUNTS),
+        "momentum": simulate(*market, momentum(prices, data.rules)),
+        "random": simulate(*market, drawn, RANDOM_ACCOUNTS),
     }
 
 

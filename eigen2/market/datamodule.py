@@ -27,7 +27,7 @@ from eigen2.market.networks.columns import Choice, ColumnActor, ColumnCritic
 from eigen2.market.networks.windows import ConvolutionActor, ConvolutionCritic
 from eigen2.market.simulation.account import AccountRules
 from eigen2.market.simulation.environment import TradingEnvironment, TradingRules
-from eigen2.market.simulation.simulate import Policy, without_end
+from eigen2.market.simulation.simulate import Policy, hide_window_end
 from eigen2.market.synthetic.generator import SyntheticMarket
 from eigen2.memory.estimate import GB, available_bytes
 from eigen2.runtime.files import put
@@ -353,7 +353,7 @@ class MarketDataModule(RolloutDataModule):
 
         def native(act: Act) -> Policy:
             orders = lambda seen: env.native_action(act(seen).to(env.device)).cpu()  # noqa: E731
-            return without_end(orders, self.window_days)
+            return hide_window_end(orders, self.window_days)
 
         prices = np.ascontiguousarray(self.panel.prices[:, self.investable_columns])
         days = range(holdout.start - 1, holdout.stop)

@@ -12,8 +12,8 @@ from torch import Tensor
 from eigen2.errors import UserError
 from eigen2.market.simulation.account import AccountRules
 from eigen2.market.simulation.environment import TradingRules
-from eigen2.market.simulation.policies import buy_and_hold, momentum, random_entries
-from eigen2.market.simulation.simulate import Policy, Track, trade, without_end
+from eigen2.market.simulation.policies import buy_and_hold, momentum, random_baseline
+from eigen2.market.simulation.simulate import Policy, Simulation, hide_window_end, simulate
 from eigen2.market.synthetic.generator import SyntheticMarket
 from tests.market.test_environment import NAN, flat, rules
 
@@ -34,7 +34,7 @@ class TestTrade:
     def test_one_position_by_hand(self) -> None:
         prices = flat(4)
         prices[2:] = 110
-        track = trade(prices, rules(cost_bps=10), MONEY, range(0, 4), always(0, 2, 10))
+        track = simulate(prices, rules(cost_bps=10), MONEY, range(0, 4), always(0, 2, 10))
         # 10,000 buy 10,000 / 100.1 shares at the open of day 1; sold at the target of 110, of which 0.1 % are lost, at
         # the open of day 2; bought anew at the open of day 3, with 10 % of the equity, and sold at its close
         shares = 10_000 / 100.1
@@ -49,18 +49,18 @@ class TestTrade:
 
     def test_targets_of_orders_are_those_that_counted(self) -> None:
         for asked, target in ((1e9, 50), (-5, 10), (NAN, 10)):
-            assert trade(flat(3), rules(), MONEY, range(0, 3), always(0, 2, asked)).orders[0].tolist() == [2, target]
+            assert simulate(flat(3), rules(), MONEY, range(0, 3), always(0, 2, asked)).orders[0].tolist() == [2, target]
 
     def test_a_position_without_money_is_no_trade_but_an_order(self) -> None:
         poor = AccountRules(unit_share=1.0)
         prices, columns = flat(3, 2), rules(max_opens_per_day=2)
-        track = trade(prices, columns, poor, range(0, 3), lambda seen: torch.full((1, 1, 2, 2), 5.0))
+        track = simulate(prices, columns, poor, range(0, 3), lambda seen: torch.full((1, 1, 2, 2), 5.0))
         assert track.trades.tolist() == [1]
         assert len(track.orders) == 2
 
     def test_measures_are_means_over_accounts(self) -> None:
         curves = np.array([[100.0, 110, 121], [100, 100, 100]])
-        track = Track(curves, 0 * curves, np.array([200.0, 0]), np.array([2, 0]), pd.DataFrame(), np.zeros((0, 2)))
+        track = Simulation(curves, 0 * curves, np.array([200.0, 0]), np.array([2, 0]), pd.DataFrame(), np.zeros((0, 2)))
         found = track.measures()
         assert found["total_return"] == pytest.approx(0.105)
         assert found["trades"] == 1
@@ -69,7 +69,7 @@ class TestTrade:
 
     def test_too_short_a_span_is_refused(self) -> None:
         with pytest.raises(UserError, match="days to trade is 1"):
-            trade(flat(3), rules(), MONEY, range(0, 1), always(0, 2, 10))
+            simulate(flat(3), rules(), MONEY, range(0, 1), always(0, 2, 10))
 
 
 def test_every_day_is_the_first_of_a_window() -> None:
@@ -80,7 +80,7 @@ def test_every_day_is_the_first_of_a_window() -> None:
         return torch.zeros(1)
 
     seen = {"days_left": torch.tensor([[200, 30, 0]], dtype=torch.int16)}
-    without_end(policy, 145)(seen)
+    hide_window_end(policy, 145)(seen)
     assert told == [[144, 144, 144]]
     assert seen["days_left"].tolist() == [[200, 30, 0]]
 
@@ -101,7 +101,7 @@ class TestBuyAndHold:
         prices[[40, 41, 99]] = NAN
         trading = rules(cost_bps=10, slippage_bps=5, max_holding_days=250, max_target=1000, execution=execution)
         days = range(20, 100)
-        bought = trade(prices, trading, AccountRules(unit_share=1.0), days, always(0, 1, 1000))
+        bought = simulate(prices, trading, AccountRules(unit_share=1.0), days, always(0, 1, 1000))
         held = buy_and_hold(prices, trading, MONEY, days)
         assert bought.trades.tolist() == [1]
         np.testing.assert_allclose(held.equity, bought.equity, rtol=1e-6)
@@ -160,10 +160,10 @@ class TestRandomEntries:
     ORDERS = np.column_stack([np.linspace(1, 5, 30), np.linspace(10, 50, 30)])
     DAYS = range(20, 110)
 
-    def play(self, opens: int = 1, accounts: int = 20, seed: int = 0, **changes: Any) -> Track:
+    def play(self, opens: int = 1, accounts: int = 20, seed: int = 0, **changes: Any) -> Simulation:
         prices, trading = SyntheticMarket(days=120, columns=20, seed=5).prices(), rules(max_opens_per_day=opens)
-        policy = random_entries(prices, trading, self.ORDERS, self.DAYS, accounts, np.random.default_rng(seed))
-        return trade(prices, trading, AccountRules(**changes), self.DAYS, policy, accounts)
+        policy = random_baseline(prices, trading, self.ORDERS, self.DAYS, accounts, np.random.default_rng(seed))
+        return simulate(prices, trading, AccountRules(**changes), self.DAYS, policy, accounts)
 
     @pytest.mark.parametrize("opens", [1, 3])
     def test_every_account_gives_each_order_once(self, opens: int) -> None:
@@ -180,7 +180,7 @@ class TestRandomEntries:
 
     def test_days_and_columns_are_drawn_evenly(self) -> None:
         prices, seen_columns, seen_days = flat(41, 4), np.zeros(4), np.zeros(41)
-        policy = random_entries(prices, rules(), self.ORDERS[:10], range(0, 41), 100, np.random.default_rng(1))
+        policy = random_baseline(prices, rules(), self.ORDERS[:10], range(0, 41), 100, np.random.default_rng(1))
         for day in range(40):
             seen = {"day": torch.full((1, 100), day), "held_days": torch.zeros(1, 100, 4)}
             coefficient = policy(seen)[0, :, :, 0]
@@ -195,7 +195,7 @@ class TestRandomEntries:
     def test_nothing_held_or_without_a_price_is_ordered(self) -> None:
         prices = flat(5, 4)
         prices[:, 0] = NAN
-        policy = random_entries(
+        policy = random_baseline(
             prices, rules(max_opens_per_day=4), self.ORDERS[:16], range(0, 5), 1, np.random.default_rng(2)
         )
         held = torch.tensor([[[0, 1, 0, 0]]])
@@ -204,7 +204,7 @@ class TestRandomEntries:
             assert (action[0, 0, :, 0] >= 1).tolist() == [False, False, True, True]
 
     def test_an_order_waits_until_a_column_is_free(self) -> None:
-        policy = random_entries(flat(5, 2), rules(), self.ORDERS[:3], range(0, 4), 1, np.random.default_rng(2))
+        policy = random_baseline(flat(5, 2), rules(), self.ORDERS[:3], range(0, 4), 1, np.random.default_rng(2))
         given = []
         for day, held in enumerate(([1, 1], [1, 0], [1, 1], [0, 0])):
             action = policy({"day": torch.tensor([[day]]), "held_days": torch.tensor([[held]])})
@@ -221,8 +221,8 @@ def test_no_order_depends_on_later_days(make: Callable[..., Policy] | None) -> N
     def play(of: np.ndarray) -> np.ndarray:
         orders = np.full((40, 2), (2.0, 20.0))
         lots = np.random.default_rng(3)
-        policy = make(of, trading) if make else random_entries(of, trading, orders, days, 1, lots)
-        return trade(of, trading, MONEY, days, policy).equity[0]
+        policy = make(of, trading) if make else random_baseline(of, trading, orders, days, 1, lots)
+        return simulate(of, trading, MONEY, days, policy).equity[0]
 
     before, after = play(prices), play(altered)
     np.testing.assert_array_equal(before[: change - 30], after[: change - 30])

@@ -11,7 +11,7 @@ from torch import Tensor
 from eigen2.market.serving.orders import COLUMNS, write_orders
 from eigen2.market.simulation.account import AccountRules
 from eigen2.market.simulation.rules import TradingRules
-from eigen2.market.simulation.simulate import Policy, trade
+from eigen2.market.simulation.simulate import Policy, simulate
 from eigen2.market.synthetic.generator import SyntheticMarket
 
 MONEY = AccountRules(unit_share=0.05)
@@ -150,7 +150,7 @@ def test_they_are_the_trades_of_the_environment(execution: str, opens: int, shar
     assert share < 0.4 or "unfunded" in set(orders["action"])
     closed = orders[orders["action"] == "close"].reset_index(drop=True)
     settings = TradingRules(slippage_bps=0.0, min_target=5.0, **rules)
-    trades = trade(MARKET, settings, money, range(20, 160), by_lot(1)).closed
+    trades = simulate(MARKET, settings, money, range(20, 160), by_lot(1)).closed
     trades = trades[trades["shares"] != 0]
     trades = trades[(trades["reason"] != "window_end") & (trades["exit_day"] < 159)]
     closed = closed[closed["date"] < DATES[159]]

@@ -17,9 +17,9 @@ from eigen2.market.evaluation import metrics, performance
 from eigen2.market.evaluation.formatting import measure_word
 from eigen2.market.evaluation.selection_bias import deflated_sharpe_ratio, overfitting_logits
 from eigen2.market.simulation.account import AccountRules
-from eigen2.market.simulation.policies import buy_and_hold, momentum, random_entries
+from eigen2.market.simulation.policies import buy_and_hold, momentum, random_baseline
 from eigen2.market.simulation.rules import TradingRules
-from eigen2.market.simulation.simulate import Policy, Prices, Track, trade
+from eigen2.market.simulation.simulate import Policy, Prices, Simulation, simulate
 from eigen2.runtime.files import keep_another, put
 
 RANDOM_POLICIES = 2000
@@ -73,13 +73,13 @@ class Backtest:
     """
 
     dates: Shaped[np.ndarray, " closes"]
-    tracks: dict[str, Track]
+    tracks: dict[str, Simulation]
     agents: Float[np.ndarray, "returns agents"]
     tried: int
     generation: int
 
     @property
-    def champion(self) -> Track:
+    def champion(self) -> Simulation:
         """Its track."""
         return self.tracks["champion"]
 
@@ -181,7 +181,7 @@ class Backtest:
         return pd.DataFrame(columns, index=pd.Index(self.dates, name="date"))
 
 
-def measures(track: Track, market: torch.Tensor) -> dict[str, float]:
+def measures(track: Simulation, market: torch.Tensor) -> dict[str, float]:
     """Every one of `MEASURES` of a track's first account, and its number of trades.
 
     Args:
@@ -233,15 +233,15 @@ def backtest(
     prices, rules, account, days = market.prices, market.rules, market.account, market.days
     if len(days) < 3:
         raise UserError(f"data.holdout_days is {len(days) - 1}; a test needs at least 2 days that fit has not seen")
-    played = trade(prices, rules, account, days, champion)
-    lots = random_entries(prices, rules, played.orders, days, policies, chance)
+    played = simulate(prices, rules, account, days, champion)
+    lots = random_baseline(prices, rules, played.orders, days, policies, chance)
     tracks = {
         "champion": played,
         "buy and hold": buy_and_hold(prices, rules, account, days),
-        "momentum": trade(prices, rules, account, days, momentum(prices, rules)),
-        "random": trade(prices, rules, account, days, lots, policies),
+        "momentum": simulate(prices, rules, account, days, momentum(prices, rules)),
+        "random": simulate(prices, rules, account, days, lots, policies),
     }
-    kin = [trade(prices, rules, account, days, agent).returns for agent in agents]
+    kin = [simulate(prices, rules, account, days, agent).returns for agent in agents]
     return Backtest(market.dates[days.start : days.stop], tracks, np.stack(kin, axis=1), tried, generation)
 
 

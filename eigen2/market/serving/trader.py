@@ -18,7 +18,7 @@ from eigen2.market.features.encoding import MarketEncoder, ObservationEncoder, W
 from eigen2.market.serving.orders import write_orders
 from eigen2.market.simulation.account import AccountRules
 from eigen2.market.simulation.rules import TradingRules
-from eigen2.market.simulation.simulate import Policy, without_end
+from eigen2.market.simulation.simulate import Policy, hide_window_end
 
 log = logging.getLogger(__name__)
 
@@ -121,7 +121,7 @@ class Trader:
             alone = {name: part[0] for name, part in encoder(seen).items()}  # of the one agent
             return torch.addcmul(middle, self._actor(alone).float()[None], half_range)
 
-        return without_end(act, window)
+        return hide_window_end(act, window)
 
 
 def _from_day(panel: MarketPanel, first: int) -> MarketPanel:

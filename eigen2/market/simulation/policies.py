@@ -9,11 +9,11 @@ from torch import Tensor
 from eigen2.errors import UserError
 from eigen2.market.simulation.account import AccountRules
 from eigen2.market.simulation.rules import TradingRules
-from eigen2.market.simulation.simulate import Policy, Prices, Track
+from eigen2.market.simulation.simulate import Policy, Prices, Simulation
 from eigen2.market.synthetic.forecast import CLOSE, OPEN, momentum_pct
 
 
-def buy_and_hold(prices: Prices, rules: TradingRules, account: AccountRules, days: range) -> Track:
+def buy_and_hold(prices: Prices, rules: TradingRules, account: AccountRules, days: range) -> Simulation:
     """Put the same money into every column at the start, hold it, and sell on the last day.
 
     Bought where the environment would fill an order of the first day: at the next open, or at its close; both sides
@@ -46,7 +46,7 @@ def buy_and_hold(prices: Prices, rules: TradingRules, account: AccountRules, day
     profit = shares * (close[-1] * (1 - rules.side_cost) - entry * (1 + rules.side_cost))
     closed = pd.DataFrame({"column": bought, "shares": shares, "profit": profit})
     orders = np.zeros((0, 2))  # they are not the environment's
-    return Track(equity[None], exposure[None], np.array([traded]), np.array([len(bought)]), closed, orders)
+    return Simulation(equity[None], exposure[None], np.array([traded]), np.array([len(bought)]), closed, orders)
 
 
 def _last_valid(
@@ -83,7 +83,7 @@ def momentum(prices: Prices, rules: TradingRules) -> Policy:
     return policy
 
 
-def random_entries(
+def random_baseline(
     prices: Prices,
     rules: TradingRules,
     orders: Float[np.ndarray, "fills 2"],
@@ -100,7 +100,7 @@ def random_entries(
     Args:
         prices: of the columns that may be bought.
         rules: what it may do.
-        orders: coefficient and sale target of each, see `Track`.
+        orders: coefficient and sale target of each, see `Simulation`.
         days: those that will be traded, the last without orders.
         accounts: how many times the lots are drawn.
         chance: draws them.

@@ -21,7 +21,7 @@ units, (1, accounts, columns, 2)."""
 
 
 @dataclass(frozen=True)
-class Track:
+class Simulation:
     """What a policy made of a span of days, in one account or in several beside each other.
 
     Attributes:
@@ -68,9 +68,9 @@ class Track:
         return {name: float(np.mean(values)) for name, values in each.items()}
 
 
-def trade(
+def simulate(
     prices: Prices, rules: TradingRules, account: AccountRules, days: range, policy: Policy, accounts: int = 1
-) -> Track:
+) -> Simulation:
     """Play a policy through days as one window of the trading environment, without a break.
 
     Orders are given at every close but the last, on which what is still held is sold.
@@ -97,15 +97,15 @@ def trade(
         target = asked.clamp(rules.min_target, rules.max_target)
         orders.append(np.column_stack([fills.coefficient, target.numpy()]))
         over = bool(terminated.all())
-    return _track(env.account, accounts, np.concatenate(orders))
+    return _simulation(env.account, accounts, np.concatenate(orders))
 
 
-def _track(account: Account, accounts: int, orders: np.ndarray) -> Track:
+def _simulation(account: Account, accounts: int, orders: np.ndarray) -> Simulation:
     curves, trades = account.equity(), account.trades()
     shares = trades["shares"].abs()
     paid = shares * (trades["entry_price"] + trades["exit_price"])
     window = trades["window"].to_numpy()
-    return Track(
+    return Simulation(
         equity=curves["equity"].to_numpy().reshape(accounts, -1),
         exposure=curves["exposure"].to_numpy().reshape(accounts, -1),
         traded=np.bincount(window, paid, minlength=accounts).astype(np.float64),
@@ -115,7 +115,7 @@ def _track(account: Account, accounts: int, orders: np.ndarray) -> Track:
     )
 
 
-def without_end(policy: Policy, window_days: int) -> Policy:
+def hide_window_end(policy: Policy, window_days: int) -> Policy:
     """The policy as if every day were the first of a window: what it does has nothing to do with when a span ends.
 
     An agent that was trained in windows has learned what to do with all of one left; and what it would do tomorrow must
