@@ -26,7 +26,7 @@ def register() -> None:
             vector_entry_point="eigen2.market.serving.gym:TradingVectorEnv",
         )
     if FIRE_ID not in registration.registry:
-        registration.register(id=FIRE_ID, entry_point="eigen2.fire.environment:FuelBreakEnv")
+        registration.register(id=FIRE_ID, entry_point="eigen2.fire.simulation.environment:FuelBreakEnv")
 
 
 register()

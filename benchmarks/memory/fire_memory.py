@@ -28,8 +28,8 @@ from callbacks.garbage import trim_malloc
 from eigen2.core.replay import ReplayBuffer
 from eigen2.dqn import losses as dqn
 from eigen2.fire.collector import replay_fields
-from eigen2.fire.environment import RATES
-from eigen2.fire.frames import Frames
+from eigen2.fire.simulation.environment import RATES
+from eigen2.fire.simulation.frames import Frames
 from eigen2.memory.diagnosis import theil_sen
 from eigen2.memory.leaks import BLOCK_BYTES
 from eigen2.memory.process import measure as memory_now

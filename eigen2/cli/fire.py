@@ -13,17 +13,17 @@ from rich.table import Table
 
 from eigen2.cli.parser import OneLineErrors
 from eigen2.errors import UserError, require_range
-from eigen2.fire.baselines import PLACEMENTS
-from eigen2.fire.landscape import Landscape, synthetic
-from eigen2.fire.placements import LARGEST_GRID, Cells, read_placements
-from eigen2.fire.spread import Weather
-from eigen2.fire.validator import (
+from eigen2.fire.evaluation.placements import LARGEST_GRID, Cells, read_placements
+from eigen2.fire.evaluation.validator import (
     VARIABLE,
     Conditions,
     Validation,
     require_pyretechnics,
     validate,
 )
+from eigen2.fire.landscapes.landscape import Landscape, synthetic
+from eigen2.fire.simulation.baselines import PLACEMENTS
+from eigen2.fire.simulation.spread import Weather
 
 FIRE = {"duration": 240.0, "wind_speed": 15.0, "wind_from": 270.0}
 """Conditions where neither an option nor a file says so."""

@@ -21,9 +21,9 @@ from eigen2.erl.learners.ddpg import TD3
 from eigen2.erl.module import ERLModule
 from eigen2.fire.datamodule import FuelBreakDataModule
 from eigen2.fire.hygiene import MemoryHygiene
+from eigen2.fire.landscapes.rasters import RegionFiles
 from eigen2.fire.module import DQNModule
 from eigen2.fire.pictures import BreaksPlot
-from eigen2.fire.rasters import RegionFiles
 from eigen2.market.datamodule import MarketDataModule
 from eigen2.market.evaluation.equity_plot import EquityPlot
 from eigen2.market.networks.columns import Choice, ColumnActor, ColumnCritic

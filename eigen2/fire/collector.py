@@ -10,8 +10,8 @@ from torch import Tensor
 
 from eigen2.core.replay import Field, ReplayBuffer
 from eigen2.dqn.losses import relative_reward
-from eigen2.fire.environment import action_mask
-from eigen2.fire.frames import Frames
+from eigen2.fire.simulation.environment import action_mask
+from eigen2.fire.simulation.frames import Frames
 
 Cells = Int64[np.ndarray, " environments"]
 

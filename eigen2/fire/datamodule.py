@@ -15,13 +15,13 @@ from eigen2.core.datamodule import StepTokens
 from eigen2.core.randomness import Role, generator
 from eigen2.core.replay import ReplayBuffer
 from eigen2.errors import UserError, require_range
-from eigen2.fire.baselines import PLACEMENTS, reduction
 from eigen2.fire.collector import Cells, Collector, replay_fields
-from eigen2.fire.environment import FuelBreakEnv
-from eigen2.fire.frames import Frames
-from eigen2.fire.landscape import SPLITS, Landscape, Split, synthetic
-from eigen2.fire.placements import Spec, region_spec
-from eigen2.fire.rasters import Region, RegionFiles, read_region, tiles
+from eigen2.fire.evaluation.placements import Spec, region_spec
+from eigen2.fire.landscapes.landscape import SPLITS, Landscape, Split, synthetic
+from eigen2.fire.landscapes.rasters import Region, RegionFiles, read_region, tiles
+from eigen2.fire.simulation.baselines import PLACEMENTS, reduction
+from eigen2.fire.simulation.environment import FuelBreakEnv
+from eigen2.fire.simulation.frames import Frames
 
 SEEDS = 2**31
 """Environments are seeded with whole numbers below this."""

@@ -18,14 +18,14 @@ from eigen2.core.networks import require_width, weight_bytes
 from eigen2.core.randomness import Role, generator, torch_seed
 from eigen2.dqn import losses as dqn
 from eigen2.errors import ALL_AGENTS_FAILED, RunStopped, UserError, require_range
-from eigen2.fire.baselines import PLACEMENTS
 from eigen2.fire.collector import Cells, draw_slots
 from eigen2.fire.datamodule import FuelBreakDataModule
-from eigen2.fire.environment import DOWNSTREAM, action_mask
-from eigen2.fire.frames import allowed_cells
+from eigen2.fire.evaluation.records import keep_record
+from eigen2.fire.evaluation.scores import epoch_metrics, require_champion, test_findings
 from eigen2.fire.networks import QMap
-from eigen2.fire.records import keep_record
-from eigen2.fire.scores import epoch_metrics, require_champion, test_findings
+from eigen2.fire.simulation.baselines import PLACEMENTS
+from eigen2.fire.simulation.environment import DOWNSTREAM, action_mask
+from eigen2.fire.simulation.frames import allowed_cells
 from eigen2.memory.estimate import PeakEstimate, budget_of, checkpoint_bytes
 from eigen2.runtime.phases import PhaseClock
 from eigen2.runtime.trainer_checks import check_trainer

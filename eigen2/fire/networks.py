@@ -10,7 +10,7 @@ from torch.nn import functional
 from eigen2.core.networks import require_width
 from eigen2.dqn.losses import UNIT
 from eigen2.errors import require_range
-from eigen2.fire.environment import BURNS, DOWNSTREAM, FINEST
+from eigen2.fire.simulation.environment import BURNS, DOWNSTREAM, FINEST
 
 DILATIONS = (1, 2, 4)
 """Of the residual convolutions, in cells of the halved map; with pooling and stem, a cell sees 32 x 32 cells."""

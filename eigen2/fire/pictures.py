@@ -11,11 +11,11 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 
 from callbacks.plots import draw_figure
 from eigen2.errors import UserError, require_range
-from eigen2.fire.environment import FuelBreakEnv
-from eigen2.fire.landscape import Landscape
-from eigen2.fire.placements import read_placements
-from eigen2.fire.records import FOLDERS, PLACEMENTS_FILE
-from eigen2.fire.spread import FireModel, Fires
+from eigen2.fire.evaluation.placements import read_placements
+from eigen2.fire.evaluation.records import FOLDERS, PLACEMENTS_FILE
+from eigen2.fire.landscapes.landscape import Landscape
+from eigen2.fire.simulation.environment import FuelBreakEnv
+from eigen2.fire.simulation.spread import FireModel, Fires
 from eigen2.runtime.files import replacing
 
 log = logging.getLogger(__name__)

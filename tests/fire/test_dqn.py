@@ -23,9 +23,9 @@ from eigen2.dqn.losses import (
     update_target,
 )
 from eigen2.errors import UserError
-from eigen2.fire.environment import DOWNSTREAM, FuelBreakEnv
-from eigen2.fire.landscape import Landscape, flat
+from eigen2.fire.landscapes.landscape import Landscape, flat
 from eigen2.fire.networks import QMap, downstream_share
+from eigen2.fire.simulation.environment import DOWNSTREAM, FuelBreakEnv
 
 PLANES = 3
 

@@ -14,8 +14,8 @@ from jaxtyping import Bool, Float64
 from numpy.typing import NDArray
 
 from eigen2.errors import UserError, require_range
-from eigen2.fire.fuels import NON_BURNABLE, require_known
-from eigen2.fire.landscape import RANGES, Landscape, slopes
+from eigen2.fire.landscapes.fuels import NON_BURNABLE, require_known
+from eigen2.fire.landscapes.landscape import RANGES, Landscape, slopes
 
 LARGEST = 25_000_000
 """Cells of a region: reading one takes about 150 bytes a cell."""

@@ -16,12 +16,9 @@ import pytest
 from eigen2.cli.fire import run
 from eigen2.cli.main import main
 from eigen2.errors import UserError
-from eigen2.fire import pyretechnics_worker as worker
-from eigen2.fire.environment import FuelBreakEnv
-from eigen2.fire.landscape import Landscape, flat, synthesize
-from eigen2.fire.placements import read_placements
-from eigen2.fire.spread import FireModel, Weather
-from eigen2.fire.validator import (
+from eigen2.fire.evaluation import pyretechnics_worker as worker
+from eigen2.fire.evaluation.placements import read_placements
+from eigen2.fire.evaluation.validator import (
     NEWEST,
     VARIABLE,
     Conditions,
@@ -29,6 +26,9 @@ from eigen2.fire.validator import (
     require_pyretechnics,
     validate,
 )
+from eigen2.fire.landscapes.landscape import Landscape, flat, synthesize
+from eigen2.fire.simulation.environment import FuelBreakEnv
+from eigen2.fire.simulation.spread import FireModel, Weather
 
 REAL = os.environ.get(VARIABLE)
 real = pytest.mark.skipif(not REAL, reason=f"{VARIABLE} names no interpreter")

@@ -10,8 +10,8 @@ import numpy as np
 
 from eigen2.core.compatibility import flat
 from eigen2.errors import UserError
-from eigen2.fire.landscape import Split
-from eigen2.fire.placements import Placed, write_placements
+from eigen2.fire.evaluation.placements import Placed, write_placements
+from eigen2.fire.landscapes.landscape import Split
 from eigen2.runtime.files import keep_another, replacing
 
 if TYPE_CHECKING:

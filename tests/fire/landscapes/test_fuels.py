@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from eigen2.errors import UserError
-from eigen2.fire.fuels import FUEL_MODELS, NON_BURNABLE, Moisture, behavior
+from eigen2.fire.landscapes.fuels import FUEL_MODELS, NON_BURNABLE, Moisture, behavior
 
 REFERENCE = {  # rate m/min, slope, wind, exponent, adjustment, by another implementation
     101: (0.1260, 37.58, 0.9191, 1.553, 0.307),

@@ -6,8 +6,8 @@ import numpy as np
 
 from eigen2.core.datamodule import Findings
 from eigen2.errors import UserError
-from eigen2.fire.baselines import PLACEMENTS
-from eigen2.fire.records import keep_test
+from eigen2.fire.evaluation.records import keep_test
+from eigen2.fire.simulation.baselines import PLACEMENTS
 
 if TYPE_CHECKING:
     from eigen2.fire.module import DQNModule

@@ -8,8 +8,17 @@ import numpy as np
 import pytest
 
 from eigen2.errors import UserError
-from eigen2.fire.landscape import Landscape, slopes, synthesize
-from eigen2.fire.rasters import BARE, PARTS, Region, RegionFiles, read_landscape, read_region, tile_corners, tiles
+from eigen2.fire.landscapes.landscape import Landscape, slopes, synthesize
+from eigen2.fire.landscapes.rasters import (
+    BARE,
+    PARTS,
+    Region,
+    RegionFiles,
+    read_landscape,
+    read_region,
+    tile_corners,
+    tiles,
+)
 
 rasterio = pytest.importorskip("rasterio")
 UTM = "EPSG:32611"

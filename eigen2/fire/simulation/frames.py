@@ -8,7 +8,7 @@ from jaxtyping import Bool, Int, UInt8
 from torch import Tensor
 
 from eigen2.core.replay import Field
-from eigen2.fire.environment import BREAKS, BUDGET, BURNS, DOWNSTREAM, RATES
+from eigen2.fire.simulation.environment import BREAKS, BUDGET, BURNS, DOWNSTREAM, RATES
 
 
 class Frames:
@@ -67,5 +67,5 @@ class Frames:
 
 
 def allowed_cells(observation: UInt8[Tensor, "batch planes rows columns"]) -> Bool[Tensor, "batch cells"]:
-    """Where a break may be placed; `eigen2.fire.environment.action_mask` of tensors."""
+    """Where a break may be placed; `eigen2.fire.simulation.environment.action_mask` of tensors."""
     return ((observation[:, RATES] != 0).any(1) & (observation[:, BREAKS] == 0)).flatten(1)

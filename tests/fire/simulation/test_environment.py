@@ -11,9 +11,9 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from numpy.typing import NDArray
 
 from eigen2.errors import UserError
-from eigen2.fire.environment import BREAKS, BUDGET, BURNS, DOWNSTREAM, RATES, FuelBreakEnv, action_mask
-from eigen2.fire.fuels import FUEL_MODELS
-from eigen2.fire.landscape import Landscape, flat, synthesize
+from eigen2.fire.landscapes.fuels import FUEL_MODELS
+from eigen2.fire.landscapes.landscape import Landscape, flat, synthesize
+from eigen2.fire.simulation.environment import BREAKS, BUDGET, BURNS, DOWNSTREAM, RATES, FuelBreakEnv, action_mask
 
 SMALL: dict[str, Any] = {"grid_size": 12, "ignitions": 30, "num_landscapes": 3, "fire_simulation_max_duration": 120}
 

@@ -1,8 +1,8 @@
 """What placements of fuel breaks save by another fire model, pyretechnics, beside what they save by the one here.
 
-Breaks are chosen under `eigen2.fire.spread`, a model made to be fast. Pyretechnics solves the spread of the fire front
-by a level set, and can let crowns burn. Placements that are good only under the model they were chosen with would lose
-their lead there.
+Breaks are chosen under `eigen2.fire.simulation.spread`, a model made to be fast. Pyretechnics solves the spread of the
+fire front by a level set, and can let crowns burn. Placements that are good only under the model they were chosen with
+would lose their lead there.
 
 Pyretechnics needs numpy 1.26 and so an environment of its own, whose interpreter runs `pyretechnics_worker.py`.
 """
@@ -21,10 +21,10 @@ from jaxtyping import Int
 from numpy.typing import NDArray
 
 from eigen2.errors import UserError, require_range
-from eigen2.fire.baselines import reduction
-from eigen2.fire.landscape import Landscape
-from eigen2.fire.placements import Cells
-from eigen2.fire.spread import FireModel, Weather
+from eigen2.fire.evaluation.placements import Cells
+from eigen2.fire.landscapes.landscape import Landscape
+from eigen2.fire.simulation.baselines import reduction
+from eigen2.fire.simulation.spread import FireModel, Weather
 
 WORKER = Path(__file__).with_name("pyretechnics_worker.py")
 NEWEST = "2026.8.10"
@@ -74,7 +74,7 @@ class Score:
 
     Args:
         breaks: cells that are breaks, the mean over landscapes.
-        travel_time: by `eigen2.fire.spread`, over fires from every cell that burns.
+        travel_time: by `eigen2.fire.simulation.spread`, over fires from every cell that burns.
         same_fires: by the same, over the fires that pyretechnics burns.
         surface: by pyretechnics, without the canopy.
         crown: by pyretechnics, with the canopy and crown fire.

@@ -13,7 +13,7 @@ from scipy import sparse
 from scipy.sparse import linalg
 
 from eigen2.errors import UserError, require_range
-from eigen2.fire.spread import FireModel
+from eigen2.fire.simulation.spread import FireModel
 
 SMALL = 64
 """Nodes up to which all eigenvalues are computed, rather than the lowest one by iteration."""

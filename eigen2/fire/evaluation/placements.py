@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from eigen2.errors import UserError, require_range
-from eigen2.fire.landscape import SPLITS, Landscape, synthetic
-from eigen2.fire.rasters import Region, RegionFiles, read_region, tiles
+from eigen2.fire.landscapes.landscape import SPLITS, Landscape, synthetic
+from eigen2.fire.landscapes.rasters import Region, RegionFiles, read_region, tiles
 from eigen2.runtime.files import replacing
 
 LARGEST_GRID = 100

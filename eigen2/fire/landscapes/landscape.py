@@ -8,7 +8,7 @@ from jaxtyping import Float64
 from numpy.typing import NDArray
 
 from eigen2.errors import UserError, require_range
-from eigen2.fire.fuels import NON_BURNABLE, require_known
+from eigen2.fire.landscapes.fuels import NON_BURNABLE, require_known
 
 MEAN_SLOPE = 0.25
 """Of synthetic landscapes, rise over run; a scene of real mountains had 0.19."""
@@ -45,9 +45,9 @@ class Landscape:
         elevation: in m.
         slope: rise over run (0 or more).
         aspect: the direction the slope faces, which is downhill, in degrees clockwise from north (0 to 360).
-        fuel: numbers of fuel models, one of `eigen2.fire.fuels.FUEL_MODELS` or `NON_BURNABLE`.
+        fuel: numbers of fuel models, one of `eigen2.fire.landscapes.fuels.FUEL_MODELS` or `NON_BURNABLE`.
         canopy_cover: share of the ground under trees (0 to 1). No canopy layer affects a surface fire as
-            `eigen2.fire.spread` has it; they are there for other fire models, and to be looked at.
+            `eigen2.fire.simulation.spread` has it; they are there for other fire models, and to be looked at.
         canopy_height: in m.
         canopy_base_height: height of the lowest branches, in m.
         canopy_bulk_density: in kg/m3.

@@ -1,7 +1,7 @@
 """Burns fires with pyretechnics in an interpreter of its own, as its pins exclude what the rest of eigen2 needs.
 
-Not to be imported: `eigen2.fire.validator` runs it as `python -I pyretechnics_worker.py ...`, and it imports numpy,
-pyretechnics and the standard library alone.
+Not to be imported: `eigen2.fire.evaluation.validator` runs it as `python -I pyretechnics_worker.py ...`, and it imports
+numpy, pyretechnics and the standard library alone.
 
     pyretechnics_worker.py version            prints {"python": "3.11.7", "pyretechnics": "2026.8.10"}, or null for the
                                               latter where it is not installed

@@ -15,15 +15,15 @@ from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # type: ignore[import-untyped]
 
 from eigen2.errors import UserError
-from eigen2.fire.baselines import PLACEMENTS, reduction
 from eigen2.fire.datamodule import FuelBreakDataModule
-from eigen2.fire.landscape import Landscape, flat, synthesize, synthetic
+from eigen2.fire.evaluation.placements import Placed, read_placements, write_placements
+from eigen2.fire.landscapes.landscape import Landscape, flat, synthesize, synthetic
+from eigen2.fire.landscapes.rasters import RegionFiles
 from eigen2.fire.pictures import NONE, BreaksPlot, draw_placements, ground, side_by_side
-from eigen2.fire.placements import Placed, read_placements, write_placements
-from eigen2.fire.rasters import RegionFiles
-from eigen2.fire.spread import FireModel
+from eigen2.fire.simulation.baselines import PLACEMENTS, reduction
+from eigen2.fire.simulation.spread import FireModel
 from tests.command import eigen2
-from tests.fire.test_rasters import whole
+from tests.fire.landscapes.test_rasters import whole
 
 BASELINES = ["random", "domirank", "in_degree", "downstream", "adaptive_downstream"]
 SMALL = {

@@ -11,8 +11,8 @@ from jaxtyping import Bool, UInt8
 from numpy.typing import NDArray
 
 from eigen2.errors import UserError, require_range
-from eigen2.fire.landscape import Landscape, synthetic
-from eigen2.fire.spread import FireModel, Fires, Weather, spread_rates
+from eigen2.fire.landscapes.landscape import Landscape, synthetic
+from eigen2.fire.simulation.spread import FireModel, Fires, Weather, spread_rates
 
 RATES = slice(0, 4)
 """Planes of an observation: towards north, east, south and west, how many cells fire crosses within its duration."""

@@ -16,8 +16,8 @@ from scipy import sparse
 from scipy.sparse import csgraph
 
 from eigen2.errors import require_range
-from eigen2.fire.fuels import Moisture, behavior
-from eigen2.fire.landscape import Landscape
+from eigen2.fire.landscapes.fuels import Moisture, behavior
+from eigen2.fire.landscapes.landscape import Landscape
 
 DIRECTIONS = ("north", "east", "south", "west")
 """Order of the directions everywhere."""

@@ -14,9 +14,9 @@ from eigen2.core.replay import ReplayBuffer
 from eigen2.dqn import losses as dqn
 from eigen2.fire.collector import Collector, draw_slots, replay_fields
 from eigen2.fire.datamodule import FuelBreakDataModule
-from eigen2.fire.environment import BREAKS, BUDGET, RATES, FuelBreakEnv, action_mask
-from eigen2.fire.frames import Frames, allowed_cells
-from eigen2.fire.landscape import Landscape, flat, synthesize
+from eigen2.fire.landscapes.landscape import Landscape, flat, synthesize
+from eigen2.fire.simulation.environment import BREAKS, BUDGET, RATES, FuelBreakEnv, action_mask
+from eigen2.fire.simulation.frames import Frames, allowed_cells
 
 SMALL: dict[str, Any] = {"ignitions": 5, "fire_simulation_max_duration": 60}
 
@@ -188,7 +188,7 @@ def test_the_expert_fills_the_buffer_before_anything_is_learned() -> None:
     buffer, steps = data.buffer, data.env.budget
     assert len(buffer) == 3 * 2 * steps
     rows = buffer.gather(torch.arange(len(buffer)))
-    from eigen2.fire.baselines import PLACEMENTS
+    from eigen2.fire.simulation.baselines import PLACEMENTS
 
     where = rows["landscape"].reshape(3, steps, 2)
     assert len(where.unique()) > 1

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from eigen2.errors import UserError
-from eigen2.fire.landscape import LADDER, Landscape, flat, slopes, synthesize
+from eigen2.fire.landscapes.landscape import LADDER, Landscape, flat, slopes, synthesize
 
 
 def layers(landscape: Landscape) -> dict[str, Any]:

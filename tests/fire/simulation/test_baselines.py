@@ -6,7 +6,8 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from eigen2.errors import UserError
-from eigen2.fire.baselines import (
+from eigen2.fire.landscapes.landscape import synthesize
+from eigen2.fire.simulation.baselines import (
     PLACEMENTS,
     adaptive_downstream,
     domirank_scores,
@@ -18,9 +19,8 @@ from eigen2.fire.baselines import (
     random,
     reduction,
 )
-from eigen2.fire.landscape import synthesize
-from eigen2.fire.spread import FireModel
-from tests.fire.test_spread import uniform
+from eigen2.fire.simulation.spread import FireModel
+from tests.fire.simulation.test_spread import uniform
 
 RNG = np.random.default_rng(0)
 

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from eigen2.errors import UserError
-from eigen2.fire.fuels import Moisture
-from eigen2.fire.landscape import Landscape, flat, synthesize
-from eigen2.fire.spread import FireModel, Fires, Weather, spread_rates, tree_sizes
+from eigen2.fire.landscapes.fuels import Moisture
+from eigen2.fire.landscapes.landscape import Landscape, flat, synthesize
+from eigen2.fire.simulation.spread import FireModel, Fires, Weather, spread_rates, tree_sizes
 
 CALM = Weather(wind_speed=0)
 

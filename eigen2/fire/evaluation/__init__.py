@@ -1,0 +1,1 @@
+"""Scores and files of placements, and their validation by another fire model."""

@@ -1,0 +1,1 @@
+"""Landscapes of terrain and fuel: synthetic ones, and tiles of the rasters of a region."""

@@ -1,0 +1,1 @@
+"""Fires on landscapes, fuel breaks as an environment, and placements without learning."""
