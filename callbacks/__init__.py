@@ -7,12 +7,13 @@ and pictures.
 """
 
 from callbacks.budget import MemoryBudget, MemoryBudgetExceeded
-from callbacks.garbage import GarbageCollector, trim_malloc
+from callbacks.garbage import GarbageCollector
 from callbacks.memory import MemoryProfiler, MemorySnapshot, get_profiler, log_memory
 from callbacks.plots import MetricsPlot, draw_lines
 from eigen2.memory.csvfile import ResumableCsv
 from eigen2.memory.instances import InstanceCounter
 from eigen2.memory.owners import Filling, MemoryOwner
+from eigen2.memory.process import trim_malloc
 
 __all__ = [
     "Filling",

@@ -7,8 +7,8 @@ import math
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 
-from callbacks.garbage import trim_malloc
 from eigen2.memory.limits import Limit, allowed_bytes, limits
+from eigen2.memory.process import trim_malloc
 
 BYTES_PER_GB = 10**9
 

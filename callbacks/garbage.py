@@ -1,13 +1,13 @@
 """Give memory back at the end of a generation: Python garbage, the CUDA cache, free pages of the C heap."""
 
-import ctypes
-import functools
 import gc
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
+
+from eigen2.memory.process import trim_malloc
 
 
 class GarbageCollector(Callback):
@@ -171,25 +171,3 @@ class GarbageCollector(Callback):
             torch.cuda.empty_cache()
         if self.trim:
             trim_malloc()
-
-
-def trim_malloc() -> bool:
-    """Return free pages of the C heap to the system.
-
-    Returns:
-        True if pages were returned; False if there were none, or the C library has no `malloc_trim`.
-    """
-    trim = _malloc_trim()
-    return trim is not None and bool(trim(0))
-
-
-@functools.cache
-def _malloc_trim() -> Callable[[int], int] | None:
-    """The C library's `malloc_trim`, None where it has none."""
-    try:
-        function = ctypes.CDLL(None).malloc_trim
-    except (AttributeError, OSError, TypeError):  # musl and macOS lack the symbol, Windows the process handle
-        return None
-    function.argtypes = [ctypes.c_size_t]
-    function.restype = ctypes.c_int
-    return function

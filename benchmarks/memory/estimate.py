@@ -16,7 +16,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 
 from benchmarks.machine import ROOT, describe_machine
 from eigen2.erl.module import ERLModule
-from eigen2.memory.estimate import peak_rss_bytes
+from eigen2.memory.process import peak_rss_bytes
 
 MB = 1e6
 WORDS: dict[str, Sequence[str]] = {

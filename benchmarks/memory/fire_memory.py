@@ -24,14 +24,13 @@ import yaml
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from benchmarks.machine import ROOT, describe_machine
-from callbacks.garbage import trim_malloc
 from eigen2.core.replay import ReplayBuffer
 from eigen2.dqn import losses as dqn
 from eigen2.fire.collector import replay_fields
 from eigen2.fire.simulation.environment import RATES
 from eigen2.fire.simulation.frames import Frames
-from eigen2.memory.diagnosis import theil_sen
-from eigen2.memory.leaks import BLOCK_BYTES
+from eigen2.memory.growth import theil_sen
+from eigen2.memory.process import BLOCK_BYTES, trim_malloc
 from eigen2.memory.process import measure as memory_now
 
 SIZE, PLANES = 50, 12

@@ -22,8 +22,8 @@ from benchmarks.machine import ROOT, describe_machine
 from benchmarks.memory.resident import MB, SMAPS, memory_mb, resident_mb
 from benchmarks.scale.scaling import rows_of
 from benchmarks.speed.full_scale import CONFIG
-from eigen2.memory.diagnosis import theil_sen
-from eigen2.memory.leaks import BLOCK_BYTES
+from eigen2.memory.growth import theil_sen
+from eigen2.memory.process import BLOCK_BYTES
 from eigen2.runtime.phases import PHASES
 
 

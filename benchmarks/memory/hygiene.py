@@ -25,7 +25,7 @@ from benchmarks.machine import ROOT, describe_machine
 from benchmarks.memory.estimate import WORDS
 from benchmarks.speed.overhead import Stopwatch
 from callbacks import GarbageCollector
-from eigen2.memory.estimate import peak_rss_bytes
+from eigen2.memory.process import peak_rss_bytes
 
 MB = 1e6
 GENERATIONS = 8

@@ -20,8 +20,8 @@ from matplotlib.image import imsave
 
 from benchmarks.machine import ROOT, describe_machine
 from callbacks.plots import draw_lines
-from eigen2.memory.diagnosis import theil_sen
-from eigen2.memory.leaks import BLOCK_BYTES
+from eigen2.memory.growth import theil_sen
+from eigen2.memory.process import BLOCK_BYTES
 
 WORKLOADS: dict[str, tuple[str, int, dict[str, Any]]] = {
     "market": ("tests/small.yaml", 1000, {}),

@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from eigen2.errors import UserError
-from eigen2.memory.pages import release_pages
+from eigen2.memory.process import release_pages
 
 
 class Field(NamedTuple):

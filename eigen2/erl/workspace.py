@@ -1,19 +1,16 @@
 """The memory a fit will take: of its owners by their sizes; of acting and learning by letting one agent do both."""
 
-import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from torch import nn
 
 from eigen2.core.datamodule import RolloutDataModule
 from eigen2.erl.learners import ddpg
 from eigen2.erl.population import Population
-from eigen2.memory.estimate import PeakEstimate, checkpoint_bytes
+from eigen2.memory.estimate import LivePeak, PeakEstimate, checkpoint_bytes
 
 if TYPE_CHECKING:
     from eigen2.erl.module import ERLModule
@@ -21,42 +18,6 @@ if TYPE_CHECKING:
 REMEDY = (
     "lower data.replay_capacity, data.batch_size, model.population_size, model.gradient_steps or the number of windows"
 )
-
-
-class LivePeak(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """While it is active, adds up the tensors that are made and still live, backward passes included.
-
-    Attributes:
-        live: bytes of those that live now.
-        peak: the most there were at a time.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.live: int = 0
-        self.peak: int = 0
-        self._storages: dict[int, weakref.ref[torch.UntypedStorage]] = {}
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run an operation and count what it made."""
-        made = func(*args, **(kwargs or {}))
-        for each in tree_leaves(made):
-            if isinstance(each, Tensor):
-                self._count(each.untyped_storage())
-        return made
-
-    def _count(self, storage: torch.UntypedStorage) -> None:
-        address, nbytes = storage._cdata, storage.nbytes()
-        if address in self._storages:  # a view, or written in place
-            return
-
-        def gone(_: object) -> None:
-            del self._storages[address]
-            self.live -= nbytes
-
-        self._storages[address] = weakref.ref(storage, gone)
-        self.live += nbytes
-        self.peak = max(self.peak, self.live)
 
 
 def workspace_bytes(
@@ -125,4 +86,4 @@ def require_fit(
     memory.require({"draws": data.draw_bytes(agents, module.micro_batches)})
     device, precision = trainer.strategy.root_device, trainer.precision_plugin.forward_context
     each = workspace_bytes(data, device, make_actor, make_critic, precision)
-    memory.require_for_a_moment(agents * each, checkpoint_bytes(trainer))
+    memory.require_temporary(agents * each, checkpoint_bytes(trainer))

@@ -9,7 +9,7 @@ from lightning.pytorch.callbacks import Callback
 
 from callbacks.garbage import GarbageCollector
 from eigen2.errors import UserError, require_range
-from eigen2.memory.estimate import rss_bytes
+from eigen2.memory.process import rss_bytes
 
 MOST = 10**9
 """Of whatever is counted."""

@@ -280,7 +280,7 @@ class DQNModule(LightningModule):
             self.memory.require({"optimizer": 3 * weights, "replay": self.data.replay_bytes})
             cells = self.data.env.shape[0] * self.data.env.shape[1]
             layers = 4 * self.data.batch_size * cells * 8 * self.hparams["width"]  # in floats of one network's layers
-            self.memory.require_for_a_moment(2 * layers, checkpoint_bytes(self.trainer))
+            self.memory.require_temporary(2 * layers, checkpoint_bytes(self.trainer))
             self.data.allocate_replay(device)
 
     def _beginner(self) -> QMap:

@@ -29,7 +29,8 @@ from eigen2.market.simulation.account import AccountRules
 from eigen2.market.simulation.environment import TradingEnvironment, TradingRules
 from eigen2.market.simulation.simulate import Policy, hide_window_end
 from eigen2.market.synthetic.generator import SyntheticMarket
-from eigen2.memory.estimate import GB, available_bytes
+from eigen2.memory.estimate import available_bytes
+from eigen2.memory.process import GB
 from eigen2.runtime.files import put
 
 log = logging.getLogger(__name__)

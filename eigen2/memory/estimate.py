@@ -1,39 +1,23 @@
 """What a run will take of memory, told before it is allocated."""
 
-import sys
+import weakref
 from pathlib import Path
+from typing import Any
 
-import psutil
 import torch
 from lightning.pytorch import Trainer
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
-from callbacks.budget import MemoryBudget
-from callbacks.garbage import trim_malloc
 from eigen2.errors import UserError
-from eigen2.memory.limits import limits
+from eigen2.memory.limits import HasMemoryBudget, limits
+from eigen2.memory.process import GB, MB, peak_rss_bytes, rss_bytes, trim_malloc
 
-if sys.platform != "win32":
-    import resource
-
-GB = 1e9
-MB = 1e6
 LATER_BYTES = 45_000_000
 """What every process adds after the set-up: pages of code that runs first then, kernels, TensorBoard, pictures."""
 FRAGMENTATION = 1.7
 """Resident bytes of the C heap for each byte of tensors that come and go; 1.3 to 1.8 was seen (docs/memory.md)."""
-
-
-def rss_bytes() -> int:
-    """Resident bytes of this process."""
-    return int(psutil.Process().memory_info().rss)
-
-
-def peak_rss_bytes() -> int:
-    """The most resident bytes that this process had so far; those it has now where the system does not tell."""
-    peak = rss_bytes()
-    if sys.platform == "linux":
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return peak
 
 
 def available_bytes(budget_bytes: int | None = None, processes: int = 1) -> int:
@@ -55,9 +39,9 @@ def processes_here(trainer: Trainer) -> int:
 
 
 def budget_of(trainer: Trainer) -> int | None:
-    """Bytes that the trainer's `MemoryBudget` grants the process; None without one."""
+    """Bytes that the trainer's callbacks grant this process; None without a budget."""
     callbacks: list[object] = trainer.callbacks  # type: ignore[attr-defined]
-    budgets = [each.budget_bytes for each in callbacks if isinstance(each, MemoryBudget)]
+    budgets = [each.budget_bytes for each in callbacks if isinstance(each, HasMemoryBudget)]
     return min((each for each in budgets if each is not None), default=None)
 
 
@@ -114,7 +98,7 @@ class PeakEstimate:
                 f"has, {self._available / GB:.2f} GB available; {self._remedy}"
             )
 
-    def require_for_a_moment(self, tensors: int, checkpoint: int = 0) -> None:
+    def require_temporary(self, tensors: int, checkpoint: int = 0) -> None:
         """Add what comes and goes, as `work space`.
 
         Args:
@@ -140,3 +124,39 @@ class PeakEstimate:
         highest = f", at most {self.peak_bytes / GB:.2f} GB" if self.peak_bytes > sum(held.values()) else ""
         free = self._available / GB
         return f"{arithmetic(held)} of {self._kind}{highest}, {free:,.1f} GB available"
+
+
+class LivePeak(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """While it is active, adds up the tensors that are made and still live, backward passes included.
+
+    Attributes:
+        live: bytes of those that live now.
+        peak: the most there were at a time.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.live: int = 0
+        self.peak: int = 0
+        self._storages: dict[int, weakref.ref[torch.UntypedStorage]] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run an operation and count what it made."""
+        made = func(*args, **(kwargs or {}))
+        for each in tree_leaves(made):
+            if isinstance(each, Tensor):
+                self._count(each.untyped_storage())
+        return made
+
+    def _count(self, storage: torch.UntypedStorage) -> None:
+        address, nbytes = storage._cdata, storage.nbytes()
+        if address in self._storages:  # a view, or written in place
+            return
+
+        def gone(_: object) -> None:
+            del self._storages[address]
+            self.live -= nbytes
+
+        self._storages[address] = weakref.ref(storage, gone)
+        self.live += nbytes
+        self.peak = max(self.peak, self.live)

@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from eigen2.memory.diagnosis import Growth, Rising, Trend, growth
+from eigen2.memory.growth import Growth, Rising, Trend, growth
 from eigen2.memory.limits import limits
 from eigen2.memory.objects import LargeObject, type_counts
+from eigen2.memory.process import BLOCK_BYTES
 from eigen2.memory.snapshot import MemorySnapshot
 from eigen2.memory.survivors import Kept, Survivors
 
@@ -21,8 +22,6 @@ POPULATION = "old population kept after evolution"
 FIGURES = "figures never closed"
 OTHER = "something kept"
 
-BLOCK_BYTES = 64
-"""What a small Python object takes, about: between the smallest block of 16 bytes and the largest of 512."""
 _ARRAYS = ("torch.Tensor", "numpy.ndarray")
 _PARAMETER = "torch.nn.parameter.Parameter"
 _TYPES_TOLD = 4
@@ -215,7 +214,7 @@ def live_bytes(snapshot: MemorySnapshot) -> float:
 
 def _is_ours(name: str) -> bool:
     """The profiler's own history, which has a bound."""
-    return name.startswith("callbacks.")
+    return name.startswith(("callbacks.", "eigen2.memory."))
 
 
 def _rank(name: str) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from eigen2.memory.diagnosis import Trend
+from eigen2.memory.growth import Trend
 from eigen2.memory.owners import Held
 from eigen2.memory.snapshot import BYTES_PER_GB, BYTES_PER_MB, MemorySnapshot
 

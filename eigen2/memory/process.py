@@ -2,12 +2,22 @@
 
 import ctypes
 import functools
+import mmap
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import psutil
 import torch
+from torch import Tensor
+
+if sys.platform != "win32":
+    import resource
+
+GB = 1e9
+MB = 1e6
+BLOCK_BYTES = 64
+"""What a small Python object takes, about: between the smallest block of 16 bytes and the largest of 512."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,3 +106,56 @@ def uses_cuda() -> bool:
 
 def _gpu(ask: Callable[[int], int]) -> int:
     return sum(ask(device) for device in range(torch.cuda.device_count())) if uses_cuda() else 0
+
+
+def rss_bytes() -> int:
+    """Resident bytes of this process."""
+    return int(psutil.Process().memory_info().rss)
+
+
+def peak_rss_bytes() -> int:
+    """The most resident bytes that this process had so far; those it has now where the system does not tell."""
+    peak = rss_bytes()
+    if sys.platform == "linux":
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return peak
+
+
+def trim_malloc() -> bool:
+    """Return free pages of the C heap to the system.
+
+    Returns:
+        True if pages were returned; False if there were none, or the C library has no `malloc_trim`.
+    """
+    trim = _malloc_trim()
+    return trim is not None and bool(trim(0))
+
+
+@functools.cache
+def _malloc_trim() -> Callable[[int], int] | None:
+    """The C library's `malloc_trim`, None where it has none."""
+    try:
+        function = ctypes.CDLL(None).malloc_trim
+    except (AttributeError, OSError, TypeError):  # musl and macOS lack the symbol, Windows the process handle
+        return None
+    function.argtypes = [ctypes.c_size_t]
+    function.restype = ctypes.c_int
+    return function
+
+
+def release_pages(tensor: Tensor) -> int:
+    """Give the whole pages of a contiguous tensor back to the system; they read as zeros afterwards.
+
+    Returns:
+        Bytes given back: 0 on another device than the CPU, and on systems other than Linux.
+    """
+    page = mmap.PAGESIZE
+    first = -(-tensor.data_ptr() // page) * page
+    count = (tensor.data_ptr() + tensor.nbytes - first) // page
+    if sys.platform != "linux" or tensor.device.type != "cpu" or count <= 0:
+        return 0
+    advise = ctypes.CDLL(None, use_errno=True).madvise
+    advise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    if advise(first, count * page, mmap.MADV_DONTNEED) != 0:
+        raise OSError(ctypes.get_errno(), "madvise failed")
+    return count * page

@@ -12,7 +12,7 @@ from lightning.pytorch.callbacks import ProgressBar
 from rich.console import Console
 from tqdm import tqdm
 
-from eigen2.memory.estimate import GB, rss_bytes
+from eigen2.memory.process import GB, rss_bytes
 from eigen2.runtime.phases import PHASES
 
 FIRST = " gen  fitness mean       max       min       std  champion"

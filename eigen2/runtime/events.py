@@ -21,7 +21,7 @@ from torch.utils.tensorboard import SummaryWriter
 from torch.utils.tensorboard.summary import hparams, scalar
 from torch.utils.tensorboard.writer import FileWriter
 
-from eigen2.memory.appendfile import AppendFile
+from eigen2.memory.csvfile import AppendFile
 
 _PREFIX = "events.out.tfevents."
 _BEGAN = re.compile(re.escape(_PREFIX) + r"(\d+(?:\.\d+)?)\.")

@@ -14,6 +14,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 
 import callbacks.garbage
 from callbacks import GarbageCollector, trim_malloc
+from eigen2.memory import process
 
 Fit = Callable[..., Trainer]
 
@@ -214,11 +215,11 @@ def test_other_c_libraries_are_left_alone(monkeypatch: pytest.MonkeyPatch, failu
         raise failure
 
     monkeypatch.setattr(ctypes, "CDLL", library)
-    callbacks.garbage._malloc_trim.cache_clear()
+    process._malloc_trim.cache_clear()
     try:
         assert trim_malloc() is False
     finally:
-        callbacks.garbage._malloc_trim.cache_clear()
+        process._malloc_trim.cache_clear()
 
 
 def test_wrong_arguments_are_refused() -> None:

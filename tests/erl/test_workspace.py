@@ -8,7 +8,8 @@ from torch import Tensor, nn
 
 from eigen2.core.networks import Inputs
 from eigen2.erl.population import Population
-from eigen2.erl.workspace import LivePeak, workspace_bytes
+from eigen2.erl.workspace import workspace_bytes
+from eigen2.memory.estimate import LivePeak
 from tests.erl.probe import Probe, ProbeActor, ProbeCritic, ProbeRollouts
 
 WALK = Probe(lambda x, action, step: x, steps=3, contexts=(-1.0, 0.5), walks=True)

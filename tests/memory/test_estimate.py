@@ -42,10 +42,10 @@ def test_the_peak_is_the_process_and_all_that_comes(monkeypatch: pytest.MonkeyPa
     found = estimate(monkeypatch, available=10**9, process=400_000_000)
     assert found.peak_bytes == 401_000_000
     found.require({"replay": 50_000_000})
-    found.require_for_a_moment(100_000_000, checkpoint=120_000_000)
+    found.require_temporary(100_000_000, checkpoint=120_000_000)
     assert found.peak_bytes == 401_000_000 + 50_000_000 + 170_000_000
     assert "work space 170.0" in str(found)
-    found.require_for_a_moment(100_000_000, checkpoint=190_000_000)
+    found.require_temporary(100_000_000, checkpoint=190_000_000)
     assert "work space 190.0" in str(found)
     # reading prices may have taken more than the run ever will
     found = estimate(monkeypatch, available=10**9, process=400_000_000, before=900_000_000)

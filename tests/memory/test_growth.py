@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from eigen2.memory.diagnosis import LEAST_GENERATIONS, WARM_UP, Rising, Trend, growth, theil_sen
+from eigen2.memory.growth import LEAST_GENERATIONS, WARM_UP, Rising, Trend, growth, theil_sen
 
 LEAST = 50e3
 
