@@ -29,7 +29,7 @@ class Window(NamedTuple):
 
 
 class DenseMarket:
-    """Copies windows, and tells from a window alone what `MarketEncoder` tells of its last day.
+    """Copies windows, and tells from a window alone what `AverageEncoder` tells of its last day.
 
     Args:
         panel: the market.

@@ -173,7 +173,7 @@ def tables(step: Step, runs: int) -> dict[str, float]:
         averages = (sums[end][:, None] - sums[begin]) / length[:, None, None]
         return ((averages.float() - mean) / deviation).clamp_(-CLIP, CLIP).transpose(1, 2).contiguous()
 
-    table_s, sums_s, _ = median_ratio(lambda: data.encoder.market(day), from_sums, runs)  # type: ignore[arg-type, union-attr]
+    table_s, sums_s, _ = median_ratio(lambda: data.encoder.describe(day), from_sums, runs)
     return {
         "table ms": 1e3 * table_s,
         "table MB": data.encoder.nbytes / 1e6,

@@ -21,10 +21,7 @@ from eigen2.market.data.panel import FEATURES, FeatureScale, MarketPanel, build_
 from eigen2.market.data.sample import sample_path
 from eigen2.market.data.universe import Universe, resolve
 from eigen2.market.evaluation.backtest import Market, backtest, write
-from eigen2.market.features.averages import groups_of
-from eigen2.market.features.encoding import MarketEncoder, ObservationEncoder, WindowEncoder
-from eigen2.market.networks.columns import Choice, ColumnActor, ColumnCritic
-from eigen2.market.networks.windows import ConvolutionActor, ConvolutionCritic
+from eigen2.market.features.encoding import ENCODERS, MarketEncoder
 from eigen2.market.simulation.account import AccountRules
 from eigen2.market.simulation.environment import TradingEnvironment, TradingRules
 from eigen2.market.simulation.simulate import Policy, hide_window_end
@@ -83,7 +80,7 @@ class MarketDataModule(RolloutDataModule):
     workload = "market"
     panel: MarketPanel
     investable_columns: list[int]
-    encoder: ObservationEncoder | WindowEncoder
+    encoder: MarketEncoder
     eval_env: TradingEnvironment
     val_env: TradingEnvironment
 
@@ -132,7 +129,7 @@ class MarketDataModule(RolloutDataModule):
         self.cache_dir = cache_dir
         self.investable, self.indicators = investable, list(indicators)
         self.encoding = encoding
-        self._standard: np.ndarray | None = None
+        self._fit: Mapping[str, Any] | None = None  # inference spec of the fit whose champion is used
 
     @property
     def window_days(self) -> int:
@@ -141,6 +138,7 @@ class MarketDataModule(RolloutDataModule):
 
     def setup(self, stage: str) -> None:
         """Load the panel, choose the investable columns and make sure that a window fits into the splits."""
+        self._fit = None
         self._load()
         self._check_days()
         self.investable_columns = resolve(self.investable, self.panel)
@@ -182,12 +180,12 @@ class MarketDataModule(RolloutDataModule):
 
     def build(self, agents: int, device: torch.device) -> None:
         """Make the encoder and the two environments."""
-        columns, context = self.investable_columns, self.context_days
-        if self.encoding == "averages":
-            market = MarketEncoder(self.panel, columns, context, device, self._standard)
-            self.encoder = ObservationEncoder(market, self.rules, self.window_days)
+        columns, window = self.investable_columns, self.window_days
+        if self._fit is None:
+            encoder = ENCODERS[self.encoding]
+            self.encoder = encoder(self.panel, columns, self.context_days, self.rules, window, device)
         else:
-            self.encoder = WindowEncoder(self.panel, columns, context, self.rules, self.window_days, device)
+            self.encoder = MarketEncoder.restore(self._fit, self.panel, self.rules, window, device)
         prices = torch.from_numpy(np.ascontiguousarray(remapped(self.panel).prices[:, columns]))
         windows = self.windows_per_generation + self.exploration_windows
         credit_orders = self.credit == "order"
@@ -197,11 +195,10 @@ class MarketDataModule(RolloutDataModule):
     def needed_bytes(self, agents: int) -> dict[str, int]:
         """Bytes of the encoder's descriptions and of both environments."""
         panel, columns = self.panel, len(self.investable_columns)
-        groups = len(groups_of(panel, self.investable_columns))
         windows = self.windows_per_generation + self.exploration_windows + len(self.validation_starts())
-        averages = self.encoding == "averages"
+        encoder = ENCODERS[self.encoding]
         return {
-            "encoder": MarketEncoder.needed_bytes(panel.num_days, columns, groups, self.context_days) * averages,
+            "encoder": encoder.needed_bytes(panel, self.investable_columns, self.context_days),
             "environments": TradingEnvironment.needed_bytes(panel.num_days, columns, agents, windows)
             + TradingEnvironment.needed_bytes(panel.num_days, columns, 0, 0),
         }
@@ -212,22 +209,21 @@ class MarketDataModule(RolloutDataModule):
         return self.window_days
 
     def network_inputs(self, observation: Observation) -> Inputs:
-        """Encoded market and portfolio, see `ObservationEncoder`."""
+        """Encoded market and portfolio, see `MarketEncoder`."""
         return self.encoder(observation)
 
     @property
     def sizes(self) -> Sizes:
         """Shapes of what the encoder returns and of an action, and the days of the context."""
-        return Sizes(self.encoder.input_shapes, (len(self.investable_columns), 2), self.context_days)
+        return self.encoder.sizes
 
     def make_actor(self) -> nn.Module:
         """The encoding's default actor: `ColumnActor` or `ConvolutionActor`."""
-        return (ColumnActor if self.encoding == "averages" else ConvolutionActor)(self.sizes)
+        return self.encoder.make_actor()
 
     def make_critic(self) -> nn.Module:
         """The encoding's default critic: `ColumnCritic` or `ConvolutionCritic`."""
-        choice = Choice(self.rules.max_opens_per_day, self.rules.allow_short)
-        return (ColumnCritic if self.encoding == "averages" else ConvolutionCritic)(self.sizes, choice=choice)
+        return self.encoder.make_critic()
 
     def training_options(self, generation: int, seed: int) -> dict[str, Any]:
         """One window from each of equal parts of the training days, so that every generation sees every era."""
@@ -324,13 +320,10 @@ class MarketDataModule(RolloutDataModule):
     def acting(self) -> dict[str, Any]:
         """What makes inputs of prices: columns, statistics of the training days, windows; and what the orders mean."""
         names = ("context_days", "trading_days", "settlement_days", "encoding")
-        averages = self.encoder.market.standard.tolist() if isinstance(self.encoder, ObservationEncoder) else None
         return {
             **{name: getattr(self, name) for name in names},
             **{name: asdict(getattr(self, name)) for name in ("rules", "account")},
-            "scale": self.panel.scale.plain(),
-            "investable": [self.panel.tickers[column] for column in self.investable_columns],
-            "standard": averages,
+            **self.encoder.state_dict(),
         }
 
     def see_as(self, acting: Mapping[str, Any]) -> None:
@@ -339,12 +332,10 @@ class MarketDataModule(RolloutDataModule):
         Args:
             acting: of the fit.
         """
-        scale, standard = FeatureScale.from_plain(acting["scale"]), acting["standard"]
-        own = self.acting()
-        if all(own[name] == acting[name] for name in ("scale", "investable", "standard")):
+        if all(acting[name] == value for name, value in self.encoder.state_dict().items()):
             return
-        self._load(scale)
-        self._standard = None if standard is None else np.array(standard)
+        self._fit = acting
+        self._load(MarketEncoder.saved_scale(acting))
         self.investable_columns = [self.panel.tickers.index(name) for name in acting["investable"]]
         self.build(self.eval_env.agents, self.eval_env.device)
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from eigen2.errors import UserError
 from eigen2.market.data.panel import build_panel
-from eigen2.market.features.encoding import MarketEncoder, ObservationEncoder
+from eigen2.market.features.encoding import AverageEncoder
 from eigen2.market.simulation import environment
 from eigen2.market.simulation.environment import TradingEnvironment, TradingRules
 from eigen2.market.synthetic.generator import SyntheticMarket
@@ -553,7 +553,7 @@ def test_an_observation_tells_a_short_sale_from_a_purchase() -> None:
     assert observation["coefficient"].tolist() == [[[-51, 102, -127]]]
     assert observation["target"].tolist() == [[[51, 102, 255]]]
     panel = build_panel(SyntheticMarket(days=200, columns=3, seed=0).generate(), validation_days=30, holdout_days=10)
-    encoder = ObservationEncoder(MarketEncoder(panel, [0, 1, 2], 4), env.rules, window_days=4)
+    encoder = AverageEncoder(panel, [0, 1, 2], 4, env.rules, window_days=4)
     portfolio = encoder({**observation, "day": observation["day"] + 20})["portfolio"][0, 0]
     torch.testing.assert_close(portfolio[:, 4], torch.tensor([-51 / 127, 102 / 127, -1.0]))
     torch.testing.assert_close(portfolio[:, 3], torch.tensor([0.2, 0.4, 1.0]))

@@ -21,7 +21,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from eigen2 import registration
 from eigen2.errors import UserError
 from eigen2.market.data.panel import MarketPanel, build_panel
-from eigen2.market.features.encoding import MarketEncoder, ObservationEncoder
+from eigen2.market.features.encoding import AverageEncoder
 from eigen2.market.serving.gym import TradingEnv, TradingVectorEnv
 from eigen2.market.simulation.environment import TradingEnvironment, TradingRules
 from eigen2.market.synthetic.generator import SyntheticMarket
@@ -137,7 +137,7 @@ def test_observations_stay_in_bounds_when_prices_are_wild() -> None:
 @pytest.mark.parametrize("start", [19, 60, 100])
 def test_it_is_the_environment_driven_by_hand(panel: MarketPanel, rules: TradingRules, start: int) -> None:
     env = single(rules=rules)
-    encoder = ObservationEncoder(MarketEncoder(panel, [0, 1, 2], 20), rules, window_days=20)
+    encoder = AverageEncoder(panel, [0, 1, 2], 20, rules, window_days=20)
     reference = TradingEnvironment(panel.prices, rules, agents=1)
     expected, _ = reference.reset(start_idx=start, trading_end_idx=start + 15, end_idx=start + 20)
 
@@ -194,7 +194,7 @@ def test_actions_beyond_the_space_are_clipped() -> None:
 def test_only_investable_columns_have_actions_and_descriptions(panel: MarketPanel) -> None:
     env = single(investable={"tickers": ["S0002", "S0001"]}, render_mode="ansi")
     assert env.action_space.shape == (4,)
-    encoder = ObservationEncoder(MarketEncoder(panel, [1, 2], 20), RULES, window_days=20)
+    encoder = AverageEncoder(panel, [1, 2], 20, RULES, window_days=20)
     reference = TradingEnvironment(panel.prices[:, [1, 2]], RULES, agents=1)
     expected, _ = reference.reset(start_idx=50, trading_end_idx=65, end_idx=70)
     observation, _ = env.reset(options={"start_idx": 50})

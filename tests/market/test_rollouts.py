@@ -334,7 +334,7 @@ def test_owners_say_what_they_hold() -> None:
         "replay": data.buffer.nbytes,
         "environments": data.eval_env.nbytes + data.val_env.nbytes,
         "panel": data.panel.nbytes,
-        "encoder": data.encoder.market.nbytes,
+        "encoder": data.encoder.nbytes,
     }
 
 
@@ -455,7 +455,7 @@ def test_a_whole_generation_of_ragged_columns(tmp_path: Path) -> None:
     inputs = data.network_inputs(stored)
     assert all(torch.isfinite(value).all() for value in inputs.values())
     # investable tickers, the other tickers, indicators, and the time left
-    assert inputs["market"].shape[-1] == 3 * data.encoder.market.width + 1
+    assert inputs["market"].shape[-1] == 3 * data.encoder.width + 1
     one = {name: value[0] for name, value in inputs.items()}
     assert torch.isfinite(data.make_critic()(one, data.make_actor()(one))).all()
 
@@ -477,19 +477,19 @@ def test_investable_columns_are_those_of_the_environments(
     assert data.describe()["columns"].startswith(words)
     for env in (data.eval_env, data.val_env):
         assert env.action_shape == (len(columns), 2)
-    assert data.encoder.market.investable == columns
+    assert data.encoder.investable == columns
     # bought at the open of day 81, sold at the close of the fifth day, if there is one
     open_, close = data.panel.prices[81, columns, 0].astype(float), data.panel.prices[85, columns, 3].astype(float)
     cost = (10 + 5) / 10_000
     for column, gain in enumerate(100 * (close / open_ * (1 - cost) / (1 + cost) - 1)):
         assert orders(data, column, start=80, days=12)["gain_pct"] == pytest.approx(np.nan_to_num(gain), rel=1e-4)
     needed = data.needed_bytes(AGENTS)
-    assert needed["encoder"] == data.encoder.market.nbytes
+    assert needed["encoder"] == data.encoder.nbytes
     assert needed["environments"] == data.eval_env.nbytes + data.val_env.nbytes
     fewer = small(synthetic=SyntheticMarket(days=200, columns=2), investable=Universe(top=1))
     fewer.setup("fit")
     fewer.build(AGENTS, torch.device("cpu"))
-    assert fewer.needed_bytes(AGENTS)["encoder"] == fewer.encoder.market.nbytes
+    assert fewer.needed_bytes(AGENTS)["encoder"] == fewer.encoder.nbytes
 
 
 def test_a_universe_that_does_not_fit_is_refused_at_setup() -> None:

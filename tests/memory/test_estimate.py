@@ -78,4 +78,4 @@ def test_counted_bytes_are_the_allocated_ones() -> None:
     data.build(3, torch.device("cpu"))
     needed = data.needed_bytes(3)
     assert data.eval_env.nbytes + data.val_env.nbytes == needed["environments"]
-    assert needed["encoder"] == data.encoder.market.nbytes
+    assert needed["encoder"] == data.encoder.nbytes

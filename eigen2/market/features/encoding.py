@@ -1,172 +1,46 @@
-"""What networks see of a stored observation: the market of its day, and the portfolio."""
+"""How networks see the market: stored observations to network inputs, by one of the encodings in `ENCODERS`."""
 
 import hashlib
 import math
-from typing import Any
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
-from eigen2.core.networks import Inputs
+from eigen2.core.networks import Inputs, Sizes
 from eigen2.market.data.cache import mapped_array, remapped
-from eigen2.market.data.panel import MarketPanel
-from eigen2.market.features.averages import (
-    CHANNELS,
-    CLIP,
-    fill_averages,
-    groups_of,
-    spans,
-    standardisation,
-    table_shape,
-)
-from eigen2.market.networks.columns import PORTFOLIO
+from eigen2.market.data.panel import FeatureScale, MarketPanel
+from eigen2.market.features.averages import CHANNELS, CLIP, average_statistics, column_groups, fill_averages, spans
+from eigen2.market.networks.columns import PORTFOLIO, Choice, ColumnActor, ColumnCritic
+from eigen2.market.networks.windows import ConvolutionActor, ConvolutionCritic
 from eigen2.market.simulation.environment import LEVELS, TradingRules
 
 
-class MarketEncoder:
-    """Describes days of a panel by averages, see `eigen2.market.features.averages`.
-
-    Each investable column is described by the averages of its nine normalised features and of its validity over each
-    span: E = spans x 10 numbers. Groups of columns (see `groups_of`) are described by the same numbers of their
-    members' mean, so that columns nobody may buy still speak. All days are described at the start, in half precision;
-    of a mapped panel in a file beside it, which later runs and other processes share.
-
-    A column without any valid feature in a whole span is described by (0 - mean) / deviation of each average, neither
-    masked nor told apart but by its validity.
+class MarketEncoder(ABC):
+    """Turns observations of a `TradingEnvironment` into network inputs.
 
     Args:
         panel: the market.
-        investable: column indices that get a description of their own.
-        context_days: the longest span, >= 1.
-        device: where the descriptions lie.
-        standard: what the averages are standardised by, of the panel that agents were trained on; None takes this
-            panel's training days.
-
-    Attributes:
-        width: E, numbers a column.
-        groups: group descriptions a day, 1 to 3.
-        standard: what the averages are standardised by, see `averages.standardisation`.
-    """
-
-    def __init__(
-        self,
-        panel: MarketPanel,
-        investable: list[int],
-        context_days: int,
-        device: torch.device | str = "cpu",
-        standard: Float[np.ndarray, "2 spans described 10"] | None = None,
-    ) -> None:
-        self.investable = investable
-        self.groups = len(groups_of(panel, investable))
-        shape = table_shape(panel.num_days, len(investable), self.groups, context_days)
-        self.width = shape[1] // (len(investable) + self.groups)
-
-        settings: dict[str, Any] = {"investable": investable, "context_days": context_days}
-        if standard is None:
-
-            def measure(out: np.ndarray) -> None:
-                out[:] = standardisation(remapped(panel), investable, context_days)
-
-            measured = _standard_shape(self.groups, context_days)
-            standard = mapped_array(panel.folder, "standard", settings, measured, np.dtype(np.float64), measure)
-        self.standard = standard = np.array(standard)
-        settings["standard"] = hashlib.blake2b(standard.tobytes(), digest_size=16).hexdigest()
-
-        def fill(out: np.ndarray) -> None:
-            fill_averages(remapped(panel), investable, context_days, standard, out)
-
-        table = mapped_array(panel.folder, "averages", settings, shape, np.dtype(np.float16), fill)
-        self._table = torch.from_numpy(table).to(device)
-
-    @staticmethod
-    def needed_bytes(days: int, columns: int, groups: int, context_days: int) -> int:
-        """Bytes of an encoder, for so many columns of their own and groups."""
-        rows, numbers = table_shape(days, columns, groups, context_days)
-        return 2 * rows * numbers + 8 * math.prod(_standard_shape(groups, context_days))
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the descriptions and of what they are standardised by."""
-        return self._table.nbytes + self.standard.nbytes
-
-    def __call__(
-        self, days: Int[Tensor, "agents batch"]
-    ) -> tuple[Float[Tensor, "agents batch columns width"], Float[Tensor, "agents batch described"]]:
-        """Descriptions of each column and of the groups at the close of each day."""
-        rows = self._table.index_select(0, days.flatten().long())
-        own = len(self.investable) * self.width
-        # the columns in one piece: networks fold their axes without another copy
-        columns = rows[:, :own].float().view(*days.shape, len(self.investable), self.width)
-        return columns, rows[:, own:].float().view(*days.shape, self.groups * self.width)
-
-
-def _standard_shape(groups: int, context_days: int) -> tuple[int, int, int, int]:
-    """Of what averages are standardised by: means and deviations, of columns and of each group."""
-    return 2, len(spans(context_days)), 1 + groups, CHANNELS
-
-
-class ObservationEncoder:
-    """Turns stored observations into what networks that read averages see.
-
-    Args:
-        market: describes days.
+        investable: indices of the columns agents may buy.
+        context_days: days of the past that networks see, >= 1.
         rules: scale the positions.
-        window_days: length of a window; scales the time left.
+        window_days: days of an episode's window; scales the time left.
+        device: where the data of `__call__` lies.
+        statistics: what a fit measured on its training days, to encode other prices as it did; None measures it on this
+            panel's training days. Of no use to encodings that measure nothing.
     """
 
-    def __init__(self, market: MarketEncoder, rules: TradingRules, window_days: int) -> None:
-        self.market = market
-        self.rules = rules
-        self.window_days = window_days
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the descriptions of days."""
-        return self.market.nbytes
-
-    @property
-    def input_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Of each input, without the axes of agents and batch."""
-        columns = len(self.market.investable)
-        return {
-            "columns": (columns, self.market.width),
-            "portfolio": (columns, PORTFOLIO),
-            "market": (self.market.groups * self.market.width + 1,),
-        }
-
-    def __call__(self, observation: dict[str, Tensor]) -> Inputs:
-        """Network inputs of a `TradingEnvironment` observation.
-
-        Returns:
-            `columns` (agents, batch, columns, width), `portfolio` (agents, batch, columns, 5), see `portfolio`, and
-            `market` (agents, batch, groups x width + 1) with the share of the window left at its end. The agent axis is
-            1 where all agents see the same.
-        """
-        columns, groups = self.market(observation["day"])
-        left = time_left(observation, self.window_days)
-        return {
-            "columns": columns,
-            "portfolio": portfolio(observation, self.rules),
-            "market": torch.cat([groups, left], dim=-1),
-        }
-
-
-class WindowEncoder:
-    """Turns stored observations into what networks that read windows see: the days, and the panel to look them up in.
-
-    The panel's features are handed over as they are, mapped from their file on a CPU, so that a network copies no more
-    of a window than it reads.
-
-    Args:
-        panel: the market.
-        investable: columns agents may buy.
-        context_days: days of a window, >= 1.
-        rules: scale the positions.
-        window_days: length of a trading window; scales the time left.
-        device: where the features lie.
-    """
+    name: ClassVar[str]
+    """Value of `data.encoding`."""
+    actor: ClassVar[type[ColumnActor | ConvolutionActor]]
+    critic: ClassVar[type[ColumnCritic | ConvolutionCritic]]
+    """The default networks; they take `sizes`, the critic `choice` too."""
+    statistics: np.ndarray | None = None
+    """What was measured on training days."""
 
     def __init__(
         self,
@@ -176,22 +50,227 @@ class WindowEncoder:
         rules: TradingRules,
         window_days: int,
         device: torch.device | str = "cpu",
+        statistics: np.ndarray | None = None,
     ) -> None:
-        self.context_days = context_days
-        self.rules = rules
-        self.window_days = window_days
-        self._features = torch.from_numpy(panel.features).to(device)[None]
-        self._investable = torch.tensor(investable, device=device)[None]
+        self.investable, self.context_days = investable, context_days
+        self.rules, self.window_days = rules, window_days
+        self._scale = panel.scale
+        self._prepare(panel, device, statistics)
+
+    @abstractmethod
+    def _prepare(self, panel: MarketPanel, device: torch.device | str, statistics: np.ndarray | None) -> None:
+        """Make what `__call__` reads."""
+
+    @staticmethod
+    def restore(
+        saved: Mapping[str, Any],
+        panel: MarketPanel,
+        rules: TradingRules,
+        window_days: int,
+        device: torch.device | str = "cpu",
+    ) -> "MarketEncoder":
+        """Build the encoder of an earlier fit for a panel of other prices.
+
+        Args:
+            saved: `state_dict` of the fit's encoder, with the fit's `encoding` and `context_days`.
+            panel: made with the scale of the fit, see `saved_scale`.
+            rules: see the class.
+            window_days: see the class.
+            device: see the class.
+        """
+        columns = [panel.tickers.index(ticker) for ticker in saved["investable"]]
+        statistics = None if saved["standard"] is None else np.array(saved["standard"])
+        encoder = ENCODERS[saved["encoding"]]
+        return encoder(panel, columns, saved["context_days"], rules, window_days, device, statistics)
+
+    @staticmethod
+    def saved_scale(saved: Mapping[str, Any]) -> FeatureScale:
+        """Return the feature scale that a saved encoder's panel was made with."""
+        return FeatureScale.from_plain(saved["scale"])
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what the encoder depends on beside its settings, as plain values: scale, columns and statistics."""
+        return {
+            "scale": self._scale.plain(),
+            "investable": [self._scale.tickers[column] for column in self.investable],
+            "standard": None if self.statistics is None else self.statistics.tolist(),
+        }
+
+    @classmethod
+    @abstractmethod
+    def needed_bytes(cls, panel: MarketPanel, investable: list[int], context_days: int) -> int:
+        """Return the bytes of RAM that an encoder on the CPU takes beside its panel."""
+
+    @property
+    @abstractmethod
+    def nbytes(self) -> int:
+        """Return the bytes that the encoder holds beside its panel."""
+
+    @property
+    @abstractmethod
+    def input_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return the shape of each input without the axes of agents and batch."""
+
+    @abstractmethod
+    def __call__(self, observation: dict[str, Tensor]) -> Inputs:
+        """Return the network inputs of an observation; the agent axis is 1 where all agents see the same."""
+
+    @property
+    def sizes(self) -> Sizes:
+        """Return what networks are built for."""
+        return Sizes(self.input_shapes, (len(self.investable), 2), self.context_days)
+
+    def make_actor(self) -> nn.Module:
+        """Build the default actor of this encoding."""
+        return self.actor(self.sizes)
+
+    def make_critic(self) -> nn.Module:
+        """Build the default critic of this encoding."""
+        return self.critic(self.sizes, choice=Choice(self.rules.max_opens_per_day, self.rules.allow_short))
+
+    def _portfolio(self, observation: dict[str, Tensor]) -> Float[Tensor, "agents batch columns 5"]:
+        """Encode the positions.
+
+        For each column: held, days held / max, unrealised gain in units of 10 percent, sale target / highest,
+        coefficient / highest, negative for a short sale.
+        """
+        held_days, coefficient = observation["held_days"], observation["coefficient"]
+        steps = torch.iinfo(coefficient.dtype).max  # signed where short sales are allowed
+        parts = (held_days > 0, held_days, observation["gain"], observation["target"], coefficient)
+        raw = torch.stack([part.float() for part in parts], dim=-1)
+        units = torch.tensor([1, self.rules.max_holding_days, 0.1, LEVELS, steps], device=raw.device)
+        encoded = raw / units
+        encoded[..., 2].clamp_(-CLIP, CLIP)
+        return encoded
+
+    def _time_left(self, observation: dict[str, Tensor]) -> Float[Tensor, "agents batch 1"]:
+        """Return the fraction of the window that is left."""
+        return (observation["days_left"].float() / self.window_days)[..., None]
+
+
+class AverageEncoder(MarketEncoder):
+    """Encodes a day by averages of the features over 1, 2, 4, ... `context_days` days, see `features.averages`.
+
+    Each investable column is described by the averages of its nine normalised features and of its validity over each
+    span: `width` = spans x 10 numbers. Groups of columns (see `column_groups`) are described by the same numbers of
+    their members' mean, so that columns nobody may buy are seen too. All days are encoded at the start, in half
+    precision; for a mapped panel in a file beside it, which later runs and other processes share.
+
+    A column without a valid feature in a whole span is encoded as (0 - mean) / deviation of each average; only its
+    validity tells it apart.
+
+    Attributes:
+        width: numbers per column.
+        groups: number of group descriptions per day, 1 to 3.
+        statistics: see `averages.average_statistics`.
+    """
+
+    name = "averages"
+    actor, critic = ColumnActor, ColumnCritic
+
+    statistics: Float[np.ndarray, "2 spans described 10"]
+
+    def _prepare(self, panel: MarketPanel, device: torch.device | str, statistics: np.ndarray | None) -> None:
+        investable, context_days = self.investable, self.context_days
+        shape, sizes = _shapes(panel, investable, context_days)
+        self.groups, self.width = sizes[2] - 1, sizes[1] * CHANNELS
+        settings: dict[str, Any] = {"investable": investable, "context_days": context_days}
+
+        def measure(out: np.ndarray) -> None:
+            out[:] = average_statistics(remapped(panel), investable, context_days)
+
+        def fill(out: np.ndarray) -> None:
+            fill_averages(remapped(panel), investable, context_days, self.statistics, out)
+
+        if statistics is None:
+            statistics = mapped_array(panel.folder, "standard", settings, sizes, np.dtype(np.float64), measure)
+        self.statistics = np.array(statistics)
+        settings["standard"] = hashlib.blake2b(self.statistics.tobytes(), digest_size=16).hexdigest()
+
+        table = mapped_array(panel.folder, "averages", settings, shape, np.dtype(np.float16), fill)
+        self._table = torch.from_numpy(table).to(device)
+
+    @classmethod
+    def needed_bytes(cls, panel: MarketPanel, investable: list[int], context_days: int) -> int:
+        """Return the bytes of the encoded days and of the statistics."""
+        table, statistics = _shapes(panel, investable, context_days)
+        return 2 * math.prod(table) + 8 * math.prod(statistics)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the features where they are a copy on a device; those of the panel itself do not count again."""
+        """Return the bytes of the encoded days and of the statistics."""
+        return self._table.nbytes + self.statistics.nbytes
+
+    @property
+    def input_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return the shape of each input without the axes of agents and batch."""
+        columns = len(self.investable)
+        return {
+            "columns": (columns, self.width),
+            "portfolio": (columns, PORTFOLIO),
+            "market": (self.groups * self.width + 1,),
+        }
+
+    def describe(
+        self, days: Int[Tensor, "agents batch"]
+    ) -> tuple[Float[Tensor, "agents batch columns width"], Float[Tensor, "agents batch described"]]:
+        """Return the averages of each column and of the groups at the close of each day."""
+        rows = self._table.index_select(0, days.flatten().long())
+        own = len(self.investable) * self.width
+        # the columns are contiguous, so that networks fold their axes without another copy
+        columns = rows[:, :own].float().view(*days.shape, len(self.investable), self.width)
+        return columns, rows[:, own:].float().view(*days.shape, self.groups * self.width)
+
+    def __call__(self, observation: dict[str, Tensor]) -> Inputs:
+        """Return the network inputs of an observation.
+
+        Returns:
+            `columns` (agents, batch, columns, width); `portfolio` (agents, batch, columns, 5): held, days held / max,
+            unrealised gain in units of 10 percent, sale target / highest, coefficient / highest; `market` (agents,
+            batch, groups x width + 1), ending with the fraction of the window that is left.
+        """
+        columns, groups = self.describe(observation["day"])
+        market = torch.cat([groups, self._time_left(observation)], dim=-1)
+        return {"columns": columns, "portfolio": self._portfolio(observation), "market": market}
+
+
+def _shapes(
+    panel: MarketPanel, investable: list[int], context_days: int
+) -> tuple[tuple[int, int], tuple[int, int, int, int]]:
+    """Return the shapes of the table of averages and of the statistics that standardise it."""
+    groups, lengths = len(column_groups(panel, investable)), len(spans(context_days))
+    numbers = (len(investable) + groups) * lengths * CHANNELS
+    return (panel.num_days, numbers), (2, lengths, 1 + groups, CHANNELS)
+
+
+class WindowEncoder(MarketEncoder):
+    """Hands networks the days and the panel in which to look up the last `context_days` days themselves.
+
+    The features are passed as they are, on a CPU mapped from the panel's file, so that a network copies no more of a
+    window than it reads.
+    """
+
+    name = "windows"
+    actor, critic = ConvolutionActor, ConvolutionCritic
+
+    def _prepare(self, panel: MarketPanel, device: torch.device | str, statistics: np.ndarray | None) -> None:
+        self._features = torch.from_numpy(panel.features).to(device)[None]
+        self._investable = torch.tensor(self.investable, device=device)[None]
+
+    @classmethod
+    def needed_bytes(cls, panel: MarketPanel, investable: list[int], context_days: int) -> int:
+        """Return 0: on a CPU the features are the panel's own."""
+        return 0
+
+    @property
+    def nbytes(self) -> int:
+        """Return the bytes of the features where they are a copy on another device."""
         return self._features.nbytes if self._features.device.type != "cpu" else 0
 
     @property
     def input_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Of each input, without the axes of agents and batch; of `panel` without the days."""
-        columns = self._investable.shape[1]
+        """Return the shape of each input without the axes of agents and batch; of `panel` without the days."""
+        columns = len(self.investable)
         return {
             "day": (),
             "panel": tuple(self._features.shape[2:]),
@@ -201,38 +280,23 @@ class WindowEncoder:
         }
 
     def __call__(self, observation: dict[str, Tensor]) -> Inputs:
-        """Network inputs of a `TradingEnvironment` observation.
+        """Return the network inputs of an observation.
 
         Returns:
             `day` (agents, batch) int64; `panel` (1, days, all columns, 9) float32, the normalised features, 0 where
             not valid; `investable` (1, columns) int64, indices into all columns; `portfolio` (agents, batch, columns,
-            5), see `portfolio`; `market` (agents, batch, 1), the share of the window left.
+            5) as in `AverageEncoder`; `market` (agents, batch, 1), the fraction of the window that is left.
         """
         return {
             "day": observation["day"].long(),
             "panel": self._features,
             "investable": self._investable,
-            "portfolio": portfolio(observation, self.rules),
-            "market": time_left(observation, self.window_days),
+            "portfolio": self._portfolio(observation),
+            "market": self._time_left(observation),
         }
 
 
-def portfolio(observation: dict[str, Tensor], rules: TradingRules) -> Float[Tensor, "agents batch columns 5"]:
-    """Positions as networks see them.
-
-    For each column: held, days held / max, unrealised gain in units of 10 percent, sale target / highest, coefficient /
-    highest, negative for a short sale.
-    """
-    held_days, coefficient = observation["held_days"], observation["coefficient"]
-    steps = torch.iinfo(coefficient.dtype).max  # signed where short sales are allowed
-    parts = (held_days > 0, held_days, observation["gain"], observation["target"], coefficient)
-    raw = torch.stack([part.float() for part in parts], dim=-1)
-    units = torch.tensor([1, rules.max_holding_days, 0.1, LEVELS, steps], device=raw.device)
-    seen = raw / units
-    seen[..., 2].clamp_(-CLIP, CLIP)
-    return seen
-
-
-def time_left(observation: dict[str, Tensor], window_days: int) -> Float[Tensor, "agents batch 1"]:
-    """Share of the trading window that is left."""
-    return (observation["days_left"].float() / window_days)[..., None]
+ENCODERS: dict[str, type[AverageEncoder] | type[WindowEncoder]] = {
+    encoder.name: encoder for encoder in (AverageEncoder, WindowEncoder)
+}
+"""Encoders by the value of `data.encoding`."""

@@ -1,5 +1,6 @@
 """The market as Gymnasium environments: one account in one window, or many windows stepped as one batch."""
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,7 +22,7 @@ from eigen2.market.data.sample import sample_path
 from eigen2.market.data.source import read_prices
 from eigen2.market.data.universe import Universe, resolve
 from eigen2.market.features.averages import CLIP
-from eigen2.market.features.encoding import MarketEncoder, ObservationEncoder
+from eigen2.market.features.encoding import AverageEncoder
 from eigen2.market.simulation.environment import TradingEnvironment, TradingRules
 from eigen2.market.synthetic.generator import SyntheticMarket
 
@@ -35,7 +36,7 @@ Made = TypeVar("Made", TradingRules, SyntheticMarket, Universe)
 class TradingWindows:
     """One account in each of several windows of a split, in NumPy: what both environments below are made of.
 
-    An observation is a float32 vector in [-5, 5], the numbers of `ObservationEncoder` in a row: `market`, the groups'
+    An observation is a float32 vector in [-5, 5], the numbers of `AverageEncoder` in a row: `market`, the groups'
     descriptions and the share of the window left; `columns`, each column's description, column by column; `portfolio`,
     five numbers a column, column by column: held, days held / max, unrealised gain in units of 10 percent, sale target
     / highest, coefficient / highest. `layout` says where each part lies.
@@ -113,15 +114,12 @@ class TradingWindows:
         self.trading_days, self.window_days = trading_days, trading_days + settlement_days
         self.starts = self._starts(context_days)
         self.investable = resolve(universe, self.panel)
-        market = MarketEncoder(self.panel, self.investable, context_days)
-        self._encoder = ObservationEncoder(market, rules, self.window_days)
+        self._encoder = AverageEncoder(self.panel, self.investable, context_days, rules, self.window_days)
         prices = np.ascontiguousarray(self.panel.prices[:, self.investable])
         self._env = TradingEnvironment(prices, rules, agents=1, windows=windows)
         self.action_space = spaces.Box(-1, 1, (int(np.prod(self._env.action_shape)),), np.float32)
-        fields = self._env.observation_fields.items()
-        blank = {name: torch.zeros((1, 1, *field.shape), dtype=field.dtype) for name, field in fields}
-        parts = self._encoded(blank)
-        ends = np.cumsum([0] + [part.shape[1] for part in parts]).tolist()
+        sizes = [math.prod(self._encoder.input_shapes[name]) for name in PARTS]
+        ends = np.cumsum([0, *sizes]).tolist()
         self.layout = {name: slice(*ends[i : i + 2]) for i, name in enumerate(PARTS)}
         self.observation_space = spaces.Box(-CLIP, CLIP, (ends[-1],), np.float32)
 

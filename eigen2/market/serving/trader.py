@@ -13,8 +13,8 @@ from torch import Tensor
 
 from eigen2.core.export import Exported, load
 from eigen2.errors import UserError
-from eigen2.market.data.panel import FeatureScale, MarketPanel, Splits, build_panel
-from eigen2.market.features.encoding import MarketEncoder, ObservationEncoder, WindowEncoder
+from eigen2.market.data.panel import MarketPanel, Splits, build_panel
+from eigen2.market.features.encoding import MarketEncoder
 from eigen2.market.serving.orders import write_orders
 from eigen2.market.simulation.account import AccountRules
 from eigen2.market.simulation.rules import TradingRules
@@ -47,7 +47,8 @@ class Trader:
         self.investable: list[str] = acting["investable"]
         self.last_seen = date.fromisoformat(champion.config["seen"]["last"])
         self._acting: dict[str, Any] = acting
-        self._scale = FeatureScale.from_plain(acting["scale"])
+        self._window_days: int = acting["trading_days"] + acting["settlement_days"]
+        self._scale = MarketEncoder.saved_scale(acting)
         self._actor = champion.actor(trusted)
 
     @classmethod
@@ -78,9 +79,9 @@ class Trader:
         # features are made of all prices, averages of the context's
         past = begin - self._acting["context_days"] + 1
         panel = _from_day(panel, past)
-        columns = [panel.tickers.index(name) for name in self.investable]
-        own = np.ascontiguousarray(panel.prices[:, columns])
-        policy = self._policy(panel, columns)
+        encoder = MarketEncoder.restore(self._acting, panel, self.rules, self._window_days)
+        own = np.ascontiguousarray(panel.prices[:, encoder.investable])
+        policy = self._policy(encoder)
         return write_orders(own, panel.dates, self.investable, self.rules, self.account, policy, begin - past)
 
     def _begin(self, panel: MarketPanel, first: date | None) -> int:
@@ -103,16 +104,7 @@ class Trader:
             )
         return begin
 
-    def _policy(self, panel: MarketPanel, columns: list[int]) -> Policy:
-        acting = self._acting
-        context, window = acting["context_days"], acting["trading_days"] + acting["settlement_days"]
-        encoder: ObservationEncoder | WindowEncoder
-        if acting["encoding"] == "averages":
-            market = MarketEncoder(panel, columns, context, standard=np.array(acting["standard"]))
-            encoder = ObservationEncoder(market, self.rules, window)
-        else:
-            encoder = WindowEncoder(panel, columns, context, self.rules, window)
-
+    def _policy(self, encoder: MarketEncoder) -> Policy:
         low, high = torch.tensor(self.rules.action_range)
         middle, half_range = (high + low) / 2, (high - low) / 2
 
@@ -121,7 +113,7 @@ class Trader:
             alone = {name: part[0] for name, part in encoder(seen).items()}  # of the one agent
             return torch.addcmul(middle, self._actor(alone).float()[None], half_range)
 
-        return hide_window_end(act, window)
+        return hide_window_end(act, self._window_days)
 
 
 def _from_day(panel: MarketPanel, first: int) -> MarketPanel:

@@ -61,7 +61,7 @@ class TradingEnvironment:
     (1, windows) int16 until the end of the window, and (agents, windows, columns): `held_days` uint8 (0: not held),
     `gain` float16 (unrealised, fraction, positive where the position gains), `target` and `coefficient` uint8, in 1/255
     of the largest allowed; with short sales `coefficient` is int8 in 1/127, negative for them. The market itself is a
-    function of the day (see `MarketEncoder`).
+    function of the day (see `AverageEncoder`).
 
     Args:
         prices: (days, columns, 4) open, high, low, close of the investable columns; NaN where a column did not trade.

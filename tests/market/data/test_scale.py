@@ -12,7 +12,8 @@ import torch
 from eigen2.errors import UserError
 from eigen2.market.data.cache import load_panel
 from eigen2.market.data.panel import FeatureScale, MarketPanel, build_panel
-from eigen2.market.features.encoding import MarketEncoder
+from eigen2.market.features.encoding import AverageEncoder, MarketEncoder
+from eigen2.market.simulation.rules import TradingRules
 from eigen2.market.synthetic.generator import SyntheticMarket
 
 DAYS, SHORT = 420, 300
@@ -54,13 +55,17 @@ def test_days_that_came_later_change_no_number_of_the_days_before() -> None:
 def test_averages_are_standardised_as_they_were() -> None:
     days = torch.arange(30, SHORT)[None]
     for investable in ([0, 1], [0, 1, 2, 3]):
-        fitted = MarketEncoder(FITTED, investable, 16)
+        settings = (16, TradingRules(), 10)
+        fitted = AverageEncoder(FITTED, investable, *settings)
         panel = build_panel(LONG, **SIZES, scale=FITTED.scale)
-        again = MarketEncoder(panel, investable, 16, standard=fitted.standard)
-        for ours, right in zip(again(days), fitted(days), strict=True):
+        saved = json.loads(json.dumps({"encoding": "averages", "context_days": 16, **fitted.state_dict()}))
+        assert MarketEncoder.saved_scale(saved) == FITTED.scale
+        again = MarketEncoder.restore(saved, panel, TradingRules(), 10)
+        assert again.state_dict() == fitted.state_dict()
+        for ours, right in zip(again.describe(days), fitted.describe(days), strict=True):
             assert torch.equal(ours, right)
-        own = MarketEncoder(panel, investable, 16)
-        assert not torch.equal(own(days)[0], fitted(days)[0])
+        own = AverageEncoder(panel, investable, *settings)
+        assert not torch.equal(own.describe(days)[0], fitted.describe(days)[0])
 
 
 def test_a_scale_is_plain_values_and_back() -> None:
