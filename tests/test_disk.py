@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from eigen2.runtime.checksums import check
+from eigen2.runtime.checksums import verify_checksum
 from tests.command import eigen2
 from tests.test_resume import metrics, same, state
 
@@ -66,7 +66,7 @@ def test_a_good_file_is_never_replaced_by_a_bad_one(disk: Path, tmp_path: Path) 
     faults = [f"--trainer.callbacks.disk={disk}", f"--trainer.callbacks.plan={plan}"]
     run(disk / "run", tmp_path, len(plan), "--trainer.callbacks+=tests.faults.Faults", *faults)
     folder = disk / "run" / "checkpoints"
-    assert check(folder / "last.ckpt") == 1
-    assert check(folder / "generation-00000.ckpt") == 0
-    assert check(folder / "best.ckpt") >= 0
+    assert verify_checksum(folder / "last.ckpt") == 1
+    assert verify_checksum(folder / "generation-00000.ckpt") == 0
+    assert verify_checksum(folder / "best.ckpt") >= 0
     assert not list(folder.glob(".*"))

@@ -58,7 +58,7 @@ def network() -> Iterator[str]:
 def start(root: Path, timeout_s: float, generations: int) -> list[subprocess.Popen[str]]:
     """A process on each machine."""
     words = [sys.executable, "-m", "eigen2.cli", *RUN, *folder(root, generations), "--trainer.num_nodes=2"]
-    words += ["--trainer.strategy=eigen2.runtime.PopulationStrategy", f"--trainer.strategy.timeout_s={timeout_s}"]
+    words += ["--trainer.strategy=eigen2.distributed.PopulationStrategy", f"--trainer.strategy.timeout_s={timeout_s}"]
     shared = {**os.environ, "MASTER_ADDR": MACHINES["eigen2-a"], "MASTER_PORT": "29500", "WORLD_SIZE": "2"}
     shared |= {"LOCAL_WORLD_SIZE": "1", "LOCAL_RANK": "0", "TORCHELASTIC_RUN_ID": "test", "GROUP_WORLD_SIZE": "2"}
     return [

@@ -31,6 +31,7 @@ EVERYTHING = (  # what draws random numbers, moves rows or looks at several agen
     "--model.evolution.reinject_after=1",
     "--data.replay_capacity=400",  # less than a generation adds
 )
+STRATEGY = "--trainer.strategy=eigen2.distributed.PopulationStrategy"
 CONTROL = ("fit", "--config", "tests/control/small.yaml", "--model.population_size=5")
 
 
@@ -172,7 +173,7 @@ def faulty(
         world,
         *RUN,
         *folder(root, generations),
-        "--trainer.strategy=eigen2.runtime.PopulationStrategy",
+        STRATEGY,
         f"--trainer.strategy.timeout_s={timeout_s}",
         "--trainer.callbacks+=tests.kill.FaultOf",
         EIGEN2_FAULT=json.dumps(plan),
@@ -270,7 +271,10 @@ def test_one_process_is_asked_to_stop_and_all_do_after_the_same_generation(alone
     [
         (("--trainer.strategy=ddp",), "trainer.strategy is DDPStrategy for 3 processes"),
         (("--model.population_size=2",), "3 processes for model.population_size 2"),
-        (("--trainer.strategy=eigen2.runtime.PopulationStrategy", "--trainer.strategy.timeout_s=0"), "timeout_s is 0"),
+        (
+            ("--trainer.strategy=eigen2.distributed.PopulationStrategy", "--trainer.strategy.timeout_s=0"),
+            "timeout_s is 0",
+        ),
     ],
 )
 def test_mistakes_are_one_line(words: tuple[str, ...], named: str, tmp_path: Path) -> None:

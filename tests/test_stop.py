@@ -10,7 +10,7 @@ import pytest
 from lightning.pytorch import LightningModule, Trainer
 
 from eigen2.runtime import stop
-from eigen2.runtime.checksums import check
+from eigen2.runtime.checksums import verify_checksum
 from eigen2.runtime.signals import requeue
 from tests.command import eigen2
 from tests.test_resume import finish, metrics, same, state
@@ -62,7 +62,7 @@ def test_a_run_ends_in_order_and_resumes_exactly(
     done = stopped(tmp_path, names, *options)
     assert done.returncode == code, done.stderr
     assert done.stderr.splitlines()[-1] == said
-    assert check(tmp_path / "checkpoints" / "last.ckpt") == last
+    assert verify_checksum(tmp_path / "checkpoints" / "last.ckpt") == last
     assert len(metrics(tmp_path)) >= last
     finish(tmp_path)
     assert same(state(tmp_path), state(uninterrupted))

@@ -38,7 +38,7 @@ from eigen2.market.datamodule import MarketDataModule
 from eigen2.market.simulation.policies import buy_and_hold, momentum, random_baseline
 from eigen2.market.simulation.rules import TradingRules
 from eigen2.market.simulation.simulate import Policy, Simulation, hide_window_end, simulate
-from eigen2.runtime.files import put
+from eigen2.runtime.files import move_into_place
 
 DATA = Path("..") / "shared" / "data"
 RULES = TradingRules(cost_bps=10.0, slippage_bps=0.0)
@@ -218,7 +218,7 @@ def keep_row(row: dict[str, Any], file: Path) -> None:
     """Write a row, whole or not at all."""
     draft = file.with_suffix(".draft")
     draft.write_text(json.dumps(row) + "\n")
-    put(draft, file)
+    move_into_place(draft, file)
 
 
 def run_all(tasks: Sequence[Task], tables: dict[str, Table], keys: dict[str, str], args: argparse.Namespace) -> None:

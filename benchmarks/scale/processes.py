@@ -185,7 +185,7 @@ def exchange(rank: int, world: int, store: Path, rounds: int) -> None:
         own, seconds = {"bytes": torch.zeros(1, size, dtype=torch.uint8)}, []
         for _ in range(rounds):
             dist.barrier()
-            share.begin(0)
+            share.start_generation(0)
             share.gather(own, "bytes")
             seconds.append(share.seconds)
         received = share.received_bytes
@@ -199,7 +199,7 @@ def exchange(rank: int, world: int, store: Path, rounds: int) -> None:
         for _ in range(JOURNAL["steps"]):
             journal.add(step)
         dist.barrier()
-        share.begin(0)
+        share.start_generation(0)
         begun = time.perf_counter()
         share_journal(journal, buffer, share)
         seconds.append(time.perf_counter() - begun - share.seconds)

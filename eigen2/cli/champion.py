@@ -12,7 +12,7 @@ from rich.console import Console
 from eigen2.cli.parser import OneLineErrors
 from eigen2.core.export import CONFIG, Exported, load
 from eigen2.errors import UserError
-from eigen2.runtime.files import PLACE, replacing
+from eigen2.runtime.files import WRITE_HINT, replacing
 
 SHOWN = ("ticker", "action", "coefficient", "target_pct", "stake_pct", "days_held", "gain_pct")
 """Columns of the orders that fit a terminal."""
@@ -145,15 +145,15 @@ def _predict(chosen: Namespace) -> None:
     if output.resolve() == Path(chosen.data.path).resolve():
         raise UserError(f"--output {output} is the price file itself, which would be lost; choose another file")
     if output.is_dir():
-        raise UserError(f"--output {chosen.output!r} is a folder; {PLACE}")
+        raise UserError(f"--output {chosen.output!r} is a folder; {WRITE_HINT}")
     if not output.absolute().parent.is_dir():
-        raise UserError(f"--output {chosen.output!r} lies in no folder that exists; {PLACE}")
+        raise UserError(f"--output {chosen.output!r} lies in no folder that exists; {WRITE_HINT}")
     orders = trader.orders(read_prices(chosen.data.path), first)
     try:
         with replacing(output) as draft:
             draft.write_text(orders.to_csv(index=False, float_format="%.6g"))
     except OSError as error:
-        raise UserError(f"cannot write --output {chosen.output!r}: {error.strerror or error}; {PLACE}") from error
+        raise UserError(f"cannot write --output {chosen.output!r}: {error.strerror or error}; {WRITE_HINT}") from error
     _tell(orders, output)
 
 

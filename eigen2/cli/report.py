@@ -9,7 +9,7 @@ from rich.console import Console
 from eigen2.cli.parser import OneLineErrors
 from eigen2.errors import UserError
 from eigen2.report.page import write_report
-from eigen2.runtime.files import PLACE
+from eigen2.runtime.files import WRITE_HINT
 
 
 class ReportParser(OneLineErrors, ArgumentParser):
@@ -56,7 +56,7 @@ def run(args: Sequence[str]) -> None:
     except OSError as error:
         where = chosen.folder if chosen.output is None else repr(chosen.output)
         raise UserError(
-            f"cannot write the report to {where}: {error.strerror or error}; {PLACE}, by --output"
+            f"cannot write the report to {where}: {error.strerror or error}; {WRITE_HINT}, by --output"
         ) from error
     for path in written:
         Console(highlight=False).print(f"report       {path}", soft_wrap=True)

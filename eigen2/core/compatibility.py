@@ -9,7 +9,7 @@ from lightning.pytorch.trainer.states import TrainerFn
 
 from eigen2.core.export import call_of
 from eigen2.errors import UserError
-from eigen2.runtime.differences import differences
+from eigen2.runtime.provenance import describe_changes
 
 if TYPE_CHECKING:
     from eigen2.erl.module import ERLModule
@@ -43,7 +43,7 @@ def check_drift(saved: Mapping[str, Any], mine: Mapping[str, Any]) -> None:
     Raises:
         UserError: names every setting that differs and may not, with both values.
     """
-    changed = differences(saved, mine)
+    changed = describe_changes(saved, mine)
     refused = [word for key, word in changed.items() if not _is_free(key)]
     if refused:
         raise UserError(
@@ -62,7 +62,7 @@ def tell_other_data(saved: Mapping[str, Any], mine: Mapping[str, Any], doing: Tr
         mine: the same of this test or validation.
         doing: which of them; of a fit nothing is said, see `check_drift`.
     """
-    if doing in DONE and (changed := differences(saved, mine, "data.")):
+    if doing in DONE and (changed := describe_changes(saved, mine, "data.")):
         log.warning("%s with other settings than those of the fit: %s", DONE[doing], "; ".join(changed.values()))
 
 
@@ -138,5 +138,7 @@ def check_checkpoint(module: "ERLModule", checkpoint: Mapping[str, Any]) -> None
 
 def _sizes(checkpoint: Mapping[str, Any], module: "ERLModule") -> str:
     """Settings that differ, of which some decide sizes."""
-    changed = [key for key in differences(checkpoint["eigen2"]["settings"], module.settings()) if not _is_free(key)]
+    changed = [
+        key for key in describe_changes(checkpoint["eigen2"]["settings"], module.settings()) if not _is_free(key)
+    ]
     return f"; other there: {', '.join(changed)}" if changed else ""

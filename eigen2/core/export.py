@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from eigen2.core.networks import Sizes, StackedNetwork
 from eigen2.errors import UserError
-from eigen2.runtime.checksums import Damaged, check
-from eigen2.runtime.files import put
+from eigen2.runtime.checksums import DamagedFile, verify_checksum
+from eigen2.runtime.files import move_into_place
 
 FORMAT = 1
 WEIGHTS, CONFIG = "champion.safetensors", "champion.json"
@@ -69,7 +69,7 @@ class Exported:
         lines = [f"{json.dumps(key)}: {json.dumps(value, allow_nan=False)}" for key, value in self.config.items()]
         drafts[CONFIG].write_text("{\n" + ",\n".join(lines) + "\n}\n")
         for name, draft in drafts.items():
-            put(draft, folder / name)
+            move_into_place(draft, folder / name)
         return [folder / name for name in drafts]
 
 
@@ -97,10 +97,10 @@ def _from_folder(folder: Path) -> Exported:
 
 def _from_checkpoint(file: Path) -> Exported:
     try:
-        check(file)
+        verify_checksum(file)
         # mapped, so that the replay buffer beside the weights is not read
         found = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
-    except (OSError, Damaged) as error:
+    except (OSError, DamagedFile) as error:
         raise UserError(f"checkpoint {file} cannot be read ({_line(error)}); give another one") from error
     own = found.get("eigen2", {})
     acting, state = own.get("acting"), found["state_dict"]

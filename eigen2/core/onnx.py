@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from eigen2.core.networks import Sizes
 from eigen2.errors import UserError
-from eigen2.runtime.files import put
+from eigen2.runtime.files import move_into_place
 
 LIBRARIES = ("onnx", "onnxscript")
 BATCH = 2
@@ -77,5 +77,5 @@ def write_onnx(actor: nn.Module, sizes: Sizes, file: Path) -> Path:
     assert program is not None
     draft = file.with_name(f".{file.name}")
     program.save(draft)
-    put(draft, file)
+    move_into_place(draft, file)
     return file

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from eigen2.core.replay import Field, ReplayBuffer
-from eigen2.distributed.communicator import Communicator, packed, unpacked
+from eigen2.distributed.communicator import Communicator, pack_rows, unpack_rows
 
 
 class Journal(ReplayBuffer):
@@ -59,15 +59,15 @@ def share_journal(journal: Journal, buffer: ReplayBuffer, share: Communicator) -
     own = torch.zeros(1, journal.steps, dtype=torch.int64)
     own[0, : len(journal.counts)] = torch.tensor(journal.counts, dtype=torch.int64)
     counts = {"counts": own}
-    told = share.gather_parts(packed(counts), [1] * share.world, "how many transitions there are")
-    added = unpacked(torch.cat(told), counts)["counts"]  # (processes, steps)
+    told = share.gather_parts(pack_rows(counts), [1] * share.world, "how many transitions there are")
+    added = unpack_rows(torch.cat(told), counts)["counts"]  # (processes, steps)
     later = added.sum(0).flip(0).cumsum(0).flip(0) - added.sum(0)
     first = int((later >= buffer.capacity).sum())
     before = added[:, :first].sum(1)
     buffer.skip(int(before.sum()))
     kept = {name: journal[name][int(before[share.rank]) :] for name in journal.fields}
-    parts = share.gather_parts(packed(kept), added[:, first:].sum(1).tolist(), "transitions")
-    rows = [unpacked(part, kept) for part in parts]
+    parts = share.gather_parts(pack_rows(kept), added[:, first:].sum(1).tolist(), "transitions")
+    rows = [unpack_rows(part, kept) for part in parts]
     ends = added[:, first:].cumsum(1)
     for step, count in enumerate(added[:, first:].unbind(1)):
         cuts = [slice(int(end - of), int(end)) for end, of in zip(ends[:, step], count, strict=True)]

@@ -21,7 +21,7 @@ from torch._C._distributed_c10d import TCPStore
 
 from eigen2.distributed.communicator import in_contact
 from eigen2.distributed.rendezvous import meet
-from eigen2.errors import require_range
+from eigen2.errors import UserError, require_range
 
 Plain = TypeVar("Plain")
 LEAVE_S = 10.0
@@ -151,6 +151,28 @@ class PopulationStrategy(DDPStrategy):
 
     def _in_contact(self, what: str) -> Any:
         return in_contact(self.global_rank, self.world_size, what)
+
+
+def check_processes(trainer: Trainer, agents: int) -> None:
+    """Refuse a strategy that cannot spread a population over processes, and more processes than agents.
+
+    Args:
+        trainer: about to fit.
+        agents: size of the population.
+
+    Raises:
+        UserError: names the setting, its value and the remedy.
+    """
+    if trainer.world_size > 1 and not isinstance(trainer.strategy, PopulationStrategy):
+        raise UserError(
+            f"trainer.strategy is {type(trainer.strategy).__name__} for {trainer.world_size} processes; "
+            "eigen2.distributed.PopulationStrategy spreads a population over them"
+        )
+    if trainer.world_size > agents:
+        raise UserError(
+            f"there are {trainer.world_size} processes for model.population_size {agents}: each takes one agent at "
+            "least; start fewer or raise it"
+        )
 
 
 def processes(config: Mapping[str, Any]) -> tuple[int, int]:

@@ -21,7 +21,7 @@ def validation_fitness(module: "ERLModule", fittest: int) -> Tensor:
         module: in training.
         fittest: number of the agent that may become champion.
     """
-    data, place = module.data, module.share.place(fittest)
+    data, place = module.data, module.share.local_index(fittest)
     own = torch.full((module.population.size,), torch.nan, dtype=torch.float64)
     if place is not None:
         data.watch(place)
@@ -41,7 +41,7 @@ def keep_record(module: "ERLModule", fittest: int) -> None:
         fittest: number of the agent that became champion.
     """
     data = module.data
-    if module.share.rank == 0 and module.share.place(fittest) is None:
+    if module.share.rank == 0 and module.share.local_index(fittest) is None:
         data.watch(0)
         play(data.val_env, module.policy(module.population.champion), data.validation_options())
     data.keep_record(module.current_epoch)

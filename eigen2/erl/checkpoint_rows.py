@@ -37,7 +37,7 @@ def keep_own_rows(checkpoint: dict[str, Any], module: "ERLModule") -> None:
     if module.share.world == 1:
         return
     rows = _rows(checkpoint, module)
-    _replace(checkpoint, module, {name: module.share.mine(values).clone() for name, values in rows.items()})
+    _replace(checkpoint, module, {name: module.share.own_rows(values).clone() for name, values in rows.items()})
 
 
 def _rows(checkpoint: dict[str, Any], module: "ERLModule") -> dict[str, Tensor]:

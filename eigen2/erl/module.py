@@ -18,6 +18,7 @@ from eigen2.core.networks import Sizes, weight_bytes
 from eigen2.core.randomness import Role, generator, torch_seed
 from eigen2.core.transition_exchange import share_journal
 from eigen2.distributed.communicator import Communicator
+from eigen2.distributed.strategy import check_processes
 from eigen2.erl.champion import come_to, how_to_act, keep_record, validation_fitness
 from eigen2.erl.checkpoint_rows import collect_rows, keep_own_rows
 from eigen2.erl.evolution.breeding import breed
@@ -133,7 +134,7 @@ class ERLModule(LightningModule):
         """Evaluate, then draw what the generation trains on."""
         self.clock.new_generation()
         self.generations_run = self.current_epoch + 1
-        self.share.begin(self.current_epoch)
+        self.share.start_generation(self.current_epoch)
         self.quarantine = Quarantine(self.population.size, self.device, self.share.rows.start)
         with self.clock.phase("evaluate"):
             self.fitness = self.evaluate()
@@ -322,7 +323,8 @@ class ERLModule(LightningModule):
     def setup(self, stage: str) -> None:
         """Build environments, population and replay buffer, after checking that they fit into memory."""
         if stage == "fit":
-            check_trainer(self.trainer, self.population_size)
+            check_trainer(self.trainer)
+            check_processes(self.trainer, self.population_size)
         device = self.trainer.strategy.root_device
         self.seed = int(os.environ.get("PL_GLOBAL_SEED", "0"))
         self.data.micro_batches = max(1, self.micro_batches)

@@ -159,7 +159,7 @@ class Population(nn.Module):
     def crown(self, row: int, fitness: float, generation: int) -> None:
         """Copy agent `row`, wherever it is, into every process's champion."""
         rows = self._rows_of_champion(slice(None))
-        self._crown(self.share.spread(rows, row, "the champion"), fitness, generation)
+        self._crown(self.share.broadcast(rows, row, "the champion"), fitness, generation)
 
     def _rows_of_champion(self, chosen: slice) -> dict[str, Tensor]:
         """The chosen agents' rows of all that a champion has."""

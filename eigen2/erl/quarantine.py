@@ -131,7 +131,7 @@ def conclude(module: "ERLModule") -> Bool[Tensor, " agents"]:
     quarantine, population = module.quarantine, module.population
     finite = bool(ddpg.state_is_finite(population, module.optimizer))
     faults = None if finite else ddpg.state_faults(population, module.optimizer)
-    quarantine.judge(module.share.mine(module.fitness), faults)
+    quarantine.judge(module.share.own_rows(module.fitness), faults)
     failed = module.share.gather({"failed": quarantine.failed}, "who failed")["failed"]
     if failed.all():
         place = _save_evidence(module)

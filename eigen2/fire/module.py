@@ -260,7 +260,7 @@ class DQNModule(LightningModule):
         if stage == "fit":
             if (processes := self.trainer.world_size) > self.most_processes:
                 raise UserError(f"trainer.devices makes {processes} processes; DQNModule learns in one: leave it out")
-            check_trainer(self.trainer, self.population_size)
+            check_trainer(self.trainer)
         device = self.trainer.strategy.root_device
         self.seed = int(os.environ.get("PL_GLOBAL_SEED", "0"))
         self.memory = PeakEstimate(REMEDY, device, budget_of(self.trainer))

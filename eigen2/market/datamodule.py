@@ -28,7 +28,7 @@ from eigen2.market.simulation.simulate import Policy, hide_window_end
 from eigen2.market.synthetic.generator import SyntheticMarket
 from eigen2.memory.estimate import available_bytes
 from eigen2.memory.process import GB
-from eigen2.runtime.files import put
+from eigen2.runtime.files import move_into_place
 
 log = logging.getLogger(__name__)
 
@@ -279,7 +279,7 @@ class MarketDataModule(RolloutDataModule):
             for name, table in record.items():
                 table.insert(0, "generation", generation)
                 table.to_csv(folder / f".{name}.csv", index=False)
-                put(folder / f".{name}.csv", folder / f"{name}.csv")
+                move_into_place(folder / f".{name}.csv", folder / f"{name}.csv")
         except OSError as error:
             # the run is worth more than its record, which the next champion writes anew
             log.warning("cannot write the champion's record to %s: %s", folder, error.strerror or error)

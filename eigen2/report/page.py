@@ -17,8 +17,8 @@ from markupsafe import Markup
 from eigen2.market.evaluation.formatting import measure_word
 from eigen2.report.charts import charts, fitness_words
 from eigen2.report.record import RunRecord, load
-from eigen2.runtime.differences import differences
 from eigen2.runtime.files import replacing
+from eigen2.runtime.provenance import describe_changes
 
 HASH = 12
 """Letters of a hash that are shown."""
@@ -101,7 +101,7 @@ def other_settings(run: RunRecord) -> dict[str, str]:
     tested = run.test or run.scores
     if not tested or "settings" not in tested:
         return {}
-    return differences(run.facts.get("settings", {}), tested["settings"], "data.")
+    return describe_changes(run.facts.get("settings", {}), tested["settings"], "data.")
 
 
 def measures(run: RunRecord) -> list[list[str]]:

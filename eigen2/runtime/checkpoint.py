@@ -17,8 +17,8 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 
 from eigen2.errors import UserError, require_range
-from eigen2.runtime.checksums import Damaged, check, generation_of, seal
-from eigen2.runtime.files import put
+from eigen2.runtime.checksums import DamagedFile, generation_of, verify_checksum, write_checksum
+from eigen2.runtime.files import move_into_place
 
 log = logging.getLogger(__name__)
 
@@ -48,9 +48,9 @@ class DurableCheckpointIO(TorchCheckpointIO):
         try:
             with os.fdopen(handle, "wb") as file:
                 torch.save(checkpoint, file)
-            seal(Path(temporary), int(checkpoint.get("epoch", -1)))
+            write_checksum(Path(temporary), int(checkpoint.get("epoch", -1)))
             os.chmod(temporary, 0o666 & ~_umask())
-            put(Path(temporary), target)
+            move_into_place(Path(temporary), target)
         except BaseException:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(temporary)
@@ -65,14 +65,14 @@ class DurableCheckpointIO(TorchCheckpointIO):
     def load_checkpoint(
         self, path: _PATH, map_location: Any = "cpu", weights_only: bool | None = None
     ) -> dict[str, Any]:
-        """Load tensors and plain values only, of a file whose seal is whole.
+        """Load tensors and plain values only, of a file whose write_checksum is whole.
 
         Raises:
             UserError: the file is not what was written, or cannot be read.
         """
         try:
             if _is_local_file_protocol(str(path)):
-                check(_local(path))
+                verify_checksum(_local(path))
             checkpoint: dict[str, Any] = super().load_checkpoint(path, map_location, weights_only=True)
         except Exception as error:  # whatever a decoder makes of damaged bytes
             reason = " ".join(str(error).split())[:120]
@@ -169,7 +169,7 @@ class GenerationCheckpoint(_Checkpoint):
     def _write(self, trainer: Trainer, filepath: str) -> None:
         keeps = trainer.is_global_zero and _is_local_file_protocol(filepath)
         if keeps and self.keep > 1:
-            with contextlib.suppress(FileNotFoundError, Damaged):
+            with contextlib.suppress(FileNotFoundError, DamagedFile):
                 keep_earlier(_local(filepath))
         super()._write(trainer, filepath)
         if keeps:
@@ -195,7 +195,7 @@ def keep_earlier(last: Path) -> None:
 
     Raises:
         FileNotFoundError: there is none.
-        Damaged: it has no seal.
+        DamagedFile: it has no write_checksum.
     """
     name = last.with_name(EARLIER.replace("*", f"{generation_of(last):05}"))
     name.unlink(missing_ok=True)
@@ -203,7 +203,7 @@ def keep_earlier(last: Path) -> None:
         os.link(last, name)
     except OSError:  # a filesystem without links
         shutil.copyfile(last, name.with_name(f".{name.name}.tmp"))
-        put(name.with_name(f".{name.name}.tmp"), name)
+        move_into_place(name.with_name(f".{name.name}.tmp"), name)
 
 
 def earlier(folder: Path) -> list[Path]:
@@ -212,7 +212,7 @@ def earlier(folder: Path) -> list[Path]:
 
 
 def newest_whole(folder: Path, put_aside: bool = True) -> Path | None:
-    """The newest checkpoint whose seal is whole; None if there are no checkpoints at all.
+    """The newest checkpoint whose write_checksum is whole; None if there are no checkpoints at all.
 
     Args:
         folder: of checkpoints.
@@ -224,8 +224,8 @@ def newest_whole(folder: Path, put_aside: bool = True) -> Path | None:
     found = [path for path in (folder / LAST, *earlier(folder)) if path.exists()]
     for path in found:
         try:
-            check(path)
-        except (Damaged, OSError) as error:
+            verify_checksum(path)
+        except (DamagedFile, OSError) as error:
             log.warning("checkpoint %s is damaged (%s); the one before is used", path, error)
             if path.name == LAST and put_aside:
                 os.replace(path, path.with_name(DAMAGED))

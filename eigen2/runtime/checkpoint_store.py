@@ -22,7 +22,7 @@ from typing import Any, BinaryIO
 from fsspec.callbacks import Callback as Progress
 
 from eigen2.errors import UserError
-from eigen2.runtime.files import put
+from eigen2.runtime.files import move_into_place
 from eigen2.runtime.object_store import Cancelled, Place, StoreError
 
 BLOCK = 8 * 2**20
@@ -254,7 +254,7 @@ class CheckpointStore:
                 digest = _digest(_written(self._blocks(path), file))
             if (draft.stat().st_size, digest) != (manifest["size"], manifest["sha256"]):
                 raise StoreError("its bytes are not those its manifest tells of")
-            put(draft, folder / entry.name)
+            move_into_place(draft, folder / entry.name)
         finally:
             draft.unlink(missing_ok=True)
         return folder / entry.name

@@ -1,8 +1,7 @@
-"""Checkpoint files that say themselves whether they are whole.
+"""Checkpoint files that carry their own checksum.
 
-A checkpoint is a zip archive. Its seal is the archive's comment, the one place where zip has room for a note behind
-everything else: the generation, and BLAKE2b-256 (RFC 7693) of all bytes before it. Every zip program, and `torch.load`,
-reads a sealed file as before.
+A checkpoint is a zip archive. The archive's comment holds the generation and the BLAKE2b-256 checksum (RFC 7693) of all
+bytes before it. Zip programs and `torch.load` ignore the comment, so they read the file as before.
 """
 
 import hashlib
@@ -11,84 +10,80 @@ import struct
 from pathlib import Path
 from typing import BinaryIO
 
-_FORM = "eigen2 generation {generation:+010d} blake2b "
+_COMMENT = "eigen2 generation {generation:+010d} blake2b "
 _DIGITS = 64
-_LENGTH = len(_FORM.format(generation=0)) + _DIGITS
-_SEAL = re.compile(rb"eigen2 generation ([+-]\d{9}) blake2b ([0-9a-f]{64})")
+_LENGTH = len(_COMMENT.format(generation=0)) + _DIGITS
+_PATTERN = re.compile(rb"eigen2 generation ([+-]\d{9}) blake2b ([0-9a-f]{64})")
 _NO_COMMENT = b"\0\0"
 _BLOCK = 1 << 20
 
 
-class Damaged(Exception):
-    """A file is not what was written; the message says in what way."""
+class DamagedFile(Exception):
+    """A file whose bytes are not those that were written; the message says how that shows."""
 
 
-def seal(path: Path, generation: int) -> None:
-    """Write the seal into a finished archive.
-
-    Args:
-        path: a zip archive without a comment.
-        generation: told by `generation_of`; -1 if there is none.
+def write_checksum(path: Path, generation: int) -> None:
+    """Write generation and checksum into the comment of a finished zip archive, in place.
 
     Raises:
-        ValueError: the file is no archive, or has a comment.
+        ValueError: the file is not a zip archive without a comment.
     """
     with path.open("r+b") as file:
-        size = file.seek(0, 2)
-        file.seek(max(0, size - len(_NO_COMMENT)))
+        # a zip archive ends with the two bytes of its comment's length
+        end = max(0, file.seek(0, 2) - len(_NO_COMMENT))
+        file.seek(end)
         if file.read() != _NO_COMMENT:
             raise ValueError(f"{path} is no zip archive without a comment")
-        # the archive's last two bytes are the length of its comment
-        file.seek(size - len(_NO_COMMENT))
-        file.write(struct.pack("<H", _LENGTH) + _FORM.format(generation=generation).encode())
+        file.seek(end)
+        file.write(struct.pack("<H", _LENGTH) + _COMMENT.format(generation=generation).encode())
         file.write(_digest(file, file.tell()).encode())
 
 
-def check(path: Path) -> int:
-    """Read a file from its beginning to its end; return the generation in its seal.
+def verify_checksum(path: Path) -> int:
+    """Compare a whole file with its checksum; return the generation in its comment.
 
     Raises:
-        Damaged: it is not what was written.
+        DamagedFile: the file is not what was written.
         OSError: it cannot be read.
     """
     with path.open("rb") as file:
-        size, found = _seal_of(file)
-        if _digest(file, size - _DIGITS) != found[2].decode():
-            raise Damaged("its checksum is another")
-    return int(found[1])
+        generation, digest, size = _read_comment(file)
+        if _digest(file, size - _DIGITS) != digest:
+            raise DamagedFile("its checksum is another")
+    return generation
 
 
 def generation_of(path: Path) -> int:
-    """The generation in a file's seal; of its content nothing is read.
+    """Return the generation in a file's comment; the content is not verified.
 
     Raises:
-        Damaged: there is no seal.
+        DamagedFile: the file has no such comment.
         OSError: it cannot be read.
     """
     with path.open("rb") as file:
-        return int(_seal_of(file)[1][1])
+        return _read_comment(file)[0]
 
 
-def _seal_of(file: BinaryIO) -> tuple[int, re.Match[bytes]]:
-    """Size of the file and its seal."""
+def _read_comment(file: BinaryIO) -> tuple[int, str, int]:
+    """Return generation, checksum and the file's size in bytes."""
     size = file.seek(0, 2)
     if size == 0:
-        raise Damaged("it is empty")
+        raise DamagedFile("it is empty")
     file.seek(max(0, size - _LENGTH))
-    found = _SEAL.fullmatch(file.read())
+    found = _PATTERN.fullmatch(file.read())
     if found is None:
-        raise Damaged("its end is missing, or eigen2 did not write it")
-    return size, found
+        raise DamagedFile("its end is missing, or eigen2 did not write it")
+    return int(found[1]), found[2].decode(), size
 
 
 def _digest(file: BinaryIO, size: int) -> str:
-    """Of the first `size` bytes; the file is left behind them."""
+    """Return the checksum of the first `size` bytes; leave the file positioned after them."""
     file.seek(0)
     digest = hashlib.blake2b(digest_size=32)
     while size > 0:
         block = file.read(min(_BLOCK, size))
         if not block:
-            raise Damaged("it became shorter while it was read")
+            raise DamagedFile("it became shorter while it was read")
         digest.update(block)
         size -= len(block)
     return digest.hexdigest()

@@ -1,4 +1,4 @@
-"""Files that are whole or not there."""
+"""Atomic, durable file writes: after a crash a file is the old one or the new one, never half of it."""
 
 import errno
 import json
@@ -8,55 +8,58 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-PLACE = "name a file in a folder that exists and can be written"
-"""What to do about a file that cannot be written."""
+WRITE_HINT = "name a file in a folder that exists and can be written"
+"""Remedy for a file that cannot be written, for error messages."""
 
 
 @contextmanager
 def replacing(final: Path) -> Iterator[Path]:
-    """A draft beside `final` to write, which takes its place once the block ends without an error, and else goes.
+    """Yield a draft beside `final` that replaces it when the block ends, and is deleted if the block fails.
 
     Args:
-        final: the file, replaced if it exists; of a link, what it names.
+        final: the file to write, replaced if it exists; if it is a link, the link's target is replaced.
 
     Raises:
         OSError: it is a folder or a device, or cannot be written.
     """
     if final.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(final))
-    if final.exists() and not final.is_file():  # a device or a pipe, in whose place a file would come
+    if final.exists() and not final.is_file():  # a rename would replace a device or a pipe by a file
         raise OSError(errno.EINVAL, "It is no regular file", str(final))
     final = final.resolve()
     draft = final.with_name(f".{final.name}.draft")
     try:
         yield draft
-        put(draft, final)
+        move_into_place(draft, final)
     finally:
         draft.unlink(missing_ok=True)
 
 
-def put(draft: Path, final: Path) -> None:
-    """Move a finished file into place, durably: a crash at any instant leaves the old file or the new one.
-
-    Args:
-        draft: written and closed, on the filesystem of `final`.
-        final: replaced if it exists.
-    """
+def move_into_place(draft: Path, final: Path) -> None:
+    """Rename a closed draft to `final`, on the same filesystem, and sync file and folder to disk."""
     _sync(draft)
     os.replace(draft, final)
     _sync(final.parent)
 
 
-def keep_another(summary: Path, now: Mapping[str, Any], keys: Sequence[str]) -> None:
-    """Move a test's folder away, to `test-1`, `test-2` and so on, unless it is the same test made again.
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def archive_other_test(summary: Path, now: Mapping[str, Any], keys: Sequence[str]) -> None:
+    """Rename a test's folder to `test-1`, `test-2` and so on, unless it is about to be repeated.
 
     Args:
-        summary: JSON file that says what the test in its folder is of; one that is missing or damaged says nothing.
-        now: what it is about to say.
-        keys: of it, what tells one test from another.
+        summary: JSON file that describes the test in its folder; nothing is renamed if it is missing or damaged.
+        now: what the new test is about to write there.
+        keys: entries that tell one test from another.
 
     Raises:
-        OSError: the folder cannot be moved.
+        OSError: the folder cannot be renamed.
     """
     try:
         before = json.loads(summary.read_text())
@@ -66,12 +69,3 @@ def keep_another(summary: Path, now: Mapping[str, Any], keys: Sequence[str]) -> 
     if isinstance(before, dict) and any(before.get(key) != now[key] for key in keys):
         taken = [int(each.name.rpartition("-")[2]) for each in folder.parent.glob(f"{folder.name}-[0-9]*")]
         folder.rename(folder.with_name(f"{folder.name}-{max(taken, default=0) + 1}"))
-
-
-def _sync(path: Path) -> None:
-    """Wait until a file's content, or a folder's names, are on disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -1,29 +1,25 @@
-"""What a result depends on beside its settings: versions, the machine and the state of the source."""
+"""Where a result comes from: versions, machine, commit and settings. Imports neither torch nor Lightning."""
 
 import os
 import platform
 import subprocess
+from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import lightning
-import torch
-
 ROOT = Path(__file__).parents[2]
-"""Of the source, in a clone."""
+"""Root of the source, in a clone."""
+_LONGEST = 40
+"""Characters of a setting's value that are shown."""
 
 
 def describe_run() -> dict[str, Any]:
-    """Versions, machine, and the commit where eigen2 runs from a clone; None for what cannot be known."""
+    """Return versions, machine, and the commit where eigen2 runs from a clone; None for what cannot be known."""
     commit = _git("rev-parse", "HEAD")
+    packages = {name: version(name) for name in ("eigen2", "torch", "lightning")}
     return {
-        "versions": {
-            "eigen2": version("eigen2"),
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "lightning": lightning.__version__,
-        },
+        "versions": {"eigen2": packages.pop("eigen2"), "python": platform.python_version(), **packages},
         "machine": f"{processor()}, {os.cpu_count()} cores",
         "commit": commit,
         "dirty": bool(_git("status", "--porcelain")) if commit else None,
@@ -31,22 +27,38 @@ def describe_run() -> dict[str, Any]:
 
 
 def processor() -> str:
-    """The processor's model, or its architecture."""
-    told = Path("/proc/cpuinfo")
-    if told.is_file():
-        for fact in told.read_text().splitlines():
-            name, _, value = fact.partition(":")
-            if name.strip() == "model name" and value.strip():
-                return value.strip()
+    """Return the processor's model, or else its architecture."""
+    info = Path("/proc/cpuinfo")
+    for line in info.read_text().splitlines() if info.is_file() else ():
+        name, _, value = line.partition(":")
+        if name.strip() == "model name" and value.strip():
+            return value.strip()
     return platform.processor() or platform.machine()
 
 
-def _git(*words: str) -> str | None:
-    """What git answers about the source; None without git, or outside a clone of eigen2's own."""
+def describe_changes(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """Describe each setting that differs between two runs, by its full key.
+
+    Args:
+        before: settings of the earlier run by full key.
+        now: settings of the later run.
+        prefix: only keys that begin with it are compared.
+    """
+    keys = [key for key in sorted({*before, *now}) if key.startswith(prefix) and before.get(key) != now.get(key)]
+    return {key: f"{key} {_shorten(before.get(key))}, now {_shorten(now.get(key))}" for key in keys}
+
+
+def _shorten(value: Any) -> str:
+    text = "none" if value is None else str(value)
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+
+
+def _git(*arguments: str) -> str | None:
+    """Return what git prints about the source; None without git, or outside a clone of eigen2's own."""
     if not (ROOT / ".git").exists():
         return None
     try:
-        answer = subprocess.run(["git", "-C", ROOT, *words], capture_output=True, text=True, check=True, timeout=10)
+        done = subprocess.run(["git", "-C", ROOT, *arguments], capture_output=True, text=True, check=True, timeout=10)
     except (OSError, subprocess.SubprocessError):
         return None
-    return answer.stdout.strip()
+    return done.stdout.strip()

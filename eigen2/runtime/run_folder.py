@@ -15,7 +15,7 @@ from rich.console import Console
 
 from eigen2.errors import UserError
 from eigen2.runtime.checkpoint import newest_whole
-from eigen2.runtime.files import put
+from eigen2.runtime.files import move_into_place
 from eigen2.runtime.provenance import describe_run
 
 log = logging.getLogger(__name__)
@@ -164,6 +164,6 @@ class RunFolder(SaveConfigCallback):
         draft = Path(trainer.default_root_dir) / ".run.json"
         try:
             draft.write_text(json.dumps(told, indent=1, default=str) + "\n")
-            put(draft, draft.with_name("run.json"))
+            move_into_place(draft, draft.with_name("run.json"))
         except OSError as error:  # the run is worth more than what is noted of it
             log.warning("cannot write %s: %s", draft.with_name("run.json"), error.strerror or error)

@@ -6,7 +6,6 @@ from typing import Any
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import Timer
 
-from eigen2.distributed.strategy import PopulationStrategy
 from eigen2.errors import UserError
 
 PRECISIONS = ("32-true", "bf16-mixed")
@@ -49,12 +48,11 @@ def check_config(config: Mapping[str, Any]) -> None:
         raise UserError("trainer.default_root_dir is null; name the folder of the run")
 
 
-def check_trainer(trainer: Trainer, agents: int) -> None:
+def check_trainer(trainer: Trainer) -> None:
     """Refuse what would cut a generation, or skip its validation or checkpoint.
 
     Args:
         trainer: about to fit.
-        agents: of the population.
 
     Raises:
         UserError: names the setting, its value and the remedy.
@@ -83,14 +81,4 @@ def check_trainer(trainer: Trainer, agents: int) -> None:
         raise UserError(
             "trainer.max_time would stop in the middle of a generation; use the callback "
             "lightning.pytorch.callbacks.Timer with interval: epoch"
-        )
-    if trainer.world_size > 1 and not isinstance(trainer.strategy, PopulationStrategy):
-        raise UserError(
-            f"trainer.strategy is {type(trainer.strategy).__name__} for {trainer.world_size} processes; "
-            "eigen2.runtime.PopulationStrategy spreads a population over them"
-        )
-    if trainer.world_size > agents:
-        raise UserError(
-            f"there are {trainer.world_size} processes for model.population_size {agents}: each takes one agent at "
-            "least; start fewer or raise it"
         )

@@ -338,7 +338,7 @@ def test_a_page_that_is_not_finished_leaves_nothing(run: Path, tmp_path: Path, m
     def full(draft: Path, final: Path) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("eigen2.runtime.files.put", full)
+    monkeypatch.setattr("eigen2.runtime.files.move_into_place", full)
     with pytest.raises(OSError, match="No space left"):
         write_report(run, tmp_path / "report.html")
     assert list(tmp_path.iterdir()) == []

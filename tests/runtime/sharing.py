@@ -41,7 +41,7 @@ def exchange(rank: int, world: int) -> None:
     """Everything a share can do, for several sizes of a population, against what lies in each process anyway."""
     for total in (world, world + 1, 3 * world - 1, 16):
         share, rows = Communicator(total, rank, world), whole(total)
-        own = {name: share.mine(values) for name, values in rows.items()}
+        own = {name: share.own_rows(values) for name, values in rows.items()}
         same(share.gather(own, "rows"), rows)
         collected = share.collect(own, "rows")
         assert (collected is None) == (rank > 0)
@@ -53,12 +53,12 @@ def exchange(rank: int, world: int) -> None:
                 sorted(chance.choice(total, size=chance.integers(total + 1), replace=False)) for _ in range(world)
             ]
             wanted = [[int(row) for row in part] for part in wanted]
-            share.begin(0)
+            share.start_generation(0)
             same(share.fetch(own, wanted, "rows"), {name: values[wanted[rank]] for name, values in rows.items()})
             foreign = sum(row not in share.rows for row in wanted[rank])
             assert share.received_bytes == foreign * sum(values[0].nbytes for values in rows.values())
         for row in range(total):
-            same(share.spread(own, row, "a row"), {name: values[row : row + 1] for name, values in rows.items()})
+            same(share.broadcast(own, row, "a row"), {name: values[row : row + 1] for name, values in rows.items()})
         counts = [int(chance.integers(4)) for _ in range(world)]
         parts = share.gather_parts(torch.full((counts[rank], 3), rank, dtype=torch.uint8), counts, "parts")
         for other, (part, count) in enumerate(zip(parts, counts, strict=True)):
@@ -90,7 +90,7 @@ def main() -> None:
                 time.sleep(0.05)
     else:
         share = Communicator(world, rank, world)
-        share.begin(7)
+        share.start_generation(7)
         try:
             share.gather({"one": torch.zeros(1)}, "fitness")
         except RunStopped as stop:

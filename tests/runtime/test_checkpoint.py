@@ -9,7 +9,7 @@ import torch
 
 from eigen2.errors import UserError
 from eigen2.runtime.checkpoint import DurableCheckpointIO, earlier, keep_earlier, newest_whole
-from eigen2.runtime.checksums import check, seal
+from eigen2.runtime.checksums import verify_checksum, write_checksum
 
 
 def test_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,13 +75,13 @@ def checkpoints(folder: Path, *generations: int) -> list[Path]:
 def test_earlier_checkpoints_keep_their_generation_and_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = checkpoints(tmp_path, 8, 9, 10)
     assert [path.name for path in files] == ["last.ckpt", "generation-00009.ckpt", "generation-00008.ckpt"]
-    assert [check(path) for path in files] == [10, 9, 8]
+    assert [verify_checksum(path) for path in files] == [10, 9, 8]
 
     def no_links(*paths: object) -> None:
         raise OSError("operation not supported")
 
     monkeypatch.setattr(os, "link", no_links)
-    assert [check(path) for path in checkpoints(tmp_path, 11)] == [11, 10, 9, 8]
+    assert [verify_checksum(path) for path in checkpoints(tmp_path, 11)] == [11, 10, 9, 8]
     assert len(list(tmp_path.iterdir())) == 4
 
 
@@ -123,7 +123,7 @@ def test_code_in_a_file_is_not_run(tmp_path: Path) -> None:
             return os.mkdir, (str(tmp_path / "run"),)
 
     torch.save({"a": Payload()}, tmp_path / "evil.ckpt")
-    seal(tmp_path / "evil.ckpt", 1)  # whole, and evil all the same
+    write_checksum(tmp_path / "evil.ckpt", 1)  # whole, and evil all the same
     with pytest.raises(UserError, match="cannot be read"):
         DurableCheckpointIO().load_checkpoint(tmp_path / "evil.ckpt", weights_only=False)
     assert not (tmp_path / "run").exists()

@@ -28,9 +28,9 @@ def test_every_row_belongs_to_one_process_and_none_has_many_more_than_another(to
     sizes = [len(share.rows) for share in shares]
     assert max(sizes) - min(sizes) <= 1
     for row in range(total):
-        owners = [share.rank for share in shares if share.place(row) is not None]
+        owners = [share.rank for share in shares if share.local_index(row) is not None]
         assert owners == [shares[0].owner(row)]
-        assert shares[owners[0]].rows[shares[owners[0]].place(row)] == row
+        assert shares[owners[0]].rows[shares[owners[0]].local_index(row)] == row
 
 
 @pytest.mark.parametrize("world", [3, pytest.param(2, marks=pytest.mark.slow)])
@@ -59,6 +59,6 @@ def test_alone_nothing_is_exchanged() -> None:
     share, rows = Communicator(5), {"weights": torch.arange(10.0).reshape(5, 2)}
     assert torch.equal(share.gather(rows, "rows")["weights"], rows["weights"])
     assert torch.equal(share.fetch(rows, [[1, 4]], "rows")["weights"], rows["weights"][[1, 4]])
-    assert torch.equal(share.spread(rows, 3, "row")["weights"], rows["weights"][3:4])
+    assert torch.equal(share.broadcast(rows, 3, "row")["weights"], rows["weights"][3:4])
     assert share.collect(rows, "rows") is not None
     assert (share.received_bytes, share.seconds) == (0, 0.0)

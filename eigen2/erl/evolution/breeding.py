@@ -34,7 +34,7 @@ def breed(module: "ERLModule", children: list[Child], settings: Evolution) -> No
     _inherit(module, {"actor": population.actor.detach()}, [child for child in children if child.kind == "injected"])
     probe = draw_probe(module, settings.proximal) if settings.proximal else None
     for child in children:
-        place = module.share.place(child.row)
+        place = module.share.local_index(child.row)
         if place is None:
             continue
         if child.kind == "mutant":

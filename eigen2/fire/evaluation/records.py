@@ -12,7 +12,7 @@ from eigen2.core.compatibility import flat
 from eigen2.errors import UserError
 from eigen2.fire.evaluation.placements import Placed, write_placements
 from eigen2.fire.landscapes.landscape import Split
-from eigen2.runtime.files import keep_another, replacing
+from eigen2.runtime.files import archive_other_test, replacing
 
 if TYPE_CHECKING:
     from eigen2.fire.module import DQNModule
@@ -65,7 +65,7 @@ def keep_test(module: "DQNModule", saved: dict[str, np.ndarray]) -> None:
     text = json.dumps(summary, indent=1, allow_nan=False) + "\n"
     baselines = [name for name in saved if name != "champion"]
     try:
-        keep_another(folder / SCORES_FILE, json.loads(text), ("settings", "champion_generation"))
+        archive_other_test(folder / SCORES_FILE, json.loads(text), ("settings", "champion_generation"))
         folder.mkdir(parents=True, exist_ok=True)
         write_placements(folder / PLACEMENTS_FILE, _placed(module, "test", baselines))
         with replacing(folder / SCORES_FILE) as draft:

@@ -23,7 +23,7 @@ from eigen2.errors import UserError
 from eigen2.market.data.panel import FeatureScale, MarketPanel, Splits, build_panel
 from eigen2.market.data.source import read_prices, require_file
 from eigen2.market.synthetic.generator import SyntheticMarket
-from eigen2.runtime.files import put
+from eigen2.runtime.files import move_into_place
 
 log = logging.getLogger(__name__)
 
@@ -227,7 +227,7 @@ def _write_array(file: Path, shape: tuple[int, ...], dtype: np.dtype[Any], fill:
         del array
         drafts[1].write_text(json.dumps({"crc32": _checksum(drafts[0])}))
         for draft, final in zip(drafts, (file, file.with_suffix(".json")), strict=True):
-            put(draft, final)
+            move_into_place(draft, final)
     finally:
         for draft in drafts:
             draft.unlink(missing_ok=True)

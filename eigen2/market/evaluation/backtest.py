@@ -20,7 +20,7 @@ from eigen2.market.simulation.account import AccountRules
 from eigen2.market.simulation.policies import buy_and_hold, momentum, random_baseline
 from eigen2.market.simulation.rules import TradingRules
 from eigen2.market.simulation.simulate import Policy, Prices, Simulation, simulate
-from eigen2.runtime.files import keep_another, put
+from eigen2.runtime.files import archive_other_test, move_into_place
 
 RANDOM_POLICIES = 2000
 """Policies by lot that the champion is compared with."""
@@ -257,12 +257,12 @@ def write(found: Backtest, trades: pd.DataFrame, folder: Path, settings: Mapping
     """
     summary = {**found.summary(), "settings": dict(settings)}
     text = json.dumps(summary, indent=1, allow_nan=False) + "\n"
-    keep_another(folder / "summary.json", json.loads(text), ("settings", "champion_generation", "days"))
+    archive_other_test(folder / "summary.json", json.loads(text), ("settings", "champion_generation", "days"))
     folder.mkdir(parents=True, exist_ok=True)
     texts = {"equity.csv": found.curves().to_csv(), "trades.csv": trades.to_csv(index=False), "summary.json": text}
     for name, text in texts.items():
         (folder / f".{name}").write_text(text)
-        put(folder / f".{name}", folder / name)
+        move_into_place(folder / f".{name}", folder / name)
 
 
 def _share(value: float | None) -> str:

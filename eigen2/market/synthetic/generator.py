@@ -18,7 +18,7 @@ from jaxtyping import Bool, Float, Float32
 
 from eigen2.errors import UserError, require_range
 from eigen2.market.data.source import LARGEST_PRICE, PRICE_COLUMNS, SMALLEST_PRICE
-from eigen2.runtime.files import put
+from eigen2.runtime.files import move_into_place
 
 FIRST_DAY = np.datetime64("2000-01-03")
 COLUMNS_PER_BLOCK = 64
@@ -392,7 +392,7 @@ def _part(path: Path) -> Iterator[BinaryIO]:
             file.truncate(0)
             yield file
             file.flush()
-            put(part, path)
+            move_into_place(part, path)
         except BaseException:
             part.unlink(missing_ok=True)
             raise

@@ -23,7 +23,7 @@ from eigen2.market.data.cleaning.layouts import open_inputs
 from eigen2.market.data.cleaning.policy import LOG_COLUMNS, Policy, clean
 from eigen2.market.data.cleaning.report import Report
 from eigen2.market.data.source import COLUMNS
-from eigen2.runtime.files import put
+from eigen2.runtime.files import move_into_place
 
 VALUES = ("open", "high", "low", "close", "volume")
 SCHEMA = pa.schema([("date", pa.timestamp("ms")), ("ticker", pa.string()), *((name, pa.float64()) for name in VALUES)])
@@ -94,8 +94,8 @@ def prepare(
             _write(work.run(report), table, log)
             if report.prepared.usable == 0:
                 raise UserError(f"no usable row is left of {report.rows:,}: inspect the files, or relax the policy")
-            put(log, changes_path(out))
-            put(table, out)
+            move_into_place(log, changes_path(out))
+            move_into_place(table, out)
     except OSError as error:
         raise UserError(
             f"cannot write {str(out)!r} ({error.strerror or error}): free space or choose another folder; spill files "
