@@ -1,15 +1,15 @@
 """`python -m eigen2.cli predict` and `export`: a champion put to use, apart from the run it came from."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import date
 from pathlib import Path
 
 import pandas as pd
 import yaml
-from jsonargparse import ArgumentParser, Namespace
+from jsonargparse import Namespace
 from rich.console import Console
 
-from eigen2.cli.parser import OneLineErrors
+from eigen2.cli.parser import Parser
 from eigen2.core.export import CONFIG, Exported, load
 from eigen2.errors import UserError
 from eigen2.runtime.files import WRITE_HINT, replacing
@@ -18,29 +18,21 @@ SHOWN = ("ticker", "action", "coefficient", "target_pct", "stake_pct", "days_hel
 """Columns of the orders that fit a terminal."""
 
 
-class ChampionParser(OneLineErrors, ArgumentParser):
-    """jsonargparse's parser, with errors of one line."""
+def make_parser(command: str) -> Parser:
+    """Return the parser of `predict` or `export`."""
+    return COMMANDS[command][0]()
 
 
-def run(args: Sequence[str]) -> None:
+def run(command: str, chosen: Namespace) -> None:
     """Run `predict` or `export`.
-
-    Args:
-        args: the words of the command line, the command first.
 
     Raises:
         UserError: bad input, in one line.
     """
-    make, act = COMMANDS[args[0]]
-    act(make().parse_args(list(args[1:])))
+    COMMANDS[command][1](chosen)
 
 
-def parsers() -> dict[str, ChampionParser]:
-    """The parser of each command."""
-    return {name: make() for name, (make, _) in COMMANDS.items()}
-
-
-def _predict_parser() -> ChampionParser:
+def _predict_parser() -> Parser:
     parser = _parser(
         "predict",
         "Write down what the champion would do at the close of each new day: what to order, what to hold and why, what "
@@ -65,7 +57,7 @@ def _predict_parser() -> ChampionParser:
     return parser
 
 
-def _export_parser() -> ChampionParser:
+def _export_parser() -> Parser:
     parser = _parser(
         "export",
         "Write the champion alone: its actor's weights (champion.safetensors) and all else that it takes to use them "
@@ -81,8 +73,8 @@ def _export_parser() -> ChampionParser:
     return parser
 
 
-def _parser(command: str, description: str) -> ChampionParser:
-    parser = ChampionParser(prog=f"python -m eigen2.cli {command}", description=description)
+def _parser(command: str, description: str) -> Parser:
+    parser = Parser(prog=f"python -m eigen2.cli {command}", description=description)
     parser.add_argument(
         "--ckpt_path",
         type=str,
@@ -190,7 +182,7 @@ def _export(chosen: Namespace) -> None:
         Console(highlight=False).print(f"wrote        {path} ({path.stat().st_size / 1e3:,.1f} kB)", soft_wrap=True)
 
 
-COMMANDS: dict[str, tuple[Callable[[], ChampionParser], Callable[[Namespace], None]]] = {
+COMMANDS: dict[str, tuple[Callable[[], Parser], Callable[[Namespace], None]]] = {
     "predict": (_predict_parser, _predict),
     "export": (_export_parser, _export),
 }

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from jsonargparse import ArgumentParser, Namespace, set_parsing_settings
+from jsonargparse import Namespace
 from rich.console import Console
 
-from eigen2.cli.parser import OneLineErrors
+from eigen2.cli.parser import Parser
 from eigen2.errors import UserError
 from eigen2.market.data.cleaning.defects import Limits
 from eigen2.market.data.cleaning.policy import Policy
@@ -24,35 +24,27 @@ SHORTEST_CEILING = 145
 """Days of a ceiling's window, 125 trading and 20 settlement days."""
 
 
-class DataParser(OneLineErrors, ArgumentParser):
-    """jsonargparse's parser, with errors of one line."""
+def make_parser(command: str = "data") -> Parser:
+    """Return the parser of `data`."""
+    parser = Parser(prog=f"python -m eigen2.cli {command}", description="Inspect, prepare or generate price files.")
+    commands = parser.add_subcommands(dest="command")
+    for name, (make, _) in COMMANDS.items():
+        own = make()
+        commands.add_subcommand(name, own, help=own.description)
+    return parser
 
 
-def run(args: Sequence[str]) -> None:
+def run(command: str, chosen: Namespace) -> None:
     """Run a data command.
-
-    Args:
-        args: the words after `data`.
 
     Raises:
         UserError: bad input, in one line.
     """
-    set_parsing_settings(docstring_parse_attribute_docstrings=True)
-    parser = DataParser(prog="python -m eigen2.cli data", description="Look into price files, prepare or make them.")
-    commands = parser.add_subcommands(dest="command")
-    for name, command in parsers().items():
-        commands.add_subcommand(name, command, help=command.description)
-    chosen = parser.instantiate(parser.parse_args(list(args)))
     COMMANDS[chosen.command][1](chosen[chosen.command])
 
 
-def parsers() -> dict[str, DataParser]:
-    """The parser of each command."""
-    return {name: make() for name, (make, _) in COMMANDS.items()}
-
-
-def _inspect_parser() -> DataParser:
-    parser = DataParser(description="Report what is wrong with price files and what prepare would do about it.")
+def _inspect_parser() -> Parser:
+    parser = Parser(description="Report what is wrong with price files and what prepare would do about it.")
     parser.add_argument("inputs", nargs="+", metavar="FILE", help="price files or folders of them")
     parser.add_argument("--json", action="store_true", help="Print the report as JSON, for machines.")
     parser.add_argument(
@@ -61,15 +53,15 @@ def _inspect_parser() -> DataParser:
     return _add_reading(parser)
 
 
-def _prepare_parser() -> DataParser:
-    parser = DataParser(description="Merge and clean price files into one Parquet file, with a log of every change.")
+def _prepare_parser() -> Parser:
+    parser = Parser(description="Merge and clean price files into one Parquet file, with a log of every change.")
     parser.add_argument("files", nargs="+", metavar="IN OUT.parquet", help="what to read, and last what to write")
     parser.add_argument("--overwrite", action="store_true", help="Replace OUT.parquet if it exists.")
     parser.add_argument("--json", action="store_true", help="Print the report as JSON, for machines.")
     return _add_reading(parser)
 
 
-def _add_reading(parser: DataParser) -> DataParser:
+def _add_reading(parser: Parser) -> Parser:
     parser.add_argument(
         "--indicators",
         type=list[str],
@@ -88,8 +80,8 @@ def _add_reading(parser: DataParser) -> DataParser:
     return parser
 
 
-def _synthesize_parser() -> DataParser:
-    parser = DataParser(description="Make up a market with a known signal, and say what can be earned on it.")
+def _synthesize_parser() -> Parser:
+    parser = Parser(description="Make up a market with a known signal, and say what can be earned on it.")
     parser.add_argument("out", type=str, metavar="OUT.parquet", help="the file to write")
     parser.add_argument("--overwrite", action="store_true", help="Replace OUT.parquet if it exists.")
     parser.add_argument("--ceiling", type=bool, default=True, help="Play the market with a rule that knows its drift.")
@@ -157,7 +149,7 @@ def _say(console: Console, text: str) -> None:
     console.print(text, markup=False, highlight=False)
 
 
-COMMANDS: dict[str, tuple[Callable[[], DataParser], Callable[[Namespace], None]]] = {
+COMMANDS: dict[str, tuple[Callable[[], Parser], Callable[[Namespace], None]]] = {
     "inspect": (_inspect_parser, _inspect),
     "prepare": (_prepare_parser, _prepare),
     "synthesize": (_synthesize_parser, _synthesize),

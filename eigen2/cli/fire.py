@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jsonargparse import ArgumentParser, Namespace
+from jsonargparse import Namespace
 from rich.console import Console
 from rich.table import Table
 
-from eigen2.cli.parser import OneLineErrors
+from eigen2.cli.parser import Parser
 from eigen2.errors import UserError, require_range
 from eigen2.fire.evaluation.placements import LARGEST_GRID, Cells, read_placements
 from eigen2.fire.evaluation.validator import (
@@ -29,34 +29,27 @@ FIRE = {"duration": 240.0, "wind_speed": 15.0, "wind_from": 270.0}
 """Conditions where neither an option nor a file says so."""
 
 
-class FireParser(OneLineErrors, ArgumentParser):
-    """jsonargparse's parser, with errors of one line."""
+def make_parser(command: str = "fire") -> Parser:
+    """Return the parser of `fire`."""
+    parser = Parser(prog=f"python -m eigen2.cli {command}", description="Evaluate placements of fuel breaks.")
+    commands = parser.add_subcommands(dest="command")
+    for name, (make, _) in COMMANDS.items():
+        own = make()
+        commands.add_subcommand(name, own, help=own.description)
+    return parser
 
 
-def run(args: Sequence[str]) -> None:
+def run(command: str, chosen: Namespace) -> None:
     """Run a fire command.
-
-    Args:
-        args: the words after `fire`.
 
     Raises:
         UserError: bad input, in one line.
     """
-    parser = FireParser(prog="python -m eigen2.cli fire", description="Look at placements of fuel breaks.")
-    commands = parser.add_subcommands(dest="command")
-    for name, command in parsers().items():
-        commands.add_subcommand(name, command, help=command.description)
-    chosen = parser.parse_args(list(args))
     COMMANDS[chosen.command][1](chosen[chosen.command])
 
 
-def parsers() -> dict[str, FireParser]:
-    """The parser of each command."""
-    return {name: make() for name, (make, _) in COMMANDS.items()}
-
-
-def _validate_parser() -> FireParser:
-    parser = FireParser(
+def _validate_parser() -> Parser:
+    parser = Parser(
         description="Score placements of fuel breaks by pyretechnics too, a slower and more detailed model of fire.",
     )
     parser.add_argument(
@@ -190,6 +183,6 @@ def _write(path: Path, figures: dict[str, Any]) -> None:
     Console(highlight=False).print(f"wrote                  {path}", soft_wrap=True, markup=False)
 
 
-COMMANDS: dict[str, tuple[Callable[[], FireParser], Callable[[Namespace], None]]] = {
+COMMANDS: dict[str, tuple[Callable[[], Parser], Callable[[Namespace], None]]] = {
     "validate": (_validate_parser, _validate),
 }

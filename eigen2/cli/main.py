@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import NoReturn
 
-from eigen2.cli.parser import UNION, one_line
 from eigen2.errors import INTERRUPTED, RunStopped, UserError
 
 TRAINING = ("fit", "validate", "test")
-HOMES = {
+MODULES = {
     "predict": "eigen2.cli.champion",
     "export": "eigen2.cli.champion",
     "report": "eigen2.cli.report",
@@ -19,22 +18,22 @@ HOMES = {
     "fire": "eigen2.cli.fire",
     "completion": "eigen2.cli.completion",
 }
-"""Modules of the other commands."""
-COMMANDS = (*TRAINING, *HOMES)
+"""Module of each other command: `make_parser(command)`, and `run(command, settings)` with what the parser returns."""
+COMMANDS = (*TRAINING, *MODULES)
 
 
 def main(args: Sequence[str] | None = None) -> None:
-    """Run a command; bad input prints one line and exits with 2.
+    """Run a command.
 
-    A run that ends before its time exits with 3 (memory), 4 (all agents failed), 5 (contact with another process
-    lost), 130 (Ctrl-C), 143 (SIGTERM) or 138 (SIGUSR1), after saying in one line how to go on.
+    Bad input exits with 2 after one line. A run that ends early exits with 3 (memory), 4 (all agents failed), 5
+    (contact with another process lost), 130 (Ctrl-C), 143 (SIGTERM) or 138 (SIGUSR1), after one line on how to go on.
 
     Args:
-        args: words of the command line; None takes the process's.
+        args: the command and its options; None takes those of the process.
     """
     words = sys.argv[1:] if args is None else list(args)
     try:
-        _run(words, alone=args is None)
+        _run(words)
     except UserError as error:
         _refuse(" ".join(str(error).split()))
     except RunStopped as stop:
@@ -43,37 +42,23 @@ def main(args: Sequence[str] | None = None) -> None:
     except KeyboardInterrupt:  # before the first generation or after the last
         sys.stderr.write("interrupted\n")
         sys.exit(INTERRUPTED)
-    except ValueError as error:
-        # a setting that fits none of several types
-        if UNION not in str(error):
-            raise
-        _refuse(one_line(str(error)))
 
 
-def _run(words: list[str], alone: bool) -> None:
-    """Run what the first word names; its libraries are imported then.
-
-    Price files and reports need neither torch nor Lightning, whose import takes seconds and 300 MB.
-
-    Args:
-        words: of the command line.
-        alone: whether they are the process's own, which Lightning then reads by itself.
-    """
+def _run(words: list[str]) -> None:
+    """Import the command's module and run it: price files and reports need neither torch nor Lightning."""
     command = words[0] if words else ""
     if command in TRAINING or command.startswith("-"):
-        import_module("eigen2.cli.training").run(None if alone else words)
-    elif command in HOMES:
-        import_module(HOMES[command]).run(words if command in ("predict", "export") else words[1:])
+        import_module("eigen2.cli.training").run(words)
+    elif command in MODULES:
+        module = import_module(MODULES[command])
+        parser = module.make_parser(command)
+        module.run(command, parser.instantiate(parser.parse_args(words[1:])))
     else:
-        _refuse(_no_command(words))
-
-
-def _no_command(words: list[str]) -> str:
-    known = ", ".join(COMMANDS)
-    if not words:
-        return f"a command is missing; give one of {known}, and --help after it"
-    near = difflib.get_close_matches(words[0], COMMANDS, 1)
-    return f"{words[0]} is no command; give one of {known}" + (f": did you mean {near[0]}?" if near else "")
+        known = ", ".join(COMMANDS)
+        if not words:
+            _refuse(f"a command is missing; choose from {known}, with --help after it for its options")
+        close = difflib.get_close_matches(command, COMMANDS, 1)
+        _refuse(f"unknown command {command}; choose from {known}" + (f": did you mean {close[0]}?" if close else ""))
 
 
 def _refuse(reason: str) -> NoReturn:

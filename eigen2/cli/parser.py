@@ -1,129 +1,160 @@
-"""A parser's message of many lines, as one line that names the key, the value and the remedy."""
+"""The parser of all commands: options and configuration files, errors of one line."""
 
+import argparse
 import difflib
+import inspect
+import pkgutil
 import re
 import sys
-from collections.abc import Iterable, Iterator
-from typing import Any, NoReturn, get_args
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import is_dataclass
+from types import NoneType, UnionType
+from typing import Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
 
-from jsonargparse import Namespace
+from jsonargparse import ArgumentParser, Namespace, set_parsing_settings
 
-UNION = "Does not validate against any of the Union subtypes"
-"""How jsonargparse begins when a value fits none of several types."""
+from eigen2.errors import UserError
+
+UNKNOWN = re.compile(r"(?:does not accept option '|unrecognized arguments: --|Option ')(?P<key>[\w.+]+)")
+KEY = re.compile(r"Parser key \"(?P<key>[^\"]+)\"")
+VALUE = re.compile(r"(?:Got|Given) value: (.*)|Unable to load config \"(.*)\"")
+"""Parts of jsonargparse's messages: its exceptions carry neither the key nor the value otherwise."""
+
+set_parsing_settings(docstring_parse_attribute_docstrings=True)  # a setting's docstring is its help
 
 
-class OneLineErrors:
-    """Makes a jsonargparse parser report bad input in one line and exit with 2."""
+class Parser(ArgumentParser):
+    """Parser that takes whole option names only and refuses bad input in one line, with exit code 2."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **{**kwargs, "allow_abbrev": False})
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
-        """Print the cause and leave."""
-        sys.stderr.write(f"error: {one_line(message, _keys(self))}\n")
+        """Print the cause and exit."""
+        parsers = [self, *subparsers(self).values()]
+        keys = {action.dest: getattr(action, "_typehint", Any) for each in parsers for action in each._actions}
+        self.refuse(explain(message, ex, keys))
+
+    def refuse(self, line: str) -> NoReturn:
+        """Print a line and exit: a union of types would catch any exception."""
+        sys.stderr.write(f"error: {line}\n")
         sys.exit(2)
 
-    def parse_args(self, *args: Any, **kwargs: Any) -> Any:
-        """Parse; refuse what jsonargparse lets through: null where a value is needed, a value where keys are."""
-        config = super().parse_args(*args, **kwargs)  # type: ignore[misc]
+    def parse_args(self, args: Sequence[str] | None = None, **kwargs: Any) -> Any:  # type: ignore[override]
+        """Parse; also refuse null for what needs a value and a value for a group, which jsonargparse lets through."""
+        words = None if args is None else [part for word in args for part in self._help_words(word)]
+        config = super().parse_args(words, **kwargs)
         command = config.get("subcommand") or config.get("command")
-        parser, chosen = self, config
-        if command:
-            parser, chosen = self._subcommands_action.choices[command], config[command]  # type: ignore[attr-defined]
-        for key, value, must in _settings(parser, chosen):
-            if must is not None:
-                self.error(f"{key} is {'null' if value is None else value}; it must be {must}")
+        parser, chosen = (subparsers(self)[command], config[command]) if command else (self, config)
+        typed = {each.dest: each for each in parser._actions if hasattr(each, "_typehint")}
+        typed = {key: action for key, action in typed.items() if not key.endswith(".help")}
+        groups = {key[:end] for key in typed for end in range(len(key)) if key[end] == "."} - typed.keys()
+        for group in sorted(groups):
+            if not isinstance(value := chosen.get(group), Namespace):
+                self.refuse(f"{group} is {'null' if value is None else value}; it must be a group of keys")
+        for key, action in typed.items():
+            for null, hint in _nulls(key, action._typehint, action.default, chosen.get(key)):
+                self.refuse(f"{null} is null; it must be {type_text(hint)}")
         return config
 
-
-def _keys(parser: Any) -> list[str]:
-    """Every key of a parser and of its subcommands."""
-    parsers = [parser, *getattr(parser._subcommands_action, "choices", {}).values()]
-    return [action.dest for one in parsers for action in one._actions]
-
-
-def _settings(parser: Any, config: Any) -> Iterator[tuple[str, Any, str | None]]:
-    """Groups and settings with their values, and what one must be that is wrong."""
-    typed = [action for action in parser._actions if hasattr(action, "_typehint") and not action.dest.endswith(".help")]
-    types = {action.dest: action._typehint for action in typed}
-    defaults = {action.dest: action.default for action in typed}
-    for group in sorted({key[:end] for key in types for end in range(len(key)) if key[end] == "."} - types.keys()):
-        value = config.get(group)
-        yield group, value, None if isinstance(value, Namespace) else "a group of keys"
-    for key, kind in types.items():
-        needed = defaults[key] is not None and kind is not Any and type(None) not in get_args(kind)
-        value = config.get(key)
-        yield key, value, _type(str(kind)) if needed and value is None else None
+    def _help_words(self, word: str) -> list[str]:
+        """Return what jsonargparse takes for the help of a group within a group, `--model.evolution.proximal.help`."""
+        known, group = self._option_string_actions, word.removesuffix(".help")
+        if group == word or word in known:
+            return [word]
+        while group:
+            group = group.rpartition(".")[0]
+            if f"{group}.help" in known:  # it skips the outer group's first mention and shows the help of the next word
+                return [f"{group}.help", f"{group}.help", word]
+        return [word]
 
 
-def one_line(message: str, keys: Iterable[str] = ()) -> str:
-    """Boil a jsonargparse error down to one line.
+def subparsers(parser: ArgumentParser) -> dict[str, Any]:
+    """Return the parsers of a parser's subcommands by name."""
+    return dict(getattr(parser._subcommands_action, "choices", None) or {})
+
+
+def explain(message: str, error: BaseException | None = None, keys: Mapping[str, Any] | None = None) -> str:
+    """Return one line that says what is wrong with which key, and the remedy.
 
     Args:
-        message: as the parser gives it.
-        keys: all keys of the command, for a suggestion where one was mistyped.
+        message: jsonargparse's, of any number of lines.
+        error: the exception that it is about.
+        keys: type of each key of the command.
     """
-    for pattern in (
-        r"does not accept option '(?P<key>[^']+)'",
-        r"unrecognized arguments: --(?P<key>[\w.+]+)",
-        r"Option '(?P<key>[^']+)' is not accepted",
-    ):
-        if found := re.search(pattern, message):
-            return _unknown(found["key"], keys)
-    if found := re.search(r"argument (?P<key>-[^:]+): expected one argument", message):
-        return f"{found['key']} has no value after it: --help says which it takes"
-    found = re.search(r"Parser key \"(?P<key>[^\"]+)\":(?P<rest>.*)", message, re.DOTALL)
-    if UNION in message and (refused := _refusal(message)):
-        if found is None or found["key"].rsplit(".", 1)[-1] in refused:
-            return refused
-        return f"{found['key']} cannot be used: {refused}"
-    if found:
-        return f"{found['key']} {_cause(found['rest'])}"
-    return _flat(message)
+    keys = keys or {}
+    causes = list(_causes(error))
+    reason = next((_flat(each) for each in causes if isinstance(each, UserError)), None)
+    key = found["key"] if (found := KEY.search(message)) else None
+    if reason is not None:
+        return reason if key is None or key.rpartition(".")[2] in reason else f"{key}: {reason}"
+    if found := UNKNOWN.search(message):
+        close = difflib.get_close_matches(found["key"], list(keys), n=1)
+        return f"unknown key {found['key']}: {f'did you mean {close[0]}?' if close else '--help lists the keys'}"
+    if isinstance(error, argparse.ArgumentError) and error.message == "expected one argument":
+        return f"{error.argument_name} has no value after it: --help says which it takes"
+    if key is None:
+        return _flat(next((each for each in causes if not is_union_error(each)), message))
+    if "Problem with given class_path" in message:
+        return f"{key} names a class that cannot be used: {_flat(causes[-1])}"
+    if (values := VALUE.findall(message)) and (found_value := "".join(values[-1]).strip()):
+        kind = "a group of keys" if key not in keys or keys[key] is Any else type_text(keys[key])
+        return f"{key} is {'null' if found_value == 'None' else found_value}; it must be {kind}"
+    return f"{key}: {_flat(causes[-1] if causes else message)}"
 
 
-def _refusal(message: str) -> str | None:
-    """What a class said of its own settings, among what the other types of a union expected."""
-    reasons = re.findall(r"^\s*- (.+)$", message, re.MULTILINE)
-    others = (
-        "Expected",
-        "Does not",
-        "Problem with",
-        "Not a valid subclass",
-        "Not of type",
-        "Type ",
-        "a class",
-        "a dict",
-    )
-    own = [reason for reason in reasons if not reason.startswith(others)]
-    # comparing null with a bound is what a class says that does not expect it
-    if own and "'NoneType'" in own[0] and (nulls := re.findall(r"(\w+)=None", message)):
-        return f"{' or '.join(dict.fromkeys(nulls))} is null; it must have a value"
-    return own[0] if own else None
+def is_union_error(error: BaseException) -> bool:
+    """Tell whether jsonargparse could not create a value of any of several types."""
+    return str(error).startswith("Does not validate against any of the Union subtypes")
 
 
-def _unknown(key: str, keys: Iterable[str]) -> str:
-    close = difflib.get_close_matches(key, list(keys), n=1)
-    remedy = f"did you mean {close[0]}?" if close else "--help lists the keys"
-    return f"unknown key {key}: {remedy}"
+def type_text(hint: Any) -> str:
+    """Return a type as users write its values: `float or null`, `next_open or close`."""
+    kinds = get_args(hint)
+    if hint is None or hint is NoneType:
+        return "null"
+    if get_origin(hint) is Literal:
+        return " or ".join(map(str, kinds))
+    if get_origin(hint) in (Union, UnionType):
+        return " or ".join(dict.fromkeys(map(type_text, kinds)))
+    if get_origin(hint) is Callable:
+        return "class"
+    if get_origin(hint) is list:
+        return f"list of {type_text(kinds[0])}"
+    name = getattr(get_origin(hint) or hint, "__name__", str(hint))
+    return f"{name}[{', '.join(map(type_text, kinds))}]" if kinds else str(name)
 
 
-def _cause(rest: str) -> str:
-    """What is wrong with a key's value."""
-    if found := re.search(r"Problem with given class_path '([^']+)':\s*\n\s*(.+)", rest):
-        return f"names the class {found[1]}, which cannot be used: {found[2].strip()}"
-    if found := re.search(r"Expected an? (.+?)\. Got value: (.*)", rest):
-        return f"is {found[2].strip()}; it must be {_type(found[1])}"
-    value = re.search(r"Given value: (.*)", rest)
-    types = re.search(r"Subtypes: \[(.*)\]", rest)
-    if value and types:
-        return f"is {value[1].strip()}; it must be {_type(types[1])}"
-    return _flat(rest)
+def _nulls(key: str, hint: Any, default: Any, value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield each key that is null though its type takes no null, and its type; also those within groups and classes."""
+    kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    if value is None:
+        if default is not None and not {Any, NoneType, None} & set(kinds):
+            yield key, hint
+    elif isinstance(value, list):
+        for each in value:
+            yield from _nulls(key, Any, None, each)
+    elif isinstance(value, Namespace):
+        made = next((kind for kind in kinds if is_dataclass(kind)), None)
+        if "class_path" in value:
+            made, value = pkgutil.resolve_name(value.class_path), value.get("init_args", Namespace())
+            key = key if is_dataclass(made) else f"{key}.init_args"
+        if made is None:
+            return
+        hints: dict[str, Any] = {}
+        with suppress(NameError):  # a type that is imported for type checking alone
+            hints = get_type_hints(made if not isinstance(made, type) else made.__init__)
+        for name, parameter in inspect.signature(made).parameters.items():
+            inner = value.get(name, parameter.default)
+            yield from _nulls(f"{key}.{name}", hints.get(name, Any), parameter.default, inner)
 
 
-def _type(text: str) -> str:
-    """A type in a user's words."""
-    text = re.sub(r"<class '(?:[\w]+\.)*(\w+)'>", r"\1", text)
-    text = re.sub(r"typing\.Literal\[([^\]]*)\]", r"\1", text)
-    return text.replace("NoneType", "null").replace("'", "")
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
 
 
-def _flat(text: str) -> str:
-    return " ".join(text.split())
+def _flat(text: object) -> str:
+    return " ".join(str(text).split())

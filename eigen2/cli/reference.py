@@ -6,11 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
-from jsonargparse import ArgumentParser, set_parsing_settings
-from lightning.pytorch.cli import LightningArgumentParser
-
 import callbacks
-from eigen2.cli.training import add_run_arguments
+from eigen2.cli.training import TrainingParser, add_run_arguments
 from eigen2.control.datamodule import ControlDataModule
 from eigen2.control.networks import MLPActor, MLPCritic
 from eigen2.erl.evolution.hyperparameters import Hyperparameters
@@ -80,7 +77,6 @@ SECTIONS: dict[str, dict[str, Any]] = {
 
 def reference() -> str:
     """The page."""
-    set_parsing_settings(docstring_parse_attribute_docstrings=True)
     lines = [HEAD]
     for heading, groups in SECTIONS.items():
         lines.append(f"## {heading}\n")
@@ -94,10 +90,10 @@ def reference() -> str:
 
 def _rows(name: str, source: Any) -> Iterator[str]:
     if isinstance(source, type):
-        parser: Any = ArgumentParser()
+        parser: Any = TrainingParser()
         parser.add_class_arguments(source, "x")
     else:
-        parser = LightningArgumentParser()
+        parser = TrainingParser()
         source(parser)
     for action in parser._actions:
         if not hasattr(action, "_typehint") or action.dest.endswith(".help") or action.dest == "x.sizes":

@@ -10,11 +10,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jsonargparse import ArgumentParser, Namespace
+from jsonargparse import Namespace
 from rich.console import Console
 from rich.table import Table
 
-from eigen2.cli.parser import OneLineErrors
+from eigen2.cli.parser import Parser
 from eigen2.errors import RunStopped, UserError, require_range
 from eigen2.runtime.signals import CODES, requeue
 from eigen2.sweep import trial
@@ -27,17 +27,12 @@ SHOWN = 15
 """Trials in the table at the end, the best ones."""
 
 
-class SweepParser(OneLineErrors, ArgumentParser):
-    """jsonargparse's parser, with errors of one line."""
-
-
-def make_parser() -> SweepParser:
-    """The command's parser."""
-    parser = SweepParser(
-        prog="python -m eigen2.cli sweep",
+def make_parser(command: str = "sweep") -> Parser:
+    """Return the parser of `sweep`."""
+    parser = Parser(
+        prog=f"python -m eigen2.cli {command}",
         description="Fit again and again with other settings, chosen by Optuna, for the highest validation fitness of "
         "the champion (extra: eigen2[sweep]). The same command goes on with a sweep that was stopped or killed.",
-        allow_abbrev=False,
     )
     parser.add_argument("--config", type=str, required=True, help="Configuration of fit that all trials begin from.")
     parser.add_argument(
@@ -75,17 +70,13 @@ def make_parser() -> SweepParser:
     return parser
 
 
-def run(args: Sequence[str]) -> None:
-    """Run a sweep, or go on with one.
-
-    Args:
-        args: the words after `sweep`.
+def run(command: str, chosen: Namespace) -> None:
+    """Run a sweep, or resume one.
 
     Raises:
         UserError: bad input, in one line.
         RunStopped: a signal ended it before its time, and it can go on.
     """
-    chosen = make_parser().parse_args(list(args))
     for name, least in (("trials", 1), ("workers", 1), ("seed", 0)):
         require_range(f"--{name}", chosen[name], least=least, most=2**31 if name != "workers" else 1024)
     for name in ("trials", "generations"):

@@ -1,7 +1,6 @@
-"""Training commands: Lightning's command line over the workloads."""
+"""`fit`, `validate` and `test`: Lightning's command line over the workloads."""
 
 import logging
-import sys
 import warnings
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -12,16 +11,15 @@ from typing import Any, Literal
 
 import torch
 import yaml
-from jsonargparse import set_parsing_settings
 from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.callbacks import ProgressBar
-from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
+from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from rich.console import Console
 
 from callbacks.budget import MemoryBudget, MemoryBudgetExceeded
-from eigen2.cli.parser import OneLineErrors
+from eigen2.cli.parser import Parser, explain, is_union_error
 from eigen2.distributed.strategy import PopulationStrategy, processes
 from eigen2.errors import OUT_OF_MEMORY, RunStopped, UserError, require_range
 from eigen2.runtime.checkpoint import DurableCheckpointIO
@@ -40,69 +38,71 @@ WORKLOADS = {
     "control": (ERL, ("eigen2.control.datamodule", "ControlDataModule")),
     "fire": (("eigen2.fire.module", "DQNModule"), ("eigen2.fire.datamodule", "FuelBreakDataModule")),
 }
-"""Name of each workload, and where its module and data module are: its libraries are loaded for its own runs alone."""
+"""Module and data module of each workload, imported for its own runs only."""
 COMMANDS = {
     "fit": {"model", "train_dataloaders", "val_dataloaders", "datamodule", "weights_only"},
     "validate": {"model", "dataloaders", "datamodule", "weights_only"},
     "test": {"model", "dataloaders", "datamodule", "weights_only", "verbose"},
 }
-"""The Trainer's methods offered, with the arguments that the command line fills itself."""
-TOLD = {
-    "fit": "Train a population of agents.",
-    "validate": "Validate the champion of a checkpoint once more.",
-    "test": "Play the champion of a checkpoint on what its fit has not seen, and say what to believe of it.",
+"""The Trainer's methods that are commands, with those of their arguments that are no options."""
+HELP = {
+    "fit": "Train agents: a population by evolutionary reinforcement learning, or fuel breaks by deep Q-learning.",
+    "validate": "Validate a checkpoint's champion again.",
+    "test": "Test a checkpoint's champion on data that were not used in its fit, against baselines and luck.",
 }
-"""What help says of them: of the Trainer's own descriptions Lightning shows the first line, which ends anywhere."""
+EPILOG = "Other commands, each with its own --help: data, predict, export, report, sweep, fire, completion."
 MOST_THREADS = 1024
-"""More than machines have cores; far more threads than this cannot be started, which ends the process."""
+"""More than machines have cores; a process that starts far more threads is ended by the system."""
+TRAINER_DEFAULTS = {
+    "default_root_dir": "lightning_logs",
+    "devices": 1,
+    "enable_model_summary": False,
+    "num_sanity_val_steps": 0,
+    "log_every_n_steps": 1,
+}
 
 
-class TrainingParser(OneLineErrors, LightningArgumentParser):
-    """Lightning's parser, with errors of one line and help on groups within groups, for whole words alone."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **{**kwargs, "allow_abbrev": False})
-
-    def parse_args(self, args: Sequence[str] | None = None, **kwargs: Any) -> Any:  # type: ignore[override]
-        """Parse; `--group.inner.help` is handed on as what jsonargparse takes for it."""
-        words = None if args is None else [part for word in args for part in self._help_words(word)]
-        return super().parse_args(words, **kwargs)
-
-    def _help_words(self, word: str) -> list[str]:
-        known, group = self._option_string_actions, word.removesuffix(".help")
-        if group == word or word in known:
-            return [word]
-        while group:
-            group = group.rpartition(".")[0]
-            if f"{group}.help" in known:  # of a group's help it skips the first word and shows that of the second
-                return [f"{group}.help", f"{group}.help", word]
-        return [word]
+class TrainingParser(Parser, LightningArgumentParser):
+    """The parser of all commands, with what Lightning's command line needs of one."""
 
 
 class EigenCLI(LightningCLI):
-    """Lightning's command line with a run folder, durable checkpoints and errors of one line.
+    """Lightning's command line with a run folder and durable checkpoints.
 
     Args:
-        asked: first word of the command line; empty if it is not known.
+        command: the command that is run, whose parser alone is built, as each takes a second; None builds all.
     """
 
-    def __init__(self, *args: Any, asked: str = "", **kwargs: Any) -> None:
-        self._asked = asked
+    def __init__(self, *args: Any, command: str | None = None, **kwargs: Any) -> None:
+        self._command = command
         super().__init__(*args, **kwargs)
+
+    def subcommands(self) -> dict[str, set[str]]:  # type: ignore[override]
+        """Return the commands whose parsers are built, with the arguments to skip."""
+        return COMMANDS if self._command is None else {self._command: COMMANDS[self._command]}
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Add what belongs to neither trainer, model nor data."""
         add_run_arguments(parser)
 
     def _add_subcommands(self, parser: LightningArgumentParser, **kwargs: Any) -> None:
-        """Add the commands, with what help says of each."""
-        told = {name: {"description": TOLD[name], **kwargs.get(name, {})} for name in self.subcommands()}
-        super()._add_subcommands(parser, **told)
-        for shown in parser._subcommands_action._choices_actions:  # type: ignore[union-attr]
-            shown.help = TOLD[shown.dest]
+        """Add the commands with our descriptions; Lightning takes the first line of the Trainer's docstrings."""
+        super()._add_subcommands(parser, **{name: {"description": HELP[name]} for name in self.subcommands()})
+        for listed in parser._subcommands_action._choices_actions:  # type: ignore[union-attr]
+            listed.help = HELP[listed.dest]
+
+    def _parse_ckpt_path(self) -> None:
+        """Keep the configuration: Lightning would overrule it with the checkpoint's hyperparameters."""
+
+    def _set_seed(self) -> None:
+        """Check the seed before Lightning passes it to NumPy."""
+        seed = self._get(self.config, "seed_everything")
+        if isinstance(seed, int) and not isinstance(seed, bool):
+            require_range("seed_everything", seed, least=0, most=2**32 - 1)
+        super()._set_seed()
 
     def before_instantiate_classes(self) -> None:
-        """Set the threads before anything is computed, and refuse an impossible budget."""
+        """Set the number of threads before anything is computed, and refuse an impossible budget."""
         threads = int(self._get(self.config, "num_threads"))
         require_range("num_threads", threads, least=1, most=MOST_THREADS)
         torch.set_num_threads(threads)
@@ -111,118 +111,102 @@ class EigenCLI(LightningCLI):
         except ValueError as error:
             raise UserError(f"budget: {error}") from error
 
-    def _parse_ckpt_path(self) -> None:
-        """Leave the configuration alone: Lightning would overrule it with the checkpoint's hyper-parameters."""
+    def instantiate_trainer(self, **kwargs: Any) -> Trainer:
+        """Create the Trainer with what the configuration leaves out: logger, checkpoint writer, console and processes.
 
-    def _set_seed(self) -> None:
-        """Check the seed before Lightning hands it to NumPy."""
-        seed = self._get(self.config, "seed_everything")
-        if isinstance(seed, int) and not isinstance(seed, bool):
-            require_range("seed_everything", seed, least=0, most=2**32 - 1)
-        super()._set_seed()
+        The console replaces Lightning's progress bars, which keep a task for each validation.
+        """
+        config = self._get(self.config_init, "trainer", default={})
+        check_config(vars(config))
+        fits, callbacks = self.subcommand == "fit", _as_list(config.get("callbacks"))
+        shows = config.get("enable_progress_bar") is not False and not config.get("barebones")
+        if shows and not any(isinstance(callback, ProgressBar) for callback in callbacks):
+            kwargs["callbacks"] = [*callbacks, GenerationReport()]
+        if config.get("logger") is None:  # validate and test must not write into the curves of the fit
+            kwargs["logger"] = RunLogger(config["default_root_dir"]) if fits else False
+        kwargs["plugins"] = [*_as_list(config.get("plugins")), DurableCheckpointIO()]
+        if SLURMEnvironment.detect():  # Lightning would save within a generation and queue the job again by itself
+            kwargs["plugins"].append(SLURMEnvironment(auto_requeue=False))
+        devices, nodes = processes(vars(config)) if fits else (1, 1)
+        most = getattr(self.model, "most_processes", None)
+        if most is not None and devices * nodes > most:
+            raise UserError(
+                f"trainer.devices and trainer.num_nodes make {devices * nodes} processes, but {most} is the most that "
+                f"workload {self._get(self.config, 'workload')} uses; lower them"
+            )
+        if devices * nodes > 1 or not fits:
+            kwargs |= {"devices": devices, "num_nodes": nodes}
+        if devices * nodes > 1 and config.get("strategy", "auto") == "auto":
+            kwargs["strategy"] = PopulationStrategy()
+        try:
+            return super().instantiate_trainer(**kwargs)
+        # the errors by which Lightning refuses its settings
+        except (MisconfigurationException, ValueError, TypeError, OverflowError, RuntimeError) as error:
+            raise UserError(f"trainer: {error}") from error
 
     def fit(self, ckpt_path: str | None = None, **kwargs: Any) -> None:
-        """Train in the run's folder, which is this process's until it ends; `last` starts or resumes."""
+        """Train in the run's folder, which other processes cannot use meanwhile; `last` starts or resumes."""
         root = Path(self.trainer.default_root_dir)
         if self._get(self.config, "trainer").get("fast_dev_run"):
             self.trainer.fit(ckpt_path=ckpt_path, **kwargs)
             return
         first = self.trainer.is_global_zero
         with locked_folder(root) if first else nullcontext(), stops_at_once():
-            # set in place of handed over, so that it is known at set-up, where memory is planned
+            # an attribute, not an argument of fit, because set-up plans memory by it
             with nullcontext() if self.trainer.world_size == 1 else in_turn(root):
                 found = find_checkpoint(root, ckpt_path, or_start=True, put_aside=first)
                 self.trainer.ckpt_path = found or fetch_last(self.trainer, ckpt_path)
             self.trainer.fit(**kwargs)
-            self._report(root)
-
-    def _report(self, root: Path) -> None:
-        """Write the run's page, which is worth no failure of a run."""
-        if not self._get(self.config, "report") or not self.trainer.is_global_zero:
-            return
-        from eigen2.report.page import write_report  # its libraries are not for the time of training
-
-        try:
-            written = write_report(root)
-        except OSError as error:
-            log.warning("cannot write the report to %s: %s", root, error.strerror or error)
-        except UserError as error:
-            log.warning("there is no report of this run: %s", error)
-        else:
-            Console(highlight=False).print(f"report       {written}", soft_wrap=True)
+            self._write_report(root)
 
     def validate(self, ckpt_path: str | None = None, **kwargs: Any) -> None:
-        """Validate the champion of a checkpoint."""
-        if ckpt_path is None:
-            raise UserError("validate needs a checkpoint: --ckpt_path best, last or a file")
-        path = find_checkpoint(Path(self.trainer.default_root_dir), ckpt_path, or_start=False)
-        self.trainer.validate(ckpt_path=path, **kwargs)
+        """Validate a checkpoint's champion."""
+        self.trainer.validate(ckpt_path=self._checkpoint(ckpt_path), **kwargs)
 
     def test(self, ckpt_path: str | None = None, **kwargs: Any) -> None:
-        """Play the champion of a checkpoint on what its fit has not seen, and say what to believe of it."""
-        if ckpt_path is None:
-            raise UserError("test needs a checkpoint: --ckpt_path best, last or a file")
-        root = Path(self.trainer.default_root_dir)
-        path = find_checkpoint(root, ckpt_path, or_start=False)
+        """Test a checkpoint's champion, print the result and add it to the report."""
+        root, path = Path(self.trainer.default_root_dir), self._checkpoint(ckpt_path)
         with locked_folder(root):
             self.model.generations_run = generations_of(path)
             self.trainer.test(ckpt_path=path, verbose=False, **kwargs)
         assert self.model.tested is not None
         Console(highlight=False).print(self.model.tested.text, soft_wrap=True)
         if (root / "metrics.csv").is_file():
-            self._report(root)
+            self._write_report(root)
 
-    def instantiate_trainer(self, **kwargs: Any) -> Trainer:
-        """Give the trainer what the configuration does not bring: logger, checkpoint writer and report.
+    def _checkpoint(self, path: str | None) -> str | None:
+        if path is None:
+            raise UserError(f"{self.subcommand} needs a checkpoint: --ckpt_path best, last or a file")
+        return find_checkpoint(Path(self.trainer.default_root_dir), path, or_start=False)
 
-        Lightning's own bar keeps a task for each validation (RichProgressBar), which adds up over generations.
-        """
-        config = self._get(self.config_init, "trainer", default={})
-        check_config(vars(config))
-        callbacks = _as_list(config.get("callbacks"))
-        shows = config.get("enable_progress_bar") is not False and not config.get("barebones")
-        if shows and not any(isinstance(callback, ProgressBar) for callback in callbacks):
-            kwargs["callbacks"] = [*callbacks, GenerationReport()]
-        if config.get("logger") is None:  # what is played afterwards must not write into the curves of the fit
-            kwargs["logger"] = RunLogger(config["default_root_dir"]) if self.subcommand == "fit" else False
-        kwargs["plugins"] = [*_as_list(config.get("plugins")), DurableCheckpointIO()]
-        here, machines = processes(vars(config)) if self.subcommand == "fit" else (1, 1)
-        most = getattr(self.model, "most_processes", None)
-        if most is not None and here * machines > most:  # before any is started
-            raise UserError(
-                f"trainer.devices and trainer.num_nodes make {here * machines} processes, but {most} is the most that "
-                f"workload {self._get(self.config, 'workload')} uses; lower them"
-            )
-        kwargs |= {"devices": here, "num_nodes": machines} if here * machines > 1 or self.subcommand != "fit" else {}
-        if here * machines > 1 and config.get("strategy", "auto") == "auto":
-            kwargs["strategy"] = PopulationStrategy()
-        if SLURMEnvironment.detect():  # Lightning would save within a generation and queue the job again by itself
-            kwargs["plugins"].append(SLURMEnvironment(auto_requeue=False))
+    def _write_report(self, root: Path) -> None:
+        """Write the run's report; a failure is logged, as it must not fail the run."""
+        if not self._get(self.config, "report") or not self.trainer.is_global_zero:
+            return
+        from eigen2.report.page import write_report  # its libraries need memory that training should not have to share
+
         try:
-            return super().instantiate_trainer(**kwargs)
-        # Lightning checks most of its settings itself, and says so in any of these
-        except (MisconfigurationException, ValueError, TypeError, OverflowError, RuntimeError) as error:
-            raise UserError(f"trainer: {error}") from error
-
-    def subcommands(self) -> dict[str, set[str]]:  # type: ignore[override]
-        """Those whose parsers are built, a second of work each: the one that was asked for, all if none was."""
-        return {self._asked: COMMANDS[self._asked]} if self._asked in COMMANDS else COMMANDS
+            Console(highlight=False).print(f"report       {write_report(root)}", soft_wrap=True)
+        except OSError as error:
+            log.warning("cannot write the report to %s: %s", root, error.strerror or error)
+        except UserError as error:
+            log.warning("this run has no report: %s", error)
 
 
 def add_run_arguments(parser: LightningArgumentParser) -> None:
-    """Add workload, threads, and what limits every run."""
+    """Add workload, threads, report and what limits every run."""
     parser.add_argument(
         "--workload",
         type=Literal[tuple(WORKLOADS)],
         default="market",
-        help="What agents do, and with it which keys `model` and `data` have: trade daily prices (market), act in a "
-        "Gymnasium environment with continuous actions (control) or place fuel breaks against wildfire (fire).",
+        help="The task, which decides the keys of `model` and `data`: trade daily prices (market), act in a Gymnasium "
+        "environment with continuous actions (control) or place fuel breaks against wildfire (fire).",
     )
     parser.add_argument(
         "--num_threads",
         type=int,
         default=1,
-        help="CPU threads of torch (1 or more). Results are bit-identical for the same number only; several are "
+        help="CPU threads of torch (1 or more). Results are bit-identical only for the same number; several are "
         "slower than one on a busy machine.",
     )
     parser.add_argument(
@@ -232,62 +216,49 @@ def add_run_arguments(parser: LightningArgumentParser) -> None:
     parser.add_lightning_class_args(GracefulStop, "stop")
 
 
-def _as_list(value: Any) -> list[Any]:
-    if value is None:
-        return []
-    return list(value) if isinstance(value, list) else [value]
-
-
-def run(args: ArgsType) -> None:
+def run(words: Sequence[str]) -> None:
     """Run a training command.
 
     Args:
-        args: words of the command line; None takes the process's.
+        words: the command and its options.
 
     Raises:
         UserError: bad input, in one line.
-        RunStopped: the run ended before its time, and can be resumed.
+        RunStopped: the run ended early and can be resumed.
     """
-    _quiet()
-    words = [str(word) for word in args] if isinstance(args, list) else sys.argv[1:]
-    set_parsing_settings(docstring_parse_attribute_docstrings=True)
+    _silence()
+    command = words[0] if words and words[0] in COMMANDS else None
     try:
         EigenCLI(
             *classes(_workload(words)),
-            asked=next(iter(words), ""),
+            command=command,
             parser_class=TrainingParser,
             parser_kwargs={
                 "prog": "python -m eigen2.cli",
-                "description": "Train, validate and use populations of agents.",
-                "epilog": "Price files: python -m eigen2.cli data {inspect,prepare,synthesize} --help. "
-                "A run's page: python -m eigen2.cli report --help. "
-                "The champion at work: python -m eigen2.cli {predict,export} --help. "
-                "Many fits of other settings: python -m eigen2.cli sweep --help. "
-                "Keys completed by the shell: python -m eigen2.cli completion --help",
+                "description": "Train, validate and test agents.",
+                "epilog": EPILOG,
             },
             seed_everything_default=42,
-            trainer_defaults={
-                "default_root_dir": "lightning_logs",
-                "devices": 1,
-                "enable_model_summary": False,
-                "num_sanity_val_steps": 0,
-                "log_every_n_steps": 1,
-            },
+            trainer_defaults=TRAINER_DEFAULTS,
             save_config_callback=RunFolder,
             save_config_kwargs={"overwrite": True},
             auto_configure_optimizers=False,
-            args=args,
+            args=list(words),
         )
     except MemoryBudgetExceeded as error:
         raise RunStopped(str(error), OUT_OF_MEMORY) from error
     except MisconfigurationException as error:
-        raise UserError(" ".join(str(error).split())) from error
+        raise UserError(str(error)) from error
+    except ValueError as error:
+        if not is_union_error(error):
+            raise
+        raise UserError(explain(str(error), error)) from error  # a class refused its settings
 
 
-def _workload(words: list[str]) -> str:
-    """The workload that the words of a command line name, themselves or in their configuration files; the last counts.
+def _workload(words: Sequence[str]) -> str:
+    """Return the workload that options or configuration files name, the last one counts; it decides the keys.
 
-    It decides which keys there are, so it must be known before they are read. What is wrong with a file is said then.
+    Files that cannot be read are left to the parser to refuse.
     """
     named = "market"
     for word, following in zip_longest(words, words[1:], fillvalue=""):
@@ -307,7 +278,7 @@ def _workload(words: list[str]) -> str:
 
 
 def classes(workload: str) -> tuple[type[LightningModule], type[LightningDataModule]]:
-    """What a workload trains with, and on.
+    """Return a workload's module and data module.
 
     Raises:
         UserError: a package that it needs is not installed.
@@ -319,11 +290,17 @@ def classes(workload: str) -> tuple[type[LightningModule], type[LightningDataMod
     return module, data
 
 
-def _quiet() -> None:
-    """Silence what tells a user nothing: Lightning's tips and hardware lines, and notices about DataLoader workers."""
+def _as_list(value: Any) -> list[Any]:
+    if value is None:
+        return []
+    return list(value) if isinstance(value, list) else [value]
+
+
+def _silence() -> None:
+    """Hide messages of libraries that do not concern the user: tips, hardware, number of workers."""
     for name in ("pytorch.utilities.rank_zero", "fabric.utilities.seed", "fabric.utilities.distributed"):
         logging.getLogger(f"lightning.{name}").setLevel(logging.WARNING)
     # Lightning 2.6 checks a deprecated pytree type of torch 2.13 on every batch
     warnings.filterwarnings("ignore", message=".*LeafSpec.*", category=FutureWarning)
-    warnings.filterwarnings("ignore", message="Checkpoint directory .* exists and is not empty")
-    warnings.filterwarnings("ignore", message=".*does not have many workers.*")
+    for text in ("LightningCLI's args", "Checkpoint directory .* exists", ".*does not have many workers"):
+        warnings.filterwarnings("ignore", message=text)

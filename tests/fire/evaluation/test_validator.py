@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from eigen2.cli.fire import run
+from eigen2.cli import fire as fire_cli
 from eigen2.cli.main import main
 from eigen2.errors import UserError
 from eigen2.fire.evaluation import pyretechnics_worker as worker
@@ -29,6 +29,12 @@ from eigen2.fire.evaluation.validator import (
 from eigen2.fire.landscapes.landscape import Landscape, flat, synthesize
 from eigen2.fire.simulation.environment import FuelBreakEnv
 from eigen2.fire.simulation.spread import FireModel, Weather
+
+
+def run(words: list[str]) -> None:
+    """Run `fire` where its errors can be caught."""
+    fire_cli.run("fire", fire_cli.make_parser().parse_args(words))
+
 
 REAL = os.environ.get(VARIABLE)
 real = pytest.mark.skipif(not REAL, reason=f"{VARIABLE} names no interpreter")

@@ -1,4 +1,4 @@
-"""`python -m tests.sweeper ...`: a sweep whose fits are those of `tests.fake_fit`."""
+"""`python -m tests.sweep.sweeper ...`: a sweep whose fits are those of `tests.sweep.fake_fit`."""
 
 import sys
 from pathlib import Path

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from eigen2.cli.main import main
+from eigen2.cli.training import HELP
 from eigen2.market.data.sample import sample_path
 from tests.command import ROOT, eigen2
 
@@ -19,13 +20,12 @@ SMALL = ["--config", "tests/small.yaml"]
 @pytest.fixture(autouse=True)
 def _at_root(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    monkeypatch.setattr(sys, "argv", ["cli.py"])  # Lightning warns when both are given
 
 
-def refusal(capsys: pytest.CaptureFixture[str], *options: str) -> str:
-    """Run fit, expect exit code 2, return the one line it says."""
+def refusal(capsys: pytest.CaptureFixture[str], *options: str, command: str = "fit") -> str:
+    """Run a command, expect exit code 2, return the one line of its error."""
     with pytest.raises(SystemExit) as left:
-        main(["fit", *SMALL, *options])
+        main([command, *SMALL, *options])
     captured = capsys.readouterr()
     assert left.value.code == 2
     assert "Traceback" not in captured.err
@@ -59,7 +59,8 @@ def own(path: Path | str) -> list[str]:
         (["--model.population_size", "three"], "model.population_size is three; it must be int"),
         (["--model.populatio_size", "3"], "unknown key model.populatio_size: did you mean model.population_size?"),
         (["--model.populat", "3"], "unknown key model.populat: did you mean model.population_size?"),
-        (["--model.evolution", "3"], "model.evolution is 3; it must be Evolution, null"),
+        (["--model.nothing.help"], "unknown key model.nothing.help"),
+        (["--model.evolution", "3"], "model.evolution is 3; it must be Evolution or null"),
         (["--model.evolution.elite_fraction", "0.9"], "elite_fraction 0.9 and crossover_fraction 0.375 exceed 1"),
         (["--model.gamma", "1.5"], "model.gamma is 1.5; it must be at least 0 and at most 1"),
         (["--data.rules.cost_bps", "-3"], "data.rules.cost_bps is -3.0; it must be at least 0"),
@@ -99,33 +100,12 @@ def test_wrong_input_is_one_line(
 
 
 @pytest.mark.parametrize(
-    ("group", "said"),
-    [
-        ("evolution.hyperparameters", "--model.evolution.hyperparameters.reach REACH"),
-        ("evolution.adaptive_mutation", "Validations without a new champion after which the mutation grows"),
-        ("evolution.proximal", "Least sensitivity that counts"),
-        ("evolution", "--model.evolution.proximal.help"),
-        ("td3", "Optimizer steps of the critics for each of the actor"),
-    ],
-)
-def test_groups_within_groups_have_a_help(group: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as left:
-        main(["fit", f"--model.{group}.help"])
-    assert left.value.code == 0
-    assert said in " ".join(capsys.readouterr().out.split())
-
-
-def test_help_on_what_is_no_group_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "model.nothing.help" in refusal(capsys, "--model.nothing.help")
-
-
-@pytest.mark.parametrize(
     ("text", "said"),
     [
         ("model:\n  population_sise: 3\n", "unknown key model.population_sise: did you mean model.population_size?"),
         ("trainer:\n  callbacks:\n    - class_path: callbacks.MemoryProfiler\n      init_args: {wach: []}\n", "wach"),
         ("data: [1, 2\n", "config"),
-        ("data:\n  rules:\n    execution: noon\n", "data.rules.execution is noon; it must be next_open, close"),
+        ("data:\n  rules:\n    execution: noon\n", "data.rules.execution is noon; it must be next_open or close"),
     ],
 )
 def test_wrong_yaml_is_one_line(text: str, said: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -154,13 +134,65 @@ def test_damaged_checkpoint_is_named(capsys: pytest.CaptureFixture[str], tmp_pat
     assert "or eigen2 did not write it" in refusal(capsys, *options)
 
 
-def test_refused_run_leaves_the_earlier_one(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    options = ["--trainer.default_root_dir", str(tmp_path), "--trainer.max_epochs", "1"]
-    main(["fit", *SMALL, *options])
-    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    refusal(capsys, *options, *own("missing.parquet"))
-    refusal(capsys, *options, "--data.replay_capacity", "900000000000")
-    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run, in a process of its own because live objects are counted."""
+    root = tmp_path_factory.mktemp("run")
+    done = eigen2("fit", *SMALL, "--trainer.default_root_dir", root)
+    assert done.returncode == 0, done.stderr
+    return root
+
+
+def table(path: Path) -> list[dict[str, str]]:
+    with path.open() as file:
+        return list(csv.DictReader(file))
+
+
+def test_validate_repeats_the_fit_and_leaves_its_curves(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    curves = (run / "metrics.csv").read_text()
+    best = max(float(row["champion/validation_fitness"]) for row in table(run / "metrics.csv"))
+    words = ["validate", *SMALL, "--trainer.default_root_dir", str(run)]
+    main([*words, "--ckpt_path", "best"])
+    assert str(best)[:6] in capsys.readouterr().out
+    assert (run / "metrics.csv").read_text() == curves
+    assert "validate needs a checkpoint: --ckpt_path best, last or a file" in refusal(
+        capsys, *words[3:], command="validate"
+    )
+
+
+def test_a_refused_run_leaves_the_earlier_one(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = ["--trainer.default_root_dir", str(run)]
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    refusal(capsys, *folder, *own("missing.parquet"))
+    refusal(capsys, *folder, "--data.replay_capacity", "900000000000")
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+
+
+def test_metrics_of_every_generation(run: Path) -> None:
+    rows = table(run / "metrics.csv")
+    assert [row["generation"] for row in rows] == ["0", "1", "2", "3"]
+    promised = [f"fitness/{k}" for k in ("mean", "max", "min", "std")] + ["champion/validation_fitness"]
+    promised += [f"train/{k}" for k in ("actor_loss", "critic_loss", "q_mean", "action_saturation")]
+    promised += ["trading/trades", "trading/win_rate", "replay/size", "replay/utilization", "memory/rss_gb"]
+    promised += [f"time/{k}_s" for k in ("evaluate", "train", "evolve", "validate", "generation")]
+    assert set(promised) <= rows[0].keys()
+    assert rows[0]["train/critic_loss"] == ""  # the buffer was not full enough yet
+    assert all(rows[-1][name] != "" for name in promised)
+    memory = table(run / "memory.csv")
+    phases = ["evaluate", "train", "evolve", "validate", "generation"]
+    assert [(row["generation"], row["phase"]) for row in memory] == [("0", "baseline")] + [
+        (str(g), phase) for g in range(4) for phase in phases
+    ]
+    last = memory[-1]
+    assert (last["count_TradingEnvironment"], last["count_DDPGAgent"], last["count_ReplayBuffer"]) == ("2", "5", "1")
+    assert int(last["rss_bytes"]) > int(last["owner_replay_bytes"]) > 0
+
+
+def test_bf16_mixed_runs_and_differs(run: Path, tmp_path: Path) -> None:
+    main(["fit", *SMALL, "--trainer.precision", "bf16-mixed", "--trainer.default_root_dir", str(tmp_path)])
+    full, half = (float(table(folder / "metrics.csv")[-1]["train/critic_loss"]) for folder in (run, tmp_path))
+    assert full != half
+    assert half == pytest.approx(full, rel=0.5)
 
 
 def test_a_run_that_blows_up_ends_in_one_line_with_its_evidence(
@@ -181,26 +213,12 @@ def test_a_run_that_blows_up_ends_in_one_line_with_its_evidence(
     assert last["state_dict"]["population.critic"].abs().max() < 100
 
 
-def test_fit_then_validate(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    folder = ["--trainer.default_root_dir", str(tmp_path)]
-    main(["fit", *SMALL, *folder])
-    curves = (tmp_path / "metrics.csv").read_text()
-    best = max(float(row["champion/validation_fitness"]) for row in csv.DictReader(curves.splitlines()))
-    capsys.readouterr()
-    main(["validate", *SMALL, *folder, "--ckpt_path", "best"])
-    assert str(best)[:6] in capsys.readouterr().out
-    assert (tmp_path / "metrics.csv").read_text() == curves
-    with pytest.raises(SystemExit) as left:
-        main(["validate", *SMALL, *folder])
-    assert left.value.code == 2
-
-
 def test_everything_a_run_writes_lies_in_its_folder(tmp_path: Path) -> None:
     inside, elsewhere = tmp_path / "run", tmp_path / "elsewhere"
     elsewhere.mkdir()
     command = [sys.executable, "-m", "eigen2.cli", "fit", "--config", str(ROOT / "tests" / "small.yaml")]
-    options = ["--trainer.default_root_dir", str(inside), "--trainer.max_epochs", "2"]
-    # matplotlib keeps its list of the machine's fonts in the user's home: it is not of the run
+    options = ["--trainer.default_root_dir", str(inside), "--trainer.max_epochs", "1"]
+    # matplotlib keeps its list of the machine's fonts in the user's home, whatever runs
     fonts = str(tmp_path / "fonts")
     environment = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "HOME": str(elsewhere), "MPLCONFIGDIR": fonts}
     done = subprocess.run([*command, *options], cwd=elsewhere, env=environment, capture_output=True, check=False)
@@ -208,42 +226,6 @@ def test_everything_a_run_writes_lies_in_its_folder(tmp_path: Path) -> None:
     assert list(elsewhere.iterdir()) == []
     present = {path.name for path in inside.iterdir()}
     assert present >= {"checkpoints", "tensorboard", "metrics.csv", "memory.csv", "config.yaml"}
-
-
-def test_metrics_of_every_generation(tmp_path: Path) -> None:
-    # in a process of its own: live objects are counted
-    assert eigen2("fit", *SMALL, "--trainer.default_root_dir", tmp_path).returncode == 0
-    with (tmp_path / "metrics.csv").open() as file:
-        rows = list(csv.DictReader(file))
-    assert [row["generation"] for row in rows] == ["0", "1", "2", "3"]
-    promised = [f"fitness/{k}" for k in ("mean", "max", "min", "std")] + ["champion/validation_fitness"]
-    promised += [f"train/{k}" for k in ("actor_loss", "critic_loss", "q_mean", "action_saturation")]
-    promised += ["trading/trades", "trading/win_rate", "replay/size", "replay/utilization", "memory/rss_gb"]
-    promised += [f"time/{k}_s" for k in ("evaluate", "train", "evolve", "validate", "generation")]
-    assert set(promised) <= rows[0].keys()
-    assert rows[0]["train/critic_loss"] == ""  # the buffer was not full enough yet
-    assert all(rows[-1][name] != "" for name in promised)
-    with (tmp_path / "memory.csv").open() as file:
-        memory = list(csv.DictReader(file))
-    phases = ["evaluate", "train", "evolve", "validate", "generation"]
-    assert [(row["generation"], row["phase"]) for row in memory] == [("0", "baseline")] + [
-        (str(g), phase) for g in range(4) for phase in phases
-    ]
-    last = memory[-1]
-    assert (last["count_TradingEnvironment"], last["count_DDPGAgent"], last["count_ReplayBuffer"]) == ("2", "5", "1")
-    assert int(last["rss_bytes"]) > int(last["owner_replay_bytes"]) > 0
-
-
-def test_bf16_mixed_runs_and_differs(tmp_path: Path) -> None:
-    losses = []
-    for precision in ("32-true", "bf16-mixed"):
-        folder = tmp_path / precision
-        main(["fit", *SMALL, "--trainer.precision", precision, "--trainer.default_root_dir", str(folder)])
-        with (folder / "metrics.csv").open() as file:
-            losses.append(float(list(csv.DictReader(file))[-1]["train/critic_loss"]))
-    full, half = losses
-    assert full != half
-    assert half == pytest.approx(full, rel=0.5)
 
 
 def test_real_prices_of_thirty_columns(tmp_path: Path) -> None:
@@ -256,41 +238,43 @@ def test_real_prices_of_thirty_columns(tmp_path: Path) -> None:
     assert checkpoint["MarketDataModule"]["replay"]["storage"]["gain"].shape == (100_000, 30)
 
 
-def test_help_speaks_of_units_and_defaults(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["fit", "--help"], "transitions the shared replay buffer holds"),
+        (["fit", "--help"], "Commission a side, in basis points"),
+        (["fit", "--help"], "default: 100000"),
+        (["--help"], HELP["test"]),
+        (["test", "--help"], HELP["test"]),
+        (["fit", "--model.evolution.hyperparameters.help"], "--model.evolution.hyperparameters.reach REACH"),
+        (["fit", "--model.evolution.proximal.help"], "Least sensitivity that counts"),
+        (["fit", "--model.evolution.help"], "--model.evolution.proximal.help"),
+        (["fit", "--model.td3.help"], "Optimizer steps of the critics for each of the actor"),
+        (["report", "--help"], "Write a run's results as one HTML file"),
+        (["sweep", "--help"], "--prune_after.generations"),
+    ],
+)
+def test_help(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as left:
-        main(["fit", "--help"])
+        main(words)
     assert left.value.code == 0
-    text = " ".join(capsys.readouterr().out.split())
-    for words in (
-        "transitions the shared replay buffer holds",
-        "Commission a side, in basis points",
-        "default: 100000",
-    ):
-        assert words in text
-
-
-def test_help_says_in_whole_sentences_what_the_training_commands_do(capsys: pytest.CaptureFixture[str]) -> None:
-    for words in (["--help"], ["test", "--help"]):
-        with pytest.raises(SystemExit) as left:
-            main(words)
-        assert left.value.code == 0
-        text = " ".join(capsys.readouterr().out.split())
-        assert "Play the champion of a checkpoint on what its fit has not seen, and say what to believe of it." in text
+    assert said in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ([], "error: a command is missing; give one of fit, validate, test, predict, export, report, data, sweep, "),
-        (["exprot"], "error: exprot is no command; give one of fit, "),
+        ([], "error: a command is missing; choose from fit, validate, test, predict, export, report, data, sweep, "),
+        (["exprot"], "error: unknown command exprot; choose from fit, "),
         (["exprot"], ": did you mean export?"),
-        (["train"], "error: train is no command"),
+        (["report"], "folder"),
+        (["report", "--outptu", "x", "run"], "error: unknown key outptu: did you mean output?"),
     ],
 )
-def test_every_command_is_named_where_none_is_known(
-    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as stop:
+def test_a_wrong_command_or_option_is_one_line(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
         main(words)
-    assert stop.value.code == 2
-    assert said in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert left.value.code == 2
+    assert said in error
+    assert error.count("\n") == 1

@@ -20,7 +20,7 @@ from eigen2.errors import UserError
 from eigen2.sweep import trial
 from eigen2.sweep.space import FORMS, corners, read_space, suggest, word
 from tests.command import ROOT
-from tests.sweeper import FAKE
+from tests.sweep.sweeper import FAKE
 
 optuna = pytest.importorskip("optuna")
 study = pytest.importorskip("eigen2.sweep.study")
@@ -51,7 +51,7 @@ def rows(folder: Path) -> list[dict[str, str]]:
 
 def started(folder: Path, *more: object) -> subprocess.Popen[str]:
     """A sweep in a process of its own."""
-    words = [sys.executable, "-m", "tests.sweeper", *options(folder, SPACE, *more)]
+    words = [sys.executable, "-m", "tests.sweep.sweeper", *options(folder, SPACE, *more)]
     return subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 

@@ -1,0 +1,55 @@
+"""Errors of the parser in one line, and types as users write them."""
+
+from collections.abc import Callable
+from typing import Any, Literal, Optional
+
+import pytest
+
+from eigen2.cli.parser import Parser, explain, type_text
+from eigen2.errors import UserError
+
+
+@pytest.mark.parametrize(
+    ("message", "line"),
+    [
+        ("Subcommand 'fit' does not accept option 'model.sise'", "unknown key model.sise: did you mean model.size?"),
+        ("Option 'wach' is not accepted", "unknown key wach: --help lists the keys"),
+        ("Parser key \"a.b\":\n  Expected a <class 'float'>. Got value: x", "a.b is x; it must be float"),
+        ('Parser key "group":\nUnable to load config "3"', "group is 3; it must be a group of keys"),
+        ('Parser key "a.b": it broke\n  in two', "a.b: it broke in two"),
+        ("first\n  second   third", "first second third"),
+    ],
+)
+def test_messages_of_jsonargparse_become_one_line(message: str, line: str) -> None:
+    error = TypeError(message.partition(": ")[2] or message)
+    assert explain(message, error, {"model.size": int, "data.path": str, "a.b": float}) == line
+
+
+def test_the_reason_of_a_class_that_refuses_its_settings_is_the_message() -> None:
+    error = TypeError("of many\nlines")
+    error.__cause__ = UserError("noise is 3; it must be at most 1")
+    assert explain('Parser key "model.noise": ...', error) == "noise is 3; it must be at most 1"
+    assert explain('Parser key "model.actor": ...', error) == "model.actor: noise is 3; it must be at most 1"
+
+
+def test_an_option_without_its_value_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    parser = Parser()
+    parser.add_argument("--onnx", type=bool, default=False)
+    with pytest.raises(SystemExit):
+        parser.parse_args(["--onnx"])
+    assert capsys.readouterr().err == "error: --onnx has no value after it: --help says which it takes\n"
+
+
+@pytest.mark.parametrize(
+    ("hint", "text"),
+    [
+        (float | None, "float or null"),
+        (Optional[str], "str or null"),  # noqa: UP045 - Lightning writes it so
+        (Literal["next_open", "close"], "next_open or close"),
+        (Callable[[int], Any] | None, "class or null"),
+        (list[str], "list of str"),
+        (dict[str, Any] | UserError, "dict[str, Any] or UserError"),
+    ],
+)
+def test_types_are_written_as_users_know_them(hint: Any, text: str) -> None:
+    assert type_text(hint) == text
