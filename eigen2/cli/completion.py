@@ -65,8 +65,9 @@ def _training_actions() -> list[argparse.Action]:
     found = {action.dest: action for action in parser._actions}
     for workload in WORKLOADS:
         own = TrainingParser()
-        for key, cls in zip(("model", "data"), classes(workload), strict=True):
-            own.add_lightning_class_args(cls, key)
+        module, data = classes(workload)
+        own.add_lightning_class_args(module, "model")
+        own.add_lightning_class_args(data, "data")
         found |= {action.dest: action for action in own._actions}
     return list(found.values())
 

@@ -98,9 +98,10 @@ def explain(message: str, error: BaseException | None = None, keys: Mapping[str,
         return _flat(next((each for each in causes if not is_union_error(each)), message))
     if "Problem with given class_path" in message:
         return f"{key} names a class that cannot be used: {_flat(causes[-1])}"
-    if (values := VALUE.findall(message)) and (found_value := "".join(values[-1]).strip()):
+    if values := VALUE.findall(message):
+        value = {"": "empty", "None": "null"}.get(given := "".join(values[-1]).strip(), given)
         kind = "a group of keys" if key not in keys or keys[key] is Any else type_text(keys[key])
-        return f"{key} is {'null' if found_value == 'None' else found_value}; it must be {kind}"
+        return f"{key} is {value}; it must be {kind}"
     return f"{key}: {_flat(causes[-1] if causes else message)}"
 
 
@@ -136,15 +137,15 @@ def _nulls(key: str, hint: Any, default: Any, value: Any) -> Iterator[tuple[str,
         for each in value:
             yield from _nulls(key, Any, None, each)
     elif isinstance(value, Namespace):
-        made = next((kind for kind in kinds if is_dataclass(kind)), None)
+        made: Any = next((kind for kind in kinds if is_dataclass(kind)), None)
         if "class_path" in value:
-            made, value = pkgutil.resolve_name(value.class_path), value.get("init_args", Namespace())
+            made, value = pkgutil.resolve_name(value.class_path), value.get("init_args", {})
             key = key if is_dataclass(made) else f"{key}.init_args"
         if made is None:
             return
         hints: dict[str, Any] = {}
         with suppress(NameError):  # a type that is imported for type checking alone
-            hints = get_type_hints(made if not isinstance(made, type) else made.__init__)
+            hints = get_type_hints(vars(made).get("__init__", made) if isinstance(made, type) else made)
         for name, parameter in inspect.signature(made).parameters.items():
             inner = value.get(name, parameter.default)
             yield from _nulls(f"{key}.{name}", hints.get(name, Any), parameter.default, inner)
