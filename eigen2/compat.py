@@ -1,0 +1,82 @@
+"""Every use that eigen2 makes of private names of Lightning, jsonargparse and torch.
+
+Such names may move with any release. They are used here alone, so that tests/test_compat.py can name the one that did.
+Libraries are imported inside the functions: some commands that import this file load neither torch nor Lightning.
+"""
+
+from __future__ import annotations
+
+import atexit
+import subprocess
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from lightning.fabric.plugins import ClusterEnvironment
+    from lightning.pytorch import Trainer
+    from lightning.pytorch.callbacks import ModelCheckpoint, Timer
+    from lightning.pytorch.strategies.launchers import _SubprocessScriptLauncher
+
+LEAVE_S = 10.0
+"""Seconds that the processes which a launcher started may take to end after the first one."""
+
+
+def script_launcher(environment: ClusterEnvironment, processes: int, nodes: int) -> _SubprocessScriptLauncher:
+    """Return a launcher that starts this machine's other processes, unless torchrun or a scheduler has.
+
+    Unlike Lightning's own it leaves the number of threads alone, on which results depend, and gives a process whose
+    peers ended the time to report that, where Lightning would kill it without a word.
+
+    Args:
+        environment: of the cluster.
+        processes: on each machine.
+        nodes: number of machines.
+    """
+    from lightning.pytorch.strategies.launchers import _SubprocessScriptLauncher
+
+    class Launcher(_SubprocessScriptLauncher):
+        def launch(
+            self, function: Callable[..., Any], *args: Any, trainer: Trainer | None = None, **kwargs: Any
+        ) -> Any:
+            self.cluster_environment.validate_settings(num_devices=self.num_processes, num_nodes=self.num_nodes)
+            if not self.cluster_environment.creates_processes_externally and not self.procs:
+                self._call_children_scripts()
+                atexit.register(end_processes, self.procs)
+            return function(*args, **kwargs)
+
+    return Launcher(environment, processes, nodes)
+
+
+def end_processes(processes: list[subprocess.Popen[bytes]]) -> None:
+    """Wait up to `LEAVE_S` seconds for processes to end, and kill those that do not."""
+    deadline = time.monotonic() + LEAVE_S
+    for process in processes:
+        try:
+            process.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            process.kill()
+
+
+def skip_sigterm_broadcast(trainer: Trainer) -> None:
+    """Keep the training loop from asking process 0 before every batch whether it got SIGTERM."""
+    loop = trainer.fit_loop.epoch_loop
+    _require(loop, "_broadcast_sigterm_tensor")
+    loop._broadcast_sigterm_tensor = lambda: None  # type: ignore[method-assign]
+
+
+def forget_last_save(callback: ModelCheckpoint) -> None:
+    """Let a ModelCheckpoint save again although no optimizer has stepped since its last checkpoint."""
+    _require(callback, "_last_global_step_saved")
+    callback._last_global_step_saved = -1
+
+
+def timer_interval(timer: Timer) -> str:
+    """Return how often a Timer looks at the clock: `step` or `epoch`."""
+    return str(timer._interval)
+
+
+def _require(owner: object, name: str) -> None:
+    """Raise an AttributeError where assigning to a name that is gone would do nothing."""
+    if not hasattr(owner, name):
+        raise AttributeError(f"{type(owner).__module__}.{type(owner).__qualname__} has no {name} any more")

@@ -1,0 +1,100 @@
+"""Private names of other libraries stand in eigen2/compat.py alone, and each still does what it is used for."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from lightning.pytorch import Trainer
+from lightning.pytorch.callbacks import ModelCheckpoint, Timer
+
+from eigen2 import compat
+
+ROOT = Path(__file__).parent.parent
+LIBRARIES = ("lightning", "jsonargparse", "torch")
+
+
+def trainer() -> Trainer:
+    return Trainer(accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False)
+
+
+def check_script_launcher() -> None:
+    started: list[str] = []
+    environment = SimpleNamespace(validate_settings=lambda **sizes: None, creates_processes_externally=False)
+    launcher = compat.script_launcher(environment, 2, 1)  # type: ignore[arg-type]
+    theirs = type(launcher).__mro__[1].launch  # type: ignore[attr-defined]
+    assert {"_call_children_scripts", "procs"} <= {*theirs.__code__.co_names}
+    launcher._call_children_scripts = lambda: started.append("children")  # type: ignore[method-assign]
+    launcher.launch(started.append, "function")
+    assert started == ["children", "function"]
+
+
+def check_skip_sigterm_broadcast() -> None:
+    found = trainer()
+    method = type(found.fit_loop.epoch_loop).advance
+    assert "_broadcast_sigterm_tensor" in method.__code__.co_names
+    compat.skip_sigterm_broadcast(found)
+    assert found.fit_loop.epoch_loop._broadcast_sigterm_tensor() is None
+
+
+def check_forget_last_save() -> None:
+    callback, found = ModelCheckpoint(), SimpleNamespace(fast_dev_run=False, sanity_checking=False, global_step=0)
+    found.state = trainer().state
+    found.state.fn = "fit"
+    assert callback._should_skip_saving_checkpoint(found)
+    compat.forget_last_save(callback)
+    assert not callback._should_skip_saving_checkpoint(found)
+
+
+def check_timer_interval() -> None:
+    assert [compat.timer_interval(Timer(interval=each)) for each in ("step", "epoch")] == ["step", "epoch"]
+
+
+CHECKS: dict[str, Callable[[], None]] = {
+    "lightning: _SubprocessScriptLauncher._call_children_scripts, procs": check_script_launcher,
+    "lightning: _TrainingEpochLoop._broadcast_sigterm_tensor": check_skip_sigterm_broadcast,
+    "lightning: ModelCheckpoint._last_global_step_saved": check_forget_last_save,
+    "lightning: Timer._interval": check_timer_interval,
+}
+"""Library and private name, to a check that it still does what eigen2 uses it for."""
+
+
+@pytest.mark.parametrize("moved", CHECKS)
+def test_a_private_name_still_does_what_it_is_used_for(moved: str) -> None:
+    CHECKS[moved]()
+
+
+def test_a_name_that_is_gone_is_named() -> None:
+    with pytest.raises(AttributeError, match="SimpleNamespace has no _last_global_step_saved any more"):
+        compat.forget_last_save(SimpleNamespace())  # type: ignore[arg-type]
+
+
+def test_processes_that_do_not_end_are_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compat, "LEAVE_S", 0.05)
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    compat.end_processes([process])
+    assert process.wait(10) == -9
+
+
+PENDING = {  # files that still import a private name themselves
+    "eigen2/runtime/checkpoint.py",
+    "eigen2/distributed/strategy.py",
+    "eigen2/distributed/rendezvous.py",
+    "eigen2/memory/estimate.py",
+    "eigen2/erl/workspace.py",
+}
+
+
+@pytest.mark.parametrize("folder", ["eigen2", "callbacks"])
+def test_private_names_are_imported_nowhere_else(folder: str) -> None:
+    for path in (ROOT / folder).rglob("*.py"):
+        where = str(path.relative_to(ROOT))
+        if where == "eigen2/compat.py" or where in PENDING:
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in LIBRARIES:
+                names = [*str(node.module).split("."), *(alias.name for alias in node.names)]
+                assert not [name for name in names if name.startswith("_") and name != "__version__"], where
