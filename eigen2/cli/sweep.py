@@ -1,4 +1,4 @@
-"""`python -m eigen2.cli sweep`: many fits of other settings, to find better ones."""
+"""`python -m eigen2.cli sweep`: many fits with different settings, to find better ones."""
 
 import json
 import signal
@@ -18,23 +18,35 @@ from eigen2.cli.parser import Parser
 from eigen2.errors import RunStopped, UserError, require_range
 from eigen2.runtime.signals import CODES, requeue
 from eigen2.sweep import trial
-from eigen2.sweep.space import Space, check_key, corners, read_mapping, read_space, word
 
 if TYPE_CHECKING:
+    from eigen2.sweep.space import Space
     from eigen2.sweep.study import Sweep
 
 SHOWN = 15
 """Trials in the table at the end, the best ones."""
+NUMBERS = {
+    "trials": (50, 1, "Complete and pruned trials to have in the end (1 or more)."),
+    "workers": (1, 1, "Trials at a time, each a process (1 or more). With one, only the seed decides what is tried."),
+    "seed": (42, 0, "Seed of the choices (0 or more); that of the fits is seed_everything."),
+    "prune_after.trials": (5, 0, "Complete trials before any is pruned (0 or more)."),
+    "prune_after.generations": (
+        *(5, 0),
+        "Generations before a trial is pruned, which happens when its best generation is below the median of the "
+        "complete trials at the same generation (0 or more).",
+    ),
+}
+"""Default, least value and help of the options that are numbers."""
 
 
 def make_parser(command: str = "sweep") -> Parser:
     """Return the parser of `sweep`."""
     parser = Parser(
         prog=f"python -m eigen2.cli {command}",
-        description="Fit again and again with other settings, chosen by Optuna, for the highest validation fitness of "
-        "the champion (extra: eigen2[sweep]). The same command goes on with a sweep that was stopped or killed.",
+        description="Fit many times with settings chosen by Optuna, to maximize the champion's validation fitness "
+        "(extra: eigen2[sweep]). The same command resumes a sweep that was stopped or killed.",
     )
-    parser.add_argument("--config", type=str, required=True, help="Configuration of fit that all trials begin from.")
+    parser.add_argument("--config", type=str, required=True, help="Configuration of fit that all trials start from.")
     parser.add_argument(
         "--space",
         type=str,
@@ -42,28 +54,10 @@ def make_parser(command: str = "sweep") -> Parser:
         help="YAML file: full keys of fit, each with {low, high}, and log: true or step if need be, or {choices}.",
     )
     parser.add_argument(
-        "--folder", type=str, default="lightning_logs/sweep", help="The sweep's folder, made if need be."
+        "--folder", type=str, default="lightning_logs/sweep", help="The sweep's folder, created if need be."
     )
-    parser.add_argument(
-        "--trials", type=int, default=50, help="Trials to have, complete and pruned together (1 or more)."
-    )
-    parser.add_argument(
-        "--workers",
-        type=int,
-        default=1,
-        help="Trials at a time, each a process (1 or more). With one, the seed alone decides what is tried.",
-    )
-    parser.add_argument("--seed", type=int, default=42, help="Of the choices (0 or more); a fit's is seed_everything.")
-    parser.add_argument(
-        "--prune_after.trials", type=int, default=5, help="Complete trials before any is pruned (0 or more)."
-    )
-    parser.add_argument(
-        "--prune_after.generations",
-        type=int,
-        default=5,
-        help="Generations before a trial is pruned, as it then is when its best generation is below the median of the "
-        "complete trials at the same generation (0 or more).",
-    )
+    for name, (default, _, text) in NUMBERS.items():
+        parser.add_argument(f"--{name}", type=int, default=default, help=text)
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="A key of fit for all trials; may be repeated."
     )
@@ -75,89 +69,94 @@ def run(command: str, chosen: Namespace) -> None:
 
     Raises:
         UserError: bad input, in one line.
-        RunStopped: a signal ended it before its time, and it can go on.
+        RunStopped: a signal ended it early, and it can be resumed.
     """
-    for name, least in (("trials", 1), ("workers", 1), ("seed", 0)):
-        require_range(f"--{name}", chosen[name], least=least, most=2**31 if name != "workers" else 1024)
-    for name in ("trials", "generations"):
-        require_range(f"--prune_after.{name}", chosen.prune_after[name], least=0)
+    for name, (_, least, _) in NUMBERS.items():
+        require_range(f"--{name}", chosen[name], least=least, most=1024 if name == "workers" else 2**31)
     try:
+        from optuna.distributions import distribution_to_json
+
+        from eigen2.sweep.space import read_mapping, read_space
         from eigen2.sweep.study import Sweep
     except ImportError as error:
         raise UserError(f"sweep needs Optuna ({error}): pip install 'eigen2[sweep]'") from error
     space = read_space(chosen.space)
-    config = json.dumps(read_mapping("--config", chosen.config), sort_keys=True, default=str)
-    made_of = {"--config": config, "--space": space, "--set": chosen.set}
-    words = [f"--config={chosen.config}", *_fixed(chosen, space)]
-    after = (chosen.prune_after.trials, chosen.prune_after.generations)
-    folder = Path(chosen.folder)
-    if not (folder / "study.db").exists():  # what it was begun with has been read before, and is asked for again
-        _refuse_what_fit_refuses(chosen.space, words, space)
-    sweep = Sweep(folder, words, space, made_of, chosen.seed, after)
-    with _signals(sweep) as asked:
+    fixed = {
+        "--config": json.dumps(read_mapping("--config", chosen.config), sort_keys=True, default=str),
+        "--space": {key: distribution_to_json(each) for key, each in space.items()},
+        "--set": chosen.set,
+    }
+    words = [f"--config={chosen.config}", *_set_options(chosen, space)]
+    folder, prune_after = Path(chosen.folder), (chosen.prune_after.trials, chosen.prune_after.generations)
+    if not (folder / "study.db").exists():  # a sweep that is resumed was checked when it was started
+        _check_settings(chosen.space, words, space)
+    sweep = Sweep(folder, words, space, fixed, chosen.seed, prune_after)
+    with _signals(sweep) as received:
         sweep.run(chosen.trials, chosen.workers)
-    _tell(sweep)
-    if asked and sweep.done() < chosen.trials:
-        more = f"; {requeue()}" if asked[0] == signal.SIGUSR1 else ""
-        raise RunStopped(f"stopped by {asked[0].name}; the same command goes on{more}", CODES[asked[0]])
+    _print_best(sweep)
+    if received and sweep.done() < chosen.trials:
+        more = f"; {requeue()}" if received[0] == signal.SIGUSR1 else ""
+        raise RunStopped(f"stopped by {received[0].name}; the same command resumes{more}", CODES[received[0]])
 
 
-def _fixed(chosen: Namespace, space: Space) -> list[str]:
-    """What --set sets, as options of fit."""
+def _set_options(chosen: Namespace, space: "Space") -> list[str]:
+    """Return the settings of --set as options of fit."""
+    from eigen2.sweep.space import check_key
+
     for setting in chosen.set:
-        key, given, _ = setting.partition("=")
+        key, _, value = setting.partition("=")
         check_key("--set", key)
-        if not given:
-            raise UserError(f"--set {setting} sets nothing; write --set {key}=VALUE")
+        if not value:
+            raise UserError(f"--set {setting} has no value; write --set {key}=VALUE")
         if key in space:
             raise UserError(f"--set {setting}: {key} is in --space {chosen.space} too; leave one out")
     return [f"--{setting}" for setting in chosen.set]
 
 
-def _refuse_what_fit_refuses(file: str, words: Sequence[str], space: Space) -> None:
-    """Let fit read each end and each choice before the first trial, in processes: its libraries fill 300 MB.
+def _check_settings(file: str, words: Sequence[str], space: "Space") -> None:
+    """Let fit parse each end and each choice before the first trial, in other processes as it needs 300 MB.
 
     Raises:
-        UserError: what it does not read, in one line.
+        UserError: fit refuses one, in one line.
     """
+    from eigen2.sweep.space import corners, to_text
 
-    def read(settings: dict[str, Any]) -> str | None:
-        line = [*trial.PROGRAM, *words, *(f"--{key}={word(value)}" for key, value in settings.items())]
+    def refusal(settings: dict[str, Any]) -> str | None:
+        line = [*trial.PROGRAM, *words, *(f"--{key}={to_text(value)}" for key, value in settings.items())]
         done = subprocess.run([*line, "--print_config"], capture_output=True, text=True, check=False)
-        return None if done.returncode == 0 else (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        return None if done.returncode == 0 else (done.stderr.strip().splitlines() or ["it printed nothing"])[-1]
 
     with ThreadPoolExecutor(2) as pool:
-        for error in filter(None, pool.map(read, corners(space))):
+        for error in filter(None, pool.map(refusal, corners(space))):
             reason = error.removeprefix("error: ")
             raise UserError(f"--space {file}: {reason}" if any(key in reason for key in space) else reason)
 
 
 @contextmanager
 def _signals(sweep: "Sweep") -> Iterator[list[signal.Signals]]:
-    """Ask trials to end after their generations when SIGINT, SIGTERM or SIGUSR1 comes; gives those that came."""
-    asked: list[signal.Signals] = []
+    """Let SIGINT, SIGTERM and SIGUSR1 end trials after their generations; yield the list of signals received."""
+    received: list[signal.Signals] = []
 
     def handle(number: int, frame: object) -> None:
-        asked.append(signal.Signals(number))
+        received.append(signal.Signals(number))
         sweep.stops += 1
-        if len(asked) == 1:
-            sys.stderr.write(
-                f"{asked[0].name}: trials end after their generations; a second signal ends them at once\n"
-            )
+        if len(received) == 1:
+            name = received[0].name
+            sys.stderr.write(f"{name}: trials end after their generations; a second signal ends them at once\n")
 
     before = {each: signal.signal(each, handle) for each in CODES}
     try:
-        yield asked
+        yield received
     finally:
         for each, handler in before.items():
             signal.signal(each, handler)
 
 
-def _tell(sweep: "Sweep") -> None:
-    """The best trials, and how to use the best one."""
+def _print_best(sweep: "Sweep") -> None:
+    """Print the best trials, and the command that tests the best one."""
     console = Console(highlight=False, width=80)
     ended = [one for one in sweep.trials if one.state.is_finished()]
-    ranked = sorted(ended, key=lambda one: -float("inf") if one.value is None else one.value, reverse=True)
+    ranked = sorted(ended, key=lambda one: float("inf") if one.value is None else -one.value)
     table = Table("trial", "state", "fitness", "generations", "settings")
     for one in ranked[:SHOWN]:
         value = "" if one.value is None else f"{one.value:g}"
@@ -166,12 +165,11 @@ def _tell(sweep: "Sweep") -> None:
     if ranked:
         console.print(table)
     console.print(f"trials       {sweep.folder / 'trials.csv'}, {len(ended)} in all", soft_wrap=True, markup=False)
-    complete = [one for one in ranked if one.state.name == "COMPLETE"]
-    if complete:
+    if complete := [one for one in ranked if one.state.name == "COMPLETE"]:
         config = sweep.folder / "trials" / str(complete[0].number) / "config.yaml"
-        words = f"python -m eigen2.cli test --config {config} --ckpt_path best"
-        console.print(f"the best     {words}", soft_wrap=True, markup=False)
+        line = f"best         python -m eigen2.cli test --config {config} --ckpt_path best"
+        console.print(line, soft_wrap=True, markup=False)
 
 
 def _rounded(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else word(value)
+    return f"{value:.4g}" if isinstance(value, float) else "null" if value is None else str(value)

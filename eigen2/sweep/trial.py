@@ -5,23 +5,23 @@ import fcntl
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
 PROGRAM = (sys.executable, "-m", "eigen2.cli", "fit")
-"""What runs a trial."""
+"""Command that runs a trial."""
 METRIC = "champion/validation_fitness"
-"""Column of metrics.csv that a sweep makes as large as it can."""
+"""Column of metrics.csv that a sweep maximizes."""
 
 
-def locked(path: Path, *, wait: bool = False) -> IO[str] | None:
-    """An open file whose lock is ours until it is closed, however this process ends.
+def lock(path: Path, *, wait: bool = False) -> IO[str] | None:
+    """Return an open file whose lock is held until it is closed, however this process ends.
 
     Args:
-        path: the file, made if need be.
-        wait: whether to wait for another process that has it; otherwise None is returned.
+        path: the file, created if need be.
+        wait: whether to wait for a process that holds the lock, or else to return None.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     file = path.open("w")
@@ -34,13 +34,13 @@ def locked(path: Path, *, wait: bool = False) -> IO[str] | None:
 
 
 def start(folder: Path, words: Sequence[str], running: IO[str]) -> subprocess.Popen[bytes]:
-    """Start or resume the fit of a trial.
+    """Start or resume a trial's fit.
 
-    It is no member of this process's group, so that Ctrl-C reaches it through the sweep alone: a second signal would
-    end it within a generation.
+    The process is in a group of its own, so that Ctrl-C reaches it only through the sweep: a second signal would end it
+    within a generation.
 
     Args:
-        folder: of the trial.
+        folder: the trial's.
         words: settings, as options of fit.
         running: a lock that the fit holds until it ends, even if the sweep is killed before.
     """
@@ -61,55 +61,21 @@ def start(folder: Path, words: Sequence[str], running: IO[str]) -> subprocess.Po
         )
 
 
-def follow(process: subprocess.Popen[bytes], seen: Callable[[], bool], stops: Callable[[], int], poll_s: float) -> int:
-    """Wait for the end of a trial; return its exit code.
-
-    Args:
-        process: of the trial.
-        seen: looks at what it has written, and says whether to end it.
-        stops: how often the sweep was asked to stop so far; each is passed on.
-        poll_s: seconds between two looks.
-    """
-    sent = 0
-    try:
-        while True:
-            ended = process.poll() is not None  # before the look, so that the last row is seen
-            ends = seen()
-            if ended:
-                return process.returncode
-            for _ in range(sent, max(stops(), int(ends))):
-                process.terminate()
-                sent += 1
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(poll_s)
-    except BaseException:  # nobody would follow it any more
-        process.terminate()
-        raise
-
-
 def fitness(folder: Path) -> dict[int, float]:
-    """Validation fitness of the champion by generation, of those that a trial has finished.
-
-    Args:
-        folder: of the trial.
-    """
+    """Return the champion's validation fitness in each generation that a trial has finished."""
     try:
         text = (folder / "metrics.csv").read_text(errors="replace")
     except FileNotFoundError:
         return {}
-    whole = text.rpartition("\n")[0]  # the last line may not be there to its end
+    whole = text.rpartition("\n")[0]  # the last line may be incomplete
     rows = csv.DictReader(whole.splitlines())
     return {int(row["generation"]): float(row[METRIC]) for row in rows if row.get(METRIC)}
 
 
-def last_words(folder: Path) -> str:
-    """The error that a trial ended with, or the last line that it said.
-
-    Args:
-        folder: of the trial.
-    """
+def last_line(folder: Path) -> str:
+    """Return the error that a trial ended with, or else the last line of its output."""
     with (folder / "output.txt").open("rb") as file:
         file.seek(-min(file.seek(0, os.SEEK_END), 20_000), os.SEEK_END)
         lines = [line.strip() for line in file.read().decode(errors="replace").splitlines() if line.strip()]
     errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
-    return (errors or lines or ["it said nothing"])[-1][:400]
+    return (errors or lines or ["it printed nothing"])[-1][:400]
