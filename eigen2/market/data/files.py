@@ -269,7 +269,8 @@ class Batch:
 
     def _pandas(self, position: int) -> pd.Series:
         with self.file.damage_as_user_error():
-            return self.columns[position].to_pandas()
+            raw: pd.Series = self.columns[position].to_pandas()
+            return raw
 
     def _refuse(self, bad: Bool[np.ndarray, " rows"], raw: pd.Series | np.ndarray, what: str, remedy: str) -> None:
         """Raise a UserError that counts the bad rows and names the first, by its data row from 1."""

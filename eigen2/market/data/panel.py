@@ -263,7 +263,7 @@ def build_panel(
         with np.errstate(over="ignore"):
             features[:, column] = raw
     if scale is None:
-        means, stds = _means_and_stds(*moments, pooled=is_ticker)
+        means, stds = _means_and_stds(moments, is_ticker)
         _warn_of_features_without_statistics(means, tickers, is_ticker)
         scale = FeatureScale(tickers, known, units, means, stds)
     valid = _normalise(features, scale.means, scale.stds)
@@ -312,16 +312,14 @@ def _moments(train: Float[np.ndarray, "days 9"]) -> Float[np.ndarray, "3 9"]:
 
 
 def _means_and_stds(
-    counts: Float[np.ndarray, "columns 9"],
-    means: Float[np.ndarray, "columns 9"],
-    squares: Float[np.ndarray, "columns 9"],
-    pooled: Bool[np.ndarray, " columns"],
+    moments: Float[np.ndarray, "3 columns 9"], pooled: Bool[np.ndarray, " columns"]
 ) -> tuple[Float[np.ndarray, "columns 9"], Float[np.ndarray, "columns 9"]]:
     """Return each column's own mean and standard deviation where it has at least 60 values.
 
     Where it has fewer, they are those of all `pooled` columns together, if it is one of them, else NaN. They are
     NaN too for a feature that no pooled column has on any training day.
     """
+    counts, means, squares = moments
     count = counts[pooled].sum(axis=0)
     with np.errstate(invalid="ignore", divide="ignore"):
         mean = (counts * means)[pooled].sum(axis=0) / count

@@ -13,7 +13,8 @@ import pandas as pd
 from jaxtyping import Bool, Int, Shaped
 
 from eigen2.errors import UserError
-from eigen2.market.data.source import shown, unusable_rows
+from eigen2.market.data.files import shown
+from eigen2.market.data.source import unusable_rows
 
 log = logging.getLogger(__name__)
 

@@ -64,7 +64,7 @@ class Bars:
 
 def any_of(found: Mapping[str, Bool[np.ndarray, " rows"]], *defects: str) -> Bool[np.ndarray, " rows"]:
     """Return which rows have at least one of the given defects."""
-    return np.logical_or.reduce([found[name] for name in defects])
+    return np.asarray(np.logical_or.reduce([found[name] for name in defects]))
 
 
 def compared_rows(found: Mapping[str, Bool[np.ndarray, " rows"]]) -> Bool[np.ndarray, " rows"]:
@@ -81,8 +81,10 @@ def gather_bars(
     """Gather the bars of the rows to compare; on rows of `close_basis` the close stands for all four prices."""
     row = np.flatnonzero(compared)
     close = block["close"].to_numpy()[row]
-    others = (np.where(close_basis[row], close, block[name].to_numpy()[row]) for name in ("open", "high", "low"))
-    return Bars(row, ticker[row], *others, close)
+    open_, high, low = (
+        np.where(close_basis[row], close, block[name].to_numpy()[row]) for name in ("open", "high", "low")
+    )
+    return Bars(row, ticker[row], open_, high, low, close)
 
 
 def find_spikes(bars: Bars, limits: Limits) -> Bool[np.ndarray, " bars"]:
