@@ -9,8 +9,8 @@ if TYPE_CHECKING:
     from eigen2.control.datamodule import ControlDataModule
     from eigen2.control.environment import ControlEnvironment
     from eigen2.core.datamodule import RolloutDataModule
-    from eigen2.erl.evolution.selection import Evolution
-    from eigen2.erl.learners.ddpg import TD3
+    from eigen2.erl.evolution import Operator
+    from eigen2.erl.learners import DDPG, TD3, Learner
     from eigen2.erl.module import ERLModule
     from eigen2.market.data.panel import MarketPanel
     from eigen2.market.datamodule import MarketDataModule
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from eigen2.runtime.uploader import CheckpointUploader
 
 __all__ = [
+    "DDPG",
     "TD3",
     "ChampionCheckpoint",
     "CheckpointUploader",
@@ -29,11 +30,12 @@ __all__ = [
     "ControlEnvironment",
     "DurableCheckpointIO",
     "ERLModule",
-    "Evolution",
     "GenerationCheckpoint",
     "GenerationReport",
+    "Learner",
     "MarketDataModule",
     "MarketPanel",
+    "Operator",
     "RolloutDataModule",
     "RunLogger",
     "SyntheticMarket",
@@ -49,7 +51,9 @@ _HOMES = {
     "ControlEnvironment": "eigen2.control.environment",
     "DurableCheckpointIO": "eigen2.runtime.checkpoint",
     "ERLModule": "eigen2.erl.module",
-    "Evolution": "eigen2.erl.evolution.selection",
+    "DDPG": "eigen2.erl.learners",
+    "Learner": "eigen2.erl.learners",
+    "Operator": "eigen2.erl.evolution",
     "GenerationCheckpoint": "eigen2.runtime.checkpoint",
     "GenerationReport": "eigen2.runtime.console",
     "MarketPanel": "eigen2.market.data.panel",
@@ -57,7 +61,7 @@ _HOMES = {
     "RolloutDataModule": "eigen2.core.datamodule",
     "RunLogger": "eigen2.runtime.logger",
     "SyntheticMarket": "eigen2.market.synthetic.generator",
-    "TD3": "eigen2.erl.learners.ddpg",
+    "TD3": "eigen2.erl.learners",
     "TradingEnvironment": "eigen2.market.simulation.environment",
     "TradingRules": "eigen2.market.simulation.environment",
 }

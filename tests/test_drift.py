@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from eigen2.core.compatibility import check_drift, flat
+from eigen2.core.compatibility import check_settings, flat
 from eigen2.errors import UserError
 from tests.test_resume import run
 
@@ -25,15 +25,15 @@ def test_every_difference_is_refused_with_both_values() -> None:
         r"other settings: data\.context_days 20, now 25; data\.old 1, now none; model\.population_size 4, now 5; res"
     )
     with pytest.raises(UserError, match=expected):
-        check_drift(saved, mine)
+        check_settings(saved, mine)
 
 
 def test_what_may_change_is_said(caplog: pytest.LogCaptureFixture) -> None:
-    check_drift({"model.actor_lr": 1e-4, "a": 1}, {"model.actor_lr": 1e-3, "a": 1})
+    check_settings({"model.actor_lr": 1e-4, "a": 1}, {"model.actor_lr": 1e-3, "a": 1})
     assert [record.getMessage() for record in caplog.records] == [
         "resumed with other settings: model.actor_lr 0.0001, now 0.001"
     ]
-    check_drift({"a": 1}, {"a": 1})
+    check_settings({"a": 1}, {"a": 1})
     assert len(caplog.records) == 1
 
 

@@ -20,7 +20,7 @@ import torch
 from benchmarks.learning.planted import holdout_rewards, holdout_starts
 from benchmarks.learning.silent import silence, silent_trainer
 from benchmarks.machine import describe_machine
-from eigen2.core.datamodule import play
+from eigen2.core.environment import play
 from eigen2.erl.module import ERLModule
 from eigen2.market.data.panel import FEATURES
 from eigen2.market.datamodule import MarketDataModule

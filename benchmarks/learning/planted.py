@@ -21,12 +21,17 @@ import torch
 
 from benchmarks.learning.silent import silence, silent_trainer
 from benchmarks.machine import describe_machine
-from eigen2.core.datamodule import play
-from eigen2.erl.evolution.hyperparameters import Hyperparameters
-from eigen2.erl.evolution.plateau import AdaptiveMutation
-from eigen2.erl.evolution.proximal import Proximal
-from eigen2.erl.evolution.selection import Evolution
-from eigen2.erl.learners.ddpg import TD3
+from eigen2.core.environment import play
+from eigen2.erl.evolution import (
+    Elitism,
+    MagnitudeMutation,
+    Operator,
+    PlateauGrowth,
+    ProximalMutation,
+    Reinjection,
+    TournamentCrossover,
+)
+from eigen2.erl.learners import TD3
 from eigen2.erl.module import ERLModule
 from eigen2.market.datamodule import MarketDataModule
 from eigen2.market.networks.columns import Choice, ColumnActor, ColumnCritic
@@ -53,8 +58,9 @@ MAIN = ("erl", "gradients alone", "evolution alone", "evolution alone, as long")
 Runs = dict[str, list[dict[str, Any]]]
 
 
-def _evolving(**settings: Any) -> dict[str, Any]:
-    return {"model": {"evolution": Evolution(**settings)}}
+def _evolving(*operators: Operator, elites: float = 0.5, crossover: float = 0.375) -> dict[str, Any]:
+    """Return the settings of evolution by elitism, crossover and these operators."""
+    return {"model": {"evolution": [Elitism(elites), *operators[:-1], TournamentCrossover(crossover), operators[-1]]}}
 
 
 def _hidden(units: int) -> dict[str, Any]:
@@ -97,15 +103,14 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "sharpness 0.5": _sharpness(0.5),
     "sharpness 5": _sharpness(5.0),
     "3 orders a day": {"data": {"rules": TradingRules(max_opens_per_day=3)}},
-    "TD3": {"model": {"td3": TD3()}},
-    "no crossover": _evolving(crossover_fraction=0.0),
-    "no mutation": _evolving(crossover_fraction=0.5),
-    "a quarter are elites": _evolving(elite_fraction=0.25, crossover_fraction=0.5),
-    "mutation scale 0.3": _evolving(mutation_scale=0.3),
-    "evolving hyper-parameters": _evolving(hyperparameters=Hyperparameters()),
-    "adaptive mutation": _evolving(adaptive_mutation=AdaptiveMutation()),
-    "proximal mutation": _evolving(proximal=Proximal()),
-    "champion reinjected": _evolving(reinject_after=3),
+    "TD3": {"model": {"learner": TD3()}},
+    "no crossover": _evolving(MagnitudeMutation(), crossover=0.0),
+    "no mutation": _evolving(MagnitudeMutation(), crossover=0.5),
+    "a quarter are elites": _evolving(MagnitudeMutation(), elites=0.25, crossover=0.5),
+    "mutation scale 0.3": _evolving(MagnitudeMutation(scale=0.3)),
+    "adaptive mutation": _evolving(MagnitudeMutation(growth=PlateauGrowth())),
+    "proximal mutation": _evolving(ProximalMutation()),
+    "champion reinjected": _evolving(Reinjection(3), MagnitudeMutation()),
 }
 """Settings of each variant beside the defaults; `times` as many generations, to take as long as those that train."""
 

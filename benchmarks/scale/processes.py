@@ -29,7 +29,7 @@ from benchmarks.memory.resident import memory_mb
 from benchmarks.scale.scaling import rows_of
 from benchmarks.speed.full_scale import CONFIG
 from eigen2.core.replay import Field, ReplayBuffer
-from eigen2.core.transition_exchange import Journal, share_journal
+from eigen2.core.transition_exchange import TransitionLog, exchange_transitions
 from eigen2.distributed.communicator import Communicator
 from eigen2.erl.module import ERLModule
 from eigen2.runtime.phases import PHASES
@@ -193,7 +193,7 @@ def exchange(rank: int, world: int, store: Path, rounds: int) -> None:
     seconds = []
     agents = JOURNAL["agents"] // world
     fields = {"reward": Field((), torch.float32), "bytes": Field((JOURNAL["bytes"],), torch.uint8)}
-    journal, buffer = Journal(agents, JOURNAL["steps"], fields), ReplayBuffer(50_000, fields)
+    journal, buffer = TransitionLog(agents, JOURNAL["steps"], fields), ReplayBuffer(50_000, fields)
     step = {"bytes": torch.zeros(agents, JOURNAL["bytes"], dtype=torch.uint8), "reward": torch.zeros(agents)}
     for _ in range(rounds):
         for _ in range(JOURNAL["steps"]):
@@ -201,7 +201,7 @@ def exchange(rank: int, world: int, store: Path, rounds: int) -> None:
         dist.barrier()
         share.start_generation(0)
         begun = time.perf_counter()
-        share_journal(journal, buffer, share)
+        exchange_transitions(journal, buffer, share)
         seconds.append(time.perf_counter() - begun - share.seconds)
     journals = {"processes": world, "transitions": JOURNAL["agents"] * JOURNAL["steps"], **JOURNAL}
     if rank == 0:

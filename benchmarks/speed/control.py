@@ -23,7 +23,7 @@ from benchmarks.machine import describe_machine
 from eigen2.control.datamodule import ControlDataModule
 from eigen2.control.environment import ControlEnvironment
 from eigen2.control.networks import MLPActor, MLPCritic
-from eigen2.core.datamodule import play
+from eigen2.core.environment import play
 from eigen2.erl.module import ERLModule
 
 ENV_ID = "Pendulum-v1"

@@ -13,7 +13,7 @@ from typing import Any, Self
 import torch
 
 from eigen2.cli.training import EigenCLI
-from eigen2.core.datamodule import play
+from eigen2.core.environment import play
 from eigen2.core.replay import ReplayBuffer
 from eigen2.erl.learners import ddpg
 from eigen2.erl.module import ERLModule

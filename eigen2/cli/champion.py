@@ -10,7 +10,7 @@ from jsonargparse import Namespace
 from rich.console import Console
 
 from eigen2.cli.parser import Parser
-from eigen2.core.export import CONFIG, Exported, load
+from eigen2.core.export import CONFIG, ExportedChampion, load
 from eigen2.errors import UserError
 from eigen2.runtime.files import WRITE_HINT, replacing
 
@@ -99,7 +99,7 @@ def _parser(command: str, description: str) -> Parser:
     return parser
 
 
-def _champion(chosen: Namespace) -> Exported:
+def _champion(chosen: Namespace) -> ExportedChampion:
     folder = Path(chosen.ckpt_path)
     if chosen.ckpt_path not in ("best", "last") and folder.is_dir():
         if (folder / "checkpoints").is_dir() and not (folder / CONFIG).exists():

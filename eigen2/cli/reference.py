@@ -10,11 +10,16 @@ import callbacks
 from eigen2.cli.training import TrainingParser, add_run_arguments
 from eigen2.control.datamodule import ControlDataModule
 from eigen2.control.networks import MLPActor, MLPCritic
-from eigen2.erl.evolution.hyperparameters import Hyperparameters
-from eigen2.erl.evolution.plateau import AdaptiveMutation
-from eigen2.erl.evolution.proximal import Proximal
-from eigen2.erl.evolution.selection import Evolution
-from eigen2.erl.learners.ddpg import TD3
+from eigen2.erl.evolution import (
+    Elitism,
+    Injection,
+    MagnitudeMutation,
+    PlateauGrowth,
+    ProximalMutation,
+    Reinjection,
+    TournamentCrossover,
+)
+from eigen2.erl.learners import DDPG, TD3
 from eigen2.erl.module import ERLModule
 from eigen2.fire.datamodule import FuelBreakDataModule
 from eigen2.fire.hygiene import MemoryHygiene
@@ -41,11 +46,16 @@ SECTIONS: dict[str, dict[str, Any]] = {
     "The run": {"": add_run_arguments},
     "The algorithm (`workload: market` and `control`)": {
         "model": ERLModule,
-        "model.evolution": Evolution,
-        "model.evolution.hyperparameters": Hyperparameters,
-        "model.evolution.adaptive_mutation": AdaptiveMutation,
-        "model.evolution.proximal": Proximal,
-        "model.td3": TD3,
+    },
+    "Learners (`model.learner`: `class_path` and `init_args`)": {
+        f"eigen2.erl.learners.{cls.__name__}": cls for cls in (DDPG, TD3)
+    },
+    "Evolution (`model.evolution`: a list of `class_path` and `init_args`)": {
+        f"eigen2.erl.evolution.{cls.__name__}": cls
+        for cls in (
+            *(Elitism, TournamentCrossover, MagnitudeMutation, PlateauGrowth),
+            *(ProximalMutation, Injection, Reinjection),
+        )
     },
     "Trading (`workload: market`)": {"data": MarketDataModule, "data.synthetic": SyntheticMarket},
     "Gymnasium tasks (`workload: control`)": {"data": ControlDataModule},

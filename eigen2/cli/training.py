@@ -84,6 +84,8 @@ class EigenCLI(LightningCLI):
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Add what belongs to neither trainer, model nor data."""
         add_run_arguments(parser)
+        defaults: dict[str, Any] = self._model_class.config_defaults  # type: ignore[union-attr]
+        parser.set_defaults({f"model.{name}": value for name, value in defaults.items()})
 
     def _add_subcommands(self, parser: LightningArgumentParser, **kwargs: Any) -> None:
         """Add the commands with our descriptions; Lightning takes the first line of the Trainer's docstrings."""
@@ -128,7 +130,7 @@ class EigenCLI(LightningCLI):
         if SLURMEnvironment.detect():  # Lightning would save within a generation and queue the job again by itself
             kwargs["plugins"].append(SLURMEnvironment(auto_requeue=False))
         devices, nodes = processes(vars(config)) if fits else (1, 1)
-        most = getattr(self.model, "most_processes", None)
+        most = getattr(self.model, "max_processes", None)
         if most is not None and devices * nodes > most:
             raise UserError(
                 f"trainer.devices and trainer.num_nodes make {devices * nodes} processes, but {most} is the most that "
@@ -169,8 +171,8 @@ class EigenCLI(LightningCLI):
         with locked_folder(root):
             self.model.generations_run = generations_of(path)
             self.trainer.test(ckpt_path=path, verbose=False, **kwargs)
-        assert self.model.tested is not None
-        Console(highlight=False).print(self.model.tested.text, soft_wrap=True)
+        assert self.model.test_result is not None
+        Console(highlight=False).print(self.model.test_result.text, soft_wrap=True)
         if (root / "metrics.csv").is_file():
             self._write_report(root)
 

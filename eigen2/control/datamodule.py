@@ -8,7 +8,8 @@ from torch import Tensor, nn
 
 from eigen2.control.environment import ControlEnvironment
 from eigen2.control.networks import MLPActor, MLPCritic
-from eigen2.core.datamodule import Findings, Observation, RolloutDataModule, Trained, play
+from eigen2.core.datamodule import RolloutDataModule, TestResult, TrainedPolicies
+from eigen2.core.environment import Observation, play
 from eigen2.core.networks import Inputs, Sizes
 from eigen2.core.randomness import Role, generator
 from eigen2.errors import require_range
@@ -39,7 +40,7 @@ class ControlDataModule(RolloutDataModule):
     table_columns = (("steps", "control/episode_steps", 1.0), ("ended %", "control/terminated", 100.0))
 
     workload = "control"
-    validates_all = False
+    validates_every_agent = False
     eval_env: ControlEnvironment
     val_env: ControlEnvironment
 
@@ -78,7 +79,7 @@ class ControlDataModule(RolloutDataModule):
         return {}
 
     @property
-    def most_steps(self) -> int:
+    def longest_episode(self) -> int:
         """Steps after which an episode is truncated."""
         spec = self.eval_env.copies[0].spec
         assert spec is not None
@@ -111,14 +112,14 @@ class ControlDataModule(RolloutDataModule):
         """Seeds of the validation windows, whatever the run's seed."""
         return {"seeds": generator(0, Role.VALIDATION).integers(SEEDS, size=self.validation_windows).tolist()}
 
-    def test(self, trained: Trained) -> Findings:
+    def test(self, trained: TrainedPolicies) -> TestResult:
         """Play the champion in episodes that were never played before."""
         env = self._make(1, TEST_EPISODES, torch.device("cpu"))
         seeds = generator(trained.seed, Role.TEST).integers(SEEDS, size=TEST_EPISODES).tolist()
         returns = play(env, trained.champion, {"seeds": seeds})[0]
         env.close()
         spread = float(returns.std())
-        return Findings(
+        return TestResult(
             {"test/return": float(returns.mean()), "test/return_std": spread},
             f"champion     of generation {trained.generation}\n"
             f"episodes     {TEST_EPISODES}, with starts that fit has not seen\n"
@@ -154,7 +155,7 @@ class ControlDataModule(RolloutDataModule):
             "gymnasium": gymnasium.__version__,
         }
 
-    def acting(self) -> dict[str, Any]:
+    def inference_spec(self) -> dict[str, Any]:
         """Which environment; a state and an action in [-1, 1] need nothing else."""
         names = ("env_id", "env_settings", "max_episode_steps")
         return {name: getattr(self, name) for name in names}

@@ -1,4 +1,4 @@
-"""A champion apart from the run it came from: its actor's weights, and in plain values what it takes to use them."""
+"""Export a champion: its actor's weights, and in plain values what it takes to use them."""
 
 import functools
 import inspect
@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
+from eigen2.core.compatibility import saved_part, saved_run
 from eigen2.core.networks import Sizes, StackedNetwork
 from eigen2.errors import UserError
 from eigen2.runtime.checksums import DamagedFile, verify_checksum
@@ -25,14 +27,14 @@ WEIGHTS, CONFIG = "champion.safetensors", "champion.json"
 
 
 @dataclass(frozen=True)
-class Exported:
-    """A champion.
+class ExportedChampion:
+    """Champion without its population.
 
     Attributes:
-        config: as JSON holds it: `format`; `workload`; `actor`, its class and arguments; `sizes` that it was built for;
-            `champion`, its generation and validation fitness; `seen`, what its fit looked at; `acting`, what its
-            workload needs to make the actor's inputs.
-        weights: of the actor, float32 by name.
+        config: JSON values: `format`; `workload`; `actor`, its class and arguments; `sizes` it was built for;
+            `champion`, its generation and validation fitness; `data_used` in its fit; `inference`, what turns the
+            workload's data into the actor's inputs.
+        weights: the actor's, float32 by name.
     """
 
     config: dict[str, Any]
@@ -40,19 +42,19 @@ class Exported:
 
     @property
     def sizes(self) -> Sizes:
-        """What the actor was built for."""
+        """Return the shapes the actor was built for."""
         sizes = self.config["sizes"]
         inputs = {name: tuple(shape) for name, shape in sizes["inputs"].items()}
         return Sizes(inputs, tuple(sizes["action"]), sizes["context"])
 
     def actor(self, trusted: str | None = None) -> nn.Module:
-        """The actor with the champion's weights, `forward(inputs) -> (batch, *action)` in [-1, 1].
+        """Build the actor with the champion's weights, `forward(inputs) -> (batch, *action)` in [-1, 1].
 
         Args:
-            trusted: class that may be loaded beside eigen2's own, which runs the code of its module.
+            trusted: class that may be loaded beside eigen2's own; loading it runs the code of its module.
 
         Raises:
-            UserError: the actor's class is another, cannot be built, or does not take the weights.
+            UserError: the class is neither, cannot be built, or does not take the weights.
         """
         network = build(self.config["actor"], self.sizes, trusted)
         try:
@@ -62,7 +64,7 @@ class Exported:
         return network.eval().requires_grad_(False)
 
     def save(self, folder: Path) -> list[Path]:
-        """Write `champion.safetensors` and `champion.json`, each whole or not at all."""
+        """Write `champion.safetensors` and `champion.json`, each completely or not at all."""
         folder.mkdir(parents=True, exist_ok=True)
         drafts = {name: folder / f".{name}" for name in (WEIGHTS, CONFIG)}
         drafts[WEIGHTS].write_bytes(save({name: weight.contiguous() for name, weight in self.weights.items()}))
@@ -73,8 +75,8 @@ class Exported:
         return [folder / name for name in drafts]
 
 
-def load(path: str | Path) -> Exported:
-    """The champion of an exported folder, or of a checkpoint.
+def load(path: str | Path) -> ExportedChampion:
+    """Load the champion of an exported folder, or of a checkpoint.
 
     Raises:
         UserError: there is none, or it cannot be read.
@@ -83,7 +85,7 @@ def load(path: str | Path) -> Exported:
     return _from_folder(path) if path.is_dir() else _from_checkpoint(path)
 
 
-def _from_folder(folder: Path) -> Exported:
+def _from_folder(folder: Path) -> ExportedChampion:
     try:
         config = json.loads((folder / CONFIG).read_text())
         weights = load_file(folder / WEIGHTS)
@@ -92,24 +94,22 @@ def _from_folder(folder: Path) -> Exported:
     known = config.get("format") if isinstance(config, dict) else None
     if known != FORMAT:
         raise UserError(f"{folder / CONFIG} has format {known}, this eigen2 reads {FORMAT}; export the champion again")
-    return Exported(config, weights)
+    return ExportedChampion(config, weights)
 
 
-def _from_checkpoint(file: Path) -> Exported:
+def _from_checkpoint(file: Path) -> ExportedChampion:
     try:
         verify_checksum(file)
         # mapped, so that the replay buffer beside the weights is not read
         found = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
     except (OSError, DamagedFile) as error:
         raise UserError(f"checkpoint {file} cannot be read ({_line(error)}); give another one") from error
-    own = found.get("eigen2", {})
-    acting, state = own.get("acting"), found["state_dict"]
-    if acting is None:
-        raise UserError(f"checkpoint {file} is of an earlier version, which did not note how to act; fit again")
-    if "actor" not in acting:
+    saved, state = saved_run(found), found["state_dict"]
+    spec = saved_part(saved, "inference")
+    if "actor" not in spec:
         raise UserError(
-            f"checkpoint {file} is of the workload {acting['workload']}, whose champion no command but validate and "
-            "test can use; give one of another workload"
+            f"checkpoint {file} is of the workload {spec['workload']}, whose champion only validate and test can use; "
+            "give one of another workload"
         )
     generation = int(state["population.champion_generation"])
     if generation < 0:
@@ -117,25 +117,25 @@ def _from_checkpoint(file: Path) -> Exported:
     fitness = float(state["population.champion_fitness"])
     config = {
         "format": FORMAT,
-        **{name: acting[name] for name in ("workload", "actor", "sizes")},
+        **{name: spec[name] for name in ("workload", "actor", "sizes")},
         "champion": {"generation": generation, "validation_fitness": fitness if math.isfinite(fitness) else None},
-        "seen": own["seen"],
-        "acting": acting["data"],
+        "data_used": saved["data_used"],
+        "inference": spec["data"],
     }
     rows = state["population.champion_actor"].float()
-    shapes = {name: tuple(shape) for name, shape in acting["weights"].items()}
+    shapes = {name: tuple(shape) for name, shape in spec["weights"].items()}
     pieces = torch.split(rows[0], [math.prod(shape) for shape in shapes.values()])
     weights = {name: piece.reshape(shape).clone() for (name, shape), piece in zip(shapes.items(), pieces, strict=True)}
-    return Exported(config, weights)
+    return ExportedChampion(config, weights)
 
 
 def describe(network: StackedNetwork, factory: object | None, sizes: Sizes) -> dict[str, Any]:
-    """What `Exported` needs to know of an actor, as plain values.
+    """Return what `ExportedChampion` needs to know of an actor, as plain values.
 
     Args:
-        network: that holds it.
-        factory: that made it; None for a workload's own, which takes nothing but sizes.
-        sizes: that it was made for.
+        network: holds it.
+        factory: made it; None for a workload's default, which takes sizes alone.
+        sizes: shapes it was built for.
     """
     own = {"class_path": _path(type(network.network)), "init_args": {}}
     return {
@@ -150,7 +150,7 @@ def describe(network: StackedNetwork, factory: object | None, sizes: Sizes) -> d
 
 
 def call_of(factory: object) -> dict[str, Any] | None:
-    """Class and arguments of what builds a network: a class, or `functools.partial` of one; None for anything else."""
+    """Return class and arguments of a network factory: a class, or a `functools.partial` of one; None for others."""
     parts = [factory.func, *factory.args] if isinstance(factory, functools.partial) else [factory]
     classes = [part for part in parts if inspect.isclass(part) and issubclass(part, nn.Module)]
     if not classes:
@@ -163,11 +163,22 @@ def call_of(factory: object) -> dict[str, Any] | None:
     return {"class_path": _path(classes[0]), "init_args": arguments}
 
 
+def format_factory(factory: object | None) -> str | None:
+    """Format what builds a user's networks, by name and arguments; None for the workload's default."""
+    if factory is None:
+        return None
+    call = call_of(factory)
+    if call is None:
+        return factory.__qualname__ if isinstance(factory, FunctionType) else type(factory).__qualname__
+    arguments = ", ".join(f"{name}={value!r}" for name, value in sorted(call["init_args"].items()))
+    return f"{call['class_path']}({arguments})"
+
+
 def build(call: Mapping[str, Any] | None, sizes: Sizes, trusted: str | None = None) -> nn.Module:
-    """The network that `call_of` named, with beginner's weights.
+    """Build the network that `call_of` described, with initial weights.
 
     Raises:
-        UserError: it has no name, is not to be trusted, or cannot be built.
+        UserError: it has no name, is not trusted, or cannot be built.
     """
     if call is None:
         raise UserError("the champion's actor was made by a function; give model.actor a class, or a partial of one")
@@ -175,13 +186,13 @@ def build(call: Mapping[str, Any] | None, sizes: Sizes, trusted: str | None = No
     module, _, name = path.rpartition(".")
     if not path.startswith("eigen2.") and path != trusted:
         raise UserError(
-            f"the champion's actor is {path}, which is not eigen2's own: to load it is to run the code of {module}; "
-            f"if you trust that, say --actor {path}"
+            f"the champion's actor is {path}, which is not eigen2's own, and loading it would run the code of "
+            f"{module}; if you trust that, give --actor {path}"
         )
     try:
         found = getattr(import_module(module), name)
         if not (inspect.isclass(found) and issubclass(found, nn.Module)):
-            raise TypeError("it is no network")
+            raise TypeError("it is not a network")
         network: nn.Module = found(sizes, **call["init_args"])
     except (ImportError, AttributeError, TypeError, ValueError) as error:
         raise UserError(f"the champion's actor {path} cannot be built: {_line(error)}") from error

@@ -1,4 +1,4 @@
-"""Plain networks of one agent, run with the weights of many."""
+"""Run a plain network of one agent with the weights of many."""
 
 import logging
 from collections.abc import Callable, Mapping
@@ -15,39 +15,39 @@ from eigen2.errors import UserError, require_range
 logger = logging.getLogger(__name__)
 
 Inputs = dict[str, Tensor]
-"""What networks see: named tensors whose leading axis is the agent's, of size 1 where all agents see the same."""
+"""Named network inputs with a leading agent axis, of size 1 where all agents see the same."""
 
 Weights = dict[str, Tensor]
 """Weights by name; those of many agents have a leading agent axis."""
 
 MOST_WIDTH = 16_384
-"""Numbers in a layer; two such layers have a GB of weights between them."""
+"""Widest layer; two such layers have a GB of weights between them."""
 
 DESCRIBED = "described"
-"""Name among the inputs of what a network's `describe` returned."""
+"""Name of the input that holds what a network's `describe` returned."""
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """What a network is built for."""
+    """Shapes that a network is built for."""
 
     inputs: Mapping[str, tuple[int, ...]]
     """Shape of each input without the axes of agents and batch."""
     action: tuple[int, ...]
     """Shape of an action."""
     context: int = 1
-    """Steps that a network may look back on, the current one included; of use to networks that read a series."""
+    """Past steps, the current one included, that a network of time series may read."""
 
 
 NetworkFactory = Callable[[Sizes], nn.Module]
-"""Builds one agent's network."""
+"""Build one agent's network."""
 
 
 _unsafe_view = torch.ops.aten._unsafe_view.default
 
 
 def _no_view(out: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """What was just made, in another shape; to autograd no view, so that it may be changed in place without copies."""
+    """Reshape a fresh result without telling autograd that it is a view, so that it may be changed in place."""
     shaped: Tensor = _unsafe_view(out, shape)
     return shaped
 
@@ -55,18 +55,17 @@ def _no_view(out: Tensor, shape: tuple[int, ...]) -> Tensor:
 class Linear(nn.Linear):
     """`torch.nn.Linear` whose weights may have a leading agent axis.
 
-    With weights (out, in) it is its parent. With weights (agents, out, in) it maps (agents or 1, ..., in) to
-    (agents, ..., out), each agent's numbers by its own weights, in one batched matrix product.
+    Weights (agents, out, in) map (agents or 1, ..., in) to (agents, ..., out) in one batched matrix product.
     """
 
     def forward(self, x: Tensor, plus: Tensor | None = None) -> Tensor:
-        """The map of `x` with its last axis as features, and the sum of it and `plus` if there is one."""
+        """Return the map of the last axis of `x`, plus `plus` where given."""
         weight, bias = self.weight, self.bias
         if weight.dim() == 2:
             return super().forward(x) if plus is None else super().forward(x) + plus
         agents, features = weight.shape[:2]
         if agents == 1 and plus is None:
-            # fewer steps, and the backward pass of a product is a fifth faster than that of a batch of one product
+            # the backward pass of a product is a fifth faster than that of a batch of one product
             alone = None if bias is None else bias.squeeze(0)
             if not torch.is_grad_enabled():
                 return nn.functional.linear(x, weight.squeeze(0), alone)
@@ -78,29 +77,28 @@ class Linear(nn.Linear):
         start = None if bias is None else bias[:, None]
         if plus is not None:
             start = plus.flatten(1, -2) if start is None else plus.flatten(1, -2) + start
-        # a sum inside of the product spares a pass over the output
+        # adding inside the product saves a pass over the output
         out = torch.bmm(rows, weight.mT) if start is None else torch.baddbmm(start, rows, weight.mT)
         return _no_view(out, (agents, *x.shape[1:-1], features))
 
 
 class StackedNetwork:
-    """One plain `nn.Module` run with the weights of many agents at once.
+    """Plain `nn.Module`, written for one agent and a batch of inputs, run with the weights of many agents at once.
 
-    The module's `forward` is written for one agent and a batch of inputs. Here its weights are the rows of a matrix.
-    How they are run, the module's class says in `over_agents`:
+    Weights are rows of a matrix. The module's class attribute `over_agents` chooses how they are run:
 
-    - `vmap` (also if it says nothing): one vectorised call (`torch.func.vmap`). A module that vmap has no rule for,
-      such as an LSTM, is looped over instead, with the same result.
-    - `broadcast`: one call of `forward` itself with weights and inputs that have a leading agent axis, without vmap's
-      cost for each operation. All its layers must be `Linear` of this file, or count axes from the last.
-    - `loop`: agent by agent, which takes the memory of one.
+    - `vmap` (the default): one vectorised call (`torch.func.vmap`). A module without a vmap rule, such as an LSTM,
+      falls back to `loop`, with the same result.
+    - `broadcast`: one call of `forward` with a leading agent axis on weights and inputs, without vmap's cost for each
+      operation. All layers must be `Linear` of this file, or count axes from the last.
+    - `loop`: agent by agent, in the memory of one.
 
-    A module may have a method `describe(inputs) -> Tensor` for what does not depend on the action asked about. Its
-    `forward` then takes it from `inputs["described"]`, or calls it if it is not there; so a critic that is asked about
-    two actions on the same inputs describes them once.
+    A critic may have a method `describe(inputs) -> Tensor` for the part that does not depend on the action. Its
+    `forward` then reads `inputs["described"]`, or calls `describe` where that is missing, so that the values of two
+    actions on the same inputs share it.
 
     Args:
-        network: the template; its weights are not used, and it is put in evaluation mode.
+        network: template, put into evaluation mode; its own weights are not used.
 
     Raises:
         UserError: the module has buffers (batch normalisation), which rows cannot hold, or an unknown `over_agents`.
@@ -123,7 +121,7 @@ class StackedNetwork:
             )
         self._describe: Callable[..., Tensor] | None = getattr(network, "describe", None)
         names = {id(weight): name for name, weight in network.named_parameters()}
-        # where each weight is held, for tied ones in several places
+        # every place that holds a weight: tied weights have several
         self._places = [
             (module, name, names[id(weight)])
             for module in network.modules()
@@ -133,11 +131,11 @@ class StackedNetwork:
 
     @property
     def num_weights(self) -> int:
-        """Weights of one agent."""
+        """Return the number of weights of one agent."""
         return sum(self.sizes)
 
     def weights(self, rows: Float[Tensor, "agents weights"]) -> Weights:
-        """Named weights of shape (agents, *shape), as views of the rows."""
+        """Return named weights of shape (agents, *shape), as views of the rows."""
         pieces = torch.split(rows, self.sizes, dim=1)  # one split: its backward is one concatenation
         return {
             name: piece.reshape(len(rows), *shape)
@@ -145,16 +143,16 @@ class StackedNetwork:
         }
 
     def __call__(self, rows: Float[Tensor, "agents weights"] | Weights, *inputs: Inputs | Tensor) -> Tensor:
-        """Outputs of shape (agents, ...).
+        """Return outputs of shape (agents, ...).
 
         Args:
-            rows: the agents' weights, or what `weights` made of them.
-            inputs: each with a leading agent axis, of size 1 where it is shared.
+            rows: the agents' weights, as rows or as `weights` returned them.
+            inputs: each with a leading agent axis, of size 1 where shared.
         """
         return self._run(self.network, rows, inputs)
 
     def described(self, rows: Float[Tensor, "agents weights"] | Weights, inputs: Inputs) -> Inputs:
-        """The inputs with their description by each agent's network among them; as they are if it has none."""
+        """Return the inputs with what `describe` returns among them; as they are without such a method."""
         if self._describe is None:
             return inputs
         return {**inputs, DESCRIBED: self._run(self._describe, rows, (inputs,))}
@@ -166,7 +164,7 @@ class StackedNetwork:
         agents = len(next(iter(weights.values())))
         if self.over_agents == "broadcast":
             output = self._call(function, weights, *inputs)
-            # what depends on no weight has no agent axis of its own
+            # an output that depends on no weight has no agent axis of its own
             return output if len(output) == agents else output.expand(agents, *output.shape[1:])
         if self.over_agents == "vmap":
             try:
@@ -186,7 +184,7 @@ class StackedNetwork:
         return torch.stack(outputs)
 
     def _call(self, function: Callable[..., Tensor], weights: Weights, *inputs: Inputs | Tensor) -> Tensor:
-        """The network's own function with these weights in it: `torch.func.functional_call` at a tenth of its cost."""
+        """Call the network's function with other weights: `torch.func.functional_call` at a tenth of its cost."""
         try:
             for module, name, source in self._places:
                 module._parameters[name] = weights[source]  # type: ignore[assignment]
@@ -197,7 +195,7 @@ class StackedNetwork:
 
 
 def _split_shared(value: Inputs | Tensor, agents: int) -> tuple[Any, Any]:
-    """The value ready for vmap and its axes: an axis of size 1 among several agents is dropped, not expanded."""
+    """Return a value and its axes for vmap: an axis of size 1 among several agents is dropped, not expanded."""
     if isinstance(value, dict):
         parts = {name: _split_shared(part, agents) for name, part in value.items()}
         return {name: part[0] for name, part in parts.items()}, {name: part[1] for name, part in parts.items()}
@@ -211,18 +209,18 @@ def _of_agent(value: Inputs | Tensor, row: int) -> Inputs | Tensor:
 
 
 def require_width(name: str, value: int) -> None:
-    """Refuse a layer that cannot be, or would take all memory before anyone has counted it.
+    """Refuse a layer width that is impossible, or would exhaust memory before it is counted.
 
     Args:
-        name: of the network's argument.
-        value: numbers in the layer.
+        name: the network's argument.
+        value: width of the layer.
 
     Raises:
-        UserError: it is not from 1 to MOST_WIDTH.
+        UserError: not from 1 to MOST_WIDTH.
     """
     require_range(name, value, least=1, most=MOST_WIDTH)
 
 
 def weight_bytes(network: nn.Module) -> int:
-    """Bytes of a network's weights."""
+    """Return the bytes of a network's weights."""
     return sum(weight.nbytes for weight in network.parameters())

@@ -1,4 +1,4 @@
-"""An actor as an ONNX graph, for runtimes without torch."""
+"""Write an actor as an ONNX graph, for runtimes without torch."""
 
 import logging
 import warnings
@@ -15,11 +15,11 @@ from eigen2.runtime.files import move_into_place
 
 LIBRARIES = ("onnx", "onnxscript")
 BATCH = 2
-"""Of the inputs that the graph is traced with; the graph takes any."""
+"""Batch size of the traced inputs; the graph takes any."""
 
 
 class _Positional(nn.Module):
-    """A network whose inputs are arguments, as a graph has no dictionaries."""
+    """Network with positional inputs, as a graph has no dictionaries."""
 
     def __init__(self, network: nn.Module, names: Sequence[str]) -> None:
         super().__init__()
@@ -35,19 +35,19 @@ def write_onnx(actor: nn.Module, sizes: Sizes, file: Path) -> Path:
 
     Args:
         actor: `forward(inputs) -> (batch, *action)`.
-        sizes: that it was built for.
-        file: to write, whole or not at all.
+        sizes: shapes it was built for.
+        file: written completely or not at all.
 
     Raises:
-        UserError: the libraries are not installed, or the actor cannot be a graph.
+        UserError: the libraries are not installed, or the actor cannot be exported.
     """
     missing = [name for name in LIBRARIES if find_spec(name) is None]
     if missing:
         raise UserError(f"an ONNX graph needs {' and '.join(missing)}: pip install 'eigen2[onnx]'")
     if "panel" in sizes.inputs:
         raise UserError(
-            "an actor that reads windows looks days up in the whole panel, which a graph does not hold; "
-            "ONNX takes actors of data.encoding averages"
+            "an actor of data.encoding windows reads the whole panel, which an ONNX graph does not hold; "
+            "train with data.encoding averages"
         )
     names = list(sizes.inputs)
     example = tuple(torch.zeros(BATCH, *sizes.inputs[name]) for name in names)
@@ -58,7 +58,7 @@ def write_onnx(actor: nn.Module, sizes: Sizes, file: Path) -> Path:
         for logger in quiet:
             logger.setLevel(logging.ERROR)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of torch about its own pytrees and names of axes
+            warnings.simplefilter("ignore")  # torch's, about its own pytrees and axis names
             program = torch.onnx.export(
                 _Positional(actor, names).eval(),
                 example,
@@ -68,7 +68,7 @@ def write_onnx(actor: nn.Module, sizes: Sizes, file: Path) -> Path:
                 dynamic_shapes=(tuple({0: batch} for _ in names),),
                 verbose=False,
             )
-    except Exception as error:  # whatever a tracer makes of a user's network
+    except Exception as error:  # tracing a user's network may raise anything
         reason = " ".join(str(error).split())[:160]
         raise UserError(f"{type(actor).__name__} cannot be written as an ONNX graph: {reason}") from error
     finally:

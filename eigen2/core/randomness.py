@@ -1,7 +1,7 @@
-"""Addressed randomness: a generator is made from where it is used, never carried along.
+"""Addressed randomness: every generator is made from (seed, role, generation, agent) where it is used.
 
-Nothing random is saved in a checkpoint: a run resumed at generation g, or spread over more processes, makes the same
-generators as the uninterrupted one and so draws the same numbers.
+A checkpoint holds no generator: a run that resumes, or uses more processes, makes the same generators and so draws the
+same numbers.
 """
 
 import enum
@@ -13,7 +13,7 @@ import torch
 
 
 class Role(enum.IntEnum):
-    """What a generator is for. The numbers are part of every result: never renumber, only add."""
+    """Purpose of a generator. The numbers are part of every result: add to them, never renumber."""
 
     WEIGHTS = 0
     WINDOWS = 1
@@ -32,20 +32,20 @@ class Role(enum.IntEnum):
 
 
 def generator(seed: int, role: Role, generation: int = 0, agent: int = 0) -> np.random.Generator:
-    """The generator at an address; equal addresses draw equal numbers, different ones independent numbers.
+    """Return the generator at an address; equal addresses draw equal numbers, others independent ones.
 
     Args:
         seed: the run's seed, >= 0.
-        role: what the numbers are for.
+        role: purpose of the numbers.
         generation: the generation that draws them, >= 0.
-        agent: the row of the population that draws them, >= 0; 0 for draws that all agents share.
+        agent: number of the agent that draws them, >= 0; 0 for draws that all agents share.
     """
     return np.random.default_rng(np.random.SeedSequence([seed, int(role), generation, agent]))
 
 
 @contextmanager
 def torch_seed(seed: int, role: Role, agent: int) -> Iterator[None]:
-    """Torch's global CPU generator at an address, for `nn.Module` initialisers; put back as it was afterwards."""
+    """Seed torch's global CPU generator at an address, for `nn.Module` initialisers, and restore it afterwards."""
     address = generator(seed, role, agent=agent)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(int(address.integers(2**63)))

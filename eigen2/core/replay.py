@@ -1,4 +1,4 @@
-"""The shared experience of a population in memory that is allocated once."""
+"""The replay buffer: memory that is allocated once and shared by all agents."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -8,24 +8,25 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from eigen2.core.randomness import Role, generator
 from eigen2.errors import UserError
 from eigen2.memory.process import release_pages
 
 
 class Field(NamedTuple):
-    """Shape (without the leading transition axis) and dtype of one thing a transition stores."""
+    """Shape (without the leading transition axis) and dtype of one field of a transition."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
 
     @property
     def nbytes(self) -> int:
-        """Bytes of one value."""
+        """Return the bytes of one value."""
         return int(torch.Size(self.shape).numel()) * self.dtype.itemsize
 
 
 def transition_fields(observation: Mapping[str, Field], action_shape: tuple[int, ...]) -> dict[str, Field]:
-    """What a transition stores: the observation, the next one under `next_` names, action, reward and both end flags.
+    """Return the fields of a transition: observation, next observation (`next_` names), action, reward and end flags.
 
     Actions lie in [-1, 1], so half precision keeps them to within 0.0005.
     """
@@ -40,12 +41,12 @@ def transition_fields(observation: Mapping[str, Field], action_shape: tuple[int,
 
 
 class ReplayBuffer:
-    """A ring of transitions: named fields of fixed size, all memory taken and touched at the start.
+    """Ring of transitions: named fields of fixed size, all memory allocated and touched at the start.
 
     Args:
         capacity: transitions held, >= 1; a further one replaces the oldest.
-        fields: name, shape and dtype of each stored thing, `reward` among them.
-        device: where the memory lies.
+        fields: name, shape and dtype of each field, `reward` among them.
+        device: holds the memory.
 
     Attributes:
         size: transitions held now.
@@ -71,40 +72,39 @@ class ReplayBuffer:
         return self.size
 
     def __getitem__(self, name: str) -> Tensor:
-        """The stored field `name`, shape (size, ...), as a view."""
+        """Return the stored field `name`, shape (size, ...), as a view."""
         return self._storage[name][: self.size]
 
     @property
     def bytes_per_transition(self) -> int:
-        """Bytes one transition takes."""
+        """Return the bytes of one transition."""
         return sum(field.nbytes for field in self.fields.values())
 
     @property
     def nbytes(self) -> int:
-        """Bytes held, full or not."""
+        """Return the bytes held, full or not."""
         return self.capacity * self.bytes_per_transition
 
-    def suits(self, capacity: int, fields: Mapping[str, Field], device: torch.device | str) -> bool:
-        """Whether a buffer made with these arguments would hold the same."""
+    def matches(self, capacity: int, fields: Mapping[str, Field], device: torch.device | str) -> bool:
+        """Return whether a buffer made with these arguments would have the same memory."""
         at = self._storage["reward"].device
         return (capacity, dict(fields), torch.device(device)) == (self.capacity, self.fields, at)
 
     def reset_memory(self) -> None:
-        """Forget every transition; the memory stays for the next ones, all of it touched."""
+        """Drop every transition and keep the memory."""
         for stored in self._storage.values():
             stored.zero_()
         self.size = self.position = self.added = 0
 
     def cleanup_memory(self) -> int:
-        """Give the pages of slots that hold no transition back to the system, and return their bytes.
+        """Release the pages of empty slots to the system and return their bytes; on Linux and the CPU alone.
 
-        They are taken again, page by page, as transitions are added. For a buffer that was reset and is not needed for
-        a while; on Linux and the CPU, elsewhere nothing happens.
+        They are allocated again, page by page, as transitions are added.
         """
         return sum(release_pages(stored[self.size :]) for stored in self._storage.values())
 
     def add(self, transitions: Mapping[str, Tensor]) -> None:
-        """Copy `n` transitions in, each field of shape (n, ...); the oldest make room.
+        """Add `n` transitions, each field of shape (n, ...), in place of the oldest.
 
         Raises:
             KeyError: a field is missing or unknown.
@@ -129,13 +129,13 @@ class ReplayBuffer:
         self.skip(count)
 
     def skip(self, count: int) -> None:
-        """Go on as if `count` transitions had been added; as many as the capacity must follow."""
+        """Advance as if `count` transitions had been added; as many as the capacity must follow."""
         self.position = (self.position + count) % self.capacity
         self.size = min(self.size + count, self.capacity)
         self.added += count
 
     def add_reward(self, slots: Int[np.ndarray, " parts"], amounts: Float[np.ndarray, " parts"]) -> None:
-        """Add to the rewards in `slots`, one of which may occur several times."""
+        """Add to the rewards in `slots`, which may repeat."""
         # summed here: on a GPU the order of several additions to one place is not fixed
         places, which = np.unique(slots, return_inverse=True)
         sums = np.bincount(which, amounts, minlength=len(places)).astype(np.float32)
@@ -143,16 +143,16 @@ class ReplayBuffer:
         rewards[torch.from_numpy(places).to(rewards.device)] += torch.from_numpy(sums).to(rewards.device)
 
     def gather(self, slots: Int[Tensor, "..."]) -> dict[str, Tensor]:
-        """Copies of the transitions in `slots`; a field of shape s comes out as (*slots.shape, *s)."""
+        """Return copies of the transitions in `slots`; a field of shape s comes out as (*slots.shape, *s)."""
         flat = slots.reshape(-1)
         return {name: stored[flat].reshape((*slots.shape, *stored.shape[1:])) for name, stored in self._storage.items()}
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything held, by reference: save it before the next `add`."""
+        """Return everything held, by reference: save it before the next `add`."""
         return {"size": self.size, "position": self.position, "added": self.added, "storage": dict(self._storage)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Copy a saved buffer in.
+        """Copy a saved buffer into this one.
 
         Raises:
             UserError: the saved buffer has another capacity or other fields.
@@ -161,7 +161,7 @@ class ReplayBuffer:
         mine = {name: (tuple(values.shape), values.dtype) for name, values in self._storage.items()}
         if saved != mine:
             detail = ", ".join(
-                f"{name} {_words(saved.get(name))} for {_words(mine.get(name))}"
+                f"{name} {_format(saved.get(name))} for {_format(mine.get(name))}"
                 for name in sorted(saved.keys() | mine.keys())
                 if saved.get(name) != mine.get(name)
             )
@@ -174,6 +174,26 @@ class ReplayBuffer:
         self.size, self.position, self.added = int(state["size"]), int(state["position"]), int(state["added"])
 
 
-def _words(field: tuple[tuple[int, ...], torch.dtype] | None) -> str:
-    """Shape and dtype of a stored field for a message."""
+def sample_slots(
+    stored: int, batches: int, batch_size: int, agents: range, seed: int, generation: int
+) -> Int[Tensor, "batches agents batch"]:
+    """Sample the slots of a generation's micro-batches, evenly and with replacement, each agent by its own generator.
+
+    Args:
+        stored: transitions in the buffer, 1 or more.
+        batches: micro-batches of the generation.
+        batch_size: transitions of an agent's micro-batch.
+        agents: numbers of the agents in the whole population.
+        seed: the run's seed.
+        generation: the generation in progress.
+    """
+    slots = torch.empty(batches, len(agents), batch_size, dtype=torch.int64)
+    for place, agent in enumerate(agents):
+        drawn = generator(seed, Role.REPLAY, generation, agent).integers(stored, size=(batches, batch_size))
+        slots[:, place] = torch.from_numpy(drawn)
+    return slots
+
+
+def _format(field: tuple[tuple[int, ...], torch.dtype] | None) -> str:
+    """Format the shape and dtype of a stored field for a message."""
     return "absent" if field is None else f"{field[0]} {str(field[1]).removeprefix('torch.')}"

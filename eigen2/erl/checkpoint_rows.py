@@ -1,48 +1,42 @@
 """Checkpoints of a population spread over processes: one file with all rows, whatever the number of processes."""
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import Any
 
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from eigen2.erl.module import ERLModule
+from eigen2.distributed.communicator import Communicator
 
 PREFIX = "population."
 
 
-def collect_rows(checkpoint: dict[str, Any], module: "ERLModule") -> None:
-    """Replace this process's rows by those of all agents, in the one process that writes the file.
+def collect_rows(checkpoint: dict[str, Any], names: Iterable[str], communicator: Communicator) -> None:
+    """Replace this process's rows by those of all agents, in the process that writes the file.
 
     Args:
-        checkpoint: of Lightning, as it is about to be written.
-        module: whose it is.
+        checkpoint: Lightning's, about to be written.
+        names: tensors of the population with a row an agent.
+        communicator: partition of the population.
 
     Raises:
         RunStopped: contact with another process was lost.
     """
-    if module.share.world == 1:
-        return
-    found = module.share.collect(_rows(checkpoint, module), "a checkpoint")
-    if found is not None:
-        _replace(checkpoint, module, found)
+    if communicator.world > 1:
+        found = communicator.collect(_rows(checkpoint, names), "a checkpoint")
+        if found is not None:
+            _replace(checkpoint, found)
 
 
-def keep_own_rows(checkpoint: dict[str, Any], module: "ERLModule") -> None:
-    """Replace all agents' rows by those that belong to this process.
-
-    Args:
-        checkpoint: as it was read, whichever number of processes has written it.
-        module: that is about to be restored from it.
-    """
-    if module.share.world == 1:
-        return
-    rows = _rows(checkpoint, module)
-    _replace(checkpoint, module, {name: module.share.own_rows(values).clone() for name, values in rows.items()})
+def keep_own_rows(checkpoint: dict[str, Any], names: Iterable[str], communicator: Communicator) -> None:
+    """Replace all agents' rows by this process's, whichever number of processes has written the checkpoint."""
+    if communicator.world > 1:
+        rows = _rows(checkpoint, names)
+        _replace(checkpoint, {name: communicator.own_rows(values).clone() for name, values in rows.items()})
 
 
-def _rows(checkpoint: dict[str, Any], module: "ERLModule") -> dict[str, Tensor]:
-    """Everything with a row an agent, of the module's state and of the optimizers'."""
-    weights = {f"{PREFIX}{name}": checkpoint["state_dict"][f"{PREFIX}{name}"] for name in module.population.rows()}
+def _rows(checkpoint: dict[str, Any], names: Iterable[str]) -> dict[str, Tensor]:
+    """Return everything with a row an agent, of the module's state and of the optimizers'."""
+    weights = {f"{PREFIX}{name}": checkpoint["state_dict"][f"{PREFIX}{name}"] for name in names}
     moments = {
         f"{i} {parameter} {name}": values
         for i, optimizer in enumerate(checkpoint.get("optimizer_states", ()))
@@ -53,8 +47,8 @@ def _rows(checkpoint: dict[str, Any], module: "ERLModule") -> dict[str, Tensor]:
     return weights | moments
 
 
-def _replace(checkpoint: dict[str, Any], module: "ERLModule", rows: dict[str, Tensor]) -> None:
-    """Put rows in the places of `_rows`, in dictionaries of their own: an optimizer's are those it works with."""
+def _replace(checkpoint: dict[str, Any], rows: dict[str, Tensor]) -> None:
+    """Put rows in the places of `_rows`, in new dictionaries: the optimizer works with the old ones."""
     state = checkpoint["state_dict"]
     checkpoint["state_dict"] = {name: rows.get(name, values) for name, values in state.items()}
     checkpoint["optimizer_states"] = [

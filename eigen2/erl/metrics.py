@@ -1,82 +1,90 @@
 """A generation in numbers: the scalars that TensorBoard, metrics.csv and callbacks get."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
+from eigen2.core.replay import ReplayBuffer
 from eigen2.distributed.communicator import Communicator
-from eigen2.erl.evolution.hyperparameters import exploration_noise, hyperparameter_metrics, own_values
-from eigen2.erl.evolution.statistics import diversity_metrics
-from eigen2.runtime.phases import PHASES
+from eigen2.erl.population import Population
+from eigen2.erl.state import GenerationState
 
-if TYPE_CHECKING:
-    from eigen2.erl.module import ERLModule
-
+LOSS_METRICS = ("actor_loss", "critic_loss", "q_mean", "action_saturation")
+"""Names of the fields of `Losses`."""
 QUARTILES = (25, 50, 75)
-"""Of fitness over agents, in percent."""
-LOSS_NAMES = ("actor_loss", "critic_loss", "q_mean", "action_saturation")
-CRITIC_LOSSES = slice(1, 3)
-"""Those of them that are known where actors sit a step out."""
+"""Percentiles of fitness over agents."""
 
 
-def generation_metrics(module: "ERLModule") -> dict[str, float]:
-    """Scalars of the generation that just validated, by full name; NaN for what has no value yet.
+def generation_metrics(
+    state: GenerationState, population: Population, summary: Mapping[str, Tensor], communicator: Communicator
+) -> tuple[dict[str, float], dict[str, Tensor]]:
+    """Return scalars of the generation that was just validated, by full name; NaN for what has no value yet.
 
-    Units: fitness in rewards a window, averages over agents whose own is finite; time in seconds; replay in transitions
-    and as a share of capacity; population in agents; with several processes, of process 0 what it received in MB.
+    Units: fitness in rewards a window, averages over agents whose own is finite; population in agents; with several
+    processes, what process 0 received in MB.
+
+    Args:
+        state: of the generation.
+        population: of this process.
+        summary: of this process's fitness windows, (agents,) each.
+        communicator: partition of the population.
+
+    Returns:
+        The scalars, and the summary of all agents.
+
+    Raises:
+        RunStopped: contact with another process was lost.
     """
-    fitness, validation = _finite(module.fitness), _finite(module.validation)
-    share, data, buffer = module.share, module.data, module.data.buffer
-    summary = data.eval_env.get_episode_summary(data.fitness_windows)
-    own, quarantine = own_values(module), module.quarantine
-    agents = share.gather(
+    fitness, validation = _finite(state.fitness), _finite(state.validation)
+    agents = communicator.gather(
         {
             **{f"summary {name}": values for name, values in summary.items()},
-            **{f"own {name}": values for name, values in own.items()},
-            "sums": module.train_sums.T,
-            "counts": module.train_count.T,
-            "quarantined": quarantine.agents,
-            "failed": quarantine.failed,
-            "noise": exploration_noise(module.population),
+            "sums": state.losses.sums.T,
+            "counts": state.losses.counts.T,
+            "quarantined": state.quarantine.agents,
+            "failed": state.quarantine.failed,
+            "noise": population.noise,
         },
         "metrics",
     )
     losses = (agents["sums"].sum(0) / agents["counts"].sum(0)).tolist()  # 0 / 0 is NaN: nothing was trained yet
-    return {
+    metrics = {
         "fitness/mean": float(fitness.mean()),
         "fitness/max": float(fitness.max()),
         "fitness/min": float(fitness.min()),
-        **{f"fitness/q{share}": float(fitness.quantile(share / 100)) for share in QUARTILES},
+        **{f"fitness/q{percent}": float(fitness.quantile(percent / 100)) for percent in QUARTILES},
         "fitness/std": float(fitness.std(correction=0)),
-        "champion/validation_fitness": float(module.population.champion_fitness),
-        "champion/generation": float(module.population.champion_generation),
+        "champion/validation_fitness": float(population.champion_fitness),
+        "champion/generation": float(population.champion_generation),
         "validation/mean": float(validation.mean()),
         "validation/max": float(validation.max()),
-        **{f"train/{name}": value for name, value in zip(LOSS_NAMES, losses, strict=True)},
+        **{f"train/{name}": value for name, value in zip(LOSS_METRICS, losses, strict=True)},
         "population/quarantined": float(agents["quarantined"].sum()),
         "population/failed": float(agents["failed"].sum()),
-        **module.operators,
-        **diversity_metrics(module),
+        **state.evolution,
         "train/noise": float(agents["noise"].mean()),
-        **hyperparameter_metrics({name: agents[f"own {name}"] for name in own}),
-        **data.episode_metrics({name: agents[f"summary {name}"] for name in summary}),
+    }
+    return metrics, {name: agents[f"summary {name}"] for name in summary}
+
+
+def replay_metrics(buffer: ReplayBuffer) -> dict[str, float]:
+    """Return how full the replay buffer is, in transitions and as a share of its capacity."""
+    return {
         "replay/size": float(len(buffer)),
         "replay/utilization": len(buffer) / buffer.capacity,
         "replay/added": float(buffer.added),
-        **_exchanged(share),
-        **{f"time/{phase}_s": module.clock.seconds[phase] for phase in (*PHASES, "generation")},
     }
 
 
-def _exchanged(share: Communicator) -> dict[str, float]:
-    """What a process has heard of the others since the generation began, and the time it took; nothing alone."""
-    if share.world == 1:
+def exchange_metrics(communicator: Communicator) -> dict[str, float]:
+    """Return what this process received since the generation began, and the time it took; nothing for one process."""
+    if communicator.world == 1:
         return {}
-    return {"exchange/received_mb": share.received_bytes / 1e6, "time/exchange_s": share.seconds}
+    return {"exchange/received_mb": communicator.received_bytes / 1e6, "time/exchange_s": communicator.seconds}
 
 
 def _finite(values: Tensor) -> Tensor:
-    """The finite ones; NaN alone if there is none."""
+    """Return the finite values; a NaN if there is none."""
     finite = values[torch.isfinite(values)]
     return finite if len(finite) else values.new_full((1,), torch.nan)

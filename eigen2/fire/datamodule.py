@@ -194,7 +194,7 @@ class FuelBreakDataModule(LightningDataModule):
                 f"and more than data.buffer_size {self.buffer_size}; lower the one or raise the other"
             )
         fields, kept = replay_fields(self.frames), getattr(self, "buffer", None)
-        if kept is not None and kept.suits(self.buffer_size, fields, device):
+        if kept is not None and kept.matches(self.buffer_size, fields, device):
             kept.reset_memory()
         else:
             self.buffer = ReplayBuffer(self.buffer_size, fields, device)

@@ -12,8 +12,8 @@ from lightning.pytorch.core.optimizer import LightningOptimizer
 from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor, nn
 
-from eigen2.core.compatibility import check_drift, flat, require_workload, tell_other_data
-from eigen2.core.datamodule import Findings
+from eigen2.core.compatibility import check_settings, flatten, log_data_differences, require_workload
+from eigen2.core.datamodule import TestResult
 from eigen2.core.networks import require_width, weight_bytes
 from eigen2.core.randomness import Role, generator, torch_seed
 from eigen2.dqn import losses as dqn
@@ -69,7 +69,8 @@ class DQNModule(LightningModule):
     champion_fitness: Tensor
     champion_generation: Tensor
     fitness_words: ClassVar = {"unit": "percent of the burned area saved", "over": "episodes"}  # for the report
-    most_processes = 1
+    max_processes = 1
+    config_defaults: ClassVar[dict[str, Any]] = {}
     loss_columns = (("loss", "train/loss"), ("error", "train/td_error"))
 
     def __init__(
@@ -105,7 +106,7 @@ class DQNModule(LightningModule):
         self.updates = 0
         self.earned = self.returns = np.zeros(1)  # rewards of the last step and of the epoch, (environments,)
         self.validation = np.full(1, np.nan)
-        self.tested: Findings | None = None
+        self.test_result: TestResult | None = None
         self.metrics: dict[str, float] = {}
 
     # The algorithm: an epoch in the order it happens
@@ -162,8 +163,8 @@ class DQNModule(LightningModule):
 
     def test_step(self, batch: int, batch_idx: int) -> None:
         """Place breaks with the champion on landscapes that no fit has looked at."""
-        self.tested = test_findings(self)
-        self.log_dict({name: float(value) for name, value in self.tested.metrics.items()}, batch_size=1)
+        self.test_result = test_findings(self)
+        self.log_dict({name: float(value) for name, value in self.test_result.metrics.items()}, batch_size=1)
 
     # Its parts
 
@@ -258,7 +259,7 @@ class DQNModule(LightningModule):
     def setup(self, stage: str) -> None:
         """Build environments, networks and replay buffer, after checking that they fit into memory."""
         if stage == "fit":
-            if (processes := self.trainer.world_size) > self.most_processes:
+            if (processes := self.trainer.world_size) > self.max_processes:
                 raise UserError(f"trainer.devices makes {processes} processes; DQNModule learns in one: leave it out")
             check_trainer(self.trainer)
         device = self.trainer.strategy.root_device
@@ -323,7 +324,7 @@ class DQNModule(LightningModule):
     def settings(self) -> dict[str, Any]:
         """Everything that decides what comes out of a run, as plain values by full key; the seed apart."""
         run = {"num_threads": torch.get_num_threads(), "trainer": {"precision": str(self.trainer.precision)}}
-        return flat({"model": dict(self.hparams), "data": self.data.settings(), **run})
+        return flatten({"model": dict(self.hparams), "data": self.data.settings(), **run})
 
     def on_train_start(self) -> None:
         """Set the configured learning rate, which the optimizer of a checkpoint does not know; log the settings."""
@@ -337,7 +338,7 @@ class DQNModule(LightningModule):
         checkpoint["eigen2"] = {
             "seed": self.seed,
             "settings": self.settings(),
-            "acting": {"workload": self.data.workload},
+            "inference": {"workload": self.data.workload},
             "generations": self.generations_run,
             "environment_steps": self.environment_steps,
         }
@@ -349,12 +350,12 @@ class DQNModule(LightningModule):
             UserError: the checkpoint is not of this module, or of a run with settings that must not change.
         """
         noted = checkpoint.get("eigen2", {})
-        workload = noted.get("acting", {}).get("workload")
+        workload = noted.get("inference", {}).get("workload")
         if workload is None:
             raise UserError("the checkpoint was not written by eigen2; give one that was, or none")
         require_workload(workload, self.data.workload)
         if self.trainer.state.fn == TrainerFn.FITTING:
-            check_drift(noted["settings"], self.settings())
+            check_settings(noted["settings"], self.settings())
             return self._take_over(noted)
         saved, mine = noted["settings"], self.settings()
         for name in ("model.width", "model.dueling", "data.downstream_plane", "model.prior"):
@@ -364,7 +365,7 @@ class DQNModule(LightningModule):
             raise UserError(
                 f"data.landscape_seed is not the fit's, {seen}, which says what it has not seen; leave it out"
             )
-        tell_other_data(saved, mine, self.trainer.state.fn)
+        log_data_differences(saved, mine, "used")
         return self._take_over(noted)
 
     def _take_over(self, noted: Mapping[str, Any]) -> None:

@@ -11,12 +11,14 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from eigen2.core.compatibility import flat
-from eigen2.core.datamodule import Act, Findings, Observation, RolloutDataModule, Trained
+from eigen2.core.compatibility import flatten
+from eigen2.core.datamodule import RolloutDataModule, TestResult, TrainedPolicies
+from eigen2.core.environment import Observation
+from eigen2.core.environment import Policy as AgentPolicy
 from eigen2.core.networks import Inputs, Sizes
 from eigen2.core.randomness import Role, generator
 from eigen2.errors import UserError, require_range
-from eigen2.market.data.cache import load_panel, remapped
+from eigen2.market.data.cache import load_panel, load_synthetic, remapped
 from eigen2.market.data.panel import FEATURES, FeatureScale, MarketPanel, build_panel
 from eigen2.market.data.sample import sample_path
 from eigen2.market.data.universe import Universe, resolve
@@ -159,7 +161,7 @@ class MarketDataModule(RolloutDataModule):
         elif self.trainer is None and self.cache_dir is None:  # in a script a made-up market leaves no files
             self.panel = build_panel(self.synthetic.generate(), **options)
         else:
-            self.panel = load_panel(self.synthetic, **options, cache_dir=cache)
+            self.panel = load_synthetic(self.synthetic, **options, cache_dir=cache)
 
     def _check_days(self) -> None:
         train, validation = self.panel.splits.train, self.panel.splits.validation
@@ -204,7 +206,7 @@ class MarketDataModule(RolloutDataModule):
         }
 
     @property
-    def most_steps(self) -> int:
+    def longest_episode(self) -> int:
         """From one day of a window to the next, up to its last."""
         return self.window_days
 
@@ -261,11 +263,11 @@ class MarketDataModule(RolloutDataModule):
             "end_idx": [start + self.window_days for start in starts],
         }
 
-    def watch(self, agent: int) -> None:
+    def record_agent(self, agent: int) -> None:
         """Keep the books of one agent through the coming validation windows."""
         self.val_env.record(agent, self.account)
 
-    def keep_record(self, generation: int) -> None:
+    def save_champion_record(self, generation: int) -> None:
         """Write the champion's daily equity and its trades to `champion/` in the run's folder."""
         trainer = self.trainer
         if trainer is None or not trainer.is_global_zero or trainer.fast_dev_run:  # type: ignore[attr-defined]
@@ -295,12 +297,12 @@ class MarketDataModule(RolloutDataModule):
         )
         return named.rename(columns={"column": "ticker", "entry_day": "entry_date", "exit_day": "exit_date"})
 
-    def seen(self) -> dict[str, Any]:
+    def data_used(self) -> dict[str, Any]:
         """First and last date of training and validation."""
         splits, dates = self.panel.splits, self.panel.dates
         return {"first": str(dates[splits.train.start])[:10], "last": str(dates[splits.validation.stop - 1])[:10]}
 
-    def require_unseen(self, seen: Mapping[str, Any]) -> None:
+    def require_unused(self, seen: Mapping[str, Any]) -> None:
         """Refuse a holdout with dates on which the fit has trained or validated; the context before it may be of them.
 
         Args:
@@ -317,7 +319,7 @@ class MarketDataModule(RolloutDataModule):
                 f"{shared[-1]}; lower data.holdout_days to {len(dates) - len(shared)} or bring later prices"
             )
 
-    def acting(self) -> dict[str, Any]:
+    def inference_spec(self) -> dict[str, Any]:
         """What makes inputs of prices: columns, statistics of the training days, windows; and what the orders mean."""
         names = ("context_days", "trading_days", "settlement_days", "encoding")
         return {
@@ -326,7 +328,7 @@ class MarketDataModule(RolloutDataModule):
             **self.encoder.state_dict(),
         }
 
-    def see_as(self, acting: Mapping[str, Any]) -> None:
+    def apply_inference_spec(self, acting: Mapping[str, Any]) -> None:
         """Make features and averages of these prices by the statistics of the fit's training days.
 
         Args:
@@ -339,11 +341,11 @@ class MarketDataModule(RolloutDataModule):
         self.investable_columns = [self.panel.tickers.index(name) for name in acting["investable"]]
         self.build(self.eval_env.agents, self.eval_env.device)
 
-    def test(self, trained: Trained) -> Findings:
+    def test(self, trained: TrainedPolicies) -> TestResult:
         """Trade the holdout as one window beside rules and lots; write `test/` in the run's folder."""
         holdout, env = self.panel.splits.holdout, self.eval_env
 
-        def native(act: Act) -> Policy:
+        def native(act: AgentPolicy) -> Policy:
             orders = lambda seen: env.native_action(act(seen).to(env.device)).cpu()  # noqa: E731
             return hide_window_end(orders, self.window_days)
 
@@ -354,14 +356,14 @@ class MarketDataModule(RolloutDataModule):
             market,
             native(trained.champion),
             [native(agent) for agent in trained.agents],
-            trained.tried,
+            trained.candidates,
             trained.generation,
             generator(trained.seed, Role.LUCK),
         )
         if self.trainer is not None:
             folder = Path(self.trainer.default_root_dir) / "test"
-            write(found, self._named(found.champion.closed), folder, flat({"data": self.settings()}))
-        return Findings(found.scalars(), found.text())
+            write(found, self._named(found.champion.closed), folder, flatten({"data": self.settings()}))
+        return TestResult(found.scalars(), found.text())
 
     def episode_metrics(self, summary: dict[str, Tensor]) -> dict[str, float]:
         """Trades an agent and window, share of winners, share of trading days with a position."""

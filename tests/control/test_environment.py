@@ -7,7 +7,7 @@ import torch
 
 import tests.control.tasks  # noqa: F401 - enters them into the registry
 from eigen2.control.environment import ControlEnvironment
-from eigen2.core.datamodule import Environment, play
+from eigen2.core.environment import Environment, play
 from eigen2.core.replay import ReplayBuffer, transition_fields
 from eigen2.errors import UserError
 

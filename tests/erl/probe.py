@@ -12,7 +12,8 @@ import torch
 from lightning.pytorch import Callback, Trainer
 from torch import Tensor, nn
 
-from eigen2.core.datamodule import Observation, RolloutDataModule
+from eigen2.core.datamodule import RolloutDataModule
+from eigen2.core.environment import Observation
 from eigen2.core.networks import Inputs, Sizes
 from eigen2.core.randomness import Role, generator
 from eigen2.core.replay import Field

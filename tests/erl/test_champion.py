@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from eigen2.erl.champion import act_of
 from torch import Tensor
 
-from eigen2.core.datamodule import Findings, Observation, Trained
-from eigen2.erl.champion import act_of
+from eigen2.core.datamodule import TestResult, TrainedPolicies
+from eigen2.core.environment import Observation
 from eigen2.erl.evolution.selection import Evolution
 from eigen2.erl.module import ERLModule
 from eigen2.errors import UserError
@@ -243,16 +244,16 @@ def test_a_buffer_smaller_than_one_step_of_all_agents_is_refused_in_one_line() -
 class SeenRollouts(ProbeRollouts):
     """Keeps what a test was told, and what a champion does at 0."""
 
-    def seen(self) -> dict[str, Any]:
+    def data_used(self) -> dict[str, Any]:
         return {"aim": 1}
 
-    def require_unseen(self, seen: Mapping[str, Any]) -> None:
+    def require_unused(self, seen: Mapping[str, Any]) -> None:
         if seen != {"aim": 1}:
             raise UserError(f"seen is {seen}")
 
-    def test(self, told: Trained) -> Findings:
+    def test(self, told: TrainedPolicies) -> TestResult:
         self.told = told
-        return Findings({"test/answer": 42.0}, "told")
+        return TestResult({"test/answer": 42.0}, "told")
 
 
 def test_a_test_is_told_what_the_run_has_come_to(tmp_path: Path) -> None:
@@ -265,7 +266,7 @@ def test_a_test_is_told_what_the_run_has_come_to(tmp_path: Path) -> None:
     module = ERLModule(population_size=4, gradient_steps=2, accumulate=1)
     again = SeenRollouts(AIM)
     assert make_trainer().test(module, again, ckpt_path=path, verbose=False) == [{"test/answer": 42.0}]
-    assert module.tested == Findings({"test/answer": 42.0}, "told")
+    assert module.test_result == TestResult({"test/answer": 42.0}, "told")
     told = again.told
     assert (told.tried, told.seed, told.generation) == (8, SEED, int(module.population.champion_generation))
     seen, _ = again.val_env.reset(options=again.validation_options())
@@ -292,4 +293,4 @@ def test_a_test_of_nothing_is_refused(tmp_path: Path) -> None:
     fitted = ERLModule(population_size=2, gradient_steps=0)
     trainer.fit(fitted, datamodule=(data := ProbeRollouts(AIM)))
     with pytest.raises(UserError, match="ProbeRollouts has nothing to test on"):
-        data.test(Trained(act_of(fitted, fitted.population.champion), [], 0, 0, 0))
+        data.test(TrainedPolicies(act_of(fitted, fitted.population.champion), [], 0, 0, 0))

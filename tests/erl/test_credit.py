@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from eigen2.core.credit import Credit
-from eigen2.core.datamodule import Observation, play
+from eigen2.core.environment import Observation, play
 from eigen2.core.replay import Field, ReplayBuffer, transition_fields
 from eigen2.errors import UserError
 from tests.erl.probe import Probe, ProbeEnvironment, ProbeRollouts

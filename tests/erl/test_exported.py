@@ -9,7 +9,7 @@ from jsonargparse import ArgumentParser
 from torch import nn
 
 from eigen2.control.networks import MLPActor
-from eigen2.core.compatibility import word_of
+from eigen2.core.compatibility import format_factory
 from eigen2.core.export import build, call_of
 from eigen2.core.networks import Sizes
 from eigen2.erl.module import ERLModule
@@ -35,7 +35,7 @@ def test_a_configured_network_is_built_again() -> None:
     again.load_state_dict(made.state_dict())
     state = torch.randn(5, 3)
     assert torch.equal(again({"state": state}), made({"state": state}))
-    assert word_of(factory) == "eigen2.control.networks.MLPActor(hidden=[8, 4])"
+    assert format_factory(factory) == "eigen2.control.networks.MLPActor(hidden=[8, 4])"
 
 
 def test_classes_and_partials_have_names_and_functions_have_none() -> None:
@@ -47,9 +47,9 @@ def test_classes_and_partials_have_names_and_functions_have_none() -> None:
 
     assert call_of(function) is None
     assert call_of(functools.partial(MLPActor, hidden=torch.ones(2))) is None  # no plain value
-    assert word_of(function) is not None
-    assert word_of(function).endswith("function")
-    assert word_of(None) is None
+    assert format_factory(function) is not None
+    assert format_factory(function).endswith("function")
+    assert format_factory(None) is None
     with pytest.raises(UserError, match="was made by a function"):
         build(None, SIZES)
 

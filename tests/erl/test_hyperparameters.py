@@ -7,10 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
-
-from eigen2.core.randomness import Role, generator
 from eigen2.erl.evolution.hyperparameters import (
     NAMES,
     Hyperparameters,
@@ -20,6 +16,10 @@ from eigen2.erl.evolution.hyperparameters import (
     perturb,
     rate_factors,
 )
+from hypothesis import given
+from hypothesis import strategies as st
+
+from eigen2.core.randomness import Role, generator
 from eigen2.erl.evolution.selection import Evolution, plan
 from eigen2.erl.learners import ddpg
 from eigen2.erl.module import ERLModule

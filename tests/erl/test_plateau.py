@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from eigen2.erl.evolution.hyperparameters import Hyperparameters
+from eigen2.erl.evolution.plateau import AdaptiveMutation
 from hypothesis import given
 from hypothesis import strategies as st
 
 from eigen2.core.randomness import Role, generator
-from eigen2.erl.evolution.hyperparameters import Hyperparameters
-from eigen2.erl.evolution.plateau import AdaptiveMutation
 from eigen2.erl.evolution.selection import Child, Evolution, mutation_noise, plan, rank
 from eigen2.erl.evolution.statistics import KINDS
 from eigen2.erl.module import ERLModule

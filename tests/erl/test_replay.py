@@ -149,10 +149,10 @@ def test_pages_of_empty_slots_are_given_back_and_nothing_else() -> None:
 
 def test_a_buffer_suits_what_it_was_made_for() -> None:
     buffer = ReplayBuffer(7, FIELDS)
-    assert buffer.suits(7, FIELDS, "cpu")
-    assert not buffer.suits(8, FIELDS, "cpu")
-    assert not buffer.suits(7, {"reward": FIELDS["reward"]}, "cpu")
-    assert not buffer.suits(7, FIELDS, "meta")
+    assert buffer.matches(7, FIELDS, "cpu")
+    assert not buffer.matches(8, FIELDS, "cpu")
+    assert not buffer.matches(7, {"reward": FIELDS["reward"]}, "cpu")
+    assert not buffer.matches(7, FIELDS, "meta")
 
 
 def test_what_is_added_is_copied() -> None:

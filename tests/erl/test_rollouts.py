@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from eigen2.core.datamodule import Environment, Observation, StepTokens, play
+from eigen2.core.datamodule import StepTokens
+from eigen2.core.environment import Environment, Observation, play
 from eigen2.core.replay import Field, ReplayBuffer, transition_fields
 from eigen2.errors import UserError
 from eigen2.memory.owners import account

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from eigen2.core.networks import Inputs
+from eigen2.erl.estimate import workspace_bytes
 from eigen2.erl.population import Population
-from eigen2.erl.workspace import workspace_bytes
 from eigen2.memory.estimate import LivePeak
 from tests.erl.probe import Probe, ProbeActor, ProbeCritic, ProbeRollouts
 

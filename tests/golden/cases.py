@@ -4,6 +4,15 @@ SMALL = ("fit", "--config", "tests/small.yaml")
 CONTROL = ("fit", "--config", "tests/control/small.yaml")
 FIRE = ("fit", "--config", "tests/fire/small.yaml")
 
+
+def evolution(*operators: str) -> tuple[str, str]:
+    """Return the words that set the operators, each a class with arguments: `MagnitudeMutation(fraction: 0.5)`."""
+    parts = [operator.rstrip(")").partition("(") for operator in operators]
+    classes = [f"{{class_path: eigen2.erl.evolution.{name}, init_args: {{{args}}}}}" for name, _, args in parts]
+    return "--model.evolution", f"[{', '.join(classes)}]"
+
+
+TD3 = ("--model.learner", "eigen2.erl.learners.TD3")
 FITS: dict[str, tuple[str, ...]] = {
     "market": SMALL,
     "defaults": (
@@ -11,18 +20,31 @@ FITS: dict[str, tuple[str, ...]] = {
         *("--data.replay_min_size", "4000", "--model.gradient_steps", "6", "--report", "false"),
     ),
     "windows": (*SMALL, "--data.encoding", "windows"),
-    "close": (*SMALL, "--data.credit", "close", "--model.evolution.crossover_fraction", "0.2"),
-    "td3": (*SMALL, "--model.td3", "{}"),
-    "injection": (*SMALL, "--model.learners", "2", "--model.td3", "{}", "--model.random_warmup", "true"),
-    "proximal": (*SMALL, "--model.population_size", "6", "--model.evolution.proximal", "{}"),
-    "plateau": (
-        *SMALL,
-        *("--trainer.max_epochs", "6", "--model.evolution.adaptive_mutation", "{patience: 1}"),
-        *("--model.evolution.reinject_after", "1"),
+    "close": (
+        *(*SMALL, "--data.credit", "close"),
+        *evolution("Elitism", "TournamentCrossover(share: 0.2)", "MagnitudeMutation"),
     ),
-    "hyperparameters": (*SMALL, "--model.population_size", "6", "--model.evolution.hyperparameters", "{}"),
+    "td3": (*SMALL, *TD3),
+    "injection": (
+        *(*SMALL, "--model.learners", "2", *TD3, "--model.random_warmup", "true"),
+        *evolution("Elitism", "Injection", "TournamentCrossover", "MagnitudeMutation"),
+    ),
+    "proximal": (
+        *(*SMALL, "--model.population_size", "6"),
+        *evolution("Elitism", "TournamentCrossover", "ProximalMutation"),
+    ),
+    "plateau": (
+        *(*SMALL, "--trainer.max_epochs", "6"),
+        *evolution(
+            *("Elitism", "Reinjection(patience: 1)", "TournamentCrossover"),
+            "MagnitudeMutation(growth: {patience: 1})",
+        ),
+    ),
     "gradients": (*SMALL, "--model.evolution", "null"),
-    "evolution": (*SMALL, "--model.gradient_steps", "0", "--model.evolution.mutation_fraction", "0.5"),
+    "evolution": (
+        *(*SMALL, "--model.gradient_steps", "0"),
+        *evolution("Elitism", "TournamentCrossover", "MagnitudeMutation(fraction: 0.5)"),
+    ),
     "control": CONTROL,
     "fire": FIRE,
     "fire_steps": (
@@ -30,7 +52,10 @@ FITS: dict[str, tuple[str, ...]] = {
         *("--data.relative_rewards", "false", "--data.warmup", "14"),
     ),
     "processes": (*SMALL, "--trainer.devices", "2"),
-    "processes_injection": (*SMALL, "--model.learners", "3", "--trainer.devices", "2"),
+    "processes_injection": (
+        *(*SMALL, "--model.learners", "3", "--trainer.devices", "2"),
+        *evolution("Elitism", "Injection", "TournamentCrossover", "MagnitudeMutation"),
+    ),
 }
 """Fits by name."""
 
@@ -43,3 +68,12 @@ CHAMPION: dict[str, tuple[str, ...]] = {
 
 RENAMED: dict[str, str] = {}
 """Names of today's metrics and tensors, to those they had in the first recording."""
+
+REPLACED = (
+    "/weights/population.kind",
+    "/weights/population.origin",
+    "metrics/operators/injected_",
+    "metrics/operators/reinjected_",
+)
+"""First letters of digests that one side alone has: the place in another list of how an agent was made, which the
+metrics of operators show too; and metrics, not a number throughout, of operators that a run does not list."""

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from eigen2.core.datamodule import play
+from eigen2.core.environment import play
 from eigen2.core.replay import transition_fields
 from eigen2.errors import UserError
 from eigen2.market import datamodule as rollouts

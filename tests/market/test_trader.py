@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 import torch
 
-from eigen2.core.export import CONFIG, WEIGHTS, Exported, load
+from eigen2.core.export import CONFIG, WEIGHTS, ExportedChampion, load
 from eigen2.core.onnx import write_onnx
 from eigen2.errors import UserError
 from eigen2.market.data.source import read_prices
@@ -111,7 +111,7 @@ class Stranger(ColumnActor):
     """A user's own network."""
 
 
-def changed(home: Path, **config: object) -> Exported:
+def changed(home: Path, **config: object) -> ExportedChampion:
     found = load(home / "exported")
     return replace(found, config={**found.config, **config})
 

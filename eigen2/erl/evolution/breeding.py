@@ -1,68 +1,121 @@
-"""A plan of evolution carried out on a population: its rows, and the optimizer's that go with them."""
+"""Carry out a plan of evolution on the rows of a population and of its optimizer."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 from eigen2.core.randomness import Role, generator
-from eigen2.erl.evolution.hyperparameters import perturb
-from eigen2.erl.evolution.proximal import Probe, draw_probe, sensitivity
-from eigen2.erl.evolution.selection import Child, Evolution, inherit, mutation_noise, parents_of
-from eigen2.erl.learners.ddpg import row_moments
+from eigen2.distributed.communicator import Communicator
+from eigen2.erl.evolution.operator import Child, EvolutionContext, Operator
+from eigen2.erl.evolution.selection import plan, ranking_of
+from eigen2.erl.evolution.statistics import bred_origins, operator_metrics, parents_fitness
+from eigen2.erl.population import Population
 
-if TYPE_CHECKING:
-    from eigen2.erl.module import ERLModule
+
+def parents_of(children: Iterable[Child]) -> list[int]:
+    """Return the agents that children come from, each once, in ascending order."""
+    return sorted({parent for child in children for parent in child.parents})
+
+
+def inherit(rows: Tensor, children: Sequence[Child], parents: Tensor | None = None, first_row: int = 0) -> None:
+    """Overwrite the children's rows of a tensor (agents, ...) with the blend of their parents' rows, in place.
+
+    Parents are read before any row is written, so an agent may be parent and be replaced at once. A child with blend 1
+    is its first parent's exact copy; one without parents keeps its row.
+
+    Args:
+        rows: of the agents from `first_row` on, to which all children belong.
+        children: of those agents.
+        parents: rows of the agents `parents_of(children)`, which may be others; None for all of `rows`.
+        first_row: number of the first agent.
+    """
+    children = [child for child in children if child.parents]
+    if not children:
+        return
+    numbers = parents_of(children)
+    parents = rows[numbers] if parents is None else parents
+    place = {row: i for i, row in enumerate(numbers)}
+    first, second = (parents[[place[child.parents[i]] for child in children]] for i in (0, -1))
+    blend = torch.tensor([child.blend for child in children], dtype=rows.dtype, device=rows.device)
+    # where() keeps copies exact: 1 x first + 0 x second is NaN for an infinite second
+    weight = blend.reshape(-1, *[1] * (rows.dim() - 1)).expand_as(first)
+    blended = torch.where(weight == 1, first, weight * first + (1 - weight) * second)
+    rows[[child.row - first_row for child in children]] = blended
 
 
 @torch.no_grad()
-def breed(module: "ERLModule", children: list[Child], settings: Evolution) -> None:
-    """Overwrite rows, with targets, critics, moments and scalars, by those of their parents, and mutate the mutants.
+def breed(
+    rows: Mapping[str, Tensor],
+    children: Sequence[Child],
+    operators: Sequence[Operator],
+    context: EvolutionContext,
+    communicator: Communicator,
+) -> None:
+    """Overwrite the rows of replaced agents by those of their parents, then let operators change them.
 
-    Every process writes the rows that are its own; parents' rows travel to the processes that want them.
+    Every process writes its own rows; parents' rows travel to the processes that need them.
 
     Args:
-        module: whose population is replaced, and the optimizer over it.
-        children: of `evolution.plan`, on all processes.
-        settings: of mutation.
+        rows: every tensor with a row for each agent of this process, by the names of `AgentRows`.
+        children: of `plan`, on all processes.
+        operators: of the run.
+        context: state of the run.
+        communicator: partition of the population.
+
+    Raises:
+        RunStopped: contact with another process was lost.
     """
-    population = module.population
-    moments = {f"moment {i}": rows for i, rows in enumerate(row_moments(population, module.optimizer))}
-    born = [child for child in children if child.kind in ("offspring", "mutant")]
-    _inherit(module, population.rows() | moments, born)
-    # only the actor: what does not learn has no use for a critic, and must have no momentum
-    _inherit(module, {"actor": population.actor.detach()}, [child for child in children if child.kind == "injected"])
-    probe = draw_probe(module, settings.proximal) if settings.proximal else None
+    first_row, fetched = communicator.rows.start, []
+    for inherits in dict.fromkeys(child.operator.inherits for child in children if child.parents):
+        chosen = rows if inherits is None else {name: rows[name] for name in inherits}
+        own = [child for child in children if child.parents and child.operator.inherits == inherits]
+        homes = [[c for c in own if communicator.owner(c.row) == rank] for rank in range(communicator.world)]
+        parents = communicator.fetch(chosen, [parents_of(home) for home in homes], "parents")
+        fetched.append((homes[communicator.rank], parents))
+    for own, parents in fetched:  # after all parents were read
+        for name, values in parents.items():
+            inherit(rows[name], own, values, first_row)
+    for operator in operators:
+        operator.begin(context)
     for child in children:
-        place = module.share.local_index(child.row)
-        if place is None:
-            continue
-        if child.kind == "mutant":
-            _mutate(module, child.row, place, settings, probe)
-        if child.kind == "reinjected":
-            population.reinject(place)
-            for rows in moments.values():
-                rows[place] = 0.0
+        place = communicator.local_index(child.row)
+        if place is not None:
+            agent = {name: values[place] for name, values in rows.items()}
+            child.operator.apply(agent, context, generator(context.seed, Role.MUTATION, context.generation, child.row))
 
 
-def _inherit(module: "ERLModule", rows: dict[str, Tensor], children: list[Child]) -> None:
-    """Overwrite the children's rows here, after their parents' rows have come, from wherever they are."""
-    if not children:
-        return
-    share = module.share
-    homes = [[child for child in children if share.owner(child.row) == rank] for rank in range(share.world)]
-    parents = share.fetch(rows, [parents_of(own) for own in homes], "parents")
-    for name, values in rows.items():
-        inherit(values, homes[share.rank], parents[name], share.rows.start)
+@torch.no_grad()
+def evolve(
+    fitness: Tensor,
+    population: Population,
+    moments: Sequence[Tensor],
+    operators: Sequence[Operator],
+    context: EvolutionContext,
+    communicator: Communicator,
+) -> dict[str, float]:
+    """Replace agents by the operators' children, and return statistics of the generation's evolution.
 
+    Args:
+        fitness: of all agents, float64; NaN for those that failed.
+        population: of this process.
+        moments: of its optimizer, with a row an agent.
+        operators: of the run.
+        context: state of the run.
+        communicator: partition of the population.
 
-def _mutate(module: "ERLModule", row: int, place: int, settings: Evolution, probe: Probe | None) -> None:
-    population, network = module.population, module.population.actor_network
-    sensitive = None if probe is None else sensitivity(network, population.actor[place], probe)
-    chance = generator(module.seed, Role.MUTATION, module.current_epoch, row)
-    change = mutation_noise(population.actor[place], network.sizes, settings, chance, sensitive)
-    population.actor[place] += change
-    population.actor_target[place] += change
-    if settings.hyperparameters and population.hyperparameters is not None:
-        chance = generator(module.seed, Role.HYPERPARAMETERS, module.current_epoch, row)
-        perturb(population.hyperparameters[place], settings.hyperparameters, chance)
+    Raises:
+        RunStopped: contact with another process was lost.
+    """
+    ranking = ranking_of(fitness.numpy(), operators, context.learners)
+    children = plan(ranking, operators, context, generator(context.seed, Role.SELECTION, context.generation))
+    rows = population.rows() | {f"moment {i}": values for i, values in enumerate(moments)}
+    breed(rows, children, operators, context, communicator)
+    survived = bred_origins(communicator.total, children, operators, context.learners)
+    origin, parents = population.origin.cpu(), population.parents_fitness.cpu()
+    metrics = operator_metrics(origin, parents, fitness, survived, operators)
+    population.origin.copy_(survived)
+    population.parents_fitness.copy_(parents_fitness(fitness, children))
+    for operator in operators:
+        metrics |= operator.metrics(context)
+    return metrics

@@ -7,7 +7,7 @@ state by state, and means in place of sums: sqrt(mean over states and actions k 
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -16,73 +16,71 @@ from torch import Tensor
 
 from eigen2.core.networks import Inputs, StackedNetwork
 from eigen2.core.randomness import Role, generator
+from eigen2.erl.evolution.operator import EvolutionContext
+from eigen2.erl.evolution.operators import MagnitudeMutation
 from eigen2.errors import require_range
-
-if TYPE_CHECKING:
-    from eigen2.erl.module import ERLModule
 
 MOST_DRAWN = 10_000
 
 
-@dataclass
-class Proximal:
-    """Mutants whose actions change by about model.evolution.mutation_scale, in action units of [-1, 1].
+class Probe(NamedTuple):
+    """Observations on which sensitivity is measured."""
 
-    That is the root mean square change over observations and action numbers, as far as actions are linear in the change
-    of the weights. Each weight's share of it is even: its change is divided by the sensitivity of the actions to it.
+    inputs: Inputs
+    """Network inputs, (1, probes, ...)."""
+    signs: Float[Tensor, "projections 1 probes ..."]
+    """1 or -1 for every projection, observation and action number."""
+
+
+@dataclass
+class ProximalMutation(MagnitudeMutation):
+    """Replace agents by copies of elites whose actions change by about `scale`, in action units of [-1, 1].
+
+    The change is the root mean square over observations and action numbers, as far as actions are linear in the
+    weights. Every weight contributes the same: its change is divided by the sensitivity of the actions to it.
     """
 
     probes: int = 64
     """Observations drawn from the replay buffer on which a parent's sensitivity is measured (1 to 10,000)."""
     projections: int = 8
-    """Backward passes that it is estimated from (1 to 10,000), to a relative error of about 1 / sqrt(2 projections)."""
+    """Backward passes of the estimate (1 to 10,000); its relative error is about 1 / sqrt(2 projections)."""
     floor: float = 0.1
     """Least sensitivity that counts, in units of the root mean square of all weights' (above 0, at most 1). Lower ones
     spread the change more evenly, and let weights of little effect move so far that it is no longer linear."""
 
     def __post_init__(self) -> None:
-        for name in ("probes", "projections"):
-            require_range(f"model.evolution.proximal.{name}", getattr(self, name), least=1, most=MOST_DRAWN)
-        require_range("model.evolution.proximal.floor", self.floor, above=0, most=1)
+        super().__post_init__()
+        require_range("ProximalMutation.probes", self.probes, least=1, most=MOST_DRAWN)
+        require_range("ProximalMutation.projections", self.projections, least=1, most=MOST_DRAWN)
+        require_range("ProximalMutation.floor", self.floor, above=0, most=1)
+        self._probe: Probe | None = None
 
+    def begin(self, context: EvolutionContext) -> None:
+        """Draw the generation's probe, the same for all parents."""
+        chance = generator(context.seed, Role.SENSITIVITY, context.generation)
+        inputs = context.sample_inputs(chance, self.probes)
+        self._probe = None
+        if inputs is not None:
+            shape = (self.projections, 1, self.probes, *context.action_shape)
+            signs = torch.from_numpy(2.0 * chance.integers(2, size=shape, dtype=np.int8) - 1.0).float()
+            self._probe = Probe(inputs, signs.to(next(iter(inputs.values())).device))
 
-class Probe(NamedTuple):
-    """What parents are asked to measure their sensitivity."""
-
-    inputs: Inputs
-    """What networks see, (1, probes, ...)."""
-    signs: Float[Tensor, "projections 1 probes ..."]
-    """1 or -1 for every projection, observation and action number."""
-
-
-def probe_inputs(module: "ERLModule", chance: np.random.Generator, count: int) -> Inputs | None:
-    """What networks see of observations drawn from the replay buffer, (1, count, ...); None if it is empty."""
-    buffer = module.data.buffer
-    if not len(buffer):
-        return None
-    slots = torch.from_numpy(chance.integers(len(buffer), size=(1, count))).to(module.device)
-    stored = buffer.gather(slots)
-    return module.data.network_inputs({name: stored[name] for name in module.data.eval_env.observation_fields})
-
-
-def draw_probe(module: "ERLModule", settings: Proximal) -> Probe | None:
-    """The generation's probe, the same for all parents; None if nothing is stored."""
-    chance = generator(module.seed, Role.SENSITIVITY, module.current_epoch)
-    inputs = probe_inputs(module, chance, settings.probes)
-    if inputs is None:
-        return None
-    shape = (settings.projections, 1, settings.probes, *module.data.eval_env.action_shape)
-    signs = torch.from_numpy(2.0 * chance.integers(2, size=shape, dtype=np.int8) - 1.0).float()
-    return Probe(inputs, signs.to(module.device))
+    def deviation(self, actor: Float[Tensor, " weights"], chosen: Tensor, network: StackedNetwork) -> Tensor:
+        """Return the deviation for which actions change by 1; a tensor's root mean square where there is none."""
+        if self._probe is not None:
+            found = proximal_deviation(sensitivity(network, actor, self._probe).cpu(), chosen, self.floor)
+            if found is not None:
+                return found
+        return super().deviation(actor, chosen, network)
 
 
 def sensitivity(network: StackedNetwork, row: Float[Tensor, " weights"], probe: Probe) -> Float[Tensor, " weights"]:
-    """Estimate of sqrt(mean over observations and action numbers of (d action / d weight)^2), for each weight.
+    """Estimate sqrt(mean over observations and action numbers of (d action / d weight)^2), for each weight.
 
-    Actions may be hundreds and each would need a backward pass, so random sums of them are differentiated: with
+    Actions may be hundreds, each with a backward pass of its own, so random sums of them are differentiated: with
     independent signs e the expectation of (sum of e_i d a_i / d w)^2 is the sum of (d a_i / d w)^2, as products of
     different signs are 0 in the mean. Signs differ between observations too: summed over states before they are
-    squared, as in SM-G-SUM, gradients of opposite signs would cancel and a weight of much effect seem to have none.
+    squared, as in SM-G-SUM, gradients of opposite signs would cancel.
     """
     leaf = row.detach()[None].clone().requires_grad_()
     with torch.enable_grad():
@@ -94,10 +92,10 @@ def sensitivity(network: StackedNetwork, row: Float[Tensor, " weights"], probe: 
     return (squares[0] / (len(probe.signs) * actions.numel())).sqrt()
 
 
-def proximal_scale(
+def proximal_deviation(
     sensitive: Float[Tensor, " weights"], chosen: Bool[Tensor, " weights"], floor: float
 ) -> Float[Tensor, " weights"] | None:
-    """Deviation of each weight's change for which the actions' root mean square change is expected to be 1.
+    """Return each weight's deviation for which the actions' root mean square change is expected to be 1.
 
     Args:
         sensitive: what `sensitivity` returned.
@@ -105,8 +103,8 @@ def proximal_scale(
         floor: least sensitivity that counts, in units of the root mean square of all.
 
     Returns:
-        None where there is no such deviation: the actions depend on none of the weights that change, or on all of
-        them so little that no number is large enough.
+        None where there is no such deviation: the actions depend on none of the weights that change, or so little that
+        no number is large enough.
     """
     exact = sensitive.double()
     counted = exact.clamp(min=floor * float(exact.square().mean().sqrt()))

@@ -1,96 +1,84 @@
-"""What becomes of elites, offspring and mutants, and how much agents differ: whether evolution works."""
+"""Statistics of evolution: what becomes of each operator's agents, and how much agents differ."""
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from eigen2.core.randomness import Role, generator
-from eigen2.erl.evolution.proximal import probe_inputs
+from eigen2.core.networks import Inputs, StackedNetwork
+from eigen2.distributed.communicator import Communicator
+from eigen2.erl.evolution.operator import Child, Operator
 
-if TYPE_CHECKING:
-    from eigen2.erl.evolution.selection import Child
-    from eigen2.erl.module import ERLModule
-
-KINDS = ("beginner", "elite", "offspring", "mutant", "injected", "learner", "reinjected")
-"""How an agent came to be what it is, by the last evolution."""
-BRED = ("elite", "offspring", "mutant", "injected", "reinjected")
-PROBES = 64
+ELITE = "elite"
+"""Name of agents that no operator replaced."""
+SAMPLED_INPUTS = 64
 """Stored observations on which agents' actions are compared."""
 MOST_COMPARED = 64
-"""Agents that are compared, at most: pairs grow with the square, and rows travel to be compared."""
+"""Most agents that are compared: pairs grow with the square, and rows travel to be compared."""
 
 
-def kinds(size: int, children: "list[Child]", learners: int = 0) -> Int[Tensor, " agents"]:
-    """The place in `KINDS` of every row after an evolution.
+def origins(operators: Sequence[Operator]) -> tuple[str, ...]:
+    """Return the names of an agent's possible origins, by the last evolution; their places are `Population.origin`."""
+    return ("initial", "learner", ELITE, *(operator.name for operator in operators if operator.name != ELITE))
+
+
+def bred_origins(
+    size: int, children: Sequence[Child], operators: Sequence[Operator], learners: int = 0
+) -> Int[Tensor, " agents"]:
+    """Return every agent's origin after an evolution, a place in `origins`.
 
     Args:
-        size: rows.
+        size: agents.
         children: of the evolution.
-        learners: the first rows, if they do not evolve.
+        operators: of the run.
+        learners: the first agents, where they do not evolve.
     """
-    found = torch.full((size,), KINDS.index("elite"))
-    found[:learners] = KINDS.index("learner")
+    names = origins(operators)
+    found = torch.full((size,), names.index(ELITE))
+    found[:learners] = names.index("learner")
     for child in children:
-        found[child.row] = KINDS.index(child.kind)
+        found[child.row] = names.index(child.operator.name)
     return found
 
 
-def parents_fitness(fitness: Float[Tensor, " agents"], children: "list[Child]") -> Float[Tensor, " agents"]:
-    """For each row the mean fitness of its parents when they bred it; its own for one that was not replaced.
-
-    The champion has none: it does not play with the others.
-    """
+def parents_fitness(fitness: Float[Tensor, " agents"], children: Sequence[Child]) -> Float[Tensor, " agents"]:
+    """Return the mean fitness of each agent's parents; an agent's own if it was not replaced, NaN without parents."""
     found = fitness.clone()
     for child in children:
-        found[child.row] = math.nan if child.kind == "reinjected" else fitness[list(child.parents)].mean()
+        parents = torch.tensor(child.parents, dtype=torch.int64)
+        found[child.row] = fitness[parents].mean() if child.parents else math.nan
     return found
 
 
 def operator_metrics(
-    kind: Int[Tensor, " agents"],
+    origin: Int[Tensor, " agents"],
     parents: Float[Tensor, " agents"],
     fitness: Float[Tensor, " agents"],
     survived: Int[Tensor, " agents"],
+    operators: Sequence[Operator],
 ) -> dict[str, float]:
-    """By how an agent came to be: how often it survives, and its fitness beside its parents'; NaN where there is none.
+    """Return, by origin, the share that survives, and fitness beside the parents'; NaN where there is no such agent.
 
     Args:
-        kind: of the agents that were evaluated.
+        origin: of the agents that were evaluated.
         parents: their parents' fitness, of the generation before.
         fitness: their own, of this generation.
-        survived: kinds after this generation's evolution: an elite has survived.
+        survived: origins after this generation's evolution: an elite has survived.
+        operators: of the run.
     """
-    found: dict[str, float] = {}
-    for name in BRED:
-        rows = (kind == KINDS.index(name)) & torch.isfinite(fitness)
-        lives = (survived[rows] == KINDS.index("elite")).double()
-        found[f"operators/{name}_survival"] = float(lives.mean())
+    names, found = origins(operators), {}
+    for place, name in list(enumerate(names))[names.index(ELITE) :]:
+        rows = (origin == place) & torch.isfinite(fitness)
+        found[f"operators/{name}_survival"] = float((survived[rows] == names.index(ELITE)).double().mean())
         found[f"operators/{name}_fitness"] = float(fitness[rows].mean())
         found[f"operators/{name}_parents_fitness"] = float(parents[rows].mean())
     return found
 
 
-def note_operators(module: "ERLModule", children: "list[Child]", learners: int) -> dict[str, float]:
-    """What became of the agents that were evaluated; the population then knows how the next ones came to be.
-
-    Args:
-        module: after an evolution.
-        children: of it.
-        learners: the first rows, if they do not evolve.
-    """
-    population, fitness = module.population, module.fitness
-    survived = kinds(module.share.total, children, learners)
-    found = operator_metrics(population.kind.cpu(), population.parents_fitness.cpu(), fitness, survived)
-    population.kind.copy_(survived)
-    population.parents_fitness.copy_(parents_fitness(fitness, children))
-    return found
-
-
 def weight_diversity(rows: Float[Tensor, "agents weights"]) -> float:
-    """Mean distance between two rows, in units of the mean length of a row; 0 for one agent."""
+    """Return the mean distance between two rows, in units of the mean length of a row; 0 for one agent."""
     if len(rows) < 2:
         return 0.0
     distances = torch.nn.functional.pdist(rows.double()).mean()
@@ -98,22 +86,28 @@ def weight_diversity(rows: Float[Tensor, "agents weights"]) -> float:
 
 
 def action_diversity(actions: Float[Tensor, "agents batch ..."]) -> float:
-    """Standard deviation over agents of what they do on the same observations, the mean over these, in [0, 1]."""
+    """Return the standard deviation over agents of their actions on the same observations, averaged, in [0, 1]."""
     return float(actions.float().std(0, correction=0).mean())
 
 
 @torch.no_grad()
-def diversity_metrics(module: "ERLModule") -> dict[str, float]:
-    """How far actors lie apart, by their weights and by their actions on observations drawn from the replay buffer.
+def diversity_metrics(
+    network: StackedNetwork, actor: Tensor, inputs: Inputs | None, communicator: Communicator
+) -> dict[str, float]:
+    """Return how far actors lie apart, by weights and by actions; of a large population, evenly spaced agents.
 
-    Of a population of more than `MOST_COMPARED`, as many that are evenly spaced.
+    Args:
+        network: of the actors.
+        actor: weights (agents, weights) of this process's agents.
+        inputs: (1, batch, ...) on which actions are compared; None while nothing is stored.
+        communicator: partition of the population.
+
+    Raises:
+        RunStopped: contact with another process was lost.
     """
-    population, share = module.population, module.share
-    count = min(share.total, MOST_COMPARED)
-    rows = [place * share.total // count for place in range(count)]
-    actors = share.fetch({"actor": population.actor.detach()}, [rows] * share.world, "actors to compare")["actor"]
-    inputs = probe_inputs(module, generator(module.seed, Role.PROBE, module.current_epoch), PROBES)
-    return {
-        "diversity/weights": weight_diversity(actors),
-        "diversity/actions": math.nan if inputs is None else action_diversity(population.actor_network(actors, inputs)),
-    }
+    total = communicator.total
+    count = min(total, MOST_COMPARED)
+    compared = [place * total // count for place in range(count)]
+    rows = communicator.fetch({"actor": actor.detach()}, [compared] * communicator.world, "actors to compare")["actor"]
+    actions = math.nan if inputs is None else action_diversity(network(rows, inputs))
+    return {"diversity/weights": weight_diversity(rows), "diversity/actions": actions}

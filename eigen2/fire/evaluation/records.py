@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from eigen2.core.compatibility import flat
+from eigen2.core.compatibility import flatten
 from eigen2.errors import UserError
 from eigen2.fire.evaluation.placements import Placed, write_placements
 from eigen2.fire.landscapes.landscape import Split
@@ -60,7 +60,7 @@ def keep_test(module: "DQNModule", saved: dict[str, np.ndarray]) -> None:
         "unit": module.fitness_words["unit"],
         "cases": "landscapes",
         "scores": {name: [round(100 * float(value), 4) for value in values] for name, values in saved.items()},
-        "settings": flat({"data": module.data.settings()}),
+        "settings": flatten({"data": module.data.settings()}),
     }
     text = json.dumps(summary, indent=1, allow_nan=False) + "\n"
     baselines = [name for name in saved if name != "champion"]

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from eigen2.core.datamodule import Findings
+from eigen2.core.datamodule import TestResult
 from eigen2.errors import UserError
 from eigen2.fire.evaluation.records import keep_test
 from eigen2.fire.simulation.baselines import PLACEMENTS
@@ -46,7 +46,7 @@ def epoch_metrics(module: "DQNModule") -> dict[str, float]:
     }
 
 
-def test_findings(module: "DQNModule") -> Findings:
+def test_findings(module: "DQNModule") -> TestResult:
     """What the champion saves on landscapes that no fit has looked at, beside placements that learn nothing.
 
     Raises:
@@ -62,7 +62,7 @@ def test_findings(module: "DQNModule") -> Findings:
         *(f"{name:<20}{_words(saved)}" for name, saved in found.items()),
     ]
     metrics = {f"test/{name}": float(100 * saved.mean()) for name, saved in found.items()}
-    return Findings(metrics, "\n".join(lines))
+    return TestResult(metrics, "\n".join(lines))
 
 
 def require_champion(module: "DQNModule") -> int:

@@ -11,7 +11,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from eigen2.core.export import Exported, load
+from eigen2.core.export import ExportedChampion, load
 from eigen2.errors import UserError
 from eigen2.market.data.panel import MarketPanel, Splits, build_panel
 from eigen2.market.features.encoding import MarketEncoder
@@ -39,13 +39,13 @@ class Trader:
         UserError: it is of another workload, or its actor cannot be built.
     """
 
-    def __init__(self, champion: Exported, trusted: str | None = None) -> None:
-        workload, acting = champion.config["workload"], champion.config["acting"]
+    def __init__(self, champion: ExportedChampion, trusted: str | None = None) -> None:
+        workload, acting = champion.config["workload"], champion.config["inference"]
         if workload != "market":
             raise UserError(f"the champion is of the workload {workload}; only those of the market trade")
         self.rules, self.account = TradingRules(**acting["rules"]), AccountRules(**acting["account"])
         self.investable: list[str] = acting["investable"]
-        self.last_seen = date.fromisoformat(champion.config["seen"]["last"])
+        self.last_seen = date.fromisoformat(champion.config["data_used"]["last"])
         self._acting: dict[str, Any] = acting
         self._window_days: int = acting["trading_days"] + acting["settlement_days"]
         self._scale = MarketEncoder.saved_scale(acting)

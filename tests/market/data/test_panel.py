@@ -208,7 +208,7 @@ def test_days_and_tickers_without_a_usable_row_are_left_out(caplog):
         (lambda prices: prices.assign(open=0.0), "none of the"),
         (
             lambda prices: prices.assign(high=np.inf),
-            "infinite values, first high = inf of 'S0000' on 2000-01-03",
+            "infinite prices, first high = inf of 'S0000' on 2000-01-03",
         ),
         (lambda prices: pd.concat([prices, prices.iloc[[7]]]), "more than one row of 'S0000' on 2000-01-12"),
         (lambda prices: prices[prices["date"] < prices["date"].unique()[60]], "of the 60 days"),

@@ -122,14 +122,16 @@ def test_indicators_are_not_counted(tmp_path):
     days=st.integers(1, 40),
     run_rows=st.sampled_from([1, 7, 64, 1000]),
     block_rows=st.sampled_from([1, 10, 100, 10_000]),
+    small=st.sampled_from([0, 5, 32767]),
 )
-def test_any_rows_however_cut(tmp_path_factory, seed, count, tickers, days, run_rows, block_rows):
+def test_any_rows_however_cut(tmp_path_factory, seed, count, tickers, days, run_rows, block_rows, small):
     rng = np.random.default_rng(seed)
     frame = random_rows(rng, count, tickers, days)
     batches = cut(frame, rng)
     inputs = [Batches(*batches[:2]), Batches(*batches[2:])]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(blocks, "RUN_ROWS", run_rows)
+        patch.setattr(blocks, "SMALL", small)
         collected = collect(inputs, tmp_path_factory.mktemp("spill"), block_rows, context=["T0", "T3"])
     check(collected, frame, block_rows)
     counted = frame[~frame["ticker"].isin(["T0", "T3"])]

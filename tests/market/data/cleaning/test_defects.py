@@ -11,8 +11,7 @@ import pytest
 
 from eigen2.errors import UserError
 from eigen2.market.data.cleaning.blocks import Calendar
-from eigen2.market.data.cleaning.defects import find, holes
-from eigen2.market.data.cleaning.policy import DEFECTS, Limits
+from eigen2.market.data.cleaning.defects import DEFECTS, Limits, find, holes
 from eigen2.market.data.source import PRICE_COLUMNS, read_prices
 from eigen2.market.synthetic.generator import SyntheticMarket
 from tests.market.data.cleaning.rows import Row, as_block, calendar_of, defects, fillers, series, table

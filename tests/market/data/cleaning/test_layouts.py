@@ -1,5 +1,6 @@
 """Layouts: each is recognised by its header and gives the same rows; what fits none is refused in one clear line."""
 
+import gzip
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eigen2.errors import UserError
-from eigen2.market.data import files
-from eigen2.market.data.cleaning import layouts
+from eigen2.market.data.cleaning import columns, layouts
 from eigen2.market.data.cleaning.layouts import Input, open_inputs
 from eigen2.market.data.source import COLUMNS, PRICE_COLUMNS, read_prices
 
@@ -149,6 +149,77 @@ def test_values_are_as_the_file_has_them(tmp_path):
         pd.testing.assert_frame_equal(read(write(frame, tmp_path / name)), frame)
 
 
+def test_tickers_are_text(tmp_path):
+    names = ("000001", "1E5", "NA", "NAN", "NULL", "TRUE", "BRK.B", "600519")
+    for name in ("p.csv", "p.parquet"):
+        assert read(write(long(names, 1), tmp_path / name))["ticker"].tolist() == list(names)
+    numbers = long(("x", "y"), 1).assign(ticker=[600519, 7])
+    assert read(write(numbers, tmp_path / "p.parquet"))["ticker"].tolist() == ["600519", "7"]
+    categories = long().astype({"ticker": "category"})
+    pd.testing.assert_frame_equal(read(write(categories, tmp_path / "p.parquet")), long())
+
+
+@pytest.mark.parametrize(
+    "date",
+    [
+        pa.array([18262], pa.date32()),
+        pa.array([1577836800000], pa.date64()),
+        pa.array([20200101], pa.int64()),
+        pa.array(["2020-01-01T16:00:00Z"], pa.string()),
+        pa.array(["20200101"], pa.large_string()),
+        pa.array(["2020-01-01"]).dictionary_encode(),
+        # midnight in New York, which is the same day there
+        pa.array([1577854800], pa.timestamp("s", tz="America/New_York")),
+        pa.array([1577887200000000000], pa.timestamp("ns")),
+    ],
+)
+def test_date_types(tmp_path, date):
+    table = pa.Table.from_pandas(long(("A",), 1)).set_column(0, "date", date)
+    pq.write_table(table, tmp_path / "p.parquet")
+    assert read(tmp_path / "p.parquet")["date"].tolist() == [pd.Timestamp("2020-01-01")]
+
+
+def test_number_types(tmp_path):
+    table = pa.Table.from_pandas(long(("A",), 2))
+    table = table.set_column(2, "open", pa.array([10, None], pa.decimal128(9, 2)))
+    table = table.set_column(3, "high", pa.array([10, None], pa.int32()))
+    table = table.set_column(4, "low", pa.array(["10", ""]))
+    table = table.set_column(5, "close", pa.array([10, None], pa.float32()))
+    table = table.set_column(6, "volume", pa.nulls(2))
+    pq.write_table(table, tmp_path / "p.parquet")
+    rows = read(tmp_path / "p.parquet")
+    assert (rows.loc[0, list(PRICE_COLUMNS)] == 10).all()
+    assert rows.loc[1, list(PRICE_COLUMNS)].isna().all()
+    assert rows["volume"].isna().all()
+
+
+def test_parquet_without_pandas(tmp_path):
+    table = pa.Table.from_pandas(long()).replace_schema_metadata(None)
+    pq.write_table(table, tmp_path / "p.parquet", row_group_size=4)
+    pd.testing.assert_frame_equal(read(tmp_path / "p.parquet", "long"), long())
+
+
+def test_text_around_the_rows(tmp_path):
+    lines = long().to_csv(index=False).splitlines()
+    lines[2] = ",".join(f'"{cell}"' for cell in lines[2].split(","))
+    path = tmp_path / "p.csv"
+    path.write_bytes(b"\xef\xbb\xbf\r\n" + "\r\n\r\n".join(lines).encode() + b"\r\n\r\n")
+    pd.testing.assert_frame_equal(read(path, "long"), long())
+    path.write_bytes(gzip.compress(path.read_bytes()))
+    pd.testing.assert_frame_equal(read(path, "long"), long())
+
+
+def test_lines_within_quotes(tmp_path):
+    frame = long().assign(**{"a\nnote": "one\ntwo, three"})[["a\nnote", *COLUMNS]]
+    pd.testing.assert_frame_equal(read(write(frame, tmp_path / "p.csv"), "long"), long())
+
+
+def test_only_what_is_read_must_be_text(tmp_path):
+    content = long().assign(company="Nestl#").to_csv(index=False).encode().replace(b"#", b"\xe9")
+    (tmp_path / "p.csv").write_bytes(content)
+    pd.testing.assert_frame_equal(read(tmp_path / "p.csv", "long"), long())
+
+
 # ---- one ticker a file
 
 
@@ -226,7 +297,7 @@ def test_adjusted_close_ignored(tmp_path):
     # then nobody reads it
     text(path.read_text().replace("10,5,100", "10,five,100"), path)
     pd.testing.assert_frame_equal(read(path, adjust=False), rows)
-    assert "at least 1 values in column 'adj close' that are no numbers, first 'five' in data row 1" in failure(path)
+    assert "column 'adj close' has at least 1 values that are no numbers, first 'five' in data row 1" in failure(path)
 
 
 def test_adjusting_keeps_the_order_of_prices(tmp_path):
@@ -484,13 +555,40 @@ def test_odd_names_are_names(tmp_path, name):
 @pytest.fixture(params=["p.csv", "p.csv.gz", "p.parquet"])
 def later(request, tmp_path, monkeypatch):
     """A writer of long rows that are read in many batches."""
-    monkeypatch.setattr(files, "CSV_BLOCK_BYTES", 300)
+    monkeypatch.setattr(columns, "CSV_BLOCK_BYTES", 300)
     monkeypatch.setattr(layouts, "BATCH_ROWS", 7)
 
     def writer(frame: pd.DataFrame) -> Path:
         return write(frame, tmp_path / request.param)
 
     return writer
+
+
+def test_many_batches_give_the_same_rows(later):
+    frame = long(days=40)
+    path = later(frame)
+    assert len(list(Input(path).batches())) > 5
+    pd.testing.assert_frame_equal(read(path), frame)
+
+
+def test_the_row_of_an_unreadable_date(later):
+    frame = long(days=40).astype({"date": "str"})
+    frame.loc[[66, 79], "date"] = "soon"
+    assert "dates that cannot be read, first 'soon' in data row 67: write dates" in failure(later(frame))
+
+
+def test_the_row_without_a_ticker(later):
+    frame = long(days=40)
+    frame.loc[[67, 79], "ticker"] = None
+    assert "rows without a ticker, first data row 68: name it" in failure(later(frame))
+
+
+@pytest.mark.parametrize("column", [*PRICE_COLUMNS, "volume"])
+def test_the_row_of_a_word_among_numbers(later, column):
+    frame = long(days=40).astype({column: "str"})
+    frame.loc[[68, 79], column] = "1,234.5"
+    message = failure(later(frame))
+    assert f"column {column!r} has at least 1 values that are no numbers, first '1,234.5' in data row 69" in message
 
 
 @pytest.mark.parametrize("kind", ["wide", "yfinance"])
@@ -506,14 +604,67 @@ def test_the_row_of_a_word_in_a_table(later, kind):
     table.loc[33, column] = "x"
     message = failure(later(table))
     assert f"(read as {kind}" in message
-    assert f"at least 1 values in column {shown} that are no numbers, first 'x' in data row 34" in message
+    assert f"column {shown} has at least 1 values that are no numbers, first 'x' in data row 34" in message
+
+
+def test_numbers_that_only_pandas_reads(later, monkeypatch):
+    frame = long(days=40)
+    path = later(frame)
+    if path.suffix == ".parquet":
+        return
+    real = columns._typed_csv_batches
+
+    def refuses_late(*args):
+        for i, batch in enumerate(real(*args)):
+            if i == 3 and args[-1] == pa.float64():
+                raise pa.ArrowInvalid("conversion error")
+            yield batch
+
+    # as when one cell is read by pandas alone: the rest comes as text, no row twice
+    monkeypatch.setattr(columns, "_typed_csv_batches", refuses_late)
+    pd.testing.assert_frame_equal(read(path), frame)
 
 
 @pytest.mark.parametrize("name", ["p.csv", "p.parquet"])
 def test_words_in_a_mistaken_wide_file(tmp_path, name):
     frame = pd.DataFrame({"date": ["2020-01-01"], "company": ["Apple"]})
     message = failure(write(frame, tmp_path / name))
-    assert "(read as wide (close only)) has at least 1 values in column 'company' that are no numbers" in message
+    assert "(read as wide (close only)): column 'company' has at least 1 values that are no numbers" in message
+
+
+@pytest.mark.parametrize("value", ["13/01/2020", "2020-02-30", "", "2020-01-011"])
+def test_unreadable_dates(tmp_path, value):
+    path = text(f"date,A\n2020-01-01,1\n{value},1\n", tmp_path / "p.csv")
+    assert f"at least 1 dates that cannot be read, first {value!r} in data row 2" in failure(path)
+
+
+def test_dates_beyond_the_calendar(tmp_path):
+    table = pa.Table.from_pandas(long(("A",), 2)).set_column(0, "date", pa.array([0, 10**15], pa.timestamp("s")))
+    pq.write_table(table, tmp_path / "p.parquet")
+    assert "dates outside the years 1 to 9999, first" in failure(tmp_path / "p.parquet")
+    assert "in data row 2" in failure(tmp_path / "p.parquet")
+
+
+def test_prices_of_another_type(tmp_path):
+    for values in ([True] * 6, pd.date_range("2020", periods=6)):
+        path = write(long().assign(low=values), tmp_path / "p.parquet")
+        assert "column 'low' has at least 6 values that are no numbers" in failure(path)
+    frame = long()
+    frame["low"] = [[1.0]] * 6
+    assert "column 'low' holds list" in failure(write(frame, tmp_path / "p.parquet"))
+    # what is not read may be anything
+    frame = long()
+    frame["list"] = [[1.0]] * 6
+    pd.testing.assert_frame_equal(read(write(frame, tmp_path / "p.parquet")), long())
+
+
+def test_missing_empty_and_unknown_files(tmp_path):
+    assert "no price file at" in failure(tmp_path / "no.csv")
+    for name in ("p.csv", "p.csv.gz", "p.parquet"):
+        (tmp_path / name).touch()
+        assert "is empty (0 bytes)" in failure(tmp_path / name)
+    assert "has blank lines alone" in failure(text("\n\r\n\n", tmp_path / "p.csv"))
+    assert "neither Parquet nor CSV" in failure(text("x", tmp_path / "p.xlsx"))
 
 
 @pytest.mark.parametrize("name", ["p.csv", "p.parquet"])
@@ -521,6 +672,25 @@ def test_no_rows(tmp_path, name):
     assert "no rows of prices" in failure(write(long().iloc[:0], tmp_path / name))
     table = pd.DataFrame({"date": ["2020-01-01"], "A": [NAN]})
     assert "no rows of prices" in failure(write(table, tmp_path / name))
+
+
+def test_damaged_files(tmp_path):
+    whole = write(long(tuple("ABCDEFGH"), 200), tmp_path / "p.parquet").read_bytes()
+    for length in (4, 100, len(whole) - 1):
+        (tmp_path / "p.parquet").write_bytes(whole[:length])
+        assert "cannot be read as Parquet: damaged" in failure(tmp_path / "p.parquet")
+    (tmp_path / "p.parquet").write_bytes(whole[:1000] + bytes(3000) + whole[4000:])
+    assert "cannot be read as Parquet: damaged" in failure(tmp_path / "p.parquet")
+    zipped = write(long(tuple("ABCDEFGH"), 200), tmp_path / "p.csv.gz").read_bytes()
+    (tmp_path / "p.csv.gz").write_bytes(zipped[:-20])
+    assert "cannot be read as CSV: damaged" in failure(tmp_path / "p.csv.gz")
+    for content in (b"\xff\xfe\x00\x80" * 50, "date,A\n".encode("utf-16")):
+        (tmp_path / "p.csv").write_bytes(content)
+        assert "cannot be read as CSV: its header is not UTF-8" in failure(tmp_path / "p.csv")
+    assert "cannot be read as CSV: damaged" in failure(text("x" * 200_000, tmp_path / "p.csv"))
+    assert "cannot be read as CSV" in failure(text(long().to_csv(index=False) + 'a,"b\n', tmp_path / "p.csv"))
+    message = failure(text(long().to_csv(index=False) + "2020-01-02,A,10,1,234,5,6,7\n", tmp_path / "p.csv"))
+    assert "Expected 7 columns, got 8" in message
 
 
 def test_messages_stay_one_line_whatever_the_file_says(tmp_path):

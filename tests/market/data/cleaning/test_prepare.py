@@ -117,7 +117,7 @@ def die(*args):
 if {moment!r} == "block":
     prepare.clean = die
 else:
-    prepare.move_into_place = die
+    prepare.put = die
 prepare.prepare([{str(path)!r}], {str(out)!r})
 """
     killed = subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=False)

@@ -1,0 +1,133 @@
+"""The environment protocol, and the one loop that plays an episode."""
+
+import functools
+import math
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from eigen2.core.credit import CreditedSteps
+from eigen2.core.replay import Field, ReplayBuffer
+
+Observation = dict[str, Tensor]
+Policy = Callable[[Observation], Tensor]
+"""Map an observation, (agents or 1, windows, ...) each, to actions (agents, windows, ...) in [-1, 1]."""
+
+
+@runtime_checkable
+class Environment(Protocol):
+    """Workspace that steps all agents in several windows at once and is reset for the life of the run.
+
+    The caller owns what it returns: later steps and resets do not change it. Tensors have the leading axes (agents,
+    windows); observations may have 1 for agents where all see the same.
+    """
+
+    agents: int
+    windows: int
+    observation_fields: dict[str, Field]
+    credit_steps: int
+    """Most steps from the one that earned a reward to the one that pays it; above 0, `info["credit"]` of every step
+    is a `Credit` that says which steps earned its rewards."""
+
+    @property
+    def action_shape(self) -> tuple[int, ...]:
+        """Return the shape of one agent's action in one window."""
+
+    @property
+    def nbytes(self) -> int:
+        """Return the bytes held."""
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, dict[str, Any]]:
+        """Start a new episode in every window."""
+
+    def step(self, action: Tensor) -> tuple[Observation, Tensor, Tensor, Tensor, dict[str, Any]]:
+        """Return the next observation, reward, terminated, truncated and info."""
+
+    def native_action(self, unit: Tensor) -> Tensor:
+        """Scale actions from [-1, 1] to the environment's own units."""
+
+    def get_episode_summary(self, windows: slice = ...) -> dict[str, Tensor]:
+        """Return what happened since `reset`, (agents,) each."""
+
+
+@torch.no_grad()
+def play(
+    env: Environment,
+    policy: Policy,
+    options: dict[str, Any],
+    buffer: ReplayBuffer | None = None,
+    after_step: Callable[[], None] = lambda: None,
+) -> Tensor:
+    """Play one episode in every window and return the undiscounted returns, (agents, windows) float64.
+
+    A return is NaN where an action was not finite, whatever the environment made of it. The buffer gets rewards at the
+    steps that earned them, as the environment reports; their sum over an episode is the same.
+
+    Args:
+        env: reset here; afterwards it holds the episode's summary.
+        policy: maps observations to actions in [-1, 1].
+        options: passed to `env.reset`; `playing` (agents, windows), where present, selects the episodes to play.
+        buffer: gets every transition up to the end of its episode, except those with an observation, action or reward
+            that is not finite: they would break every agent that learns from them.
+        after_step: called after every step of the environment.
+    """
+    observation, _ = env.reset(options=options)
+    observation_finite = _finite(observation.values())
+    returns = alive = torch.empty(0)
+    first = True
+    credited = None
+    if buffer is not None and env.credit_steps:
+        credited = CreditedSteps(buffer, env.agents * env.windows, env.credit_steps)
+    while first or bool(alive.any()):
+        action = policy(observation)
+        following, reward, terminated, truncated, info = env.step(env.native_action(action))
+        if first:
+            alive = options.get("playing", torch.ones((), dtype=torch.bool)).to(reward.device).expand_as(terminated)
+            returns = torch.zeros_like(reward, dtype=torch.float64)
+            first = False
+        action_finite = _finite([action])
+        earned = reward if action_finite is None else torch.where(action_finite, reward, torch.nan)
+        if buffer is not None:
+            following_finite = _finite(following.values())
+            stored = alive
+            for finite in (observation_finite, following_finite, _finite([earned])):
+                stored = stored if finite is None else stored & finite
+            transition = {
+                **observation,
+                **{f"next_{name}": value for name, value in following.items()},
+                **{"action": action, "reward": reward, "terminated": terminated, "truncated": truncated},
+            }
+            if credited is not None:
+                credited.record(stored)
+            buffer.add(_rows(transition, stored))
+            if credited is not None:
+                credited.move(info["credit"])
+            observation_finite = following_finite
+        returns += torch.where(alive, earned, 0.0)
+        alive = alive & ~(terminated | truncated)
+        observation = following
+        after_step()
+    return returns
+
+
+def _finite(values: Iterable[Tensor]) -> Tensor | None:
+    """Return where all floating values (agents or 1, windows, ...) are finite, (agents or 1, windows); None if all."""
+    floats = [value for value in values if value.is_floating_point()]
+    if all(math.isfinite(float(value.sum(dtype=torch.float64))) for value in floats):
+        return None  # a sum of finite float32 numbers cannot overflow a float64
+    each = [value.reshape(*value.shape[:2], -1).isfinite().all(2) for value in floats]
+    return functools.reduce(torch.logical_and, each)
+
+
+def _rows(transition: dict[str, Tensor], chosen: Tensor) -> dict[str, Tensor]:
+    """Return the chosen transitions (agents, windows) as rows, agent by agent; shared values are repeated."""
+    agents = len(chosen)
+    rows = {
+        name: (value if value.shape[0] == agents else value.expand(agents, *value.shape[1:])).flatten(0, 1)
+        for name, value in transition.items()
+    }
+    return rows if bool(chosen.all()) else {name: value[chosen.flatten()] for name, value in rows.items()}

@@ -1,0 +1,257 @@
+"""The base of algorithms that train in generations on the Lightning Trainer."""
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Generic, TypeVar
+
+import torch
+from lightning.pytorch import LightningModule
+from lightning.pytorch.core.optimizer import LightningOptimizer
+from lightning.pytorch.trainer.states import TrainerFn
+
+from eigen2.core.compatibility import (
+    check_settings,
+    flatten,
+    log_data_differences,
+    require_workload,
+    saved_part,
+    saved_run,
+)
+from eigen2.core.datamodule import TestResult, WorkloadDataModule
+from eigen2.distributed.strategy import check_processes
+from eigen2.errors import UserError
+from eigen2.memory.estimate import PeakEstimate, budget_of, processes_here
+from eigen2.runtime.phases import PHASES, PhaseClock
+from eigen2.runtime.trainer_checks import check_trainer
+
+Data = TypeVar("Data", bound=WorkloadDataModule)
+
+
+class GenerationModule(LightningModule, ABC, Generic[Data]):
+    """Settings, phases, champion, test, logging and checkpoints of an algorithm whose epoch is a generation.
+
+    Attributes:
+        seed: the run's seed.
+        clock: times the phases of a generation and announces them to callbacks.
+        generations_run: generations that the run of the loaded checkpoint has finished.
+        metrics: scalars of the last generation, by full name.
+        test_result: result of the last test.
+        memory: estimate of the memory a run needs.
+    """
+
+    phases: ClassVar[tuple[str, ...]] = PHASES
+    """Phases of a generation, in order."""
+    loss_columns: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("actor", "train/actor_loss"),
+        ("critic", "train/critic_loss"),
+    )
+    """Heading and metric of the two losses in the terminal's table."""
+    fitness_words: ClassVar[Mapping[str, str]] = {}
+    """Unit of fitness and what it is averaged over, for the report."""
+    max_processes: ClassVar[int | None] = None
+    """Most processes that the algorithm uses; None for any number."""
+    config_defaults: ClassVar[Mapping[str, Any]] = {}
+    """Defaults that are objects in Python, as a configuration file writes them."""
+    remedy: ClassVar[str]
+    """Settings to lower where memory does not suffice."""
+    data_class: ClassVar[type[WorkloadDataModule]]
+    """Class of the data module that the algorithm needs."""
+
+    population_size: int = 1
+    validate_every: int = 1
+    memory: PeakEstimate
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+        self.seed = 0
+        self.clock = PhaseClock(self, self.phases)
+        self.generations_run = 0
+        self.metrics: dict[str, float] = {}
+        self.test_result: TestResult | None = None
+        self._built = False
+
+    # What an algorithm provides
+
+    @abstractmethod
+    def build(self, stage: str) -> None:
+        """Build environments, networks and replay buffer, each after `memory.require` has found room for it."""
+
+    @abstractmethod
+    def validate(self) -> None:
+        """Validate the generation and choose the champion."""
+
+    @abstractmethod
+    def skip_validation(self) -> None:
+        """Mark the generation as one that is not validated."""
+
+    @abstractmethod
+    def validate_champion(self) -> float:
+        """Return the champion's validation fitness, played once more."""
+
+    @abstractmethod
+    def test_champion(self) -> TestResult:
+        """Play the champion on data that no fit has used."""
+
+    @abstractmethod
+    def generation_metrics(self) -> dict[str, float]:
+        """Return the scalars of the generation that was just validated, by full name."""
+
+    @abstractmethod
+    def learning_rates(self) -> Sequence[float]:
+        """Return the configured learning rate of each parameter group."""
+
+    @abstractmethod
+    def check_shapes(self, checkpoint: Mapping[str, Any]) -> None:
+        """Refuse a checkpoint whose weights are not of these networks.
+
+        Raises:
+            UserError: names what differs, and the remedy.
+        """
+
+    def model_settings(self) -> dict[str, Any]:
+        """Return the algorithm's settings as plain values."""
+        return dict(self.hparams)
+
+    def inference_spec(self) -> dict[str, Any]:
+        """Return what a champion's weights need to act, as plain values; `data` holds the data module's part."""
+        return {"workload": self.data.workload, "data": self.data.inference_spec()}
+
+    def saved_state(self) -> dict[str, Any]:
+        """Return further state of the algorithm to save, as plain values."""
+        return {}
+
+    def restore_state(self, saved: Mapping[str, Any]) -> None:
+        """Restore what `saved_state` returned."""
+
+    # What every algorithm has
+
+    @property
+    def data(self) -> Data:
+        """Return the data module of the running trainer."""
+        data: Data = self.trainer.datamodule  # type: ignore[attr-defined]
+        if not isinstance(data, self.data_class):
+            name = type(self).__name__
+            raise UserError(f"{name} needs a {self.data_class.__name__}: trainer.fit(module, datamodule=...)")
+        return data
+
+    @property
+    def optimizer(self) -> LightningOptimizer:
+        """Return the one optimizer."""
+        optimizer = self.optimizers()
+        assert isinstance(optimizer, LightningOptimizer)
+        return optimizer
+
+    @property
+    def fitting(self) -> bool:
+        """Return whether the trainer fits, rather than validates or tests."""
+        return bool(self.trainer.state.fn == TrainerFn.FITTING)
+
+    def setup(self, stage: str) -> None:
+        """Check the trainer and build everything."""
+        if stage == "fit":
+            processes = self.trainer.world_size
+            if self.max_processes is not None and processes > self.max_processes:
+                raise UserError(
+                    f"trainer.devices makes {processes} processes; {type(self).__name__} trains in "
+                    f"{self.max_processes}: leave it out"
+                )
+            check_trainer(self.trainer)
+            check_processes(self.trainer, self.population_size)
+        self.seed = int(os.environ.get("PL_GLOBAL_SEED", "0"))
+        device = self.trainer.strategy.root_device
+        self.memory = PeakEstimate(self.remedy, device, budget_of(self.trainer), processes_here(self.trainer))
+        self.build(stage)
+        self._built = True
+
+    def begin_generation(self) -> None:
+        """Start the generation's clock."""
+        self.clock.new_generation()
+        self.generations_run = self.current_epoch + 1
+
+    def validation_step(self, batch: int, batch_idx: int) -> None:
+        """Validate the generation during fit; the champion alone otherwise."""
+        if self.trainer.sanity_checking:
+            return
+        if not self.fitting:
+            fitness = torch.tensor(self.validate_champion()).float()
+            self.log("champion/validation_fitness", fitness, prog_bar=True, batch_size=1)
+            return
+        with self.clock.phase("validate"):
+            if (self.current_epoch + 1) % self.validate_every == 0:
+                self.validate()
+            else:
+                self.skip_validation()
+
+    def test_step(self, batch: int, batch_idx: int) -> None:
+        """Play the champion on data that no fit has used."""
+        self.test_result = self.test_champion()
+        self.log_dict({name: float(value) for name, value in self.test_result.metrics.items()}, batch_size=1)
+
+    def settings(self) -> dict[str, Any]:
+        """Return everything that determines results, as plain values by full key, except the seed."""
+        run = {"num_threads": torch.get_num_threads(), "trainer": {"precision": str(self.trainer.precision)}}
+        return flatten({"model": self.model_settings(), "data": self.data.settings(), **run})
+
+    def on_train_start(self) -> None:
+        """Set the configured learning rates, which a checkpoint's optimizer does not know; log the settings."""
+        for group, rate in zip(self.optimizer.param_groups, self.learning_rates(), strict=True):
+            group["lr"] = rate
+        for logger in self.loggers:
+            logger.log_hyperparams({"seed": self.seed, **self.settings()})
+
+    def on_validation_epoch_end(self) -> None:
+        """Hand the generation's metrics to loggers and callbacks, once all of them are known."""
+        if self.trainer.sanity_checking or not self.fitting:
+            return
+        self.clock.seconds["generation"] = self.clock.elapsed("generation")
+        times = {f"time/{phase}_s": self.clock.seconds[phase] for phase in (*self.phases, "generation")}
+        self.metrics = self.generation_metrics() | times
+        for logger in self.loggers:
+            logger.log_metrics(self.metrics, step=self.current_epoch)
+        # for callbacks such as checkpoints and early stopping; log_dict would take as long as two optimizer steps
+        self.trainer.callback_metrics.update({name: torch.tensor(value) for name, value in self.metrics.items()})
+
+    def on_train_epoch_end(self) -> None:
+        """Let loggers write the generation, now that all callbacks have logged and before the checkpoint is written."""
+        for logger in self.loggers:
+            logger.save()
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Add seed, settings, the data used and the inference spec; Lightning saves weights, optimizer and data."""
+        checkpoint["eigen2"] = {
+            "seed": self.seed,
+            "settings": self.settings(),
+            "data_used": self.data.data_used(),
+            "inference": self.inference_spec(),
+            "generations": self.generations_run,
+            **self.saved_state(),
+        }
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Restore the seed; refuse a checkpoint that does not fit this run.
+
+        Raises:
+            UserError: the checkpoint is of another module, workload or network, or, to resume, of a run with settings
+                that must not change; or a test would use data that the fit has used.
+        """
+        if not self._built:
+            name = type(self).__name__
+            raise UserError(
+                f"{name} is built by a Trainer together with its data: give ckpt_path to trainer.fit or validate"
+            )
+        saved = saved_run(checkpoint)
+        spec = saved_part(saved, "inference")
+        require_workload(spec.get("workload"), self.data.workload)
+        if self.fitting:
+            check_settings(saved["settings"], self.settings())
+        self.check_shapes(checkpoint)
+        if not self.fitting:
+            self.data.apply_inference_spec(spec["data"])
+            if self.trainer.testing:
+                self.data.require_unused(saved_part(saved, "data_used"))
+            log_data_differences(saved["settings"], self.settings(), "tested" if self.trainer.testing else "validated")
+        self.seed = int(saved["seed"])
+        self.generations_run = max(self.generations_run, int(saved["generations"]))
+        self.restore_state(saved)

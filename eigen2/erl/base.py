@@ -1,0 +1,246 @@
+"""What ERLModule is besides the algorithm: set-up, optimizer, champion, metrics, checkpoint, memory."""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from eigen2.core.datamodule import RolloutDataModule, TestResult
+from eigen2.core.export import describe, format_factory
+from eigen2.core.module import GenerationModule
+from eigen2.core.networks import NetworkFactory, weight_bytes
+from eigen2.core.randomness import Role, generator, torch_seed
+from eigen2.distributed.communicator import Communicator
+from eigen2.erl import metrics, rollout
+from eigen2.erl.checkpoint_rows import collect_rows, keep_own_rows
+from eigen2.erl.estimate import require_fit, workspace_bytes
+from eigen2.erl.evolution import EvolutionContext, Operator
+from eigen2.erl.evolution.statistics import SAMPLED_INPUTS, diversity_metrics
+from eigen2.erl.learners import Learner
+from eigen2.erl.population import Population
+from eigen2.erl.quarantine import Evidence
+from eigen2.erl.row_adam import RowAdam
+from eigen2.erl.settings import check_sizes
+from eigen2.erl.state import GenerationState
+from eigen2.erl.training import sample_inputs
+from eigen2.errors import UserError
+from eigen2.memory.estimate import checkpoint_bytes
+
+
+class PopulationModule(GenerationModule[RolloutDataModule]):
+    """Module that trains a population of agents.
+
+    Args:
+        population_size: agents of the whole population.
+        learners: agents that learn by gradients, the first ones.
+        learner: trains them.
+        operators: evolve the population.
+        actor: builds an actor; None takes the workload's.
+        critic: builds a critic; None takes the workload's.
+
+    Attributes:
+        population: this process's agents.
+        state: of the generation in progress.
+        communicator: partition of the population.
+    """
+
+    data_class = RolloutDataModule
+    remedy = (
+        "lower data.replay_capacity, data.batch_size, model.population_size, model.gradient_steps or the number of "
+        "windows"
+    )
+    population: Population
+    state: GenerationState
+
+    def __init__(
+        self,
+        population_size: int,
+        learners: int,
+        learner: Learner,
+        operators: Sequence[Operator],
+        actor: NetworkFactory | None,
+        critic: NetworkFactory | None,
+    ) -> None:
+        super().__init__()
+        self.population_size, self.learners = population_size, learners
+        self.learner, self.operators = learner, tuple(operators)
+        self._actor, self._critic = actor, critic
+        self.communicator = Communicator(population_size)
+
+    # Set-up
+
+    @property
+    def micro_batches(self) -> int:
+        """Return the training steps of a generation."""
+        return int(self.hparams["gradient_steps"] * self.hparams["accumulate"])
+
+    def precision(self) -> AbstractContextManager[None]:
+        """Return the context in which networks run."""
+        return self.trainer.precision_plugin.forward_context()
+
+    def build(self, stage: str) -> None:
+        """Build environments, population and replay buffer, each after a check that it fits into memory."""
+        data, device = self.data, self.trainer.strategy.root_device
+        data.training_steps = max(1, self.micro_batches)
+        if self.learners < self.population_size and not data.windows_per_generation:
+            raise UserError(
+                "data.windows_per_generation is 0; with model.learners set, agents that only evolve need 1 or more"
+            )
+        self.communicator = Communicator(self.population_size, self.trainer.global_rank, self.trainer.world_size)
+        agents = self.communicator.rows
+        self.memory.require(data.needed_bytes(len(agents)))
+        data.build(len(agents), device)
+        make_actor, make_critic = self.network_makers(data)
+        with torch_seed(self.seed, Role.WEIGHTS, agent=0):
+            weights = weight_bytes(make_actor()) + weight_bytes(make_critic())
+        if stage == "fit":
+            workspace = workspace_bytes(data, self.learner, device, make_actor, make_critic, self.precision)
+            checkpoint = checkpoint_bytes(self.trainer)
+            require_fit(self.memory, data, self.communicator, weights, self.micro_batches, workspace, checkpoint)
+            data.allocate_replay(device, self.communicator)
+        if "population" not in self._modules:  # fitting or validating again goes on with what was learned
+            learners, noise = len(range(self.learners)[agents.start : agents.stop]), self.hparams["noise"]
+            self.population = Population(self.communicator, make_actor, make_critic, self.seed, noise, learners)
+        elif weights != 4 * self.population.weights_per_agent:
+            raise UserError("this module was fitted to data of other sizes; make a new ERLModule for these")
+
+    def network_makers(self, data: RolloutDataModule) -> tuple[Callable[[], nn.Module], Callable[[], nn.Module]]:
+        """Return what builds one agent's actor and critic: the configured networks, else the workload's."""
+        make_actor = partial(self._actor, data.sizes) if self._actor else data.make_actor
+        make_critic = partial(self._critic, data.sizes) if self._critic else data.make_critic
+        return make_actor, self.learner.critic_factory(make_critic)
+
+    def learning_rates(self) -> Sequence[float]:
+        """Return the learning rates of actors and critics."""
+        return self.hparams["actor_lr"], self.hparams["critic_lr"]
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        """Return one Adam for the whole population; its moments have a row an agent."""
+        networks = zip((self.population.actor, self.population.critic), self.learning_rates(), strict=True)
+        return RowAdam([{"params": [rows], "lr": rate} for rows, rate in networks])
+
+    # Evolution, champion and metrics
+
+    def evolution_context(self) -> EvolutionContext:
+        """Return the state of the run that operators may depend on."""
+        population, generation = self.population, self.current_epoch
+        return EvolutionContext(
+            seed=self.seed,
+            generation=generation,
+            learners=self.learners if self.learners < self.population_size else 0,
+            validated=generation % self.validate_every == 0,
+            has_champion=int(population.champion_generation) >= 0,
+            validations_since_champion=int(population.validations_since_champion),
+            champion={"actor": population.champion_actor, "critic": population.champion_critic},
+            actor_network=population.actor_network,
+            action_shape=self.data.eval_env.action_shape,
+            sample_inputs=partial(sample_inputs, self.data, self.device),
+        )
+
+    def evidence(self) -> Evidence:
+        """Return where and of what the evidence is made if all agents failed."""
+        rewards, folder = self.data.buffer["reward"], Path(self.trainer.default_root_dir)
+        return Evidence(
+            path=folder / "failure" / "evidence.pt",
+            rank=self.communicator.rank,
+            generation=self.state.generation,
+            fitness=self.state.fitness,
+            micro_batches=self.hparams["accumulate"],
+            slots=self.state.slots,
+            rewards=lambda slots: rewards[slots.to(rewards.device)],
+        )
+
+    def skip_validation(self) -> None:
+        """Mark the generation as one that is not validated."""
+        self.state.validation = torch.full_like(self.state.validation, torch.nan)
+
+    def validate_champion(self) -> float:
+        """Return the champion's validation fitness, played and recorded once more."""
+        fitness = rollout.play_champion(self.population, self.data, self.precision)
+        self.data.save_champion_record(int(self.population.champion_generation))
+        return fitness
+
+    def test_champion(self) -> TestResult:
+        """Play the champion on data that no fit has used.
+
+        Raises:
+            UserError: there is no champion.
+        """
+        candidates = self.generations_run * self.population_size
+        policies = rollout.trained_policies(self.population, self.data, self.precision, candidates, self.seed)
+        return self.data.test(policies)
+
+    def generation_metrics(self) -> dict[str, float]:
+        """Return the scalars of the generation that was just validated, by full name."""
+        data, population, communicator = self.data, self.population, self.communicator
+        summary = data.eval_env.get_episode_summary(data.fitness_windows)
+        found, episodes = metrics.generation_metrics(self.state, population, summary, communicator)
+        chance = generator(self.seed, Role.PROBE, self.current_epoch)
+        inputs = sample_inputs(data, self.device, chance, SAMPLED_INPUTS)
+        return {
+            **found,
+            **diversity_metrics(population.actor_network, population.actor, inputs, communicator),
+            **data.episode_metrics(episodes),
+            **metrics.replay_metrics(data.buffer),
+            **metrics.exchange_metrics(communicator),
+        }
+
+    # Checkpoint and memory
+
+    def model_settings(self) -> dict[str, Any]:
+        """Return the algorithm's settings, networks included, as plain values."""
+        networks = {"actor": format_factory(self._actor), "critic": format_factory(self._critic)}
+        return {**self.hparams, **networks}
+
+    def inference_spec(self) -> dict[str, Any]:
+        """Return what the champion's weights need to act, as plain values."""
+        network = describe(self.population.actor_network, self._actor, self.data.sizes)
+        return {**network, **super().inference_spec()}
+
+    def check_shapes(self, checkpoint: Mapping[str, Any]) -> None:
+        """Refuse a checkpoint of another population size or other networks."""
+        sizes = {"actor": self.population.actor.shape[1], "critic": self.population.critic.shape[1]}
+        check_sizes(checkpoint, self.population_size, sizes, self.settings())
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Add what resuming needs, and the rows of other processes."""
+        super().on_save_checkpoint(checkpoint)
+        collect_rows(checkpoint, self.population.rows(), self.communicator)
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Check the checkpoint, and keep the rows of this process."""
+        super().on_load_checkpoint(checkpoint)
+        keep_own_rows(checkpoint, self.population.rows(), self.communicator)
+
+    def memory_owners(self) -> dict[str, object]:
+        """Return what holds bytes, for a memory profiler."""
+        gradients = [parameter.grad for parameter in self.parameters()]
+        # the optimizer first: the population holds the gradients too
+        return {"optimizer": (gradients, self.optimizer.state), "population": self.population}
+
+    def reset_memory(self) -> None:
+        """Start over in the same memory: initial agents, no champion, an empty replay buffer.
+
+        After a fit, before the next; without it a further fit goes on with what was learned.
+        """
+        self.population.reset_memory(*self.network_makers(self.data), self.seed, self.hparams["noise"])
+        self.data.buffer.reset_memory()
+
+    def cleanup_memory(self) -> int:
+        """Free gradients and the pages of empty replay slots until a further fit, and return their bytes."""
+        return self.population.cleanup_memory() + self.data.buffer.cleanup_memory()
+
+    def describe(self) -> dict[str, str]:
+        """Return name and value of what a user should see at the start."""
+        buffer = self.data.buffer
+        return {
+            "population": f"{self.population_size} agents, {self.population.weights_per_agent:,} parameters each",
+            "replay": f"{buffer.capacity:,} transitions of {buffer.bytes_per_transition:,} bytes, "
+            f"{buffer.nbytes / 1e6:,.1f} MB; training starts at {self.data.replay_min_size:,}",
+            "memory": str(self.memory),
+            **self.communicator.describe(),
+        }

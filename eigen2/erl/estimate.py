@@ -1,0 +1,85 @@
+"""Estimate the memory a fit will take, from the sizes of its owners and from one agent that acts and learns."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
+import torch
+from torch import nn
+
+from eigen2.core.datamodule import RolloutDataModule
+from eigen2.distributed.communicator import Communicator
+from eigen2.erl.learners import Batch, Learner
+from eigen2.erl.population import Population
+from eigen2.memory.estimate import LivePeak, PeakEstimate
+
+
+def workspace_bytes(
+    data: RolloutDataModule,
+    learner: Learner,
+    device: torch.device,
+    make_actor: Callable[[], nn.Module],
+    make_critic: Callable[[], nn.Module],
+    precision: Callable[[], AbstractContextManager[None]],
+) -> int:
+    """Return the bytes of temporary tensors an agent needs to act in all windows, or to learn from a micro-batch.
+
+    All agents act and learn together, so all need that much each. Nothing is kept and no random numbers are drawn.
+
+    Args:
+        data: after `build`; its `eval_env` is reset.
+        learner: trains the agents.
+        device: runs the networks.
+        make_actor: builds one actor.
+        make_critic: builds one critic.
+        precision: makes the context in which networks run.
+    """
+    agent = Population(Communicator(1), make_actor, make_critic, seed=0, noise=0.0).to(device)
+    observation, _ = data.eval_env.reset(options=data.training_options(0, seed=0))
+    first = {name: values[:1] for name, values in observation.items()}
+    with LivePeak() as acting, torch.inference_mode(), precision():
+        agent.act(data.network_inputs(first)).float()
+    size = data.batch_size
+    stored = {name: values[:, :1].expand(1, size, *values.shape[2:]) for name, values in first.items()}
+    with LivePeak() as learning, precision():
+        flags = torch.zeros(1, size, device=device)
+        actions = torch.zeros(1, size, *data.eval_env.action_shape, device=device)
+        inputs, following = data.network_inputs(stored), data.network_inputs(stored)
+        losses = learner.losses(agent, Batch(inputs, following, actions, flags, flags.bool(), discount=1.0))
+        torch.autograd.backward([losses.actor.sum(), losses.critic.sum()])
+    peaks: tuple[int, int] = acting.peak, learning.peak
+    return max(peaks)
+
+
+def require_fit(
+    memory: PeakEstimate,
+    data: RolloutDataModule,
+    communicator: Communicator,
+    weights: int,
+    micro_batches: int,
+    workspace: int,
+    checkpoint: int,
+) -> None:
+    """Add what a fit takes beside its environments to an estimate.
+
+    Args:
+        memory: estimate of the run.
+        data: after `build`.
+        communicator: partition of the population.
+        weights: bytes of an actor and a critic.
+        micro_batches: of a generation.
+        workspace: `workspace_bytes` of one agent.
+        checkpoint: bytes of the checkpoint a run resumes from.
+
+    Raises:
+        UserError: it does not fit.
+    """
+    agents = len(communicator.rows)
+    memory.require({"population": 2 * weights * agents})  # weights and targets
+    memory.require({"optimizer": 3 * weights * agents})  # gradients and two moments
+    memory.require({"replay": data.replay_capacity * data.transition_bytes})
+    if communicator.world > 1:
+        memory.require({"exchange": agents * data.eval_env.windows * data.longest_episode * data.transition_bytes})
+    memory.require(
+        {"samples": 8 * (agents + 1) * micro_batches * data.batch_size}
+    )  # slots, and one agent's beside them
+    memory.require_temporary(agents * workspace, checkpoint)

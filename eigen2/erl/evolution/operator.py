@@ -1,0 +1,139 @@
+"""The interface of evolution operators, and what they are told."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+from torch import Tensor
+
+from eigen2.core.networks import Inputs, StackedNetwork
+
+AgentRows = Mapping[str, Tensor]
+"""An agent's rows by name, as views: `actor`, `critic`, `actor_target`, `critic_target`, `noise` and optimizer moments
+`moment 0` to `moment 3` (the actor's two, then the critic's)."""
+
+
+@dataclass(frozen=True)
+class EvolutionContext:
+    """State of the run that operators may depend on."""
+
+    seed: int
+    generation: int
+    learners: int
+    """The first agents, which learn and do not evolve; 0 where all learn and evolve."""
+    validated: bool
+    """Whether the generation before was validated."""
+    has_champion: bool
+    validations_since_champion: int
+    """Validations since the last new champion."""
+    champion: AgentRows
+    """Rows (1, weights) `actor` and `critic` of the champion."""
+    actor_network: StackedNetwork
+    action_shape: tuple[int, ...]
+    sample_inputs: Callable[[np.random.Generator, int], Inputs | None]
+    """Draw network inputs (1, count, ...) from the replay buffer; None while it is empty."""
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """Agents by fitness. An agent without a finite fitness has failed: it is no elite, no parent, and is replaced."""
+
+    fitness: Float[np.ndarray, " agents"]
+    evolving: Sequence[int]
+    """Agents that evolve, from the fittest to the least fit, failed ones last."""
+    eligible: Sequence[int]
+    """Those of them that have not failed."""
+    elites: Sequence[int]
+    """The fittest, which are kept."""
+    replaced: Sequence[int]
+    """Agents to be replaced, ascending, failed learners among them."""
+    fittest_learner: int | None
+    """Of the learners that do not evolve; None without any that has not failed."""
+
+    def failed(self, row: int) -> bool:
+        """Return whether an agent has no finite fitness."""
+        return not np.isfinite(self.fitness[row])
+
+    def least_fit(self, taken: Collection[int]) -> list[int]:
+        """Return the least fit agent that is no elite and not taken, in a list; empty if there is none."""
+        free = [row for row in self.evolving[len(self.elites) :] if row not in taken]
+        return free[-1:]
+
+
+class Parents(NamedTuple):
+    """Parents of a child: none, one or two, and the first one's weight (0 to 1) in the blend of two."""
+
+    rows: tuple[int, ...]
+    blend: float = 1.0
+
+
+class Operator(ABC):
+    """One way in which agents are kept or replaced.
+
+    Operators choose the agents they replace in the order of the list model.evolution: what an earlier one has taken, a
+    later one leaves. Attributes that do not begin with an underscore are its settings.
+    """
+
+    name: ClassVar[str]
+    """Names the operator's agents in metrics (`operators/NAME_survival` and others), curves and report."""
+    inherits: ClassVar[Sequence[str] | None] = None
+    """Rows that a child takes from its parents; None for all."""
+    share: float | None = None
+    """Share of the evolving agents that the operator fills (0 to 1); None fills the rest."""
+
+    def kept(self, evolving: int) -> int:
+        """Return how many of the fittest agents are kept."""
+        return 0
+
+    def begin(self, context: EvolutionContext) -> None:  # noqa: B027 - optional
+        """Prepare for a generation."""
+
+    def rows(self, ranking: Ranking, context: EvolutionContext, taken: Collection[int]) -> Sequence[int]:
+        """Return the agents to replace: by default the first `share` of those that have not failed, or the rest."""
+        if self.share is None:
+            return ranking.replaced
+        candidates = [row for row in ranking.replaced if not ranking.failed(row)]
+        return candidates[: round(self.share * len(ranking.evolving))]
+
+    @abstractmethod
+    def parents(self, ranking: Ranking, generator: np.random.Generator) -> Parents:
+        """Choose the parents of one child.
+
+        Args:
+            ranking: of the generation.
+            generator: shared by all children of the generation, which are planned in the order of their rows.
+        """
+
+    def apply(  # noqa: B027 - optional
+        self, agent: AgentRows, context: EvolutionContext, generator: np.random.Generator
+    ) -> None:
+        """Change a child in place, after it has inherited its parents' rows.
+
+        Args:
+            agent: the child's rows.
+            context: state of the run.
+            generator: the child's own.
+        """
+
+    def metrics(self, context: EvolutionContext) -> dict[str, float]:
+        """Return scalars to log for the generation, by their full names."""
+        return {}
+
+    def settings(self) -> dict[str, Any]:
+        """Return class and settings as plain values."""
+        own = {name: value for name, value in vars(self).items() if not name.startswith("_")}
+        return {"class": f"{type(self).__module__}.{type(self).__qualname__}", **own}
+
+
+@dataclass(frozen=True)
+class Child:
+    """What an agent is replaced by."""
+
+    row: int
+    operator: Operator
+    parents: tuple[int, ...]
+    blend: float = 1.0
+    """Weight of the first parent: blend x first + (1 - blend) x second."""

@@ -1,0 +1,66 @@
+"""The interface of algorithms that train a population by gradients."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, ClassVar, NamedTuple
+
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from eigen2.core.networks import Inputs
+from eigen2.erl.population import Population
+
+
+class Batch(NamedTuple):
+    """Sample of transitions for every agent that learns, (agents, batch, ...) each."""
+
+    inputs: Inputs
+    next_inputs: Inputs
+    action: Tensor
+    reward: Float[Tensor, "agents batch"]
+    """Rewards, scaled by model.reward_scale."""
+    terminated: Tensor
+    discount: float
+    """Discount a step, 0 to 1."""
+    noise: Tensor | None = None
+    """Standard normal numbers of an action's shape, for learners that use noise."""
+
+
+class Losses(NamedTuple):
+    """Per-agent means over the batch; only `actor` and `critic` carry gradients."""
+
+    actor: Float[Tensor, " agents"]
+    critic: Float[Tensor, " agents"]
+    q_mean: Float[Tensor, " agents"]
+    action_saturation: Float[Tensor, " agents"]
+    """Share of the actor's outputs beyond 0.98 of their bound."""
+
+
+class Learner(ABC):
+    """Losses of an algorithm that trains actors and critics; gradients, clipping and targets are the population's."""
+
+    uses_noise: ClassVar[bool] = False
+    """Whether batches carry noise of an action's shape."""
+
+    def critic_factory(self, make_critic: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
+        """Return what builds an agent's critic from what builds the workload's."""
+        return make_critic
+
+    def trains_actor(self, step: int) -> bool:
+        """Return whether actors and targets take part in the optimizer step `step`, counted from 0 a generation."""
+        return True
+
+    @abstractmethod
+    def losses(self, population: Population, batch: Batch, train_actor: bool = True) -> Losses:
+        """Compute every agent's losses; without `train_actor`, actor loss and saturation are 0.
+
+        Args:
+            population: its first `learners` agents learn.
+            batch: their sample.
+            train_actor: whether actors learn too.
+        """
+
+    def settings(self) -> dict[str, Any]:
+        """Return class and settings as plain values."""
+        own = {name: value for name, value in vars(self).items() if not name.startswith("_")}
+        return {"class": f"{type(self).__module__}.{type(self).__qualname__}", **own}

@@ -1,0 +1,89 @@
+"""TD3: Fujimoto et al., "Addressing function approximation error in actor-critic methods", 2018, algorithm 1."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from eigen2.core.networks import DESCRIBED, Inputs
+from eigen2.erl.learners.ddpg import DDPG
+from eigen2.erl.learners.learner import Batch
+from eigen2.errors import require_range
+
+
+class TwinCritic(nn.Module):
+    """Two critics of the same kind with weights of their own; values (batch, 2).
+
+    Args:
+        make_critic: builds one.
+    """
+
+    def __init__(self, make_critic: Callable[[], nn.Module]) -> None:
+        super().__init__()
+        self.first, self.second = make_critic(), make_critic()
+        self.over_agents = getattr(self.first, "over_agents", "vmap")
+        if hasattr(self.first, "describe"):
+            self.describe = self._describe_both
+
+    def _describe_both(self, inputs: Inputs) -> Tensor:
+        """Return what each critic's `describe` returns, side by side in a last axis."""
+        critics: list[Any] = [self.first, self.second]
+        return torch.stack([critic.describe(inputs) for critic in critics], -1)
+
+    def forward(self, inputs: Inputs, action: Tensor) -> Tensor:
+        """Return both values."""
+        values = []
+        for i, critic in enumerate((self.first, self.second)):
+            own = {name: part[..., i] if name == DESCRIBED else part for name, part in inputs.items()}
+            values.append(critic(own, action))
+        return torch.stack(values, -1)
+
+
+@dataclass
+class TD3(DDPG):
+    """Twin delayed DDPG: two critics, of which the lower value counts, delayed actors and smoothed targets."""
+
+    uses_noise: ClassVar[bool] = True
+
+    policy_delay: int = 2
+    """Optimizer steps of the critics for each of the actor and all targets (1 or more)."""
+    target_noise: float = 0.2
+    """Standard deviation of the noise on the target actor's action, in action units of [-1, 1] (0 or more)."""
+    target_noise_clip: float = 0.5
+    """Bound on the absolute value of that noise (0 or more)."""
+
+    def __post_init__(self) -> None:
+        require_range("model.learner.policy_delay", self.policy_delay, least=1)
+        require_range("model.learner.target_noise", self.target_noise, least=0)
+        require_range("model.learner.target_noise_clip", self.target_noise_clip, least=0)
+
+    def critic_factory(self, make_critic: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
+        """Return what builds twin critics."""
+        return partial(TwinCritic, make_critic)
+
+    def trains_actor(self, step: int) -> bool:
+        """Return whether actors and targets take part: at every `policy_delay`-th step."""
+        return (step + 1) % self.policy_delay == 0
+
+    def target_action(self, action: Tensor, batch: Batch) -> Tensor:
+        """Add clipped noise to the target actor's action, within [-1, 1]."""
+        if batch.noise is None:
+            return action
+        noise = (batch.noise * self.target_noise).clamp(-self.target_noise_clip, self.target_noise_clip)
+        return (action + noise).clamp(-1, 1)
+
+    def critic_loss(self, values: Tensor, target: Float[Tensor, "agents batch"]) -> Float[Tensor, " agents"]:
+        """Return the sum of both critics' mean squared errors."""
+        return (values - target[..., None]).square().mean(1).sum(1)
+
+    def lowest(self, values: Tensor) -> Float[Tensor, "agents batch"]:
+        """Return the lower of both values."""
+        return values.amin(-1)
+
+    def first(self, values: Tensor) -> Float[Tensor, "agents batch"]:
+        """Return the first critic's values."""
+        return values[..., 0]

@@ -1,0 +1,153 @@
+"""Play the population: evaluation with exploration, validation, the choice of the champion, policies for a test."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
+import torch
+from torch import Tensor
+
+from eigen2.core.datamodule import RolloutDataModule, TrainedPolicies
+from eigen2.core.environment import Observation, Policy, play
+from eigen2.core.transition_exchange import exchange_transitions
+from eigen2.distributed.communicator import Communicator
+from eigen2.erl.evolution.selection import rank
+from eigen2.erl.exploration import ExplorationNoise
+from eigen2.erl.population import DDPGAgent, Population
+from eigen2.erl.state import GenerationState
+from eigen2.errors import UserError
+
+Precision = Callable[[], AbstractContextManager[None]]
+"""Make the context in which networks run."""
+
+
+def make_policy(
+    population: Population, data: RolloutDataModule, precision: Precision, agent: DDPGAgent | None = None
+) -> Policy:
+    """Return the policy of every agent, or of one in place of all agents of `data.val_env`."""
+    act, inputs = population.policy(agent), data.network_inputs
+
+    @torch.inference_mode()
+    def policy(observation: Observation) -> Tensor:
+        with precision():
+            action = act(inputs(observation)).float()
+        return action if agent is None else action.expand(data.val_env.agents, *action.shape[1:])
+
+    return policy
+
+
+def evaluate(
+    state: GenerationState,
+    population: Population,
+    data: RolloutDataModule,
+    precision: Precision,
+    communicator: Communicator,
+    seed: int,
+    uniform: bool,
+    after_step: Callable[[], None],
+) -> None:
+    """Play the generation's windows with every agent: set its fitness, fill the replay buffer.
+
+    Agents that do not learn play fitness windows alone.
+
+    Args:
+        state: gets fitness and the agents that misplayed.
+        population: of this process.
+        data: environments and replay buffer.
+        precision: makes the context in which networks run.
+        communicator: partition of the population.
+        seed: the run's seed.
+        uniform: whether exploration windows are played with uniform actions until training starts.
+        after_step: called after every step of the environment.
+
+    Raises:
+        RunStopped: contact with another process was lost.
+    """
+    env, counted = data.eval_env, data.windows_per_generation
+    options = data.training_options(state.generation, seed)
+    if population.learners < population.size:
+        options["playing"] = torch.ones(env.agents, env.windows, dtype=torch.bool)
+        options["playing"][population.learners :, counted:] = False
+    uniform = uniform and not data.ready
+    windows = env.windows - counted
+    noise = ExplorationNoise(
+        population.noise, windows, env.action_shape, communicator.rows, seed, state.generation, uniform
+    )
+    policy = make_policy(population, data, precision)
+    buffer = data.buffer if data.transition_log is None else data.transition_log
+    returns = play(env, lambda observation: noise.add(policy(observation)), options, buffer, after_step)
+    if data.transition_log is not None:
+        exchange_transitions(data.transition_log, data.buffer, communicator)
+    state.quarantine.misplayed = ~torch.isfinite(returns).all(1)
+    own = returns[:, data.fitness_windows].mean(1).cpu()
+    state.fitness = communicator.gather({"fitness": own}, "fitness")["fitness"]
+
+
+@torch.no_grad()
+def validate(
+    state: GenerationState,
+    population: Population,
+    data: RolloutDataModule,
+    precision: Precision,
+    communicator: Communicator,
+) -> None:
+    """Play the validation windows; the fittest agent becomes champion if it validates better than the one before.
+
+    There is one candidate a generation, chosen on other days: the best of all agents on the validation days would be
+    the luckiest as often as the best.
+
+    Raises:
+        RunStopped: contact with another process was lost.
+    """
+    fittest = rank(state.fitness.numpy())[0]
+    place = communicator.local_index(fittest)
+    own = torch.full((population.size,), torch.nan, dtype=torch.float64)
+    if place is not None:
+        data.record_agent(place)
+    if data.validates_every_agent:
+        own = play(data.val_env, make_policy(population, data, precision), data.validation_options()).mean(1).cpu()
+    elif place is not None:
+        policy = make_policy(population, data, precision, population.agents[place])
+        own[place] = play(data.val_env, policy, data.validation_options())[0].mean()
+    state.validation = communicator.gather({"fitness": own}, "validation fitness")["fitness"]
+    population.validations_since_champion += 1
+    validated = state.validation[fittest]
+    if torch.isfinite(state.fitness[fittest]) and validated > population.champion_fitness.cpu():
+        population.set_champion(fittest, float(validated), state.generation, communicator)
+        if communicator.rank == 0 and place is None:  # another process has recorded it
+            play_champion(population, data, precision)
+        data.save_champion_record(state.generation)
+
+
+def play_champion(population: Population, data: RolloutDataModule, precision: Precision) -> float:
+    """Play the validation windows with the champion, recorded, and return its validation fitness."""
+    data.record_agent(0)
+    policy = make_policy(population, data, precision, population.champion)
+    return float(play(data.val_env, policy, data.validation_options())[0].mean())
+
+
+def trained_policies(
+    population: Population, data: RolloutDataModule, precision: Precision, candidates: int, seed: int
+) -> TrainedPolicies:
+    """Return champion and population as policies on the CPU, wherever their networks run.
+
+    Raises:
+        UserError: there is no champion.
+    """
+    generation = int(population.champion_generation)
+    if generation < 0:
+        raise UserError("the checkpoint has no champion: none was validated before it was written")
+    device = population.actor.device
+
+    def on_cpu(agent: DDPGAgent) -> Policy:
+        act = population.policy(agent)
+
+        @torch.inference_mode()
+        def policy(observation: Observation) -> Tensor:
+            moved = {name: part.to(device) for name, part in observation.items()}
+            with precision():
+                return act(data.network_inputs(moved)).float().cpu()
+
+        return policy
+
+    agents = [on_cpu(agent) for agent in population.agents]
+    return TrainedPolicies(on_cpu(population.champion), agents, generation, candidates, seed)

@@ -1,0 +1,99 @@
+"""Train the agents that learn: batches from the replay buffer, losses, the optimizer's step."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from eigen2.core.datamodule import RolloutDataModule
+from eigen2.core.networks import Inputs
+from eigen2.core.randomness import Role
+from eigen2.core.replay import sample_slots
+from eigen2.erl.exploration import Draws
+from eigen2.erl.learners import Batch, Learner
+from eigen2.erl.learners.gradients import Optimizer, clear_gradients, step, update_targets
+from eigen2.erl.population import Population
+from eigen2.erl.state import GenerationState
+
+
+def draw_samples(
+    state: GenerationState, learner: Learner, data: RolloutDataModule, learners: range, steps: int, seed: int
+) -> None:
+    """Draw what the generation trains on: replay slots, and noise where the learner uses it.
+
+    Args:
+        state: gets the slots and the noise.
+        learner: trains the agents.
+        data: holds the replay buffer.
+        learners: numbers of this process's agents that learn.
+        steps: micro-batches of the generation.
+        seed: the run's seed.
+    """
+    state.slots = sample_slots(len(data.buffer), steps, data.batch_size, learners, seed, state.generation)
+    if learner.uses_noise:
+        shape = (data.batch_size, *data.eval_env.action_shape)
+        state.noise = Draws(Role.TARGET, learners, shape, seed, state.generation)
+
+
+def sample_inputs(
+    data: RolloutDataModule, device: torch.device, generator: np.random.Generator, count: int
+) -> Inputs | None:
+    """Return network inputs (1, count, ...) of observations drawn from the replay buffer; None while it is empty."""
+    if not len(data.buffer):
+        return None
+    slots = torch.from_numpy(generator.integers(len(data.buffer), size=(1, count))).to(device)
+    stored = data.buffer.gather(slots)
+    return data.network_inputs({name: stored[name] for name in data.eval_env.observation_fields})
+
+
+def make_batch(
+    state: GenerationState, data: RolloutDataModule, slots: Tensor, gamma: float, reward_scale: float
+) -> Batch:
+    """Return the transitions in replay slots (learners, batch) as network inputs and targets."""
+    stored = data.buffer.gather(slots)
+    names = data.eval_env.observation_fields
+    return Batch(
+        inputs=data.network_inputs({name: stored[name] for name in names}),
+        next_inputs=data.network_inputs({name: stored[f"next_{name}"] for name in names}),
+        action=stored["action"].float(),
+        reward=stored["reward"] * reward_scale,
+        terminated=stored["terminated"],
+        discount=gamma,
+        noise=None if state.noise is None else state.noise.next().to(slots.device),
+    )
+
+
+def add_losses(
+    state: GenerationState, learner: Learner, population: Population, batch: Batch, train_actor: bool
+) -> Tensor:
+    """Compute a micro-batch's losses, record them, and return their sum; agents do not share any of it.
+
+    Args:
+        state: records the losses.
+        learner: computes them.
+        population: its first agents learn.
+        batch: their sample.
+        train_actor: whether actors learn too.
+    """
+    losses = learner.losses(population, batch, train_actor)
+    values, finite = state.quarantine.record_losses(losses)
+    state.losses.add(values, finite, train_actor)
+    return (losses.actor + losses.critic).sum()
+
+
+def optimizer_step(
+    state: GenerationState,
+    population: Population,
+    optimizer: Optimizer,
+    max_grad_norm: float,
+    tau: float,
+    train_actor: bool,
+) -> None:
+    """Clip each agent's gradients, step the optimizer and move the targets.
+
+    Agents with numbers that are not finite skip the step, bit for bit.
+    """
+    faults = step(population, optimizer, max_grad_norm, state.quarantine.loss, train_actor)
+    broken = state.quarantine.record_step(faults)
+    clear_gradients(population)
+    if train_actor:
+        update_targets(population, tau, broken)
