@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float
@@ -12,6 +12,7 @@ from torch import Tensor
 from eigen2.erl.population import Population
 
 
+@runtime_checkable
 class Optimizer(Protocol):
     """What is used of an optimizer, torch's own or Lightning's wrapper of it."""
 
