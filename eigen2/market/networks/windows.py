@@ -1,10 +1,9 @@
 """Actors and critics that read the last days of the panel themselves, where the default ones read averages of them.
 
-Two families: `Convolution*`, dilated causal convolutions over the days of the columns agents may buy, beside the means
-of all columns; and `CnnLstm*`, which looks at every column, day by day. They differ in how they describe a day
-(`DilatedTree`, `MarketSequence`); what they make of a description, a portfolio and an action is the same.
-
-All columns share weights and are pooled, never flattened, so that their order does not matter.
+Two families: `Convolution*`, dilated causal convolutions over the days of the investable columns, beside the means of
+all columns; and `CnnLstm*`, which reads every column, day by day. They differ in how they describe a day
+(`DilatedConvolutions`, `MarketSequence`). All columns share weights and are pooled, never flattened, so that their
+order does not matter.
 """
 
 from typing import Literal
@@ -14,32 +13,30 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from eigen2.core.networks import DESCRIBED, Inputs, Sizes, require_width
+from eigen2.core.networks import Inputs, Sizes, require_width
 from eigen2.errors import UserError
-from eigen2.market.networks.columns import ONE_ORDER, Choice
+from eigen2.market.networks.columns import ONE_ORDER, Choice, ColumnActor, ColumnCritic, ColumnNetwork
 
 MEANS = 2
-"""Means over columns that accompany each column: of all columns, and of those agents may not buy."""
-
+"""Means over columns that accompany each column: of all columns, and of those that are not investable."""
 STRIDES = (2, 2, 2)
-"""Of the CNN's layers; eight days a step of the market's sequence."""
-
+"""Strides of the CNN's layers: eight days per step of the market's sequence."""
 KERNEL = 4
-"""Steps that a layer of the CNN looks at; more than its stride, so that neighbours overlap."""
+"""Steps that a layer of the CNN sees; more than its stride, so that neighbours overlap."""
 
 
-def rows_of(day: Tensor, context: int) -> tuple[Tensor, Tensor]:
-    """Rows of the panel that the windows ending on `day` (batch,) consist of.
+def window_rows(day: Tensor, context: int) -> tuple[Tensor, Tensor]:
+    """Return the panel's rows of the windows that end on `day` (batch,).
 
     Returns:
-        rows (batch, context), 0 where a window starts before the panel, and which of them are in it, bool.
+        Rows (batch, context), 0 before the panel's first day, and bool whether each lies in the panel.
     """
     rows = day.long()[:, None] + torch.arange(1 - context, 1, device=day.device)
     return rows.clamp(min=0), rows >= 0
 
 
 def pairs(series: Tensor) -> Tensor:
-    """Neighbours side by side: (..., steps, features) to (..., ceil(steps / 2), 2 x features), no copy if even.
+    """Join neighbouring steps: (..., steps, features) to (..., ceil(steps / 2), 2 x features), without a copy if even.
 
     The last pair ends with the last step; a first step without a neighbour is preceded by zeros.
     """
@@ -48,7 +45,7 @@ def pairs(series: Tensor) -> Tensor:
     return series.reshape(*series.shape[:-2], -1, 2 * series.shape[-1])
 
 
-class DilatedTree(nn.Module):
+class DilatedConvolutions(nn.Module):
     """Dilated causal convolutions over each column's days, evaluated only where the last day's output needs them.
 
     Layer l has kernel 2 and dilation 2^l, zeros before the window, a gated linear unit and, from the second layer on, a
@@ -57,12 +54,12 @@ class DilatedTree(nn.Module):
     the last: each layer joins neighbours in pairs and leaves half as many. That is work for 2 x context days, where a
     convolution over all of them takes context x layers.
 
-    The first layer sees the means over columns too, on the same days: a column's move means something else when all
+    The first layer sees the means over columns of the same days too: a column's move means something else when all
     move. Only investable columns are gathered; the others enter by their means alone.
 
     Args:
-        features: numbers a column and day.
-        hidden: channels a layer.
+        features: numbers per column and day.
+        hidden: channels per layer.
         context: days of a window, >= 1.
     """
 
@@ -76,7 +73,7 @@ class DilatedTree(nn.Module):
         self.token = nn.Linear(hidden, hidden)
 
     def forward(self, inputs: Inputs) -> Tensor:
-        """Tokens (batch, columns, hidden)."""
+        """Return tokens (batch, columns, hidden)."""
         own, means = self._windows(inputs)
         series = functional.glu(self.column(pairs(own)) + self.means(pairs(means))[:, None], dim=-1)
         for layer in self.layers:
@@ -87,11 +84,11 @@ class DilatedTree(nn.Module):
         return tokens
 
     def _windows(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
-        """Features of investable columns (batch, columns, context, features), means (batch, context, 2 x features)."""
+        """Return investable columns (batch, columns, context, features) and means (batch, context, 2 x features)."""
         panel, investable = inputs["panel"], inputs["investable"]
-        rows, inside = rows_of(inputs["day"], self.context)
+        rows, inside = window_rows(inputs["day"], self.context)
         own = panel[rows[:, None], investable[:, None]].masked_fill(~inside[:, None, :, None], 0)
-        # all days are summed, which no agent of a population has to do for itself
+        # summing all days once serves all agents of a population
         total = panel.sum(1)[rows].masked_fill(~inside[..., None], 0)
         columns, others = panel.shape[1], panel.shape[1] - len(investable)
         rest = (total - own.sum(1)) / others if others else torch.zeros_like(total)
@@ -108,10 +105,10 @@ class MarketSequence(nn.Module):
     steps attended to, and the market's vector.
 
     Args:
-        features: numbers a column and day.
+        features: numbers per column and day.
         hidden: units of the LSTM and of a token.
         filters: channels of the last convolution; the first has a quarter and the second half of them.
-        heads: of the attention over columns.
+        heads: heads of the attention over columns.
         context: days of a window, >= 1.
     """
 
@@ -135,13 +132,13 @@ class MarketSequence(nn.Module):
         self.vector = nn.Linear(2 * hidden, hidden, bias=False)
 
     def train(self, mode: bool = True) -> "MarketSequence":
-        """Set the mode of all parts but the LSTM: cuDNN refuses gradients of one that is evaluated."""
+        """Set the mode of all parts but the LSTM: cuDNN computes no gradients for an LSTM in evaluation mode."""
         super().train(mode)
         self.lstm.train()  # without dropout the mode changes nothing else
         return self
 
     def forward(self, inputs: Inputs) -> Tensor:
-        """Tokens (batch, columns, hidden)."""
+        """Return tokens (batch, columns, hidden)."""
         columns = self._convolved(inputs["panel"], inputs["day"])
         weight = torch.softmax(self.score(columns), dim=2).to(columns.dtype)
         pooled = (weight.mT @ columns).flatten(2)  # (batch, steps, heads x filters)
@@ -156,8 +153,8 @@ class MarketSequence(nn.Module):
         return tokens
 
     def _convolved(self, panel: Tensor, day: Tensor) -> Tensor:
-        """All columns' windows after the CNN, (batch, steps, all columns, filters)."""
-        rows, inside = rows_of(day, self.context)
+        """Return all columns' windows after the CNN, (batch, steps, all columns, filters)."""
+        rows, inside = window_rows(day, self.context)
         window = panel[rows].masked_fill(~inside[:, :, None, None], 0)
         series = window.permute(0, 2, 3, 1).flatten(0, 1)
         for convolution, stride in zip(self.convolutions, STRIDES, strict=True):
@@ -169,10 +166,10 @@ class MarketSequence(nn.Module):
 
 
 def recomputed(network: nn.Module, inputs: Inputs) -> Tensor:
-    """The network's output, its intermediate results computed anew for the gradients instead of kept until then.
+    """Return the network's output, recomputing intermediate results for the gradients instead of keeping them.
 
-    Its present weights are taken along: a population lends its one module the weights of an agent for a call only, and
-    has another's in it, or none, when the gradients are asked for.
+    The current weights are captured: a population puts an agent's weights into its one module for a call only, and may
+    hold another agent's when the gradients are computed.
     """
     weights: dict[str, Tensor] = {name: weight for name, weight in network.named_parameters()}
 
@@ -185,79 +182,47 @@ def recomputed(network: nn.Module, inputs: Inputs) -> Tensor:
 
 
 class _Trunk(nn.Module):
-    """Tokens of investable columns from what describes the day, the position and the time left."""
+    """Tokens of investable columns from a description of the day, the position and the time left."""
 
     def __init__(self, sizes: Sizes, extra: int, hidden: int) -> None:
         super().__init__()
-        require_width("hidden", hidden)
         self.position = nn.Linear(sizes.inputs["portfolio"][-1] + extra, hidden, bias=False)
         self.market = nn.Linear(sizes.inputs["market"][-1], hidden, bias=False)
         self.mix = nn.Linear(hidden, hidden, bias=False)
         self.context = nn.Linear(hidden, hidden)
 
     def forward(self, described: Tensor, inputs: Inputs, position: Tensor) -> Tensor:
-        """Tokens that saw all others, (batch, columns, hidden)."""
+        """Return tokens that depend on all columns, (batch, columns, hidden)."""
         own = torch.relu(described + self.position(position) + self.market(inputs["market"])[:, None])
         tokens: Tensor = torch.relu(self.mix(own) + self.context(own.mean(1))[:, None])
         return tokens
 
 
-class _WindowNetwork(nn.Module):
-    """A network whose tokens start from a description of the day; `describer` is for subclasses to set."""
+class _WindowNetwork(ColumnNetwork):
+    """A network that reads windows; subclasses describe the day by `describer`."""
 
+    over_agents: Literal["broadcast", "vmap", "loop"] = "vmap"
+    encoding, needs = "windows", "panel"
+    make_trunk = _Trunk
     describer: nn.Module
 
-    def __init__(self, sizes: Sizes) -> None:
-        super().__init__()
-        if "panel" not in sizes.inputs:
-            raise UserError(f"{type(self).__name__} reads windows: set data.encoding to windows")
-
     def describe(self, inputs: Inputs) -> Tensor:
-        """What follows from the day alone, (batch, columns, hidden)."""
+        """Return what follows from the day alone, (batch, columns, hidden)."""
         described: Tensor = self.describer(inputs)
         return described
 
-    def described(self, inputs: Inputs) -> Tensor:
-        """What `describe` returns, taken from the inputs if it is among them."""
-        return inputs[DESCRIBED] if DESCRIBED in inputs else self.describe(inputs)
+
+class _RecomputedNetwork(_WindowNetwork):
+    """A network run agent by agent, whose description is computed again for the gradients."""
+
+    over_agents = "loop"
+
+    def describe(self, inputs: Inputs) -> Tensor:
+        """Return what follows from the day alone, (batch, columns, hidden)."""
+        return recomputed(self.describer, inputs)
 
 
-class _WindowActor(_WindowNetwork):
-    """Coefficient and sale target of every column."""
-
-    def __init__(self, sizes: Sizes, hidden: int) -> None:
-        super().__init__(sizes)
-        self.trunk = _Trunk(sizes, 0, hidden)
-        self.head = nn.Linear(hidden, sizes.action[-1])
-        nn.init.uniform_(self.head.weight, -0.05, 0.05)
-        nn.init.zeros_(self.head.bias)
-
-    def forward(self, inputs: Inputs) -> Tensor:
-        """Actions (batch, columns, 2) in [-1, 1]."""
-        return torch.tanh(self.head(self.trunk(self.described(inputs), inputs, inputs["portfolio"])))
-
-
-class _WindowCritic(_WindowNetwork):
-    """Value of an action in all columns."""
-
-    def __init__(self, sizes: Sizes, hidden: int, choice: Choice) -> None:
-        super().__init__(sizes)
-        self.choice = choice
-        self.trunk = _Trunk(sizes, sizes.action[-1], hidden)
-        self.pool = nn.Linear(2 * hidden, hidden)
-        self.head = nn.Linear(hidden, 1)
-
-    def forward(self, inputs: Inputs, action: Tensor) -> Tensor:
-        """Values (batch,)."""
-        portfolio = inputs["portfolio"]
-        position = torch.cat([portfolio, action.to(portfolio.dtype)], dim=-1)
-        tokens = self.trunk(self.described(inputs), inputs, position)
-        hidden = torch.relu(self.pool(self.choice.pool(tokens, action[..., 0], portfolio)))
-        value: Tensor = self.head(hidden)[..., 0]
-        return value
-
-
-class ConvolutionActor(_WindowActor):
+class ConvolutionActor(_WindowNetwork, ColumnActor):
     """Coefficient and sale target of every column, from dilated convolutions over the days of its window.
 
     Args:
@@ -265,14 +230,12 @@ class ConvolutionActor(_WindowActor):
         hidden: channels of a convolution and units of a layer.
     """
 
-    over_agents: Literal["vmap"] = "vmap"
-
     def __init__(self, sizes: Sizes, hidden: int = 32) -> None:
         super().__init__(sizes, hidden)
-        self.describer = DilatedTree(sizes.inputs["panel"][-1], hidden, sizes.context)
+        self.describer = DilatedConvolutions(sizes.inputs["panel"][-1], hidden, sizes.context)
 
 
-class ConvolutionCritic(_WindowCritic):
+class ConvolutionCritic(_WindowNetwork, ColumnCritic):
     """Value of an action in all columns, from dilated convolutions over the days of their windows.
 
     Args:
@@ -281,53 +244,39 @@ class ConvolutionCritic(_WindowCritic):
         choice: which columns an action orders.
     """
 
-    over_agents: Literal["vmap"] = "vmap"
-
     def __init__(self, sizes: Sizes, hidden: int = 32, choice: Choice = ONE_ORDER) -> None:
         super().__init__(sizes, hidden, choice)
-        self.describer = DilatedTree(sizes.inputs["panel"][-1], hidden, sizes.context)
+        self.describer = DilatedConvolutions(sizes.inputs["panel"][-1], hidden, sizes.context)
 
 
-class CnnLstmActor(_WindowActor):
+class CnnLstmActor(_RecomputedNetwork, ColumnActor):
     """Coefficient and sale target of every column, from a CNN and an LSTM over the days of all columns.
 
     Args:
         sizes: of the panel, of a position and of the context.
         hidden: units of the LSTM and of a layer.
         filters: channels of the last convolution, divisible by 4.
-        heads: of the attention over columns.
+        heads: heads of the attention over columns.
     """
-
-    over_agents: Literal["loop"] = "loop"
 
     def __init__(self, sizes: Sizes, hidden: int = 256, filters: int = 128, heads: int = 4) -> None:
         super().__init__(sizes, hidden)
         self.describer = MarketSequence(sizes.inputs["panel"][-1], hidden, filters, heads, sizes.context)
 
-    def describe(self, inputs: Inputs) -> Tensor:
-        """What follows from the day alone, (batch, columns, hidden)."""
-        return recomputed(self.describer, inputs)
 
-
-class CnnLstmCritic(_WindowCritic):
+class CnnLstmCritic(_RecomputedNetwork, ColumnCritic):
     """Value of an action in all columns, from a CNN and an LSTM over the days of all columns.
 
     Args:
         sizes: of the panel, of a position, of an action and of the context.
         hidden: units of the LSTM and of a layer.
         filters: channels of the last convolution, divisible by 4.
-        heads: of the attention over columns.
+        heads: heads of the attention over columns.
         choice: which columns an action orders.
     """
-
-    over_agents: Literal["loop"] = "loop"
 
     def __init__(
         self, sizes: Sizes, hidden: int = 256, filters: int = 128, heads: int = 4, choice: Choice = ONE_ORDER
     ) -> None:
         super().__init__(sizes, hidden, choice)
         self.describer = MarketSequence(sizes.inputs["panel"][-1], hidden, filters, heads, sizes.context)
-
-    def describe(self, inputs: Inputs) -> Tensor:
-        """What follows from the day alone, (batch, columns, hidden)."""
-        return recomputed(self.describer, inputs)

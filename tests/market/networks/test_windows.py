@@ -15,7 +15,7 @@ from eigen2.market.networks.windows import (
     CnnLstmCritic,
     ConvolutionActor,
     ConvolutionCritic,
-    DilatedTree,
+    DilatedConvolutions,
     MarketSequence,
     recomputed,
 )
@@ -158,7 +158,7 @@ def window_by_hand(panel: Tensor, day: int, context: int) -> Tensor:
     return torch.cat([panel.new_zeros(context - len(past), *panel.shape[1:]), past])
 
 
-def plain_dilated(tree: DilatedTree, window: Tensor, investable: list[int]) -> Tensor:
+def plain_dilated(tree: DilatedConvolutions, window: Tensor, investable: list[int]) -> Tensor:
     """Tokens (columns, hidden) of one window by ordinary dilated convolutions over all its days."""
     others = [column for column in range(window.shape[1]) if column not in investable]
     rest = window[:, others].mean(1) if others else torch.zeros_like(window[:, 0])
@@ -183,7 +183,7 @@ def plain_dilated(tree: DilatedTree, window: Tensor, investable: list[int]) -> T
 @pytest.mark.parametrize("context", [1, 2, 3, 8, 13, 16, 33])
 def test_the_tree_is_a_plain_dilated_causal_convolution(context: int, investable: list[int]) -> None:
     torch.manual_seed(0)
-    tree = DilatedTree(FEATURES, 6, context).double()
+    tree = DilatedConvolutions(FEATURES, 6, context).double()
     days = [0, 2, context - 1, 40]
     panel = random_inputs()["panel"]
     tokens = tree({"panel": panel, "day": torch.tensor(days), "investable": torch.tensor(investable)})
