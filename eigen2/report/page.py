@@ -14,7 +14,7 @@ import vl_convert
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-from eigen2.market.evaluation.formatting import measure_word
+from eigen2.market.evaluation.performance import format_measure
 from eigen2.report.charts import charts, fitness_words
 from eigen2.report.record import RunRecord, load
 from eigen2.runtime.files import replacing
@@ -110,7 +110,7 @@ def measures(run: RunRecord) -> list[list[str]]:
         return []
     policies = run.test["measures"]
     rows = [
-        [name, *(measure_word(name, policies[policy][name]) for policy in policies)] for name in policies["champion"]
+        [name, *(format_measure(name, policies[policy][name]) for policy in policies)] for name in policies["champion"]
     ]
     return [["", *policies], *rows]
 

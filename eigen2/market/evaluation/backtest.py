@@ -1,21 +1,19 @@
-"""What to believe of a champion: its money on days that no fit has seen, beside rules, lots and its own kin."""
+"""Backtest of a champion on days that no fit has seen, beside simple policies, a random baseline and its population."""
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-import torch
 from jaxtyping import Float, Shaped
 
 from eigen2.errors import UserError
-from eigen2.market.evaluation import metrics, performance
-from eigen2.market.evaluation.formatting import measure_word
-from eigen2.market.evaluation.selection_bias import deflated_sharpe_ratio, overfitting_logits
+from eigen2.market.evaluation.performance import MEASURES, MIN_DEVIATION, format_measure, total_return
+from eigen2.market.evaluation.selection_bias import deflated_sharpe_ratio, overfitting_probability
 from eigen2.market.simulation.account import AccountRules
 from eigen2.market.simulation.policies import buy_and_hold, momentum, random_baseline
 from eigen2.market.simulation.rules import TradingRules
@@ -23,33 +21,24 @@ from eigen2.market.simulation.simulate import Policy, Prices, Simulation, simula
 from eigen2.runtime.files import archive_other_test, move_into_place
 
 RANDOM_POLICIES = 2000
-"""Policies by lot that the champion is compared with."""
+"""Policies of the random baseline."""
 BLOCKS = 16
-"""Blocks of days that cross-validation halves, as in its paper; fewer where there are not `BLOCK_DAYS` for each."""
+"""Blocks of days for cross-validation, as in its paper; fewer where there are not `BLOCK_DAYS` for each."""
 BLOCK_DAYS = 5
-MEASURES: dict[str, Callable[[], metrics.MarketMetric]] = {
-    "total return": metrics.TotalReturn,
-    "annual return": metrics.AnnualReturn,
-    "Sharpe": metrics.SharpeRatio,
-    "Sortino": metrics.SortinoRatio,
-    "Calmar": metrics.CalmarRatio,
-    "max drawdown": metrics.MaxDrawdown,
-    "longest drawdown": metrics.LongestDrawdown,
-    "alpha": metrics.Alpha,
-    "beta": metrics.Beta,
-    "turnover": metrics.Turnover,
-    "exposure": metrics.Exposure,
-    "hit rate": metrics.HitRate,
-    "profit factor": metrics.ProfitFactor,
-}
-"""Each measure's name and what computes it; returns and drawdowns are shares, the longest drawdown is in days."""
+QUANTILES = (5, 50, 95)
+"""Percentiles of the random baseline that are reported."""
 
 
 @dataclass(frozen=True)
 class Market:
-    """What all policies play: prices of the columns that may be bought, what is allowed and costs, money, and the days.
+    """What all policies trade.
 
-    The first day is the one at whose close the first orders are given: the last that a fit may have seen.
+    Attributes:
+        prices: of the columns that may be bought.
+        rules: what is allowed and what it costs.
+        account: how orders become money.
+        days: first the day at whose close the first orders are given: the last that a fit may have seen.
+        dates: of all days of the prices.
     """
 
     prices: Prices
@@ -57,154 +46,134 @@ class Market:
     account: AccountRules
     days: range
     dates: Shaped[np.ndarray, " days"]
-    """Of all days of the prices."""
 
 
 @dataclass(frozen=True)
 class Backtest:
-    """The champion on unseen days, and what it is measured by.
+    """The champion on unseen days, and what it is compared with.
 
     Attributes:
-        dates: of the closes of all tracks.
-        tracks: by policy: champion, buy and hold, momentum, and `RANDOM_POLICIES` accounts that trade by lot.
+        dates: of the closes of all simulations.
+        simulations: by policy: champion, buy and hold, momentum, and the accounts of the random baseline (random).
         agents: daily returns of every agent of the population on the same days.
         tried: strategies whose fitness the run has looked at, champion and agents among them.
         generation: the champion's.
     """
 
     dates: Shaped[np.ndarray, " closes"]
-    tracks: dict[str, Simulation]
+    simulations: dict[str, Simulation]
     agents: Float[np.ndarray, "returns agents"]
     tried: int
     generation: int
 
     @property
     def champion(self) -> Simulation:
-        """Its track."""
-        return self.tracks["champion"]
+        """Return the champion's simulation."""
+        return self.simulations["champion"]
 
     def luck(self) -> dict[str, float]:
-        """Where the champion's money stands among that of the policies by lot.
+        """Compare the champion's total return with those of the random baseline.
 
-        `p_value` is (1 + those that made as much or more) / (1 + all): how likely lots alone do as well (Davison and
-        Hinkley, "Bootstrap Methods and their Application", 1997, section 4.2).
+        `p_value` is (1 + those that made as much or more) / (1 + all): how likely chance alone does as well (Davison
+        and Hinkley, "Bootstrap Methods and their Application", 1997, section 4.2).
         """
-        own, lots = (performance.total_return(self.tracks[name].equity) for name in ("champion", "random"))
-        better = int((np.asarray(lots) >= np.asarray(own)).sum())
-        count = np.size(lots)
+        own, random = (np.asarray(total_return(self.simulations[name].equity)) for name in ("champion", "random"))
         return {
-            "policies": count,
-            "p_value": (1 + better) / (1 + count),
-            "percentile": 100 * float((np.asarray(lots) < np.asarray(own)).mean()),
-            **{f"return_{share}": float(np.quantile(lots, share / 100)) for share in (5, 50, 95)},
+            "policies": random.size,
+            "p_value": (1 + int((random >= own).sum())) / (1 + random.size),
+            "percentile": 100 * float((random < own).mean()),
+            **{f"return_{percent}": float(np.quantile(random, percent / 100)) for percent in QUANTILES},
         }
 
     def selection(self) -> dict[str, float]:
-        """Whether the champion's success may be that of the best of many; see `selection_bias`."""
+        """Return how likely the champion's success is that of the best of many; see `selection_bias`."""
         mean, deviation = self.agents.mean(0), self.agents.std(0, ddof=1)
-        varies = deviation > performance.LEAST_DEVIATION
-        found = {
-            "tried": self.tried,
-            "agents": self.agents.shape[1],
-            "deflated_sharpe": math.nan,
-            "overfitting": math.nan,
-        }
-        if varies.sum() < 2:  # nothing to tell apart
-            return found
-        sharpes = mean[varies] / deviation[varies]
-        found["deflated_sharpe"] = deflated_sharpe_ratio(self.champion.returns, self.tried, sharpes)
-        blocks = min(BLOCKS, len(self.agents) // BLOCK_DAYS // 2 * 2)
-        if blocks >= 2:
-            logits = overfitting_logits(self.agents[:, varies], blocks)
-            found["overfitting"] = float((logits <= 0).mean())
-        return found
+        varies = deviation > MIN_DEVIATION
+        deflated = overfitting = math.nan
+        if varies.sum() > 1:  # else there is nothing to tell apart
+            deflated = deflated_sharpe_ratio(self.champion.returns, self.tried, mean[varies] / deviation[varies])
+            blocks = min(BLOCKS, len(self.agents) // BLOCK_DAYS // 2 * 2)
+            if blocks >= 2:
+                overfitting = overfitting_probability(self.agents[:, varies], blocks)
+        agents = self.agents.shape[1]
+        return {"tried": self.tried, "agents": agents, "deflated_sharpe": deflated, "overfitting": overfitting}
 
     def measures(self) -> dict[str, dict[str, float]]:
-        """Of each policy but those by lot."""
-        market = torch.from_numpy(self.tracks["buy and hold"].returns)
-        return {name: measures(track, market) for name, track in self.tracks.items() if name != "random"}
+        """Return every one of `performance.MEASURES` of each policy but the random baseline."""
+        market = self.simulations["buy and hold"].returns
+        return {name: _measures(each, market) for name, each in self.simulations.items() if name != "random"}
 
     def summary(self) -> dict[str, Any]:
-        """All of it as plain values; a number that does not exist is None."""
+        """Return all results as plain values; a number that does not exist is None."""
         first, last = str(self.dates[1])[:10], str(self.dates[-1])[:10]
-        found = {
-            "days": {"first": first, "last": last, "count": len(self.dates) - 1},
-            "champion_generation": self.generation,
-            "measures": self.measures(),
-            "luck": self.luck(),
-            "selection": self.selection(),
-            "random_returns": np.sort(performance.total_return(self.tracks["random"].equity)).tolist(),
-        }
-        known: dict[str, Any] = _without_nan(found)
-        return known
+        summary: dict[str, Any] = _nan_to_none(
+            {
+                "days": {"first": first, "last": last, "count": len(self.dates) - 1},
+                "champion_generation": self.generation,
+                "measures": self.measures(),
+                "luck": self.luck(),
+                "selection": self.selection(),
+                "random_returns": np.sort(total_return(self.simulations["random"].equity)).tolist(),
+            }
+        )
+        return summary
 
     def scalars(self) -> dict[str, float]:
-        """What curves and tables of several runs compare, by full name."""
-        named = {f"test/{name.replace(' ', '_').lower()}": value for name, value in self.measures()["champion"].items()}
-        luck, selection = self.luck(), self.selection()
-        return named | {
-            "test/p_value": luck["p_value"],
-            "test/deflated_sharpe": selection["deflated_sharpe"],
-            "test/overfitting": selection["overfitting"],
+        """Return the results that curves and tables of several runs compare, by full name."""
+        measures = self.measures()["champion"].items()
+        return {f"test/{name.replace(' ', '_').lower()}": value for name, value in measures} | {
+            "test/p_value": self.luck()["p_value"],
+            "test/deflated_sharpe": self.selection()["deflated_sharpe"],
+            "test/overfitting": self.selection()["overfitting"],
         }
 
     def text(self) -> str:
-        """All of it for a terminal of 80 columns."""
+        """Return all results for a terminal of 80 columns."""
         summary = self.summary()
-        names = list(summary["measures"])
-        lines = [
-            f"test         {summary['days']['first']} to {summary['days']['last']} "
-            f"({summary['days']['count']} days), champion of generation {self.generation}",
-            "",
-            f"{'':<18}" + "".join(f"{name:>16}" for name in names),
+        days, policies, luck, selection = (summary[name] for name in ("days", "measures", "luck", "selection"))
+        rows = [["", *policies]] + [
+            [measure, *(format_measure(measure, policies[name][measure]) for name in policies)]
+            for measure in policies["champion"]
         ]
-        for measure in summary["measures"]["champion"]:
-            values = [measure_word(measure, summary["measures"][name][measure]) for name in names]
-            lines.append(f"{measure:<18}" + "".join(f"{value:>16}" for value in values))
-        luck, selection = summary["luck"], summary["selection"]
-        deflated, overfitting = (_share(selection[name]) for name in ("deflated_sharpe", "overfitting"))
-        lines += [
-            "",
-            f"luck         better than {luck['percentile']:.1f} % of {luck['policies']:,} policies with its orders on",
-            f"             random days and columns; p = {luck['p_value']:.4f}",
-            f"selection    deflated Sharpe ratio {deflated} of {self.tried:,} agents tried;",
-            f"             probability of backtest overfitting {overfitting}",
-        ]
-        return "\n".join(lines)
+        deflated, overfitting = (
+            "unknown" if selection[name] is None else f"{selection[name]:.2f}"
+            for name in ("deflated_sharpe", "overfitting")
+        )
+        return "\n".join(
+            [
+                f"test         {days['first']} to {days['last']} ({days['count']} days), champion of generation "
+                f"{self.generation}",
+                "",
+                *(f"{name:<18}" + "".join(f"{value:>16}" for value in values) for name, *values in rows),
+                "",
+                f"luck         better than {luck['percentile']:.1f} % of {luck['policies']:,} policies with its orders "
+                "on",
+                f"             random days and columns; p = {luck['p_value']:.4f}",
+                f"selection    deflated Sharpe ratio {deflated} of {self.tried:,} agents tried;",
+                f"             probability of backtest overfitting {overfitting}",
+            ]
+        )
 
     def curves(self) -> pd.DataFrame:
-        """Equity at each close by policy, of those by lot three quantiles, and the champion's exposure."""
-        lots = np.quantile(self.tracks["random"].equity, (0.05, 0.5, 0.95), axis=0)
-        columns = {name: track.equity[0] for name, track in self.tracks.items() if name != "random"}
-        columns |= {f"random {share} %": curve for share, curve in zip((5, 50, 95), lots, strict=True)}
+        """Return equity at each close by policy, quantiles of the random baseline's, and the champion's exposure."""
+        columns = {name: each.equity[0] for name, each in self.simulations.items() if name != "random"}
+        random = np.quantile(self.simulations["random"].equity, [percent / 100 for percent in QUANTILES], axis=0)
+        columns |= {f"random {percent} %": curve for percent, curve in zip(QUANTILES, random, strict=True)}
         columns["champion exposure"] = self.champion.exposure[0]
         return pd.DataFrame(columns, index=pd.Index(self.dates, name="date"))
 
 
-def measures(track: Simulation, market: torch.Tensor) -> dict[str, float]:
-    """Every one of `MEASURES` of a track's first account, and its number of trades.
-
-    Args:
-        track: of one account.
-        market: (days,) daily returns of the benchmark.
-    """
-    equity, exposure = torch.tensor(track.equity[0]), torch.tensor(track.exposure[0])
-    traded = torch.zeros_like(equity)
-    traded[-1] = float(track.traded[0])
+def _measures(simulation: Simulation, market: Float[np.ndarray, " days"]) -> dict[str, float]:
+    """Return every measure of a simulation of one account, against the benchmark's daily returns."""
     series = {
-        "returns": torch.from_numpy(track.returns),
+        "returns": simulation.returns,
         "benchmark": market,
-        "equity": equity,
-        "exposure": exposure,
-        "traded": traded,
-        "gains": torch.tensor(track.gains),
+        "equity": simulation.equity[0],
+        "exposure": simulation.exposure[0],
+        "traded": simulation.traded,
+        "gains": simulation.gains,
     }
-    found = {"trades": float(track.trades[0])}
-    for name, make in MEASURES.items():
-        metric = make()
-        metric.update(*(series[each] for each in metric.names))
-        found[name] = float(metric.compute())
-    return found
+    return {name: measure(series) for name, measure in MEASURES.items()}
 
 
 def backtest(
@@ -213,19 +182,19 @@ def backtest(
     agents: list[Policy],
     tried: int,
     generation: int,
-    chance: np.random.Generator,
+    rng: np.random.Generator,
     policies: int = RANDOM_POLICIES,
 ) -> Backtest:
-    """Play champion, rules, lots and agents on the same days with the same money and costs.
+    """Simulate champion, simple policies, random baseline and agents on the same days with the same money and costs.
 
     Args:
-        market: what they play.
-        champion: what is to be judged.
+        market: what they trade.
+        champion: the policy to be judged.
         agents: the population it came from, as it is at its end.
         tried: strategies that the run has looked at.
         generation: the champion's.
-        chance: draws the lots.
-        policies: how many trade by lot.
+        rng: draws the random baseline.
+        policies: how many the random baseline has.
 
     Raises:
         UserError: there are fewer than two days after the first.
@@ -233,26 +202,26 @@ def backtest(
     prices, rules, account, days = market.prices, market.rules, market.account, market.days
     if len(days) < 3:
         raise UserError(f"data.holdout_days is {len(days) - 1}; a test needs at least 2 days that fit has not seen")
-    played = simulate(prices, rules, account, days, champion)
-    lots = random_baseline(prices, rules, played.orders, days, policies, chance)
-    tracks = {
-        "champion": played,
+    own = simulate(prices, rules, account, days, champion)
+    random = random_baseline(prices, rules, own.orders, days, policies, rng)
+    simulations = {
+        "champion": own,
         "buy and hold": buy_and_hold(prices, rules, account, days),
         "momentum": simulate(prices, rules, account, days, momentum(prices, rules)),
-        "random": simulate(prices, rules, account, days, lots, policies),
+        "random": simulate(prices, rules, account, days, random, policies),
     }
-    kin = [simulate(prices, rules, account, days, agent).returns for agent in agents]
-    return Backtest(market.dates[days.start : days.stop], tracks, np.stack(kin, axis=1), tried, generation)
+    returns = [simulate(prices, rules, account, days, agent).returns for agent in agents]
+    return Backtest(market.dates[days.start : days.stop], simulations, np.stack(returns, axis=1), tried, generation)
 
 
 def write(found: Backtest, trades: pd.DataFrame, folder: Path, settings: Mapping[str, Any]) -> None:
-    """Put `summary.json`, `equity.csv` and `trades.csv` into a folder, each whole or not at all.
+    """Write `summary.json`, `equity.csv` and `trades.csv` into a folder, each complete or not at all.
 
     Args:
         found: what to write.
         trades: the champion's, with names and dates.
-        folder: made if it is not there; a test with other settings or of another champion that lies in it is moved
-            beside it, as `test-1`, `test-2`, ...
+        folder: made if it is not there; an earlier test with other settings or of another champion is moved beside it,
+            as `test-1`, `test-2`, ...
         settings: by full key, what was tested with.
     """
     summary = {**found.summary(), "settings": dict(settings)}
@@ -260,16 +229,12 @@ def write(found: Backtest, trades: pd.DataFrame, folder: Path, settings: Mapping
     archive_other_test(folder / "summary.json", json.loads(text), ("settings", "champion_generation", "days"))
     folder.mkdir(parents=True, exist_ok=True)
     texts = {"equity.csv": found.curves().to_csv(), "trades.csv": trades.to_csv(index=False), "summary.json": text}
-    for name, text in texts.items():
-        (folder / f".{name}").write_text(text)
+    for name, content in texts.items():
+        (folder / f".{name}").write_text(content)
         move_into_place(folder / f".{name}", folder / name)
 
 
-def _share(value: float | None) -> str:
-    return "unknown" if value is None else f"{value:.2f}"
-
-
-def _without_nan(value: Any) -> Any:
+def _nan_to_none(value: Any) -> Any:
     if isinstance(value, dict):
-        return {name: _without_nan(part) for name, part in value.items()}
+        return {name: _nan_to_none(part) for name, part in value.items()}
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -24,7 +24,7 @@ MARKET = Market(PRICES, RULES, AccountRules(unit_share=0.02), range(100, 200), D
 
 
 def ordering(score: np.ndarray) -> Policy:
-    """Orders, each day, the free column with the highest score of that day if it is above 0."""
+    """Order, each day, the free column with the highest score of that day if it is above 0."""
 
     def policy(seen: dict[str, Tensor]) -> Tensor:
         day = int(seen["day"].flatten()[0])
@@ -37,56 +37,62 @@ def ordering(score: np.ndarray) -> Policy:
     return policy
 
 
-def by_lot(seed: int) -> Policy:
+def at_random(seed: int) -> Policy:
     return ordering(np.random.default_rng(seed).random(PRICES.shape[:2]))
 
 
-def knowing() -> Policy:
-    """Knows what a position will gain until it has been held as long as it may."""
+def clairvoyant() -> Policy:
+    """Return a policy that knows what a position will gain until it has been held as long as it may."""
     entry, close = PRICES[..., 0].astype(np.float64), PRICES[..., 3].astype(np.float64)
     ahead = np.zeros_like(close)
     ahead[:-5] = close[5:] / entry[1:-4] - 1.01
     return ordering(ahead)
 
 
-def judged(champion: Policy, policies: int = 200, kin: int = 4) -> Backtest:
-    return backtest(MARKET, champion, [by_lot(50 + i) for i in range(kin)], 80, 7, np.random.default_rng(0), policies)
+def judged(champion: Policy, policies: int = 200, agents: int = 4) -> Backtest:
+    return backtest(
+        MARKET, champion, [at_random(50 + i) for i in range(agents)], 80, 7, np.random.default_rng(0), policies
+    )
 
 
-def test_who_knows_the_future_is_beyond_luck() -> None:
-    found = judged(knowing())
+def test_a_policy_that_knows_the_future_is_significant() -> None:
+    found = judged(clairvoyant())
     assert found.luck()["p_value"] == pytest.approx(1 / 201)
     assert found.luck()["percentile"] == 100
     assert found.selection()["deflated_sharpe"] > 0.95
     assert found.measures()["champion"]["alpha"] > 1
 
 
-def test_who_draws_lots_is_as_lucky_as_any() -> None:
-    values = [judged(by_lot(seed), policies=50).luck()["p_value"] for seed in range(10)]
+def test_p_values_of_random_policies_are_spread_evenly() -> None:
+    values = [judged(at_random(seed), policies=25).luck()["p_value"] for seed in range(6)]
     assert 0.3 < np.mean(values) < 0.7
     assert np.mean(np.array(values) < 0.2) < 0.45
 
 
-def test_lots_trade_as_often_as_the_champion() -> None:
-    found = judged(by_lot(1))
-    lots = found.tracks["random"]
-    assert abs(lots.trades.mean() / found.champion.trades[0] - 1) < 0.05
-    assert lots.equity.shape == (200, 100)
+@pytest.fixture(scope="module")
+def random_champion() -> Backtest:
+    return judged(at_random(2))
 
 
-def test_measures_are_those_of_the_curve_that_is_written(tmp_path: Path) -> None:
-    found = judged(by_lot(2))
+def test_the_random_baseline_trades_as_often_as_the_champion(random_champion: Backtest) -> None:
+    random = random_champion.simulations["random"]
+    assert abs(random.trades.mean() / random_champion.champion.trades[0] - 1) < 0.05
+    assert random.equity.shape == (200, 100)
+
+
+def test_measures_are_those_of_the_curve_that_is_written(random_champion: Backtest, tmp_path: Path) -> None:
+    found = random_champion
     write(found, found.champion.closed, tmp_path, {"data.rules.cost_bps": 10.0})
     curves = pd.read_csv(tmp_path / "equity.csv", index_col="date", parse_dates=True)
     summary = json.loads((tmp_path / "summary.json").read_text())
     returns = curves.pct_change().iloc[1:]
     for policy in ("champion", "buy and hold", "momentum"):
-        own, told = returns[policy], summary["measures"][policy]
-        assert told["Sharpe"] == pytest.approx(empyrical.sharpe_ratio(own), rel=1e-6)
-        assert told["Sortino"] == pytest.approx(empyrical.sortino_ratio(own), rel=1e-6)
-        assert told["max drawdown"] == pytest.approx(-empyrical.max_drawdown(own), rel=1e-6)
-        assert told["beta"] == pytest.approx(empyrical.beta(own, returns["buy and hold"]), rel=1e-6)
-        assert told["total return"] == pytest.approx(curves[policy].iloc[-1] / curves[policy].iloc[0] - 1)
+        own, measures = returns[policy], summary["measures"][policy]
+        assert measures["Sharpe"] == pytest.approx(empyrical.sharpe_ratio(own), rel=1e-6)
+        assert measures["Sortino"] == pytest.approx(empyrical.sortino_ratio(own), rel=1e-6)
+        assert measures["max drawdown"] == pytest.approx(-empyrical.max_drawdown(own), rel=1e-6)
+        assert measures["beta"] == pytest.approx(empyrical.beta(own, returns["buy and hold"]), rel=1e-6)
+        assert measures["total return"] == pytest.approx(curves[policy].iloc[-1] / curves[policy].iloc[0] - 1)
     trades = pd.read_csv(tmp_path / "trades.csv")
     assert len(trades) == summary["measures"]["champion"]["trades"]
     gain = trades["profit"].sum()
@@ -96,15 +102,15 @@ def test_measures_are_those_of_the_curve_that_is_written(tmp_path: Path) -> None
     assert len(summary["random_returns"]) == 200
 
 
-def test_the_text_fits_a_terminal_and_names_every_measure() -> None:
-    text = judged(by_lot(2)).text()
+def test_the_text_fits_a_terminal_and_names_every_measure(random_champion: Backtest) -> None:
+    text = random_champion.text()
     assert max(map(len, text.splitlines())) <= 80
     assert "max drawdown" in text
     assert "of 80 agents tried" in text
     assert "200 policies" in text
 
 
-def test_a_champion_that_never_trades_is_told_without_numbers_that_do_not_exist() -> None:
+def test_numbers_that_do_not_exist_for_a_champion_that_never_trades_are_none() -> None:
     found = judged(ordering(np.zeros(PRICES.shape[:2])))
     assert found.luck()["p_value"] == 1
     summary = found.summary()
@@ -117,4 +123,4 @@ def test_a_champion_that_never_trades_is_told_without_numbers_that_do_not_exist(
 def test_one_day_is_no_test() -> None:
     few = Market(PRICES, RULES, MARKET.account, range(198, 200), DATES)
     with pytest.raises(UserError, match=r"data.holdout_days is 1; a test needs at least 2 days"):
-        backtest(few, by_lot(0), [by_lot(1)], 1, 0, np.random.default_rng(0), 2)
+        backtest(few, at_random(0), [at_random(1)], 1, 0, np.random.default_rng(0), 2)

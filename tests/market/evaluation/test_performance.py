@@ -1,0 +1,169 @@
+"""Measures of equity series, by hand and against empyrical, and the same measures as torchmetrics."""
+
+import copy
+
+import empyrical
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torchmetrics import MetricCollection
+
+from eigen2.market.evaluation.metrics import PerformanceMetric
+from eigen2.market.evaluation.performance import (
+    MEASURES,
+    PerAccount,
+    alpha_beta,
+    annualised_return,
+    calmar_ratio,
+    daily_returns,
+    format_measure,
+    hit_rate,
+    longest_drawdown,
+    max_drawdown,
+    mean_exposure,
+    profit_factor,
+    sharpe_ratio,
+    sortino_ratio,
+    total_return,
+    turnover,
+)
+
+CURVE = np.array([100.0, 110.0, 99.0, 108.9])
+"""Up by a tenth, down by a tenth, up by a tenth."""
+RISING, CONSTANT = np.array([1.0, 2, 3]), np.full(10, 100.0)
+RETURNS, MARKET = np.random.default_rng(0).standard_t(4, (2, 300)) * 0.01 + 0.0005
+EMPYRICAL = {
+    "total return": empyrical.cum_returns_final(RETURNS),
+    "annual return": empyrical.annual_return(RETURNS),
+    "Sharpe": empyrical.sharpe_ratio(RETURNS),
+    "Sortino": empyrical.sortino_ratio(RETURNS),
+    "Calmar": empyrical.calmar_ratio(RETURNS),
+    "max drawdown": -empyrical.max_drawdown(RETURNS),
+    "alpha": empyrical.alpha(RETURNS, MARKET),
+    "beta": empyrical.beta(RETURNS, MARKET),
+}
+curves = st.lists(st.floats(50, 200), min_size=3, max_size=40).map(np.array)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (total_return(CURVE), 0.089),
+        (annualised_return(CURVE), 1.089**84 - 1),  # three days of 252
+        (annualised_return(np.geomspace(100, 144, 505)), 0.2),  # of two years
+        (annualised_return(np.array([[100.0, 50, 0], [100, 50, -20]])), [-1, -1]),
+        # mean 1/30, deviations 1/15, -2/15, 1/15 from it: variance (1 + 4 + 1) / 225 / 2 = 1 / 75
+        (sharpe_ratio(CURVE), (1 / 30) / (1 / 75) ** 0.5 * 252**0.5),
+        (sharpe_ratio(CONSTANT), 0),
+        # squares of losses 0, 1/100, 0
+        (sortino_ratio(CURVE), (1 / 30) / (1 / 300) ** 0.5 * 252**0.5),
+        (sortino_ratio(RISING), np.nan),
+        (calmar_ratio(CURVE), (1.089**84 - 1) / 0.1),
+        (calmar_ratio(RISING), np.nan),
+        (max_drawdown(CURVE), 0.1),
+        (max_drawdown(np.array([50.0, 100, 80, 120, 90, 130])), 0.25),  # from 120, not from 130
+        (max_drawdown(RISING), 0),
+        (longest_drawdown(np.array([5.0, 4, 3, 5, 4, 6, 5, 5, 5])), 3),
+        (longest_drawdown(np.array([[1.0, 2, 3], [3, 2, 1]])), [0, 2]),
+        # all bought and sold once within 126 days is twice a year
+        (turnover(np.full(127, 100.0), np.array(200.0)), 2),
+        (mean_exposure(np.array([100.0, 100, 200]), np.array([0.0, 50, 50])), 0.375),
+        (hit_rate(np.array([3.0, -1, 0, -1])), 0.25),
+        (hit_rate(np.zeros(0)), np.nan),
+        (profit_factor(np.array([3.0, -1, 0, -1])), 1.5),
+        (profit_factor(np.array([3.0])), np.nan),
+        (alpha_beta(CURVE, np.full(4, 100.0))[1], np.nan),
+    ],
+)
+def test_known_answers(value: PerAccount, expected: PerAccount) -> None:
+    np.testing.assert_allclose(value, expected, rtol=1e-9, atol=1e-12)
+
+
+def test_daily_returns_by_hand() -> None:
+    np.testing.assert_allclose(daily_returns(CURVE), [0.1, -0.1, 0.1])
+
+
+def test_twice_the_benchmark_is_beta_two_without_alpha() -> None:
+    market = np.array([0.01, -0.02, 0.03, 0.0])
+    curve = np.cumprod([1.0, *(1 + 2 * market)])
+    assert alpha_beta(curve, np.cumprod([1.0, *(1 + market)])) == (pytest.approx(0, abs=1e-12), pytest.approx(2))
+
+
+@given(curves, st.floats(0.1, 10))
+def test_the_unit_of_money_does_not_matter(curve: np.ndarray, factor: float) -> None:
+    for measure in (total_return, annualised_return, sharpe_ratio, max_drawdown):
+        assert measure(factor * curve) == pytest.approx(measure(curve), rel=1e-6, abs=1e-6)
+
+
+@given(curves)
+def test_drawdown_equals_the_worst_of_all_pairs(curve: np.ndarray) -> None:
+    worst = max(1 - curve[j] / curve[i] for i in range(len(curve)) for j in range(i, len(curve)))
+    assert max_drawdown(curve) == pytest.approx(worst, abs=1e-12)
+
+
+def test_accounts_side_by_side_are_as_each_alone() -> None:
+    both = np.stack([CURVE, CURVE[::-1]])
+    for measure in (total_return, annualised_return, sharpe_ratio, sortino_ratio, max_drawdown, longest_drawdown):
+        np.testing.assert_allclose(measure(both), [measure(CURVE), measure(CURVE[::-1])])
+
+
+def metric_of(measure: str, pieces: int) -> PerformanceMetric:
+    """Feed a metric with the returns, and the market's where it takes them, in so many pieces."""
+    metric = PerformanceMetric(measure)
+    series = [torch.from_numpy(each) for each in (RETURNS, MARKET)[: len(MEASURES[measure].series)]]
+    for part in zip(*(each.tensor_split(pieces) for each in series), strict=True):
+        metric.update(*part)
+    return metric
+
+
+@pytest.mark.parametrize("measure", EMPYRICAL)
+def test_measures_and_metrics_fed_in_pieces_are_those_of_empyrical(measure: str) -> None:
+    assert MEASURES[measure]({"returns": RETURNS, "benchmark": MARKET}) == pytest.approx(EMPYRICAL[measure], rel=1e-9)
+    metric = metric_of(measure, pieces=7)
+    assert float(metric.compute()) == pytest.approx(EMPYRICAL[measure], rel=1e-9)
+    metric.reset()
+    assert torch.isnan(metric.compute())
+
+
+def test_metrics_of_drawdown_trades_turnover_and_exposure() -> None:
+    expected = longest_drawdown(np.cumprod([1.0, *(1 + RETURNS)]))
+    assert float(metric_of("longest drawdown", 3).compute()) == expected
+    for measure, value in (("hit rate", 0.5), ("profit factor", 2.0), ("trades", 2)):
+        metric = PerformanceMetric(measure)
+        metric.update(torch.tensor([4.0]))
+        metric.update(torch.tensor([-2.0]))
+        assert float(metric.compute()) == value
+    bought, exposed = PerformanceMetric("turnover"), PerformanceMetric("exposure")
+    for day in range(127):
+        bought.update(torch.tensor(100.0), torch.tensor(100.0 if day in (1, 126) else 0.0))
+        exposed.update(torch.tensor(100.0), torch.tensor(0.0 if day == 0 else 25.0))
+    assert (float(bought.compute()), float(exposed.compute())) == (pytest.approx(2), 0.25)
+
+
+def test_a_collection_feeds_all_at_once_and_survives_a_copy() -> None:
+    collection = MetricCollection({name: PerformanceMetric(name) for name in ("Sharpe", "max drawdown")})
+    collection.update(torch.from_numpy(RETURNS[:1]))
+    assert torch.isnan(collection.compute()["Sharpe"]), "one day is no series"
+    twin = copy.deepcopy(collection)
+    for each in (collection, twin):
+        each.update(torch.from_numpy(RETURNS[1:]))
+    assert float(twin.compute()["Sharpe"]) == pytest.approx(EMPYRICAL["Sharpe"])
+    assert twin.compute() == collection.compute()
+
+
+@pytest.mark.parametrize(
+    ("measure", "value", "text"),
+    [
+        ("total return", -0.0001, "0.0 %"),
+        ("alpha", 0.1234, "12.3 %"),
+        ("longest drawdown", 1234.0, "1,234"),
+        ("Sharpe", -1.005, "-1.00"),
+        ("trades", 3.0, "3"),
+        ("Calmar", None, "-"),
+        ("a measure of another version", 0.5, "0.50"),
+    ],
+)
+def test_measures_are_written_with_their_unit(measure: str, value: float | None, text: str) -> None:
+    assert format_measure(measure, value) == text
