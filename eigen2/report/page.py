@@ -2,13 +2,10 @@
 
 import base64
 import json
-import math
 import re
-from collections.abc import Iterable
 from importlib.resources import files
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import vl_convert
 from jinja2 import Environment, StrictUndefined
@@ -24,17 +21,22 @@ HASH = 12
 """Letters of a hash that are shown."""
 MOST_OF_PICTURES = 2_000_000
 """Bytes of all pictures together; they take a third more in the page."""
-WORDS = ("ticker", "reason")
+NUMBERS = {
+    **{"coefficient": "coefficient", "entry": "entry_price", "exit": "exit_price"},
+    **{"gain, %": "gain_pct", "profit": "profit"},
+}
+"""Heading of each column of the trades that is a number, to its name in the table."""
+TEXT = ("ticker", "reason")
 """Columns of the trades that are text."""
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 
 def write_report(folder: Path, to: Path | None = None) -> Path:
-    """Write a run's report; return its file.
+    """Write a run's report and return its path.
 
     Args:
-        folder: of the run.
-        to: the file; None is `report.html` in the folder.
+        folder: the run's.
+        to: file to write; None is `report.html` in the folder.
 
     Raises:
         UserError: there is no run in the folder, or a file of it is damaged.
@@ -48,15 +50,16 @@ def write_report(folder: Path, to: Path | None = None) -> Path:
 
 
 def render(run: RunRecord) -> str:
-    """The page."""
+    """Return the page."""
     sources = files("eigen2.report")
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     template = environment.from_string((sources / "page.html").read_text())
+    table = run.trades if run.validation is None else run.validation  # a window need not have trades
     return template.render(
         run=run,
         facts=facts(run),
         prices_hash=run.facts.get("settings", {}).get("data.prices"),
-        other=list(other_settings(run).values()),
+        mismatches=list(mismatches(run).values()),
         measures=measures(run),
         over=fitness_words(run)["over"],
         scores=scores(run),
@@ -64,8 +67,8 @@ def render(run: RunRecord) -> str:
         months=MONTHS,
         years=monthly_returns(run),
         trades=trades(run),
-        words=WORDS,
-        trades_of=trades_of(run),
+        text_columns=TEXT,
+        windows=0 if run.test or table is None else table["window"].nunique(),
         charts=list(specs := charts(run)),
         specs=Markup(json.dumps(specs, separators=(",", ":"), default=str).replace("<", "\\u003c")),
         style=Markup((sources / "page.css").read_text()),
@@ -75,18 +78,20 @@ def render(run: RunRecord) -> str:
 
 
 def _script(text: str) -> Markup:
-    """For the inside of a script element, which `</script` would end and `<!--` would change."""
+    """Escape what would end a script element, `</script`, or change it, `<!--`."""
     return Markup(re.sub(r"<(?=/script|!--)", r"\\x3c", text, flags=re.IGNORECASE))
 
 
 def facts(run: RunRecord) -> dict[str, str]:
-    """What was run, in the order of the page."""
+    """Return what was run, in the order of the page."""
     kept, settings = run.facts, run.facts.get("settings", {})
     commit, prices = kept.get("commit"), settings.get("data.prices")
-    agents, columns = settings.get("model.population_size"), run.metrics["generation"]
+    generations = run.metrics["generation"]
     found = {
-        "generations": f"{len(columns):,}, the last is {int(columns.iloc[-1]):,}" if len(columns) else "none",
-        "agents": agents,
+        "generations": f"{len(generations):,}, the last is {int(generations.iloc[-1]):,}"
+        if len(generations)
+        else "none",
+        "agents": settings.get("model.population_size"),
         "seed": kept.get("seed"),
         "prices": None if prices is None else ", ".join(filter(None, (run.prices, str(prices)[:HASH]))),
         "commit": None if commit is None else commit + (" and uncommitted changes" if kept.get("dirty") else ""),
@@ -96,40 +101,34 @@ def facts(run: RunRecord) -> dict[str, str]:
     return {name: str(value) for name, value in found.items() if value is not None}
 
 
-def other_settings(run: RunRecord) -> dict[str, str]:
-    """In which settings of the data a test differs from its fit."""
-    tested = run.test or run.scores
-    if not tested or "settings" not in tested:
+def mismatches(run: RunRecord) -> dict[str, str]:
+    """Return the settings of the data in which a test differs from its fit."""
+    tested = run.test or run.scores or {}
+    if "settings" not in tested:
         return {}
     return describe_changes(run.facts.get("settings", {}), tested["settings"], "data.")
 
 
 def measures(run: RunRecord) -> list[list[str]]:
-    """The test's measures, a row each after one of the policies' names; empty without a test."""
+    """Return the test's measures, a row each after a row of the policies; empty without a test."""
     if run.test is None:
         return []
     policies = run.test["measures"]
-    rows = [
-        [name, *(format_measure(name, policies[policy][name]) for policy in policies)] for name in policies["champion"]
-    ]
+    rows = [[name, *(format_measure(name, each[name]) for each in policies.values())] for name in policies["champion"]]
     return [["", *policies], *rows]
 
 
 def scores(run: RunRecord) -> list[list[str]]:
-    """Mean, standard error, least and most of what each policy reached in the test's cases; empty without them."""
+    """Return mean, standard error, least and most of each policy over the test's cases; empty without them."""
     if run.scores is None:
         return []
-    rows = [["", "mean", "standard error", "least", "most"]]
-    for name, found in run.scores["scores"].items():
-        values = np.array(found, float)
-        error = values.std(ddof=1) / math.sqrt(len(values)) if len(values) > 1 else math.nan
-        numbers = (values.mean(), error, values.min(), values.max())
-        rows.append([name, *("" if math.isnan(number) else f"{number:z.1f}" for number in numbers)])
-    return rows
+    table = pd.DataFrame(run.scores["scores"]).agg(["mean", "sem", "min", "max"])
+    rows = [[str(name), *(f"{x:z.1f}" if pd.notna(x) else "" for x in values)] for name, values in table.items()]
+    return [["", "mean", "standard error", "least", "most"], *rows]
 
 
 def shown_pictures(run: RunRecord) -> dict[str, str]:
-    """Pictures as addresses that hold them, by what they show, without those that would make the page too large."""
+    """Return pictures as data addresses by what they show, without those that would make the page too large."""
     found, room = {}, MOST_OF_PICTURES
     for name, content in run.pictures.items():
         room -= len(content)
@@ -139,40 +138,19 @@ def shown_pictures(run: RunRecord) -> dict[str, str]:
 
 
 def monthly_returns(run: RunRecord) -> list[tuple[int, list[float | None], float]]:
-    """Year, the champion's return in each month of it or None, and in all of it."""
+    """Return each year with the champion's return in its months, None where there is none, and in all of it."""
     if run.equity is None:
         return []
     equity, dates = run.equity["champion"].to_numpy(), pd.DatetimeIndex(run.equity["date"])
-    month = np.asarray(12 * dates.year + dates.month - 1)
-    last = np.append(np.flatnonzero(np.diff(month)), len(month) - 1)  # of each month
-    ends = np.concatenate([equity[:1], equity[last]])
-    by_month: dict[int, list[float | None]] = {}
-    for place, value in zip(month[last].tolist(), (ends[1:] / ends[:-1] - 1).tolist(), strict=True):
-        by_month.setdefault(place // 12, [None] * 12)[place % 12] = value
-    return [(year, row, math.prod(1 + (value or 0.0) for value in row) - 1) for year, row in by_month.items()]
+    ends = pd.Series(equity).groupby([dates.year, dates.month]).last()
+    table = (ends / ends.shift(fill_value=equity[0]) - 1).unstack().reindex(columns=range(1, 13))
+    totals = (1 + table).prod(axis=1) - 1
+    rows = table.astype(object).where(table.notna(), None)
+    return list(zip(table.index.tolist(), rows.to_numpy().tolist(), totals.tolist(), strict=True))
 
 
-def trades_of(run: RunRecord) -> dict[str, str]:
-    """What the trades are of: the section's title, what it says, and what the chart of profits says."""
-    if run.test:
-        return {
-            "title": "Trades in the holdout",
-            "text": "The champion's in the test, all of one account.",
-            "chart": "",
-        }
-    table = run.trades if run.validation is None else run.validation  # not every window has a trade
-    count = 0 if table is None else table["window"].nunique()
-    windows = f"{count} window{'s' * (count != 1)}"
-    return {
-        "title": "Trades in validation",
-        "text": f"Not of a test: the champion's in validation, {windows}, each an account of its own. "
-        "Where windows overlap, the same trade may be in several.",
-        "chart": f"Summed over the accounts of {windows}. ",
-    }
-
-
-def trades(run: RunRecord) -> Iterable[dict[str, str]]:
-    """The champion's trades as a reader wants them; those of validation with their windows."""
+def trades(run: RunRecord) -> list[dict[str, str]]:
+    """Return the champion's trades as a reader wants them; those of validation with their windows."""
     if run.trades is None:
         return []
     return [
@@ -182,11 +160,7 @@ def trades(run: RunRecord) -> Iterable[dict[str, str]]:
             "opened": str(row["entry_date"])[:10],
             "closed": str(row["exit_date"])[:10],
             "calendar days": str((row["exit_date"] - row["entry_date"]).days),
-            "coefficient": f"{row['coefficient']:z.2f}",
-            "entry": f"{row['entry_price']:z.2f}",
-            "exit": f"{row['exit_price']:z.2f}",
-            "gain, %": f"{row['gain_pct']:z.2f}",
-            "profit": f"{row['profit']:z.2f}",
+            **{name: f"{row[column]:z.2f}" for name, column in NUMBERS.items()},
             "reason": str(row["reason"]),
         }
         for row in run.trades.to_dict("records")

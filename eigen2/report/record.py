@@ -1,14 +1,13 @@
-"""What a run's folder says: files as tables, None for what was not written."""
+"""What a run's folder holds: its files as tables and values, None for those that were not written."""
 
 import json
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from numbers import Real
 from pathlib import Path
-from types import NoneType
 from typing import Any, NoReturn
 
+import jsonschema
 import numpy as np
 import pandas as pd
 import yaml
@@ -17,29 +16,48 @@ from eigen2.errors import UserError
 
 METRICS = "metrics.csv"
 POLICIES = ("champion", "buy and hold", "momentum")
-LOTS = ("random 5 %", "random 95 %")
+RANDOM = ("random 5 %", "random 95 %")
+"""Columns of the test's equity: quantiles of the random baseline."""
 TRADE = ("coefficient", "entry_price", "exit_price", "gain_pct", "profit")
-FACTS = {
-    "settings": dict,
-    "versions": dict,
-    "memory": list,
-    "commit": (str, NoneType),
-    "fitness": {"unit": str, "over": str},
-}
-"""Keys of run.json, of which any may be missing, and their types."""
-SUMMARY = {
-    "days": {"first": str, "last": str, "count": Real},
-    "champion_generation": Real,
-    "measures": {policy: {"total return": Real} for policy in POLICIES},
-    "luck": {"p_value": Real, "policies": Real},
-    "selection": dict.fromkeys(("deflated_sharpe", "overfitting"), (Real, NoneType)),
-    "random_returns": list,
-}
-"""Keys of test/summary.json that the page shows, and their types."""
-SCORES = {"champion_generation": Real, "unit": str, "cases": str, "scores": {"champion": list}}
-"""Keys of test/scores.json that the page shows, and their types."""
 PNG = b"\x89PNG\r\n\x1a\n", b"IEND\xaeB`\x82"
 """First and last bytes of a picture."""
+
+
+def _mapping(required: dict[str, Any], others: Any = True) -> dict[str, Any]:
+    """Return the JSON schema of an object with these keys, and with others of another schema."""
+    return {"type": "object", "required": [*required], "properties": required, "additionalProperties": others}
+
+
+TEXT, NUMBER, OPTIONAL, OBJECT = (
+    {"type": "string"},
+    {"type": "number"},
+    {"type": ["number", "null"]},
+    {"type": "object"},
+)
+FACTS = {
+    **OBJECT,
+    "properties": {
+        **{"settings": OBJECT, "versions": OBJECT, "memory": {"type": "array"}},
+        **{"commit": {"type": ["string", "null"]}, "fitness": _mapping({"unit": TEXT, "over": TEXT})},
+    },
+}
+"""Schema of run.json, of which any key may be missing."""
+SUMMARY = _mapping(
+    {
+        "days": _mapping({"first": TEXT, "last": TEXT, "count": NUMBER}),
+        "champion_generation": NUMBER,
+        "measures": _mapping(dict.fromkeys(POLICIES, _mapping({"total return": NUMBER}, OPTIONAL))),
+        "luck": _mapping({"p_value": NUMBER, "policies": NUMBER}),
+        "selection": _mapping({"deflated_sharpe": OPTIONAL, "overfitting": OPTIONAL}),
+        "random_returns": {"type": "array", "items": NUMBER},
+    }
+)
+"""Schema of test/summary.json: what the page shows."""
+CASES = {"type": "array", "items": NUMBER, "minItems": 1}
+SCORES = _mapping(
+    {"champion_generation": NUMBER, "unit": TEXT, "cases": TEXT, "scores": _mapping({"champion": CASES}, CASES)}
+)
+"""Schema of test/scores.json: what the page shows."""
 
 
 @dataclass(frozen=True)
@@ -47,12 +65,12 @@ class RunRecord:
     """A run, read from its folder.
 
     Attributes:
-        folder: of the run.
+        folder: the run's.
         facts: versions, machine, settings and the memory's verdict, of run.json.
-        config: of config.yaml, as text.
+        config: config.yaml as text.
         prices: where they came from, by config.yaml; None without it, and for a workload without prices.
-        metrics: a row a generation, of metrics.csv.
-        memory: a row a generation and phase, of memory.csv.
+        metrics: a row for each generation, of metrics.csv.
+        memory: a row for each generation and phase, of memory.csv.
         validation: daily equity of the champion in each validation window.
         trades: the champion's, in the test if there was one, else in validation.
         test: summary of the test.
@@ -84,119 +102,91 @@ def load(folder: Path) -> RunRecord:
     metrics = _table(folder / METRICS, ["generation"])
     if metrics is None:
         raise UserError(f"{folder} has no {METRICS}: name the folder of a run (trainer.default_root_dir)")
-    test = _summary(folder / "test" / "summary.json")
-    dates = ["entry_date", "exit_date"]
-    words = ["ticker", "reason"]
-    if test is None:
-        trades = _table(folder / "champion" / "trades.csv", ["window", *TRADE], words, dates)
-    else:
-        trades = _table(folder / "test" / "trades.csv", TRADE, words, dates)
-    facts = _facts(folder / "run.json")
+    facts = _json(folder / "run.json", FACTS) or {}
+    test = _json(folder / "test" / "summary.json", SUMMARY, _check_measures)
+    traded = ("champion", ["window", *TRADE]) if test is None else ("test", TRADE)
     return RunRecord(
         folder=folder,
         facts=facts,
-        config=_text(folder / "config.yaml"),
+        config=_read(folder / "config.yaml", Path.read_text) or "",
         prices=_prices(folder / "config.yaml") if "data.prices" in facts.get("settings", {}) else None,
         metrics=metrics,
         memory=_table(folder / "memory.csv", ["generation", "rss_bytes"], ["phase"]),
         validation=_table(folder / "champion" / "equity.csv", ["window", "equity"], dates=["date"]),
-        trades=trades,
+        trades=_table(folder / traded[0] / "trades.csv", traded[1], ["ticker", "reason"], ["entry_date", "exit_date"]),
         test=test,
         equity=None if test is None else _equity(folder / "test" / "equity.csv", test["days"]["last"]),
-        scores=_scores(folder / "test" / "scores.json"),
+        scores=_json(folder / "test" / "scores.json", SCORES, _check_cases),
         pictures={path.stem: _picture(path) for path in sorted((folder / "champion").glob("*.png"))},
     )
 
 
 @contextmanager
 def _reading(path: Path) -> Iterator[None]:
-    """Name a file that cannot be read, what is wrong with it, and what to do."""
+    """Turn errors into one that names the file, the problem and the remedy."""
     try:
         yield
-    except (OSError, ValueError, yaml.YAMLError) as error:  # pandas' and json's errors are ValueErrors
-        reason = " ".join(str(getattr(error, "strerror", None) or error).split())[:160]
+    except (OSError, ValueError, yaml.YAMLError, jsonschema.ValidationError) as error:  # pandas' are ValueErrors
+        reason = str(getattr(error, "strerror", None) or error)
+        if isinstance(error, jsonschema.ValidationError):
+            reason = f"{error.json_path.removeprefix('$').removeprefix('.') or 'it'}: {error.message}"
         other = "name the folder of another run" if path.name == METRICS else "move it away for a report without it"
-        raise UserError(f"{path} cannot be read: {reason}; restore it, or {other}") from error
+        raise UserError(f"{path} cannot be read: {' '.join(reason.split())[:160]}; restore it, or {other}") from error
 
 
-def _text(path: Path) -> str:
+def _read(path: Path, read: Callable[[Path], Any]) -> Any:
+    """Return what a function reads from a file, None if there is no file."""
     with _reading(path):
-        return path.read_text() if path.is_file() else ""
+        return read(path) if path.is_file() else None
 
 
 def _prices(path: Path) -> str | None:
-    with _reading(path):
-        found = yaml.safe_load(path.read_text()) if path.is_file() else None
+    found = _read(path, lambda path: yaml.safe_load(path.read_text()))
     if not isinstance(found, dict) or not isinstance(found.get("data"), dict):
         return None
     data = found["data"]
     return "synthetic market" if data.get("synthetic") else str(data.get("path") or "sample shipped with eigen2")
 
 
-def _object(path: Path) -> dict[str, Any] | None:
-    if not path.is_file():
-        return None
-    found = json.loads(path.read_text(), parse_constant=_no_number)
-    if not isinstance(found, dict):
-        raise ValueError("it holds no JSON object")
+def _json(path: Path, schema: dict[str, Any], check: Callable[[Any], None] | None = None) -> dict[str, Any] | None:
+    def read(path: Path) -> Any:
+        found = json.loads(path.read_text(), parse_constant=_refuse_constant)
+        jsonschema.validate(found, schema)
+        if check is not None:
+            check(found)
+        return found
+
+    found: dict[str, Any] | None = _read(path, read)
     return found
 
 
-def _no_number(word: str) -> NoReturn:
-    raise ValueError(f"it holds {word}, which is no number")
+def _refuse_constant(word: str) -> NoReturn:
+    raise ValueError(f"it holds {word}, which is not a number")
 
 
-def _facts(path: Path) -> dict[str, Any]:
-    with _reading(path):
-        found = _object(path) or {}
-        _require({key: kind for key, kind in FACTS.items() if key in found}, found)
-    return found
+def _check_measures(summary: dict[str, Any]) -> None:
+    needed = summary["measures"]["champion"].keys()
+    for policy, measures in summary["measures"].items():
+        if lacking := sorted(needed - measures.keys()):
+            raise ValueError(f"measures.{policy} has no {lacking[0]!r}")
 
 
-def _summary(path: Path) -> dict[str, Any] | None:
-    with _reading(path):
-        found = _object(path)
-        if found is not None:
-            _require(SUMMARY, found)
-            measures = dict.fromkeys(found["measures"]["champion"], (Real, NoneType))
-            _require(dict.fromkeys(found["measures"], measures), found["measures"], "measures")
-            _require(dict.fromkeys(range(len(found["random_returns"])), Real), dict(enumerate(found["random_returns"])))
-    return found
-
-
-def _scores(path: Path) -> dict[str, Any] | None:
-    with _reading(path):
-        found = _object(path)
-        if found is not None:
-            _require(SCORES, found)
-            for name, values in found["scores"].items():
-                if not isinstance(values, list) or len(values) != len(found["scores"]["champion"]) or not values:
-                    raise ValueError(f"{name!r} has not a number for each case")
-                _require(dict.fromkeys(range(len(values)), Real), dict(enumerate(values)), repr(name))
-    return found
+def _check_cases(summary: dict[str, Any]) -> None:
+    for name, values in summary["scores"].items():
+        if len(values) != len(summary["scores"]["champion"]):
+            raise ValueError(f"{name!r} has not a number for each case")
 
 
 def _picture(path: Path) -> bytes:
     with _reading(path):
         found = path.read_bytes()
         if not found.startswith(PNG[0]) or not found.endswith(PNG[1]):
-            raise ValueError("it holds no whole PNG")
+            raise ValueError("it is not a whole PNG")
     return found
 
 
-def _require(kinds: dict[Any, Any], found: Any, name: str = "it") -> None:
-    """Refuse an object without these keys, or with a value of another type; an object's kinds are a dict again."""
-    for key, kind in kinds.items():
-        if not isinstance(found, dict) or key not in found:
-            raise ValueError(f"{name} has no {key!r}")
-        if isinstance(kind, dict):
-            _require(kind, found[key], repr(key))
-        elif not isinstance(found[key], kind):
-            raise ValueError(f"{key!r} is {found[key]!r}")
-
-
 def _equity(path: Path, last: str) -> pd.DataFrame | None:
-    table = _table(path, [*POLICIES, *LOTS], dates=["date"])
+    table = _table(path, [*POLICIES, *RANDOM], dates=["date"])
     with _reading(path):
         if table is not None and table.empty:
             raise ValueError("it has no rows")
@@ -206,25 +196,25 @@ def _equity(path: Path, last: str) -> pd.DataFrame | None:
 
 
 def _table(
-    path: Path, numbers: Collection[str], words: Collection[str] = (), dates: Collection[str] = ()
+    path: Path, numbers: Collection[str], texts: Collection[str] = (), dates: Collection[str] = ()
 ) -> pd.DataFrame | None:
-    """A table that has these columns, without a last row that was torn; None if it was not written.
+    """Return a table that has these columns, without a last row that was torn; None if it was not written.
 
     Args:
-        path: of a CSV file.
-        numbers: columns that must be there; all that are not `words` or `dates` must hold numbers.
-        words: columns of text.
+        path: CSV file.
+        numbers: columns that must be there; all that are not `texts` or `dates` must hold numbers.
+        texts: columns of text.
         dates: columns of days.
     """
     if not path.is_file():
         return None
     with _reading(path):
         # pandas would take the ticker NA for a gap
-        table = pd.read_csv(path, dtype=dict.fromkeys(words, str), keep_default_na=False, na_values=[""])
-        needed = [*numbers, *words, *dates]
+        table = pd.read_csv(path, dtype=dict.fromkeys(texts, str), keep_default_na=False, na_values=[""])
+        needed = [*numbers, *texts, *dates]
         if lacking := [name for name in needed if name not in table]:
             raise ValueError(f"it has no column {lacking[0]!r}")
-        for name in [name for name in table if name not in words]:
+        for name in [name for name in table if name not in texts]:
             table[name] = _parsed(table[name], name in dates)
         gaps = table[needed].isna()
         if len(table) and gaps.iloc[-1].any():  # a run that was killed, or that goes on, may leave half a line
@@ -238,6 +228,6 @@ def _parsed(column: pd.Series, date: bool) -> pd.Series:
     try:
         if date:
             return pd.to_datetime(column, format="ISO8601")
-        return pd.to_numeric(column).replace([np.inf, -np.inf], np.nan)  # what JSON has no word for
+        return pd.to_numeric(column).replace([np.inf, -np.inf], np.nan)  # JSON has no infinity
     except ValueError:
-        raise ValueError(f"the column {column.name!r} holds what is no {'date' if date else 'number'}") from None
+        raise ValueError(f"the column {column.name!r} holds what is not a {'date' if date else 'number'}") from None

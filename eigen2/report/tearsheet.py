@@ -12,19 +12,12 @@ from eigen2.errors import UserError
 from eigen2.report.record import load
 from eigen2.runtime.files import replacing
 
-NAME = "tearsheet.html"
-REQUEST = re.compile(r'<link[^>]*href="https?://[^>]*>')
-"""What a browser would fetch."""
-MISSING = ' onload="save()"'
-"""A call of what its page does not have, an error in the browser's console."""
+REMOVED = re.compile(r'<link[^>]*href="https?://[^>]*>| onload="save\(\)"')
+"""Parts of quantstats' page that fetch something, or call a function that it does not define."""
 
 
-def write_tearsheet(folder: Path, target: Path | None = None) -> Path:
-    """Write the tear sheet of the champion's test against buy and hold.
-
-    Args:
-        folder: of the run.
-        target: the file; None takes `tearsheet.html` in the folder.
+def write_tearsheet(folder: Path) -> Path:
+    """Write the tear sheet of the champion's test against buy and hold to `tearsheet.html` in a run's folder.
 
     Raises:
         UserError: quantstats is not installed, or the run's champion was not tested.
@@ -37,21 +30,21 @@ def write_tearsheet(folder: Path, target: Path | None = None) -> Path:
         raise UserError(f"{folder} has no test to make a tear sheet of; run test with --ckpt_path best first")
     curves = run.equity.set_index(pd.DatetimeIndex(run.equity["date"]))
     champion, market = (curves[name].pct_change().dropna() for name in ("champion", "buy and hold"))
-    target = target or folder / NAME
+    target = folder / "tearsheet.html"
     with replacing(target) as draft:
         _write(champion, market, draft)
-        draft.write_text(REQUEST.sub("", draft.read_text()).replace(MISSING, ""))
+        draft.write_text(REMOVED.sub("", draft.read_text()))
     return target
 
 
 def _write(champion: pd.Series, market: pd.Series, file: Path) -> None:
-    """Have quantstats write its page, without what it and matplotlib say on the way."""
+    """Let quantstats write its page, without its and matplotlib's warnings."""
     import quantstats  # takes seconds to import
 
     fonts = logging.getLogger("matplotlib.font_manager")
     level = fonts.level
     try:
-        fonts.setLevel(logging.ERROR)  # it looks for a font that few systems have, once a text
+        fonts.setLevel(logging.ERROR)  # it misses a font that few systems have, once a text
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             quantstats.reports.html(  # type: ignore[no-untyped-call]

@@ -3,7 +3,6 @@
 import json
 import math
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
@@ -12,19 +11,12 @@ from eigen2.errors import UserError
 from eigen2.report.page import render
 from eigen2.report.record import load
 from tests.command import eigen2
-from tests.report.runs import write_run
+from tests.report.runs import write_cases, write_run
 
 WORDS = ("ticker", "reason", "phase")
 TRADE = (
-    "entry_date",
-    "exit_date",
-    "coefficient",
-    "entry_price",
-    "exit_price",
-    "gain_pct",
-    "profit",
-    "ticker",
-    "reason",
+    *("entry_date", "exit_date", "coefficient", "entry_price", "exit_price", "gain_pct", "profit"),
+    *("ticker", "reason"),
 )
 COLUMNS = {
     "metrics.csv": ("generation",),
@@ -63,7 +55,7 @@ def test_a_table_without_a_column_or_a_value(tmp_path: Path, name: str, column: 
     table = pd.read_csv(file, keep_default_na=False, dtype=str)
     table.drop(columns=column).to_csv(file, index=False)
     refuses(file, tmp_path, f"it has no column {column!r}")
-    for value, problem in (("?", "holds what is no "), ("", "has a gap")):
+    for value, problem in (("?", "holds what is not a "), ("", "has a gap")):
         if value and column in WORDS:
             continue
         table.loc[0, column] = value
@@ -71,31 +63,24 @@ def test_a_table_without_a_column_or_a_value(tmp_path: Path, name: str, column: 
         refuses(file, tmp_path, f"the column {column!r} {problem}")
 
 
-@pytest.mark.parametrize("name", [*COLUMNS, "run.json", "test/summary.json"])
-@pytest.mark.parametrize("content", [b"\xff\xfe\x00", b"", b"a,b\n1,2\n", b"{", b"[1]", b'{"settings": 1}'])
-def test_a_file_of_something_else(tmp_path: Path, name: str, content: bytes) -> None:
-    file = run_to_read(tmp_path, name)
-    file.write_bytes(content)
-    refuses(file, tmp_path, "")
+SOMETHING_ELSE = [b"\xff\xfe\x00", b"", b"a,b\n1,2\n", b"{", b"[1]", b'{"settings": 1}']
 
 
-@pytest.mark.parametrize("content", [b"\xff\xfe\x00", b"{"])
-def test_a_configuration_of_something_else(tmp_path: Path, content: bytes) -> None:
-    file = run_to_read(tmp_path, "config.yaml")
-    file.write_bytes(content)
-    refuses(file, tmp_path, "")
-
-
-def test_a_test_without_days(tmp_path: Path) -> None:
-    file = run_to_read(tmp_path, "test/equity.csv")
-    file.write_text(file.read_text().splitlines()[0] + "\n")
-    refuses(file, tmp_path, "it has no rows")
+@pytest.mark.parametrize("name", [*COLUMNS, "run.json", "test/summary.json", "test/scores.json", "config.yaml"])
+def test_a_file_of_something_else(tmp_path: Path, name: str) -> None:
+    file = write_cases(tmp_path) / name if "scores" in name else run_to_read(tmp_path, name)
+    # any mapping or text is a configuration; nothing is read of those that are none
+    for content in (SOMETHING_ELSE[0], SOMETHING_ELSE[3]) if name == "config.yaml" else SOMETHING_ELSE:
+        file.write_bytes(content)
+        refuses(file, tmp_path, "")
 
 
 def test_a_test_whose_days_were_cut(tmp_path: Path) -> None:
     file = run_to_read(tmp_path, "test/equity.csv")
     whole = file.read_text()
     last = str(load(tmp_path).equity["date"].iloc[-1])[:10]  # type: ignore[index]
+    file.write_text(whole.splitlines()[0] + "\n")
+    refuses(file, tmp_path, "it has no rows")
     file.write_text(whole[: len(whole) // 2])
     refuses(file, tmp_path, "it ends on 2004-10-")
     with pytest.raises(UserError, match=f"but the test on {last}; restore it, or move it away"):
@@ -103,20 +88,54 @@ def test_a_test_whose_days_were_cut(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("key", KEYS)
-@pytest.mark.parametrize("value", [None, {"?": 1}, math.nan], ids=["missing", "another", "no number"])
-def test_a_summary_without_a_key_or_with_another_value(tmp_path: Path, key: str, value: Any) -> None:
+def test_a_summary_without_a_key_or_with_another_value(tmp_path: Path, key: str) -> None:
     file = run_to_read(tmp_path, "test/summary.json")
-    summary = json.loads(file.read_text())
+    whole = file.read_text()
     *outer, last = key.split("/")
-    place = summary
-    for part in outer:
-        place = place[part]
-    if value is None:
-        del place[last]
-    else:
-        place[last] = value
-    file.write_text(json.dumps(summary))
-    refuses(file, tmp_path, "")
+    for value in (None, {"?": 1}, math.nan):
+        place = summary = json.loads(whole)
+        for part in outer:
+            place = place[part]
+        if value is None:
+            del place[last]
+        else:
+            place[last] = value
+        file.write_text(json.dumps(summary))
+        refuses(file, tmp_path, "")
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"unit": 3}, "unit: 3 is not of type 'string'"),
+        ({"scores": {"random": [1.0]}}, "scores: 'champion' is a required property"),
+        ({"scores": {"champion": []}}, "scores.champion: [] should be non-empty"),
+        ({"scores": {"champion": [1.0], "random": [1.0, 2.0]}}, "'random' has not a number for each case"),
+        ({"scores": {"champion": ["one"]}}, "scores.champion[0]: 'one' is not of type 'number'"),
+        ({"scores": {"champion": [math.nan]}}, "it holds NaN, which is not a number"),
+    ],
+)
+def test_scores_that_are_damaged(tmp_path: Path, change: dict[str, object], problem: str) -> None:
+    file = write_cases(tmp_path) / "test" / "scores.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **change}))
+    refuses(file, tmp_path, problem)
+
+
+def test_a_picture_that_was_torn(tmp_path: Path) -> None:
+    file = write_cases(tmp_path) / "champion" / "breaks-1-champion.png"
+    file.write_bytes(file.read_bytes()[:-20])
+    refuses(file, tmp_path, "it is not a whole PNG")
+
+
+def test_units_of_fitness_that_are_not_text(tmp_path: Path) -> None:
+    file = write_cases(tmp_path) / "run.json"
+    file.write_text(json.dumps({"fitness": {"unit": 3, "over": "episodes"}}))
+    refuses(file, tmp_path, "fitness.unit: 3 is not of type 'string'")
+
+
+def test_a_folder_without_a_run_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"has no metrics.csv: name the folder of a run"):
+        load(tmp_path)
 
 
 def test_a_line_that_was_torn_is_left_out_and_a_ticker_is_never_a_gap(tmp_path: Path) -> None:
@@ -131,17 +150,10 @@ def test_a_line_that_was_torn_is_left_out_and_a_ticker_is_never_a_gap(tmp_path: 
     render(record)
 
 
-def test_the_command_says_it_in_one_line(tmp_path: Path) -> None:
-    for name, content in (
-        ("metrics.csv", "a,b\n1,2\n"),
-        ("memory.csv", "generation,phase\n0,train\n"),
-        ("run.json", "{"),
-        ("test/summary.json", "{}"),
-        ("test/equity.csv", "date\nsoon\n"),
-    ):
-        file = write_run(tmp_path) / name
-        file.write_text(content)
-        done = eigen2("report", tmp_path)
-        assert (done.returncode, done.stdout) == (2, "")
-        (line,) = done.stderr.splitlines()
-        assert line.startswith(f"error: {file} cannot be read: ")
+def test_the_command_prints_one_line(tmp_path: Path) -> None:
+    file = write_run(tmp_path) / "memory.csv"
+    file.write_text("generation,phase\n0,train\n")
+    done = eigen2("report", tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"error: {file} cannot be read: ")

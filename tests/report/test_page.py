@@ -9,11 +9,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from eigen2.cli.main import main
 from eigen2.errors import UserError
 from eigen2.report.page import facts, measures, monthly_returns, render, trades, write_report
 from eigen2.report.record import RunRecord, load
+from eigen2.report.tearsheet import write_tearsheet
 from tests.command import eigen2
-from tests.report.browser import ask, browse, needs_browser
+from tests.report.browser import ask, needs_browser
 from tests.report.runs import write_run
 
 CHARTS = {
@@ -39,14 +41,33 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @needs_browser
-@pytest.mark.parametrize("phone", [False, True], ids=["wide", "dark phone"])
-def test_every_chart_is_drawn_and_the_console_is_silent(run: Path, tmp_path: Path, phone: bool) -> None:
-    document, console = browse(write_report(run, tmp_path / "report.html"), tmp_path, phone=phone)
-    assert console == []
-    drawn = {name for name in CHARTS if re.search(rf'<div[^>]*data-chart="{name}"[^>]*data-drawn="yes"', document)}
-    assert drawn == CHARTS
-    assert document.count("<svg") >= len(CHARTS)
-    assert "<title>broken" not in document
+def test_every_chart_is_drawn_and_trades_are_sorted_and_filtered(run: Path, tmp_path: Path) -> None:
+    script = """
+      const body = document.querySelector("#trade-list tbody");
+      const head = [...document.querySelectorAll("#trade-list th")].find((each) => each.textContent === "profit");
+      const column = (index) => [...body.rows].map((row) => row.cells[index].textContent);
+      const told = { title: document.title, drawn: document.querySelectorAll("[data-drawn=yes] svg").length };
+      told.charts = [...document.querySelectorAll("[data-drawn=yes]")].map((each) => each.dataset.chart);
+      head.querySelector("button").click();
+      told.rising = column(head.cellIndex).map(Number);
+      head.querySelector("button").click();
+      told.falling = column(head.cellIndex).map(Number);
+      const box = document.getElementById("filter");
+      box.value = body.rows[0].cells[0].textContent + " " + body.rows[0].cells[9].textContent;
+      box.dispatchEvent(new Event("input"));
+      told.left = [...body.rows].filter((row) => !row.hidden).map((row) => row.cells[0].textContent);
+      told.shown = document.getElementById("shown").textContent;
+      return told;
+    """
+    told = ask(write_report(run, tmp_path / "report.html"), tmp_path, script)
+    assert set(told["charts"]) == CHARTS
+    assert told["drawn"] >= len(CHARTS)
+    assert told["title"] != "broken"
+    assert len(told["rising"]) > 3
+    assert told["rising"] == sorted(told["rising"])
+    assert told["falling"] == sorted(told["rising"], reverse=True)
+    assert len(set(told["left"])) == 1
+    assert told["shown"] == f"{len(told['left'])} of {len(told['rising'])} trades"
 
 
 @needs_browser
@@ -61,32 +82,6 @@ def test_tickers_of_digits_are_sorted_among_the_others(tmp_path: Path) -> None:
       return [...document.querySelectorAll("#trade-list tbody tr")].map((row) => row.cells[head.cellIndex].textContent);
     """
     assert ask(write_report(tmp_path / "run"), tmp_path, script) == sorted(names)
-
-
-@needs_browser
-def test_the_trades_are_sorted_and_filtered(run: Path, tmp_path: Path) -> None:
-    script = """
-      const body = document.querySelector("#trade-list tbody");
-      const head = [...document.querySelectorAll("#trade-list th")].find((each) => each.textContent === "profit");
-      const column = (index) => [...body.rows].map((row) => row.cells[index].textContent);
-      const told = {};
-      head.querySelector("button").click();
-      told.rising = column(head.cellIndex).map(Number);
-      head.querySelector("button").click();
-      told.falling = column(head.cellIndex).map(Number);
-      const box = document.getElementById("filter");
-      box.value = body.rows[0].cells[0].textContent + " " + body.rows[0].cells[9].textContent;
-      box.dispatchEvent(new Event("input"));
-      told.left = [...body.rows].filter((row) => !row.hidden).map((row) => row.cells[0].textContent);
-      told.shown = document.getElementById("shown").textContent;
-      return told;
-    """
-    told = ask(write_report(run, tmp_path / "report.html"), tmp_path, script)
-    assert len(told["rising"]) > 3
-    assert told["rising"] == sorted(told["rising"])
-    assert told["falling"] == sorted(told["rising"], reverse=True)
-    assert len(set(told["left"])) == 1
-    assert told["shown"] == f"{len(told['left'])} of {len(told['rising'])} trades"
 
 
 @needs_browser
@@ -118,7 +113,7 @@ def test_the_wheel_scrolls_the_page_and_zooms_with_ctrl_alone(tmp_path: Path) ->
 
 
 @needs_browser
-@pytest.mark.parametrize("generations", [1, 2, 3, 30])
+@pytest.mark.parametrize("generations", [1, 30])
 def test_an_axis_has_whole_generations_each_once(tmp_path: Path, generations: int) -> None:
     script = """
       const texts = (chart) => [...chart.querySelector(".role-axis-label").querySelectorAll("text")];
@@ -132,7 +127,7 @@ def test_an_axis_has_whole_generations_each_once(tmp_path: Path, generations: in
         numbers = [int(label) for label in labels]
         assert len(set(numbers)) == len(numbers), name
         assert set(numbers) <= set(range(generations)), name
-        assert generations > 3 or len(numbers) == generations, name
+        assert generations > 1 or len(numbers) == generations, name
 
 
 @needs_browser
@@ -166,20 +161,20 @@ def test_no_text_of_a_chart_is_cut_off_or_covers_another(tmp_path: Path, phone: 
     ("first", "days", "years"),
     [
         ("2004-10-12", 5, {"2004"}),
-        ("2004-10-12", 30, {"2004"}),
         ("2004-10-12", 140, {"2004", "2005"}),
         ("2004-12-20", 20, {"2004", "2005"}),
         ("2003-02-03", 800, {"2003", "2004", "2005", "2006"}),
     ],
 )
-@pytest.mark.parametrize("phone", [False, True], ids=["wide", "dark phone"])
-def test_dates_have_their_years(tmp_path: Path, first: str, days: int, years: set[str], phone: bool) -> None:
+def test_dates_have_their_years(tmp_path: Path, first: str, days: int, years: set[str]) -> None:
     script = """
       const labels = (name) => document.querySelector(`[data-chart=${name}] .role-axis-label`);
       return ["equity", "drawdown"].map((name) => [...labels(name).querySelectorAll("tspan, text:not(:has(tspan))")]
         .filter((text) => getComputedStyle(text.closest("text")).opacity !== "0").map((text) => text.textContent));
     """
-    for labels in ask(write_report(write_run(tmp_path / "run", days=days, first=first)), tmp_path, script, phone=phone):
+    for labels in ask(
+        write_report(write_run(tmp_path / "run", days=days, first=first)), tmp_path, script, phone=days > 100
+    ):
         assert {label for label in labels if re.fullmatch(r"\d{4}", label)} == years, labels
         named = [label for label in labels if re.fullmatch(r"[A-Z][a-z]{2} \d\d", label)]
         assert len(set(named)) == len(named)
@@ -304,34 +299,21 @@ def test_a_run_without_test_memory_or_champion_has_a_page_too(tmp_path: Path) ->
     assert 'id="trades"' not in page
 
 
-def test_a_folder_without_a_run_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"has no metrics.csv: name the folder of a run"):
-        load(tmp_path)
-
-
-def test_the_command_names_what_is_wrong(run: Path, tmp_path: Path) -> None:
-    done = eigen2("report", run, "--output", tmp_path / "mine.html")
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / "mine.html").read_text().startswith("<!doctype html>")
-    for words, said in (
-        ((tmp_path,), "has no metrics.csv"),
-        ((), "folder"),
-    ):
-        refused = eigen2("report", *words)
-        assert refused.returncode == 2
-        assert said in refused.stderr
-        assert len(refused.stderr.strip().splitlines()) == 1
-
-
 @pytest.mark.parametrize("place", ["", "a folder", "no folder/report.html", "/proc/report.html"])
-def test_a_place_that_takes_no_file_is_refused_and_left_as_it_was(run: Path, tmp_path: Path, place: str) -> None:
-    (tmp_path / "a folder").mkdir()
-    refused = eigen2("report", run, "--output", place, cwd=tmp_path)
-    assert (refused.returncode, refused.stdout) == (2, "")
-    (line,) = refused.stderr.splitlines()
+def test_a_place_that_takes_no_file_is_refused_and_left_as_it_was(
+    tmp_path: Path, place: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_run(tmp_path / "run")
+    (tmp_path / "work" / "a folder").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "work")
+    with pytest.raises(SystemExit) as left:
+        main(["report", str(tmp_path / "run"), "--output", place])
+    said = capsys.readouterr()
+    assert (left.value.code, said.out) == (2, "")
+    (line,) = said.err.splitlines()
     assert line.startswith(f"error: cannot write the report to {place!r}: ")
     assert line.endswith("; name a file in a folder that exists and can be written, by --output")
-    assert [path.name for path in tmp_path.iterdir()] == ["a folder"]
+    assert [path.name for path in (tmp_path / "work").iterdir()] == ["a folder"]
 
 
 def test_a_page_that_is_not_finished_leaves_nothing(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -346,9 +328,10 @@ def test_a_page_that_is_not_finished_leaves_nothing(run: Path, tmp_path: Path, m
 
 def test_a_tear_sheet_is_of_the_test_and_fetches_nothing(run: Path, tmp_path: Path) -> None:
     pytest.importorskip("quantstats")
-    done = eigen2("report", run, "--output", tmp_path / "report.html", "--tearsheet", "true")
+    done = eigen2("report", run, "--output", tmp_path / "mine.html", "--tearsheet", "true")
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
+    assert (tmp_path / "mine.html").read_text().startswith("<!doctype html>")
     sheet = (run / "tearsheet.html").read_text()
     assert "eigen2 champion" in sheet
     assert "onload=" not in sheet
@@ -362,6 +345,5 @@ def test_a_tear_sheet_is_of_the_test_and_fetches_nothing(run: Path, tmp_path: Pa
     bare = tmp_path / "bare"
     bare.mkdir()
     (bare / "metrics.csv").write_text((run / "metrics.csv").read_text())
-    done = eigen2("report", bare, "--tearsheet", "true")
-    assert done.returncode == 2
-    assert "has no test to make a tear sheet of" in done.stderr
+    with pytest.raises(UserError, match="has no test to make a tear sheet of"):
+        write_tearsheet(bare)
