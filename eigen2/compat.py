@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from lightning.pytorch import Trainer
     from lightning.pytorch.callbacks import ModelCheckpoint, Timer
     from lightning.pytorch.strategies.launchers import _SubprocessScriptLauncher
+    from torch.utils.tensorboard import SummaryWriter
 
 LEAVE_S = 10.0
 """Seconds that the processes which a launcher started may take to end after the first one."""
@@ -74,6 +75,29 @@ def forget_last_save(callback: ModelCheckpoint) -> None:
 def timer_interval(timer: Timer) -> str:
     """Return how often a Timer looks at the clock: `step` or `epoch`."""
     return str(timer._interval)
+
+
+def summary_writer(event_file: Any) -> SummaryWriter:
+    """Return torch's SummaryWriter over an event file of our own.
+
+    Args:
+        event_file: with the methods of TensorBoard's EventFileWriter.
+    """
+    from torch.utils.tensorboard import SummaryWriter
+    from torch.utils.tensorboard.writer import FileWriter
+
+    class Files(FileWriter):
+        def __init__(self) -> None:
+            self.event_writer = event_file
+
+    class Writer(SummaryWriter):
+        def _get_file_writer(self) -> Any:
+            if self.file_writer is None:
+                self.file_writer: Any = Files()
+                self.all_writers: Any = {self.log_dir: self.file_writer}
+            return self.file_writer
+
+    return Writer(event_file.get_logdir())
 
 
 def _require(owner: object, name: str) -> None:

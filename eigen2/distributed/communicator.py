@@ -1,4 +1,4 @@
-"""The rows of a population that a process owns, and all that processes tell each other about theirs."""
+"""Partition of a population's rows over processes, and the collectives by which processes exchange them."""
 
 import math
 import time
@@ -13,24 +13,24 @@ from torch import distributed as dist
 from eigen2.errors import LOST_CONTACT, RunStopped
 
 Rows = Mapping[str, Tensor]
-"""Tensors by name, each with the same leading axis of rows; what is exchanged together travels as one message."""
+"""Tensors by name with the same leading axis of rows; they travel in one message."""
 
 
 @contextmanager
 def in_contact(rank: int, world: int, purpose: str) -> Iterator[None]:
-    """Turn the failure of an exchange into one line.
+    """Turn the failure of a collective into an error of one line.
 
     Args:
         rank: of this process.
-        world: how many there are.
-        purpose: what is exchanged.
+        world: number of processes.
+        purpose: of the collective, for the message.
 
     Raises:
         RunStopped: another process ended, or did not answer in time.
     """
     try:
         yield
-    except RuntimeError as error:  # torch.distributed's are of this class, and so are gloo's own
+    except RuntimeError as error:  # the class of torch.distributed's errors, and of gloo's own
         reason = " ".join(str(error).split())
         reason = reason if len(reason) <= 160 else f"{reason[:157]}..."
         raise RunStopped(
@@ -41,22 +41,23 @@ def in_contact(rank: int, world: int, purpose: str) -> Iterator[None]:
 
 
 class Communicator:
-    """Which of a population's rows belong to this process, by its place among equals; alone, all do.
+    """A process's place among its equals: the rows it owns, and collectives on them. A single process owns all.
 
-    Everything random is addressed by the row's number in the whole population, and whatever depends on several rows is
-    computed from all of them in their order, by each process for itself; so results do not depend on the number of
-    processes. Messages are bytes in the CPU's memory, whatever device rows are on.
+    Randomness is addressed by a row's number in the whole population, and whatever depends on several rows is computed
+    from all of them, in order, by every process; so results do not depend on the number of processes. Messages are
+    bytes in the CPU's memory, on whatever device the rows are. `purpose` describes an exchange in error messages; every
+    collective raises RunStopped if contact with another process is lost.
 
     Args:
         total: rows of the whole population.
         rank: of this process, from 0.
-        world: how many processes there are.
+        world: number of processes.
 
     Attributes:
-        rows: numbers of the rows that belong to this process.
-        generation: the one in progress, for messages to a user.
-        received_bytes: what came from other processes since `start_generation`.
-        seconds: how long exchanges have taken since then, waiting for others included.
+        rows: numbers of the rows this process owns.
+        generation: in progress, for messages.
+        received_bytes: received from other processes in this generation.
+        seconds: spent in collectives in this generation, waiting included.
     """
 
     def __init__(self, total: int, rank: int = 0, world: int = 1) -> None:
@@ -65,101 +66,74 @@ class Communicator:
         self.start_generation(0)
 
     def start_generation(self, generation: int) -> None:
-        """Count anew, from this generation on."""
+        """Reset `received_bytes` and `seconds`."""
         self.generation = generation
         self.received_bytes = 0
         self.seconds = 0.0
 
     def rows_of(self, rank: int) -> range:
-        """The rows of a process: as many as of any other, or one more or less."""
+        """Return the rows a process owns; processes differ by one row at most."""
         return range(rank * self.total // self.world, (rank + 1) * self.total // self.world)
 
     def owner(self, row: int) -> int:
-        """The process that a row belongs to."""
+        """Return the rank of the process that owns a row."""
         return ((row + 1) * self.world - 1) // self.total
 
     def local_index(self, row: int) -> int | None:
-        """Where among this process's rows a row is; None if it belongs to another."""
+        """Return a row's index among this process's rows; None if another process owns it."""
         return row - self.rows.start if row in self.rows else None
 
     def own_rows(self, values: Tensor) -> Tensor:
-        """Of a tensor with a row an agent of the whole population, this process's rows."""
+        """Return this process's rows of a tensor with all rows of the population."""
         return values[self.rows.start : self.rows.stop]
 
     def gather(self, own: Rows, purpose: str) -> dict[str, Tensor]:
-        """All rows, in order, to every process.
-
-        Args:
-            own: this process's rows, (rows, ...) each.
-            purpose: what they are, for messages to a user.
-
-        Raises:
-            RunStopped: contact with another process was lost.
-        """
+        """Return all rows, in order, on every process."""
         if self.world == 1:
             return dict(own)
         return unpack_rows(torch.cat(self.gather_parts(pack_rows(own), self._counts(), purpose)), own)
 
     def gather_parts(self, own: UInt8[Tensor, "rows bytes"], counts: Sequence[int], purpose: str) -> list[Tensor]:
-        """Every process's rows of bytes, to every process.
+        """Return the packed rows of each process, by rank, on every process.
 
         Args:
-            own: this process's, with as many bytes a row as any other's.
+            own: this process's, with as many bytes a row as those of the others.
             counts: rows of each process.
-            purpose: what they are, for messages to a user.
-
-        Raises:
-            RunStopped: contact with another process was lost.
+            purpose: for messages.
         """
         if self.world == 1:
             return [own]
-        most, width = max(counts), own.shape[1]
-        filled = torch.cat([own, own.new_zeros(most - len(own), width)])
-        parts = [torch.empty_like(filled) for _ in counts]
-        with self._exchange(purpose, (self.world - 1) * filled.nbytes):
-            dist.all_gather(parts, filled)
+        padded = _padded(own, max(counts))
+        parts = [torch.empty_like(padded) for _ in counts]
+        with self._exchange(purpose, (self.world - 1) * padded.nbytes):
+            dist.all_gather(parts, padded)
         return [part[:count] for part, count in zip(parts, counts, strict=True)]
 
     def collect(self, own: Rows, purpose: str) -> dict[str, Tensor] | None:
-        """All rows, in order, to process 0 alone, on the CPU; None to the others.
-
-        Args:
-            own: this process's rows.
-            purpose: what they are, for messages to a user.
-
-        Raises:
-            RunStopped: contact with another process was lost.
-        """
+        """Return all rows, in order, on the CPU of process 0; None on the others."""
         if self.world == 1:
             return dict(own)
-        sent, counts = pack_rows(own), self._counts()
-        filled = torch.cat([sent, sent.new_zeros(max(counts) - len(sent), sent.shape[1])])
-        parts = [torch.empty_like(filled) for _ in counts] if self.rank == 0 else None
-        with self._exchange(purpose, 0 if parts is None else (self.world - 1) * filled.nbytes):
-            dist.gather(filled, parts)
+        counts = self._counts()
+        padded = _padded(pack_rows(own), max(counts))
+        parts = [torch.empty_like(padded) for _ in counts] if self.rank == 0 else None
+        with self._exchange(purpose, 0 if parts is None else (self.world - 1) * padded.nbytes):
+            dist.gather(padded, parts)
         if parts is None:
             return None
         rows = torch.cat([part[:count] for part, count in zip(parts, counts, strict=True)])
         return unpack_rows(rows, {name: values.cpu() for name, values in own.items()})
 
     def fetch(self, own: Rows, wanted: Sequence[Sequence[int]], purpose: str) -> dict[str, Tensor]:
-        """The rows that each process wants, from the processes they belong to; each travels where it is wanted only.
+        """Return the rows this process wants, in order; rows travel only to the processes that want them.
 
         Args:
             own: this process's rows.
-            wanted: for each process, by rank, the rows it wants, in ascending order; all processes know them all.
-            purpose: what they are, for messages to a user.
-
-        Returns:
-            What this process wants, in order.
-
-        Raises:
-            RunStopped: contact with another process was lost.
+            wanted: for each process, by rank, the rows it wants, ascending; the same on every process.
+            purpose: for messages.
         """
-        first = self.rows.start
         if self.world == 1:
             return {name: values[list(wanted[0])] for name, values in own.items()}
-        asked = [[row - first for row in rows if row in self.rows] for rows in wanted]
+        asked = [[row - self.rows.start for row in rows if row in self.rows] for rows in wanted]
         sent = pack_rows({name: values[[row for rows in asked for row in rows]] for name, values in own.items()})
         counts = [sum(row in self.rows_of(rank) for row in wanted[self.rank]) for rank in range(self.world)]
         found = sent.new_empty(sum(counts), sent.shape[1])
@@ -168,31 +142,21 @@ class Communicator:
         return unpack_rows(found, own)
 
     def broadcast(self, own: Rows, row: int, purpose: str) -> dict[str, Tensor]:
-        """One row, (1, ...) each, from the process it belongs to, to all.
-
-        Args:
-            own: this process's rows.
-            row: the number of the row.
-            purpose: what it is, for messages to a user.
-
-        Raises:
-            RunStopped: contact with another process was lost.
-        """
-        place = self.local_index(row)
-        here = slice(0, 1) if place is None else slice(place, place + 1)
-        picked = {name: values[here] for name, values in own.items()}
+        """Return one row, (1, ...) each, on every process."""
+        index = self.local_index(row)
+        picked = {name: values[index or 0 : (index or 0) + 1] for name, values in own.items()}
         if self.world == 1:
             return picked
         sent = pack_rows(picked)
-        with self._exchange(purpose, sent.nbytes if place is None else 0):
+        with self._exchange(purpose, sent.nbytes if index is None else 0):
             dist.broadcast(sent, self.owner(row))
         return unpack_rows(sent, own)
 
     def describe(self) -> dict[str, str]:
-        """Name and value of what a user should see at the start."""
+        """Return name and value of what is shown at the start of a run."""
         if self.world == 1:
             return {}
-        sizes = sorted({len(self.rows_of(rank)) for rank in range(self.world)})
+        sizes = sorted(set(self._counts()))
         return {"processes": f"{self.world}, each with {' or '.join(map(str, sizes))} of the {self.total} agents"}
 
     def _counts(self) -> list[int]:
@@ -208,29 +172,27 @@ class Communicator:
 
 
 def pack_rows(rows: Rows) -> UInt8[Tensor, "rows bytes"]:
-    """Rows side by side as bytes, in the CPU's memory."""
-    return torch.cat([_bytes(values.detach().cpu()) for values in rows.values()], 1)
+    """Return the bytes of rows side by side, on the CPU."""
+    parts = [values.detach().cpu().contiguous() for values in rows.values()]
+    return torch.cat([part.flatten().view(torch.uint8).reshape(len(part), _row_bytes(part)) for part in parts], 1)
 
 
-def _bytes(values: Tensor) -> UInt8[Tensor, "rows bytes"]:
-    flat = values.contiguous().flatten()
-    return flat.view(torch.uint8).reshape(len(values), _width(values) * values.itemsize)
-
-
-def unpack_rows(rows: UInt8[Tensor, "rows bytes"], like: Rows) -> dict[str, Tensor]:
-    """What was pack_rows, with the shapes of a row, the types and the devices of `like`."""
-    widths = [_width(values) * values.itemsize for values in like.values()]
-    parts = torch.split(rows, widths, 1)
+def unpack_rows(packed: UInt8[Tensor, "rows bytes"], like: Rows) -> dict[str, Tensor]:
+    """Return packed rows with the names, types, devices and shapes of a row of `like`."""
+    parts = torch.split(packed, [_row_bytes(values) for values in like.values()], 1)
     return {
         name: part.flatten()
         .clone()  # a view may begin at an odd byte
         .view(values.dtype)
-        .reshape(len(rows), *values.shape[1:])
+        .reshape(len(packed), *values.shape[1:])
         .to(values.device)
         for (name, values), part in zip(like.items(), parts, strict=True)
     }
 
 
-def _width(values: Tensor) -> int:
-    """Numbers a row."""
-    return math.prod(values.shape[1:])
+def _row_bytes(values: Tensor) -> int:
+    return math.prod(values.shape[1:]) * values.itemsize
+
+
+def _padded(rows: UInt8[Tensor, "rows bytes"], count: int) -> UInt8[Tensor, "count bytes"]:
+    return torch.cat([rows, rows.new_zeros(count - len(rows), rows.shape[1])])

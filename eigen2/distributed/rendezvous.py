@@ -1,50 +1,44 @@
-"""How the processes of an attempt find each other where those of an earlier one have left their addresses."""
+"""Rendezvous of the processes of one attempt on a store that still holds the keys of earlier attempts."""
 
 import time
 from datetime import timedelta
 from uuid import uuid4
 
-from torch._C._distributed_c10d import PrefixStore, Store
+from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
 
 POLL_S = 0.01
 
 
-def meet(store: Store, rank: int, world: int, timeout: timedelta) -> Store:
-    """A part of a store that only those know of who are alive now.
+def rendezvous(store: Store, rank: int, world: int, timeout: timedelta) -> Store:
+    """Return a part of a shared store that only the processes of this attempt know.
 
-    torchrun keeps one store for all attempts of a run. A process that reads in it where another one listens may read
-    what that one's predecessor has written, and find nobody there. So each process but the first leaves a word that was
-    never used; the first answers every such word with one of its own, until all have confirmed that.
+    torchrun keeps one store for all attempts, where a process could read the address of a predecessor of its peer. No
+    environment variable tells attempts apart: TORCHELASTIC_RESTART_COUNT is counted on each node for itself. So every
+    process but the first publishes a token that was never used before, and the first answers each token it finds with
+    the name of this attempt, until all processes of this attempt have joined.
 
     Args:
-        store: that all processes share.
+        store: shared by all processes.
         rank: of this process.
-        world: how many there are.
-        timeout: for all to come.
+        world: number of processes.
+        timeout: to wait for the others.
 
     Raises:
-        RuntimeError: not all came in time.
+        RuntimeError: not all processes came in time.
     """
     if rank:
-        word = uuid4().hex
-        store.set(f"eigen2/here/{rank}", word)
-        store.wait([f"eigen2/welcome/{word}"], timeout)
-        name = store.get(f"eigen2/welcome/{word}").decode()
-        store.set(f"{name}/confirmed/{rank}", "")
-        return PrefixStore(name, store)
-    name, answered = f"eigen2/{uuid4().hex}", dict.fromkeys(range(1, world), b"")
-    until = time.monotonic() + timeout.total_seconds()
-    while answered:
-        for other in [*answered]:
-            if store.check([f"{name}/confirmed/{other}"]):
-                del answered[other]
-            elif store.check([f"eigen2/here/{other}"]):
-                found = store.get(f"eigen2/here/{other}")
-                if found != answered[other]:  # of an earlier attempt, perhaps: then another one follows
-                    store.set(f"eigen2/welcome/{found.decode()}", name)
-                    answered[other] = found
-        if time.monotonic() > until:
-            seconds = timeout.total_seconds()
-            raise RuntimeError(f"{len(answered)} of {world} processes did not come within {seconds:g} s")
+        token = uuid4().hex
+        store.set(f"eigen2/token/{rank}", token)
+        store.wait([f"eigen2/attempt/{token}"], timeout)
+        attempt = store.get(f"eigen2/attempt/{token}").decode()
+        store.add(f"{attempt}/joined", 1)
+        return PrefixStore(attempt, store)
+    attempt, deadline = f"eigen2/{uuid4().hex}", time.monotonic() + timeout.total_seconds()
+    while (missing := world - 1 - store.add(f"{attempt}/joined", 0)) > 0:
+        for other in range(1, world):
+            if store.check([f"eigen2/token/{other}"]):  # of an earlier attempt, perhaps: then a new one follows
+                store.set(f"eigen2/attempt/{store.get(f'eigen2/token/{other}').decode()}", attempt)
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"{missing} of {world} processes did not come within {timeout.total_seconds():g} s")
         time.sleep(POLL_S)
-    return PrefixStore(name, store)
+    return PrefixStore(attempt, store)

@@ -1,62 +1,27 @@
-"""Several processes of a run, each with a share of the population, and no gradient between them."""
+"""Lightning strategy of a population over processes: every process trains rows of its own, no gradient is averaged."""
 
 import atexit
 import json
 import os
-import subprocess
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from datetime import timedelta
 from typing import Any, TypeVar
 
 import torch
-from lightning.fabric.utilities.distributed import _distributed_is_initialized, _init_dist_connection
 from lightning.fabric.utilities.seed import reset_seed
 from lightning.pytorch import Trainer
 from lightning.pytorch.strategies import DDPStrategy
-from lightning.pytorch.strategies.launchers.subprocess_script import _SubprocessScriptLauncher
 from torch import Tensor
 from torch import distributed as dist
-from torch._C._distributed_c10d import TCPStore
+from torch.distributed import Store, TCPStore  # type: ignore[attr-defined]
 
+from eigen2 import compat
 from eigen2.distributed.communicator import in_contact
-from eigen2.distributed.rendezvous import meet
+from eigen2.distributed.rendezvous import rendezvous
 from eigen2.errors import UserError, require_range
 
 Plain = TypeVar("Plain")
-LEAVE_S = 10.0
-"""Seconds that the processes it has started are given to end after the first one."""
-
-
-class _Launcher(_SubprocessScriptLauncher):
-    """Starts this machine's other processes, unless torchrun or a scheduler has.
-
-    Unlike Lightning's it does not change the number of threads, on which results depend, and lets a process that is
-    left alone find out and say so, where Lightning's would be killed without a word.
-    """
-
-    def launch(self, function: Callable[..., Any], *args: Any, trainer: Trainer | None = None, **kwargs: Any) -> Any:
-        """Start them and call the function."""
-        self.cluster_environment.validate_settings(num_devices=self.num_processes, num_nodes=self.num_nodes)
-        if not self.cluster_environment.creates_processes_externally and not self.procs:
-            self._call_children_scripts()
-            atexit.register(_end, self.procs)
-        return function(*args, **kwargs)
-
-
-def _end(processes: list[subprocess.Popen[bytes]]) -> None:
-    """Leave no process behind: those that do not end soon by themselves are ended."""
-    until = time.monotonic() + LEAVE_S
-    for process in processes:
-        try:
-            process.wait(max(0.0, until - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            process.kill()
-
-
-def _leave() -> None:
-    if dist.is_initialized():
-        dist.destroy_process_group()
 
 
 class PopulationStrategy(DDPStrategy):
@@ -77,6 +42,16 @@ class PopulationStrategy(DDPStrategy):
         """
         require_range("trainer.strategy.timeout_s", timeout_s, above=0)
         super().__init__(process_group_backend="gloo", timeout=timedelta(seconds=timeout_s))
+        self._patience = timedelta(seconds=timeout_s)
+        self._started: Any = None
+
+    @property
+    def launcher(self) -> Any:
+        """Return what starts this machine's other processes."""
+        if self._started is None:
+            assert self.cluster_environment is not None
+            self._started = compat.script_launcher(self.cluster_environment, self.num_processes, self.num_nodes)
+        return self._started
 
     def setup_distributed(self) -> None:
         """Find the other processes.
@@ -86,48 +61,42 @@ class PopulationStrategy(DDPStrategy):
         """
         reset_seed()
         self.set_world_ranks()
-        assert self.cluster_environment is not None
-        assert self._timeout is not None
+        if dist.is_initialized():  # by an earlier call of the Trainer
+            return
+        rank, world, cluster = self.global_rank, self.world_size, self.cluster_environment
+        assert cluster is not None
+        of_torchrun = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
         with self._in_contact("starting"):
-            if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
-                address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-                store = TCPStore(*address, is_master=False, timeout=self._timeout)
-                rank, world = self.global_rank, self.world_size
-                own = meet(store, rank, world, self._timeout)
-                dist.init_process_group("gloo", store=own, timeout=self._timeout, rank=rank, world_size=world)
-            else:
-                _init_dist_connection(self.cluster_environment, "gloo", timeout=self._timeout)
+            store: Store = TCPStore(
+                cluster.main_address,
+                cluster.main_port,
+                world,
+                is_master=rank == 0 and not of_torchrun,
+                timeout=self._patience,
+                wait_for_workers=False,
+                multi_tenant=True,
+            )
+            if of_torchrun:
+                store = rendezvous(store, rank, world, self._patience)
+            dist.init_process_group("gloo", store=store, timeout=self._patience, rank=rank, world_size=world)
         atexit.register(_leave)  # gloo's threads must not outlive the interpreter
 
-    def _configure_launcher(self) -> None:
-        assert self.cluster_environment is not None
-        self._launcher = _Launcher(self.cluster_environment, self.num_processes, self.num_nodes)
-
     def setup(self, trainer: Trainer) -> None:
-        """Set up as the strategy for one process does, without a wrapper that would average gradients."""
+        """Set up as the strategy for one process does, without a wrapper that averages gradients."""
         super().setup(trainer)
-        # Lightning would ask process 0 before every batch whether it got SIGTERM; GracefulStop asks once a generation
-        trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = lambda: None  # type: ignore[method-assign]
+        compat.skip_sigterm_broadcast(trainer)  # GracefulStop asks all processes once a generation
 
     def configure_ddp(self) -> None:
-        """Nothing: every process has other weights."""
+        """Do nothing: every process has other weights."""
 
     def barrier(self, *args: Any, **kwargs: Any) -> None:
-        """Wait for all processes.
-
-        Raises:
-            RunStopped: contact with another process was lost.
-        """
+        """Wait for all processes; raise RunStopped if contact with one is lost."""
         with self._in_contact("waiting for all"):
             super().barrier()
 
     def broadcast(self, obj: Plain, src: int = 0) -> Plain:
-        """What process `src` has, to all: plain values only, as JSON.
-
-        Raises:
-            RunStopped: contact with another process was lost.
-        """
-        if not _distributed_is_initialized():
+        """Return on all processes what process `src` has, as JSON; raise RunStopped if contact is lost."""
+        if not dist.is_initialized():
             return obj
         content = torch.frombuffer(bytearray(json.dumps(obj).encode()), dtype=torch.uint8)
         length = torch.tensor(len(content))
@@ -139,18 +108,19 @@ class PopulationStrategy(DDPStrategy):
         return shared
 
     def reduce(self, tensor: Any, group: Any = None, reduce_op: Any = "mean") -> Any:
-        """As Lightning's, through the CPU's memory.
-
-        Raises:
-            RunStopped: contact with another process was lost.
-        """
+        """Reduce a tensor over all processes, through the CPU's memory; raise RunStopped if contact is lost."""
         if not isinstance(tensor, Tensor):
             return tensor
         with self._in_contact("deciding together"):
             return super().reduce(tensor.cpu(), group, reduce_op).to(tensor.device)
 
-    def _in_contact(self, what: str) -> Any:
-        return in_contact(self.global_rank, self.world_size, what)
+    def _in_contact(self, purpose: str) -> AbstractContextManager[None]:
+        return in_contact(self.global_rank, self.world_size, purpose)
+
+
+def _leave() -> None:
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 def check_processes(trainer: Trainer, agents: int) -> None:
@@ -176,11 +146,7 @@ def check_processes(trainer: Trainer, agents: int) -> None:
 
 
 def processes(config: Mapping[str, Any]) -> tuple[int, int]:
-    """Processes on each machine, and machines, that a Trainer's arguments ask for, or torchrun has started.
-
-    Args:
-        config: the Trainer's arguments by name.
-    """
+    """Return processes on each machine, and machines, that a Trainer's arguments ask for or torchrun has started."""
     if dist.is_torchelastic_launched():
         here = int(os.environ["LOCAL_WORLD_SIZE"])
         return here, int(os.environ["WORLD_SIZE"]) // here

@@ -1,6 +1,5 @@
-"""Checkpoints after every generation that survive kills, full disks and rot."""
+"""Checkpoints after every generation that survive kills, full disks and bit rot."""
 
-import contextlib
 import logging
 import os
 import shutil
@@ -10,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from lightning.fabric.utilities.cloud_io import _is_local_file_protocol
-from lightning.fabric.utilities.types import _PATH
+from fsspec.utils import get_protocol
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 
+from eigen2 import compat
 from eigen2.errors import UserError, require_range
 from eigen2.runtime.checksums import DamagedFile, generation_of, verify_checksum, write_checksum
 from eigen2.runtime.files import move_into_place
@@ -24,11 +23,11 @@ log = logging.getLogger(__name__)
 
 LAST, BEST, DAMAGED = "last.ckpt", "best.ckpt", "damaged.ckpt"
 EARLIER = "generation-*.ckpt"
-"""Earlier checkpoints, second names of what was the last; the star is the generation."""
+"""Names of earlier checkpoints; the star is the generation."""
 
 
 class DurableCheckpointIO(TorchCheckpointIO):
-    """Writes to a temporary file beside the target, seals it, syncs it to disk and renames it into place.
+    """Writes to a temporary file beside the target, adds a checksum, syncs to disk and renames.
 
     Lightning's own writer uses the system's temporary folder; on another filesystem its last step is a copy over the
     old checkpoint, and a kill during it destroys both.
@@ -36,43 +35,39 @@ class DurableCheckpointIO(TorchCheckpointIO):
 
     _in_flight: Mapping[str, Any] | None = None
 
-    def save_checkpoint(self, checkpoint: dict[str, Any], path: _PATH, storage_options: Any | None = None) -> None:
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
         """Save atomically and durably; remote paths go through Lightning's writer."""
-        if not _is_local_file_protocol(str(path)):
+        if (target := _local(path)) is None:
             super().save_checkpoint(checkpoint, path, storage_options)
             return
-        target = _local(path)
         target.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".tmp")
-        self._in_flight = checkpoint
+        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".tmp")
+        temporary, self._in_flight = Path(name), checkpoint
         try:
             with os.fdopen(handle, "wb") as file:
                 torch.save(checkpoint, file)
-            write_checksum(Path(temporary), int(checkpoint.get("epoch", -1)))
-            os.chmod(temporary, 0o666 & ~_umask())
-            move_into_place(Path(temporary), target)
-        except BaseException:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(temporary)
-            raise
+            write_checksum(temporary, int(checkpoint.get("epoch", -1)))
+            temporary.chmod(0o666 & ~_umask())
+            move_into_place(temporary, target)
         finally:
+            temporary.unlink(missing_ok=True)
             self._in_flight = None
 
     def memory_owners(self) -> dict[str, object]:
-        """What a checkpoint that is being written holds, beside what others hold: nothing, as it is not copied."""
+        """Return the checkpoint that is being written, whose tensors others own: nothing is copied."""
         return {"checkpoint": self._in_flight}
 
     def load_checkpoint(
-        self, path: _PATH, map_location: Any = "cpu", weights_only: bool | None = None
+        self, path: str | Path, map_location: Any = "cpu", weights_only: bool | None = None
     ) -> dict[str, Any]:
-        """Load tensors and plain values only, of a file whose write_checksum is whole.
+        """Load tensors and plain values, never code, from a file whose checksum is right.
 
         Raises:
             UserError: the file is not what was written, or cannot be read.
         """
         try:
-            if _is_local_file_protocol(str(path)):
-                verify_checksum(_local(path))
+            if (file := _local(path)) is not None:
+                verify_checksum(file)
             checkpoint: dict[str, Any] = super().load_checkpoint(path, map_location, weights_only=True)
         except Exception as error:  # whatever a decoder makes of damaged bytes
             reason = " ".join(str(error).split())[:120]
@@ -80,61 +75,58 @@ class DurableCheckpointIO(TorchCheckpointIO):
         return checkpoint
 
 
-def _local(path: _PATH) -> Path:
-    return Path(str(path).removeprefix("file://"))
+def _local(path: str | Path) -> Path | None:
+    """Return a path on this machine's filesystem; None for one of another."""
+    return Path(str(path).removeprefix("file://")) if get_protocol(str(path)) in ("file", "local") else None
 
 
 def _umask() -> int:
-    """The process's umask, which mkstemp ignores; it can only be read by setting it."""
+    """Return the process's umask, which mkstemp ignores; it can only be read by setting it."""
     mask = os.umask(0o077)
     os.umask(mask)
     return mask
 
 
 class _Checkpoint(ModelCheckpoint):
-    """One file in the run's folder; what the disk refuses is owed, and written as soon as the disk allows."""
+    """One file in the run's folder; a write that the disk refuses is repeated after the next generation."""
 
-    def __init__(self, dirpath: str | None, filename: str, **options: Any) -> None:
+    def __init__(self, dirpath: str | None, name: str, **options: Any) -> None:
         super().__init__(
             dirpath=dirpath,
-            filename=filename,
+            filename=Path(name).stem,
             save_top_k=1,
             enable_version_counter=False,
             save_on_train_epoch_end=True,
             **options,
         )
-        self._owed: str | None = None
-        self._tried = False
+        self._name = name
+        self._overdue = False
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Save, whether or not an optimizer stepped: ModelCheckpoint alone skips generations that did not train."""
-        self._last_global_step_saved, self._tried = -1, False
-        super().on_train_epoch_end(trainer, pl_module)
-        if self._owed is not None and not self._tried:
-            self._save_checkpoint(trainer, self._owed)
-
-    def _save_checkpoint(self, trainer: Trainer, filepath: str) -> None:
-        before, self._owed, self._tried = self._owed, None, True
+        compat.forget_last_save(self)
+        path = f"{self.dirpath}/{self._name}"
+        overdue, self._overdue = trainer.strategy.broadcast(self._overdue), False
         try:
-            self._write(trainer, filepath)
+            super().on_train_epoch_end(trainer, pl_module)
+            if overdue:
+                trainer.save_checkpoint(path)
         except OSError as error:
-            self._owed = filepath
-            log.warning("generation %d: cannot write %s: %s", trainer.current_epoch, filepath, error)
+            self._overdue = True
+            log.warning("generation %d: cannot write %s: %s", trainer.current_epoch, path, error)
+            trainer.strategy.barrier()  # where the other processes wait for the one that writes
         else:
-            if before is not None:
-                log.warning("generation %d: %s is written again", trainer.current_epoch, filepath)
-
-    def _write(self, trainer: Trainer, filepath: str) -> None:
-        super()._save_checkpoint(trainer, filepath)
+            if overdue and trainer.is_global_zero:
+                log.warning("generation %d: %s is written again", trainer.current_epoch, path)
 
     def state_dict(self) -> dict[str, Any]:
-        """What ModelCheckpoint keeps, and the file that is owed."""
-        return {**super().state_dict(), "owed": self._owed}
+        """Return ModelCheckpoint's state, and whether a write is overdue."""
+        return {**super().state_dict(), "overdue": self._overdue}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take both back."""
+        """Restore both."""
         super().load_state_dict(state_dict)
-        self._owed = state_dict.get("owed")
+        self._overdue = bool(state_dict.get("overdue") or state_dict.get("owed"))  # its name in older checkpoints
 
 
 class GenerationCheckpoint(_Checkpoint):
@@ -156,7 +148,7 @@ class GenerationCheckpoint(_Checkpoint):
             UserError: `keep` is below 1.
         """
         require_range("keep of GenerationCheckpoint", keep, least=1)
-        super().__init__(dirpath, Path(LAST).stem)
+        super().__init__(dirpath, LAST)
         self.keep = keep
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -166,14 +158,17 @@ class GenerationCheckpoint(_Checkpoint):
             for torn in Path(self.dirpath).glob(".*.ckpt.*.tmp"):
                 torn.unlink()
 
-    def _write(self, trainer: Trainer, filepath: str) -> None:
-        keeps = trainer.is_global_zero and _is_local_file_protocol(filepath)
-        if keeps and self.keep > 1:
-            with contextlib.suppress(FileNotFoundError, DamagedFile):
-                keep_earlier(_local(filepath))
-        super()._write(trainer, filepath)
-        if keeps:
-            for old in earlier(_local(filepath).parent)[self.keep - 1 :]:
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Keep the last checkpoint as an earlier one, save, and delete those beyond `keep`."""
+        last = _local(f"{self.dirpath}/{self._name}") if trainer.is_global_zero else None
+        if last is not None and self.keep > 1 and last.exists():
+            try:
+                keep_earlier(last)
+            except (OSError, DamagedFile) as error:
+                log.warning("generation %d: cannot write a copy of %s: %s", trainer.current_epoch, last, error)
+        super().on_train_epoch_end(trainer, pl_module)
+        if last is not None and not self._overdue:
+            for old in earlier(last.parent)[self.keep - 1 :]:
                 old.unlink(missing_ok=True)
 
 
@@ -187,36 +182,40 @@ class ChampionCheckpoint(_Checkpoint):
     """
 
     def __init__(self, dirpath: str | None = None) -> None:
-        super().__init__(dirpath, Path(BEST).stem, monitor="champion/validation_fitness", mode="max")
+        super().__init__(dirpath, BEST, monitor="champion/validation_fitness", mode="max")
 
 
 def keep_earlier(last: Path) -> None:
     """Give `last.ckpt` a second name by its generation, so that the next one does not replace it.
 
     Raises:
-        FileNotFoundError: there is none.
-        DamagedFile: it has no write_checksum.
+        OSError: there is none, or the name cannot be written.
+        DamagedFile: it has no checksum.
     """
     name = last.with_name(EARLIER.replace("*", f"{generation_of(last):05}"))
     name.unlink(missing_ok=True)
     try:
         os.link(last, name)
     except OSError:  # a filesystem without links
-        shutil.copyfile(last, name.with_name(f".{name.name}.tmp"))
-        move_into_place(name.with_name(f".{name.name}.tmp"), name)
+        draft = name.with_name(f".{name.name}.copy.tmp")
+        try:
+            shutil.copyfile(last, draft)
+            move_into_place(draft, name)
+        finally:
+            draft.unlink(missing_ok=True)
 
 
 def earlier(folder: Path) -> list[Path]:
-    """Earlier checkpoints in a folder, newest first."""
+    """Return the earlier checkpoints in a folder, newest first."""
     return sorted(folder.glob(EARLIER), key=lambda path: int(path.stem.rpartition("-")[2]), reverse=True)
 
 
 def newest_whole(folder: Path, put_aside: bool = True) -> Path | None:
-    """The newest checkpoint whose write_checksum is whole; None if there are no checkpoints at all.
+    """Return the newest checkpoint whose checksum is right; None if there are no checkpoints.
 
     Args:
         folder: of checkpoints.
-        put_aside: whether a damaged `last.ckpt` becomes `damaged.ckpt`, so that it replaces no good one.
+        put_aside: whether a damaged `last.ckpt` becomes `damaged.ckpt`, so that it is not kept as an earlier one.
 
     Raises:
         UserError: there are checkpoints, but all are damaged.

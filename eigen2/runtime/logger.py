@@ -1,30 +1,100 @@
-"""A curve and a CSV column for each scalar of the run, a row a generation, whole after kills and full disks."""
+"""Logger of a run: TensorBoard events and metrics.csv, one row a generation, whole after kills and full disks."""
 
 import logging
 import math
+import os
+import re
+import socket
 import sys
+import time
 from argparse import Namespace
 from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 from lightning.fabric.loggers.logger import rank_zero_experiment
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.utilities import rank_zero_only
+from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.summary.writer.record_writer import RecordWriter
+from torch.utils.tensorboard.summary import hparams, scalar
 
-from eigen2.memory.csvfile import WAITING, ResumableCsv
-from eigen2.runtime.events import EventWriter
+from eigen2 import compat
+from eigen2.memory.csvfile import WAITING, AppendFile, ResumableCsv
 
 log = logging.getLogger(__name__)
 
 COMPARED = ("champion/validation_fitness", "fitness/max", "fitness/mean", "time/generation_s")
 """Scalars shown beside a run's settings where runs are compared."""
+_BEGAN = re.compile(r"events\.out\.tfevents\.(\d+(?:\.\d+)?)\.")
+
+
+class EventFile:
+    """An event file with the methods of TensorBoard's `EventFileWriter`, written record by record.
+
+    TensorBoard's own writer writes in a thread, dies of the first error of the disk and leaves a torn record behind, at
+    which every reader stops.
+
+    Args:
+        folder: made if it does not exist.
+        warn: called with errors of the disk; the event is lost then.
+        purge_step: readers drop events of this step and later that earlier files hold.
+    """
+
+    def __init__(self, folder: Path, warn: Callable[[OSError], None], purge_step: int) -> None:
+        self._folder, self._warn = folder, warn
+        self._start: Event | None = Event(session_log=SessionLog(status=SessionLog.START), step=purge_step)
+        self._file: AppendFile | None = None
+
+    def get_logdir(self) -> str:
+        """Return the folder."""
+        return str(self._folder)
+
+    def add_event(self, event: Event) -> None:
+        """Write an event, or warn."""
+        try:
+            self.write(event)
+        except OSError as error:
+            self._warn(error)
+
+    def write(self, event: Event) -> None:
+        """Write an event; raise OSError if it is not in the file."""
+        if self._file is None or not self._file.path.exists():
+            self._folder.mkdir(parents=True, exist_ok=True)
+            # readers take files in the order of these times, wherever the clock went since
+            found = [_BEGAN.match(path.name) for path in self._folder.iterdir()]
+            began = max(time.time(), max((float(match[1]) for match in found if match), default=0.0) + 1)
+            name = f"events.out.tfevents.{began:017.6f}.{socket.gethostname()}.{os.getpid()}"
+            self._file = AppendFile(self._folder / name)
+        if not self._file.size:
+            self._append(Event(wall_time=time.time(), file_version="brain.Event:2"))
+        if self._start is not None:
+            self._append(self._start)
+            self._start = None
+        self._append(event)
+
+    def _append(self, event: Event) -> None:
+        assert self._file is not None
+        RecordWriter(SimpleNamespace(write=self._file.append)).write(event.SerializeToString())
+
+    def flush(self) -> None:
+        """Do nothing: there is no buffer."""
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()
+
+    def reopen(self) -> None:
+        """Do nothing: the next event opens what is needed."""
 
 
 class NotStarted:
-    """Stands in for TensorBoard's writer before the first generation is logged: accepts every call, writes nothing."""
+    """Stands in for the SummaryWriter before the first generation is logged: accepts every call, writes nothing."""
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         return lambda *args, **kwargs: None
@@ -33,9 +103,9 @@ class NotStarted:
 class RunLogger(Logger):
     """Writes TensorBoard events and metrics.csv with the generation as the step.
 
-    What is logged for one generation, by the module and by callbacks, becomes one row, written by `save` before the
-    generation's checkpoint. The first generation logged after a start tells where the run resumes: what an
-    interrupted process wrote of that generation and later is dropped from both.
+    What the module and callbacks log for one generation becomes one row, written by `save` before the generation's
+    checkpoint. The first generation logged after a start tells where the run resumes: what an interrupted process wrote
+    of that generation and later is dropped from both files.
 
     Args:
         save_dir: the run's folder: gets `metrics.csv` and `tensorboard/`.
@@ -45,38 +115,39 @@ class RunLogger(Logger):
         super().__init__()
         self._folder = Path(save_dir)
         self._csv = ResumableCsv(self._folder / "metrics.csv")
-        self._writer: EventWriter | None = None
+        self._events: EventFile | None = None
+        self._writer: Any = NotStarted()
         self._row: dict[str, float] = {}
         self._generation: int | None = None
-        self._complained: int | None = None
+        self._warned: int | None = None
         self._settings: dict[str, Any] = {}
-        self._begun = False  # whether the settings are in the file
+        self._settings_written = False
         self._waiting: deque[tuple[int, dict[str, float]]] = deque(maxlen=WAITING)
 
     def memory_owners(self) -> dict[str, object]:
-        """The row that is not written yet, for a memory profiler: it keeps no history."""
+        """Return the bytes of the row that is not written yet: no history is kept."""
         return {"logger": sys.getsizeof(self._row) + sum(sys.getsizeof(number) for number in self._row.values())}
 
     @property
     def name(self) -> str:
-        """Empty: files lie directly in the run's folder."""
+        """Return no name: files lie directly in the run's folder."""
         return ""
 
     @property
     def version(self) -> str:
-        """Empty: a folder holds one run."""
+        """Return no version: a folder holds one run."""
         return ""
 
     @property
     def save_dir(self) -> str:
-        """The run's folder."""
+        """Return the run's folder."""
         return str(self._folder)
 
     @property
     @rank_zero_experiment
     def experiment(self) -> Any:
-        """TensorBoard's writer; before the first generation is logged a stand-in that writes nothing."""
-        return self._writer or NotStarted()
+        """Return a SummaryWriter; before the first generation is logged a stand-in that writes nothing."""
+        return self._writer
 
     @rank_zero_only
     def log_hyperparams(self, params: dict[str, Any] | Namespace, *args: Any, **kwargs: Any) -> None:
@@ -96,10 +167,10 @@ class RunLogger(Logger):
         """
         if step is None or (self._generation is not None and step < self._generation):
             raise ValueError(f"metrics of generation {step} cannot follow generation {self._generation}")
-        if self._writer is None:
+        if self._events is None:
             self._csv.start(step)
-            self._writer = EventWriter(self._folder / "tensorboard", self._complain, purge_step=step)
-            self._begun = False
+            self._events = EventFile(self._folder / "tensorboard", self._warn, purge_step=step)
+            self._writer = compat.summary_writer(self._events)
         elif step != self._generation:
             self.save()
         self._generation = step
@@ -107,36 +178,43 @@ class RunLogger(Logger):
 
     @rank_zero_only
     def save(self) -> None:
-        """Write the generation's row to both files; harmless without anything new.
-
-        What the disk refuses waits, and is written before the next generation's row.
-        """
-        if self._row and self._generation is not None and self._writer is not None:
-            if not self._csv.append({"generation": self._generation, **self._row}) and self._csv.error is not None:
-                self._complain(self._csv.error)
-            self._waiting.append((self._generation, self._row))
-            self._row = {}
-            try:
-                if not self._begun:
-                    self._writer.write_settings(self._settings, COMPARED)
-                    self._begun = True
-                while self._waiting:
-                    generation, row = self._waiting[0]
-                    self._writer.write_scalars({k: v for k, v in row.items() if not math.isnan(v)}, generation)
-                    self._waiting.popleft()
-            except OSError as error:
-                self._complain(error)
+        """Write the generation's row to both files; rows that the disk refuses wait for the next generation's."""
+        if not self._row or self._generation is None or self._events is None:
+            return
+        if not self._csv.append({"generation": self._generation, **self._row}) and self._csv.error is not None:
+            self._warn(self._csv.error)
+        self._waiting.append((self._generation, self._row))
+        self._row = {}
+        try:
+            if not self._settings_written:
+                for summary in _settings_summaries(self._settings):
+                    self._events.write(Event(wall_time=time.time(), summary=summary))
+                self._settings_written = True
+            while self._waiting:
+                generation, row = self._waiting[0]
+                # one event, so that all scalars of a generation are in the file or none
+                values = [scalar(name, value).value[0] for name, value in row.items() if not math.isnan(value)]  # type: ignore[no-untyped-call]
+                self._events.write(Event(wall_time=time.time(), step=generation, summary=Summary(value=values)))
+                self._waiting.popleft()
+        except OSError as error:
+            self._warn(error)
 
     @rank_zero_only
     def finalize(self, status: str) -> None:
         """Close both files; a generation that did not end leaves no row."""
         self._row = {}
         self._csv.close()
-        if self._writer is not None:
-            self._writer.close()
+        if self._events is not None:
+            self._events.close()
 
-    def _complain(self, error: OSError) -> None:
-        """Once a generation."""
-        if self._complained != self._generation:
-            self._complained = self._generation
+    def _warn(self, error: OSError) -> None:
+        """Warn once a generation."""
+        if self._warned != self._generation:
+            self._warned = self._generation
             log.warning("generation %s: cannot write curves and metrics.csv, they wait: %s", self._generation, error)
+
+
+def _settings_summaries(settings: Mapping[str, Any]) -> list[Summary]:
+    """Return what TensorBoard's hparams page compares runs by."""
+    plain = {name: value if isinstance(value, bool | int | float) else str(value) for name, value in settings.items()}
+    return list(hparams(plain, dict.fromkeys(COMPARED, 0.0))[:2])  # type: ignore[no-untyped-call]

@@ -6,6 +6,7 @@ from typing import Any
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import Timer
 
+from eigen2 import compat
 from eigen2.errors import UserError
 
 PRECISIONS = ("32-true", "bf16-mixed")
@@ -77,7 +78,7 @@ def check_trainer(trainer: Trainer) -> None:
         raise UserError(
             "trainer.limit_train_batches and limit_val_batches must not be 0: a generation trains and validates"
         )
-    if any(isinstance(callback, Timer) and callback._interval == "step" for callback in trainer.callbacks):  # type: ignore[attr-defined]
+    if any(isinstance(callback, Timer) and compat.timer_interval(callback) == "step" for callback in trainer.callbacks):  # type: ignore[attr-defined]
         raise UserError(
             "trainer.max_time would stop in the middle of a generation; use the callback "
             "lightning.pytorch.callbacks.Timer with interval: epoch"

@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 import torch.distributed as dist
 
-from eigen2.distributed.rendezvous import meet
+from eigen2.distributed.rendezvous import rendezvous
 
 SOON = timedelta(seconds=20)
 
@@ -16,7 +16,7 @@ def attempt(store: dist.Store, world: int, came: list[int], timeout: timedelta =
     found: dict[int, dist.Store] = {}
 
     def come(rank: int) -> None:
-        found[rank] = meet(store, rank, world, timeout)
+        found[rank] = rendezvous(store, rank, world, timeout)
 
     threads = [threading.Thread(target=come, args=(rank,)) for rank in came]
     for thread in threads:
@@ -40,16 +40,16 @@ def test_those_of_an_attempt_share_what_those_before_do_not_see(came: list[int])
 def test_an_attempt_that_failed_halfway_does_not_harm_the_next() -> None:
     store = dist.HashStore()
     for rank in (1, 2):  # which left their words and were killed
-        store.set(f"eigen2/here/{rank}", f"stale {rank}")
+        store.set(f"eigen2/token/{rank}", f"stale {rank}")
     found = attempt(store, 3, [0, 1, 2])
     found[0].set("address", "new")
     assert {each.get("address") for each in found.values()} == {b"new"}
 
 
 def test_alone_nobody_is_waited_for() -> None:
-    assert isinstance(meet(dist.HashStore(), 0, 1, SOON), dist.PrefixStore)
+    assert isinstance(rendezvous(dist.HashStore(), 0, 1, SOON), dist.PrefixStore)
 
 
 def test_who_does_not_come_is_not_waited_for_for_ever() -> None:
     with pytest.raises(RuntimeError, match=r"2 of 3 processes did not come within 0\.2 s"):
-        meet(dist.HashStore(), 0, 3, timedelta(seconds=0.2))
+        rendezvous(dist.HashStore(), 0, 3, timedelta(seconds=0.2))
