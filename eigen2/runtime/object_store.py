@@ -1,31 +1,24 @@
-"""Where checkpoints go outside the machine; no credential ever appears in what is said about it."""
+"""Connection to a bucket on S3 or Google Cloud Storage; no credential ever appears in a message or a log."""
 
 import importlib
 import logging
 import os
 import re
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from eigen2.errors import UserError
 
 _PROVIDERS = {"s3": "s3", "aws": "s3", "gs": "gs", "gcs": "gs", "gcp": "gs"}
 _LIBRARIES = {"s3": "s3fs", "gs": "gcsfs"}
 _TALKATIVE = ("aiobotocore", "boto3", "botocore", "fsspec", "gcsfs", "google", "s3fs", "urllib3")
-"""Loggers that write addresses, request headers and with them tokens."""
+"""Loggers that write addresses and request headers, which hold tokens."""
 _CREDENTIALS = "GOOGLE_APPLICATION_CREDENTIALS"
-_Result = TypeVar("_Result")
 
 
 class StoreError(Exception):
-    """The bucket holds other bytes than it was given, or could not be reached; the text is safe to print."""
-
-
-class Cancelled(StoreError):
-    """An upload was told to stop."""
+    """The bucket holds other bytes than it was given; the text is safe to print."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +37,7 @@ class Place:
 
 
 def resolve(provider: str | None, bucket: str | None, prefix: str | None, root: Path) -> Place:
-    """Find out where checkpoints go, and that the library for it is there; nothing is asked of the network.
+    """Find out where checkpoints go, and that the library for it is installed; the network is not used.
 
     Args:
         provider: `s3` or `gs`; None takes CLOUD_PROVIDER.
@@ -55,8 +48,7 @@ def resolve(provider: str | None, bucket: str | None, prefix: str | None, root: 
     Raises:
         UserError: something is missing or malformed. Values are not repeated: a bucket may be an address with a key.
     """
-    given = provider or os.environ.get("CLOUD_PROVIDER") or ""
-    kind = _PROVIDERS.get(given.lower())
+    kind = _PROVIDERS.get((provider or os.environ.get("CLOUD_PROVIDER") or "").lower())
     if kind is None:
         raise UserError("CheckpointUploader needs a provider: set its key provider, or CLOUD_PROVIDER, to s3 or gs")
     name = bucket or os.environ.get("CLOUD_BUCKET") or ""
@@ -87,19 +79,19 @@ def _library(provider: str) -> Any:
 
 
 def connect(place: Place, timeout_s: float) -> Any:
-    """Make the fsspec filesystem of a place, with the credentials that the provider's own tools would use.
+    """Return the fsspec filesystem of a place, with the credentials that the provider's own tools would use.
 
     Neither keys nor addresses are settings, so no configuration file holds them. The libraries' loggers are turned off:
     at the level DEBUG they write request headers.
 
     Args:
         place: provider and bucket.
-        timeout_s: seconds that a request of one block may take.
+        timeout_s: seconds that a request of one part may take.
     """
     for name in _TALKATIVE:
         logging.getLogger(name).setLevel(logging.CRITICAL + 1)
     if place.provider == "s3":
-        # retries are the uploader's: the libraries' own would multiply them
+        # the uploader tries again itself: the library's retries would multiply its attempts
         config = {"connect_timeout": timeout_s, "read_timeout": timeout_s, "retries": {"total_max_attempts": 1}}
         filesystem = _library("s3").S3FileSystem(
             skip_instance_cache=True, use_listings_cache=False, config_kwargs=config
@@ -113,16 +105,12 @@ def connect(place: Place, timeout_s: float) -> Any:
     timeout = importlib.import_module("aiohttp").ClientTimeout(total=timeout_s)
     # gcsfs' outer class asks for the kind of bucket by gRPC, which not every account may and no emulator answers
     return _library("gs").core.GCSFileSystem(
-        token=token, requests_timeout=timeout, skip_instance_cache=True, use_listings_cache=False
+        token=token, requests_timeout=timeout, consistency="md5", skip_instance_cache=True, use_listings_cache=False
     )
 
 
-def describe(error: BaseException) -> str:
-    """Name an error of a store without its text, which may hold a key: an address, a header, a token.
-
-    Args:
-        error: whatever a library raised.
-    """
+def describe_error(error: BaseException) -> str:
+    """Name an error of a store without its text, which may hold a key: an address, a header, a token."""
     if isinstance(error, StoreError):
         return str(error)
     each: BaseException | None = error
@@ -134,7 +122,7 @@ def describe(error: BaseException) -> str:
 
 
 def _code(error: BaseException) -> str | None:
-    """What a service or the system calls an error, if it is a word or a number."""
+    """Return what a service or the system calls an error, if it is a word or a number."""
     response = getattr(error, "response", None)
     named = response.get("Error", {}).get("Code") if isinstance(response, dict) else None
     for code in (named, getattr(error, "code", None), getattr(error, "status", None)):
@@ -142,24 +130,3 @@ def _code(error: BaseException) -> str | None:
             return str(code)
     number = getattr(error, "errno", None)
     return os.strerror(number) if isinstance(number, int) else None
-
-
-def persist(
-    action: Callable[[], _Result], *, attempts: int, backoff_s: float, sleep: Callable[[float], object] = time.sleep
-) -> _Result:
-    """Try again after an error, waiting twice as long each time; what the user must put right is not tried again.
-
-    Args:
-        action: what to try.
-        attempts: how often at most.
-        backoff_s: seconds before the second attempt; at most a minute passes between two.
-        sleep: waits.
-    """
-    for attempt in range(attempts - 1):
-        try:
-            return action()
-        except (UserError, Cancelled):
-            raise
-        except Exception:  # of any of the libraries; the last one is raised
-            sleep(min(backoff_s * 2**attempt, 60.0))
-    return action()

@@ -2,13 +2,41 @@
 
 import os
 import threading
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import BinaryIO
+from typing import BinaryIO, TypeVar
 
+from eigen2.errors import UserError
 from eigen2.runtime.checkpoint_store import kind_of
-from eigen2.runtime.object_store import Cancelled, describe, persist
+from eigen2.runtime.object_store import describe_error
+
+LONGEST_WAIT_S = 60.0
+"""Seconds between two attempts at most."""
+Result = TypeVar("Result")
+
+
+def retry(
+    action: Callable[[], Result], *, attempts: int, backoff_s: float, wait: Callable[[float], object] = time.sleep
+) -> Result:
+    """Try an action again after an error, but not after one that the user must correct.
+
+    Args:
+        action: what to try.
+        attempts: how often at most.
+        backoff_s: seconds before the second attempt; twice as many before each further one, 60 at most.
+        wait: waits so many seconds, and gives up if it returns True.
+    """
+    for attempt in range(attempts - 1):
+        try:
+            return action()
+        except UserError:
+            raise
+        except Exception:  # of any of the libraries
+            if wait(min(backoff_s * 2**attempt, LONGEST_WAIT_S)) is True:
+                raise
+    return action()
 
 
 @dataclass(slots=True, eq=False)
@@ -19,186 +47,151 @@ class Job:
     file: BinaryIO
     order: int
     """Counts the jobs, from 1."""
+    failed: bool = False
+    """Whether all attempts failed since the last checkpoint was submitted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What became of the checkpoints that were handed over; every one is counted once."""
+    """How many checkpoints came to what; each is counted once."""
 
     pending: int = 0
     """Wait, or are being uploaded."""
     done: int = 0
-    """Lie in the bucket, compared with the local file."""
+    """Are in the bucket."""
     failed: int = 0
-    """Did not get there in all attempts; tried again with the next checkpoint and at the end."""
+    """Failed in all attempts; tried again with the next checkpoint and at the end."""
     superseded: int = 0
     """Left out, as a newer one of their kind came before their turn."""
 
 
 class UploadQueue:
-    """A bounded queue and the one thread that empties it.
+    """A bounded queue and the daemon thread that empties it.
 
     Args:
-        send: uploads a job, giving up when the function it is handed says so; raises what it likes. It returns a
-            complaint about what did not matter to the job, if there is one.
+        send: uploads a job; raises what it likes, and returns a complaint that does not matter to the job, or None.
         max_pending: jobs that wait at most; beyond it the oldest that a newer one supersedes is left out.
         attempts: tries of a job before it counts as failed.
         backoff_s: seconds before the second try; twice as many before each further one.
-        sleep: waits between tries; None waits, but ends at once when the queue is closed.
+        wait: waits between tries; None waits until the queue is closed at most.
     """
 
     def __init__(
         self,
-        send: Callable[[Job, Callable[[], bool]], str | None],
+        send: Callable[[Job], str | None],
         *,
         max_pending: int,
         attempts: int,
         backoff_s: float,
-        sleep: Callable[[float], object] | None = None,
+        wait: Callable[[float], object] | None = None,
     ) -> None:
         self._send = send
         self._max_pending = max_pending
-        self._attempts = attempts
-        self._backoff_s = backoff_s
-        self._stop = threading.Event()
-        self._sleep = sleep or self._stop.wait
+        self._attempts, self._backoff_s = attempts, backoff_s
+        self._closed = threading.Event()
+        self._wait = wait or self._closed.wait
         self._changed = threading.Condition()
-        self._waiting: list[Job] = []
+        self._jobs: list[Job] = []  # wait or have failed
         self._current: Job | None = None
-        self._failed: list[Job] = []  # one of a kind at most
         self._submitted = self._done = self._superseded = 0
         self._complaint: str | None = None
-        self._thread: threading.Thread | None = None
+        # a daemon: a request that hangs must not keep the process alive
+        self._thread = threading.Thread(target=self._work, name="checkpoint-upload", daemon=True)
+        self._thread.start()
 
     def submit(self, name: str, file: BinaryIO) -> None:
-        """Take over an open file; returns at once.
-
-        Args:
-            name: of the checkpoint.
-            file: is closed when its fate is decided.
-        """
+        """Take over an open file, which is closed when its fate is decided; return at once."""
         with self._changed:
-            if self._stop.is_set():
+            if self._closed.is_set():
                 file.close()
                 return
-            self._drop([job for job in self._failed if kind_of(job.name) == kind_of(name)])
-            self._try_failed_again()
             self._submitted += 1
-            self._waiting.append(Job(name, file, self._submitted))
-            while len(self._waiting) > self._max_pending:
-                self._make_room()
-            if self._thread is None:
-                # a daemon: a request that hangs must not keep the process alive
-                self._thread = threading.Thread(target=self._work, name="checkpoint-upload", daemon=True)
-                self._thread.start()
-            self._changed.notify_all()
+            self._jobs.append(Job(name, file, self._submitted))
+            self._drop_superseded()
+            self._retry_failed()
 
-    def _try_failed_again(self) -> None:
-        self._waiting[:0] = self._failed
-        self._failed = []
+    def _drop_superseded(self) -> None:
+        """Drop jobs with a newer one of their kind: those that failed, and the oldest beyond `max_pending`."""
+        for job in [*self._jobs]:
+            crowded = sum(not each.failed for each in self._jobs) > self._max_pending
+            newer = any(each.order > job.order and kind_of(each.name) == kind_of(job.name) for each in self._jobs)
+            if newer and (crowded or job.failed):
+                self._jobs.remove(job)
+                job.file.close()
+                self._superseded += 1
 
-    def _make_room(self) -> None:
-        kinds = [kind_of(job.name) for job in self._waiting]
-        for i, kind in enumerate(kinds):
-            if kind in kinds[i + 1 :]:
-                self._drop([self._waiting[i]])
-                return
-        # all are the newest of their kind: none may get lost
-        self._failed.append(self._waiting.pop(0))
-
-    def _drop(self, jobs: Sequence[Job]) -> None:
-        for job in jobs:
-            (self._waiting if job in self._waiting else self._failed).remove(job)
-            job.file.close()
-            self._superseded += 1
-
-    def _work(self) -> None:
-        while (job := self._next()) is not None:
-            try:
-                action = partial(self._send, job, self._stop.is_set)
-                complaint = persist(action, attempts=self._attempts, backoff_s=self._backoff_s, sleep=self._pause)
-            except Exception as error:  # of any of the libraries: it is complained about, and the job kept
-                self._give_up(job, error)
-            else:
-                self._finish(job, complaint)
-
-    def _pause(self, seconds: float) -> None:
-        self._sleep(seconds)
-        if self._stop.is_set():
-            raise Cancelled("the upload was cancelled")
+    def _retry_failed(self) -> None:
+        for job in self._jobs:
+            job.failed = False
+        self._drop_superseded()
+        self._changed.notify_all()
 
     def _next(self) -> Job | None:
-        with self._changed:
-            self._changed.wait_for(lambda: self._waiting or self._stop.is_set())
-            if self._stop.is_set():
-                return None
-            self._current = self._waiting.pop(0)
-            return self._current
+        return next((job for job in self._jobs if not job.failed), None)
 
-    def _finish(self, job: Job, complaint: str | None) -> None:
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._closed.is_set() or self._next())
+                job = self._next()
+                if self._closed.is_set() or job is None:
+                    return
+                self._jobs.remove(job)
+                self._current = job
+            try:
+                send = partial(self._send, job)
+                complaint = retry(send, attempts=self._attempts, backoff_s=self._backoff_s, wait=self._wait)
+            except Exception as error:  # of any of the libraries: the job is kept
+                self._finish(job, f"{job.name} did not get there ({describe_error(error)})", failed=True)
+            else:
+                self._finish(job, complaint, failed=False)
+
+    def _finish(self, job: Job, complaint: str | None, *, failed: bool) -> None:
         with self._changed:
             self._current = None
-            self._done += 1
             self._complaint = complaint or self._complaint
-            job.file.close()
-            self._changed.notify_all()
-
-    def _give_up(self, job: Job, error: Exception) -> None:
-        with self._changed:
-            self._current = None
-            if not isinstance(error, Cancelled):
-                self._complaint = f"{job.name} did not get there ({describe(error)})"
-            newer = {kind_of(other.name) for other in self._waiting + self._failed}
-            self._failed.append(job)
-            if kind_of(job.name) in newer:
-                self._drop([job])
-            if self._stop.is_set():
+            if failed:
+                job.failed = True
+                self._jobs = sorted([*self._jobs, job], key=lambda each: each.order)
+                self._drop_superseded()
+            else:
+                self._done += 1
+            if not failed or self._closed.is_set():
                 job.file.close()
             self._changed.notify_all()
 
     def take_complaint(self) -> str | None:
-        """The last complaint since this was asked before."""
+        """Return the last complaint since the last call; None if there is none."""
         with self._changed:
             complaint, self._complaint = self._complaint, None
             return complaint
 
     def counts(self) -> Counts:
-        """What became of all jobs so far."""
+        """Return how many checkpoints came to what so far."""
         with self._changed:
-            pending = len(self._waiting) + (self._current is not None)
-            return Counts(pending, self._done, len(self._failed), self._superseded)
+            failed = sum(job.failed for job in self._jobs)
+            pending = len(self._jobs) - failed + (self._current is not None)
+            return Counts(pending, self._done, failed, self._superseded)
 
     @property
-    def uploading(self) -> int:
-        """Bytes of the file that is being uploaded; 0 if none is."""
+    def uploading_bytes(self) -> int:
+        """Return the size of the file that is being uploaded; 0 if none is."""
         with self._changed:
-            job = self._current
-            return os.fstat(job.file.fileno()).st_size if job is not None else 0
+            return os.fstat(self._current.file.fileno()).st_size if self._current is not None else 0
 
     def drain(self, timeout_s: float) -> bool:
-        """Try once more what failed, and wait until nothing waits.
-
-        Args:
-            timeout_s: seconds to wait at most.
-
-        Returns:
-            Whether everything is in the bucket.
-        """
+        """Try once more what failed and wait, at most so many seconds; return whether everything is in the bucket."""
         with self._changed:
-            self._try_failed_again()
-            self._changed.notify_all()
-            self._changed.wait_for(lambda: not self._waiting and self._current is None, timeout_s)
-            return not (self._waiting or self._current or self._failed)
+            self._retry_failed()
+            self._changed.wait_for(lambda: self._next() is None and self._current is None, timeout_s)
+            return not self._jobs and self._current is None
 
     def close(self) -> None:
-        """End the thread, and close every file; an upload in progress ends with its current request."""
-        self._stop.set()
+        """End the thread, after the upload in progress, and close every other file."""
+        self._closed.set()
         with self._changed:
-            self._failed += self._waiting
-            self._waiting = []
             self._changed.notify_all()
-        if self._thread is not None:
-            self._thread.join(1.0)
+        self._thread.join(1.0)
         with self._changed:
-            for job in self._failed:
+            for job in self._jobs:
                 job.file.close()

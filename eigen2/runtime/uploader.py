@@ -1,8 +1,7 @@
-"""Checkpoints go to a bucket in the background: training never waits for it, and no fault of it stops training."""
+"""Upload of checkpoints to a bucket in the background: training never waits for it or stops for its faults."""
 
 import contextlib
 import os
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -12,16 +11,16 @@ from tqdm import tqdm
 
 from eigen2.errors import UserError, require_range
 from eigen2.runtime.checkpoint import DAMAGED, EARLIER
-from eigen2.runtime.checkpoint_store import BLOCK, CheckpointStore
-from eigen2.runtime.object_store import connect, describe, persist, resolve
-from eigen2.runtime.upload_queue import Counts, Job, UploadQueue
+from eigen2.runtime.checkpoint_store import PART, CheckpointStore
+from eigen2.runtime.object_store import connect, describe_error, resolve
+from eigen2.runtime.upload_queue import Counts, Job, UploadQueue, retry
 
 
 class CheckpointUploader(Callback):
     """Copies checkpoints to a bucket on Amazon S3 (or what speaks its language) or Google Cloud Storage.
 
     After each generation what is new in the run's folder `checkpoints` is handed to a thread of its own.
-    Errors of the bucket never stop training; they are told once a generation. Needs `pip install 'eigen2[cloud]'`.
+    Errors of the bucket never stop training; they are shown once a generation. Needs `pip install 'eigen2[cloud]'`.
     Credentials are not settings: those of the environment are used (AWS_*, ~/.aws, GOOGLE_APPLICATION_CREDENTIALS,
     those of the machine). With it, `--ckpt_path last` fetches the newest checkpoint if there is none in the folder.
 
@@ -55,52 +54,43 @@ class CheckpointUploader(Callback):
         drain_timeout_s: float = 120.0,
     ) -> None:
         super().__init__()
-        require_range("CheckpointUploader.keep", 1 if keep is None else keep, least=1)
-        require_range("CheckpointUploader.max_pending", max_pending, least=1)
-        require_range("CheckpointUploader.attempts", attempts, least=1)
-        require_range("CheckpointUploader.backoff_s", backoff_s, least=0)
-        require_range("CheckpointUploader.request_timeout_s", request_timeout_s, above=0)
-        require_range("CheckpointUploader.drain_timeout_s", drain_timeout_s, least=0)
-        self._provider, self._bucket, self._prefix, self._dirpath = provider, bucket, prefix, dirpath
-        self._keep = keep
-        self._max_pending = max_pending
-        self._attempts = attempts
-        self._backoff_s = backoff_s
-        self._request_timeout_s = request_timeout_s
-        self._drain_timeout_s = drain_timeout_s
+        for name, value, bound in (
+            ("keep", 1 if keep is None else keep, {"least": 1}),
+            ("max_pending", max_pending, {"least": 1}),
+            ("attempts", attempts, {"least": 1}),
+            ("backoff_s", backoff_s, {"least": 0}),
+            ("request_timeout_s", request_timeout_s, {"above": 0}),
+            ("drain_timeout_s", drain_timeout_s, {"least": 0}),
+        ):
+            require_range(f"CheckpointUploader.{name}", value, **bound)
+        self._where, self._dirpath = (provider, bucket, prefix), dirpath
+        self._keep, self._max_pending = keep, max_pending
+        self._attempts, self._backoff_s = attempts, backoff_s
+        self._request_timeout_s, self._drain_timeout_s = request_timeout_s, drain_timeout_s
         self._store: CheckpointStore | None = None
         self._queue: UploadQueue | None = None
         self._seen: dict[str, tuple[int, ...]] = {}
         self._began = False
 
     def __getstate__(self) -> dict[str, Any]:
-        """The settings; a copy has neither thread nor files."""
+        """Return the settings; a copy has neither thread nor files."""
         return self.__dict__ | {"_store": None, "_queue": None, "_seen": {}}
 
     def memory_owners(self) -> dict[str, object]:
-        """Bytes of the part that is being uploaded; what waits is files, not memory."""
-        return {"upload": min(self._queue.uploading, 2 * BLOCK) if self._queue else 0}
+        """Return the bytes of the part that is being uploaded; what waits is files, not memory."""
+        return {"upload": min(self._queue.uploading_bytes, 2 * PART) if self._queue else 0}
 
     def open_store(self, root: Path) -> CheckpointStore:
-        """The bucket of a run.
-
-        Args:
-            root: the run's folder.
+        """Return the bucket of the run in a folder.
 
         Raises:
             UserError: provider, bucket or library is missing.
         """
-        place = resolve(self._provider, self._bucket, self._prefix, root)
+        place = resolve(*self._where, root)
         return CheckpointStore(partial(connect, place, self._request_timeout_s), place, keep=self._keep)
 
     def fetch_newest(self, root: Path) -> Path | None:
-        """Download the newest whole checkpoint into the run's folder.
-
-        Args:
-            root: the run's folder.
-
-        Returns:
-            The file; None if the bucket has none.
+        """Download the newest whole checkpoint into the run's folder; return it, or None if the bucket has none.
 
         Raises:
             UserError: the bucket cannot be read, or what it has is damaged: beginning anew would hide that.
@@ -108,13 +98,13 @@ class CheckpointUploader(Callback):
         store = self.open_store(root)
         fetch = partial(store.fetch_newest, self._folder(root), tqdm.write)
         try:
-            file = persist(fetch, attempts=self._attempts, backoff_s=self._backoff_s)
+            file = retry(fetch, attempts=self._attempts, backoff_s=self._backoff_s)
         except UserError:
             raise
         except Exception as error:  # of any of the libraries
             # its text may hold a key, and must not be in a traceback either
             raise UserError(
-                f"cannot look for a checkpoint in {store.place} ({describe(error)}); "
+                f"cannot look for a checkpoint in {store.place} ({describe_error(error)}); "
                 "try again, or leave out --ckpt_path to begin"
             ) from None
         if file is not None:
@@ -126,7 +116,7 @@ class CheckpointUploader(Callback):
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Check the settings, and load the library before memory is measured."""
-        if stage == "fit" and trainer.is_global_zero and not getattr(trainer, "fast_dev_run", False):
+        if stage == "fit" and trainer.is_global_zero and not trainer.fast_dev_run:  # type: ignore[attr-defined]
             self._store = self.open_store(Path(trainer.default_root_dir))
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -142,17 +132,18 @@ class CheckpointUploader(Callback):
         )
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Hand over what the generation before left: now it is complete, in whatever order callbacks run."""
+        """Submit what the generation before left: now it is complete, in whatever order callbacks run."""
         self._began = True
-        self._hand_over(trainer)
-        self._complain()
+        self._submit_new(trainer)
+        if self._queue is not None and self._store is not None and (complaint := self._queue.take_complaint()):
+            tqdm.write(f"cloud: {complaint}; {self._store.place} is tried again")
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Hand over the last, and wait for all."""
+        """Submit the last checkpoint, and wait for all."""
         self._finish(trainer)
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Save what there is where training failed or was interrupted; nothing if it was refused."""
+        """Upload what there is where training failed or was interrupted; nothing if the run was refused."""
         if self._began:
             self._finish(trainer)
         self._close()
@@ -162,13 +153,14 @@ class CheckpointUploader(Callback):
         self._close()
 
     def status_line(self) -> str | None:
-        """One line of the generation table; None before anything was handed over."""
+        """Return one line for the generation table; None before anything was submitted."""
         if self._queue is None or (counts := self._queue.counts()) == Counts():
             return None
         left_out = f", {counts.superseded} superseded" if counts.superseded else ""
         return f"  cloud: {counts.pending} pending, {counts.done} done, {counts.failed} failed{left_out}"
 
-    def _hand_over(self, trainer: Trainer) -> None:
+    def _submit_new(self, trainer: Trainer) -> None:
+        """Submit the files that are new since the last call, oldest first."""
         if self._queue is None:
             return
         seen: dict[str, tuple[int, ...]] = {}
@@ -188,15 +180,11 @@ class CheckpointUploader(Callback):
         for _, name, file in sorted(found, key=lambda each: each[:2]):
             self._queue.submit(name, file)
 
-    def _complain(self) -> None:
-        if self._queue is not None and self._store is not None and (complaint := self._queue.take_complaint()):
-            tqdm.write(f"cloud: {complaint}; {self._store.place} is tried again")
-
     def _finish(self, trainer: Trainer) -> None:
         if self._queue is None or self._store is None:
             return
         try:
-            self._hand_over(trainer)
+            self._submit_new(trainer)
             waiting = self._queue.counts()
             if waiting.pending or waiting.failed:
                 tqdm.write(f"cloud: waiting up to {self._drain_timeout_s:g} s for {self._store.place}")
@@ -218,24 +206,25 @@ class CheckpointUploader(Callback):
             queue.close()
 
 
-def _send(store: CheckpointStore, job: Job, cancelled: Callable[[], bool]) -> str | None:
-    """Upload, then delete what is too old; the complaint if only that did not work."""
-    store.upload(job.file, job.name, job.order, cancelled)
+def _send(store: CheckpointStore, job: Job) -> str | None:
+    """Upload, then delete what is too old; return a complaint if only that failed."""
+    store.upload(job.file, job.name, job.order)
     try:
-        store.tidy()
+        store.delete_old()
     except Exception as error:  # of any of the libraries; the checkpoint is there
-        return f"older checkpoints cannot be deleted ({describe(error)})"
+        return f"older checkpoints cannot be deleted ({describe_error(error)})"
     return None
 
 
 def fetch_last(trainer: Trainer, ckpt_path: str | None) -> str | None:
-    """What `last` means where the run's folder has no checkpoint: the newest of the bucket, if there is one.
+    """Return what `last` means where the run's folder has no checkpoint: the newest of the bucket, if there is one.
 
     Args:
         trainer: with its callbacks.
         ckpt_path: as the user gave it.
     """
-    uploaders = [callback for callback in getattr(trainer, "callbacks", []) if isinstance(callback, CheckpointUploader)]
+    callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
+    uploaders = [callback for callback in callbacks if isinstance(callback, CheckpointUploader)]
     if ckpt_path != "last" or not uploaders:
         return None
     file = uploaders[0].fetch_newest(Path(trainer.default_root_dir))
