@@ -28,7 +28,7 @@ slow: $(INSTALLED)  ## run the tests that take minutes
 	$(VENV)/bin/python -m pytest -m slow
 
 torture: $(INSTALLED)  ## kill runs fifty times, anywhere, one of them on several processes, and compare with whole ones; ten minutes
-	$(VENV)/bin/python -m pytest -m slow -s -k "thirty_kills or twenty_faults" tests/test_resume.py tests/test_processes.py
+	$(VENV)/bin/python -m pytest -m slow -s -k "thirty_kills or twenty_faults" tests/runtime/test_resume.py tests/distributed/test_processes.py
 
 golden: $(INSTALLED)  ## whether short runs compute the same bits as those of BASE=revision; eight minutes
 	$(VENV)/bin/python -m tests.golden $(BASE)

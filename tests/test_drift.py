@@ -7,7 +7,7 @@ import torch
 
 from eigen2.core.compatibility import check_settings, flat
 from eigen2.errors import UserError
-from tests.test_resume import run
+from tests.runs import run
 
 
 def test_settings_are_told_by_their_full_key() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.test_resume import metrics, same, state
+from tests.runs import metrics, same, state
 
 ROOT = Path(__file__).parent.parent
 GENERATIONS = 12

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from eigen2.cli.main import main
-from tests.test_resume import metrics, same, state
+from tests.runs import metrics, same, state
 
 ROOT = Path(__file__).parents[2]
 SMALL = ["--config", "tests/control/small.yaml"]

@@ -13,7 +13,7 @@ import torch
 
 from eigen2.cli.main import main
 from tests.command import Started, eigen2
-from tests.test_resume import metrics, same, state
+from tests.runs import metrics, same, state
 
 ROOT = Path(__file__).parents[2]
 SMALL = ["--config", "tests/fire/small.yaml"]

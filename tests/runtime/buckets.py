@@ -26,36 +26,28 @@ class Bucket(MemoryFileSystem):
         self.store: dict[str, Any] = {}
         self.pseudo_dirs = [""]
         self.fault: Callable[[str, str], None] = lambda call, path: None
-        self.calls: list[tuple[str, str]] = []
+        self.calls: list[str] = []
 
     def _call(self, call: str, path: str) -> None:
-        self.calls.append((call, path))
+        self.calls.append(call)
         self.fault(call, path)
 
     def put_file(self, lpath: str, rpath: str, *args: Any, **kwargs: Any) -> None:
-        super().put_file(lpath, rpath, *args, **kwargs)
         self._call("put", rpath)
-
-    def pipe_file(self, path: str, value: bytes, **kwargs: Any) -> None:
-        self._call("pipe", path)
-        super().pipe_file(path, value, **kwargs)
+        super().put_file(lpath, rpath, *args, **kwargs)
+        self._call("stored", rpath)
 
     def find(self, path: str, **kwargs: Any) -> Any:
         self._call("find", path)
         return super().find(path, **kwargs)
 
-    def rm_file(self, path: str) -> None:
-        self._call("rm", path)
-        super().rm_file(path)
-
     def objects(self) -> dict[str, bytes]:
         return {path.removeprefix("/bucket/"): file.getvalue() for path, file in self.store.items()}
 
-    def put_calls(self) -> int:
-        return sum(call == "put" for call, _ in self.calls)
-
-    def checkpoints(self, **options: Any) -> CheckpointStore:
-        return CheckpointStore(lambda: self, Place("memory", "bucket", options.pop("prefix", "a")), **options)
+    def checkpoints(self, prefix: str = "a", resumed: bool = False, keep: int | None = None) -> CheckpointStore:
+        store = CheckpointStore(lambda: self, Place("memory", "bucket", prefix), keep=keep)
+        store.resumed = resumed
+        return store
 
 
 def failing(times: float, call: str = "put") -> Callable[[str, str], None]:

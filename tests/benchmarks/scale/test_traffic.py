@@ -8,7 +8,7 @@ import torch
 
 from benchmarks.scale.traffic import Sizes, expected_parents, received
 from eigen2.market.simulation.rules import CLOSE_REASONS
-from tests.test_processes import RUN, fit
+from tests.distributed.test_processes import RUN, fit
 
 COUNTS = 6 + len(CLOSE_REASONS)
 """Of an episode's summary, int64."""

@@ -18,7 +18,7 @@ import torch
 
 from eigen2.errors import LOST_CONTACT, TERMINATED
 from tests.command import ROOT, Started, eigen2, together
-from tests.test_resume import metrics, state
+from tests.runs import metrics, state
 
 GENERATIONS = 5
 RUN = ("fit", "--config", "tests/small.yaml", "--model.population_size=8", "--data.replay_capacity=1500")

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from tests.command import ROOT
-from tests.test_processes import GENERATIONS, RUN, assert_same, fit, folder
+from tests.distributed.test_processes import GENERATIONS, RUN, assert_same, fit, folder
 
 SMALL = RUN[1:]  # without the command
 SRUN = """#!/bin/bash

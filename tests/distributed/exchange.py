@@ -1,4 +1,4 @@
-"""One of several processes that exchange rows: `python -m tests.runtime.sharing RANK WORLD STORE TIMEOUT_S WHAT`."""
+"""One of several processes that exchange rows: `python -m tests.distributed.exchange RANK WORLD STORE TIMEOUT_S WHAT`."""
 
 import atexit
 import sys

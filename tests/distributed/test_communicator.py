@@ -14,7 +14,7 @@ from eigen2.errors import LOST_CONTACT
 
 
 def start(world: int, store: Path, what: str, timeout_s: float = 60) -> list[subprocess.Popen[str]]:
-    words = [sys.executable, "-m", "tests.runtime.sharing"]
+    words = [sys.executable, "-m", "tests.distributed.exchange"]
     return [
         subprocess.Popen([*words, str(rank), str(world), str(store), str(timeout_s), what], stderr=-1, text=True)
         for rank in range(world)

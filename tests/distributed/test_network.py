@@ -11,7 +11,7 @@ import pytest
 
 from eigen2.errors import LOST_CONTACT
 from tests.command import ROOT
-from tests.test_processes import RUN, assert_same, fit, folder, wait_for
+from tests.distributed.test_processes import RUN, assert_same, fit, folder, wait_for
 
 BAD = (  # the first that the kernel knows: delay and loss, or a short queue that drops what comes too fast
     ("netem", "delay", "20ms", "5ms", "loss", "1%"),

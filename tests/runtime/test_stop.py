@@ -1,4 +1,4 @@
-"""A run that is asked to stop ends in order, says so by its exit code, and loses nothing."""
+"""A run that is asked to stop ends in order, reports why by its exit code, and loses nothing."""
 
 import os
 import signal
@@ -12,18 +12,14 @@ from lightning.pytorch import LightningModule, Trainer
 from eigen2.runtime import stop
 from eigen2.runtime.checksums import verify_checksum
 from eigen2.runtime.signals import requeue
-from tests.command import eigen2
-from tests.test_resume import finish, metrics, same, state
+from tests.runs import finish, metrics, run, same, state
 
 
-def stopped(
-    root: Path, names: list[str], *options: str, generation: int = 2, environment: dict[str, str] | None = None
-) -> CompletedProcess[str]:
+def stopped(root: Path, names: list[str], *options: str, generation: int = 2, **environment: str) -> Any:
     """A run that sends itself signals."""
-    command = ["fit", "--config", "tests/small.yaml", "--ckpt_path", "last", f"--trainer.default_root_dir={root}"]
     sender = ["--trainer.callbacks+=tests.signals.SignalAt", f"--trainer.callbacks.names={names}"]
     sender += [f"--trainer.callbacks.generation={generation}"]
-    done = eigen2(*command, *sender, *options, env=os.environ | (environment or {}))
+    done: CompletedProcess[str] = run(root, *sender, *options, env=os.environ | environment)
     assert "Traceback" not in done.stderr
     return done
 
@@ -35,8 +31,10 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def case(name: str, names: list[str], options: list[str], code: int, last: int, said: str, slow: bool = True) -> Any:
-    return pytest.param(names, options, code, last, said, id=name, marks=[pytest.mark.slow] if slow else [])
+def case(name: str, names: list[str], options: list[str], code: int, last: int, message: str) -> Any:
+    return pytest.param(
+        names, options, code, last, message, id=name, marks=() if name == "terminated" else pytest.mark.slow
+    )
 
 
 AFTER = "after generation 2, which is saved; --ckpt_path last resumes"
@@ -46,9 +44,9 @@ LATE = ["--stop.grace_seconds=1", "--trainer.callbacks.wait_s=9"]
 
 
 @pytest.mark.parametrize(
-    ("names", "options", "code", "last", "said"),
+    ("names", "options", "code", "last", "message"),
     [
-        case("terminated", ["SIGTERM"], [], 143, 2, f"stopped by SIGTERM {AFTER}", slow=False),
+        case("terminated", ["SIGTERM"], [], 143, 2, f"stopped by SIGTERM {AFTER}"),
         case("interrupted", ["SIGINT"], [], 130, 2, f"stopped by SIGINT {AFTER}"),
         case("at once", ["SIGTERM", "SIGTERM"], [], 143, 1, f"stopped by SIGTERM {WITHIN}"),
         case("in the write", ["SIGINT", "SIGINT"], IN_WRITE, 130, 1, f"stopped by SIGINT {WITHIN}"),
@@ -57,11 +55,10 @@ LATE = ["--stop.grace_seconds=1", "--trainer.callbacks.wait_s=9"]
     ],
 )
 def test_a_run_ends_in_order_and_resumes_exactly(
-    names: list[str], options: list[str], code: int, last: int, said: str, uninterrupted: Path, tmp_path: Path
+    names: list[str], options: list[str], code: int, last: int, message: str, uninterrupted: Path, tmp_path: Path
 ) -> None:
     done = stopped(tmp_path, names, *options)
-    assert done.returncode == code, done.stderr
-    assert done.stderr.splitlines()[-1] == said
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (code, message)
     assert verify_checksum(tmp_path / "checkpoints" / "last.ckpt") == last
     assert len(metrics(tmp_path)) >= last
     finish(tmp_path)
@@ -78,14 +75,13 @@ def test_a_signal_before_training_ends_the_run_at_once(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_slurm_queues_the_job_again_after_a_whole_generation(tmp_path: Path) -> None:
-    programs = tmp_path / "bin"
+    programs, root = tmp_path / "bin", tmp_path / "run"
     programs.mkdir()
     (programs / "scontrol").write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/asked\n')
     (programs / "scontrol").chmod(0o755)
     slurm = {"SLURM_NTASKS": "1", "SLURM_JOB_ID": "77", "SLURM_JOB_NAME": "fit", "SLURM_LOCALID": "0"}
     slurm |= {"SLURM_NODEID": "0", "SLURM_PROCID": "0", "SLURM_NODELIST": "localhost"}
-    root = tmp_path / "run"
-    done = stopped(root, ["SIGUSR1"], environment={**slurm, "PATH": f"{programs}:{os.environ['PATH']}"})
+    done = stopped(root, ["SIGUSR1"], **slurm, PATH=f"{programs}:{os.environ['PATH']}")
     assert done.returncode == 138, done.stderr
     assert done.stderr.splitlines()[-1].endswith("--ckpt_path last resumes; SLURM queued job 77 again")
     assert (tmp_path / "asked").read_text() == "requeue 77\n"
@@ -100,24 +96,25 @@ def test_without_slurm_nothing_is_queued(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_generation_that_takes_longer_than_the_grace_is_not_finished(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr(stop.time, "monotonic", lambda: now[0])
-
     trainer = Trainer(accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False)
     module, callback = LightningModule(), stop.GracefulStop(grace_seconds=60)
-    callback.on_train_start(trainer, module)
     try:
-        callback.on_train_epoch_start(trainer, module)
-        now[0] = 100.0
-        callback.on_train_epoch_end(trainer, module)
-        callback.on_train_epoch_start(trainer, module)
-        now[0] = 139.0  # 61 s of the 100 are left
-        with pytest.raises(stop.RunStopped, match="within generation 0"):
-            os.kill(os.getpid(), signal.SIGTERM)
-        callback.teardown(trainer, module, "fit")
-        callback.on_train_start(trainer, module)
-        callback._took, callback._begun = 100.0, 98.0
-        os.kill(os.getpid(), signal.SIGTERM)  # 59 s are left
-        callback.on_train_epoch_end(trainer, module)
-        assert trainer.should_stop
+        for left, ends in ((61.0, "at once"), (59.0, "after the generation")):
+            callback.on_train_start(trainer, module)
+            for begun in (0.0, 100.0):  # the first generation takes 100 s
+                now[0] = begun
+                if begun:
+                    callback.on_train_epoch_end(trainer, module)
+                callback.on_train_epoch_start(trainer, module)
+            now[0] = 200.0 - left
+            if ends == "at once":
+                with pytest.raises(stop.RunStopped, match="within generation 0"):
+                    os.kill(os.getpid(), signal.SIGTERM)
+                callback.teardown(trainer, module, "fit")
+            else:
+                os.kill(os.getpid(), signal.SIGTERM)
+                callback.on_train_epoch_end(trainer, module)
+                assert trainer.should_stop
     finally:
         callback.teardown(trainer, module, "fit")
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL

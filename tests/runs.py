@@ -1,0 +1,60 @@
+"""Runs of `fit` on tests/small.yaml, and what two runs must have in common to be the same."""
+
+import csv
+from pathlib import Path
+from subprocess import CompletedProcess
+from typing import Any
+
+import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from tests.command import eigen2
+
+
+def run(root: Path, *options: object, **environment: Any) -> CompletedProcess[str]:
+    """Start or resume a run in a folder."""
+    folder = ["--trainer.default_root_dir", root, "--ckpt_path", "last"]
+    return eigen2("fit", "--config", "tests/small.yaml", *folder, *options, **environment)
+
+
+def finish(root: Path, *options: object) -> CompletedProcess[str]:
+    """Let a run come to its end."""
+    done = run(root, *options)
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    return done
+
+
+def state(root: Path, data: str = "MarketDataModule") -> dict[str, object]:
+    """Return all of the last checkpoint that decides how a run goes on."""
+    checkpoint = torch.load(root / "checkpoints" / "last.ckpt", weights_only=True)
+    return {
+        "weights": checkpoint["state_dict"],
+        "optimizer": checkpoint["optimizer_states"],
+        "data": checkpoint[data],
+        "epoch": checkpoint["epoch"],
+    }
+
+
+def metrics(root: Path) -> list[dict[str, str]]:
+    """Return the rows of metrics.csv without what a clock or the memory of a process decides."""
+    with (root / "metrics.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    return [{k: v for k, v in row.items() if not k.startswith(("time/", "memory/", "exchange/"))} for row in rows]
+
+
+def steps(root: Path) -> list[int]:
+    """Return the generations of a curve in TensorBoard."""
+    curves = EventAccumulator(str(root / "tensorboard"), size_guidance={"scalars": 0}).Reload()
+    return [event.step for event in curves.Scalars("fitness/mean")]
+
+
+def same(a: object, b: object) -> bool:
+    """Return whether two states are equal bit for bit."""
+    if isinstance(a, torch.Tensor):
+        return isinstance(b, torch.Tensor) and a.dtype == b.dtype and torch.equal(a, b)
+    if isinstance(a, dict):
+        return isinstance(b, dict) and a.keys() == b.keys() and all(same(a[k], b[k]) for k in a)
+    if isinstance(a, list | tuple):
+        return len(a) == len(b) and all(same(x, y) for x, y in zip(a, b, strict=True))
+    return a == b
