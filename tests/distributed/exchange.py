@@ -1,4 +1,4 @@
-"""One of several processes that exchange rows: `python -m tests.distributed.exchange RANK WORLD STORE TIMEOUT_S PLAN`."""
+"""One of several processes that exchange rows: `python -m tests.distributed.exchange RANK WORLD STORE SECONDS PLAN`."""
 
 import atexit
 import sys
