@@ -10,7 +10,7 @@ from jaxtyping import Float32
 from benchmarks.timing import Row, median_ratio, seconds_of
 from eigen2.market.simulation.environment import TradingEnvironment, TradingRules
 from eigen2.market.synthetic.generator import SyntheticMarket
-from tests.market.reference import ReferenceAccount
+from tests.market.simulation.reference import ReferenceAccount
 
 DAYS, COLUMNS = 3781, 108
 TRADING_DAYS, WINDOW_DAYS = 125, 145

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from eigen2.market.simulation.account import Account, AccountRules
 from eigen2.market.simulation.environment import TradingEnvironment, TradingRules
 from eigen2.market.simulation.episode_statistics import Closes, Fills
-from tests.market.reference import ReferenceAccount
-from tests.market.test_account import random_account_rules
-from tests.market.test_environment import NAN, random_actions, random_prices, random_rules
+from tests.market.simulation.reference import ReferenceAccount
+from tests.market.simulation.test_account import random_account_rules
+from tests.market.simulation.test_environment import NAN, random_actions, random_prices, random_rules
 
 AGENTS, WINDOWS, COLUMNS, DAYS, LENGTH = 2, 2, 5, 22, 18
 STARTS = [0, 4]

@@ -13,10 +13,18 @@ from hypothesis import strategies as st
 from eigen2.errors import UserError
 from eigen2.market.simulation.account import Account, AccountRules
 from eigen2.market.simulation.environment import CLOSE_REASONS, TradingEnvironment, TradingRules
-from tests.market.reference import ReferenceAccount
-from tests.market.test_environment import NAN, Orders, flat, random_actions, random_prices, random_rules, rules
+from tests.market.simulation.reference import ReferenceAccount
+from tests.market.simulation.test_environment import (
+    NAN,
+    Orders,
+    flat,
+    random_actions,
+    random_prices,
+    random_rules,
+    rules,
+)
 
-DATA = Path(__file__).parents[3] / "shared" / "data"
+DATA = Path(__file__).parents[4] / "shared" / "data"
 
 random_account_rules = st.builds(
     AccountRules,

@@ -77,7 +77,7 @@ env = gymnasium.make("eigen2.registration:eigen2/Trading-v0", synthetic=market, 
 assert env.action_space.shape == (4,) and "lightning" not in sys.modules
 """
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=Path(__file__).parents[2], timeout=120, capture_output=True, check=False
+        [sys.executable, "-c", code], cwd=Path(__file__).parents[3], timeout=120, capture_output=True, check=False
     )
     assert done.returncode == 0, done.stderr.decode()
 

@@ -9,7 +9,7 @@ import pytest
 
 from eigen2.cli.main import main
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 SMALL = ["--config", "tests/small.yaml", "--trainer.max_epochs", "3"]
 # six windows of 20 days on 30 validation days
 WINDOWS, DAYS = 6, 20

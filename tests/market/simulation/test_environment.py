@@ -18,8 +18,8 @@ from eigen2.market.features.encoding import AverageEncoder
 from eigen2.market.simulation import environment
 from eigen2.market.simulation.environment import TradingEnvironment, TradingRules
 from eigen2.market.synthetic.generator import SyntheticMarket
-from tests.market import reference
-from tests.market.reference import ReferenceAccount
+from tests.market.simulation import reference
+from tests.market.simulation.reference import ReferenceAccount
 
 NAN = float("nan")
 EXECUTIONS = ("next_open", "close")
