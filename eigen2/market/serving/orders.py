@@ -1,20 +1,19 @@
-"""What a policy does day by day, in words: orders to give, positions to hold and why, what was sold and why."""
+"""Write down what a policy does day by day: orders to give, positions to hold, what was sold, and why."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Bool, Float, Float32, Int, Shaped
-from torch import Tensor
+from jaxtyping import Bool, Float, Int, Shaped
 
 from eigen2.market.simulation.account import AccountRules
 from eigen2.market.simulation.environment import TradingEnvironment
-from eigen2.market.simulation.episode_statistics import Closes
 from eigen2.market.simulation.rules import CLOSE_REASONS, TradingRules
-from eigen2.market.simulation.simulate import Policy
+from eigen2.market.simulation.simulate import Day, Policy, Prices, play_days
+from eigen2.market.simulation.windows import window_options
 
 COLUMNS = (
     *("date", "ticker", "action", "coefficient", "target_pct", "stake_pct"),
@@ -29,21 +28,8 @@ WHY_CLOSED = {
 Row = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class _Position:
-    coefficient: float
-    target_pct: float
-    entry: float
-    first_day: int
-
-    @property
-    def aim(self) -> float:
-        """Price at which it is sold, or bought back."""
-        return self.entry * (1 + float(np.sign(self.coefficient)) * self.target_pct / 100)
-
-
 def write_orders(
-    prices: Float32[np.ndarray, "days columns 4"],
+    prices: Prices,
     dates: Shaped[np.ndarray, " days"],
     tickers: Sequence[str],
     rules: TradingRules,
@@ -51,18 +37,9 @@ def write_orders(
     policy: Policy,
     start: int,
 ) -> pd.DataFrame:
-    """Play a policy from a day on with empty hands, and write down what it does at every close.
+    """Play a policy from day `start` on without any position, and write down what it does at every close.
 
     A row depends on the prices of its day and earlier ones alone, if what the policy does depends on nothing else.
-
-    Args:
-        prices: of the columns that may be bought.
-        dates: of the days.
-        tickers: of the columns.
-        rules: what the policy may do.
-        account: what its orders are worth.
-        policy: what it does.
-        start: day of the first decision.
 
     Returns:
         Rows by date: date, ticker, action (see below), coefficient and target_pct (the sale target in percent), as
@@ -76,68 +53,89 @@ def write_orders(
     table = np.pad(prices, ((0, 2), (0, 0), (0, 0)), constant_values=np.nan)
     env = TradingEnvironment(table, rules, 1)
     env.record(0, account)
-    seen, _ = env.reset(start_idx=start, trading_end_idx=len(table) - 1, end_idx=len(table))
-    writer = _Writer(env, seen, tickers)
-    rows: list[Row] = []
-    for day in range(start, len(prices)):
-        rows += [{"date": dates[day], **row} for row in writer.live(day, prices[day, :, 3], policy)]
-    found = pd.DataFrame(rows, columns=list(COLUMNS))
-    found["days_held"] = found["days_held"].astype("Int64")
-    return found
+    writer, rows = _Writer(env, tickers), []
+    days = play_days(env, policy, window_options([start], len(table) - 1 - start, len(table) - start))
+    for today, day in zip(range(start, len(prices)), days, strict=False):
+        priced = np.isfinite(prices[today, :, 3])
+        rows += [{"date": dates[today], **row} for row in writer.rows(today, day, priced)]
+    orders = pd.DataFrame(rows, columns=list(COLUMNS))
+    orders["days_held"] = orders["days_held"].astype("Int64")
+    return orders
+
+
+@dataclass(frozen=True)
+class _Position:
+    ticker: str
+    coefficient: float
+    target_pct: float
+    entry: float
+    first_day: int
+
+    @property
+    def side(self) -> float:
+        return float(np.sign(self.coefficient))
+
+    def row(self, day: int) -> Row:
+        return {
+            "ticker": self.ticker,
+            "coefficient": self.coefficient,
+            "target_pct": self.target_pct,
+            "target_price": self.entry * (1 + self.side * self.target_pct / 100),
+            "days_held": day - self.first_day + 1,
+        }
 
 
 class _Writer:
-    """Follows one account through the days."""
+    """Follows the one account of an environment through the days."""
 
-    def __init__(self, env: TradingEnvironment, seen: dict[str, Tensor], tickers: Sequence[str]) -> None:
+    def __init__(self, env: TradingEnvironment, tickers: Sequence[str]) -> None:
         self.env, self.rules, self.tickers = env, env.rules, tickers
-        self.seen = seen
         self.held: dict[int, _Position] = {}
-        self.last_close = np.zeros(len(tickers))
-        self.happened: list[Row] = []
+        self.tomorrow: list[Row] = []
 
-    def live(self, day: int, close: Float[np.ndarray, " columns"], policy: Policy) -> Iterator[Row]:
-        """Rows of a day: what happened on it, what is held at its close, what is ordered then."""
-        yield from self.happened
-        self.last_close = np.where(np.isnan(close), self.last_close, close)
-        yield from (self._holding(column, position, day) for column, position in sorted(self.held.items()))
-        action = policy(self.seen)
+    def rows(self, today: int, day: Day, priced: Bool[np.ndarray, " columns"]) -> list[Row]:
+        """Return the rows of a day: what happened on it, what is held at its close, what is ordered then."""
         low, high = torch.tensor(self.rules.action_range)
-        asked = torch.clamp(action[0, 0].float(), low, high).double().numpy()
-        free = np.isfinite(close) & (self.seen["held_days"][0, 0].numpy() == 0)
-        room = [float(each[0]) for each in self.env.account.room()]
-        self.seen, _, _, _, info = self.env.step(action)
-        given, fills = info["ordered"], info["fills"]
-        for column, stake_pct in self._stakes(given, asked, *room):
-            yield self._order(column, asked[column], stake_pct)
-        if not len(given):
-            yield self._waiting(asked[:, 0], free)
-        self.happened = [*self._unfilled(given, fills.cell)]
-        for (column, paid), price in zip(self._stakes(fills.cell, asked, *room), fills.price.tolist(), strict=True):
-            coefficient, target = (float(value) for value in asked[column])
+        asked = torch.clamp(day.action[0, 0], low, high).double().numpy()
+        ordered, fills, closes = (day.info[name] for name in ("ordered", "fills", "closes"))
+        rows = self.tomorrow
+        for column, stake_pct in zip(ordered.tolist(), self._stakes_pct(ordered, asked), strict=True):
+            rows.append(self._order(column, *asked[column].tolist(), stake_pct))
+        if not len(ordered):
+            rows.append(self._waiting(asked[:, 0], priced & (day.observation["held_days"][0, 0].numpy() == 0)))
+        for column, paid, price in zip(
+            fills.cell.tolist(), self._stakes_pct(fills.cell, asked), fills.price.tolist(), strict=True
+        ):
             if paid:
-                self.held[column] = _Position(coefficient, target, price, day + 1)
-        self.happened += self._closed(info["closes"], day + 1)
+                coefficient, target_pct = asked[column].tolist()
+                self.held[column] = _Position(self.tickers[column], coefficient, target_pct, price, today + 1)
+        self.tomorrow = [
+            {"ticker": self.tickers[column], "action": "unfilled", "reason": "no price at the open: dropped"}
+            for column in np.setdiff1d(ordered, fills.cell).tolist()
+        ]
+        for column, price, reason, gain_pct in zip(*(values.tolist() for values in closes[:4]), strict=True):
+            position = self.held.pop(column, None)
+            if position is not None:  # else no money was in it
+                row = {"action": "close", "price": price, "gain_pct": gain_pct}
+                self.tomorrow.append({**position.row(today + 1), **row, "reason": WHY_CLOSED[CLOSE_REASONS[reason]]})
+        for column, position in sorted(self.held.items()):
+            self.tomorrow.append(self._holding(column, position, today + 1, float(day.info["last_close"][0, column])))
+        return rows
 
-    def _stakes(
-        self, columns: Int[np.ndarray, " ordered"], asked: Float[np.ndarray, "columns 2"], equity: float, left: float
-    ) -> Iterator[tuple[int, float]]:
-        """What orders take, in percent of the equity, served in turn as the account serves them."""
-        for column in columns.tolist():
-            stake = min(abs(float(asked[column, 0])) * self.env.account.rules.unit_share * equity, left)
-            left -= stake
-            yield column, 100 * stake / equity if equity else 0.0
+    def _stakes_pct(self, columns: Int[np.ndarray, " orders"], asked: Float[np.ndarray, "columns 2"]) -> list[float]:
+        """Return what orders take, in percent of the equity at the decision."""
+        account = self.env.account
+        equity = account.budget[0, 0]
+        stakes: np.ndarray = account.stakes(columns, asked[columns, 0])
+        return (100 * stakes / equity if equity else stakes).tolist()
 
-    def _order(self, column: int, asked: Float[np.ndarray, "2"], stake_pct: float) -> Row:
-        coefficient, target = (float(value) for value in asked)
-        row = {"ticker": self.tickers[column], "coefficient": coefficient, "target_pct": target, "stake_pct": stake_pct}
-        if not stake_pct:
-            return {**row, "action": "unfunded", "reason": "no money is left: positions are worth all that may be"}
-        return {
-            **row,
-            "action": "buy" if coefficient > 0 else "sell short",
-            "reason": f"fills at {'the next open' if self.rules.execution == 'next_open' else 'this close'}",
-        }
+    def _order(self, column: int, coefficient: float, target_pct: float, stake_pct: float) -> Row:
+        action, reason = "unfunded", "no money is left: positions are worth all that may be"
+        if stake_pct:
+            action = "buy" if coefficient > 0 else "sell short"
+            reason = f"fills at {'the next open' if self.rules.execution == 'next_open' else 'this close'}"
+        row = {"ticker": self.tickers[column], "action": action, "coefficient": coefficient}
+        return {**row, "target_pct": target_pct, "stake_pct": stake_pct, "reason": reason}
 
     def _waiting(self, coefficients: Float[np.ndarray, " columns"], free: Bool[np.ndarray, " columns"]) -> Row:
         size = np.abs(coefficients) if self.rules.allow_short else coefficients
@@ -145,49 +143,17 @@ class _Writer:
         best = int(size.argmax())
         if not np.isfinite(size[best]):
             return {"action": "wait", "reason": "all columns are held or have no price"}
-        return {
-            "ticker": self.tickers[best],
-            "action": "wait",
-            "coefficient": float(coefficients[best]),
-            "reason": "the highest coefficient of what is not held is below 1",
-        }
+        row = {"ticker": self.tickers[best], "action": "wait", "coefficient": float(coefficients[best])}
+        return {**row, "reason": "the highest coefficient of what is not held is below 1"}
 
-    def _unfilled(self, given: Int[np.ndarray, " ordered"], filled: Int[np.ndarray, " filled"]) -> Iterator[Row]:
-        for column in np.setdiff1d(given, filled).tolist():
-            yield {"ticker": self.tickers[column], "action": "unfilled", "reason": "no price at the open: dropped"}
-
-    def _position(self, column: int, position: _Position, day: int) -> Row:
+    def _holding(self, column: int, position: _Position, day: int, price: float) -> Row:
+        account, row = self.env.account, position.row(day)
+        left = self.rules.max_holding_days - row["days_held"]
         return {
-            "ticker": self.tickers[column],
-            "coefficient": position.coefficient,
-            "target_pct": position.target_pct,
-            "target_price": position.aim,
-            "days_held": day - position.first_day + 1,
-        }
-
-    def _holding(self, column: int, position: _Position, day: int) -> Row:
-        price, side, account = float(self.last_close[column]), float(np.sign(position.coefficient)), self.env.account
-        left = self.rules.max_holding_days - (day - position.first_day + 1)
-        return {
-            **self._position(column, position, day),
+            **row,
             "action": "hold",
             "price": price,
             "stake_pct": 100 * abs(account.shares[0, column]) * price / float(account.worth[0]),
-            "gain_pct": 100 * side * (price / position.entry - 1),
+            "gain_pct": 100 * position.side * (price / position.entry - 1),
             "reason": f"the sale target is not reached; closes in {left} day{'s' * (left > 1)} at the latest",
         }
-
-    def _closed(self, closes: Closes, day: int) -> Iterator[Row]:
-        for column, price, reason, gain in zip(
-            closes.cell.tolist(), closes.price.tolist(), closes.reason.tolist(), closes.gain_pct.tolist(), strict=True
-        ):
-            position = self.held.pop(column, None)
-            if position is None:  # no money was in it
-                continue
-            yield {
-                **self._position(column, position, day),
-                "action": "close",
-                "price": price,
-                "gain_pct": gain,
-                "reason": WHY_CLOSED[CLOSE_REASONS[reason]],
-            }

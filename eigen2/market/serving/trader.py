@@ -17,6 +17,7 @@ from eigen2.market.data.panel import MarketPanel, Splits, build_panel
 from eigen2.market.features.encoding import MarketEncoder
 from eigen2.market.serving.orders import write_orders
 from eigen2.market.simulation.account import AccountRules
+from eigen2.market.simulation.environment import native_action
 from eigen2.market.simulation.rules import TradingRules
 from eigen2.market.simulation.simulate import Policy, hide_window_end
 
@@ -105,13 +106,10 @@ class Trader:
         return begin
 
     def _policy(self, encoder: MarketEncoder) -> Policy:
-        low, high = torch.tensor(self.rules.action_range)
-        middle, half_range = (high + low) / 2, (high - low) / 2
-
         @torch.inference_mode()
         def act(seen: dict[str, Tensor]) -> Tensor:
             alone = {name: part[0] for name, part in encoder(seen).items()}  # of the one agent
-            return torch.addcmul(middle, self._actor(alone).float()[None], half_range)
+            return native_action(self._actor(alone).float()[None], self.rules)
 
         return hide_window_end(act, self._window_days)
 

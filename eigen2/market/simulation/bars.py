@@ -1,28 +1,29 @@
-"""The prices of a day as the trading environment needs them."""
+"""Daily prices in the layout that the trading environment reads."""
 
 import numpy as np
-import torch
 from jaxtyping import Float, Float32
-from torch import Tensor
 
-OPEN, TOP, BOTTOM, LAST, LEAST = range(5)
-"""Rows of a day, see `market_table`."""
+OPEN, HIGHEST, LOWEST, CLOSE, LEAST_SIZE = range(5)
+"""Rows of a day in `market_table`."""
 
 
-def market_table(prices: Float[Tensor, "days columns 4"]) -> Float32[np.ndarray, "days 5 columns"]:
-    """All that a day decides, by column.
+def market_table(prices: Float32[np.ndarray, "days columns 4"]) -> Float32[np.ndarray, "days 5 columns"]:
+    """Return what each day decides, by column.
 
-    Open, highest and lowest of what follows it, NaN where the column did not trade; the last valid close, 0 before the
-    first; and the least size of an order, 1, or infinite where the column did not trade.
+    The rows are the open, the highest and the lowest price from the open on (NaN where the column did not trade), the
+    last valid close (0 before the first), and the least size of an order: 1, or infinite where the column did not
+    trade.
     """
-    traded = (torch.isfinite(prices) & (prices > 0)).all(-1)
-    open_, high, low, close = prices.where(traded[..., None], torch.nan).unbind(-1)
-    least = torch.where(traded, 1.0, torch.inf)
-    return torch.stack([open_, open_.maximum(high), open_.minimum(low), _forward_fill(close), least], dim=1).numpy()
+    traded = (np.isfinite(prices) & (prices > 0)).all(-1)
+    open_, high, low, close = np.moveaxis(np.where(traded[..., None], prices, np.float32(np.nan)), -1, 0)
+    least_size = np.where(traded, np.float32(1), np.float32(np.inf))
+    rows = [open_, np.maximum(open_, high), np.minimum(open_, low), last_valid(close), least_size]
+    return np.stack(rows, axis=1)
 
 
-def _forward_fill(close: Float[Tensor, "days columns"]) -> Float[Tensor, "days columns"]:
-    """Each column's last valid close up to each day; 0 before its first."""
-    days = torch.arange(len(close))[:, None]
-    last = torch.where(torch.isfinite(close), days, -1).cummax(0).values
-    return torch.where(last >= 0, close.gather(0, last.clamp(min=0)), 0.0)
+def last_valid(close: Float[np.ndarray, "days columns"]) -> Float[np.ndarray, "days columns"]:
+    """Return each column's last close above 0 up to each day; 0 before its first."""
+    valid = np.where(close > 0, np.arange(len(close))[:, None], -1)
+    day = np.maximum.accumulate(valid, axis=0)
+    filled: np.ndarray = np.where(day >= 0, np.take_along_axis(close, day.clip(0), axis=0), close.dtype.type(0))
+    return filled

@@ -1,4 +1,4 @@
-"""What a champion is compared with: policies that have learned nothing, with the same money and the same costs."""
+"""Policies without learning, with which a champion is compared at the same money and the same costs."""
 
 import numpy as np
 import pandas as pd
@@ -8,6 +8,7 @@ from torch import Tensor
 
 from eigen2.errors import UserError
 from eigen2.market.simulation.account import AccountRules
+from eigen2.market.simulation.bars import last_valid
 from eigen2.market.simulation.rules import TradingRules
 from eigen2.market.simulation.simulate import Policy, Prices, Simulation
 from eigen2.market.synthetic.forecast import CLOSE, OPEN, momentum_pct
@@ -35,7 +36,8 @@ def buy_and_hold(prices: Prices, rules: TradingRules, account: AccountRules, day
     bought = np.flatnonzero(entry > 0)
     if not bought.size:
         raise UserError(f"no column has a price on day {days.start + next_open}: nothing to buy and hold")
-    entry, close = entry[bought], _last_valid(span[:, bought, CLOSE], entry[bought])
+    entry, close = entry[bought], last_valid(span[:, bought, CLOSE])
+    close = np.where(close > 0, close, entry)
     shares = account.initial_cash / len(bought) / (entry * (1 + rules.side_cost))
     exposure = close @ shares
     equity = exposure.copy()
@@ -45,30 +47,16 @@ def buy_and_hold(prices: Prices, rules: TradingRules, account: AccountRules, day
     exposure[[0, -1]] = 0
     profit = shares * (close[-1] * (1 - rules.side_cost) - entry * (1 + rules.side_cost))
     closed = pd.DataFrame({"column": bought, "shares": shares, "profit": profit})
-    orders = np.zeros((0, 2))  # they are not the environment's
-    return Simulation(equity[None], exposure[None], np.array([traded]), np.array([len(bought)]), closed, orders)
-
-
-def _last_valid(
-    close: Float[np.ndarray, "days columns"], entry: Float[np.ndarray, " columns"]
-) -> Float[np.ndarray, "days columns"]:
-    """Closes, each missing one as the last before it, or the price of entry."""
-    filled = close.copy()
-    filled[0] = np.where(filled[0] > 0, filled[0], entry)
-    for day in range(1, len(filled)):
-        filled[day] = np.where(filled[day] > 0, filled[day], filled[day - 1])
-    return filled
+    trades = np.array([len(bought)])
+    return Simulation(equity[None], exposure[None], np.array([traded]), trades, closed, orders=np.zeros((0, 2)))
 
 
 def momentum(prices: Prices, rules: TradingRules) -> Policy:
     """Order, at each close, the columns that gained most over the last 20 days, at the largest coefficient.
 
     As many as the rules allow, among those not held and with a gain; where short sales are allowed, a fall is as good
-    as a rise. The sale target is the highest, so that positions run as long as they may: no setting is chosen.
-
-    Args:
-        prices: of the columns that may be bought; a day's orders use closes up to it alone.
-        rules: what it may do.
+    as a rise. The sale target is the highest, so that positions run as long as they may: no setting is chosen. A day's
+    orders use closes up to it alone.
     """
     past = torch.from_numpy(momentum_pct(prices).astype(np.float32))
     score = past if rules.allow_short else past.clamp(min=0)
@@ -89,9 +77,9 @@ def random_baseline(
     orders: Float[np.ndarray, "fills 2"],
     days: range,
     accounts: int,
-    chance: np.random.Generator,
+    rng: np.random.Generator,
 ) -> Policy:
-    """The orders of another policy, on days and in columns that are drawn by lot: equal turnover, no knowledge.
+    """Give the orders of another policy on random days and in random columns: equal turnover, no knowledge.
 
     Every account gives all of the orders, each with its own coefficient and target, in an order of its own: on days
     drawn evenly from those of the span, no more a day than the rules allow, in columns drawn evenly from those that
@@ -102,28 +90,27 @@ def random_baseline(
         rules: what it may do.
         orders: coefficient and sale target of each, see `Simulation`.
         days: those that will be traded, the last without orders.
-        accounts: how many times the lots are drawn.
-        chance: draws them.
+        accounts: how many accounts draw.
+        rng: draws days and columns.
 
     Returns:
-        A policy for one play of the days.
+        A policy for one simulation of the days.
     """
     priced = ~np.isnan(prices[..., CLOSE])
     most = rules.max_opens_per_day
     slots = np.repeat(np.arange(days.start, days.stop - 1), most)
-    drawn = np.stack([chance.choice(slots, len(orders), replace=False) for _ in range(accounts)])
-    sizes = np.stack([chance.permutation(orders) for _ in range(accounts)]).astype(np.float32)
+    due = np.stack([rng.choice(slots, len(orders), replace=False) for _ in range(accounts)])
+    sizes = np.stack([rng.permutation(orders) for _ in range(accounts)]).astype(np.float32)
     given = np.zeros(accounts, np.int64)
-    place = np.arange(min(most, priced.shape[1]))
+    rank = np.arange(min(most, priced.shape[1]))
 
     def policy(seen: dict[str, Tensor]) -> Tensor:
-        """What each account orders at the close of the day it sees."""
         day = int(seen["day"].flatten()[0])
         free = priced[day] & (seen["held_days"][0].numpy() == 0)
-        waiting = (drawn <= day).sum(1) - given
-        # the free columns in an order drawn by lot, those that are not free last
-        columns = np.argsort(np.where(free, chance.random(free.shape), 2.0), axis=1)[:, : len(place)]
-        account, ordered = np.nonzero(place < np.minimum(waiting, free.sum(1))[:, None])
+        waiting = (due <= day).sum(1) - given
+        # the free columns in a random order, those that are not free last
+        columns = np.argsort(np.where(free, rng.random(free.shape), 2.0), axis=1)[:, : len(rank)]
+        account, ordered = np.nonzero(rank < np.minimum(waiting, free.sum(1))[:, None])
         action = np.zeros((*free.shape, 2), np.float32)
         action[account, columns[account, ordered]] = sizes[account, given[account] + ordered]
         given[:] += np.bincount(account, minlength=accounts)

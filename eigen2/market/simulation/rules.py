@@ -6,8 +6,8 @@ from typing import Literal
 from eigen2.errors import require_range
 
 CLOSE_REASONS = ("target", "gap", "holding", "halted", "window_end")
-"""Why a position closed: its sale target was reached, the open gapped beyond it, it was held long enough, its column
-had no price on the day it had to close, or the window ended."""
+"""Why positions close: the sale target was reached, the open gapped beyond it, it was held for all days allowed, its
+column had no price on the day it had to close, or the window ended."""
 
 
 @dataclass
@@ -53,16 +53,12 @@ class TradingRules:
             require_range(f"data.rules.{name}", getattr(self, name), least=0, most=1e6)
 
     @property
-    def min_coefficient(self) -> float:
-        """Lowest coefficient: 0, or -max_coefficient where short sales are allowed."""
-        return -self.max_coefficient if self.allow_short else 0.0
-
-    @property
     def action_range(self) -> tuple[tuple[float, float], tuple[float, float]]:
-        """Lowest and highest coefficient and sale target."""
-        return (self.min_coefficient, self.min_target), (self.max_coefficient, self.max_target)
+        """Return the lowest and the highest coefficient and sale target."""
+        min_coefficient = -self.max_coefficient if self.allow_short else 0.0
+        return (min_coefficient, self.min_target), (self.max_coefficient, self.max_target)
 
     @property
     def side_cost(self) -> float:
-        """Commission and slippage a side, as a share of the price."""
+        """Return commission and slippage of a side as a fraction of the price."""
         return (self.cost_bps + self.slippage_bps) / 10_000

@@ -1,7 +1,8 @@
-"""A policy played through a span of days, and the money it made of them."""
+"""Play policies through days of the market, and keep the money that they made."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -11,13 +12,36 @@ from torch import Tensor
 
 from eigen2.errors import require_range
 from eigen2.market.evaluation import performance
-from eigen2.market.simulation.account import Account, AccountRules
-from eigen2.market.simulation.environment import TradingEnvironment, TradingRules
+from eigen2.market.simulation.account import AccountRules
+from eigen2.market.simulation.environment import TradingEnvironment
+from eigen2.market.simulation.rules import TradingRules
+from eigen2.market.simulation.windows import window_options
 
 Prices = Float32[np.ndarray, "days columns 4"]
 Policy = Callable[[dict[str, Tensor]], Tensor]
-"""Observations of one agent in some accounts (see `TradingEnvironment`) to coefficients and sale targets in native
-units, (1, accounts, columns, 2)."""
+"""From observations of some accounts (see `TradingEnvironment`) to coefficients and sale targets in native units,
+(agents, windows, columns, 2)."""
+
+
+class Day(NamedTuple):
+    """A decision at a close, and what the day after it brought."""
+
+    observation: dict[str, Tensor]
+    action: Tensor
+    reward: Float32[Tensor, "agents windows"]
+    info: dict[str, Any]
+    """See `TradingEnvironment.step`."""
+
+
+def play_days(env: TradingEnvironment, policy: Policy, options: dict[str, Any]) -> Iterator[Day]:
+    """Play one episode and yield each decision once its day is over."""
+    observation, _ = env.reset(options=options)
+    over = False
+    while not over:
+        action = policy(observation).to(torch.float32)
+        following, reward, terminated, _, info = env.step(action)
+        yield Day(observation, action, reward, info)
+        observation, over = following, bool(terminated.all())
 
 
 @dataclass(frozen=True)
@@ -29,9 +53,9 @@ class Simulation:
         exposure: (accounts, days) gross exposure at each close.
         traded: (accounts,) money bought and sold together.
         trades: (accounts,) positions that money went into.
-        closed: a row a closed position, see `Account.trades`; none where the environment did not trade.
+        closed: a row for each closed position, see `Account.trades`.
         orders: (fills, 2) coefficient and sale target in percent of every order that filled, whether or not money was
-            left for it, by day.
+            left for it, by day; none where the policy traded outside the environment.
     """
 
     equity: Float[np.ndarray, "accounts days"]
@@ -43,20 +67,19 @@ class Simulation:
 
     @property
     def returns(self) -> Float[np.ndarray, " returns"]:
-        """Daily returns, the mean of the accounts."""
+        """Return the daily returns, the mean of the accounts."""
         mean: np.ndarray = performance.daily_returns(self.equity).mean(0)
         return mean
 
     @property
     def gains(self) -> Float[np.ndarray, " trades"]:
-        """Money that each closed position gained after costs, of all accounts; none for one that no money went into."""
-        bought = self.closed[self.closed["shares"] != 0]
-        gains: np.ndarray = bought["profit"].to_numpy(np.float64)
+        """Return the money that each position gained after costs, of all accounts; none where no money went in."""
+        gains: np.ndarray = self.closed[self.closed["shares"] != 0]["profit"].to_numpy(np.float64)
         return gains
 
     def measures(self) -> dict[str, float]:
-        """Means over the accounts of what `eigen2.market.evaluation.performance` tells, and of the trades."""
-        each = {
+        """Return the means over the accounts of measures of `performance`, and of the trades."""
+        measures = {
             "total_return": performance.total_return(self.equity),
             "annual_return": performance.annualised_return(self.equity),
             "sharpe": performance.sharpe_ratio(self.equity),
@@ -65,7 +88,7 @@ class Simulation:
             "exposure": performance.mean_exposure(self.equity, self.exposure),
             "trades": self.trades,
         }
-        return {name: float(np.mean(values)) for name, values in each.items()}
+        return {name: float(np.mean(values)) for name, values in measures.items()}
 
 
 def simulate(
@@ -79,50 +102,36 @@ def simulate(
         prices: of the columns that may be bought.
         rules: what the policy may do and what it costs.
         account: how its orders become money.
-        days: first the day at whose close it orders first, before which it has seen nothing of the span (2 or more).
+        days: 2 or more; at the close of the first the policy orders first.
         policy: what it orders.
-        accounts: that trade beside each other, each with its own money.
+        accounts: how many trade beside each other, each with its own money.
     """
     require_range("days to trade", len(days), least=2)
     env = TradingEnvironment(prices, rules, 1, accounts)
     env.record(0, account)
-    observation, _ = env.reset(start_idx=days.start, trading_end_idx=days.stop - 1, end_idx=days.stop)
     orders = [np.zeros((0, 2))]
-    over = False
-    while not over:
-        action = policy(observation).to(torch.float32)
-        observation, _, terminated, _, info = env.step(action)
-        fills = info["fills"]
-        asked = action.reshape(-1, 2)[fills.cell, 1].nan_to_num(rules.min_target)
-        target = asked.clamp(rules.min_target, rules.max_target)
+    for day in play_days(env, policy, window_options([days.start], len(days) - 1, len(days))):
+        fills = day.info["fills"]
+        target = day.action.reshape(-1, 2)[fills.cell, 1].nan_to_num(rules.min_target)
+        target = target.clamp(rules.min_target, rules.max_target)
         orders.append(np.column_stack([fills.coefficient, target.numpy()]))
-        over = bool(terminated.all())
-    return _simulation(env.account, accounts, np.concatenate(orders))
-
-
-def _simulation(account: Account, accounts: int, orders: np.ndarray) -> Simulation:
-    curves, trades = account.equity(), account.trades()
-    shares = trades["shares"].abs()
+    curves, trades = env.account.equity(), env.account.trades()
+    shares, window = trades["shares"].abs(), trades["window"].to_numpy()
     paid = shares * (trades["entry_price"] + trades["exit_price"])
-    window = trades["window"].to_numpy()
     return Simulation(
         equity=curves["equity"].to_numpy().reshape(accounts, -1),
         exposure=curves["exposure"].to_numpy().reshape(accounts, -1),
         traded=np.bincount(window, paid, minlength=accounts).astype(np.float64),
         trades=np.bincount(window[shares > 0], minlength=accounts),
         closed=trades,
-        orders=orders,
+        orders=np.concatenate(orders),
     )
 
 
 def hide_window_end(policy: Policy, window_days: int) -> Policy:
-    """The policy as if every day were the first of a window: what it does has nothing to do with when a span ends.
+    """Return the policy with every day shown to it as the first of a window of so many days.
 
-    An agent that was trained in windows has learned what to do with all of one left; and what it would do tomorrow must
-    not depend on how many days of prices come after.
-
-    Args:
-        policy: what is told.
-        window_days: of the windows it was trained in.
+    An agent that was trained in windows has learned what to do with the days that are left of one. What it would do
+    tomorrow must not depend on how many days of prices come after.
     """
     return lambda seen: policy({**seen, "days_left": torch.full_like(seen["days_left"], window_days - 1)})

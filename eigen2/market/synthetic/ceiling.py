@@ -13,6 +13,7 @@ from torch import Tensor
 
 from eigen2.errors import UserError, require_range
 from eigen2.market.simulation.environment import TradingEnvironment, TradingRules
+from eigen2.market.simulation.simulate import play_days
 from eigen2.market.synthetic.forecast import (
     CLOSE,
     OPEN,
@@ -305,7 +306,6 @@ def _play(
     `scores` are those of the first of `RULES`: percent expected, negative for a short sale, 0 for no order,
     NaN on days without a price.
     """
-    observation, _ = env.reset(options=window)
     rewards = np.zeros((env.agents, env.windows))
     sizes = torch.tensor([len(c.agents) for c in candidates])
     settings = torch.tensor([(c.target_pct, c.least_pct) for c in candidates], dtype=torch.float32)
@@ -314,8 +314,8 @@ def _play(
     row = torch.cat([torch.arange(len(c.agents)) + min(RULES.index(c.rule), len(scores)) for c in candidates])
     drawn_shape = (int(sizes.max()), env.windows, env.num_columns)
     most_orders = min(env.rules.max_opens_per_day, env.num_columns)
-    over = False
-    while not over:
+
+    def policy(observation: dict[str, Tensor]) -> Tensor:
         known = scores[:, observation["day"][0].long()]
         # within (0, 1] or, with short sales, (-1, 1]
         drawn = 1 - torch.from_numpy(rng.random(drawn_shape, dtype=np.float32)) * (2 if env.rules.allow_short else 1)
@@ -324,10 +324,10 @@ def _play(
         best = score.abs().where(wanted, 0).topk(most_orders)
         order = (score.gather(-1, best.indices).sign() * env.rules.max_coefficient).where(best.values > 0, 0)
         coefficient = torch.zeros_like(score).scatter_(-1, best.indices, order)
-        action = torch.stack([coefficient, target.expand_as(coefficient)], -1)
-        observation, reward, terminated, _, _ = env.step(action)
-        rewards += reward.numpy()
-        over = bool(terminated.all())
+        return torch.stack([coefficient, target.expand_as(coefficient)], -1)
+
+    for day in play_days(env, policy, window):
+        rewards += day.reward.numpy()
     return rewards
 
 

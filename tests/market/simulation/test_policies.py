@@ -15,7 +15,7 @@ from eigen2.market.simulation.environment import TradingRules
 from eigen2.market.simulation.policies import buy_and_hold, momentum, random_baseline
 from eigen2.market.simulation.simulate import Policy, Simulation, hide_window_end, simulate
 from eigen2.market.synthetic.generator import SyntheticMarket
-from tests.market.simulation.test_environment import NAN, flat, rules
+from tests.market.simulation.episodes import NAN, flat, rules
 
 MONEY = AccountRules()
 MARKET = SyntheticMarket(days=120, columns=8, seed=5, missing=0.03, halts=1.0)

@@ -13,18 +13,18 @@ from hypothesis import strategies as st
 from eigen2.market.simulation.account import Account, AccountRules
 from eigen2.market.simulation.environment import TradingEnvironment, TradingRules
 from eigen2.market.simulation.episode_statistics import Closes, Fills
+from eigen2.market.simulation.windows import window_options
+from tests.market.simulation.episodes import NAN, random_account_rules, random_actions, random_prices, random_rules
 from tests.market.simulation.reference import ReferenceAccount
-from tests.market.simulation.test_account import random_account_rules
-from tests.market.simulation.test_environment import NAN, random_actions, random_prices, random_rules
 
 AGENTS, WINDOWS, COLUMNS, DAYS, LENGTH = 2, 2, 5, 22, 18
 STARTS = [0, 4]
-many = settings(max_examples=16, deadline=None, derandomize=True)
+many = settings(max_examples=10, deadline=None, derandomize=True)
 seeds = st.integers(0, 2**32 - 1)
 
 
 def market(seed: int, coarse: bool = False) -> np.ndarray:
-    """A panel with holes, a column that is halted for days and one that is delisted for good."""
+    """Return prices with holes, a column that is halted for days and one that is delisted for good."""
     rng = np.random.default_rng(seed)
     prices = random_prices(rng, DAYS, COLUMNS, float(rng.choice([0, 0.1, 0.3])), coarse)
     first, days = int(rng.integers(0, DAYS)), int(rng.integers(0, 8))
@@ -34,8 +34,8 @@ def market(seed: int, coarse: bool = False) -> np.ndarray:
 
 
 def actions(seed: int) -> np.ndarray:
-    """(days, agents, windows, columns, 2), no two coefficients of a day alike."""
-    return random_actions(np.random.default_rng(seed), (LENGTH - 1, AGENTS, WINDOWS, COLUMNS), coarse=False)
+    """Return (days, agents, windows, columns, 2), no two coefficients of a day alike."""
+    return random_actions(np.random.default_rng(seed), (LENGTH - 1, AGENTS, WINDOWS, COLUMNS))
 
 
 class Episode:
@@ -57,11 +57,7 @@ class Episode:
         self.window = trading, LENGTH
         self.account = Account(money or AccountRules(), rules, (AGENTS, WINDOWS), prices.shape[1])
         self.account.reset(STARTS, LENGTH, trading)
-        observation, _ = env.reset(
-            start_idx=STARTS,
-            trading_end_idx=[start + trading for start in STARTS],
-            end_idx=[start + LENGTH for start in STARTS],
-        )
+        observation, _ = env.reset(options=window_options(STARTS, trading, LENGTH))
         self.observations, rewards = [observation], []
         self.events: list[tuple[Fills, Closes, np.ndarray]] = []
         for action in given:

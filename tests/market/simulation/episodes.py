@@ -1,0 +1,123 @@
+"""Small markets, rules, orders and episodes that the tests of the simulation share."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import strategies as st
+
+from eigen2.market.simulation.account import AccountRules
+from eigen2.market.simulation.environment import TradingEnvironment, TradingRules
+from eigen2.market.simulation.windows import window_options
+
+NAN = float("nan")
+EXECUTIONS = ("next_open", "close")
+both = pytest.mark.parametrize("execution", EXECUTIONS)
+Orders = dict[int, dict[int, tuple[float, float]]]
+"""By day of the decision and column: coefficient and sale target."""
+
+
+def rules(**changes: Any) -> TradingRules:
+    """Return rules without costs and penalties, unless a test asks for them."""
+    return TradingRules(**{"cost_bps": 0.0, "slippage_bps": 0.0, "zero_trade_penalty": 0.0, **changes})
+
+
+def flat(days: int, columns: int = 1) -> np.ndarray:
+    """Return bars that are all 100, 100, 100, 100."""
+    return np.full((days, columns, 4), 100, np.float32)
+
+
+class Played(NamedTuple):
+    """One agent's episode: rewards and summary without zeros, and what it saw of its positions by day."""
+
+    env: TradingEnvironment
+    earned: dict[int, float]
+    summary: dict[str, float]
+    seen: dict[int, dict[str, list[float]]]
+
+    @property
+    def closed(self) -> dict[str, float]:
+        return {name.removeprefix("closed_"): n for name, n in self.summary.items() if name.startswith("closed_")}
+
+
+def play(
+    prices: np.ndarray, rules: TradingRules, orders: Orders, money: AccountRules | None = None, **window: int
+) -> Played:
+    """Play one agent's window, given by options of reset, and keep its account."""
+    env = TradingEnvironment(prices, rules, agents=1)
+    env.record(0, money)
+    observation, _ = env.reset(options=window)
+    earned, seen, over = {}, {}, False
+    while True:
+        day = int(observation["day"])
+        seen[day] = {name: observation[name][0, 0].tolist() for name in ("held_days", "gain")}
+        target = observation["target"][0, 0] * (rules.max_target / 255)  # from steps back to percent
+        seen[day]["target"] = [round(percent, 1) for percent in target.tolist()]
+        if over:
+            break
+        action = torch.zeros(1, 1, env.num_columns, 2)
+        for column, order in orders.get(day, {}).items():
+            action[0, 0, column] = torch.tensor(order)
+        observation, reward, terminated, truncated, _ = env.step(action)
+        if reward:
+            earned[day + 1] = reward.item()
+        over = bool(terminated)
+        assert not truncated.any()
+    summary = {name: value.item() for name, value in env.get_episode_summary().items()}
+    return Played(env, earned, {name: value for name, value in summary.items() if value}, seen)
+
+
+def random_prices(rng: np.random.Generator, days: int, columns: int, holes: float, coarse: bool) -> np.ndarray:
+    """Draw wild prices, so that targets are touched; on a coarse grid, so that they are touched exactly."""
+    shape = (days, columns)
+    close = 100 * np.exp(np.cumsum(rng.normal(0, 0.07, shape), axis=0))
+    open_ = close * np.exp(rng.normal(0, 0.05, shape))
+    high = np.maximum(open_, close) * np.exp(np.abs(rng.normal(0, 0.04, shape)))
+    low = np.minimum(open_, close) * np.exp(-np.abs(rng.normal(0, 0.04, shape)))
+    prices = np.stack([open_, high, low, close], axis=2)
+    if coarse:
+        prices = np.maximum(5, np.round(prices / 5) * 5)
+    prices[rng.random(shape) < holes] = NAN
+    return prices.astype(np.float32)
+
+
+def random_actions(rng: np.random.Generator, shape: tuple[int, ...], coarse: bool = False) -> np.ndarray:
+    """Draw coefficients and targets in and out of their ranges; coarse ones from few values, so that there are ties."""
+    if coarse:
+        coefficients = [-9, -4, -2, -1, 0.5, 1, 2, 4, 9]
+        actions = [rng.choice(coefficients, shape), rng.choice([0, 10, 20, 50, 80], shape)]
+    else:
+        actions = [rng.uniform(-7, 7, shape), rng.uniform(0, 60, shape)]
+    return np.stack(actions, axis=-1).astype(np.float32)
+
+
+def random_windows(rng: np.random.Generator, days: int, windows: int) -> dict[str, list[int]]:
+    """Draw the reset options of windows of one length."""
+    length = int(rng.integers(2, days + 1))
+    starts = rng.integers(0, days - length + 1, windows).tolist()
+    return window_options(starts, int(rng.integers(1, length + 1)), length)
+
+
+random_rules = st.builds(
+    TradingRules,
+    max_coefficient=st.sampled_from([1.5, 5.0]),
+    allow_short=st.booleans(),
+    min_target=st.sampled_from([2.0, 10.0]),
+    max_target=st.sampled_from([10.0, 20.0, 50.0]),
+    max_opens_per_day=st.integers(1, 4),
+    max_holding_days=st.integers(1, 8),
+    execution=st.sampled_from(EXECUTIONS),
+    cost_bps=st.sampled_from([0.0, 12.0]),
+    slippage_bps=st.sampled_from([0.0, 25.0]),
+    loss_penalty=st.sampled_from([0.0, 1.0, 1.7]),
+    inaction_penalty=st.sampled_from([0.0, 0.25]),
+    zero_trade_penalty=st.sampled_from([0.0, 10.0]),
+)
+
+random_account_rules = st.builds(
+    AccountRules,
+    initial_cash=st.sampled_from([100.0, 1e6]),
+    unit_share=st.sampled_from([0.01, 0.05, 0.3, 1.0]),
+    max_leverage=st.sampled_from([0.5, 1.0, 3.0, 20.0]),
+)
