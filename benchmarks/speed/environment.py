@@ -9,6 +9,7 @@ from jaxtyping import Float32
 
 from benchmarks.timing import Row, median_ratio, seconds_of
 from eigen2.market.simulation.environment import TradingEnvironment, TradingRules
+from eigen2.market.simulation.windows import window_options
 from eigen2.market.synthetic.generator import SyntheticMarket
 from tests.market.simulation.reference import ReferenceAccount
 
@@ -66,7 +67,7 @@ def batched(prices: Prices, agents: int) -> Callable[[], None]:
 
     def run() -> None:
         start = _start(next(windows))
-        env.reset(start_idx=start, trading_end_idx=start + TRADING_DAYS, end_idx=start + WINDOW_DAYS)
+        env.reset(options=window_options([start], TRADING_DAYS, WINDOW_DAYS))
         for step in range(WINDOW_DAYS - 1):
             env.step(acts[step % len(acts)])
 

@@ -21,6 +21,7 @@ from eigen2.market.data.panel import MarketPanel, Splits
 from eigen2.market.data.universe import Universe
 from eigen2.market.datamodule import MarketDataModule
 from eigen2.market.simulation.environment import TradingRules
+from eigen2.market.simulation.windows import window_options
 from eigen2.market.synthetic.generator import SyntheticMarket
 from eigen2.memory.owners import account
 from tests.market.panels import plain_scale
@@ -403,7 +404,7 @@ def trading(tmp_path: Path, **changes: Any) -> MarketDataModule:
 def orders(data: MarketDataModule, column: int | None, start: int, days: int) -> dict[str, Tensor]:
     """Summary of a window in which an investable column, or each (None), is ordered on the first day."""
     env = data.eval_env
-    env.reset(start_idx=start, trading_end_idx=start + 1, end_idx=start + days)
+    env.reset(options=window_options([start], 1, days))
     action = torch.zeros(AGENTS, env.windows, *env.action_shape)
     action[:, :, slice(None) if column is None else column, 0] = 2.0
     for _ in range(days - 1):

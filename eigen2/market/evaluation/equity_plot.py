@@ -1,4 +1,4 @@
-"""The champion's equity in its validation windows, as a picture in TensorBoard."""
+"""The champion's equity in its validation windows as a picture in TensorBoard."""
 
 import logging
 from pathlib import Path
@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 
 class EquityPlot(Callback):
-    """Draws what the champion made of its money, day by day, in the windows that validated it.
+    """Draws the champion's equity, day by day, in the windows that validated it.
 
     It reads `champion/equity.csv` of the run's folder, so that a picture is of the champion whether this process found
     it or one before.
@@ -33,11 +33,11 @@ class EquityPlot(Callback):
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Draw, if it is time and there is a champion."""
-        file = Path(trainer.default_root_dir) / "champion" / "equity.csv"
         if (trainer.current_epoch + 1) % self.every_n_epochs or not trainer.is_global_zero:
             return
-        loggers: list[Any] = [getattr(logger, "experiment", None) for logger in trainer.loggers]
-        experiments = [experiment for experiment in loggers if hasattr(experiment, "add_image")]
+        experiments: list[Any] = [logger.experiment for logger in trainer.loggers]
+        experiments = [experiment for experiment in experiments if hasattr(experiment, "add_image")]
+        file = Path(trainer.default_root_dir) / "champion" / "equity.csv"
         try:
             record = pd.read_csv(file, parse_dates=["date"]) if experiments else None
         except FileNotFoundError:
@@ -52,11 +52,7 @@ class EquityPlot(Callback):
 
 
 def draw_equity(record: pd.DataFrame) -> Any:
-    """The picture, see `callbacks.plots.draw_picture`.
-
-    Args:
-        record: columns date, generation, window and equity.
-    """
+    """Return the picture of a table with columns date, generation, window and equity, see `draw_picture`."""
 
     def draw(axes: Any) -> None:
         for index, (_, days) in enumerate(record.groupby("window")):
@@ -65,5 +61,5 @@ def draw_equity(record: pd.DataFrame) -> Any:
             axes.plot(days["date"], gain, color=COLORS[index % len(COLORS)], label=label)
         axes.axhline(0, color="#999999", linewidth=0.8)
 
-    found = record["generation"].iloc[-1]
-    return draw_picture(draw, f"champion of generation {found} in its validation windows", "", "gain, percent")
+    generation = record["generation"].iloc[-1]
+    return draw_picture(draw, f"champion of generation {generation} in its validation windows", "", "gain, percent")

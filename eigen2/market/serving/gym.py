@@ -13,7 +13,6 @@ from gymnasium.utils import seeding
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from jaxtyping import Bool, Float32, Float64
-from torch import Tensor
 
 from eigen2.errors import UserError, require_range
 from eigen2.market.data.cache import load_panel
@@ -24,30 +23,32 @@ from eigen2.market.data.universe import Universe, resolve
 from eigen2.market.features.averages import CLIP
 from eigen2.market.features.encoding import AverageEncoder
 from eigen2.market.simulation.environment import TradingEnvironment, TradingRules
+from eigen2.market.simulation.windows import window_options
 from eigen2.market.synthetic.generator import SyntheticMarket
 
 PARTS = ("market", "columns", "portfolio")
-"""What an observation holds, in this order."""
+"""Parts of an observation, in this order."""
 SPLITS = ("train", "validation", "holdout")
-
-Made = TypeVar("Made", TradingRules, SyntheticMarket, Universe)
+Settings = TypeVar("Settings", TradingRules, SyntheticMarket, Universe)
+Observations = Float32[np.ndarray, "windows size"]
+Info = dict[str, Any]
 
 
 class TradingWindows:
     """One account in each of several windows of a split, in NumPy: what both environments below are made of.
 
-    An observation is a float32 vector in [-5, 5], the numbers of `AverageEncoder` in a row: `market`, the groups'
-    descriptions and the share of the window left; `columns`, each column's description, column by column; `portfolio`,
-    five numbers a column, column by column: held, days held / max, unrealised gain in units of 10 percent, sale target
-    / highest, coefficient / highest. `layout` says where each part lies.
+    An observation is a float32 vector in [-5, 5], the inputs of `AverageEncoder` one after the other: `market`, the
+    groups' descriptions and the fraction of the window left; `columns`, each column's description, column by column;
+    `portfolio`, five numbers a column, column by column: held, days held / max, unrealised gain in units of 10 percent,
+    sale target / highest, coefficient / highest.
 
     An action is a float32 vector in [-1, 1], two numbers a column, column by column: coefficient and sale target, from
-    the least to the largest that the rules allow (`TradingEnvironment.native_action`); beyond, they are clipped.
+    the lowest to the highest that the rules allow; beyond, they are clipped.
 
     Args:
         windows: windows stepped side by side (1 or more).
         path: long-format Parquet or CSV file of daily prices; None takes the sample that ships with eigen2.
-        synthetic: a made-up market in place of a file, or its settings.
+        synthetic: a synthetic market in place of a file, or its settings.
         panel: a panel in place of either; it brings its own splits and indicators.
         investable: columns agents may buy, the "columns" of observations and actions, or settings of `Universe`; None
             takes all tickers.
@@ -65,8 +66,7 @@ class TradingWindows:
     Attributes:
         panel: the market.
         investable: indices of the panel's columns agents may buy.
-        observation_space: Box of one window's observation.
-        action_space: Box of one window's action.
+        observation_space, action_space: Boxes of one window's observation and action.
         layout: slice of an observation by name of `PARTS`.
         starts: day indices on which a window may start; all its days lie in the split.
 
@@ -93,38 +93,36 @@ class TradingWindows:
         rules: TradingRules | Mapping[str, Any] | None = None,
         cache_dir: str | Path | None = None,
     ) -> None:
-        for name, value in (
-            ("num_envs", windows),
-            ("context_days", context_days),
-            ("trading_days", trading_days),
-            ("settlement_days", settlement_days),
-        ):
-            require_range(name, value, least=1)
+        require_range("num_envs", windows, least=1)
+        require_range("context_days", context_days, least=1)
+        require_range("trading_days", trading_days, least=1)
+        require_range("settlement_days", settlement_days, least=1)
         if split not in SPLITS:
             raise UserError(f"split is {split!r}; set it to one of {', '.join(SPLITS)}")
         markets = {"path": path, "synthetic": synthetic, "panel": panel}
         given = [name for name, market in markets.items() if market is not None]
         if len(given) > 1:
             raise UserError(f"{' and '.join(given)} are given; leave out all but one")
+        rules = _settings(TradingRules, "rules", rules)
+        universe = _settings(Universe, "investable", investable)
         options = {"validation_days": validation_days, "holdout_days": holdout_days, "indicators": indicators}
-        rules = _made(TradingRules, "rules", {} if rules is None else rules)
-        universe = _made(Universe, "investable", {} if investable is None else investable)
-        self.panel = _panel(path, synthetic, cache_dir, options) if panel is None else panel
-        self.split, self.windows = split, windows
+        if panel is None:
+            panel = _panel(path, synthetic, cache_dir, options)
+        self.panel, self.split, self.windows = panel, split, windows
         self.trading_days, self.window_days = trading_days, trading_days + settlement_days
         self.starts = self._starts(context_days)
-        self.investable = resolve(universe, self.panel)
-        self._encoder = AverageEncoder(self.panel, self.investable, context_days, rules, self.window_days)
-        prices = np.ascontiguousarray(self.panel.prices[:, self.investable])
+        self.investable = resolve(universe, panel)
+        self._encoder = AverageEncoder(panel, self.investable, context_days, rules, self.window_days)
+        prices = np.ascontiguousarray(panel.prices[:, self.investable])
         self._env = TradingEnvironment(prices, rules, agents=1, windows=windows)
-        self.action_space = spaces.Box(-1, 1, (int(np.prod(self._env.action_shape)),), np.float32)
-        sizes = [math.prod(self._encoder.input_shapes[name]) for name in PARTS]
-        ends = np.cumsum([0, *sizes]).tolist()
+        self.action_space = spaces.Box(-1, 1, (math.prod(self._env.action_shape),), np.float32)
+        ends = np.cumsum([0, *(math.prod(self._encoder.input_shapes[name]) for name in PARTS)]).tolist()
         self.layout = {name: slice(*ends[i : i + 2]) for i, name in enumerate(PARTS)}
         self.observation_space = spaces.Box(-CLIP, CLIP, (ends[-1],), np.float32)
 
     def _starts(self, context_days: int) -> range:
-        days: range = getattr(self.panel.splits, self.split)
+        splits = self.panel.splits
+        days = {"train": splits.train, "validation": splits.validation, "holdout": splits.holdout}[self.split]
         first = max(days.start, context_days - 1)  # the window's first day is the context's last
         starts = range(first, days.stop - self.window_days + 1)
         if not starts:
@@ -137,7 +135,7 @@ class TradingWindows:
 
     def reset(
         self, generators: Sequence[np.random.Generator], options: Mapping[str, Any] | None
-    ) -> tuple[Float32[np.ndarray, "windows size"], list[dict[str, Any]]]:
+    ) -> tuple[Observations, list[Info]]:
         """Start new windows; return the observations and an info for each.
 
         Args:
@@ -147,33 +145,31 @@ class TradingWindows:
         Raises:
             UserError: an option is unknown, or a start is not one of `starts`.
         """
-        starts = self._asked_for(options or {})
+        starts = self._chosen_starts(options or {})
         if starts is None:
             starts = [int(generator.integers(self.starts.start, self.starts.stop)) for generator in generators]
-        bounds = {"start_idx": 0, "trading_end_idx": self.trading_days, "end_idx": self.window_days}
-        options = {name: [start + days for start in starts] for name, days in bounds.items()}
-        self._observation, _ = self._env.reset(options=options)
-        return torch.cat(self._encoded(self._observation), 1).numpy(), self._infos()
+        self._observation, _ = self._env.reset(options=window_options(starts, self.trading_days, self.window_days))
+        return self._encoded(), self._infos()
 
-    def _asked_for(self, options: Mapping[str, Any]) -> list[int] | None:
+    def _chosen_starts(self, options: Mapping[str, Any]) -> list[int] | None:
         unknown = set(options) - {"start_idx"}
         if unknown:
             raise UserError(f"unknown reset options {sorted(unknown)}; the only one is start_idx")
-        asked = options.get("start_idx")
-        if asked is None:
+        chosen = options.get("start_idx")
+        if chosen is None:
             return None
-        values = np.atleast_1d(np.asarray(asked)).tolist()
+        values = np.atleast_1d(np.asarray(chosen)).tolist()
         values = values * self.windows if len(values) == 1 else values
         if len(values) != self.windows or not all(value in self.starts for value in values):
             raise UserError(
-                f"start_idx is {asked}; give one day index or {self.windows}: a window of split {self.split!r} starts "
+                f"start_idx is {chosen}; give one day index or {self.windows}: a window of split {self.split!r} starts "
                 f"on day {self.starts[0]} to {self.starts[-1]}"
             )
         return [int(value) for value in values]
 
     def step(
         self, actions: np.ndarray
-    ) -> tuple[Float32[np.ndarray, "windows size"], Float64[np.ndarray, " windows"], bool, list[dict[str, Any]]]:
+    ) -> tuple[Observations, Float64[np.ndarray, " windows"], bool, list[dict[str, Any]]]:
         """Decide at the close of the current day, then live through the next one.
 
         Args:
@@ -189,22 +185,20 @@ class TradingWindows:
         expected = (self.windows, *self.action_space.shape)
         unit = np.array(actions, np.float32)
         if unit.shape != expected or not np.isfinite(unit).all():
-            which = f"shape {unit.shape}" if unit.shape != expected else "numbers that are not finite"
-            raise UserError(f"actions with {which}; give {expected} finite numbers in [-1, 1]")
+            found = f"shape {unit.shape}" if unit.shape != expected else "numbers that are not finite"
+            raise UserError(f"actions with {found}; give {expected} finite numbers in [-1, 1]")
         native = self._env.native_action(torch.from_numpy(unit).reshape(1, self.windows, *self._env.action_shape))
         self._observation, reward, terminated, _, _ = self._env.step(native)
         ended = bool(terminated.all())
-        observations = torch.cat(self._encoded(self._observation), 1).numpy()
-        return observations, reward[0].double().numpy(), ended, self._infos(ended)
+        return self._encoded(), reward[0].double().numpy(), ended, self._infos(ended)
 
-    def _encoded(self, observation: dict[str, Tensor]) -> list[Tensor]:
-        """The parts, (windows, numbers) each."""
-        inputs = self._encoder(observation)
-        return [inputs[name][0].flatten(1) for name in PARTS]
+    def _encoded(self) -> Observations:
+        inputs = self._encoder(self._observation)
+        return torch.cat([inputs[name][0].flatten(1) for name in PARTS], 1).numpy()
 
-    def _infos(self, ended: bool = False) -> list[dict[str, Any]]:
+    def _infos(self, ended: bool = False) -> list[Info]:
         days = self._observation["day"][0].tolist()
-        infos: list[dict[str, Any]] = [{"day": day, "date": str(self.panel.dates[day])} for day in days]
+        infos: list[Info] = [{"day": day, "date": str(self.panel.dates[day])} for day in days]
         if ended:
             for i, info in enumerate(infos):
                 summary = self._env.get_episode_summary(slice(i, i + 1))
@@ -212,25 +206,24 @@ class TradingWindows:
         return infos
 
     def describe(self) -> str:
-        """The first window's date, days left and positions, on one line."""
+        """Return the first window's date, days left and positions on one line."""
         state = {name: value[0, 0] for name, value in self._observation.items()}
-        tickers = [self.panel.tickers[column] for column in self.investable]
         held = [
-            f"{tickers[column]} {state['gain'][column]:+.1%} in {state['held_days'][column]} days"
-            for column in state["held_days"].nonzero().flatten().tolist()
+            f"{self.panel.tickers[self.investable[i]]} {state['gain'][i]:+.1%} in {state['held_days'][i]} days"
+            for i in state["held_days"].nonzero().flatten().tolist()
         ]
         date = self.panel.dates[int(state["day"])]
         return f"{date}, {state['days_left']} days left: {', '.join(held) or 'nothing held'}"
 
 
 class _Market:
-    """What both environments hold until they are closed."""
+    """Holds the windows of an environment until it is closed."""
 
     _windows: TradingWindows | None
 
     @property
     def market(self) -> TradingWindows:
-        """The windows behind it.
+        """Return the windows behind the environment.
 
         Raises:
             RuntimeError: the environment was closed.
@@ -267,23 +260,23 @@ class TradingEnv(_Market, gymnasium.Env[Any, Any]):
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Float32[np.ndarray, " size"], dict[str, Any]]:
+    ) -> tuple[Float32[np.ndarray, " size"], Info]:
         """Start a new window; see the class for `options`, and `TradingWindows.reset` for what is refused."""
         super().reset(seed=seed)
         observations, infos = self.market.reset([self.np_random], options)
         return observations[0], infos[0]
 
-    def step(self, action: np.ndarray) -> tuple[Float32[np.ndarray, " size"], float, bool, bool, dict[str, Any]]:
+    def step(self, action: np.ndarray) -> tuple[Float32[np.ndarray, " size"], float, bool, bool, Info]:
         """Live through a day; see `TradingWindows.step` for what is refused."""
         observations, rewards, terminated, infos = self.market.step(np.asarray(action)[None])
         return observations[0], float(rewards[0]), terminated, False, infos[0]
 
     def render(self) -> str | None:
-        """A line on date, days left and positions with render mode "ansi", None without."""
+        """Return a line on date, days left and positions with render mode "ansi", None without."""
         return None if self.render_mode is None else self.market.describe()
 
     def close(self) -> None:
-        """Let go of panel, encoder and environment; may be called again."""
+        """Release panel, encoder and environment; may be called again."""
         self._windows = None
 
 
@@ -296,10 +289,7 @@ class TradingVectorEnv(_Market, VectorEnv[Any, Any, Any]):
 
     Args:
         num_envs: windows (1 or more).
-        settings: those of `TradingWindows`.
-
-    Raises:
-        UserError: as `TradingWindows`.
+        settings: those of `TradingWindows`, which also says what is refused.
     """
 
     metadata: dict[str, Any] = {  # noqa: RUF012 - as the base class has it
@@ -319,35 +309,32 @@ class TradingVectorEnv(_Market, VectorEnv[Any, Any, Any]):
 
     @property  # type: ignore[misc]
     def np_random(self) -> tuple[np.random.Generator, ...]:  # type: ignore[override]
-        """The generator of each window."""
+        """Return the generator of each window."""
         return tuple(generator for generator, _ in self._random)
 
     @property
     def np_random_seed(self) -> tuple[int, ...]:  # type: ignore[override]
-        """What each generator was seeded with."""
+        """Return the seed of each window's generator."""
         return tuple(seed for _, seed in self._random)
 
     def reset(
         self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Float32[np.ndarray, "windows size"], dict[str, Any]]:
+    ) -> tuple[Observations, Info]:
         """Start new windows.
 
         Args:
-            seed: of the first window, the second gets one more and so on; or one for each.
-            options: see `TradingWindows.reset`.
+            seed: of the first window, the second gets one more and so on; or one for each, None to keep its generator.
+            options: see `TradingWindows.reset`, also for what is refused.
 
         Raises:
-            UserError: as `TradingWindows.reset`, or there are more or fewer seeds than windows.
+            UserError: there are more or fewer seeds than windows.
         """
-        if seed is None or isinstance(seed, int):
-            seeds: list[int | None] = [None if seed is None else seed + i for i in range(self.num_envs)]
-        else:
-            seeds = seed
-        if len(seeds) != self.num_envs:
-            raise UserError(f"{len(seeds)} seeds given for {self.num_envs} windows: give one or {self.num_envs}")
-        self._random = [
-            kept if seed is None else seeding.np_random(seed) for kept, seed in zip(self._random, seeds, strict=True)
-        ]
+        seeds: list[int | None] = [seed + i for i in range(self.num_envs)] if isinstance(seed, int) else seed or []
+        if seed is not None:
+            if len(seeds) != self.num_envs:
+                raise UserError(f"{len(seeds)} seeds given for {self.num_envs} windows: give one or {self.num_envs}")
+            pairs = zip(self._random, seeds, strict=True)
+            self._random = [kept if new is None else seeding.np_random(new) for kept, new in pairs]
         observations, infos = self.market.reset(self.np_random, options)
         self._ended = False
         return observations, self._batched(infos)
@@ -355,11 +342,7 @@ class TradingVectorEnv(_Market, VectorEnv[Any, Any, Any]):
     def step(
         self, actions: np.ndarray
     ) -> tuple[
-        Float32[np.ndarray, "windows size"],
-        Float64[np.ndarray, " windows"],
-        Bool[np.ndarray, " windows"],
-        Bool[np.ndarray, " windows"],
-        dict[str, Any],
+        Observations, Float64[np.ndarray, " windows"], Bool[np.ndarray, " windows"], Bool[np.ndarray, " windows"], Info
     ]:
         """Live through a day in every window, or start new ones after the last; see `TradingWindows.step`."""
         if self._ended:
@@ -367,28 +350,28 @@ class TradingVectorEnv(_Market, VectorEnv[Any, Any, Any]):
             rewards, self._ended = np.zeros(self.num_envs), False
         else:
             observations, rewards, self._ended, infos = self.market.step(actions)
-        never = np.zeros(self.num_envs, np.bool_)
-        return observations, rewards, np.full(self.num_envs, self._ended), never, self._batched(infos)
+        terminated, truncated = (np.full(self.num_envs, flag) for flag in (self._ended, False))
+        return observations, rewards, terminated, truncated, self._batched(infos)
 
-    def _batched(self, infos: list[dict[str, Any]]) -> dict[str, Any]:
-        batched: dict[str, Any] = {}
+    def _batched(self, infos: list[Info]) -> Info:
+        batched: Info = {}
         for i, info in enumerate(infos):
             batched = self._add_info(batched, info, i)
         return batched
 
     def close_extras(self, **kwargs: Any) -> None:
-        """Let go of panel, encoder and environment."""
+        """Release panel, encoder and environment."""
         self._windows = None
 
 
-def _made(cls: type[Made], name: str, value: Made | Mapping[str, Any]) -> Made:
-    """An instance as it is, or made from settings."""
-    if not isinstance(value, Mapping):
+def _settings(cls: type[Settings], name: str, value: Settings | Mapping[str, Any] | None) -> Settings:
+    """Return an instance as it is, or make one from settings."""
+    if value is not None and not isinstance(value, Mapping):
         return value
     try:
-        return cls(**value)
+        return cls(**(value or {}))
     except TypeError as error:
-        raise UserError(f"{name} is {dict(value)}; give settings of {cls.__name__}: {error}") from error
+        raise UserError(f"{name} is {dict(value or {})}; give settings of {cls.__name__}: {error}") from error
 
 
 def _panel(
@@ -398,6 +381,6 @@ def _panel(
     options: dict[str, Any],
 ) -> MarketPanel:
     if synthetic is not None:
-        return build_panel(_made(SyntheticMarket, "synthetic", synthetic).generate(), **options)
+        return build_panel(_settings(SyntheticMarket, "synthetic", synthetic).generate(), **options)
     file = sample_path() if path is None else path
     return load_panel(file, **options, cache_dir=cache_dir) if cache_dir else build_panel(read_prices(file), **options)

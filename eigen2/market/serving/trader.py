@@ -19,42 +19,40 @@ from eigen2.market.serving.orders import write_orders
 from eigen2.market.simulation.account import AccountRules
 from eigen2.market.simulation.environment import native_action
 from eigen2.market.simulation.rules import TradingRules
-from eigen2.market.simulation.simulate import Policy, hide_window_end
+from eigen2.market.simulation.simulate import hide_window_end
 
 log = logging.getLogger(__name__)
 
 
 class Trader:
-    """A champion at work.
+    """A champion of the market workload at work.
 
     Args:
-        champion: of the market workload.
+        champion: an exported champion.
         trusted: class of its actor, where that is not eigen2's own: loading it runs the code of its module.
 
     Attributes:
         rules, account: what it was trained to trade by.
         investable: tickers it may buy, in the order of its columns.
-        last_seen: the last day that its fit has looked at.
+        last_seen: the last day that its fit used.
 
     Raises:
         UserError: it is of another workload, or its actor cannot be built.
     """
 
     def __init__(self, champion: ExportedChampion, trusted: str | None = None) -> None:
-        workload, acting = champion.config["workload"], champion.config["inference"]
+        workload, spec = champion.config["workload"], champion.config["inference"]
         if workload != "market":
             raise UserError(f"the champion is of the workload {workload}; only those of the market trade")
-        self.rules, self.account = TradingRules(**acting["rules"]), AccountRules(**acting["account"])
-        self.investable: list[str] = acting["investable"]
+        self.rules, self.account = TradingRules(**spec["rules"]), AccountRules(**spec["account"])
+        self.investable: list[str] = spec["investable"]
         self.last_seen = date.fromisoformat(champion.config["data_used"]["last"])
-        self._acting: dict[str, Any] = acting
-        self._window_days: int = acting["trading_days"] + acting["settlement_days"]
-        self._scale = MarketEncoder.saved_scale(acting)
+        self._spec: dict[str, Any] = spec
         self._actor = champion.actor(trusted)
 
     @classmethod
     def load(cls, path: str | Path, trusted: str | None = None) -> "Trader":
-        """The champion of an exported folder, or of a checkpoint.
+        """Load the champion of an exported folder or of a checkpoint.
 
         Raises:
             UserError: there is none, or it cannot be read.
@@ -62,12 +60,12 @@ class Trader:
         return cls(load(path), trusted)
 
     def orders(self, prices: pd.DataFrame, first: date | None = None) -> pd.DataFrame:
-        """What it does at the close of each day, beginning with empty hands; no row depends on later days.
+        """Return what it does at the close of each day, starting without positions; no row depends on later days.
 
         Args:
             prices: long table as `market.data.source.read_prices` returns it, with the past of the first day too.
-            first: day of the first decision; None for the last that the fit has looked at: as in a test, its orders
-                fill on days that it has not.
+            first: day of the first decision; None for the last that the fit used: as in a test, its orders fill on
+                later days.
 
         Returns:
             See `eigen2.market.serving.orders.write_orders`.
@@ -75,17 +73,27 @@ class Trader:
         Raises:
             UserError: the prices have no day to decide on, too few before it, or none of its tickers.
         """
-        panel = build_panel(prices, validation_days=0, holdout_days=0, scale=self._scale)
+        spec = self._spec
+        window_days = spec["trading_days"] + spec["settlement_days"]
+        panel = build_panel(prices, validation_days=0, holdout_days=0, scale=MarketEncoder.saved_scale(spec))
         begin = self._begin(panel, first)
         # features are made of all prices, averages of the context's
-        past = begin - self._acting["context_days"] + 1
-        panel = _from_day(panel, past)
-        encoder = MarketEncoder.restore(self._acting, panel, self.rules, self._window_days)
-        own = np.ascontiguousarray(panel.prices[:, encoder.investable])
-        policy = self._policy(encoder)
-        return write_orders(own, panel.dates, self.investable, self.rules, self.account, policy, begin - past)
+        context_start = begin - spec["context_days"] + 1
+        panel = _from_day(panel, context_start)
+        encoder = MarketEncoder.restore(spec, panel, self.rules, window_days)
+        own_prices = np.ascontiguousarray(panel.prices[:, encoder.investable])
+
+        @torch.inference_mode()
+        def policy(seen: dict[str, Tensor]) -> Tensor:
+            inputs = {name: part[0] for name, part in encoder(seen).items()}  # of the one agent
+            return native_action(self._actor(inputs).float()[None], self.rules)
+
+        policy = hide_window_end(policy, window_days)
+        start = begin - context_start
+        return write_orders(own_prices, panel.dates, self.investable, self.rules, self.account, policy, start)
 
     def _begin(self, panel: MarketPanel, first: date | None) -> int:
+        """Return the index of the first decision's day."""
         last, seen = panel.dates[-1], np.datetime64(self.last_seen)
         day = seen if first is None else np.datetime64(first)
         if day < seen:
@@ -97,7 +105,7 @@ class Trader:
         if last < day:
             why = "the last day that the fit has looked at" if first is None else "as asked for"
             raise UserError(f"prices end on {last}, before {day}, {why}; bring later prices or give an earlier day")
-        begin, needed = int(np.searchsorted(panel.dates, day)), self._acting["context_days"]
+        begin, needed = int(np.searchsorted(panel.dates, day)), self._spec["context_days"]
         if begin + 1 < needed:
             raise UserError(
                 f"{begin} days of prices before {panel.dates[begin]} are too few: the champion looks back on "
@@ -105,17 +113,9 @@ class Trader:
             )
         return begin
 
-    def _policy(self, encoder: MarketEncoder) -> Policy:
-        @torch.inference_mode()
-        def act(seen: dict[str, Tensor]) -> Tensor:
-            alone = {name: part[0] for name, part in encoder(seen).items()}  # of the one agent
-            return native_action(self._actor(alone).float()[None], self.rules)
-
-        return hide_window_end(act, self._window_days)
-
 
 def _from_day(panel: MarketPanel, first: int) -> MarketPanel:
-    """The panel without the days before one; all that is left counts as training days."""
+    """Return the panel without the days before one; all that is left counts as training days."""
     days = slice(first, None)
     splits = Splits.from_days(panel.num_days - first, 0, 0)
     features, valid, prices = (array[days] for array in (panel.features, panel.valid, panel.prices))

@@ -4,7 +4,6 @@ Accounts are kept on the host, in NumPy: a day is many small operations and few 
 be waited for. Actions come over once a step, and observations go back.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -51,10 +50,9 @@ class TradingEnvironment:
 
     A window is the days start_idx <= day < end_idx. At the close of each day before trading_end_idx an agent gives
     every column a coefficient and a sale target. Of the columns that have a price that day and that it does not hold,
-    those with the highest coefficients of at least 1 are ordered; orders fill at the next open or at this close (see
-    `TradingRules.execution`). From trading_end_idx on no order is given and positions run out (settlement). The last
-    day sells what is left, so an episode always terminates and is never truncated: the time left is part of the
-    observation.
+    those with the highest coefficients of at least 1 are ordered. Later no order is given and positions run out
+    (settlement). The last day sells what is left, so an episode always terminates and is never truncated: the time
+    left is part of the observation.
 
     A position is sold at entry x (1 + target / 100) on the day whose high reaches it, or at the open that is above it
     already; otherwise at the close when it has been held long enough or the window ends. An order whose column has no
@@ -64,9 +62,8 @@ class TradingEnvironment:
     With `TradingRules.allow_short` a coefficient of -1 or less sells short, and orders are ranked by absolute value.
     Up and down are exchanged: a short sale is bought back at entry x (1 - target / 100). With c the commission and
     slippage of a side, as a fraction of the price, the gain of a position bought is
-    100 x (exit (1 - c) / (entry (1 + c)) - 1) percent of what was paid for it, that of a short sale
-    100 x (1 - exit (1 + c) / (entry (1 - c))) percent of what was received. The reward is |coefficient| x gain, losses
-    times `loss_penalty`.
+    100 x (exit (1 - c) / (entry (1 + c)) - 1) percent, that of a short sale
+    100 x (1 - exit (1 + c) / (entry (1 - c))). The reward is |coefficient| x gain, losses times `loss_penalty`.
 
     Observations are dictionaries of compact tensors, ready to be stored: `day` (1, windows) int32, `days_left`
     (1, windows) int16 until the end of the window, and (agents, windows, columns): `held_days` uint8 (0: not held),
@@ -79,13 +76,12 @@ class TradingEnvironment:
         rules: what agents may do and what it costs.
         agents: accounts in each window.
         windows: windows stepped side by side; all of one length.
-        device: where observations and rewards go; the accounts themselves are kept on the host.
+        device: where observations and rewards go.
         credit_orders: whether `info["credit"]` of a step says which earlier steps ordered what has closed.
 
     Attributes:
         credit_steps: how many steps earlier that is at most; 0 without `credit_orders`.
-        action_space: of one account: coefficient in [0 or -max_coefficient, max_coefficient] and target in
-            [min_target, max_target] percent, shape (columns, 2).
+        action_space: of one account: coefficients and targets in percent, shape (columns, 2).
     """
 
     def __init__(
@@ -163,23 +159,16 @@ class TradingEnvironment:
         return native_action(unit, self.rules)
 
     def reset(
-        self,
-        *,
-        seed: int | None = None,
-        options: dict[str, Any] | None = None,
-        start_idx: int | Sequence[int] | None = None,
-        end_idx: int | Sequence[int] | None = None,
-        trading_end_idx: int | Sequence[int] | None = None,
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Start new windows; nothing of the last episode remains.
 
         Args:
             seed: accepted for Gymnasium's sake; the environment draws nothing.
-            options: `start_idx`, `end_idx`, `trading_end_idx`, as below; the keywords win.
-            start_idx: first day of each window, an index, one for all or one a window.
-            end_idx: the day after the last one; default: the number of days.
-            trading_end_idx: the day after the last one on which orders may be given; default: `max_holding_days`
-                before `end_idx`, but at least one day after `start_idx`.
+            options: `start_idx`, first day of each window, by default 0; `end_idx`, the day after the last one, by
+                default the number of days; `trading_end_idx`, the day after the last one on which orders may be given,
+                by default `max_holding_days` before `end_idx`, but at least one day after `start_idx`. Each is an
+                index for all windows or one for each.
 
         Returns:
             The observation at the close of the first day, and an empty info.
@@ -187,10 +176,9 @@ class TradingEnvironment:
         Raises:
             UserError: a window is not inside the days, has fewer than two days, or the windows differ in length.
         """
-        given = {"start_idx": start_idx, "trading_end_idx": trading_end_idx, "end_idx": end_idx}
-        asked = {**(options or {}), **{name: value for name, value in given.items() if value is not None}}
-        bounds = window_bounds(asked, self.windows, self.num_days, self.rules.max_holding_days)
-        starts, self._trading_length, self._length = bounds
+        starts, self._trading_length, self._length = window_bounds(
+            options or {}, self.windows, self.num_days, self.rules.max_holding_days
+        )
         self._start, self._step = np.array(starts), 0
         self._bars = self._current_bars()
         self._clear(slice(None))

@@ -324,7 +324,7 @@ def test_a_table_that_cannot_be_written_is_in_memory(
 def test_windows_are_looked_up_in_the_panel_itself() -> None:
     panel = random_panel(days=40, columns=4, train=30)
     env = TradingEnvironment(panel.prices[:, [1, 3]], RULES, agents=3, windows=2)
-    observation, _ = env.reset(start_idx=[10, 12], end_idx=[30, 32])
+    observation, _ = env.reset(options={"start_idx": [10, 12], "end_idx": [30, 32]})
     encoder = WindowEncoder(panel, [1, 3], 5, RULES, window_days=20)
     inputs = encoder(observation)
     assert inputs["day"].tolist() == [[10, 12]]
@@ -374,7 +374,7 @@ def inputs_until(panel: MarketPanel, last_known: int, investable: list[int], see
     env = TradingEnvironment(panel.prices[:, investable], rules, agents=2, windows=1)
     encoder = AverageEncoder(panel, investable, 6, rules, window_days=panel.num_days - 5)
     rng = np.random.default_rng(seed)
-    observation, _ = env.reset(start_idx=5)
+    observation, _ = env.reset(options={"start_idx": 5})
     inputs = [encoder(observation)]
     for _ in range(last_known - 5):
         action = rng.uniform(0, [5, 30], (2, 1, len(investable), 2)).astype(np.float32)

@@ -24,6 +24,7 @@ from eigen2.market.data.panel import MarketPanel, build_panel
 from eigen2.market.features.encoding import AverageEncoder
 from eigen2.market.serving.gym import TradingEnv, TradingVectorEnv
 from eigen2.market.simulation.environment import TradingEnvironment, TradingRules
+from eigen2.market.simulation.windows import window_options
 from eigen2.market.synthetic.generator import SyntheticMarket
 from eigen2.registration import ENV_ID
 
@@ -139,7 +140,7 @@ def test_it_is_the_environment_driven_by_hand(panel: MarketPanel, rules: Trading
     env = single(rules=rules)
     encoder = AverageEncoder(panel, [0, 1, 2], 20, rules, window_days=20)
     reference = TradingEnvironment(panel.prices, rules, agents=1)
-    expected, _ = reference.reset(start_idx=start, trading_end_idx=start + 15, end_idx=start + 20)
+    expected, _ = reference.reset(options=window_options([start], 15, 20))
 
     def encoded() -> np.ndarray:
         inputs = encoder(expected)
@@ -196,7 +197,7 @@ def test_only_investable_columns_have_actions_and_descriptions(panel: MarketPane
     assert env.action_space.shape == (4,)
     encoder = AverageEncoder(panel, [1, 2], 20, RULES, window_days=20)
     reference = TradingEnvironment(panel.prices[:, [1, 2]], RULES, agents=1)
-    expected, _ = reference.reset(start_idx=50, trading_end_idx=65, end_idx=70)
+    expected, _ = reference.reset(options=window_options([50], 15, 20))
     observation, _ = env.reset(options={"start_idx": 50})
     earned = []
     for action in draws((4,), 19):

@@ -11,6 +11,7 @@ import torch
 
 from eigen2.errors import UserError
 from eigen2.market.simulation.environment import TradingEnvironment, TradingRules
+from eigen2.market.simulation.windows import window_options
 from eigen2.market.synthetic.ceiling import LEAST_PCT, RULES, Ceiling, Play, ceiling
 from eigen2.market.synthetic.forecast import drift_ic, expected_gain_pct, filter_ic, filtered_drift, momentum_pct
 from eigen2.market.synthetic.generator import SyntheticMarket
@@ -142,8 +143,7 @@ def replay(
 ) -> tuple[list[float], dict[str, float]]:
     """One agent that applies the rule day by day and column by column: the windows' rewards, and their summary."""
     env = TradingEnvironment(market.prices(), rules, agents=1, windows=len(starts))
-    window = {"trading_end_idx": [start + 20 for start in starts], "end_idx": [start + 30 for start in starts]}
-    observation, _ = env.reset(start_idx=starts, **window)
+    observation, _ = env.reset(options=window_options(starts, 20, 30))
     rewards, over = torch.zeros(len(starts)), False
     while not over:
         action = torch.zeros(1, len(starts), market.columns, 2)
