@@ -35,7 +35,7 @@ class EquityPlot(Callback):
         """Draw, if it is time and there is a champion."""
         if (trainer.current_epoch + 1) % self.every_n_epochs or not trainer.is_global_zero:
             return
-        experiments: list[Any] = [logger.experiment for logger in trainer.loggers]
+        experiments: list[Any] = [getattr(logger, "experiment", None) for logger in trainer.loggers]
         experiments = [experiment for experiment in experiments if hasattr(experiment, "add_image")]
         file = Path(trainer.default_root_dir) / "champion" / "equity.csv"
         try:

@@ -100,7 +100,7 @@ class _Writer:
         ordered, fills, closes = (day.info[name] for name in ("ordered", "fills", "closes"))
         rows = self.tomorrow
         for column, stake_pct in zip(ordered.tolist(), self._stakes_pct(ordered, asked), strict=True):
-            rows.append(self._order(column, *asked[column].tolist(), stake_pct))
+            rows.append(self._order(column, asked[column].tolist(), stake_pct))
         if not len(ordered):
             rows.append(self._waiting(asked[:, 0], priced & (day.observation["held_days"][0, 0].numpy() == 0)))
         for column, paid, price in zip(
@@ -126,10 +126,12 @@ class _Writer:
         """Return what orders take, in percent of the equity at the decision."""
         account = self.env.account
         equity = account.budget[0, 0]
-        stakes: np.ndarray = account.stakes(columns, asked[columns, 0])
-        return (100 * stakes / equity if equity else stakes).tolist()
+        stakes = account.stakes(columns, asked[columns, 0])
+        percent: list[float] = (100 * stakes / equity if equity else stakes).tolist()
+        return percent
 
-    def _order(self, column: int, coefficient: float, target_pct: float, stake_pct: float) -> Row:
+    def _order(self, column: int, asked: list[float], stake_pct: float) -> Row:
+        coefficient, target_pct = asked
         action, reason = "unfunded", "no money is left: positions are worth all that may be"
         if stake_pct:
             action = "buy" if coefficient > 0 else "sell short"

@@ -88,9 +88,12 @@ class Trader:
             inputs = {name: part[0] for name, part in encoder(seen).items()}  # of the one agent
             return native_action(self._actor(inputs).float()[None], self.rules)
 
-        policy = hide_window_end(policy, window_days)
-        start = begin - context_start
-        return write_orders(own_prices, panel.dates, self.investable, self.rules, self.account, policy, start)
+        return write_orders(
+            own_prices,
+            *(panel.dates, self.investable, self.rules, self.account),
+            policy=hide_window_end(policy, window_days),
+            start=begin - context_start,
+        )
 
     def _begin(self, panel: MarketPanel, first: date | None) -> int:
         """Return the index of the first decision's day."""

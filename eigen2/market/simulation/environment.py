@@ -222,9 +222,8 @@ class TradingEnvironment:
         closes = self._close_positions(closing)
         earned = self._statistics.count_day(closes, trading, last_day)
         if self._account is not None:
-            own_fills, own_closes = (
-                events_of_agent(events, self._recorded, self.windows * self.num_columns) for events in (fills, closes)
-            )
+            agent, cells = self._recorded, self.windows * self.num_columns
+            own_fills, own_closes = events_of_agent(fills, agent, cells), events_of_agent(closes, agent, cells)
             self._account.step(own_fills, own_closes, self._bars[CLOSE])
         info = {"ordered": ordered, "fills": fills, "closes": closes, "last_close": self._bars[CLOSE].copy()}
         if self.credit_steps:
@@ -280,7 +279,7 @@ class TradingEnvironment:
         reached = self._bars[HIGHEST]
         if self.rules.allow_short:
             reached = np.where(self._offset.reshape(self._shape) > 0, -self._bars[LOWEST], reached)
-        closed = (reached >= self._aim.reshape(self._shape)).reshape(-1)
+        closed: np.ndarray = (reached >= self._aim.reshape(self._shape)).reshape(-1)
         closed |= self._held_days >= (1 if last_day else self.rules.max_holding_days)
         return closed.nonzero()[0]
 
