@@ -330,7 +330,7 @@ def test_owners_say_what_they_hold() -> None:
     data.allocate_replay(torch.device("cpu"))
     held = {name: each.total for name, each in account(data.memory_owners()).items()}
     # the small arrays of settings besides
-    held["environments"] -= 2 * 132
+    held["environments"] -= 2 * 116
     assert held == {
         "replay": data.buffer.nbytes,
         "environments": data.eval_env.nbytes + data.val_env.nbytes,

@@ -37,7 +37,7 @@ def buy_and_hold(prices: Prices, rules: TradingRules, account: AccountRules, day
     if not bought.size:
         raise UserError(f"no column has a price on day {days.start + next_open}: nothing to buy and hold")
     entry, close = entry[bought], last_valid(span[:, bought, CLOSE])
-    close = np.where(close > 0, close, entry)
+    close = np.ascontiguousarray(np.where(close > 0, close, entry))  # the order in memory decides how sums are rounded
     shares = account.initial_cash / len(bought) / (entry * (1 + rules.side_cost))
     exposure = close @ shares
     equity = exposure.copy()
