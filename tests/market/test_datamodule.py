@@ -15,6 +15,7 @@ from torch import Tensor
 
 from eigen2.core.environment import play
 from eigen2.core.replay import transition_fields
+from eigen2.distributed.communicator import Communicator
 from eigen2.errors import UserError
 from eigen2.market import datamodule as rollouts
 from eigen2.market.data.panel import MarketPanel, Splits
@@ -275,7 +276,7 @@ def test_an_episode_touches_its_own_days_only(validation: bool) -> None:
 
 def test_a_generation_fills_the_buffer_with_its_transitions() -> None:
     data = built()
-    data.allocate_replay(torch.device("cpu"))
+    data.allocate_replay(torch.device("cpu"), Communicator(AGENTS))
     chance = torch.Generator().manual_seed(0)
     shape = (AGENTS, 5, 3, 2)
     options = data.training_options(0, 0)
@@ -311,7 +312,7 @@ def test_a_transition_takes_at_most_1700_bytes_at_108_columns() -> None:
     # of 2, and reward 4, two flags
     assert total == 2 * (4 + 2 + 108 * 5) + 108 * 4 + 4 + 2 == 1530
     assert total <= 1700
-    data.allocate_replay(torch.device("cpu"))
+    data.allocate_replay(torch.device("cpu"), Communicator(AGENTS))
     assert data.buffer.bytes_per_transition == total
     assert data.buffer.nbytes == 400 * total
 
@@ -327,7 +328,7 @@ def test_the_networks_fit_the_panel() -> None:
 
 def test_owners_say_what_they_hold() -> None:
     data = built()
-    data.allocate_replay(torch.device("cpu"))
+    data.allocate_replay(torch.device("cpu"), Communicator(AGENTS))
     held = {name: each.total for name, each in account(data.memory_owners()).items()}
     # the small arrays of settings besides
     held["environments"] -= 2 * 116
@@ -445,7 +446,7 @@ def test_a_delisted_position_is_sold_at_its_last_close(tmp_path: Path) -> None:
 def test_a_whole_generation_of_ragged_columns(tmp_path: Path) -> None:
     data = trading(tmp_path, investable=Universe(tickers=["S0001", "S0002", "S0003"]))
     assert data.investable_columns == [2, 3, 4]
-    data.allocate_replay(torch.device("cpu"))
+    data.allocate_replay(torch.device("cpu"), Communicator(AGENTS))
     chance = torch.Generator().manual_seed(0)
     for env, options in ((data.eval_env, data.training_options(0, 0)), (data.val_env, data.validation_options())):
         shape = (AGENTS, env.windows, *env.action_shape)
