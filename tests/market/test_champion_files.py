@@ -116,11 +116,11 @@ def test_what_cannot_be_tested_is_named(fitted: Fitted, tmp_path: Path) -> None:
         "best.ckpt; give an existing file, or best or last of the run in --trainer.default_root_dir"
     )
     sizes = refused(fitted, "test", "--ckpt_path", "best", "--data.context_days", 10, "--data.encoding", "windows")
-    assert "; other there: data.context_days, data.encoding" in sizes
+    assert "; settings that differ: data.context_days, data.encoding" in sizes
     best = fitted.run / "checkpoints" / "best.ckpt"
     other = eigen2("test", "--config", "tests/control/small.yaml", "--ckpt_path", best)
     assert other.returncode == 2
-    assert "is of the workload market, not control; give --workload market" in other.stderr
+    assert "the checkpoint is of the workload market, not control; give --workload market" in other.stderr
 
 
 def test_a_control_champion_plays_new_episodes(tmp_path: Path) -> None:
