@@ -16,8 +16,7 @@ import yaml
 
 from eigen2.cli.main import main
 from eigen2.cli.training import WORKLOADS
-from eigen2.market.data.cleaning.limits import Limits
-from eigen2.market.data.cleaning.policy import Policy
+from eigen2.market.data.cleaning.policy import Limits, Policy
 from eigen2.market.data.sample import sample_path
 from tests.command import ROOT, eigen2
 

@@ -29,7 +29,7 @@ from benchmarks.learning.study_tables import summarise, verdicts
 from benchmarks.machine import ROOT, describe_machine
 from eigen2.erl.module import ERLModule
 from eigen2.errors import UserError, require_range
-from eigen2.market.data.cleaning.limits import Limits
+from eigen2.market.data.cleaning.policy import Limits
 from eigen2.market.data.cleaning.prepare import prepare
 from eigen2.market.data.panel_rows import select_rows
 from eigen2.market.data.source import read_prices

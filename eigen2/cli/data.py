@@ -1,9 +1,8 @@
-"""`python -m eigen2.cli data`: look into price files, prepare them, make some up."""
+"""`python -m eigen2.cli data`: inspect price files, prepare them, or generate a synthetic market."""
 
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,24 +12,51 @@ from rich.console import Console
 
 from eigen2.cli.parser import Parser
 from eigen2.errors import UserError
-from eigen2.market.data.cleaning.defects import Limits
-from eigen2.market.data.cleaning.policy import Policy
+from eigen2.market.data.cleaning.policy import Limits, Policy
 from eigen2.market.data.cleaning.prepare import changes_path, inspect, prepare
 from eigen2.market.synthetic.generator import SyntheticMarket, write_parquet
 
 LARGEST_CEILING = 3_000_000
-"""Days x columns up to which a made-up market's ceiling is played: about half a gigabyte."""
+"""Days x columns up to which the ceiling of a synthetic market is simulated: about half a gigabyte."""
 SHORTEST_CEILING = 145
 """Days of a ceiling's window, 125 trading and 20 settlement days."""
 
 
 def make_parser(command: str = "data") -> Parser:
     """Return the parser of `data`."""
+    inspecting = Parser(description="Report what is wrong with price files and what prepare would do about it.")
+    inspecting.add_argument("inputs", nargs="+", metavar="FILE", help="price files or folders of them")
+    inspecting.add_argument(
+        "--temp_dir", type=str | None, default=None, help="Folder for spill files as large as the inputs."
+    )
+    preparing = Parser(description="Merge and clean price files into one Parquet file, with a log of every change.")
+    preparing.add_argument("files", nargs="+", metavar="IN OUT.parquet", help="what to read, and last what to write")
+    synthesizing = Parser(description="Generate a market with a known signal, and report what can be earned on it.")
+    synthesizing.add_argument("out", type=str, metavar="OUT.parquet", help="the file to write")
+    synthesizing.add_argument(
+        "--ceiling", type=bool, default=True, help="Simulate the market with a rule that knows its drift."
+    )
+    synthesizing.add_class_arguments(SyntheticMarket, "market")
+    for each in (preparing, synthesizing):
+        each.add_argument("--overwrite", action="store_true", help="Replace OUT.parquet if it exists.")
+    for each in (inspecting, preparing):
+        each.add_argument("--json", action="store_true", help="Print the report as JSON, for machines.")
+        each.add_argument(
+            "--indicators",
+            type=list[str],
+            default=[],
+            help="Tickers that are series such as a rate or an index of volatility, not prices: they may be zero or "
+            "negative, and only duplicates, missing and infinite values, weekends and stray days are looked for.",
+        )
+        each.add_argument(
+            "--adjust", type=bool, default=True, help="Multiply prices by adjusted close / close where a file has both."
+        )
+        each.add_class_arguments(Limits, "limits", sub_configs=True)
+        each.add_class_arguments(Policy, "policy")
     parser = Parser(prog=f"python -m eigen2.cli {command}", description="Inspect, prepare or generate price files.")
     commands = parser.add_subcommands(dest="command")
-    for name, (make, _) in COMMANDS.items():
-        own = make()
-        commands.add_subcommand(name, own, help=own.description)
+    for name, each in (("inspect", inspecting), ("prepare", preparing), ("synthesize", synthesizing)):
+        commands.add_subcommand(name, each, help=each.description)
     return parser
 
 
@@ -40,53 +66,7 @@ def run(command: str, chosen: Namespace) -> None:
     Raises:
         UserError: bad input, in one line.
     """
-    COMMANDS[chosen.command][1](chosen[chosen.command])
-
-
-def _inspect_parser() -> Parser:
-    parser = Parser(description="Report what is wrong with price files and what prepare would do about it.")
-    parser.add_argument("inputs", nargs="+", metavar="FILE", help="price files or folders of them")
-    parser.add_argument("--json", action="store_true", help="Print the report as JSON, for machines.")
-    parser.add_argument(
-        "--temp_dir", type=str | None, default=None, help="Folder for spill files as large as the inputs."
-    )
-    return _add_reading(parser)
-
-
-def _prepare_parser() -> Parser:
-    parser = Parser(description="Merge and clean price files into one Parquet file, with a log of every change.")
-    parser.add_argument("files", nargs="+", metavar="IN OUT.parquet", help="what to read, and last what to write")
-    parser.add_argument("--overwrite", action="store_true", help="Replace OUT.parquet if it exists.")
-    parser.add_argument("--json", action="store_true", help="Print the report as JSON, for machines.")
-    return _add_reading(parser)
-
-
-def _add_reading(parser: Parser) -> Parser:
-    parser.add_argument(
-        "--indicators",
-        type=list[str],
-        default=[],
-        help="Tickers that are series such as a rate or an index of volatility, not prices: they may be zero or "
-        "negative, and only duplicates, missing and infinite values, weekends and stray days are looked for.",
-    )
-    parser.add_argument(
-        "--adjust",
-        type=bool,
-        default=True,
-        help="Multiply prices by adjusted close / close where a file has both.",
-    )
-    parser.add_class_arguments(Limits, "limits", sub_configs=True)
-    parser.add_class_arguments(Policy, "policy")
-    return parser
-
-
-def _synthesize_parser() -> Parser:
-    parser = Parser(description="Make up a market with a known signal, and say what can be earned on it.")
-    parser.add_argument("out", type=str, metavar="OUT.parquet", help="the file to write")
-    parser.add_argument("--overwrite", action="store_true", help="Replace OUT.parquet if it exists.")
-    parser.add_argument("--ceiling", type=bool, default=True, help="Play the market with a rule that knows its drift.")
-    parser.add_class_arguments(SyntheticMarket, "market")
-    return parser
+    COMMANDS[chosen.command](chosen[chosen.command])
 
 
 def _inspect(chosen: Namespace) -> None:
@@ -95,10 +75,8 @@ def _inspect(chosen: Namespace) -> None:
     )
     if chosen.json:
         _print_json(report.as_dict())
-        return
-    console = Console()
-    report.show(console)
-    _say(console, f"prepare would leave {report.verdict()}")
+    else:
+        _print(f"{report}\nprepare would leave {report.prepared}")
 
 
 def _prepare(chosen: Namespace) -> None:
@@ -108,31 +86,29 @@ def _prepare(chosen: Namespace) -> None:
     report = prepare(
         inputs, out, chosen.policy, chosen.limits, chosen.indicators, chosen.adjust, overwrite=chosen.overwrite
     )
+    changes = changes_path(Path(out))
     if chosen.json:
-        _print_json({**report.as_dict(), "out": out, "changes": str(changes_path(Path(out)))})
-        return
-    console = Console()
-    report.show(console)
-    _say(console, f"left {report.verdict()}")
-    _say(console, f"wrote {out} ({report.prepared.rows:,} rows) and {changes_path(Path(out))}, the log of every change")
+        _print_json({**report.as_dict(), "out": out, "changes": str(changes)})
+    else:
+        wrote = f"wrote {out} ({report.prepared.rows:,} rows) and {changes}, the log of every change"
+        _print(f"{report}\nleft {report.prepared}\n{wrote}")
 
 
 def _synthesize(chosen: Namespace) -> None:
-    out = Path(chosen.out)
+    out, market = Path(chosen.out), chosen.market
     if out.exists() and not chosen.overwrite:
         raise UserError(f"{str(out)!r} exists: name another file, or give --overwrite")
-    write_parquet(chosen.market, out)
-    console = Console()
-    _say(console, f"wrote {out}: {chosen.market.days:,} days x {chosen.market.columns:,} columns")
+    write_parquet(market, out)
+    _print(f"wrote {out}: {market.days:,} days x {market.columns:,} columns")
     if chosen.ceiling:
-        _say(console, _ceiling(chosen.market))
+        _print(_ceiling(market))
 
 
 def _ceiling(market: SyntheticMarket) -> str:
     if market.days * market.columns > LARGEST_CEILING:
-        return f"no ceiling: it is played in memory, up to {LARGEST_CEILING:,} days x columns; make fewer for it"
+        return f"no ceiling: it is simulated in memory, up to {LARGEST_CEILING:,} days x columns; generate fewer for it"
     if market.days < SHORTEST_CEILING:
-        return f"no ceiling: it is played in windows of {SHORTEST_CEILING} days; make more days for it"
+        return f"no ceiling: it is simulated in windows of {SHORTEST_CEILING} days; generate more days for it"
     # torch takes seconds to import
     from eigen2.market.simulation.rules import TradingRules
     from eigen2.market.synthetic.ceiling import ceiling
@@ -141,16 +117,15 @@ def _ceiling(market: SyntheticMarket) -> str:
 
 
 def _print_json(report: dict[str, Any]) -> None:
-    json.dump(report, sys.stdout, indent=2, allow_nan=False)
-    print()
+    print(json.dumps(report, indent=2, allow_nan=False))
 
 
-def _say(console: Console, text: str) -> None:
-    console.print(text, markup=False, highlight=False)
+def _print(text: str) -> None:
+    Console().print(text, markup=False, highlight=False)
 
 
-COMMANDS: dict[str, tuple[Callable[[], Parser], Callable[[Namespace], None]]] = {
-    "inspect": (_inspect_parser, _inspect),
-    "prepare": (_prepare_parser, _prepare),
-    "synthesize": (_synthesize_parser, _synthesize),
+COMMANDS: dict[str, Callable[[Namespace], None]] = {
+    "inspect": _inspect,
+    "prepare": _prepare,
+    "synthesize": _synthesize,
 }

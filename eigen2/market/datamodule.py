@@ -18,7 +18,7 @@ from eigen2.core.environment import Policy as AgentPolicy
 from eigen2.core.networks import Inputs, Sizes
 from eigen2.core.randomness import Role, generator
 from eigen2.errors import UserError, require_range
-from eigen2.market.data.cache import load_panel, load_synthetic, remapped
+from eigen2.market.data.cache import load_panel, remapped
 from eigen2.market.data.panel import FEATURES, FeatureScale, MarketPanel, build_panel
 from eigen2.market.data.sample import sample_path
 from eigen2.market.data.universe import Universe, resolve
@@ -161,7 +161,7 @@ class MarketDataModule(RolloutDataModule):
         elif self.trainer is None and self.cache_dir is None:  # in a script a made-up market leaves no files
             self.panel = build_panel(self.synthetic.generate(), **options)
         else:
-            self.panel = load_synthetic(self.synthetic, **options, cache_dir=cache)
+            self.panel = load_panel(self.synthetic, **options, cache_dir=cache)
 
     def _check_days(self) -> None:
         train, validation = self.panel.splits.train, self.panel.splits.validation

@@ -36,7 +36,7 @@ ROOM = 4 << 30
 SPLITS = {"validation_days": 5, "holdout_days": 5}
 
 LONG_RUN = settings.get_current_profile_name() == LONG
-many = settings() if LONG_RUN else settings(few, max_examples=200)
+many = settings() if LONG_RUN else settings(few, max_examples=100)
 tally: Counter[str] = Counter()
 
 
@@ -235,7 +235,7 @@ def test_the_clean_file_is_taken() -> None:
         assert all(judge(File(name, content, "clean")))
 
 
-@few
+@settings(few, max_examples=8)
 @given(panels.FILES)
 def test_the_command_line_leaves_with_2_or_a_whole_file(file: File) -> None:
     folder = Path(tempfile.mkdtemp(prefix="eigen2-fuzz-"))

@@ -1,4 +1,4 @@
-"""The market as arrays over days, columns and features."""
+"""The market as arrays over days, columns and features, built from a table of prices."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Bool, Float, Float32, Int, Shaped
+from jaxtyping import Bool, Float, Float32, Shaped
 
 from eigen2.errors import UserError
 from eigen2.market.data.panel_rows import select_rows
-from eigen2.market.data.source import PRICE_COLUMNS, refuse_infinite_prices
+from eigen2.market.data.source import PRICE_COLUMNS, VALUES, refuse_infinite
 from eigen2.market.features.indicators import FEATURES, indicator_features, ticker_features
 
 __all__ = ["FEATURES", "FeatureScale", "MarketPanel", "Splits", "build_panel"]
@@ -31,7 +31,7 @@ BLOCK_COLUMNS = 32
 
 @dataclass(frozen=True)
 class Splits:
-    """Half-open ranges of day indices, contiguous and in this order."""
+    """Day indices for training, validation and holdout: contiguous ranges in this order."""
 
     train: range
     validation: range
@@ -39,7 +39,7 @@ class Splits:
 
     @staticmethod
     def from_days(days: int, validation_days: int, holdout_days: int) -> Splits:
-        """Cut off the last `holdout_days` as holdout, then `validation_days`; the rest is for training.
+        """Split off the last `holdout_days`, then `validation_days`; the rest is for training.
 
         Raises:
             UserError: when a count is negative or no day is left for training.
@@ -60,7 +60,7 @@ class Splits:
 
 @dataclass(frozen=True, eq=False)
 class FeatureScale:
-    """What turns prices into the numbers that agents see: what training days say of each column.
+    """Statistics of the training days, by which prices become the features that agents see.
 
     Attributes:
         tickers: one a column, sorted.
@@ -76,11 +76,11 @@ class FeatureScale:
     stds: Float[np.ndarray, "columns 9"]
 
     def __eq__(self, other: object) -> bool:
-        """Whether both make the same numbers."""
+        """Return whether both scale prices alike."""
         return isinstance(other, FeatureScale) and self.plain() == other.plain()
 
     def plain(self) -> dict[str, Any]:
-        """As values that JSON can hold; null for NaN."""
+        """Return the scale as values that JSON can hold, None for NaN."""
         return {
             "tickers": list(self.tickers),
             "indicators": list(self.indicators),
@@ -93,7 +93,7 @@ class FeatureScale:
 
     @staticmethod
     def from_plain(values: Mapping[str, Any]) -> FeatureScale:
-        """What `plain` was made of."""
+        """Return the scale that `plain` describes."""
         means, stds = (np.array(values[name], np.float64).reshape(-1, len(FEATURES)) for name in ("means", "stds"))
         units = np.array(values["units"], np.float64)
         return FeatureScale(tuple(values["tickers"]), tuple(values["indicators"]), units, means, stds)
@@ -101,7 +101,7 @@ class FeatureScale:
 
 @dataclass(frozen=True)
 class MarketPanel:
-    """The market: what every environment, encoder and process reads, and nobody writes.
+    """The market, read-only and shared by every environment, encoder and process.
 
     Attributes:
         dates: (days,) datetime64[D], strictly increasing.
@@ -126,34 +126,34 @@ class MarketPanel:
 
     @property
     def tickers(self) -> tuple[str, ...]:
-        """One a column, sorted."""
+        """Return the names of the columns, sorted."""
         return self.scale.tickers
 
     @property
     def indicators(self) -> tuple[str, ...]:
-        """Those of `tickers` that are indicator series: context only, without prices; sorted."""
+        """Return those of `tickers` that are indicator series, sorted: context only, without prices."""
         return self.scale.indicators
 
     @property
     def num_days(self) -> int:
-        """Number of days."""
+        """Return the number of days."""
         return len(self.dates)
 
     @property
     def num_columns(self) -> int:
-        """Number of columns."""
+        """Return the number of columns."""
         return len(self.tickers)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all arrays, memory-mapped or not."""
+        """Return the bytes of all arrays, memory-mapped or not."""
         scale = (self.scale.units, self.scale.means, self.scale.stds)
         arrays = (self.dates, self.features, self.valid, self.prices, self.traded_value, *scale)
         return sum(array.nbytes for array in arrays)
 
     @property
     def content_hash(self) -> str:
-        """BLAKE2b of what the panel was made from, or, of one in memory, of its dates, tickers and prices."""
+        """Return the BLAKE2b of what the panel was made from; if it is in memory, of dates, tickers and prices."""
         if self.folder is not None:
             return self.folder.name
         content = hashlib.blake2b(self.dates.tobytes() + "\0".join(self.tickers).encode(), digest_size=32)
@@ -162,67 +162,30 @@ class MarketPanel:
 
     @property
     def folder(self) -> Path | None:
-        """Where all the arrays are mapped from; None when one of them is in memory."""
-        arrays = (self.features, self.valid, self.prices)
+        """Return the folder that all arrays are mapped from; None when one of them is in memory."""
         folders = {
             # a view of a mapped array has another base
             Path(array.filename).parent if isinstance(array, np.memmap) and isinstance(array.base, mmap) else None
-            for array in arrays
+            for array in (self.features, self.valid, self.prices)
         }
         return folders.pop() if len(folders) == 1 else None
 
     def describe(self) -> dict[str, str | int]:
         """Return the panel's size, its features, and the first and last date of each split."""
-        splits = {name: getattr(self.splits, name) for name in ("train", "validation", "holdout")}
+
+        def dates(days: range) -> str:
+            return f"{self.dates[days[0]]} to {self.dates[days[-1]]} ({len(days)} days)" if days else "no days"
+
         return {
             "days": self.num_days,
             "columns": self.num_columns,
             "indicators": ", ".join(self.indicators) or "none",
             "features": ", ".join(FEATURES),
-            **{name: self._date_range(days) for name, days in splits.items()},
+            "train": dates(self.splits.train),
+            "validation": dates(self.splits.validation),
+            "holdout": dates(self.splits.holdout),
             "nbytes": self.nbytes,
         }
-
-    def _date_range(self, days: range) -> str:
-        if not days:
-            return "no days"
-        return f"{self.dates[days.start]} to {self.dates[days.stop - 1]} ({len(days)} days)"
-
-
-@dataclass(frozen=True)
-class _Moments:
-    """What training days say about each column's features: counts, means and sums of squared deviations."""
-
-    count: Int[np.ndarray, "columns 9"]
-    mean: Float[np.ndarray, "columns 9"]
-    squares: Float[np.ndarray, "columns 9"]
-
-    def note(self, column: int, train: Float[np.ndarray, "days 9"]) -> None:
-        """Take a column's features of the training days, NaN where undefined."""
-        known = ~np.isnan(train)
-        count = known.sum(axis=0)
-        mean = np.where(known, train, 0).sum(axis=0) / np.maximum(count, 1)
-        self.count[column] = count
-        self.mean[column] = mean
-        self.squares[column] = np.where(known, (train - mean) ** 2, 0).sum(axis=0)
-
-    def mean_and_std(
-        self, pooled: Bool[np.ndarray, " columns"]
-    ) -> tuple[Float[np.ndarray, "columns 9"], Float[np.ndarray, "columns 9"]]:
-        """Return each column's own statistics where it has at least 60 values.
-
-        Where it has fewer, they are those of all `pooled` columns together, if it is one of them, else NaN. They are
-        NaN too for a feature that no pooled column has on any training day.
-        """
-        count = self.count[pooled].sum(axis=0)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            mean = (self.count * self.mean)[pooled].sum(axis=0) / count
-            between = (self.count * (self.mean - mean) ** 2)[pooled].sum(axis=0)
-            std = np.sqrt((self.squares[pooled].sum(axis=0) + between) / count)
-            own_std = np.sqrt(self.squares / self.count)
-        own = self.count >= MIN_OWN_VALUES
-        mean, std = (np.where(pooled[:, None], value, np.nan) for value in (mean, std))
-        return np.where(own, self.mean, mean), np.maximum(np.where(own, own_std, std), STD_FLOOR)
 
 
 def build_panel(
@@ -260,73 +223,55 @@ def build_panel(
             unknown or has no value on any day, no day is left for training, or the table has none of the scale's
             tickers.
     """
-    refuse_infinite_prices(prices_long)
-    prices_long = prices_long if scale is None else _known_rows(prices_long, scale)
-    known, listed = _indicators(prices_long, indicators, scale)
-    rows = select_rows(prices_long, listed)
-    dates, tickers = rows.dates, rows.tickers if scale is None else scale.tickers
-    groups = dict(zip(rows.tickers, rows.groups, strict=True))
-    splits = Splits.from_days(len(dates), validation_days, holdout_days)
+    refuse_infinite(prices_long)
+    known = tuple(sorted(set(indicators))) if scale is None else scale.indicators
+    if scale is None:
+        rows = select_rows(prices_long, known)
+        tickers = tuple(rows.groups)
+    else:
+        prices_long = _known_rows(prices_long, scale)
+        rows = select_rows(prices_long, tuple(set(known) & set(prices_long["ticker"])))
+        tickers = scale.tickers
+    days = len(rows.dates)
+    splits = Splits.from_days(days, validation_days, holdout_days)
     train = slice(splits.train.stop)
-    features = np.empty((len(dates), len(tickers), len(FEATURES)), dtype=np.float32)
-    prices = np.full((len(dates), len(tickers), len(PRICE_COLUMNS)), np.nan, dtype=np.float32)
+    features = np.empty((days, len(tickers), len(FEATURES)), dtype=np.float32)
+    prices = np.full((days, len(tickers), len(PRICE_COLUMNS)), np.nan, dtype=np.float32)
     traded_value = np.zeros(len(tickers))
     is_ticker = np.array([name not in known for name in tickers])
-    moments = _Moments(*(np.zeros((len(tickers), len(FEATURES)), dtype) for dtype in (np.int64, float, float)))
+    moments = np.zeros((3, len(tickers), len(FEATURES)))
     units = np.ones(len(tickers)) if scale is None else scale.units
-    values = [prices_long[name].to_numpy() for name in (*PRICE_COLUMNS, "volume")]
+    values = [prices_long[name].to_numpy() for name in VALUES]
     for column, ticker in enumerate(tickers):
-        column_prices, volume = _column(values, groups.get(ticker), rows.day, len(dates))
+        by_day = np.full((days, len(values)), np.nan)
+        if ticker in rows.groups:
+            for i, value in enumerate(values):
+                by_day[rows.day[rows.groups[ticker]], i] = value[rows.groups[ticker]]
+        column_prices, close, volume = by_day[:, :-1], by_day[:, 3], by_day[:, 4]
         if is_ticker[column]:
             raw = ticker_features(column_prices)
             prices[:, column] = column_prices
-            traded_value[column] = _median_traded_value(column_prices[train, -1], volume[train])
+            traded_value[column] = _median_traded_value(close[train], volume[train])
         else:
             if scale is None:
-                units[column] = _mean_size(column_prices[train, -1])
-            raw = indicator_features(_indicator_values(column_prices, units[column]))
-        moments.note(column, raw[train])
+                units[column] = _mean_size(close[train])
+            # the unit cancels where features are standardised, but for what counts as not moving at all (`STD_FLOOR`)
+            filled = np.where(np.isnan(column_prices), close[:, None], column_prices)
+            raw = indicator_features(filled / units[column])
+        moments[:, column] = _moments(raw[train])
         # what float32 cannot hold becomes infinite, and is clipped with the rest
         with np.errstate(over="ignore"):
             features[:, column] = raw
     if scale is None:
-        means, stds = moments.mean_and_std(is_ticker)
+        means, stds = _means_and_stds(moments, is_ticker)
         _warn_of_features_without_statistics(means, tickers, is_ticker)
         scale = FeatureScale(tickers, known, units, means, stds)
     valid = _normalise(features, scale.means, scale.stds)
-    return MarketPanel(dates, scale, features, valid, prices, traded_value, splits)
-
-
-def _column(
-    values: list[np.ndarray], group: Int[np.ndarray, " _"] | None, day: Int[np.ndarray, " rows"], days: int
-) -> tuple[Float[np.ndarray, "days 4"], Float[np.ndarray, " days"]]:
-    """A column's prices and volume by day, NaN where it has no row.
-
-    Args:
-        values: prices and volume of the table's rows.
-        group: the column's rows; None for a column without any.
-        day: of every row.
-        days: of the panel.
-    """
-    found = np.full((days, len(values)), np.nan)
-    if group is not None:
-        for i, value in enumerate(values):
-            found[day[group], i] = value[group]
-    return found[:, :-1], found[:, -1]
-
-
-def _indicators(
-    prices_long: pd.DataFrame, indicators: Iterable[str], scale: FeatureScale | None
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The panel's indicators, and those that the table must have: of a scale, the ones it has."""
-    if scale is None:
-        named = tuple(sorted(set(indicators)))
-        return named, named
-    return scale.indicators, tuple(set(scale.indicators) & set(prices_long["ticker"]))
+    return MarketPanel(rows.dates, scale, features, valid, prices, traded_value, splits)
 
 
 def _known_rows(prices_long: pd.DataFrame, scale: FeatureScale) -> pd.DataFrame:
-    """The rows of a scale's tickers; warn about the others, and about tickers without any."""
+    """Return the rows of a scale's tickers; warn about other tickers, and about those without rows."""
     there = set(prices_long["ticker"].unique())
     missing, unknown = sorted(set(scale.tickers) - there), sorted(there - set(scale.tickers))
     if len(missing) == len(scale.tickers):
@@ -353,18 +298,37 @@ def _median_traded_value(close: Float[np.ndarray, " days"], volume: Float[np.nda
 
 
 def _mean_size(close: Float[np.ndarray, " days"]) -> float:
-    """Mean of the absolute values that are there; 1 if all are 0."""
+    """Return the mean of the absolute values that are there; 1 if all are 0."""
     sizes = np.abs(close[~np.isnan(close)])
     return float(sizes.mean()) if sizes.any() else 1.0
 
 
-def _indicator_values(values: Float[np.ndarray, "days 4"], unit: float) -> Float[np.ndarray, "days 4"]:
-    """An indicator's rows with the close where open, high or low is missing, in units of its mean size in training.
+def _moments(train: Float[np.ndarray, "days 9"]) -> Float[np.ndarray, "3 9"]:
+    """Return count, mean and sum of squared deviations of each feature, whose values are NaN where undefined."""
+    known = ~np.isnan(train)
+    count = known.sum(axis=0)
+    mean = np.where(known, train, 0).sum(axis=0) / np.maximum(count, 1)
+    return np.stack([count, mean, np.where(known, (train - mean) ** 2, 0).sum(axis=0)])
 
-    The unit cancels where features are standardised, but for what counts as not moving at all (`STD_FLOOR`).
+
+def _means_and_stds(
+    moments: Float[np.ndarray, "3 columns 9"], pooled: Bool[np.ndarray, " columns"]
+) -> tuple[Float[np.ndarray, "columns 9"], Float[np.ndarray, "columns 9"]]:
+    """Return each column's own mean and standard deviation where it has at least 60 values.
+
+    Where it has fewer, they are those of all `pooled` columns together, if it is one of them, else NaN. They are
+    NaN too for a feature that no pooled column has on any training day.
     """
-    filled: Float[np.ndarray, "days 4"] = np.where(np.isnan(values), values[:, -1:], values) / unit
-    return filled
+    counts, means, squares = moments
+    count = counts[pooled].sum(axis=0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        mean = (counts * means)[pooled].sum(axis=0) / count
+        between = (counts * (means - mean) ** 2)[pooled].sum(axis=0)
+        std = np.sqrt((squares[pooled].sum(axis=0) + between) / count)
+        own_std = np.sqrt(squares / counts)
+    own = counts >= MIN_OWN_VALUES
+    mean, std = (np.where(pooled[:, None], value, np.nan) for value in (mean, std))
+    return np.where(own, means, mean), np.maximum(np.where(own, own_std, std), STD_FLOOR)
 
 
 def _warn_of_features_without_statistics(

@@ -1,4 +1,4 @@
-"""Which rows of a price table make the panel, and where they go."""
+"""Select the rows of a price table that make the panel."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ import pandas as pd
 from jaxtyping import Bool, Int, Shaped
 
 from eigen2.errors import UserError
-from eigen2.market.data.source import shown, unusable_rows
+from eigen2.market.data.files import shown
+from eigen2.market.data.source import unusable_rows
 
 log = logging.getLogger(__name__)
 
@@ -27,19 +28,17 @@ class PanelRows:
 
     Attributes:
         dates: (days,) datetime64[D], strictly increasing.
-        tickers: one a column, sorted, indicators among them.
-        day: (rows,) index into `dates` of every row of the table; of no meaning for rows that are in no group.
-        groups: for each column the positions of its rows in the table, by day.
+        day: (rows,) index into `dates` of every row of the table; meaningless for rows that are in no group.
+        groups: for each ticker, sorted, indicators included, the positions of its rows in the table, by day.
     """
 
     dates: Shaped[np.ndarray, " days"]
-    tickers: tuple[str, ...]
     day: Int[np.ndarray, " rows"]
-    groups: list[Int[np.ndarray, " _"]]
+    groups: dict[str, Int[np.ndarray, " _"]]
 
 
 def select_rows(prices_long: pd.DataFrame, indicators: tuple[str, ...]) -> PanelRows:
-    """Choose the rows that make the panel; warn about the others, days and tickers.
+    """Select the rows that make the panel; warn about other rows, days and tickers.
 
     Args:
         prices_long: long table as `eigen2.market.data.source.read_prices` returns it; rows may come in any order.
@@ -69,18 +68,17 @@ def select_rows(prices_long: pd.DataFrame, indicators: tuple[str, ...]) -> Panel
         if len(repeated):
             date = dates[day_of_row[group[repeated[0]]]]
             raise UserError(f"the price table has more than one row of {name!r} on {date}: keep one of them")
-    empty = [name for name, group in groups.items() if len(group) == 0]
-    if set(empty) & set(indicators):
-        name = min(set(empty) & set(indicators))
+    empty = {name for name, group in groups.items() if len(group) == 0}
+    if empty & set(indicators):
+        name = min(empty & set(indicators))
         raise UserError(f"data.indicators has {name!r}, which has no close on any day of prices: leave it out")
     if empty:
         log.warning("%d of %d tickers left out: no usable row", len(empty), len(names))
-    tickers = tuple(name for name in groups if name not in empty)
-    return PanelRows(dates, tickers, day_of_row, [groups[name] for name in tickers])
+    return PanelRows(dates, day_of_row, {name: group for name, group in groups.items() if len(group)})
 
 
 def _usable(prices_long: pd.DataFrame, of_indicator: Bool[np.ndarray, " rows"]) -> Bool[np.ndarray, " rows"]:
-    """Which rows are usable; warn about the others."""
+    """Return which rows are usable; warn about the others."""
     reasons = {reason: mask & ~of_indicator for reason, mask in unusable_rows(prices_long).items()}
     reasons["indicator without a close"] = of_indicator & np.isnan(prices_long["close"].to_numpy())
     usable: Bool[np.ndarray, " rows"] = ~np.logical_or.reduce(list(reasons.values()))
@@ -100,7 +98,7 @@ def _kept_days(
     usable: Bool[np.ndarray, " rows"],
     dates: Shaped[np.ndarray, " days"],
 ) -> Bool[np.ndarray, " days"]:
-    """Which dates become days of the panel: tickers traded, and not just a stray few; warn about the others.
+    """Return on which dates tickers traded, and not just a stray few; warn about the others.
 
     Args:
         day: index into `dates` of every row of a ticker.
@@ -134,16 +132,7 @@ def _kept_days(
 
 
 def refuse_unknown(key: str, names: Sequence[str], known: Iterable[str]) -> None:
-    """Stop at names that are not known, with the nearest that are.
-
-    Args:
-        key: the setting that gives the names, for the message.
-        names: any.
-        known: all that there are.
-
-    Raises:
-        UserError: when a name is not known.
-    """
+    """Raise a UserError if a name is not known, with the nearest that are; `key` is the setting that has the names."""
     known = sorted(known)
     unknown = sorted(set(names) - set(known))
     if not unknown:

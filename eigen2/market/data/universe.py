@@ -1,4 +1,4 @@
-"""Which columns of a panel agents may buy."""
+"""Choose the columns of a panel that agents may buy."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KEY = "data.investable"
 
 @dataclass
 class Universe:
-    """Which columns agents may buy; all others are context only.
+    """Columns that agents may buy; all others are context only.
 
     At most one of the three is set; with none, all tickers are investable. Indicators never are.
     """
@@ -47,7 +47,7 @@ class Universe:
                 raise UserError(f"{KEY}.tickers has {name!r}, which is not text: write it in quotes")
 
     def describe(self) -> str:
-        """How columns are chosen, in words."""
+        """Return in words how columns are chosen."""
         if self.tickers is not None:
             return f"named by {KEY}.tickers"
         if self.file is not None:
@@ -58,13 +58,7 @@ class Universe:
 
 
 def resolve(universe: Universe, panel: MarketPanel) -> list[int]:
-    """Return the investable columns, ascending.
-
-    Nothing after the training days has a part in it.
-
-    Args:
-        universe: how they are chosen.
-        panel: the market.
+    """Return the investable columns, ascending; nothing after the training days has a part in it.
 
     Raises:
         UserError: when the file cannot be read or names nothing, a name is unknown or an indicator's, or there are too
@@ -74,19 +68,24 @@ def resolve(universe: Universe, panel: MarketPanel) -> list[int]:
     if universe.top is not None:
         return _top(universe.top, tickers, panel)
     if universe.tickers is not None:
-        return _named(f"{KEY}.tickers", universe.tickers, panel)
-    if universe.file is not None:
-        return _named(f"{KEY}.file {universe.file!r}", read_tickers(universe.file), panel)
-    return tickers
+        key, names = f"{KEY}.tickers", universe.tickers
+    elif universe.file is not None:
+        key, names = f"{KEY}.file {universe.file!r}", read_tickers(universe.file)
+    else:
+        return tickers
+    refuse_unknown(key, names, panel.tickers)
+    indicators = sorted(set(names) & set(panel.indicators))
+    if indicators:
+        raise UserError(
+            f"{key} has {indicators[0]!r}, which data.indicators declares an indicator: take it out of one of them"
+        )
+    return [column for column in tickers if panel.tickers[column] in set(names)]
 
 
 def read_tickers(path: str | Path) -> list[str]:
-    """Read names of tickers: one a line, or a CSV file's column `ticker`; each once, in the order of the file.
+    """Read names of tickers, each once: one a line, or the column `ticker` of a file whose name ends with .csv.
 
     Empty lines do not count, nor does what follows a # at the start of a line or after a space.
-
-    Args:
-        path: text file; CSV when its name ends with .csv.
 
     Raises:
         UserError: when the file cannot be read, is not text, lacks the column or names no ticker.
@@ -110,17 +109,6 @@ def read_tickers(path: str | Path) -> list[str]:
     if not names:
         raise UserError(f"{where} names no ticker: write one ticker a line")
     return list(dict.fromkeys(names))
-
-
-def _named(key: str, names: list[str], panel: MarketPanel) -> list[int]:
-    refuse_unknown(key, names, panel.tickers)
-    indicators = sorted(set(names) & set(panel.indicators))
-    if indicators:
-        raise UserError(
-            f"{key} has {indicators[0]!r}, which data.indicators declares an indicator: take it out of one of them"
-        )
-    column = {name: i for i, name in enumerate(panel.tickers)}
-    return sorted({column[name] for name in names})
 
 
 def _top(count: int, tickers: list[int], panel: MarketPanel) -> list[int]:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from eigen2.market.data.cache import load_panel, load_synthetic
+from eigen2.market.data.cache import load_panel
 from eigen2.market.data.panel import MarketPanel, Splits, build_panel
 from eigen2.market.features.averages import CLIP, column_groups, spans
 from eigen2.market.features.encoding import AverageEncoder, WindowEncoder
@@ -308,7 +308,7 @@ def test_a_table_that_cannot_be_written_is_in_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     market = SyntheticMarket(days=120, columns=3, seed=4)
-    panel = load_synthetic(market, validation_days=30, holdout_days=10, cache_dir=tmp_path)
+    panel = load_panel(market, validation_days=30, holdout_days=10, cache_dir=tmp_path)
 
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")

@@ -1,4 +1,4 @@
-"""From batches in any order to blocks of whole tickers, by way of a spill file: memory is bounded by a block.
+"""Sort batches of rows into blocks of whole tickers, through a spill file, in memory bounded by a block.
 
 An external sort. Rows are gathered into runs; each run is sorted by ticker and appended to the file. When the inputs
 end, the tickers are known: the rows of a range of them are one stretch of each run, and are sorted again by (ticker,
@@ -15,35 +15,33 @@ from typing import BinaryIO
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-from jaxtyping import Bool, Int, Int64, Shaped
+from jaxtyping import Bool, Int64, Shaped
 
 from eigen2.errors import UserError, require_range
 from eigen2.market.data.cleaning.layouts import Input
+from eigen2.market.data.source import VALUES
 
-__all__ = ["Calendar", "Collected", "collect"]
-
-VALUES = ("open", "high", "low", "close", "volume")
 # days since 1970-01-01; tickers by the order in which they were first seen
 ROW = np.dtype([("ticker", np.int32), ("day", np.int32), *((name, np.float64) for name in VALUES)])
 RUN_ROWS = 1_000_000
 SPILL_FILE = "rows.bin"
-# numpy sorts integers this small by radix
-SMALL = np.iinfo(np.int16).max
 
 
 @dataclass(frozen=True)
 class Calendar:
-    """The days of all inputs, and how many tickers have a row on each; indicators are not counted.
+    """Days of all inputs, and how many tickers have a row on each, indicators left out.
 
     A ticker is listed from the day of its first row to that of its last. Duplicates count as rows.
+
+    Attributes:
+        days: (days,) datetime64[D], ascending, each once; days on which only indicators have rows are among them.
+        rows: rows on the day.
+        listed: tickers listed on the day.
     """
 
     days: Shaped[np.ndarray, " days"]
-    """datetime64[D], ascending, each once; days on which only indicators have rows are among them."""
     rows: Int64[np.ndarray, " days"]
-    """Rows on the day."""
     listed: Int64[np.ndarray, " days"]
-    """Tickers listed on the day."""
 
 
 class Collected:
@@ -56,13 +54,12 @@ class Collected:
     """
 
     def __init__(self, path: Path, spill: _Spill, block_rows: int) -> None:
-        names = list(spill.codes)
-        self.tickers = tuple(sorted(names))
+        self.tickers = tuple(sorted(spill.codes))
         self.calendar = _calendar(spill)
-        self._ranks = _ranks(names).astype(np.int64)
-        self._counts = np.zeros((len(spill.runs), len(names)), np.int64)
-        for counts, run in zip(self._counts, spill.runs, strict=True):
-            counts[self._ranks[run.tickers]] = run.counts
+        self._ranks = _ranks(spill.codes)
+        # rows of each run and ticker, in the order of the file
+        counts = pd.concat([run["size"] for run in spill.runs], axis=1).reindex(range(len(self.tickers))).fillna(0)
+        self._counts = counts.to_numpy(np.int64).T[:, np.argsort(self._ranks)]
         self.rows = int(self._counts.sum())
         self._path = path
         self._block_rows = block_rows
@@ -79,7 +76,7 @@ class Collected:
         starts = np.cumsum(self._counts).reshape(self._counts.shape) - self._counts
         first = 0
         while first < len(ends):
-            before = int(ends[first - 1]) if first else 0
+            before = ends[first - 1] if first else 0
             last = max(int(np.searchsorted(ends, before + self._block_rows, side="right")), first + 1)
             yield self._block(starts[:, first], self._counts[:, first:last].sum(axis=1))
             # Arrow keeps what it freed: blocks would add up
@@ -87,23 +84,21 @@ class Collected:
             first = last
 
     def _block(self, starts: Int64[np.ndarray, " runs"], counts: Int64[np.ndarray, " runs"]) -> pd.DataFrame:
-        rows = np.empty(int(counts.sum()), ROW)
-        ends = np.cumsum(counts)
-        with self._path.open("rb") as file:
-            for start, count, end in zip(starts.tolist(), counts.tolist(), ends.tolist(), strict=True):
-                file.seek(start * ROW.itemsize)
-                part = rows[end - count : end].view(np.uint8)
-                if file.readinto(part.data) != part.nbytes:
-                    raise OSError(f"{str(self._path)!r} is shorter than what was written to it")
+        rows = np.empty(counts.sum(), ROW)
+        done = 0
+        for start, count in zip(starts.tolist(), counts.tolist(), strict=True):
+            part = np.fromfile(self._path, ROW, count, offset=start * ROW.itemsize)
+            if len(part) < count:
+                raise OSError(f"{str(self._path)!r} is shorter than what was written to it")
+            rows[done : done + count] = part
+            done += count
         rank = self._ranks[rows["ticker"]]
-        # one number for both, ascending as the pairs are
-        key = (rank << 32) + rows["day"]
-        order = np.argsort(key, kind="stable")
-        names = pd.Series(self.tickers, dtype="str").array
+        # one number for ticker and day, ascending as the pairs are
+        order = np.argsort((rank << 32) + rows["day"], kind="stable")
         return pd.DataFrame(
             {
                 "date": rows["day"][order].astype("datetime64[D]").astype("datetime64[s]"),
-                "ticker": names.take(rank[order]),
+                "ticker": pd.Series(self.tickers, dtype="str").array.take(rank[order]),
                 **{name: rows[name][order] for name in VALUES},
             }
         )
@@ -112,10 +107,10 @@ class Collected:
 def collect(
     inputs: Sequence[Input], folder: Path, block_rows: int = 2_000_000, context: Sequence[str] = ()
 ) -> Collected:
-    """Read the inputs once and bring their rows in order, on disk.
+    """Read the inputs once and sort their rows on disk.
 
-    Memory holds one batch, one run of a million rows and a few numbers for each ticker and run; later, one block. What
-    comes out does not depend on `block_rows`, except where one block ends and the next begins.
+    Memory holds one batch, one run of a million rows and a few numbers for each ticker and run; later, one block. The
+    rows do not depend on `block_rows`, only where one block ends and the next begins.
 
     Args:
         inputs: what to read; of duplicates, those of an earlier input come first.
@@ -141,40 +136,30 @@ def collect(
     return Collected(path, spill, block_rows)
 
 
-@dataclass(frozen=True)
-class _Run:
-    """What is known of the rows of a run, once they are written."""
-
-    tickers: Int[np.ndarray, " tickers"]
-    """In the order in which the run has them."""
-    counts: Int[np.ndarray, " tickers"]
-    first: Int[np.ndarray, " tickers"]
-    last: Int[np.ndarray, " tickers"]
-    days: Int[np.ndarray, " days"]
-    """Each once, in no order."""
-    day_rows: Int[np.ndarray, " days"]
-
-
 class _Spill:
-    """Gathers rows into runs and writes them, each sorted by the names of its tickers."""
+    """Rows gathered into runs, each written sorted by the names of its tickers.
+
+    Attributes:
+        codes: a number for each ticker, by the order in which they were first seen.
+        runs: for each run, by ticker: size (its rows), min and max (its first and last day).
+        day_rows: for each run, by day: the rows of tickers that are no indicators.
+    """
 
     def __init__(self, file: BinaryIO, context: Sequence[str]) -> None:
         self.codes: dict[str, int] = {}
-        self.runs: list[_Run] = []
+        self.runs: list[pd.DataFrame] = []
+        self.day_rows: list[pd.Series] = []
         self._file = file
         self._context = frozenset(context)
         self._rows = np.empty(RUN_ROWS, ROW)
         self._filled = 0
 
     def add(self, batch: pd.DataFrame) -> None:
-        """Take in a batch; write runs as they become full."""
+        """Add a batch; write runs as they become full."""
         local, names = pd.factorize(batch["ticker"])
         codes = np.array([self.codes.setdefault(name, len(self.codes)) for name in names], np.int32)
-        columns = {
-            "ticker": codes[local],
-            "day": batch["date"].to_numpy("datetime64[D]").astype(np.int32),
-            **{name: batch[name].to_numpy() for name in VALUES},
-        }
+        columns = {"ticker": codes[local], "day": batch["date"].to_numpy("datetime64[D]").astype(np.int32)}
+        columns |= {name: batch[name].to_numpy() for name in VALUES}
         done = 0
         while done < len(batch):
             taken = min(len(batch) - done, len(self._rows) - self._filled)
@@ -190,51 +175,34 @@ class _Spill:
         rows = self._rows[: self._filled]
         if not len(rows):
             return
-        names = list(self.codes)
-        rows = rows[np.argsort(_ranks(names)[rows["ticker"]], kind="stable")]
+        rows = rows[np.argsort(_ranks(self.codes)[rows["ticker"]], kind="stable")]
         rows.tofile(self._file)
         self._filled = 0
-        tickers, days = rows["ticker"], rows["day"]
-        starts = np.flatnonzero(np.diff(tickers, prepend=-1))
-        day, distinct = pd.factorize(days)
-        counted = ~self.indicators[tickers]
-        self.runs.append(
-            _Run(
-                tickers=tickers[starts],
-                counts=np.diff(starts, append=len(rows)),
-                first=np.minimum.reduceat(days, starts),
-                last=np.maximum.reduceat(days, starts),
-                days=distinct,
-                day_rows=np.bincount(day[counted], minlength=len(distinct)),
-            )
-        )
+        table = pd.DataFrame({"ticker": rows["ticker"], "day": rows["day"]})
+        self.runs.append(table.groupby("ticker")["day"].agg(["size", "min", "max"]))
+        self.day_rows.append(pd.Series(~self.indicators[rows["ticker"]]).groupby(rows["day"]).sum())
         # Arrow keeps what it freed
         pa.default_memory_pool().release_unused()
 
     @property
     def indicators(self) -> Bool[np.ndarray, " tickers"]:
-        """Which tickers are indicators, by code."""
+        """Return which tickers are indicators, by code."""
         return np.array([name in self._context for name in self.codes], np.bool_)
 
 
-def _ranks(names: Sequence[str]) -> Int[np.ndarray, " tickers"]:
-    """The place of each name among all, sorted by code point."""
-    ranks = np.empty(len(names), np.int16 if len(names) <= SMALL else np.int32)
-    ranks[sorted(range(len(names)), key=names.__getitem__)] = np.arange(len(names))
+def _ranks(codes: dict[str, int]) -> Int64[np.ndarray, " tickers"]:
+    """Return the place of each ticker among all, sorted by code point."""
+    ranks = np.empty(len(codes), np.int64)
+    ranks[[codes[name] for name in sorted(codes)]] = np.arange(len(codes))
     return ranks
 
 
 def _calendar(spill: _Spill) -> Calendar:
-    days = np.unique(np.concatenate([run.days for run in spill.runs]))
-    rows = np.zeros(len(days), np.int64)
-    first = np.full(len(spill.codes), np.iinfo(np.int32).max)
-    last = np.full(len(spill.codes), np.iinfo(np.int32).min)
-    for run in spill.runs:
-        rows[np.searchsorted(days, run.days)] += run.day_rows
-        first[run.tickers] = np.minimum(first[run.tickers], run.first)
-        last[run.tickers] = np.maximum(last[run.tickers], run.last)
-    counted = ~spill.indicators
-    began = np.bincount(np.searchsorted(days, first[counted]), minlength=len(days))
-    ended = np.bincount(np.searchsorted(days, last[counted]), minlength=len(days))
+    rows = pd.concat(spill.day_rows).groupby(level=0).sum()
+    days = rows.index.to_numpy()
+    life = pd.concat(spill.runs).groupby(level=0).agg({"min": "min", "max": "max"})[~spill.indicators]
+    began, ended = (
+        np.bincount(np.searchsorted(days, life[edge].to_numpy()), minlength=len(days)) for edge in ("min", "max")
+    )
     listed = np.cumsum(began) - np.cumsum(ended) + ended
-    return Calendar(days.astype("datetime64[D]"), rows, listed)
+    return Calendar(days.astype("datetime64[D]"), rows.to_numpy(np.int64), listed)

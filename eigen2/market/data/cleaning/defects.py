@@ -1,8 +1,9 @@
-"""What is wrong with daily prices: every defect as a mask over the rows."""
+"""Find defects of daily prices, each as a mask over the rows."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -10,33 +11,11 @@ from jaxtyping import Bool, Float, Int, Shaped
 
 from eigen2.market.data.cleaning.blocks import Calendar
 from eigen2.market.data.cleaning.levels import any_of, compared_rows, find_jumps, find_spikes, gather_bars
-from eigen2.market.data.cleaning.limits import Limits
-from eigen2.market.data.source import LARGEST_PRICE, PRICE_COLUMNS, SMALLEST_PRICE, unusable_rows
+from eigen2.market.data.cleaning.policy import DEFECTS, Limits
+from eigen2.market.data.source import LARGEST_PRICE, SMALLEST_PRICE
 
-__all__ = ["DEFECTS", "Limits", "find", "holes"]
-
-DEFECTS = (
-    "duplicate",
-    "conflicting_duplicate",
-    "weekend",
-    "stray_day",
-    "missing_price",
-    "infinite_price",
-    "nonpositive_price",
-    "high_below_low",
-    "close_basis",
-    "outside_bar",
-    "spike",
-    "split_like",
-    "jump",
-    "wick",
-    "stale_run",
-    "zero_volume",
-    "unknown_volume",
-)
-"""Every defect, in the order in which a row with several is named; `Policy` says what each one is."""
 OF_INDICATORS = DEFECTS[:6]
-"""Those that a series which is no price can have, such as a rate: only its close must be there, of any sign."""
+"""Defects of a series that is no price, such as a rate: only its close must be there, of any sign."""
 SATURDAY = 5
 # share of all rows on a Saturday or Sunday, each, on which the market trades: 14 % (every day), 20 % (five days a week)
 TRADED_WEEKEND = (0.07, 0.35)
@@ -44,41 +23,59 @@ STRAY_LISTED = 10
 CLOSE_BASIS_ROWS = 5
 
 Mask = Bool[np.ndarray, " rows"]
+Values = Float[np.ndarray, " rows"]
 
 
-def find(
-    block: pd.DataFrame, calendar: Calendar, limits: Limits, context: Sequence[str] = ()
-) -> dict[str, Bool[np.ndarray, " rows"]]:
+@dataclass(frozen=True)
+class _Rows:
+    """Columns of a block as arrays; `ticker` is a number for each, ascending."""
+
+    ticker: Int[np.ndarray, " rows"]
+    days: Shaped[np.ndarray, " rows"]
+    open: Values
+    high: Values
+    low: Values
+    close: Values
+    volume: Values
+
+    @staticmethod
+    def of(block: pd.DataFrame) -> _Rows:
+        """Return a block's columns."""
+        days = block["date"].to_numpy().astype("datetime64[D]")
+        values = (block[name].to_numpy() for name in ("open", "high", "low", "close", "volume"))
+        return _Rows(pd.factorize(block["ticker"])[0], days, *values)
+
+    @property
+    def prices(self) -> tuple[Values, Values, Values, Values]:
+        """Return open, high, low and close."""
+        return self.open, self.high, self.low, self.close
+
+
+def find(block: pd.DataFrame, calendar: Calendar, limits: Limits, context: Sequence[str] = ()) -> dict[str, Mask]:
     """Find what is wrong with each row.
 
     Args:
         block: all rows of some tickers, with the columns `market.data.source.COLUMNS`, sorted by (ticker, date).
         calendar: the days of all inputs.
-        limits: from where on a value counts as a defect.
+        limits: those beyond which a value is a defect.
         context: tickers that are series such as a rate, not prices: only `OF_INDICATORS` are looked for.
 
     Returns:
         For each of `DEFECTS`, in that order, a mask over the rows; a row may have several.
     """
-    ticker = pd.factorize(block["ticker"])[0]
-    prices = [block[name].to_numpy() for name in PRICE_COLUMNS]
-    volume = block["volume"].to_numpy()
+    rows = _Rows.of(block)
     priced = ~block["ticker"].isin(list(context)).to_numpy()
-    found = {name: np.zeros(len(block), dtype=np.bool_) for name in DEFECTS}
-    found |= _unusable(block, prices, priced)
-    usable = ~any_of(found, "missing_price", "infinite_price", "nonpositive_price", "high_below_low")
-    days = block["date"].to_numpy().astype("datetime64[D]")
-    found |= _duplicates(ticker, days, prices, volume, usable, limits)
-    found |= _wrong_days(days, calendar, limits)
+    found = _unusable(rows, priced)
+    usable = ~any_of(found, *found)
     bars = usable & priced
-    found |= _outside(ticker, prices, bars, limits)
-    found |= _levels(block, ticker, found, bars, limits)
-    found["wick"] = _wicks(prices, limits) & bars & ~any_of(found, "outside_bar", "close_basis")
-    flat = (prices[0] == prices[3]) & (prices[1] == prices[2]) & (prices[0] == prices[1]) & bars
+    found |= _duplicates(rows, usable, limits) | _wrong_days(rows, calendar, limits) | _outside(rows, bars, limits)
+    found |= _levels(block, rows, found, bars, limits)
+    found["wick"] = _wicks(rows, limits) & bars & ~any_of(found, "outside_bar", "close_basis")
+    flat = (rows.open == rows.close) & (rows.high == rows.low) & (rows.open == rows.high) & bars
     alone = ~any_of(found, "duplicate", "weekend", "stray_day")
-    found["stale_run"] = _stale_runs(ticker, prices[3], flat, alone, limits)
-    found |= _volumes(ticker, volume, flat, bars)
-    return found
+    found["stale_run"] = _stale_runs(rows, flat, alone, limits)
+    found |= _volumes(rows, flat, bars)
+    return {name: found[name] for name in DEFECTS}
 
 
 def holes(block: pd.DataFrame, calendar: Calendar) -> pd.DataFrame:
@@ -95,11 +92,10 @@ def holes(block: pd.DataFrame, calendar: Calendar) -> pd.DataFrame:
         (market days missing in a row, int64).
     """
     market = calendar.days[(2 * calendar.rows >= calendar.listed) & (calendar.listed > 0)]
-    ticker = pd.factorize(block["ticker"])[0]
-    days = block["date"].to_numpy().astype("datetime64[D]")
-    begins = np.searchsorted(market, days[:-1], side="right")
-    missing = np.searchsorted(market, days[1:], side="left") - begins
-    last = np.flatnonzero((ticker[1:] == ticker[:-1]) & (missing > 0))
+    rows = _Rows.of(block)
+    begins = np.searchsorted(market, rows.days[:-1], side="right")
+    missing = np.searchsorted(market, rows.days[1:], side="left") - begins
+    last = np.flatnonzero((rows.ticker[1:] == rows.ticker[:-1]) & (missing > 0))
     return pd.DataFrame(
         {
             "ticker": block["ticker"].take(last).reset_index(drop=True),
@@ -109,127 +105,103 @@ def holes(block: pd.DataFrame, calendar: Calendar) -> pd.DataFrame:
     )
 
 
-def _unusable(block: pd.DataFrame, prices: list[Float[np.ndarray, " rows"]], priced: Mask) -> dict[str, Mask]:
-    """Rows whose four prices are no bar; the same that the panel leaves out or refuses."""
-    missing = unusable_rows(block)["price missing"]
+def _unusable(rows: _Rows, priced: Mask) -> dict[str, Mask]:
+    """Find rows whose four prices are no bar: those that the panel leaves out or refuses."""
+    missing = np.logical_or.reduce([np.isnan(price) for price in rows.prices])
     return {
-        "missing_price": np.where(priced, missing, np.isnan(prices[3])),
-        "infinite_price": np.any([np.abs(price) > LARGEST_PRICE for price in prices], axis=0),
-        "nonpositive_price": np.any([price < SMALLEST_PRICE for price in prices], axis=0) & priced,
-        "high_below_low": (prices[1] < prices[2]) & priced,
+        "missing_price": np.where(priced, missing, np.isnan(rows.close)),
+        "infinite_price": np.logical_or.reduce([np.abs(price) > LARGEST_PRICE for price in rows.prices]),
+        "nonpositive_price": np.logical_or.reduce([price < SMALLEST_PRICE for price in rows.prices]) & priced,
+        "high_below_low": (rows.high < rows.low) & priced,
     }
 
 
-def _duplicates(
-    ticker: Int[np.ndarray, " rows"],
-    days: Shaped[np.ndarray, " rows"],
-    prices: list[Float[np.ndarray, " rows"]],
-    volume: Float[np.ndarray, " rows"],
-    usable: Mask,
-    limits: Limits,
-) -> dict[str, Mask]:
-    """Rows of a (date, ticker) that has more than one: those too many, and those that contradict each other."""
-    extra, conflict = np.zeros((2, len(ticker)), dtype=np.bool_)
-    again = np.append(False, (ticker[1:] == ticker[:-1]) & (days[1:] == days[:-1]))
-    rows = np.flatnonzero(again | np.append(again[1:], False))
-    if len(rows) == 0:
-        return {"duplicate": extra, "conflicting_duplicate": conflict}
-    group = np.cumsum(~again[rows]) - 1
-    # the row that stays is the last in this order
-    traded = np.nan_to_num(volume[rows], nan=-1.0)
-    order = np.lexsort((rows, traded, usable[rows], group))
-    rows, group = rows[order], group[order]
-    starts = np.flatnonzero(np.diff(group, prepend=-1))
-    disagree = np.zeros(len(starts), dtype=np.bool_)
-    for price in prices:
-        most = np.maximum.reduceat(np.where(usable[rows], price[rows], -np.inf), starts)
-        least = np.minimum.reduceat(np.where(usable[rows], price[rows], np.inf), starts)
-        none_usable = most < least
-        most[none_usable] = least[none_usable] = 0
-        disagree |= most - least > np.maximum(np.abs(most), np.abs(least)) * (limits.tolerance_bps / 10_000)
-    conflict[rows] = disagree[group] & usable[rows]
-    stays = np.append(np.diff(group) > 0, True)
-    extra[rows] = ~stays & ~conflict[rows]
+def _duplicates(rows: _Rows, usable: Mask, limits: Limits) -> dict[str, Mask]:
+    """Find, of the rows of one (date, ticker), those to remove, and those that contradict each other."""
+    extra, conflict = np.zeros((2, len(usable)), dtype=np.bool_)
+    again = np.append(False, (rows.ticker[1:] == rows.ticker[:-1]) & (rows.days[1:] == rows.days[:-1]))
+    at = np.flatnonzero(again | np.append(again[1:], False))
+    if len(at):
+        group = np.cumsum(~again[at]) - 1
+        # the row that stays is the last in this order
+        order = np.lexsort((at, np.nan_to_num(rows.volume[at], nan=-1.0), usable[at], group))
+        at, group = at[order], group[order]
+        starts = np.flatnonzero(np.diff(group, prepend=-1))
+        disagree = np.zeros(len(starts), dtype=np.bool_)
+        for price in rows.prices:
+            most = np.maximum.reduceat(np.where(usable[at], price[at], -np.inf), starts)
+            least = np.minimum.reduceat(np.where(usable[at], price[at], np.inf), starts)
+            none_usable = most < least
+            most[none_usable] = least[none_usable] = 0
+            disagree |= most - least > np.maximum(np.abs(most), np.abs(least)) * (limits.tolerance_bps / 10_000)
+        conflict[at] = disagree[group] & usable[at]
+        stays = np.append(np.diff(group) > 0, True)
+        extra[at] = ~stays & ~conflict[at]
     return {"duplicate": extra, "conflicting_duplicate": conflict}
 
 
-def _wrong_days(days: Shaped[np.ndarray, " rows"], calendar: Calendar, limits: Limits) -> dict[str, Mask]:
-    """Rows of days on which the market did not trade."""
+def _wrong_days(rows: _Rows, calendar: Calendar, limits: Limits) -> dict[str, Mask]:
+    """Find rows of days on which the market did not trade."""
     # 1970-01-01 was a Thursday
     weekday = (calendar.days.astype("datetime64[D]").astype(np.int64) + 3) % 7
     share = np.bincount(weekday, calendar.rows, minlength=7) / max(int(calendar.rows.sum()), 1)
     closed = (share < TRADED_WEEKEND[0]) | (share > TRADED_WEEKEND[1])
     closed[:SATURDAY] = False
     stray = (calendar.rows < limits.stray_share * calendar.listed) & (calendar.listed >= STRAY_LISTED)
-    day = np.searchsorted(calendar.days, days)
+    day = np.searchsorted(calendar.days, rows.days)
     return {"weekend": closed[weekday][day], "stray_day": stray[day]}
 
 
-def _outside(
-    ticker: Int[np.ndarray, " rows"], prices: list[Float[np.ndarray, " rows"]], bars: Mask, limits: Limits
-) -> dict[str, Mask]:
-    """Rows whose open or close lies outside the bar; all rows of a ticker whose close does so throughout."""
-    open_, high, low, close = prices
+def _outside(rows: _Rows, bars: Mask, limits: Limits) -> dict[str, Mask]:
+    """Find rows whose open or close lies outside the bar, and tickers whose close does so throughout."""
     tolerance = limits.tolerance_bps / 10_000
     with np.errstate(over="ignore"):
-        highest, lowest = high * (1 + tolerance), low * (1 - tolerance)
-    close_out = ((close > highest) | (close < lowest)) & bars
-    open_out = ((open_ > highest) | (open_ < lowest)) & bars
-    basis = np.zeros(len(ticker), dtype=np.bool_)
+        highest, lowest = rows.high * (1 + tolerance), rows.low * (1 - tolerance)
+    open_out, close_out = (((price > highest) | (price < lowest)) & bars for price in (rows.open, rows.close))
+    basis = np.zeros(len(bars), dtype=np.bool_)
     if close_out.any():
-        count = np.bincount(ticker[close_out], minlength=ticker[-1] + 1)
-        rows = np.bincount(ticker[bars], minlength=ticker[-1] + 1)
-        basis = ((count > rows * limits.close_basis_share) & (count >= CLOSE_BASIS_ROWS))[ticker] & bars
+        tickers = rows.ticker[-1] + 1
+        count, total = (np.bincount(rows.ticker[mask], minlength=tickers) for mask in (close_out, bars))
+        basis = ((count > total * limits.close_basis_share) & (count >= CLOSE_BASIS_ROWS))[rows.ticker] & bars
     return {"close_basis": basis, "outside_bar": (close_out | open_out) & ~basis}
 
 
-def _levels(
-    block: pd.DataFrame, ticker: Int[np.ndarray, " rows"], found: Mapping[str, Mask], bars: Mask, limits: Limits
-) -> dict[str, Mask]:
-    compared = gather_bars(block, ticker, compared_rows(found) & bars, found["close_basis"])
+def _levels(block: pd.DataFrame, rows: _Rows, found: dict[str, Mask], bars: Mask, limits: Limits) -> dict[str, Mask]:
+    """Find spikes, jumps and jumps that look like splits."""
+    compared = gather_bars(block, rows.ticker, compared_rows(found) & bars, found["close_basis"])
     spike = find_spikes(compared, limits)
     rest = compared.without(spike)
     jump, split = find_jumps(rest, limits)
-    masks = {name: np.zeros(len(block), dtype=np.bool_) for name in ("spike", "split_like", "jump")}
-    masks["spike"][compared.row[spike]] = True
-    masks["split_like"][rest.row[split]] = True
-    masks["jump"][rest.row[jump]] = True
-    return masks
+    at = {"spike": compared.row[spike], "split_like": rest.row[split], "jump": rest.row[jump]}
+    return {name: np.isin(np.arange(len(block)), some) for name, some in at.items()}
 
 
-def _wicks(prices: list[Float[np.ndarray, " rows"]], limits: Limits) -> Mask:
-    """Rows whose high or low lies far beyond both open and close."""
-    open_, high, low, close = prices
+def _wicks(rows: _Rows, limits: Limits) -> Mask:
+    """Find rows whose high or low lies far beyond both open and close."""
     with np.errstate(over="ignore"):
-        wick: Mask = (high > np.maximum(open_, close) * limits.wick) | (low * limits.wick < np.minimum(open_, close))
-    return wick
+        high = rows.high > np.maximum(rows.open, rows.close) * limits.wick
+        low = rows.low * limits.wick < np.minimum(rows.open, rows.close)
+    return np.asarray(high | low)
 
 
-def _stale_runs(
-    ticker: Int[np.ndarray, " rows"], close: Float[np.ndarray, " rows"], flat: Mask, alone: Mask, limits: Limits
-) -> Mask:
-    """Rows that repeat the last close, with one price all day, many times in a row."""
-    rows = np.flatnonzero(alone)
-    same = (ticker[rows[1:]] == ticker[rows[:-1]]) & (close[rows[1:]] == close[rows[:-1]])
-    repeats = np.append(False, same) & flat[rows]
+def _stale_runs(rows: _Rows, flat: Mask, alone: Mask, limits: Limits) -> Mask:
+    """Find rows that repeat the last close, with one price all day, many times in a row."""
+    at = np.flatnonzero(alone)
+    ticker, close = rows.ticker[at], rows.close[at]
+    repeats = np.append(False, (ticker[1:] == ticker[:-1]) & (close[1:] == close[:-1])) & flat[at]
     edges = np.flatnonzero(np.diff(repeats, prepend=False, append=False))
-    starts, stops = edges[::2], edges[1::2]
-    long = stops - starts >= limits.stale_days
-    change = np.zeros(len(rows) + 1, dtype=np.int8)
-    change[starts[long]], change[stops[long]] = 1, -1
-    stale = np.zeros(len(ticker), dtype=np.bool_)
-    stale[rows] = np.cumsum(change[:-1], dtype=np.int8) > 0
+    stale = np.zeros(len(flat), dtype=np.bool_)
+    for start, stop in edges.reshape(-1, 2).tolist():
+        stale[at[start:stop]] = stop - start >= limits.stale_days
     return stale
 
 
-def _volumes(
-    ticker: Int[np.ndarray, " rows"], volume: Float[np.ndarray, " rows"], flat: Mask, bars: Mask
-) -> dict[str, Mask]:
-    """Rows on which nothing was traded, and those whose volume cannot be right."""
-    traded = np.isfinite(volume) & (volume > 0)
-    has_volume = np.bincount(ticker[traded], minlength=ticker[-1] + 1) > 0
-    nothing = (volume == 0) & bars
+def _volumes(rows: _Rows, flat: Mask, bars: Mask) -> dict[str, Mask]:
+    """Find rows on which nothing was traded, and those whose volume cannot be right."""
+    traded = np.isfinite(rows.volume) & (rows.volume > 0)
+    has_volume = np.bincount(rows.ticker[traded], minlength=rows.ticker[-1] + 1) > 0
+    nothing = (rows.volume == 0) & bars
     return {
-        "zero_volume": nothing & flat & has_volume[ticker],
-        "unknown_volume": (~traded & (volume != 0) & bars) | (nothing & ~flat),
+        "zero_volume": nothing & flat & has_volume[rows.ticker],
+        "unknown_volume": (~traded & (rows.volume != 0) & bars) | (nothing & ~flat),
     }

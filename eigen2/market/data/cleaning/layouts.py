@@ -1,62 +1,50 @@
-"""What price files look like: their layouts, recognised from the header, read as rows of one form.
+"""Layouts of price files, recognised from the header and read as rows of one form.
 
 | layout | columns |
 |---|---|
 | long | date, ticker, open, high, low, close, volume |
-| one ticker a file | the same without ticker: the file's name says it |
+| one ticker a file | the same without ticker: it is the file's name |
 | wide | date, then one column a ticker with its close |
 | yfinance | date, then one column for each pair of price and ticker, named in two rows |
 
-Names may be in upper or lower case and, save that a wide file's date comes first, stand in any order. Further columns
+Names may be in upper or lower case and, except that a wide file's date comes first, in any order. Further columns
 are ignored; in a wide file there are none, each is a ticker. The volume may be absent. A file with neither open, high
 nor low is close only: open, high and low are set to the close. Without a column of tickers, a file that has `high`,
-`close`, `volume` or an adjusted close is meant to hold one ticker; any other is wide, for LOW and OPEN are tickers too.
+`close`, `volume` or an adjusted close holds one ticker; any other is wide, because LOW and OPEN are tickers too.
 """
 
 from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 from jaxtyping import Float64
 
 from eigen2.errors import UserError
-from eigen2.market.data.cleaning.columns import ADJ_CLOSE, Columns, Header, fold, read_columns, read_header
-from eigen2.market.data.source import (
-    PRICE_COLUMNS,
-    file_format,
-    parse_dates,
-    parse_numbers,
-    parse_tickers,
-    reading,
-    require_file,
-    shown,
-)
-
-__all__ = ["Input", "open_inputs"]
+from eigen2.market.data.files import ADJ_CLOSE, Batch, Header, PriceFile, fold, require_file, shown
+from eigen2.market.data.source import PRICE_COLUMNS, VALUES
 
 SUFFIX = re.compile(r"(\.csv|\.csv\.gz|\.parquet|\.pq)$", re.IGNORECASE)
 LONG, ONE_TICKER, WIDE, YFINANCE = "long", "one ticker a file", "wide", "yfinance"
-# the first that a file has counts: beside a symbol, a name is a company's
-DATE_WORDS = ("date", "datetime", "timestamp")
-TICKER_WORDS = ("ticker", "tic", "symbol", "name")
-FIELDS = (*PRICE_COLUMNS, "volume", ADJ_CLOSE)
+# the first of these that a file has counts: beside a symbol, a name is a company's
+DATE_NAMES = ("date", "datetime", "timestamp")
+TICKER_NAMES = ("ticker", "tic", "symbol", "name")
+FIELDS = (*VALUES, ADJ_CLOSE)
 CLOSE_ONLY = ["open", "high", "low"]
-TELLING = {"high", "close", "volume", ADJ_CLOSE}
+FIELDS_OF_ONE_TICKER = {"high", "close", "volume", ADJ_CLOSE}
 
 BATCH_ROWS = 250_000
 # wide Parquet is read some tickers at a time: one page of every column at once may be the whole file
 PARQUET_TICKERS = 64
 
-Values = Float64[np.ndarray, " rows"]
-Series = dict[str, dict[str, int]]
-"""For each ticker that columns are of, the positions of its fields."""
+Positions = dict[str, dict[str, int]]
+"""Position of each field's column, by ticker."""
 
 
 class Input:
@@ -65,28 +53,26 @@ class Input:
     Args:
         path: the file.
         adjust: whether prices are multiplied by adjusted close / close where the file has both. Where one of the
-            two is empty, zero or infinite there is no such factor, and the four prices become NaN: left as they
-            are they would stand on another scale than the rows around them. The volume stays as it is.
+            two is empty, zero or infinite there is no such factor, and the four prices become NaN: unadjusted
+            they would stand on another scale than the rows around them. The volume stays as it is.
 
     Attributes:
         path: the file.
-        layout: what it was recognised as, in words such as "long" or "wide (close only)".
+        layout: what it was recognised as, such as "long" or "wide (close only)".
 
     Raises:
         UserError: when the file is missing, empty, damaged or of another format, or of no known layout.
     """
 
     def __init__(self, path: str | Path, *, adjust: bool = True) -> None:
-        self.path = require_file(path)
-        where = repr(str(self.path))
-        self._format = file_format(self.path)
-        with reading(where, self._format):
-            self._header = read_header(self.path, self._format)
+        self._file = PriceFile(path)
+        self.path = self._file.path
         stem = SUFFIX.sub("", self.path.name).strip() or self.path.name
-        self._layout = _recognise(self._header, stem, where, adjust=adjust)
-        self.layout = self._layout.words
-        # without a column of tickers, what is wrong may be what the file was taken for
-        self._where = where if self._layout.kind == LONG else f"{where} (read as {self.layout})"
+        self._layout = _recognise(self._file.header, stem, self._file.where, adjust=adjust)
+        self.layout = str(self._layout)
+        if self._layout.kind != LONG:
+            # without a column of tickers, the cause of an error may be what the file was taken for
+            self._file.where += f" (read as {self.layout})"
 
     def batches(self) -> Iterator[pd.DataFrame]:
         """Read the rows in the order of the file, some at a time.
@@ -104,18 +90,17 @@ class Input:
                 it has no column of tickers.
         """
         empty = True
-        for layout in self._layout.parts() if self._format == "Parquet" else [self._layout]:
+        for layout in self._layout.parts() if self._file.is_parquet else [self._layout]:
             batch_rows = max(BATCH_ROWS // max(len(layout.tickers), 1), 1)
-            with reading(self._where, self._format):
-                for rows_before, columns in read_columns(
-                    self.path, self._format, self._header, layout.text, layout.numbers, batch_rows
-                ):
-                    rows = layout.rows(_Part(columns, rows_before, self._header.names, self._where))
-                    if len(rows):
-                        empty = False
-                        yield rows
+            text = [layout.date] if layout.ticker is None else [layout.date, layout.ticker]
+            numbers = [position for positions in layout.fields.values() for position in positions]
+            for batch in self._file.batches(text, numbers, batch_rows):
+                rows = layout.rows(batch)
+                if len(rows):
+                    empty = False
+                    yield rows
         if empty:
-            raise UserError(f"{self._where} has a header but no rows of prices: write one row for each date")
+            raise UserError(f"{self._file.where} has a header but no rows of prices: write one row for each date")
 
 
 def open_inputs(paths: Sequence[str | Path], *, adjust: bool = True) -> list[Input]:
@@ -151,73 +136,50 @@ def _files_in(folder: Path) -> list[Path]:
 
 
 @dataclass(frozen=True)
-class _Part:
-    """Some rows of some columns, parsed one column at a time."""
-
-    columns: Columns
-    rows_before: int
-    names: Sequence[str]
-    where: str
-
-    def dates(self, position: int) -> pd.Series:
-        """The days in a column, all of them in years 1 to 9999, which fit the spill files."""
-        return parse_dates(self.columns[position].to_pandas(), self.where, self.rows_before)
-
-    def tickers(self, position: int) -> pd.Series:
-        return parse_tickers(self.columns[position].to_pandas(), self.where, self.rows_before)
-
-    def numbers(self, position: int) -> Values:
-        column = self.columns[position]
-        if pa.types.is_floating(column.type):
-            return np.asarray(column.to_numpy(zero_copy_only=False), np.float64)
-        raw = column.to_pandas().rename(shown(self.names[position]))
-        return parse_numbers(raw, self.where, self.rows_before).to_numpy()
-
-
-@dataclass(frozen=True)
 class _Layout:
-    """Where a file has what; columns are given by their positions."""
+    """Positions of a file's columns.
+
+    Attributes:
+        kind: name of the layout.
+        date, ticker: their columns.
+        tickers: without a column of tickers, those that the other columns are of.
+        fields: for each of `FIELDS` that is read its column, or one column a ticker.
+        notes: what is done with prices that are missing or adjusted.
+    """
 
     kind: str
     date: int
     ticker: int | None
     tickers: tuple[str, ...]
-    """Without a column of tickers: the tickers that the columns are of."""
     fields: dict[str, tuple[int, ...]]
-    """For each of `FIELDS` that is used its column, or one column a ticker."""
     notes: tuple[str, ...]
 
-    @property
-    def words(self) -> str:
+    def __str__(self) -> str:
         return f"{self.kind} ({', '.join(self.notes)})" if self.notes else self.kind
 
-    @property
-    def text(self) -> list[int]:
-        return [self.date] if self.ticker is None else [self.date, self.ticker]
-
-    @property
-    def numbers(self) -> list[int]:
-        return [position for positions in self.fields.values() for position in positions]
-
     def parts(self) -> Iterator[_Layout]:
-        """The same for `PARQUET_TICKERS` tickers after the other."""
+        """Split into layouts of `PARQUET_TICKERS` tickers each."""
         for start in range(0, max(len(self.tickers), 1), PARQUET_TICKERS):
             some = slice(start, start + PARQUET_TICKERS)
             fields = {field: positions[some] for field, positions in self.fields.items()}
             yield replace(self, tickers=self.tickers[some], fields=fields)
 
-    def rows(self, part: _Part) -> pd.DataFrame:
-        """The part's rows in the canonical form, a day's tickers side by side."""
-        days = part.dates(self.date)
+    def rows(self, batch: Batch) -> pd.DataFrame:
+        """Return a batch's rows in the canonical form, a day's tickers side by side."""
+        days = batch.dates(self.date)
         values = {
-            field: np.column_stack([part.numbers(position) for position in positions]).ravel()
+            field: np.column_stack([batch.numbers(position) for position in positions]).ravel()
             for field, positions in self.fields.items()
         }
         if self.ticker is not None:
-            tickers = part.tickers(self.ticker)
+            tickers = batch.tickers(self.ticker)
         else:
-            if self.kind == ONE_TICKER:
-                _refuse_many_a_day(days, part.where)
+            distinct = days.nunique()
+            if self.kind == ONE_TICKER and len(days) > 2 * distinct:
+                raise UserError(
+                    f"{batch.file.where} has {len(days)} rows on {distinct} days but no column of tickers: name that"
+                    " column ticker, or write one row a day"
+                )
             each = np.tile(np.arange(len(self.tickers)), len(days))
             tickers = pd.Series(pd.Series(self.tickers, dtype="str").array.take(each))
             days = days.repeat(len(self.tickers)).reset_index(drop=True)
@@ -229,8 +191,8 @@ class _Layout:
         return frame
 
 
-def _prices(values: dict[str, Values]) -> dict[str, Values]:
-    """Open, high, low and close, adjusted if there is an adjusted close; what is not given is the close."""
+def _prices(values: dict[str, Float64[np.ndarray, " rows"]]) -> dict[str, Float64[np.ndarray, " rows"]]:
+    """Return open, high, low and close, adjusted if there is an adjusted close; a missing column is the close."""
     prices = {column: values.get(column, values["close"]) for column in PRICE_COLUMNS}
     if ADJ_CLOSE not in values:
         return prices
@@ -241,17 +203,8 @@ def _prices(values: dict[str, Values]) -> dict[str, Values]:
         return {column: value * factor for column, value in prices.items()}
 
 
-def _refuse_many_a_day(days: pd.Series, where: str) -> None:
-    distinct = days.nunique()
-    if len(days) > 2 * distinct:
-        raise UserError(
-            f"{where} has {len(days)} rows on {distinct} days but no column of tickers: name that column ticker, or"
-            " write one row a day"
-        )
-
-
 def _recognise(header: Header, stem: str, where: str, *, adjust: bool) -> _Layout:
-    """Say where a file has what.
+    """Find out the layout of a file.
 
     Raises:
         UserError: when the names fit no layout, or more than one column claims to be the same.
@@ -259,7 +212,8 @@ def _recognise(header: Header, stem: str, where: str, *, adjust: bool) -> _Layou
     if header.levels is None:
         kind, date, ticker, series = _one_level(header, stem, where)
     else:
-        kind, date, ticker, series = _two_levels(header, header.levels, where)
+        kind, ticker = YFINANCE, None
+        date, series = _two_levels(header, header.levels, where)
     wanted = [field for field in FIELDS if any(field in positions for positions in series.values())]
     notes = []
     if "open" not in wanted:
@@ -273,10 +227,10 @@ def _recognise(header: Header, stem: str, where: str, *, adjust: bool) -> _Layou
     return _Layout(kind, date, ticker, tuple(series) if ticker is None else (), fields, tuple(notes))
 
 
-def _one_level(header: Header, stem: str, where: str) -> tuple[str, int, int | None, Series]:
+def _one_level(header: Header, stem: str, where: str) -> tuple[str, int, int | None, Positions]:
     folded = [fold(name) for name in header.names]
-    date = next((folded.index(word) for word in DATE_WORDS if word in folded), header.index)
-    ticker = next((folded.index(word) for word in TICKER_WORDS if word in folded), None)
+    date = _first(DATE_NAMES, folded, header.index)
+    ticker = _first(TICKER_NAMES, folded, None)
     if date is None:
         raise _lacks(["date"], header, where)
     _refuse_doubles(folded, [date] if ticker is None else [date, ticker], where)
@@ -284,11 +238,11 @@ def _one_level(header: Header, stem: str, where: str) -> tuple[str, int, int | N
     fields = {field: folded.index(field) for field in FIELDS if field in folded}
     if "value" in folded and "close" not in fields and (ticker is not None or len(others) == 1 + len(fields)):
         fields["close"] = folded.index("value")
-    if ticker is None and not TELLING & fields.keys():
+    if ticker is None and not FIELDS_OF_ONE_TICKER & fields.keys():
         return WIDE, date, None, _wide(header, date, others, where)
     missing = [column for column in PRICE_COLUMNS if column not in fields]
     if missing == CLOSE_ONLY:
-        # a further column may be the tickers' under a name of its own
+        # a further column may hold the tickers under a name of its own
         missing = ["ticker", *missing] if ticker is None and len(others) > len(fields) else []
     if missing:
         raise _lacks(missing, header, where)
@@ -296,32 +250,26 @@ def _one_level(header: Header, stem: str, where: str) -> tuple[str, int, int | N
     return (ONE_TICKER, date, None, {stem: fields}) if ticker is None else (LONG, date, ticker, {"": fields})
 
 
-def _wide(header: Header, date: int, others: list[int], where: str) -> Series:
+def _wide(header: Header, date: int, others: list[int], where: str) -> Positions:
     if not others or (date != header.index and date > min(others)):
         raise _lacks(["ticker", *PRICE_COLUMNS], header, where)
-    series: Series = {}
-    for position in others:
-        name = header.names[position].strip()
-        if not name:
-            raise UserError(f"{where}: column {position + 1} has no name: give it the name of its ticker, or remove it")
-        if name in series:
-            raise _double(name, where)
-        series[name] = {"close": position}
-    return series
+    names = [header.names[position].strip() for position in others]
+    if "" in names:
+        column = others[names.index("")] + 1
+        raise UserError(f"{where}: column {column} has no name: give it the name of its ticker, or remove it")
+    _refuse_doubles(names, range(len(names)), where)
+    return {name: {"close": position} for name, position in zip(names, others, strict=True)}
 
 
-def _two_levels(
-    header: Header, levels: tuple[Sequence[str], Sequence[str]], where: str
-) -> tuple[str, int, None, Series]:
+def _two_levels(header: Header, levels: tuple[Sequence[str], Sequence[str]], where: str) -> tuple[int, Positions]:
     first, second = ([fold(name) for name in level] for level in levels)
     # either may be the upper
     names, tickers = (first, levels[1]) if "close" in first else (second, levels[0])
     # a date among the columns has a name on one level alone
-    labels = ["" if a and b else a + b for a, b in zip(first, second, strict=True)]
-    date = next((labels.index(word) for word in DATE_WORDS if word in labels), header.index)
+    date = _first(DATE_NAMES, ["" if a and b else a + b for a, b in zip(first, second, strict=True)], header.index)
     if date is None:
         raise _lacks(["date"], header, where)
-    series: Series = {}
+    series: Positions = {}
     for position, (name, ticker) in enumerate(zip(names, tickers, strict=True)):
         if name in FIELDS and ticker:
             if name in series.setdefault(ticker, {}):
@@ -332,18 +280,23 @@ def _two_levels(
     missing = [f"{name} of {ticker}" for ticker in series for name in FIELDS if name in wanted - series[ticker].keys()]
     if missing or not series:
         raise _lacks(missing or ["close"], header, where)
-    return YFINANCE, date, None, series
+    return date, series
+
+
+def _first(wanted: Sequence[str], names: Sequence[str], default: int | None) -> int | None:
+    """Return the position of the first of the wanted names that is there."""
+    return next((names.index(name) for name in wanted if name in names), default)
 
 
 def _lacks(columns: Sequence[str], header: Header, where: str) -> UserError:
-    missing = shown(", ".join(columns))
-    found = shown(", ".join(header.names))
+    missing, found = shown(", ".join(columns)), shown(", ".join(header.names))
     return UserError(f"{where} lacks the columns {missing}; it has {found}: rename or add them")
 
 
 def _refuse_doubles(names: Sequence[str], positions: Iterable[int], where: str) -> None:
+    counts = Counter(names)
     for position in positions:
-        if names.count(names[position]) > 1:
+        if counts[names[position]] > 1:
             raise _double(names[position], where)
 
 

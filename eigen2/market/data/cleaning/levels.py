@@ -1,4 +1,4 @@
-"""Where a ticker's price leaves its level: spikes, jumps, and jumps that look like splits.
+"""Find where a ticker's price leaves its level: spikes, jumps, and jumps that look like splits.
 
 Rows are compared with the row before them, in one pass of array operations that finds the few places where something
 may have happened; only those are looked at one by one.
@@ -13,30 +13,22 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Bool, Float, Int
 
-from eigen2.market.data.cleaning.limits import Limits
+from eigen2.market.data.cleaning.policy import Limits
 
-NOT_COMPARED = (
-    "duplicate",
-    "conflicting_duplicate",
-    "weekend",
-    "stray_day",
-    "missing_price",
-    "infinite_price",
-    "nonpositive_price",
-    "high_below_low",
-    "outside_bar",
-    "spike",
-)
-"""Defects whose rows say nothing of a level."""
-# new price over old: shares are split into more of them, now and then three for two; joined, they are so many into one
+NOT_COMPARED = {
+    *("duplicate", "conflicting_duplicate", "weekend", "stray_day", "missing_price", "infinite_price"),
+    *("nonpositive_price", "high_below_low", "outside_bar", "spike"),
+}
+"""Defects whose rows are not compared with others to find a level."""
+# new price over old: a share is split into so many, sometimes three for two, or so many are joined into one
 WHOLE = np.array([2, 3, 4, 5, 6, 7, 8, 10, 15, 20, 25, 30, 50, 100])
 SPLIT_RATIOS = np.sort(np.concatenate([1 / WHOLE, [2 / 3, 3 / 4, 4 / 5], WHOLE]))
-# high over low on the day of a split: its own trading is that of any other day
+# most high over low on the day of a split, which trades as any other day
 ORDINARY_RANGE = 1.25
 # rows after a split that must stay nearer the new level than the old one
 CONFIRMING_ROWS = 5
-# an excursion has come back when a third of its distance at most is left, in logarithms: within 6 % of the old level
-# after a factor of 1.2, 22 % after 1.8, 44 % after 3
+# an excursion is back when at most a third of its distance is left, in logarithms: within 6 % of the old level after
+# a factor of 1.2, 22 % after 1.8, 44 % after 3
 LEFT_OF_THE_WAY = 1 / 3
 
 
@@ -45,8 +37,9 @@ class Bars:
     """Rows that can be compared with each other, sorted by ticker and date, one a day.
 
     Attributes:
-        row: where each stands in the block.
+        row: position in the block.
         ticker: a number for each ticker, ascending.
+        open, high, low, close: prices.
     """
 
     row: Int[np.ndarray, " bars"]
@@ -58,28 +51,25 @@ class Bars:
 
     @property
     def last_close(self) -> Float[np.ndarray, " bars"]:
-        """Close of the bar before; NaN on a ticker's first."""
+        """Return the close of the bar before; NaN on a ticker's first."""
         last = np.full(len(self.close), np.nan)
         same = self.ticker[1:] == self.ticker[:-1]
         last[1:][same] = self.close[:-1][same]
         return last
 
     def without(self, bars: Bool[np.ndarray, " bars"]) -> Bars:
-        """Leave the given bars out."""
-        if not bars.any():
-            return self
-        kept = ~bars
-        return Bars(*(value[kept] for value in (self.row, self.ticker, self.open, self.high, self.low, self.close)))
+        """Return the other bars."""
+        return Bars(*(value[~bars] for value in (self.row, self.ticker, self.open, self.high, self.low, self.close)))
 
 
 def any_of(found: Mapping[str, Bool[np.ndarray, " rows"]], *defects: str) -> Bool[np.ndarray, " rows"]:
-    """Mark the rows that have at least one of the given defects."""
-    return np.asarray(np.any([found[name] for name in defects], axis=0))
+    """Return which rows have at least one of the given defects."""
+    return np.asarray(np.logical_or.reduce([found[name] for name in defects]))
 
 
 def compared_rows(found: Mapping[str, Bool[np.ndarray, " rows"]]) -> Bool[np.ndarray, " rows"]:
-    """Mark the rows that say something of their ticker's level: all but those with a defect of `NOT_COMPARED`."""
-    return ~any_of(found, *NOT_COMPARED)
+    """Return which rows have none of the defects of `NOT_COMPARED` that were looked for."""
+    return ~any_of(found, *NOT_COMPARED & found.keys())
 
 
 def gather_bars(
@@ -88,31 +78,23 @@ def gather_bars(
     compared: Bool[np.ndarray, " rows"],
     close_basis: Bool[np.ndarray, " rows"],
 ) -> Bars:
-    """Gather bars from a block.
-
-    Args:
-        block: rows sorted by (ticker, date).
-        ticker: a number for each row's ticker, ascending.
-        compared: the rows to take.
-        close_basis: rows of which the close stands for all four prices.
-    """
+    """Gather the bars of the rows to compare; on rows of `close_basis` the close stands for all four prices."""
     row = np.flatnonzero(compared)
     close = block["close"].to_numpy()[row]
-    basis = close_basis[row]
-    open_, high, low = (block[name].to_numpy()[row] for name in ("open", "high", "low"))
-    if basis.any():
-        open_, high, low = (np.where(basis, close, price) for price in (open_, high, low))
+    open_, high, low = (
+        np.where(close_basis[row], close, block[name].to_numpy()[row]) for name in ("open", "high", "low")
+    )
     return Bars(row, ticker[row], open_, high, low, close)
 
 
 def find_spikes(bars: Bars, limits: Limits) -> Bool[np.ndarray, " bars"]:
-    """Mark the bars of excursions: the price is at another level for a while and then back.
+    """Return which bars belong to an excursion: the price is at another level for a while and then back.
 
     Every bar of an excursion lies, from low to high, beyond the last close before it by a factor, and the open of the
-    next bar is back near that close. So the price was carried off and brought back overnight; a market that runs away
-    and returns shows bars that lie between, or opens that do. The factor is `limits.spike` for up to
-    `limits.spike_days` bars, and `limits.one_day_spike` for a single one. An excursion longer than the ticker's history
-    before it is none: the short side of the two is the wrong one.
+    next bar is back near that close: the price left and came back overnight. A market that runs away and returns has
+    bars or opens that lie between. The factor is `limits.spike` for up to `limits.spike_days` bars, and
+    `limits.one_day_spike` for a single one. An excursion longer than the ticker's history before it is none: the
+    shorter side of the two is the wrong one.
     """
     spike = _excursions(bars, limits.spike, limits.spike_days)
     rest = bars.without(spike)
@@ -121,17 +103,10 @@ def find_spikes(bars: Bars, limits: Limits) -> Bool[np.ndarray, " bars"]:
 
 
 def find_jumps(bars: Bars, limits: Limits) -> tuple[Bool[np.ndarray, " bars"], Bool[np.ndarray, " bars"]]:
-    """Mark the bars that open or close far from the last close.
+    """Return which bars open or close far from the last close, as other jumps and as those that look like splits.
 
     After a jump there are two levels, the one left and the one reached. A bar that is back at the first, or stays at
-    the second, is no jump.
-
-    Args:
-        bars: without spikes.
-        limits: what is far, and what is near a split ratio.
-
-    Returns:
-        The jumps that do not look like a split, and those that do.
+    the second, is no jump. The bars must be without spikes.
     """
     last = bars.last_close
     ratio = split_ratio(bars.open, last, limits)
@@ -152,7 +127,7 @@ def find_jumps(bars: Bars, limits: Limits) -> tuple[Bool[np.ndarray, " bars"], B
 def split_ratio(
     open_: Float[np.ndarray, " bars"], last_close: Float[np.ndarray, " bars"], limits: Limits
 ) -> Float[np.ndarray, " bars"]:
-    """Find the usual split ratio that takes the last close to the open; NaN where there is none.
+    """Return the usual split ratio that takes the last close to the open; NaN where there is none.
 
     Only ratios that are a jump by themselves, or just reach `limits.jump`, count.
     """
@@ -171,7 +146,7 @@ def split_ratio(
 
 
 def _excursions(bars: Bars, factor: float, longest: int) -> Bool[np.ndarray, " bars"]:
-    """Mark the bars of excursions of at most so many bars, by at least the factor."""
+    """Return the bars of excursions of at most `longest` bars, by at least the factor."""
     found = np.zeros(len(bars.close), dtype=np.bool_)
     resume = 0
     last = bars.last_close
@@ -188,7 +163,7 @@ def _excursions(bars: Bars, factor: float, longest: int) -> Bool[np.ndarray, " b
 
 
 def _back_at(bars: Bars, first: int, factor: float, longest: int) -> int | None:
-    """Where the price is back that left its level at bar `first`; None where that was no excursion."""
+    """Return the bar at which the price is back that left its level at `first`; None if it was no excursion."""
     level = bars.close[first - 1]
     start, end = np.searchsorted(bars.ticker, [bars.ticker[first], bars.ticker[first] + 1])
     away = slice(first, min(first + longest + 1, int(end)))
@@ -203,7 +178,7 @@ def _back_at(bars: Bars, first: int, factor: float, longest: int) -> int | None:
 
 
 def _stays(bars: Bars, split: int) -> bool:
-    """Whether the day trades as any other, and the closes after it stay nearer to its close than to the last one."""
+    """Return whether the day trades as any other, and later closes stay nearer to its close than to the one before."""
     end = int(np.searchsorted(bars.ticker, bars.ticker[split] + 1))
     later = bars.close[split + 1 : min(split + 1 + CONFIRMING_ROWS, end)]
     if len(later) == 0 or bars.high[split] > bars.low[split] * ORDINARY_RANGE:

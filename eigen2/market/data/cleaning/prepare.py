@@ -1,4 +1,4 @@
-"""From price files to a report, and to one clean Parquet file with a log of every change."""
+"""Inspect price files, or prepare them: one clean Parquet file and a log of every change."""
 
 from __future__ import annotations
 
@@ -18,15 +18,17 @@ from pyarrow import csv
 
 from eigen2.errors import UserError
 from eigen2.market.data.cleaning.blocks import Collected, collect
-from eigen2.market.data.cleaning.defects import Limits, find, holes
+from eigen2.market.data.cleaning.clean import LOG_COLUMNS, clean
+from eigen2.market.data.cleaning.defects import find, holes
 from eigen2.market.data.cleaning.layouts import open_inputs
-from eigen2.market.data.cleaning.policy import LOG_COLUMNS, Policy, clean
+from eigen2.market.data.cleaning.policy import Limits, Policy
 from eigen2.market.data.cleaning.report import Report
-from eigen2.market.data.source import COLUMNS
+from eigen2.market.data.source import VALUES
 from eigen2.runtime.files import move_into_place
 
-VALUES = ("open", "high", "low", "close", "volume")
 SCHEMA = pa.schema([("date", pa.timestamp("ms")), ("ticker", pa.string()), *((name, pa.float64()) for name in VALUES)])
+TEXT_OF_LOG = ("date", "ticker", "defect", "action")
+LOG_SCHEMA = pa.schema([(name, pa.string() if name in TEXT_OF_LOG else pa.float64()) for name in LOG_COLUMNS])
 
 
 def inspect(
@@ -37,12 +39,12 @@ def inspect(
     adjust: bool = True,
     temp_dir: str | Path | None = None,
 ) -> Report:
-    """Say what is wrong with price files and what `prepare` would do about it; nothing is written.
+    """Report what is wrong with price files and what `prepare` would do about it; nothing is written.
 
     Args:
         paths: files and folders, as for `open_inputs`.
         policy: what `prepare` would do; a defect it would refuse is only counted here.
-        limits: from where on a value counts as a defect.
+        limits: those beyond which a value is a defect.
         indicators: tickers that are series such as a rate, not prices: may be zero or negative.
         adjust: multiply prices by adjusted close / close where a file has both.
         temp_dir: folder for spill files as large as the inputs; None takes the system's.
@@ -51,9 +53,8 @@ def inspect(
         UserError: an input cannot be read.
     """
     with tempfile.TemporaryDirectory(prefix="eigen2-inspect-", dir=temp_dir) as folder:
-        work = _Work(paths, Path(folder), policy.lenient(), limits, indicators, adjust)
-        report = work.report(policy)
-        for _ in work.run(report):
+        collected, report = _collect(paths, Path(folder), policy, indicators, adjust)
+        for _ in _cleaned_blocks(collected, report, policy.lenient(), limits, indicators):
             pass
     return report
 
@@ -70,13 +71,13 @@ def prepare(
     """Merge and clean price files into one Parquet file, sorted by (ticker, date), and log every change beside it.
 
     `OUT.parquet` and `OUT.changes.csv` appear complete or not at all. Spill files as large as the inputs lie in a
-    hidden folder beside `out` until the end; one left behind by a killed run is removed by the next.
+    hidden folder beside `out` until the end; those left behind by a killed run are removed by the next.
 
     Args:
         paths: files and folders, as for `open_inputs`; several are merged.
         out: the Parquet file to write.
         policy: what is done about each defect.
-        limits: from where on a value counts as a defect.
+        limits: those beyond which a value is a defect.
         indicators: tickers that are series such as a rate, not prices: may be zero or negative.
         adjust: multiply prices by adjusted close / close where a file has both.
         overwrite: whether an existing `out` is replaced.
@@ -88,10 +89,9 @@ def prepare(
     out = _check_out(Path(out), paths, overwrite)
     try:
         with _draft_folder(out) as folder:
-            work = _Work(paths, folder, policy, limits, indicators, adjust)
-            report = work.report(policy)
+            collected, report = _collect(paths, folder, policy, indicators, adjust)
             table, log = folder / "table.parquet", folder / "changes.csv"
-            _write(work.run(report), table, log)
+            _write(_cleaned_blocks(collected, report, policy, limits, indicators), table, log)
             if report.prepared.usable == 0:
                 raise UserError(f"no usable row is left of {report.rows:,}: inspect the files, or relax the policy")
             move_into_place(log, changes_path(out))
@@ -105,56 +105,41 @@ def prepare(
 
 
 def changes_path(out: Path) -> Path:
-    """Where the change log of a prepared file lies."""
+    """Return the path of a prepared file's log."""
     return out.with_suffix(".changes.csv")
 
 
-class _Work:
-    """One pass over the inputs, shared by `inspect` and `prepare`."""
+def _collect(
+    paths: Sequence[str | Path], folder: Path, policy: Policy, indicators: Sequence[str], adjust: bool
+) -> tuple[Collected, Report]:
+    """Read all inputs into the folder; return their rows and an empty report on them."""
+    inputs = open_inputs(paths, adjust=adjust)
+    collected = collect(inputs, folder, context=indicators)
+    unknown = sorted(set(indicators) - set(collected.tickers))
+    if unknown:
+        raise UserError(f"indicators {', '.join(unknown)} are in no input: give names of tickers in the files")
+    return collected, Report([(str(one.path), one.layout) for one in inputs], collected.calendar.days, asdict(policy))
 
-    def __init__(
-        self,
-        paths: Sequence[str | Path],
-        folder: Path,
-        policy: Policy,
-        limits: Limits,
-        indicators: Sequence[str],
-        adjust: bool,
-    ) -> None:
-        self.policy, self.limits, self.indicators = policy, limits, list(indicators)
-        self.inputs = open_inputs(paths, adjust=adjust)
-        self.collected: Collected = collect(self.inputs, folder, context=self.indicators)
-        unknown = sorted(set(self.indicators) - set(self.collected.tickers))
-        if unknown:
-            raise UserError(f"indicators {', '.join(unknown)} are in no input: give names of tickers in the files")
 
-    def report(self, policy: Policy) -> Report:
-        """An empty report on these inputs."""
-        inputs = [(str(one.path), one.layout) for one in self.inputs]
-        return Report(inputs, self.collected.calendar.days, asdict(policy))
-
-    def run(self, report: Report) -> Iterator[tuple[pd.DataFrame, pd.DataFrame]]:
-        """Clean block after block; each with its change log."""
-        calendar = self.collected.calendar
-        for block in self.collected.blocks():
-            found = find(block, calendar, self.limits, self.indicators)
-            cleaned, changes = clean(block, found, self.policy, self.limits)
-            report.add(block, found, holes(block, calendar), cleaned, changes)
-            yield cleaned, changes
+def _cleaned_blocks(
+    collected: Collected, report: Report, policy: Policy, limits: Limits, indicators: Sequence[str]
+) -> Iterator[tuple[pd.DataFrame, pd.DataFrame]]:
+    """Clean block after block, add each to the report, and yield it with its log."""
+    for block in collected.blocks():
+        found = find(block, collected.calendar, limits, indicators)
+        cleaned, changes = clean(block, found, policy, limits)
+        report.add(block, found, holes(block, collected.calendar), cleaned, changes)
+        yield cleaned, changes
 
 
 def _write(blocks: Iterator[tuple[pd.DataFrame, pd.DataFrame]], table: Path, log: Path) -> None:
-    log_schema = pa.schema([(name, pa.string() if name in TEXT_OF_LOG else pa.float64()) for name in LOG_COLUMNS])
-    with pq.ParquetWriter(table, SCHEMA, compression="zstd") as rows, csv.CSVWriter(log, log_schema) as changes:
+    with pq.ParquetWriter(table, SCHEMA, compression="zstd") as rows, csv.CSVWriter(log, LOG_SCHEMA) as changes:
         for cleaned, changed in blocks:
-            rows.write_table(pa.Table.from_pandas(cleaned[list(COLUMNS)], SCHEMA, preserve_index=False))
+            rows.write_table(pa.Table.from_pandas(cleaned, SCHEMA, preserve_index=False))
             changed = changed.assign(date=changed["date"].dt.strftime("%Y-%m-%d"))
-            changes.write_table(pa.Table.from_pandas(changed[list(LOG_COLUMNS)], log_schema, preserve_index=False))
+            changes.write_table(pa.Table.from_pandas(changed, LOG_SCHEMA, preserve_index=False))
             # Arrow keeps what it freed: blocks would add up
             pa.default_memory_pool().release_unused()
-
-
-TEXT_OF_LOG = ("date", "ticker", "defect", "action")
 
 
 def _check_out(out: Path, paths: Sequence[str | Path], overwrite: bool) -> Path:
@@ -171,7 +156,7 @@ def _check_out(out: Path, paths: Sequence[str | Path], overwrite: bool) -> Path:
 
 @contextmanager
 def _draft_folder(out: Path) -> Iterator[Path]:
-    """A hidden folder beside `out`, this process's until it ends; what a killed one left in it is removed."""
+    """Lock a hidden folder beside `out` until this process is done with it; remove what a killed one left in it."""
     folder = out.parent / f".{out.name}.draft"
     folder.mkdir(exist_ok=True)
     with (folder / "lock").open("w") as lock:
@@ -180,9 +165,7 @@ def _draft_folder(out: Path) -> Iterator[Path]:
         except BlockingIOError:
             raise UserError(f"another process is writing {str(out)!r}: wait for it, or name another file") from None
         for left in folder.iterdir():
-            if left.is_dir():
-                shutil.rmtree(left)
-            elif left.name != "lock":
+            if left.name != "lock":
                 left.unlink()
         try:
             yield folder

@@ -1,4 +1,4 @@
-"""What was found in price files: counts and first examples, for people and for machines."""
+"""Report on price files: counts and first examples of what was found, as text or JSON."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from jaxtyping import Bool
-from rich.console import Console
 
 from eigen2.market.data.source import PRICE_COLUMNS
 
@@ -17,57 +16,72 @@ EXAMPLES = 3
 """First rows of a defect that a report shows, in the order of tickers and days."""
 LONGEST_HOLES = 3
 SHOWN_INPUTS = 5
-"""Files named to people; machines get them all."""
+"""Files named in the text; the JSON has them all."""
 
 
 @dataclass
 class Finding:
-    """How often a defect occurs."""
+    """How often a defect occurs.
+
+    Attributes:
+        action: what the policy does about it.
+        rows: rows that have it.
+        tickers: tickers with such a row.
+        examples: the first rows: ticker, date, open, high, low, close, volume (None where empty).
+    """
 
     action: str
-    """What the policy does about it."""
     rows: int = 0
-    """Rows that have it."""
     tickers: int = 0
-    """Tickers with such a row."""
     examples: list[dict[str, Any]] = field(default_factory=list)
-    """The first rows: ticker, date, open, high, low, close, volume (None where empty)."""
 
 
 @dataclass
 class Holes:
-    """Market days inside a ticker's life on which it has no row."""
+    """Market days inside a ticker's life on which it has no row.
+
+    Attributes:
+        count: holes, each of one or more market days in a row.
+        days: market days in them.
+        tickers: tickers with one.
+        longest: the longest: ticker, first (the first missing day), days.
+    """
 
     count: int = 0
-    """Holes, each of one or more market days in a row."""
     days: int = 0
-    """Market days in them."""
     tickers: int = 0
-    """Tickers with one."""
     longest: list[dict[str, Any]] = field(default_factory=list)
-    """The longest: ticker, first (the first missing day), days."""
 
 
 @dataclass
 class Prepared:
-    """What the policy makes of the files."""
+    """What the policy makes of the files.
+
+    Attributes:
+        rows: rows of the clean table.
+        usable: those with prices.
+        masked: rows whose prices were emptied.
+        dropped: rows removed.
+        repaired: rows whose values were changed.
+        tickers: tickers with a usable row.
+    """
 
     rows: int = 0
-    """Rows of the clean table."""
     usable: int = 0
-    """Those with prices."""
     masked: int = 0
-    """Rows whose prices were emptied."""
     dropped: int = 0
-    """Rows removed."""
     repaired: int = 0
-    """Rows whose values were changed."""
     tickers: int = 0
-    """Tickers with a usable row."""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.usable:,} usable rows of {self.tickers:,} tickers: {self.masked:,} rows masked, "
+            f"{self.dropped:,} dropped, {self.repaired:,} repaired"
+        )
 
 
 class Report:
-    """Adds up what is found in blocks of whole tickers.
+    """Sums over blocks of whole tickers; as a string, it is the report for people.
 
     Args:
         inputs: path and layout of every file read.
@@ -97,32 +111,25 @@ class Report:
         self.tickers += len(days_of_ticker)
         self.complete_tickers += int((days_of_ticker >= len(self.days)).sum())
         for name, mask in found.items():
-            self._add_finding(self.findings[name], block, mask)
+            rows, finding = block[mask], self.findings[name]
+            finding.rows += len(rows)
+            finding.tickers += rows["ticker"].nunique()
+            finding.examples += _records(rows.head(EXAMPLES - len(finding.examples)))
         self.holes.count += len(holes)
         self.holes.days += int(holes["days"].sum())
-        self.holes.tickers += int(holes["ticker"].nunique())
-        longest = pd.DataFrame([*self.holes.longest, *_records(holes)])
-        if len(longest):
-            order = longest.sort_values("days", ascending=False, kind="stable")
-            self.holes.longest = _records(order.head(LONGEST_HOLES))
+        self.holes.tickers += holes["ticker"].nunique()
+        longest = [*self.holes.longest, *_records(holes.nlargest(LONGEST_HOLES, "days"))]
+        self.holes.longest = sorted(longest, key=lambda hole: -hole["days"])[:LONGEST_HOLES]
         usable = cleaned[list(PRICE_COLUMNS)].notna().all(axis=1)
         self.prepared.rows += len(cleaned)
         self.prepared.usable += int(usable.sum())
-        self.prepared.tickers += int(cleaned["ticker"][usable].nunique())
-        done = changes["action"].value_counts()
-        self.prepared.masked += int(done.get("mask", 0))
-        self.prepared.dropped += int(done.get("drop", 0))
-        self.prepared.repaired += int(done.get("repair", 0))
-
-    @staticmethod
-    def _add_finding(finding: Finding, block: pd.DataFrame, mask: Bool[np.ndarray, " rows"]) -> None:
-        rows = block[mask]
-        finding.rows += len(rows)
-        finding.tickers += int(rows["ticker"].nunique())
-        finding.examples += _records(rows.head(EXAMPLES - len(finding.examples)))
+        self.prepared.tickers += cleaned["ticker"][usable].nunique()
+        self.prepared.masked += int((changes["action"] == "mask").sum())
+        self.prepared.dropped += int((changes["action"] == "drop").sum())
+        self.prepared.repaired += int((changes["action"] == "repair").sum())
 
     def as_dict(self) -> dict[str, Any]:
-        """Everything, in plain values for JSON; empty cells are None."""
+        """Return everything as values that JSON can hold; empty cells are None."""
         return {
             "inputs": [{"path": path, "layout": layout} for path, layout in self.inputs],
             "rows": self.rows,
@@ -136,71 +143,50 @@ class Report:
             "prepared": asdict(self.prepared),
         }
 
-    def show(self, console: Console) -> None:
-        """Print it for people."""
-        for path, layout in self.inputs[:SHOWN_INPUTS]:
-            self._line(console, f"{path}: {layout}")
+    def __str__(self) -> str:
+        lines = [f"{path}: {layout}" for path, layout in self.inputs[:SHOWN_INPUTS]]
         if len(self.inputs) > SHOWN_INPUTS:
-            self._line(console, f"and {len(self.inputs) - SHOWN_INPUTS:,} more files")
-        self._line(
-            console,
+            lines.append(f"and {len(self.inputs) - SHOWN_INPUTS:,} more files")
+        lines.append(
             f"{self.rows:,} rows, {self.tickers:,} tickers ({self.complete_tickers:,} on all days), "
-            f"{len(self.days):,} days, {self.days[0]} to {self.days[-1]}",
+            f"{len(self.days):,} days, {self.days[0]} to {self.days[-1]}"
         )
         if self.holes.count:
             longest = self.holes.longest[0]
-            self._line(
-                console,
+            lines.append(
                 f"{self.holes.count:,} holes of {self.holes.days:,} market days inside the lives of "
                 f"{self.holes.tickers:,} tickers, the longest {longest['ticker']} from {longest['first']}, "
-                f"{longest['days']:,} days; they stay holes",
+                f"{longest['days']:,} days; they stay holes"
             )
         present = {name: finding for name, finding in self.findings.items() if finding.rows}
         if not present:
-            self._line(console, "no defects")
-            return
-        width = max(len(name) for name in present)
-        self._line(console, f"{'defect':<{width}}  {'rows':>11}  {'tickers':>7}  prepare")
-        self._line(console, "  first examples: open/high/low/close, volume")
+            return "\n".join([*lines, "no defects"])
+        width = max(map(len, present))
+        lines.append(f"{'defect':<{width}}  {'rows':>11}  {'tickers':>7}  prepare")
+        lines.append("  first examples: open/high/low/close, volume")
         for name, finding in present.items():
-            self._line(console, f"{name:<{width}}  {finding.rows:>11,}  {finding.tickers:>7,}  {finding.action}")
-            for row in finding.examples:
-                self._line(console, f"  {_example(row)}")
-
-    def verdict(self) -> str:
-        """What the policy makes of the files, in a sentence."""
-        made = self.prepared
-        return (
-            f"{made.usable:,} usable rows of {made.tickers:,} tickers: {made.masked:,} rows masked, "
-            f"{made.dropped:,} dropped, {made.repaired:,} repaired"
-        )
-
-    @staticmethod
-    def _line(console: Console, text: str) -> None:
-        console.print(text, markup=False, highlight=False)
+            lines.append(f"{name:<{width}}  {finding.rows:>11,}  {finding.tickers:>7,}  {finding.action}")
+            lines += [f"  {_example(row)}" for row in finding.examples]
+        return "\n".join(lines)
 
 
-def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """Rows in plain values: dates as text, empty and infinite cells as JSON can hold them."""
-    return [{str(name): _plain(value) for name, value in row.items()} for row in frame.to_dict("records")]
+def _records(rows: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return rows as values that JSON can hold: dates as text, infinite cells too, empty ones as None."""
 
+    def plain(value: Any) -> Any:
+        if isinstance(value, pd.Timestamp):
+            return f"{value:%Y-%m-%d}"
+        if isinstance(value, float) and not np.isfinite(value):
+            return None if np.isnan(value) else str(value)
+        return value
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, pd.Timestamp):
-        return f"{value:%Y-%m-%d}"
-    if isinstance(value, np.datetime64):
-        return str(value.astype("datetime64[D]"))
-    if isinstance(value, np.generic):
-        value = value.item()
-    if isinstance(value, float) and not np.isfinite(value):
-        return None if np.isnan(value) else str(value)
-    return value
+    return [{str(name): plain(value) for name, value in row.items()} for row in rows.to_dict("records")]
 
 
 def _example(row: Mapping[str, Any]) -> str:
-    prices = "/".join(_number(row[name]) for name in PRICE_COLUMNS)
+    prices = "/".join(_number(row[name], ".6g") for name in PRICE_COLUMNS)
     return f"{row['ticker']} {row['date']}  {prices}  {_number(row['volume'], ',.0f')}"
 
 
-def _number(value: Any, form: str = ".6g") -> str:
+def _number(value: Any, form: str) -> str:
     return "-" if value is None else f"{value:{form}}" if isinstance(value, float) else str(value)

@@ -8,7 +8,8 @@ import numpy as np
 import pandas as pd
 
 from eigen2.market.data.cleaning.blocks import Calendar
-from eigen2.market.data.cleaning.defects import Limits, find
+from eigen2.market.data.cleaning.defects import find
+from eigen2.market.data.cleaning.policy import Limits
 from eigen2.market.data.source import COLUMNS
 
 Row = tuple[str, str, float, float, float, float, float]

@@ -10,8 +10,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from eigen2.market.data.cleaning.defects import Limits, find, holes
-from eigen2.market.data.cleaning.policy import Policy, clean
+from eigen2.market.data.cleaning.clean import clean
+from eigen2.market.data.cleaning.defects import find, holes
+from eigen2.market.data.cleaning.policy import Limits, Policy
 from eigen2.market.data.panel import MarketPanel, build_panel
 from eigen2.market.data.source import PRICE_COLUMNS
 from tests.market.data.cleaning.rows import Row, as_block, by_row, calendar_of, fillers

@@ -117,7 +117,7 @@ def die(*args):
 if {moment!r} == "block":
     prepare.clean = die
 else:
-    prepare.put = die
+    prepare.move_into_place = die
 prepare.prepare([{str(path)!r}], {str(out)!r})
 """
     killed = subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=False)
@@ -263,17 +263,8 @@ def test_data_commands_do_not_load_torch() -> None:
 @pytest.mark.parametrize(
     ("name", "columns"), [pytest.param("sp500_5yr", 505, marks=pytest.mark.slow), ("finrl_trade", 29)]
 )
-def test_real_files_train_after_prepare_with_defaults(name: str, columns: int, tmp_path: Path) -> None:
-    out = tmp_path / "out.parquet"
-    prepare([DATA / f"{name}.parquet"], out)
-    days = ["--data.context_days", "20", "--data.validation_days", "40", "--data.holdout_days", "20"]
-    command = [sys.executable, "-m", "eigen2.cli", "fit", "--config", "tests/small.yaml", *days]
-    command += ["--data.synthetic", "null", "--data.path", str(out), "--trainer.default_root_dir", str(tmp_path)]
-    done = subprocess.run(
-        [*command, "--trainer.max_epochs", "2"], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert read_prices(out)["ticker"].nunique() == columns
-    metrics = pd.read_csv(tmp_path / "metrics.csv")
-    assert len(metrics) == 2
-    assert np.isfinite(metrics["fitness/mean"]).all()
+def test_real_files_make_panels_after_prepare_with_defaults(name: str, columns: int, tmp_path: Path) -> None:
+    prepare([DATA / f"{name}.parquet"], tmp_path / "out.parquet")
+    panel = build_panel(read_prices(tmp_path / "out.parquet"), validation_days=40, holdout_days=20)
+    assert panel.num_columns == columns
+    assert panel.valid[-1].mean() > 0.99

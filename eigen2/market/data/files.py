@@ -1,0 +1,369 @@
+"""Price files, CSV or Parquet: their header, and their columns read in batches and parsed."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from csv import Error as CsvError
+from csv import reader as csv_reader
+from dataclasses import dataclass
+from io import TextIOWrapper
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+from jaxtyping import Bool, Float64
+from pyarrow import csv
+
+from eigen2.errors import UserError
+
+GZIP_MAGIC, PARQUET_MAGIC = b"\x1f\x8b", b"PAR1"
+# a row, and so a header of thousands of columns, must fit
+CSV_BLOCK_BYTES = 4 << 20
+# shared by the columns that are read at once
+PARQUET_BUFFER_BYTES = 16 << 20
+# text of an empty number; in the ticker column the same words are names
+EMPTY_NUMBERS = ("", "nan", "NaN", "NAN", "na", "NA", "N/A", "n/a", "#N/A", "null", "NULL", "None", "none")
+ISO_DATE = r"(\d{4})-?(\d{2})-?(\d{2})(?:\.0|[T ].*)?"
+DATE_OR_NUMBER = re.compile(r"[-+]?[\d.,]+(e[-+]?\d+)?|\d{4}-?\d\d-?\d\d.*", re.IGNORECASE)
+# dates outside these years come from a wrong unit of time, and would not fit the spill files of cleaning
+FIRST_DAY, END_DAY = np.datetime64("0001-01-01", "s"), np.datetime64("10000-01-01", "s")
+ADJ_CLOSE = "adj close"
+# what the second of two header rows may begin with: nothing, or what pandas calls the level
+LEVEL_NAMES = ("", "ticker", "tickers", "symbol", "symbols", "price", "prices", "attributes")
+
+
+@dataclass(frozen=True)
+class Header:
+    """Column names of a file.
+
+    Attributes:
+        names: one a column; they may repeat.
+        levels: the same where pandas wrote a MultiIndex: the names of either level, one a column.
+        index: position of what was a DataFrame's index, if there is one.
+        lines: lines of a CSV file before its data, blank ones included.
+    """
+
+    names: tuple[str, ...]
+    levels: tuple[tuple[str, ...], tuple[str, ...]] | None = None
+    index: int | None = None
+    lines: int = 0
+
+
+class PriceFile:
+    """A price file, whose header is read at once and whose columns are read in batches.
+
+    Attributes:
+        path: the file.
+        is_parquet: whether it is Parquet; else it is CSV.
+        header: its column names.
+        where: what error messages call the file.
+
+    Raises:
+        UserError: when the file is missing, empty, damaged or of another format.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = require_file(path)
+        self.where = repr(str(self.path))
+        with self.path.open("rb") as file:
+            magic = file.read(4)
+        name = self.path.name.lower()
+        self.is_parquet = magic == PARQUET_MAGIC or name.endswith((".parquet", ".pq"))
+        if not self.is_parquet and not name.endswith((".csv", ".csv.gz")):
+            raise UserError(f"{self.where} is neither Parquet nor CSV: name a .parquet, .pq, .csv or .csv.gz file")
+        self._compression = "gzip" if magic.startswith(GZIP_MAGIC) else None
+        with self.damage_as_user_error():
+            self.header = _parquet_header(pq.read_schema(self.path)) if self.is_parquet else self._csv_header()
+
+    def batches(self, text: Sequence[int], numbers: Sequence[int], batch_rows: int) -> Iterator[Batch]:
+        """Read columns, at most `batch_rows` rows at a time, in bounded memory.
+
+        Args:
+            text: positions of the columns of dates and names, dates first.
+            numbers: positions of the columns of numbers.
+            batch_rows: most rows of a batch.
+
+        Raises:
+            UserError: when a column of a Parquet file is nested, or the file is damaged.
+        """
+        with self.damage_as_user_error():
+            rows_before = 0
+            for columns in (self._parquet_batches if self.is_parquet else self._csv_batches)(text, numbers, batch_rows):
+                yield Batch(columns, rows_before, self)
+                rows_before += len(columns[text[0]])
+
+    @contextmanager
+    def damage_as_user_error(self) -> Iterator[None]:
+        """Turn what a reader says of a damaged file into a UserError of one line."""
+        kind = "Parquet" if self.is_parquet else "CSV"
+        try:
+            yield
+        except UnicodeDecodeError as error:
+            raise UserError(
+                f"{self.where} cannot be read as {kind}: its text is not UTF-8; save it as UTF-8"
+            ) from error
+        except (pa.ArrowException, OSError, CsvError, LookupError) as error:  # an unknown time zone is a LookupError
+            reason = " ".join(str(error).split())[:200]
+            raise UserError(f"{self.where} cannot be read as {kind}: damaged or cut short? ({reason})") from error
+
+    def _stream(self) -> pa.NativeFile:
+        return pa.input_stream(self.path, compression=self._compression)
+
+    def _csv_header(self) -> Header:
+        with self._stream() as file:
+            # columns that are not read need not be UTF-8, but some of their text is decoded here
+            lines = enumerate(csv_reader(TextIOWrapper(file, encoding="utf-8-sig", errors="replace", newline="")), 1)
+            records = list(islice(((line, cells) for line, cells in lines if cells), 3))
+        if not records:
+            raise UserError(f"{self.where} has blank lines alone: write a header and the prices again")
+        rows = [tuple(cell.strip() for cell in cells) for _, cells in records]
+        if any("\ufffd" in cell or "\0" in cell for cell in rows[0]):
+            raise UserError(f"{self.where} cannot be read as CSV: its header is not UTF-8; save it as UTF-8")
+        if len(rows) == 1 or not _is_second_level(rows[0], rows[1]):
+            return Header(rows[0], index=0 if fold(rows[0][0]) == "" else None, lines=records[0][0])
+        # below the two levels pandas writes the name of the index, if it has one
+        label = len(rows) > 2 and not any(rows[2][1:]) and not DATE_OR_NUMBER.fullmatch(rows[2][0])
+        names = tuple(str(pair) for pair in zip(rows[0], rows[1], strict=True))
+        return Header(names, (rows[0], rows[1]), 0, records[1 + label][0])
+
+    def _parquet_batches(
+        self, text: Sequence[int], numbers: Sequence[int], batch_rows: int
+    ) -> Iterator[dict[int, pa.Array]]:
+        wanted = {position: self.header.names[position] for position in (*text, *numbers)}
+        schema = pq.read_schema(self.path)
+        for position, name in wanted.items():
+            kind = schema.field(position).type
+            if pa.types.is_nested(kind):
+                raise UserError(f"{self.where}: column {shown(name)} holds {kind}: write one plain value a row")
+        # a row group can be the whole file: it is not to be in memory at once
+        buffer_bytes = max(PARQUET_BUFFER_BYTES // len(wanted), 4096)
+        dictionaries = [wanted[position] for position in text]
+        with pq.ParquetFile(
+            self.path, read_dictionary=dictionaries, buffer_size=buffer_bytes, pre_buffer=False
+        ) as file:
+            for batch in file.iter_batches(batch_rows, columns=list(wanted.values())):
+                # asked for BRK, the reader returns BRK.B as well
+                yield {i: _plain(batch.column(name), is_date=i == text[0]) for i, name in wanted.items()}
+
+    def _csv_batches(
+        self, text: Sequence[int], numbers: Sequence[int], batch_rows: int
+    ) -> Iterator[dict[int, pa.Array]]:
+        done = rows = 0
+        try:
+            for batch in self._typed_csv_batches(text, numbers, pa.float64(), batch_rows):
+                yield batch
+                done += len(batch[text[0]])
+            return
+        except pa.ArrowInvalid:
+            # a cell that Arrow reads as no number, or damage, which the next pass meets again
+            pass
+        for batch in self._typed_csv_batches(text, numbers, pa.string(), batch_rows):
+            # the same bytes make a batch, whatever their type
+            if rows >= done:
+                yield batch
+            rows += len(batch[text[0]])
+
+    def _typed_csv_batches(
+        self, text: Sequence[int], numbers: Sequence[int], number: pa.DataType, batch_rows: int
+    ) -> Iterator[dict[int, pa.Array]]:
+        types = dict.fromkeys(map(str, text), pa.dictionary(pa.int32(), pa.string()))
+        types |= dict.fromkeys(map(str, numbers), number)
+        # positions take the place of names, because names may repeat
+        read = csv.ReadOptions(
+            column_names=[str(position) for position in range(len(self.header.names))],
+            skip_rows_after_names=self.header.lines,
+            block_size=CSV_BLOCK_BYTES,
+        )
+        convert = csv.ConvertOptions(
+            column_types=types,
+            include_columns=list(types),
+            null_values=list(EMPTY_NUMBERS),
+            strings_can_be_null=False,
+        )
+        parse = csv.ParseOptions(newlines_in_values=True)
+        with self._stream() as file, csv.open_csv(file, read, parse, convert) as batches:
+            for batch in batches:
+                for start in range(0, batch.num_rows, batch_rows):
+                    part = batch.slice(start, batch_rows)
+                    yield {position: part.column(str(position)) for position in (*text, *numbers)}
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Some rows of some columns of a file, parsed one column at a time.
+
+    Attributes:
+        columns: by their position in the file.
+        rows_before: data rows of the file before these.
+        file: where they are from.
+    """
+
+    columns: dict[int, pa.Array]
+    rows_before: int
+    file: PriceFile
+
+    def dates(self, position: int) -> pd.Series:
+        """Parse days from timestamps, or from text that starts with YYYY-MM-DD or YYYYMMDD.
+
+        Returns:
+            datetime64[s] at midnight, local to the time zone that the timestamps have.
+
+        Raises:
+            UserError: when one cannot be read or lies outside the years 1 to 9999.
+        """
+        raw = self._pandas(position)
+        if pd.api.types.is_datetime64_any_dtype(raw):
+            days = raw.dt.tz_localize(None).astype("datetime64[s]")
+        else:
+            # millions of rows hold a few thousand distinct dates
+            codes, distinct = pd.factorize(raw)
+            parts = pd.Series(distinct).astype(str).str.strip().str.extract(f"^{ISO_DATE}$")
+            text = parts[0] + "-" + parts[1] + "-" + parts[2]
+            parsed = pd.to_datetime(text, format="%Y-%m-%d", errors="coerce").to_numpy("datetime64[s]")
+            days = pd.Series(np.append(parsed, np.datetime64("NaT"))[codes])
+        self._refuse(days.isna().to_numpy(), raw, "dates that cannot be read", "write dates as 2009-01-31")
+        outside = ((days < FIRST_DAY) | (days >= END_DAY)).to_numpy()
+        self._refuse(outside, days.to_numpy(), "dates outside the years 1 to 9999", "write dates as 2009-01-31")
+        return pd.Series(days.dt.normalize())
+
+    def tickers(self, position: int) -> pd.Series:
+        """Parse names as text, whatever type the file has them in.
+
+        Raises:
+            UserError: when one is missing.
+        """
+        raw = self._pandas(position)
+        codes, distinct = pd.factorize(raw)
+        # a column of integers with a gap in it comes as floats
+        whole = (int(name) if isinstance(name, float) and name.is_integer() else name for name in distinct)
+        names = np.array([*(str(name).strip() for name in whole), ""], dtype=object)
+        self._refuse((names == "")[codes], raw, "rows without a ticker", "name it")
+        return pd.Series(pd.Series(names, dtype="str").array.take(codes))
+
+    def numbers(self, position: int) -> Float64[np.ndarray, " rows"]:
+        """Parse float64, NaN where the cell is empty.
+
+        Raises:
+            UserError: when one is no number.
+        """
+        column = self.columns[position]
+        if pa.types.is_floating(column.type):
+            return np.asarray(column.to_numpy(zero_copy_only=False), np.float64)
+        raw = self._pandas(position)
+        if pd.api.types.is_object_dtype(raw) or pd.api.types.is_string_dtype(raw):
+            found = pd.to_numeric(raw, errors="coerce")
+            unread = (found.isna() & raw.notna() & ~raw.isin(EMPTY_NUMBERS)).to_numpy()
+        else:
+            found = raw
+            unread = np.full(len(raw), not pd.api.types.is_numeric_dtype(raw) or pd.api.types.is_bool_dtype(raw))
+        what = f"values in column {shown(self.file.header.names[position])} that are no numbers"
+        self._refuse(unread, raw, what, "correct them, or leave the cells empty")
+        return np.asarray(found.astype(np.float64))
+
+    def _pandas(self, position: int) -> pd.Series:
+        with self.file.damage_as_user_error():
+            raw: pd.Series = self.columns[position].to_pandas()
+            return raw
+
+    def _refuse(self, bad: Bool[np.ndarray, " rows"], raw: pd.Series | np.ndarray, what: str, remedy: str) -> None:
+        """Raise a UserError that counts the bad rows and names the first, by its data row from 1."""
+        if bad.any():
+            first = int(bad.argmax())
+            value, row = shown(pd.Series(raw).iloc[first]), self.rows_before + first + 1
+            raise UserError(
+                f"{self.file.where} has at least {bad.sum()} {what}, first {value} in data row {row}: {remedy}"
+            )
+
+
+def require_file(path: str | Path) -> Path:
+    """Return `path` as a Path once it names a file with content.
+
+    Raises:
+        UserError: when it is missing, a directory, empty or cannot be read.
+    """
+    path = Path(path)
+    # os.path answers False to a name that no path can have; Path would raise
+    if os.path.isdir(path):
+        raise UserError(f"{shown(path)} is a directory: name the Parquet or CSV file of prices in it")
+    if not os.path.isfile(path):
+        raise UserError(f"no price file at {shown(path)}: check the path (relative to {shown(Path.cwd())})")
+    try:
+        with path.open("rb") as file:
+            empty = not file.read(1)
+    except OSError as error:
+        raise UserError(f"{shown(path)} cannot be read ({error.strerror or error}): name a file that can") from error
+    if empty:
+        raise UserError(f"{shown(path)} is empty (0 bytes): write the prices again")
+    return path
+
+
+def fold(name: str) -> str:
+    """Return a column's name as it is compared: lower case, with one spelling of the adjusted close."""
+    name = name.strip().lower()
+    if re.sub("[ ._]", "", name) in ("adjclose", "adjustedclose"):
+        return ADJ_CLOSE
+    # pandas calls a column without a name so
+    return "" if name == "unnamed: 0" else name
+
+
+def shown(value: object) -> str:
+    """Quote a value for a message: one line of at most 203 characters."""
+    text = repr(str(value))
+    return text if len(text) <= 200 else text[:200] + "..."
+
+
+def _parquet_header(schema: pa.Schema) -> Header:
+    names = tuple(schema.names)
+    # a RangeIndex is no column, and no name either
+    indices = [name for name in (schema.pandas_metadata or {}).get("index_columns", []) if name in names]
+    index = names.index(indices[0]) if len(indices) == 1 else None
+    pairs = [(name, "") if i == index else _pair(name) for i, name in enumerate(names)]
+    whole = [pair for pair in pairs if pair is not None]
+    if len(whole) < max(len(pairs), 2):
+        return Header(names, index=index)
+    return Header(names, (tuple(pair[0] for pair in whole), tuple(pair[1] for pair in whole)), index)
+
+
+def _pair(name: str) -> tuple[str, str] | None:
+    """Return the two names in "('Close', 'AAPL')", as pandas writes a MultiIndex."""
+    try:
+        pair = ast.literal_eval(name) if name.startswith("(") else None
+    except (ValueError, SyntaxError):
+        return None
+    return (str(pair[0]).strip(), str(pair[1]).strip()) if isinstance(pair, tuple) and len(pair) == 2 else None
+
+
+def _is_second_level(first: Sequence[str], second: Sequence[str]) -> bool:
+    has_close = any(fold(name) == "close" for name in (*first, *second))
+    names_only = any(second[1:]) and not any(DATE_OR_NUMBER.fullmatch(cell) for cell in second)
+    return len(first) == len(second) and has_close and names_only and fold(second[0]) in LEVEL_NAMES
+
+
+def _plain(column: pa.Array, *, is_date: bool) -> pa.Array:
+    """Cast a column of Parquet to a type of which pandas can hold every value.
+
+    Bytes become text, days timestamps, and other temporal types text unless dates are wanted.
+
+    Raises:
+        pyarrow.ArrowException: text is not UTF-8.
+    """
+    types = pa.types
+    kind = column.type.value_type if types.is_dictionary(column.type) else column.type
+    if types.is_fixed_size_binary(kind):
+        return column.cast(kind).cast(pa.binary()).cast(pa.string())
+    is_bytes = types.is_binary(kind) or types.is_large_binary(kind) or types.is_binary_view(kind)
+    if is_bytes or (types.is_temporal(kind) and not is_date):
+        return column.cast(kind).cast(pa.string())
+    if types.is_date(kind):
+        # pandas would make an object of each
+        return column.cast(kind).cast(pa.timestamp("ms"))
+    if types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind):
+        column.validate(full=True)
+    return column
