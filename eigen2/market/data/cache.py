@@ -103,8 +103,8 @@ def mapped_array(
 
     Args:
         folder: of the panel; None for a panel in memory.
-        name: what the array is; the file's name begins with it.
-        settings: what it depends on beside the panel.
+        name: begins the file's name.
+        settings: what the array depends on beside the panel.
         shape: of the array.
         dtype: of the array.
         fill: writes every value into the array it is given.

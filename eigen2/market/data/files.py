@@ -141,7 +141,7 @@ class PriceFile:
         for position, name in wanted.items():
             kind = schema.field(position).type
             if pa.types.is_nested(kind):
-                raise UserError(f"{self.where}: column {shown(name)} holds {kind}: write one plain value a row")
+                raise UserError(f"{self.where}: column {quoted(name)} holds {kind}: write one plain value a row")
         # a row group can be the whole file: it is not to be in memory at once
         buffer_bytes = max(PARQUET_BUFFER_BYTES // len(wanted), 4096)
         dictionaries = [wanted[position] for position in text]
@@ -228,9 +228,9 @@ class Batch:
             text = parts[0] + "-" + parts[1] + "-" + parts[2]
             parsed = pd.to_datetime(text, format="%Y-%m-%d", errors="coerce").to_numpy("datetime64[s]")
             days = pd.Series(np.append(parsed, np.datetime64("NaT"))[codes])
-        self._refuse(days.isna().to_numpy(), raw, "dates that cannot be read", "write dates as 2009-01-31")
+        self._check(days.isna().to_numpy(), raw, "dates that cannot be read", "write dates as 2009-01-31")
         outside = ((days < FIRST_DAY) | (days >= END_DAY)).to_numpy()
-        self._refuse(outside, days.to_numpy(), "dates outside the years 1 to 9999", "write dates as 2009-01-31")
+        self._check(outside, days.to_numpy(), "dates outside the years 1 to 9999", "write dates as 2009-01-31")
         return pd.Series(days.dt.normalize())
 
     def tickers(self, position: int) -> pd.Series:
@@ -244,7 +244,7 @@ class Batch:
         # a column of integers with a gap in it comes as floats
         whole = (int(name) if isinstance(name, float) and name.is_integer() else name for name in distinct)
         names = np.array([*(str(name).strip() for name in whole), ""], dtype=object)
-        self._refuse((names == "")[codes], raw, "rows without a ticker", "name it")
+        self._check((names == "")[codes], raw, "rows without a ticker", "name it")
         return pd.Series(pd.Series(names, dtype="str").array.take(codes))
 
     def numbers(self, position: int) -> Float64[np.ndarray, " rows"]:
@@ -263,8 +263,8 @@ class Batch:
         else:
             found = raw
             unread = np.full(len(raw), not pd.api.types.is_numeric_dtype(raw) or pd.api.types.is_bool_dtype(raw))
-        what = f"values in column {shown(self.file.header.names[position])} that are no numbers"
-        self._refuse(unread, raw, what, "correct them, or leave the cells empty")
+        what = f"values in column {quoted(self.file.header.names[position])} that are no numbers"
+        self._check(unread, raw, what, "correct them, or leave the cells empty")
         return np.asarray(found.astype(np.float64))
 
     def _pandas(self, position: int) -> pd.Series:
@@ -272,11 +272,11 @@ class Batch:
             raw: pd.Series = self.columns[position].to_pandas()
             return raw
 
-    def _refuse(self, bad: Bool[np.ndarray, " rows"], raw: pd.Series | np.ndarray, what: str, remedy: str) -> None:
+    def _check(self, bad: Bool[np.ndarray, " rows"], raw: pd.Series | np.ndarray, what: str, remedy: str) -> None:
         """Raise a UserError that counts the bad rows and names the first, by its data row from 1."""
         if bad.any():
             first = int(bad.argmax())
-            value, row = shown(pd.Series(raw).iloc[first]), self.rows_before + first + 1
+            value, row = quoted(pd.Series(raw).iloc[first]), self.rows_before + first + 1
             raise UserError(
                 f"{self.file.where} has at least {bad.sum()} {what}, first {value} in data row {row}: {remedy}"
             )
@@ -291,16 +291,16 @@ def require_file(path: str | Path) -> Path:
     path = Path(path)
     # os.path answers False to a name that no path can have; Path would raise
     if os.path.isdir(path):
-        raise UserError(f"{shown(path)} is a directory: name the Parquet or CSV file of prices in it")
+        raise UserError(f"{quoted(path)} is a directory: name the Parquet or CSV file of prices in it")
     if not os.path.isfile(path):
-        raise UserError(f"no price file at {shown(path)}: check the path (relative to {shown(Path.cwd())})")
+        raise UserError(f"no price file at {quoted(path)}: check the path (relative to {quoted(Path.cwd())})")
     try:
         with path.open("rb") as file:
             empty = not file.read(1)
     except OSError as error:
-        raise UserError(f"{shown(path)} cannot be read ({error.strerror or error}): name a file that can") from error
+        raise UserError(f"{quoted(path)} cannot be read ({error.strerror or error}): name a file that can") from error
     if empty:
-        raise UserError(f"{shown(path)} is empty (0 bytes): write the prices again")
+        raise UserError(f"{quoted(path)} is empty (0 bytes): write the prices again")
     return path
 
 
@@ -313,7 +313,7 @@ def fold(name: str) -> str:
     return "" if name == "unnamed: 0" else name
 
 
-def shown(value: object) -> str:
+def quoted(value: object) -> str:
     """Quote a value for a message: one line of at most 203 characters."""
     text = repr(str(value))
     return text if len(text) <= 200 else text[:200] + "..."

@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float, Float32, Shaped
 
 from eigen2.errors import UserError
 from eigen2.market.data.panel_rows import select_rows
-from eigen2.market.data.source import PRICE_COLUMNS, VALUES, refuse_infinite
+from eigen2.market.data.source import PRICE_COLUMNS, VALUES, check_finite
 from eigen2.market.features.indicators import FEATURES, indicator_features, ticker_features
 
 __all__ = ["FEATURES", "FeatureScale", "MarketPanel", "Splits", "build_panel"]
@@ -223,7 +223,7 @@ def build_panel(
             unknown or has no value on any day, no day is left for training, or the table has none of the scale's
             tickers.
     """
-    refuse_infinite(prices_long)
+    check_finite(prices_long)
     known = tuple(sorted(set(indicators))) if scale is None else scale.indicators
     if scale is None:
         rows = select_rows(prices_long, known)

@@ -13,7 +13,7 @@ import pandas as pd
 from jaxtyping import Bool, Int, Shaped
 
 from eigen2.errors import UserError
-from eigen2.market.data.files import shown
+from eigen2.market.data.files import quoted
 from eigen2.market.data.source import unusable_rows
 
 log = logging.getLogger(__name__)
@@ -49,7 +49,7 @@ def select_rows(prices_long: pd.DataFrame, indicators: tuple[str, ...]) -> Panel
             or has no close on any day of the panel.
     """
     codes, names = pd.factorize(prices_long["ticker"], sort=True)
-    refuse_unknown("data.indicators", indicators, names)
+    check_known("data.indicators", indicators, names)
     of_indicator = names.isin(indicators)[codes]
     usable = _usable(prices_long, of_indicator)
     day, distinct = pd.factorize(prices_long["date"].to_numpy().astype("datetime64[D]").astype(np.int64), sort=True)
@@ -131,7 +131,7 @@ def _kept_days(
     return kept
 
 
-def refuse_unknown(key: str, names: Sequence[str], known: Iterable[str]) -> None:
+def check_known(key: str, names: Sequence[str], known: Iterable[str]) -> None:
     """Raise a UserError if a name is not known, with the nearest that are; `key` is the setting that has the names."""
     known = sorted(known)
     unknown = sorted(set(names) - set(known))
@@ -146,4 +146,4 @@ def refuse_unknown(key: str, names: Sequence[str], known: Iterable[str]) -> None
         hint = f"did you mean {', '.join(map(repr, dict.fromkeys(near)))}?"
     else:
         hint = f"the {len(known)} they have go from {known[0]!r} to {known[-1]!r}"
-    raise UserError(f"{key} has {', '.join(map(shown, first))}{more}, which the prices do not have: {hint}")
+    raise UserError(f"{key} has {', '.join(map(quoted, first))}{more}, which the prices do not have: {hint}")

@@ -10,7 +10,7 @@ import pandas as pd
 from jaxtyping import Bool
 
 from eigen2.errors import UserError
-from eigen2.market.data.files import PriceFile, shown
+from eigen2.market.data.files import PriceFile, quoted
 
 PRICE_COLUMNS = ("open", "high", "low", "close")
 VALUES = (*PRICE_COLUMNS, "volume")
@@ -55,7 +55,7 @@ def read_prices(path: str | Path) -> pd.DataFrame:
         raise UserError(f"{file.where} has a header but no rows of prices: write one row for each date and ticker")
     prices = pd.concat(parts, ignore_index=True)
     del parts
-    refuse_infinite(prices, VALUES, file.where)
+    check_finite(prices, VALUES, file.where)
     codes, _ = pd.factorize(prices["ticker"], sort=True)
     order = np.lexsort((prices["date"].to_numpy(), codes))
     if np.any(np.diff(order) != 1):
@@ -65,7 +65,7 @@ def read_prices(path: str | Path) -> pd.DataFrame:
         first = prices.iloc[int(repeated.argmax())]
         raise UserError(
             f"{file.where} has {repeated.sum()} duplicate rows of one date and ticker, first"
-            f" {first['date']:%Y-%m-%d} {shown(first['ticker'])}: keep one row of each"
+            f" {first['date']:%Y-%m-%d} {quoted(first['ticker'])}: keep one row of each"
         )
     return prices
 
@@ -75,7 +75,7 @@ def _positions(file: PriceFile) -> list[int]:
     folded = [name.strip().lower() for name in file.header.names]
     missing = [column for column in COLUMNS if column not in folded]
     if missing:
-        found = shown(", ".join(file.header.names))
+        found = quoted(", ".join(file.header.names))
         raise UserError(f"{file.where} lacks the columns {', '.join(missing)}; it has {found}: rename or add them")
     double = [column for column in COLUMNS if folded.count(column) > 1]
     if double:
@@ -83,9 +83,7 @@ def _positions(file: PriceFile) -> list[int]:
     return [folded.index(column) for column in COLUMNS]
 
 
-def refuse_infinite(
-    prices: pd.DataFrame, columns: Sequence[str] = PRICE_COLUMNS, where: str = "the price table"
-) -> None:
+def check_finite(prices: pd.DataFrame, columns: Sequence[str] = PRICE_COLUMNS, where: str = "the price table") -> None:
     """Raise an error if a price is infinite or beyond float32, or a volume is infinite.
 
     Args:
@@ -104,7 +102,7 @@ def refuse_infinite(
         first = prices.iloc[int(infinite[name].argmax())]
         raise UserError(
             f"{where} has {count} infinite values, first {name} = {first[name]} of"
-            f" {shown(first['ticker'])} on {first['date']:%Y-%m-%d}: correct them, or leave the cells empty"
+            f" {quoted(first['ticker'])} on {first['date']:%Y-%m-%d}: correct them, or leave the cells empty"
         )
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from eigen2.errors import UserError, require_range
 from eigen2.market.data.panel import MarketPanel
-from eigen2.market.data.panel_rows import refuse_unknown
+from eigen2.market.data.panel_rows import check_known
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +73,7 @@ def resolve(universe: Universe, panel: MarketPanel) -> list[int]:
         key, names = f"{KEY}.file {universe.file!r}", read_tickers(universe.file)
     else:
         return tickers
-    refuse_unknown(key, names, panel.tickers)
+    check_known(key, names, panel.tickers)
     indicators = sorted(set(names) & set(panel.indicators))
     if indicators:
         raise UserError(

@@ -105,7 +105,7 @@ class Collected:
 
 
 def collect(
-    inputs: Sequence[Input], folder: Path, block_rows: int = 2_000_000, context: Sequence[str] = ()
+    inputs: Sequence[Input], folder: Path, block_rows: int = 2_000_000, indicators: Sequence[str] = ()
 ) -> Collected:
     """Read the inputs once and sort their rows on disk.
 
@@ -116,8 +116,7 @@ def collect(
         inputs: what to read; of duplicates, those of an earlier input come first.
         folder: an existing folder for the spill file, 48 bytes a row; it must last as long as blocks are read.
         block_rows: most rows of a block, at least 1; a ticker that has more is a block of its own.
-        context: tickers that are indicators, such as a rate; not counted in the calendar. Names that no input has
-            change nothing.
+        indicators: tickers that are series such as a rate, not prices, and not counted in the calendar.
 
     Raises:
         UserError: when an input cannot be read, `inputs` is empty or `block_rows` is out of range.
@@ -128,7 +127,7 @@ def collect(
         raise UserError("no price files are named: name at least one")
     path = folder / SPILL_FILE
     with path.open("wb") as file:
-        spill = _Spill(file, context)
+        spill = _Spill(file, indicators)
         for one in inputs:
             for batch in one.batches():
                 spill.add(batch)
@@ -145,12 +144,12 @@ class _Spill:
         day_rows: for each run, by day: the rows of tickers that are no indicators.
     """
 
-    def __init__(self, file: BinaryIO, context: Sequence[str]) -> None:
+    def __init__(self, file: BinaryIO, indicators: Sequence[str]) -> None:
         self.codes: dict[str, int] = {}
         self.runs: list[pd.DataFrame] = []
         self.day_rows: list[pd.Series] = []
         self._file = file
-        self._context = frozenset(context)
+        self._indicators = frozenset(indicators)
         self._rows = np.empty(RUN_ROWS, ROW)
         self._filled = 0
 
@@ -180,14 +179,14 @@ class _Spill:
         self._filled = 0
         table = pd.DataFrame({"ticker": rows["ticker"], "day": rows["day"]})
         self.runs.append(table.groupby("ticker")["day"].agg(["size", "min", "max"]))
-        self.day_rows.append(pd.Series(~self.indicators[rows["ticker"]]).groupby(rows["day"]).sum())
+        self.day_rows.append(pd.Series(~self.is_indicator[rows["ticker"]]).groupby(rows["day"]).sum())
         # Arrow keeps what it freed
         pa.default_memory_pool().release_unused()
 
     @property
-    def indicators(self) -> Bool[np.ndarray, " tickers"]:
+    def is_indicator(self) -> Bool[np.ndarray, " tickers"]:
         """Return which tickers are indicators, by code."""
-        return np.array([name in self._context for name in self.codes], np.bool_)
+        return np.array([name in self._indicators for name in self.codes], np.bool_)
 
 
 def _ranks(codes: dict[str, int]) -> Int64[np.ndarray, " tickers"]:
@@ -200,7 +199,7 @@ def _ranks(codes: dict[str, int]) -> Int64[np.ndarray, " tickers"]:
 def _calendar(spill: _Spill) -> Calendar:
     rows = pd.concat(spill.day_rows).groupby(level=0).sum()
     days = rows.index.to_numpy()
-    life = pd.concat(spill.runs).groupby(level=0).agg({"min": "min", "max": "max"})[~spill.indicators]
+    life = pd.concat(spill.runs).groupby(level=0).agg({"min": "min", "max": "max"})[~spill.is_indicator]
     began, ended = (
         np.bincount(np.searchsorted(days, life[edge].to_numpy()), minlength=len(days)) for edge in ("min", "max")
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 
 import numpy as np
 import pandas as pd
@@ -10,7 +11,7 @@ from jaxtyping import Bool, Float
 
 from eigen2.errors import UserError
 from eigen2.market.data.cleaning.levels import compared_rows, gather_bars, split_ratio
-from eigen2.market.data.cleaning.policy import DEFECTS, Limits, Policy
+from eigen2.market.data.cleaning.policy import Limits, Policy
 from eigen2.market.data.source import PRICE_COLUMNS, VALUES
 
 KEYS = ["date", "ticker"]
@@ -45,29 +46,29 @@ def clean(
     Raises:
         UserError: the block has a defect that the policy refuses.
     """
-    _refuse(block, found, policy)
-    work = _Work(block)
-    for name in DEFECTS:
-        if getattr(policy, name) == "drop":
-            work.drop(found[name], name)
+    _check_failures(block, found, policy)
+    cleaner = _Cleaner(block)
+    for name, action in asdict(policy).items():
+        if action == "drop":
+            cleaner.drop(found[name], name)
     if policy.conflicting_duplicate != "drop":
         # masked or kept, the last row stays
-        rows = found["conflicting_duplicate"] & ~work.gone
+        rows = found["conflicting_duplicate"] & ~cleaner.gone
         rows[rows] = block.loc[rows, KEYS].duplicated(keep="last").to_numpy()
-        work.drop(rows, "conflicting_duplicate")
-    for name in DEFECTS:
-        if getattr(policy, name) == "mask":
+        cleaner.drop(rows, "conflicting_duplicate")
+    for name, action in asdict(policy).items():
+        if action == "mask":
             rows = found[name]
             if name in ("split_like", "jump") and rows.any():
-                rows = rows & ~work.after_empty()
-            work.change(rows, name, "mask", lambda values: np.full_like(values, np.nan))
-    _repair(work, block, found, policy, limits)
+                rows = rows & ~cleaner.after_empty()
+            cleaner.change(rows, name, "mask", lambda values: np.full_like(values, np.nan))
+    _repair(cleaner, block, found, policy, limits)
     # a file with an infinite volume cannot be read, whatever is to be kept
-    work.change(np.isinf(work.values[:, VOLUME]), "unknown_volume", "repair", _without_volume)
-    return work.cleaned(), work.log()
+    cleaner.change(np.isinf(cleaner.values[:, VOLUME]), "unknown_volume", "repair", _without_volume)
+    return cleaner.cleaned(), cleaner.log()
 
 
-class _Work:
+class _Cleaner:
     """A block that is being cleaned.
 
     Attributes:
@@ -121,10 +122,10 @@ class _Work:
         return log.astype({"defect": "str", "action": "str"})[list(LOG_COLUMNS)]
 
 
-def _refuse(block: pd.DataFrame, found: Mapping[str, Mask], policy: Policy) -> None:
+def _check_failures(block: pd.DataFrame, found: Mapping[str, Mask], policy: Policy) -> None:
     """Raise an error at the first defect that the policy refuses."""
-    for name in DEFECTS:
-        if getattr(policy, name) == "fail" and found[name].any():
+    for name, action in asdict(policy).items():
+        if action == "fail" and found[name].any():
             first = block.iloc[int(found[name].argmax())]
             values = ", ".join(f"{value} {first[value]:g}" for value in VALUES)
             raise UserError(
@@ -133,19 +134,19 @@ def _refuse(block: pd.DataFrame, found: Mapping[str, Mask], policy: Policy) -> N
             )
 
 
-def _repair(work: _Work, block: pd.DataFrame, found: Mapping[str, Mask], policy: Policy, limits: Limits) -> None:
+def _repair(cleaner: _Cleaner, block: pd.DataFrame, found: Mapping[str, Mask], policy: Policy, limits: Limits) -> None:
     if policy.close_basis == "repair":
-        work.change(found["close_basis"], "close_basis", "repair", lambda values: values[:, [CLOSE] * 4 + [VOLUME]])
+        cleaner.change(found["close_basis"], "close_basis", "repair", lambda values: values[:, [CLOSE] * 4 + [VOLUME]])
     if policy.wick == "repair":
-        work.change(found["wick"], "wick", "repair", lambda values: _without_wick(values, limits))
+        cleaner.change(found["wick"], "wick", "repair", lambda values: _without_wick(values, limits))
     if policy.unknown_volume == "repair":
         # before a split divides it
-        work.change(found["unknown_volume"], "unknown_volume", "repair", _without_volume)
+        cleaner.change(found["unknown_volume"], "unknown_volume", "repair", _without_volume)
     if policy.split_like == "repair" and found["split_like"].any():
         factor = _split_factors(block, found, limits)
-        scaled = (factor != 1) & ~work.gone
+        scaled = (factor != 1) & ~cleaner.gone
         each = factor[scaled, None]
-        work.change(
+        cleaner.change(
             scaled, "split_like", "repair", lambda values: values * np.where(np.arange(5) == VOLUME, 1 / each, each)
         )
 

@@ -51,20 +51,20 @@ class _Rows:
         return self.open, self.high, self.low, self.close
 
 
-def find(block: pd.DataFrame, calendar: Calendar, limits: Limits, context: Sequence[str] = ()) -> dict[str, Mask]:
+def find(block: pd.DataFrame, calendar: Calendar, limits: Limits, indicators: Sequence[str] = ()) -> dict[str, Mask]:
     """Find what is wrong with each row.
 
     Args:
         block: all rows of some tickers, with the columns `market.data.source.COLUMNS`, sorted by (ticker, date).
         calendar: the days of all inputs.
         limits: those beyond which a value is a defect.
-        context: tickers that are series such as a rate, not prices: only `OF_INDICATORS` are looked for.
+        indicators: tickers that are series such as a rate, not prices: only `OF_INDICATORS` are looked for.
 
     Returns:
         For each of `DEFECTS`, in that order, a mask over the rows; a row may have several.
     """
     rows = _Rows.of(block)
-    priced = ~block["ticker"].isin(list(context)).to_numpy()
+    priced = ~block["ticker"].isin(list(indicators)).to_numpy()
     found = _unusable(rows, priced)
     usable = ~any_of(found, *found)
     bars = usable & priced

@@ -27,7 +27,7 @@ import pandas as pd
 from jaxtyping import Float64
 
 from eigen2.errors import UserError
-from eigen2.market.data.files import ADJ_CLOSE, Batch, Header, PriceFile, fold, require_file, shown
+from eigen2.market.data.files import ADJ_CLOSE, Batch, Header, PriceFile, fold, quoted, require_file
 from eigen2.market.data.source import PRICE_COLUMNS, VALUES
 
 SUFFIX = re.compile(r"(\.csv|\.csv\.gz|\.parquet|\.pq)$", re.IGNORECASE)
@@ -232,8 +232,8 @@ def _one_level(header: Header, stem: str, where: str) -> tuple[str, int, int | N
     date = _first(DATE_NAMES, folded, header.index)
     ticker = _first(TICKER_NAMES, folded, None)
     if date is None:
-        raise _lacks(["date"], header, where)
-    _refuse_doubles(folded, [date] if ticker is None else [date, ticker], where)
+        raise _missing_error(["date"], header, where)
+    _check_unique(folded, [date] if ticker is None else [date, ticker], where)
     others = [position for position in range(len(folded)) if position not in (date, ticker, header.index)]
     fields = {field: folded.index(field) for field in FIELDS if field in folded}
     if "value" in folded and "close" not in fields and (ticker is not None or len(others) == 1 + len(fields)):
@@ -245,19 +245,19 @@ def _one_level(header: Header, stem: str, where: str) -> tuple[str, int, int | N
         # a further column may hold the tickers under a name of its own
         missing = ["ticker", *missing] if ticker is None and len(others) > len(fields) else []
     if missing:
-        raise _lacks(missing, header, where)
-    _refuse_doubles(folded, fields.values(), where)
+        raise _missing_error(missing, header, where)
+    _check_unique(folded, fields.values(), where)
     return (ONE_TICKER, date, None, {stem: fields}) if ticker is None else (LONG, date, ticker, {"": fields})
 
 
 def _wide(header: Header, date: int, others: list[int], where: str) -> Positions:
     if not others or (date != header.index and date > min(others)):
-        raise _lacks(["ticker", *PRICE_COLUMNS], header, where)
+        raise _missing_error(["ticker", *PRICE_COLUMNS], header, where)
     names = [header.names[position].strip() for position in others]
     if "" in names:
         column = others[names.index("")] + 1
         raise UserError(f"{where}: column {column} has no name: give it the name of its ticker, or remove it")
-    _refuse_doubles(names, range(len(names)), where)
+    _check_unique(names, range(len(names)), where)
     return {name: {"close": position} for name, position in zip(names, others, strict=True)}
 
 
@@ -268,18 +268,18 @@ def _two_levels(header: Header, levels: tuple[Sequence[str], Sequence[str]], whe
     # a date among the columns has a name on one level alone
     date = _first(DATE_NAMES, ["" if a and b else a + b for a, b in zip(first, second, strict=True)], header.index)
     if date is None:
-        raise _lacks(["date"], header, where)
+        raise _missing_error(["date"], header, where)
     series: Positions = {}
     for position, (name, ticker) in enumerate(zip(names, tickers, strict=True)):
         if name in FIELDS and ticker:
             if name in series.setdefault(ticker, {}):
-                raise _double(f"{name} of {ticker}", where)
+                raise _double_error(f"{name} of {ticker}", where)
             series[ticker][name] = position
     given = {name for positions in series.values() for name in positions}
     wanted = {*given, *(PRICE_COLUMNS if given & {*CLOSE_ONLY} else ("close",))}
     missing = [f"{name} of {ticker}" for ticker in series for name in FIELDS if name in wanted - series[ticker].keys()]
     if missing or not series:
-        raise _lacks(missing or ["close"], header, where)
+        raise _missing_error(missing or ["close"], header, where)
     return date, series
 
 
@@ -288,17 +288,17 @@ def _first(wanted: Sequence[str], names: Sequence[str], default: int | None) -> 
     return next((names.index(name) for name in wanted if name in names), default)
 
 
-def _lacks(columns: Sequence[str], header: Header, where: str) -> UserError:
-    missing, found = shown(", ".join(columns)), shown(", ".join(header.names))
+def _missing_error(columns: Sequence[str], header: Header, where: str) -> UserError:
+    missing, found = quoted(", ".join(columns)), quoted(", ".join(header.names))
     return UserError(f"{where} lacks the columns {missing}; it has {found}: rename or add them")
 
 
-def _refuse_doubles(names: Sequence[str], positions: Iterable[int], where: str) -> None:
+def _check_unique(names: Sequence[str], positions: Iterable[int], where: str) -> None:
     counts = Counter(names)
     for position in positions:
         if counts[names[position]] > 1:
-            raise _double(names[position], where)
+            raise _double_error(names[position], where)
 
 
-def _double(column: str, where: str) -> UserError:
-    return UserError(f"{where} has more than one column {shown(column)}: keep one of each")
+def _double_error(column: str, where: str) -> UserError:
+    return UserError(f"{where} has more than one column {quoted(column)}: keep one of each")

@@ -114,7 +114,7 @@ def _collect(
 ) -> tuple[Collected, Report]:
     """Read all inputs into the folder; return their rows and an empty report on them."""
     inputs = open_inputs(paths, adjust=adjust)
-    collected = collect(inputs, folder, context=indicators)
+    collected = collect(inputs, folder, indicators=indicators)
     unknown = sorted(set(indicators) - set(collected.tickers))
     if unknown:
         raise UserError(f"indicators {', '.join(unknown)} are in no input: give names of tickers in the files")

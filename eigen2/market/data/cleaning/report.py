@@ -12,23 +12,13 @@ from jaxtyping import Bool
 
 from eigen2.market.data.source import PRICE_COLUMNS
 
-EXAMPLES = 3
-"""First rows of a defect that a report shows, in the order of tickers and days."""
-LONGEST_HOLES = 3
-SHOWN_INPUTS = 5
-"""Files named in the text; the JSON has them all."""
+# first rows of a defect, longest holes, and files named in the text; the JSON names all files
+EXAMPLES, LONGEST_HOLES, SHOWN_INPUTS = 3, 3, 5
 
 
 @dataclass
 class Finding:
-    """How often a defect occurs.
-
-    Attributes:
-        action: what the policy does about it.
-        rows: rows that have it.
-        tickers: tickers with such a row.
-        examples: the first rows: ticker, date, open, high, low, close, volume (None where empty).
-    """
+    """Rows and tickers that have a defect, what the policy does about it, and the first rows (None where empty)."""
 
     action: str
     rows: int = 0
@@ -38,13 +28,9 @@ class Finding:
 
 @dataclass
 class Holes:
-    """Market days inside a ticker's life on which it has no row.
+    """Runs of market days inside a ticker's life on which it has no row: their number, days and tickers.
 
-    Attributes:
-        count: holes, each of one or more market days in a row.
-        days: market days in them.
-        tickers: tickers with one.
-        longest: the longest: ticker, first (the first missing day), days.
+    The `longest` are given by ticker, first (missing day) and days.
     """
 
     count: int = 0
@@ -55,15 +41,9 @@ class Holes:
 
 @dataclass
 class Prepared:
-    """What the policy makes of the files.
+    """What the policy makes of the files: rows of the clean table, those with prices, and rows by what was done.
 
-    Attributes:
-        rows: rows of the clean table.
-        usable: those with prices.
-        masked: rows whose prices were emptied.
-        dropped: rows removed.
-        repaired: rows whose values were changed.
-        tickers: tickers with a usable row.
+    `tickers` counts those with a usable row.
     """
 
     rows: int = 0

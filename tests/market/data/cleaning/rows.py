@@ -47,10 +47,10 @@ def fillers(days: np.ndarray, tickers: int = 12) -> pd.DataFrame:
     return pd.concat(frames)
 
 
-def calendar_of(block: pd.DataFrame, context: Sequence[str] = ()) -> Calendar:
+def calendar_of(block: pd.DataFrame, indicators: Sequence[str] = ()) -> Calendar:
     """The calendar of a table that is the only input."""
     days = np.unique(block["date"].to_numpy().astype("datetime64[D]"))
-    priced = block[~block["ticker"].isin(list(context))]
+    priced = block[~block["ticker"].isin(list(indicators))]
     rows = np.bincount(np.searchsorted(days.astype("datetime64[s]"), priced["date"]), minlength=len(days))
     lives = priced.groupby("ticker")["date"].agg(["min", "max"])
     first, last = (np.sort(lives[edge].to_numpy().astype("datetime64[D]")) for edge in ("min", "max"))
@@ -59,10 +59,10 @@ def calendar_of(block: pd.DataFrame, context: Sequence[str] = ()) -> Calendar:
 
 
 def defects(
-    block: pd.DataFrame, limits: Limits | None = None, context: Sequence[str] = (), calendar: Calendar | None = None
+    block: pd.DataFrame, limits: Limits | None = None, indicators: Sequence[str] = (), calendar: Calendar | None = None
 ) -> list[set[str]]:
     """What `find` finds, row by row."""
-    return by_row(find(block, calendar or calendar_of(block, context), limits or Limits(), context))
+    return by_row(find(block, calendar or calendar_of(block, indicators), limits or Limits(), indicators))
 
 
 def by_row(found: Mapping[str, np.ndarray]) -> list[set[str]]:

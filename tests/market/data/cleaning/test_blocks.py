@@ -101,13 +101,13 @@ def test_known_answer(tmp_path, monkeypatch, run_rows):
 
 def test_indicators_are_not_counted(tmp_path):
     batch = rows("VIX 2020-01-01, A 2020-01-02, VIX 2020-01-02, VIX 2020-01-03, A 2020-01-04, TNX 2020-01-05")
-    collected = collect([Batches(batch)], tmp_path, context=["VIX", "TNX", "UNKNOWN"])
+    collected = collect([Batches(batch)], tmp_path, indicators=["VIX", "TNX", "UNKNOWN"])
     assert collected.calendar.days.astype(str).tolist() == [f"2020-01-0{day}" for day in range(1, 6)]
     assert collected.calendar.rows.tolist() == [0, 1, 0, 1, 0]
     assert collected.calendar.listed.tolist() == [0, 1, 1, 1, 0]
     check(collected, batch, 2_000_000)
     # with nothing but indicators there are days, and nothing on them
-    collected = collect([Batches(batch)], tmp_path, context=["VIX", "TNX", "A"])
+    collected = collect([Batches(batch)], tmp_path, indicators=["VIX", "TNX", "A"])
     assert collected.calendar.rows.tolist() == collected.calendar.listed.tolist() == [0] * 5
 
 
@@ -127,7 +127,7 @@ def test_any_rows_however_cut(tmp_path_factory, seed, count, tickers, days, run_
     inputs = [Batches(*batches[:2]), Batches(*batches[2:])]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(blocks, "RUN_ROWS", run_rows)
-        collected = collect(inputs, tmp_path_factory.mktemp("spill"), block_rows, context=["T0", "T3"])
+        collected = collect(inputs, tmp_path_factory.mktemp("spill"), block_rows, indicators=["T0", "T3"])
     check(collected, frame, block_rows)
     counted = frame[~frame["ticker"].isin(["T0", "T3"])]
     life = counted.groupby("ticker")["date"].agg(["min", "max"])

@@ -486,7 +486,7 @@ def test_indicators_may_be_anything_but_empty_or_infinite() -> None:
         (day[5], "SPREAD", 1.0, 1.0, 1.0, 1.0, 1.0),
     ]
     block = as_block(pd.concat([table(spread), series([100.0, 101.0, 102.0, 100.0, 101.0], "STOCK")]))
-    assert defects(block, context=["SPREAD"]) == [
+    assert defects(block, indicators=["SPREAD"]) == [
         NONE,
         NONE,
         NONE,
@@ -499,7 +499,7 @@ def test_indicators_may_be_anything_but_empty_or_infinite() -> None:
     ]
     # repeated rates are no stale quotes
     rate = table(flat("RATE", [2.0] * 9, volume=0.0))
-    assert defects(rate, context=["RATE"]) == only({}, 9)
+    assert defects(rate, indicators=["RATE"]) == only({}, 9)
     assert {"stale_run"} in defects(rate)
 
 
@@ -509,7 +509,7 @@ def test_indicators_do_not_count_as_listed() -> None:
     stocks = as_block(fillers(days[5:15], 12))
     block = as_block(pd.concat([stocks, *rates]))
     names = [f"RATE{i}" for i in range(12)]
-    assert defects(block, context=names) == only({}, len(block))
+    assert defects(block, indicators=names) == only({}, len(block))
 
 
 def test_holes() -> None:
