@@ -1,4 +1,4 @@
-"""The one exception that is the user's to fix."""
+"""Errors that are reported in one line, and the exit codes of a run."""
 
 import math
 from numbers import Real
@@ -31,15 +31,14 @@ def require_range(
     given: object = value  # whatever the type says: a network's arguments are not checked before
     if isinstance(given, bool) or not isinstance(given, Real):
         raise UserError(f"{name} is {value}; it must be a number")
-    words = [
-        (least is None or value >= least, f"at least {least}", least),
-        (above is None or value > above, f"above {above}", above),
-        (most is None or value <= most, f"at most {most}", most),
-        (most is not None or value < math.inf, "finite", None if value < math.inf else value),
+    bounds = [
+        (least is None or value >= least, None if least is None else f"at least {least}"),
+        (above is None or value > above, None if above is None else f"above {above}"),
+        (most is None or value <= most, None if most is None else f"at most {most}"),
+        (most is not None or value < math.inf, None if most is not None or value < math.inf else "finite"),
     ]
-    if not all(holds for holds, _, _ in words):
-        allowed = " and ".join(text for _, text, bound in words if bound is not None)
-        raise UserError(f"{name} is {value}; it must be {allowed}")
+    if not all(holds for holds, _ in bounds):
+        raise UserError(f"{name} is {value}; it must be {' and '.join(text for _, text in bounds if text)}")
 
 
 OUT_OF_MEMORY = 3
@@ -57,7 +56,7 @@ REQUEUED = 138
 
 
 class RunStopped(Exception):
-    """A run ended before its time, in order: it can be resumed from its last checkpoint.
+    """A run that ended early, in order; it can be resumed from its last checkpoint.
 
     Args:
         reason: one line for the user.

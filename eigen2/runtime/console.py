@@ -1,11 +1,11 @@
-"""What the user sees: facts at the start, a bar and a table while it runs, where everything lies at the end."""
+"""Terminal output of a run: its settings at the start, a bar and a table while it trains, where to look at the end."""
 
 import math
 import textwrap
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, cast, runtime_checkable
 
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ProgressBar
@@ -13,11 +13,10 @@ from rich.console import Console
 from tqdm import tqdm
 
 from eigen2.memory.process import GB, rss_bytes
-from eigen2.runtime.phases import PHASES
+from eigen2.runtime.phases import PHASES, PhaseClock
 
-FIRST = " gen  fitness mean       max       min       std  champion"
 LOSSES = (("actor", "train/actor_loss"), ("critic", "train/critic_loss"))
-"""Heading and metric of a module's two losses, unless it has others."""
+"""Heading and metric of the two losses of a population."""
 PHASE_HEADINGS = {"evaluate": "eval", "train": "train", "evolve": "evolv", "validate": "valid"}
 HEADER_EVERY = 10
 EXTRA_WIDTHS = 9, 8
@@ -27,13 +26,42 @@ Column = tuple[str, str, float]
 """Heading, name of the metric, factor on it."""
 
 
+@runtime_checkable
+class ReportedModule(Protocol):
+    """What the report reads from the module."""
+
+    clock: PhaseClock
+    metrics: dict[str, float]
+    loss_columns: Sequence[tuple[str, str]]
+
+    def describe(self) -> dict[str, str]:
+        """Return name and value of what is shown at the start."""
+
+
+@runtime_checkable
+class ReportedData(Protocol):
+    """What the report reads from the data module."""
+
+    table_columns: Sequence[Column]
+    replay_min_size: int
+    buffer: Any
+
+    def describe(self) -> dict[str, str]:
+        """Return name and value of what is shown at the start."""
+
+
+@runtime_checkable
+class HasStatusLine(Protocol):
+    """A callback that adds a line to the table."""
+
+    def status_line(self) -> str | None:
+        """Return the line; None for none."""
+
+
 class GenerationReport(ProgressBar):
     """Prints a run for a person at a terminal of 80 columns; without a terminal it leaves the bar out.
 
-    Reads the numbers of a generation from `module.metrics` and the facts at the start from `module.describe()` and
-    `datamodule.describe()`, where they exist. A data module may add two columns by an attribute `table_columns`, of
-    heading, name of the metric and factor; a module may have two losses of its own by `loss_columns`, of heading and
-    name, and phases of its own by `clock`. Callbacks with a method `status_line()` add a row to the table.
+    Callbacks with a method `status_line()` add a line to the table.
     """
 
     def __init__(self) -> None:
@@ -55,16 +83,13 @@ class GenerationReport(ProgressBar):
         self._enabled = True
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Print the facts."""
+        """Print what the run is about."""
         self._began, self._first, self._rss = time.monotonic(), trainer.current_epoch, rss_bytes()
-        facts: dict[str, str] = {}
-        for part in (getattr(trainer, "datamodule", None), pl_module):
-            describe = getattr(part, "describe", None)
-            facts |= describe() if callable(describe) else {}
-        facts["writes to"] = str(trainer.default_root_dir)
+        lines = {**_data(trainer).describe(), **_module(pl_module).describe()}
+        lines["writes to"] = str(trainer.default_root_dir)
         if self._first:
-            facts["resumes"] = f"after {self._first} of {trainer.max_epochs} generations, from {trainer.ckpt_path}"
-        for name, value in facts.items():
+            lines["resumes"] = f"after {self._first} of {trainer.max_epochs} generations, from {trainer.ckpt_path}"
+        for name, value in lines.items():
             first, *further = textwrap.wrap(value, 66, break_on_hyphens=False)
             self._print(f"[bold]{name:<12}[/bold] {first}")
             for line in further:
@@ -90,63 +115,55 @@ class GenerationReport(ProgressBar):
 
     def on_phase_end(self, trainer: Trainer, pl_module: LightningModule, phase: str) -> None:
         """Name the phase that follows."""
-        phases = [*_phases(pl_module), "checkpoint"]
+        phases = [*_module(pl_module).clock.phases, "checkpoint"]
         self._describe(trainer, phases[phases.index(phase) + 1])
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Print the generation's two rows and the time left."""
         if not self._enabled or self._bar is None:
             return
-        extra = getattr(trainer.datamodule, "table_columns", ())  # type: ignore[attr-defined]
-        losses, phases = getattr(pl_module, "loss_columns", LOSSES), _phases(pl_module)
+        module, data = _module(pl_module), _data(trainer)
+        extra, losses, phases = data.table_columns, module.loss_columns, module.clock.phases
         if self._rows % HEADER_EVERY == 0:
             for line in header(extra, losses, phases):
                 self._print(f"[dim]{line}[/dim]")
         self._rows += 1
-        rss, before = rss_bytes(), self._rss
-        self._rss = rss
-        metrics: dict[str, float] = getattr(pl_module, "metrics", {})
-        start = trainer.datamodule.replay_min_size  # type: ignore[attr-defined]
+        generation, starts = trainer.current_epoch, data.replay_min_size
+        before, self._rss = self._rss, rss_bytes()
         done = trainer.current_epoch + 1 - self._first
-        left = (time.monotonic() - self._began) / done * ((trainer.max_epochs or 0) - trainer.current_epoch - 1)
-        for line in generation_rows(
-            trainer.current_epoch, metrics, start, rss, rss - before, left, extra, losses, phases
-        ):
+        left_s = (time.monotonic() - self._began) / done * ((trainer.max_epochs or 0) - trainer.current_epoch - 1)
+        memory = self._rss, self._rss - before
+        for line in generation_rows(generation, module.metrics, starts, *memory, left_s, extra, losses, phases):
             self._print(line)
-        for callback in getattr(trainer, "callbacks", []):
-            status_line = getattr(callback, "status_line", None)
-            if callable(status_line) and (line := status_line()):
-                self._print(line[:80])
+        for callback in trainer.callbacks:  # type: ignore[attr-defined]
+            if isinstance(callback, HasStatusLine) and (text := callback.status_line()):
+                self._print(text[:80])
         self._describe(trainer, "evaluate")
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Say what came out, where it lies and what to type next."""
+        """Print the champion, where everything lies and what to type next."""
         self._close()
-        metrics: dict[str, float] = getattr(pl_module, "metrics", {})
+        metrics = _module(pl_module).metrics
         if not self._enabled or not metrics:
             return
         root = Path(trainer.default_root_dir)
-        took = _clock(time.monotonic() - self._began)
-        self._print(
-            f"\n[bold]champion[/bold]     validation fitness {metrics['champion/validation_fitness']:.1f}, "
-            f"found in generation {metrics['champion/generation']:.0f}"
-        )
-        buffer = trainer.datamodule.buffer  # type: ignore[attr-defined]
-        self._print(
-            f"[bold]totals[/bold]       {trainer.current_epoch} generations, {buffer.added:,} transitions, "
-            f"{trainer.global_step:,} gradient steps"
-        )
-        self._print(f"[bold]took[/bold]         {trainer.current_epoch - self._first} generations in {took}")
-        for what, where in (
-            ("checkpoints", "checkpoints/last.ckpt, best.ckpt"),
-            ("metrics", "metrics.csv, memory.csv, config.yaml"),
-            ("curves", "tensorboard/"),
-        ):
-            self._print(f"[bold]{what:<12}[/bold] {root / where}")
-        self._print(f"[bold]next[/bold]         tensorboard --logdir {root}")
+        lines = {
+            "champion": f"validation fitness {metrics['champion/validation_fitness']:.1f}, "
+            f"found in generation {metrics['champion/generation']:.0f}",
+            "totals": f"{trainer.current_epoch} generations, {_data(trainer).buffer.added:,} transitions, "
+            f"{trainer.global_step:,} gradient steps",
+            "took": f"{trainer.current_epoch - self._first} generations in {_clock(time.monotonic() - self._began)}",
+            "checkpoints": root / "checkpoints/last.ckpt, best.ckpt",
+            "metrics": root / "metrics.csv, memory.csv, config.yaml",
+            "curves": f"{root / 'tensorboard'}",
+            "next": f"tensorboard --logdir {root}",
+        }
+        self._print("")
+        for name, value in lines.items():
+            self._print(f"[bold]{name:<12}[/bold] {value}")
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Leave the terminal clean; after Ctrl-C say how to go on."""
+        """Leave the terminal clean; after Ctrl-C print how to go on."""
         self._close()
         if isinstance(exception, KeyboardInterrupt) and self._enabled:
             self._print("interrupted; with --ckpt_path last the same command resumes")
@@ -169,23 +186,30 @@ class GenerationReport(ProgressBar):
             self._bar = None
 
 
-def _phases(module: LightningModule) -> Sequence[str]:
-    return getattr(getattr(module, "clock", None), "phases", PHASES)
+def _module(module: LightningModule) -> ReportedModule:
+    return cast(ReportedModule, module)
+
+
+def _data(trainer: Trainer) -> ReportedData:
+    return cast(ReportedData, trainer.datamodule)  # type: ignore[attr-defined]
 
 
 def header(
     extra: Sequence[Column] = (), losses: Sequence[tuple[str, str]] = LOSSES, phases: Sequence[str] = PHASES
 ) -> tuple[str, str]:
-    """The table's two heading lines, with the columns of workload and module."""
+    """Return the table's two heading lines, with the columns of workload and module."""
     more = "".join(f"{name:>{width}}" for (name, _, _), width in zip(extra, EXTRA_WIDTHS, strict=False))
     first, second = (heading for heading, _ in losses)
     seconds = "".join(f"{PHASE_HEADINGS.get(phase, phase)[:5]:>6}" for phase in phases)
-    return FIRST + more, f"{f'loss: {first}':>13}{second:>9}{'replay':>9}{seconds}  RSS GB    MB    left"
+    return (
+        f" gen  fitness mean       max       min       std  champion{more}",
+        f"{f'loss: {first}':>13}{second:>9}{'replay':>9}{seconds}  RSS GB    MB    left",
+    )
 
 
 def generation_rows(
     generation: int,
-    metrics: dict[str, float],
+    metrics: Mapping[str, float],
     training_starts: int,
     rss: int,
     growth: int,
@@ -194,11 +218,11 @@ def generation_rows(
     losses: Sequence[tuple[str, str]] = LOSSES,
     phases: Sequence[str] = PHASES,
 ) -> tuple[str, str]:
-    """A generation's two table rows, at most 80 columns each, under `header(extra, losses, phases)`.
+    """Return a generation's two table rows, at most 80 columns each, under `header(extra, losses, phases)`.
 
     Args:
-        generation: counted from 0; shown so too, as in TensorBoard and the CSV files.
-        metrics: of the module.
+        generation: counted from 0, as in TensorBoard and the CSV files.
+        metrics: of the generation; those that are missing are shown as nan.
         training_starts: transitions at which training starts.
         rss: bytes now.
         growth: bytes since the last generation.
@@ -207,21 +231,24 @@ def generation_rows(
         losses: heading and metric of the module's two.
         phases: of the module's generations.
     """
-    get = metrics.get
-    fitness = "".join(f"{get(f'fitness/{k}', math.nan):>10.1f}" for k in ("max", "min", "std"))
-    first = (
-        f"{generation:>4}{get('fitness/mean', math.nan):>14.1f}{fitness}"
-        f"{get('champion/validation_fitness', math.nan):>10.1f}"
-    ) + "".join(
-        f"{factor * get(name, math.nan):>{width}.1f}"
-        for (_, name, factor), width in zip(extra, EXTRA_WIDTHS, strict=False)
+
+    def value(name: str) -> float:
+        return metrics.get(name, math.nan)
+
+    fitness = "".join(f"{value(f'fitness/{k}'):>10.1f}" for k in ("max", "min", "std"))
+    more = "".join(
+        f"{factor * value(name):>{width}.1f}" for (_, name, factor), width in zip(extra, EXTRA_WIDTHS, strict=False)
     )
-    first_loss, second_loss = (get(name, math.nan) for _, name in losses)
-    learning = f"{first_loss:>13.3f}{second_loss:>9.3f}{get('replay/size', 0):>9,.0f}"
+    champion = f"{value('champion/validation_fitness'):>10.1f}"
+    first_loss, second_loss = (value(name) for _, name in losses)
+    learning = f"{first_loss:>13.3f}{second_loss:>9.3f}{metrics.get('replay/size', 0):>9,.0f}"
     if math.isnan(first_loss):
         learning = f"{f'training starts at {training_starts:,}':>31}"
-    seconds = "".join(f"{get(f'time/{phase}_s', math.nan):>6.2f}" for phase in phases)
-    return first, f"{learning}{seconds}{rss / GB:>8.3f}{growth / 1e6:>+6.1f}{_clock(left_s):>8}"
+    seconds = "".join(f"{value(f'time/{phase}_s'):>6.2f}" for phase in phases)
+    return (
+        f"{generation:>4}{value('fitness/mean'):>14.1f}{fitness}{champion}{more}",
+        f"{learning}{seconds}{rss / GB:>8.3f}{growth / 1e6:>+6.1f}{_clock(left_s):>8}",
+    )
 
 
 def _clock(seconds: float) -> str:

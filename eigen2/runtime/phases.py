@@ -1,25 +1,31 @@
-"""The phases of a generation: timed here, announced to every callback that listens."""
+"""The phases of a generation: timed here, and announced to the callbacks that listen."""
 
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Protocol, runtime_checkable
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
 
 PHASES = ("evaluate", "train", "evolve", "validate")
-"""Of a population's generation, in the order they happen."""
+"""Phases of a population's generation, in order."""
 
 
-def announce(hook: str, trainer: Trainer, module: LightningModule, *what: str) -> None:
-    """Call `hook(trainer, module, *what)` of every callback that has it, in the trainer's order.
+@runtime_checkable
+class PhaseListener(Protocol):
+    """A callback that wants to know when a phase ends."""
 
-    Lightning knows nothing of `on_phase_end(trainer, module, phase)` and `on_environment_step(trainer, module)`.
-    """
-    for callback in trainer.callbacks:  # type: ignore[attr-defined]
-        method = getattr(callback, hook, None)
-        if method is not None:
-            method(trainer, module, *what)
+    def on_phase_end(self, trainer: Trainer, pl_module: LightningModule, phase: str) -> None:
+        """Called when a phase has ended."""
+
+
+@runtime_checkable
+class StepListener(Protocol):
+    """A callback that wants to know of every step of the evaluation's environment."""
+
+    def on_environment_step(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Called after a step."""
 
 
 class PhaseClock:
@@ -27,7 +33,7 @@ class PhaseClock:
 
     Args:
         module: whose trainer's callbacks hear of the phases.
-        phases: their names, in the order they happen.
+        phases: their names, in order.
     """
 
     def __init__(self, module: LightningModule, phases: Sequence[str] = PHASES) -> None:
@@ -35,31 +41,37 @@ class PhaseClock:
         self.phases = tuple(phases)
         self._begun: dict[str, float] = {}
         self.seconds: dict[str, float] = {}
+        self._step_listeners: list[StepListener] = []
 
     def new_generation(self) -> None:
-        """Forget the last generation and start counting this one."""
+        """Set all seconds to 0, start counting the generation's and find who listens to its steps."""
         self.seconds = dict.fromkeys(self.phases, 0.0)
         self.begin("generation")
+        callbacks = self._module.trainer.callbacks  # type: ignore[attr-defined]
+        self._step_listeners = [callback for callback in callbacks if isinstance(callback, StepListener)]
 
     def begin(self, phase: str) -> None:
         """Start counting a phase."""
         self._begun[phase] = time.perf_counter()
 
     def elapsed(self, phase: str) -> float:
-        """Seconds since the phase began."""
+        """Return seconds since the phase began."""
         return time.perf_counter() - self._begun[phase]
 
     def end(self, phase: str) -> None:
-        """Stop counting and tell the callbacks; work queued on a GPU is waited for and counts here."""
+        """Stop counting and announce the end; work queued on a GPU is waited for and counts here."""
         device = self._module.device
         if device.type == "cuda":
             torch.cuda.synchronize(device)
         self.seconds[phase] = self.elapsed(phase)
-        announce("on_phase_end", self._module.trainer, self._module, phase)
+        for callback in self._module.trainer.callbacks:  # type: ignore[attr-defined]
+            if isinstance(callback, PhaseListener):
+                callback.on_phase_end(self._module.trainer, self._module, phase)
 
     def environment_step(self) -> None:
-        """Tell the callbacks that the environment made a step."""
-        announce("on_environment_step", self._module.trainer, self._module)
+        """Announce a step of the environment."""
+        for callback in self._step_listeners:
+            callback.on_environment_step(self._module.trainer, self._module)
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:

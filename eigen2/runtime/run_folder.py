@@ -1,38 +1,42 @@
-"""One folder, one run: a second process is refused, an earlier run is moved aside, never overwritten."""
+"""The folder of one run: a second process is refused, an earlier run is moved aside, never overwritten."""
 
 import csv
 import fcntl
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, Any, Protocol, cast, runtime_checkable
 
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.cli import SaveConfigCallback
 from rich.console import Console
 
+from callbacks import MemoryProfiler
 from eigen2.errors import UserError
 from eigen2.runtime.checkpoint import newest_whole
-from eigen2.runtime.files import move_into_place
+from eigen2.runtime.files import replacing
 from eigen2.runtime.provenance import describe_run
 
 log = logging.getLogger(__name__)
 
 RUN_FILES = (
-    "checkpoints",
-    "tensorboard",
-    "metrics.csv",
-    "memory.csv",
-    "champion",
-    "test",
-    "failure",
-    "config.yaml",
-    "run.json",
-    "report.html",
+    *("checkpoints", "tensorboard", "champion", "test", "failure"),
+    *("metrics.csv", "memory.csv", "config.yaml", "run.json", "report.html"),
 )
 """What a run writes in its folder; the panel cache beside them is shared by all runs."""
+
+
+@runtime_checkable
+class RecordedModule(Protocol):
+    """What run.json takes from the module."""
+
+    seed: int
+    fitness_words: Mapping[str, str]
+
+    def settings(self) -> dict[str, Any]:
+        """Return everything that determines results, as plain values by full key."""
 
 
 @contextmanager
@@ -42,7 +46,7 @@ def locked_folder(root: Path) -> Iterator[None]:
     Raises:
         UserError: the folder cannot be written to, or another process is running in it.
     """
-    with _opened(root / ".lock") as lock:
+    with _open_lock(root / ".lock") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -52,7 +56,7 @@ def locked_folder(root: Path) -> Iterator[None]:
         yield
 
 
-def _opened(path: Path) -> IO[str]:
+def _open_lock(path: Path) -> IO[str]:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         return path.open("w")
@@ -69,13 +73,13 @@ def in_turn(root: Path) -> Iterator[None]:
     Raises:
         UserError: the folder cannot be written to.
     """
-    with _opened(root / ".turn") as lock:
+    with _open_lock(root / ".turn") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
 def find_checkpoint(root: Path, path: str | None, *, or_start: bool, put_aside: bool = True) -> str | None:
-    """Turn `best` and `last` into the run's files; `last` is the newest that is not damaged.
+    """Return the file that `best` or `last` stands for; `last` is the newest that is not damaged.
 
     Args:
         root: the run's folder.
@@ -101,7 +105,7 @@ def find_checkpoint(root: Path, path: str | None, *, or_start: bool, put_aside: 
 
 
 def generations_of(checkpoint: str | None) -> int:
-    """Generations that the run of a checkpoint went through, by the metrics.csv beside its folder; 0 without one."""
+    """Return the generations of a checkpoint's run, by the metrics.csv beside its folder; 0 without one."""
     metrics = Path(checkpoint or "").resolve().parent.parent / "metrics.csv"
     if not metrics.is_file():
         return 0
@@ -111,9 +115,7 @@ def generations_of(checkpoint: str | None) -> int:
 
 def move_earlier_run(root: Path) -> Path | None:
     """Move what an earlier run left in `root` to `root/earlier/N`; return that folder, None if there was nothing."""
-    present = [root / name for name in RUN_FILES if (root / name).exists()] + [
-        path for pattern in ("memory-*.csv", "test-*") for path in sorted(root.glob(pattern))
-    ]
+    present = [path for name in (*RUN_FILES, "memory-*.csv", "test-*") for path in sorted(root.glob(name))]
     if not present:
         return None
     earlier = root / "earlier"
@@ -127,43 +129,41 @@ def move_earlier_run(root: Path) -> Path | None:
 
 
 class RunFolder(SaveConfigCallback):
-    """Makes room for a new run and writes its config.yaml, once everything else has been checked."""
+    """Makes room for a new run and writes config.yaml and run.json, once everything else has been checked."""
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Nothing yet: the run may still be refused."""
+        """Do nothing yet: the run may still be refused."""
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Move an earlier run aside unless this one resumes it, then write the configuration."""
+        """Move an earlier run aside unless this one resumes it, then write configuration and provenance."""
         root = Path(trainer.default_root_dir)
         if not trainer.is_global_zero:
             return
         if trainer.ckpt_path is None and (moved := move_earlier_run(root)) is not None:
             Console(highlight=False).print(f"An earlier run in {root} was moved to {moved}.", soft_wrap=True)
         self.parser.save(self.config, str(root / "config.yaml"), overwrite=True)
-        self._note(trainer, pl_module, [])
+        _write_provenance(trainer, pl_module, [])
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Note what the memory's profiler makes of the run, if there is one."""
-        found = [
-            f"verdict: {verdict}" if (leak := getattr(callback, "leak", None)) is None else "; ".join(leak.lines())
-            for callback in trainer.callbacks  # type: ignore[attr-defined]
-            if (verdict := getattr(callback, "verdict", None)) is not None
+        """Add the verdict of the memory profiler, if there is one."""
+        profilers = [each for each in trainer.callbacks if isinstance(each, MemoryProfiler)]  # type: ignore[attr-defined]
+        memory = [
+            f"verdict: {each.verdict}" if each.leak is None else "; ".join(each.leak.lines()) for each in profilers
         ]
-        self._note(trainer, pl_module, found)
+        _write_provenance(trainer, pl_module, memory)
 
-    @staticmethod
-    def _note(trainer: Trainer, module: LightningModule, memory: list[str]) -> None:
-        """Write run.json: what the run's results depend on, and how its memory did."""
-        if not trainer.is_global_zero:
-            return
-        told = {"seed": getattr(module, "seed", None), **describe_run(), "memory": memory}
-        settings = getattr(module, "settings", None)
-        told["settings"] = settings() if callable(settings) else {}
-        if (words := getattr(module, "fitness_words", None)) is not None:
-            told["fitness"] = words
-        draft = Path(trainer.default_root_dir) / ".run.json"
-        try:
-            draft.write_text(json.dumps(told, indent=1, default=str) + "\n")
-            move_into_place(draft, draft.with_name("run.json"))
-        except OSError as error:  # the run is worth more than what is noted of it
-            log.warning("cannot write %s: %s", draft.with_name("run.json"), error.strerror or error)
+
+def _write_provenance(trainer: Trainer, pl_module: LightningModule, memory: list[str]) -> None:
+    """Write run.json: what the run's results depend on, and how its memory did."""
+    if not trainer.is_global_zero:
+        return
+    module = cast(RecordedModule, pl_module)
+    record = {"seed": module.seed, **describe_run(), "memory": memory, "settings": module.settings()}
+    if module.fitness_words:
+        record["fitness"] = dict(module.fitness_words)
+    target = Path(trainer.default_root_dir) / "run.json"
+    try:
+        with replacing(target) as draft:
+            draft.write_text(json.dumps(record, indent=1, default=str) + "\n")
+    except OSError as error:  # the run is worth more than its record
+        log.warning("cannot write %s: %s", target, error.strerror or error)

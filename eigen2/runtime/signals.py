@@ -1,4 +1,4 @@
-"""The signals that end a run in order, and what SLURM is asked for after one."""
+"""The signals that end a run in order, and the requeueing of a SLURM job."""
 
 import os
 import shutil
@@ -12,7 +12,7 @@ CODES = {signal.SIGINT: INTERRUPTED, signal.SIGTERM: TERMINATED, signal.SIGUSR1:
 
 
 def requeue() -> str:
-    """Ask SLURM to queue this job again; return what came of it."""
+    """Ask SLURM to queue this job again; return one line about the result."""
     job, program = os.environ.get("SLURM_JOB_ID"), shutil.which("scontrol")
     if job is None or program is None:
         return "there is no SLURM job to queue again"

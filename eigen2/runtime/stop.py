@@ -1,4 +1,4 @@
-"""End a run in order when it is asked to: by Ctrl-C, by `kill`, by a job scheduler."""
+"""Orderly end of a run that is asked to stop: by Ctrl-C, by `kill`, by a job scheduler."""
 
 import signal
 import time
@@ -39,25 +39,23 @@ class GracefulStop(Callback):
         self.grace_seconds = grace_seconds
         self._asked: signal.Signals | None = None
         self._handlers: dict[signal.Signals, Any] = {}
-        self._begun = 0.0
-        self._took = 0.0
+        self._begun = self._took = 0.0
         self._trainer: Trainer | None = None
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Take the signals over, from Lightning too, which would save within a generation."""
+        """Install the handlers, in place of Lightning's too, which would save within a generation."""
         self._trainer, self._asked, self._took = trainer, None, 0.0
-        wanted = [*CODES, signal.SIGALRM]
-        self._handlers = {each: signal.signal(each, self._handle) for each in wanted}
+        self._handlers = {each: signal.signal(each, self._handle) for each in (*CODES, signal.SIGALRM)}
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Note when the generation begins."""
+        """Record when the generation begins."""
         self._begun = time.monotonic()
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Note how long it took; if a signal came, let the checkpoint be written and end."""
+        """Record how long it took; if any process got a signal, end all after their checkpoint."""
         self._took = time.monotonic() - self._begun
         asked = torch.tensor(0 if self._asked is None else int(self._asked))
-        if number := int(trainer.strategy.reduce(asked, reduce_op="max")):  # whichever process was asked, all end
+        if number := int(trainer.strategy.reduce(asked, reduce_op="max")):
             self._asked = signal.Signals(number)
             trainer.should_stop = True
 
@@ -68,27 +66,25 @@ class GracefulStop(Callback):
             RunStopped: with the signal's exit code.
         """
         asked = self._asked
-        self._give_back()
+        self._restore_handlers()
         if asked is not None:
             raise self._stopped(asked, f"after generation {trainer.current_epoch - 1}, which is saved")
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Give the signals back."""
-        self._give_back()
+        """Restore the handlers."""
+        self._restore_handlers()
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Give the signals back."""
-        self._give_back()
+        """Restore the handlers."""
+        self._restore_handlers()
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         assert self._trainer is not None
-        within = f"within generation {self._trainer.current_epoch}, which is repeated on a resume"
-        if self._asked is not None:  # a second signal, or the alarm
-            raise self._stopped(self._asked, within)
-        self._asked = signal.Signals(number)
-        left = self._took - (time.monotonic() - self._begun)
-        if left > self.grace_seconds or self.grace_seconds == 0:
-            raise self._stopped(self._asked, within)
+        again, self._asked = self._asked is not None, self._asked or signal.Signals(number)
+        left_s = self._took - (time.monotonic() - self._begun)
+        if again or left_s > self.grace_seconds or self.grace_seconds == 0:
+            when = f"within generation {self._trainer.current_epoch}, which is repeated on a resume"
+            raise self._stopped(self._asked, when)
         # again every second, as an exception raised while an object is finalised is lost
         signal.setitimer(signal.ITIMER_REAL, self.grace_seconds, 1.0)
         Console(stderr=True, highlight=False).print(
@@ -102,7 +98,7 @@ class GracefulStop(Callback):
         more = f"; {requeue()}" if asked == signal.SIGUSR1 and first else ""
         return RunStopped(f"stopped by {asked.name} {when}; --ckpt_path last resumes{more}", CODES[asked])
 
-    def _give_back(self) -> None:
+    def _restore_handlers(self) -> None:
         if self._handlers:
             signal.setitimer(signal.ITIMER_REAL, 0)
             for each, handler in self._handlers.items():
@@ -112,7 +108,7 @@ class GracefulStop(Callback):
 
 @contextmanager
 def stops_at_once() -> Iterator[None]:
-    """Before and after training, signals end the process at once, with the exit codes of `GracefulStop`."""
+    """Let signals end the process at once, before and after training, with the exit codes of `GracefulStop`."""
 
     def handle(number: int, frame: FrameType | None) -> None:
         asked = signal.Signals(number)

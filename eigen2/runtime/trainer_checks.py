@@ -13,7 +13,7 @@ PRECISIONS = ("32-true", "bf16-mixed")
 
 
 def check_precision(precision: str) -> None:
-    """Refuse precisions that do not train a population rightly.
+    """Refuse precisions that do not train a population correctly.
 
     Raises:
         UserError: with the reason.
@@ -27,10 +27,7 @@ def check_precision(precision: str) -> None:
 
 
 def check_config(config: Mapping[str, Any]) -> None:
-    """Refuse Trainer arguments that have another name here, before a Trainer is made from them.
-
-    Args:
-        config: the Trainer's arguments by name.
+    """Refuse Trainer arguments, by name, that have another name here, before a Trainer is made from them.
 
     Raises:
         UserError: names the setting, its value and the remedy.
@@ -52,34 +49,36 @@ def check_config(config: Mapping[str, Any]) -> None:
 def check_trainer(trainer: Trainer) -> None:
     """Refuse what would cut a generation, or skip its validation or checkpoint.
 
-    Args:
-        trainer: about to fit.
-
     Raises:
         UserError: names the setting, its value and the remedy.
     """
     check_precision(str(trainer.precision))
-    if trainer.max_steps != -1 and not trainer.fast_dev_run:  # type: ignore[attr-defined]
-        raise UserError(
-            f"trainer.max_steps is {trainer.max_steps}: it would stop in the middle of a generation; "
-            "use trainer.max_epochs, in generations"
-        )
     interval = getattr(trainer, "val_check_interval", "a time")  # Lightning sets none when it is a time
-    if not (isinstance(interval, float) and interval == 1.0):
-        raise UserError(
-            f"trainer.val_check_interval is {interval}: it would validate before evolution; leave it at 1.0"
-        )
-    if trainer.check_val_every_n_epoch != 1:
-        raise UserError(
+    timers = [each for each in trainer.callbacks if isinstance(each, Timer)]  # type: ignore[attr-defined]
+    for refused, message in (
+        (
+            trainer.max_steps != -1 and not trainer.fast_dev_run,  # type: ignore[attr-defined]
+            f"trainer.max_steps is {trainer.max_steps}: it would stop in the middle of a generation; "
+            "use trainer.max_epochs, in generations",
+        ),
+        (
+            not isinstance(interval, float) or interval != 1.0,
+            f"trainer.val_check_interval is {interval}: it would validate before evolution; leave it at 1.0",
+        ),
+        (
+            trainer.check_val_every_n_epoch != 1,
             f"trainer.check_val_every_n_epoch is {trainer.check_val_every_n_epoch}: every generation "
-            "is validated; leave it at 1"
-        )
-    if trainer.limit_val_batches == 0 or trainer.limit_train_batches == 0:
-        raise UserError(
-            "trainer.limit_train_batches and limit_val_batches must not be 0: a generation trains and validates"
-        )
-    if any(isinstance(callback, Timer) and compat.timer_interval(callback) == "step" for callback in trainer.callbacks):  # type: ignore[attr-defined]
-        raise UserError(
+            "is validated; leave it at 1",
+        ),
+        (
+            0 in (trainer.limit_val_batches, trainer.limit_train_batches),
+            "trainer.limit_train_batches and limit_val_batches must not be 0: a generation trains and validates",
+        ),
+        (
+            any(compat.timer_interval(timer) == "step" for timer in timers),
             "trainer.max_time would stop in the middle of a generation; use the callback "
-            "lightning.pytorch.callbacks.Timer with interval: epoch"
-        )
+            "lightning.pytorch.callbacks.Timer with interval: epoch",
+        ),
+    ):
+        if refused:
+            raise UserError(message)
