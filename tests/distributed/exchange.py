@@ -38,12 +38,12 @@ def same(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> N
 
 
 def exchange(rank: int, world: int) -> None:
-    """Everything a share can do, for several sizes of a population, against what lies in each process anyway."""
+    """Use every collective, for several sizes of a population, against what lies in each process anyway."""
     for total in (world, world + 1, 3 * world - 1, 16):
-        share, rows = Communicator(total, rank, world), whole(total)
-        own = {name: share.own_rows(values) for name, values in rows.items()}
-        same(share.gather(own, "rows"), rows)
-        collected = share.collect(own, "rows")
+        communicator, rows = Communicator(total, rank, world), whole(total)
+        own = {name: communicator.own_rows(values) for name, values in rows.items()}
+        same(communicator.gather(own, "rows"), rows)
+        collected = communicator.collect(own, "rows")
         assert (collected is None) == (rank > 0)
         if collected is not None:
             same(collected, rows)
@@ -53,14 +53,17 @@ def exchange(rank: int, world: int) -> None:
                 sorted(chance.choice(total, size=chance.integers(total + 1), replace=False)) for _ in range(world)
             ]
             wanted = [[int(row) for row in part] for part in wanted]
-            share.start_generation(0)
-            same(share.fetch(own, wanted, "rows"), {name: values[wanted[rank]] for name, values in rows.items()})
-            foreign = sum(row not in share.rows for row in wanted[rank])
-            assert share.received_bytes == foreign * sum(values[0].nbytes for values in rows.values())
+            communicator.start_generation(0)
+            same(communicator.fetch(own, wanted, "rows"), {name: values[wanted[rank]] for name, values in rows.items()})
+            foreign = sum(row not in communicator.rows for row in wanted[rank])
+            assert communicator.received_bytes == foreign * sum(values[0].nbytes for values in rows.values())
         for row in range(total):
-            same(share.broadcast(own, row, "a row"), {name: values[row : row + 1] for name, values in rows.items()})
+            same(
+                communicator.broadcast(own, row, "a row"),
+                {name: values[row : row + 1] for name, values in rows.items()},
+            )
         counts = [int(chance.integers(4)) for _ in range(world)]
-        parts = share.gather_parts(torch.full((counts[rank], 3), rank, dtype=torch.uint8), counts, "parts")
+        parts = communicator.gather_parts(torch.full((counts[rank], 3), rank, dtype=torch.uint8), counts, "parts")
         for other, (part, count) in enumerate(zip(parts, counts, strict=True)):
             assert part.tolist() == [[other] * 3] * count
 
@@ -74,7 +77,7 @@ def wait_for_all(name: str, rank: int, world: int) -> None:
 
 def main() -> None:
     """Join the others and do what is asked for; a process that loses contact says so and exits with its code."""
-    rank, world, store, timeout_s, what = (convert(word) for convert, word in zip(KINDS, sys.argv[1:], strict=True))
+    rank, world, store, timeout_s, plan = (convert(word) for convert, word in zip(KINDS, sys.argv[1:], strict=True))
     torch.set_num_threads(1)
     wait_for_all(f"{store}.started", rank, world)  # a time-out is about messages, not about imports
     dist.init_process_group(
@@ -82,17 +85,17 @@ def main() -> None:
     )
     atexit.register(dist.destroy_process_group)
     wait_for_all(f"{store}.joined", rank, world)  # who ends now ends after the others have found it
-    if what == "exchange":
+    if plan == "exchange":
         exchange(rank, world)
     elif rank == world - 1:  # the fault: it ends, or does not answer
-        if what == "silent":
+        if plan == "silent":
             while not Path(f"{store}.done").exists():
                 time.sleep(0.05)
     else:
-        share = Communicator(world, rank, world)
-        share.start_generation(7)
+        communicator = Communicator(world, rank, world)
+        communicator.start_generation(7)
         try:
-            share.gather({"one": torch.zeros(1)}, "fitness")
+            communicator.gather({"one": torch.zeros(1)}, "fitness")
         except RunStopped as stop:
             sys.stderr.write(f"{stop}\n")
             sys.exit(stop.code)

@@ -1,4 +1,4 @@
-"""What processes tell each other of their rows, against a process that has them all."""
+"""What processes exchange of their rows, against a process that has them all."""
 
 import subprocess
 import sys
@@ -13,24 +13,24 @@ from eigen2.distributed.communicator import Communicator
 from eigen2.errors import LOST_CONTACT
 
 
-def start(world: int, store: Path, what: str, timeout_s: float = 60) -> list[subprocess.Popen[str]]:
+def start(world: int, store: Path, plan: str, timeout_s: float = 60) -> list[subprocess.Popen[str]]:
     words = [sys.executable, "-m", "tests.distributed.exchange"]
     return [
-        subprocess.Popen([*words, str(rank), str(world), str(store), str(timeout_s), what], stderr=-1, text=True)
+        subprocess.Popen([*words, str(rank), str(world), str(store), str(timeout_s), plan], stderr=-1, text=True)
         for rank in range(world)
     ]
 
 
 @given(st.integers(1, 300), st.integers(1, 40))
 def test_every_row_belongs_to_one_process_and_none_has_many_more_than_another(total: int, world: int) -> None:
-    shares = [Communicator(total, rank, world) for rank in range(world)]
-    assert [row for share in shares for row in share.rows] == list(range(total))
-    sizes = [len(share.rows) for share in shares]
+    communicators = [Communicator(total, rank, world) for rank in range(world)]
+    assert [row for communicator in communicators for row in communicator.rows] == list(range(total))
+    sizes = [len(communicator.rows) for communicator in communicators]
     assert max(sizes) - min(sizes) <= 1
     for row in range(total):
-        owners = [share.rank for share in shares if share.local_index(row) is not None]
-        assert owners == [shares[0].owner(row)]
-        assert shares[owners[0]].rows[shares[owners[0]].local_index(row)] == row
+        owners = [communicator.rank for communicator in communicators if communicator.local_index(row) is not None]
+        assert owners == [communicators[0].owner(row)]
+        assert communicators[owners[0]].rows[communicators[owners[0]].local_index(row)] == row
 
 
 @pytest.mark.parametrize("world", [3, pytest.param(2, marks=pytest.mark.slow)])
@@ -56,9 +56,9 @@ def test_who_loses_contact_says_so_in_one_line_within_the_time_out(fault: str, t
 
 
 def test_alone_nothing_is_exchanged() -> None:
-    share, rows = Communicator(5), {"weights": torch.arange(10.0).reshape(5, 2)}
-    assert torch.equal(share.gather(rows, "rows")["weights"], rows["weights"])
-    assert torch.equal(share.fetch(rows, [[1, 4]], "rows")["weights"], rows["weights"][[1, 4]])
-    assert torch.equal(share.broadcast(rows, 3, "row")["weights"], rows["weights"][3:4])
-    assert share.collect(rows, "rows") is not None
-    assert (share.received_bytes, share.seconds) == (0, 0.0)
+    communicator, rows = Communicator(5), {"weights": torch.arange(10.0).reshape(5, 2)}
+    assert torch.equal(communicator.gather(rows, "rows")["weights"], rows["weights"])
+    assert torch.equal(communicator.fetch(rows, [[1, 4]], "rows")["weights"], rows["weights"][[1, 4]])
+    assert torch.equal(communicator.broadcast(rows, 3, "row")["weights"], rows["weights"][3:4])
+    assert communicator.collect(rows, "rows") is not None
+    assert (communicator.received_bytes, communicator.seconds) == (0, 0.0)

@@ -18,17 +18,14 @@ import torch
 
 from eigen2.errors import LOST_CONTACT, TERMINATED
 from tests.command import ROOT, Started, eigen2, together
+from tests.golden.cases import evolution
 from tests.runs import metrics, state
 
 GENERATIONS = 5
 RUN = ("fit", "--config", "tests/small.yaml", "--model.population_size=8", "--data.replay_capacity=1500")
 EVERYTHING = (  # what draws random numbers, moves rows or looks at several agents
-    "--model.td3={}",
-    "--model.learners=6",
-    "--model.evolution.hyperparameters={}",
-    "--model.evolution.adaptive_mutation.patience=1",
-    "--model.evolution.proximal={}",
-    "--model.evolution.reinject_after=1",
+    *("--model.learner=eigen2.erl.learners.TD3", "--model.learners=6"),
+    *evolution("Elitism", "Injection", "Reinjection(patience: 1)", "TournamentCrossover", "ProximalMutation"),
     "--data.replay_capacity=400",  # less than a generation adds
 )
 STRATEGY = "--trainer.strategy=eigen2.distributed.PopulationStrategy"
@@ -108,25 +105,25 @@ def test_any_number_of_processes_comes_to_the_same(world: int, alone: Path, tmp_
     assert min(received) > 0
 
 
-def test_so_does_everything_that_draws_moves_or_compares(tmp_path: Path) -> None:
-    whole, spread = (fit(world, tmp_path / str(world), RUN + EVERYTHING) for world in (1, 4))
-    assert_same(whole, spread)
-
-
-def test_so_does_another_workload(tmp_path: Path) -> None:
-    whole, spread = (fit(world, tmp_path / str(world), CONTROL, 3) for world in (1, 2))
-    assert_same(whole, spread, "ControlDataModule")
-
-
-def test_an_agent_alone_in_its_process_differs_in_last_bits_at_most(tmp_path: Path) -> None:
-    words = (*RUN, "--model.population_size=4")
-    whole, spread = (fit(world, tmp_path / str(world), words, 3) for world in (1, 4))
-    assert_same(whole, spread, within=1e-5)
+@pytest.mark.parametrize(
+    ("words", "world", "generations", "comparison"),
+    [
+        pytest.param(RUN + EVERYTHING, 4, 3, {}, id="all that draws, moves or compares"),
+        pytest.param(CONTROL, 2, 3, {"data": "ControlDataModule"}, id="another workload"),
+        # an agent alone in its process may differ in last bits
+        pytest.param((*RUN, "--model.population_size=4"), 4, 3, {"within": 1e-5}, id="one agent each"),
+    ],
+)
+def test_so_do_other_runs(
+    words: tuple[str, ...], world: int, generations: int, comparison: dict[str, Any], tmp_path: Path
+) -> None:
+    whole, spread = (fit(each, tmp_path / str(each), words, generations) for each in (1, world))
+    assert_same(whole, spread, **comparison)
 
 
 def test_a_checkpoint_resumes_under_any_number_of_processes(alone: Path, tmp_path: Path) -> None:
     root = tmp_path / "run"
-    for generations, world in enumerate((1, 3, 2, 4, 1), 1):
+    for generations, world in ((1, 1), (2, 3), (4, 4), (5, 1)):
         fit(world, root, RUN, generations)
     assert_same(alone, root)
 
@@ -159,45 +156,32 @@ def wait_for(condition: Callable[[], object], seconds: float = 120) -> None:
 
 
 def faulty(
-    root: Path,
-    place: str,
-    generation: int,
-    rank: int,
-    timeout_s: float = 60,
-    world: int = 3,
-    generations: int = GENERATIONS,
+    root: Path, fault: tuple[str, int, int], timeout_s: float = 60, world: int = 3, generations: int = GENERATIONS
 ) -> list[Started]:
-    """Processes of which one stops at a place: killed, or not answering any more."""
-    plan = {"place": place, "generation": generation, "rank": rank}
-    return together(
-        world,
-        *RUN,
-        *folder(root, generations),
-        STRATEGY,
-        f"--trainer.strategy.timeout_s={timeout_s}",
-        "--trainer.callbacks+=tests.kill.FaultOf",
-        EIGEN2_FAULT=json.dumps(plan),
-    )
+    """Start processes of which one is killed, or no longer answers: at a place, in a generation, of a rank."""
+    plan = dict(zip(("place", "generation", "rank"), fault, strict=True))
+    words = (*RUN, *folder(root, generations), STRATEGY, f"--trainer.strategy.timeout_s={timeout_s}")
+    return together(world, *words, "--trainer.callbacks+=tests.kill.FaultOf", EIGEN2_FAULT=json.dumps(plan))
 
 
 @pytest.mark.parametrize(
-    ("place", "generation", "rank"),
+    "fault",
     [
         ("training", 1, 0),
         *(
-            pytest.param(*fault, marks=pytest.mark.slow)
-            for fault in [("write", 2, 0), ("rollouts", 0, 1), ("evolve", 2, 2)]
+            pytest.param(each, marks=pytest.mark.slow)
+            for each in [("write", 2, 0), ("rollouts", 0, 1), ("evolve", 2, 2)]
         ),
     ],
 )
 def test_after_a_kill_the_others_end_in_one_line_and_the_run_resumes(
-    place: str, generation: int, rank: int, alone: Path, tmp_path: Path
+    fault: tuple[str, int, int], alone: Path, tmp_path: Path
 ) -> None:
-    ended = [process.ended(120) for process in faulty(tmp_path / "run", place, generation, rank)]
-    codes = [-signal.SIGKILL if other == rank else LOST_CONTACT for other in range(len(ended))]
+    ended = [process.ended(120) for process in faulty(tmp_path / "run", fault)]
+    codes = [-signal.SIGKILL if other == fault[2] else LOST_CONTACT for other in range(len(ended))]
     assert [process.returncode for process in ended] == codes, [process.stderr for process in ended]
     for other, process in enumerate(ended):
-        if other != rank:
+        if other != fault[2]:
             assert len(process.stderr.strip().splitlines()) == 1
             assert "lost contact" in process.stderr
             assert "--ckpt_path last resumes" in process.stderr
@@ -205,7 +189,7 @@ def test_after_a_kill_the_others_end_in_one_line_and_the_run_resumes(
 
 
 def test_a_process_that_does_not_answer_ends_the_others_within_the_time_out(alone: Path, tmp_path: Path) -> None:
-    started = faulty(tmp_path / "run", "stop training", 1, 1, timeout_s=5)
+    started = faulty(tmp_path / "run", ("stop training", 1, 1), timeout_s=5)
     others = [started[rank].ended(120) for rank in (0, 2)]
     assert {process.returncode for process in others} == {LOST_CONTACT}
     assert started[1].process.is_alive()
@@ -221,19 +205,12 @@ def test_twenty_faults_anywhere_end_the_others_in_time_and_change_nothing(tmp_pa
         chance = np.random.default_rng(seed)
         world = int(chance.integers(2, 5))
         rank = int(chance.integers(world))
-        places = [
-            "rollouts",
-            "training",
-            "evaluate",
-            "train",
-            "evolve",
-            "validate",
-            *["write", "checkpoint"] * (not rank),
-        ]
+        places = [*("rollouts", "training", "evaluate", "train", "evolve", "validate"), *("write", "checkpoint")]
+        places = places[: None if rank == 0 else -2]  # process 0 alone writes
         place = f"{chance.choice(['', 'stop '])}{chance.choice(places)}"
         last = root / "checkpoints" / "last.ckpt"
         reached = torch.load(last, weights_only=True)["epoch"] + 1 if last.exists() else 0
-        started = faulty(root, place, reached + int(chance.integers(2)), rank, timeout_s, world, goal)
+        started = faulty(root, (place, reached + int(chance.integers(2)), rank), timeout_s, world, goal)
         stops = place.startswith("stop ")
         wait_for(lambda broken=started[rank]: not broken.process.is_alive() or is_stopped(broken))
         begun = time.monotonic()
