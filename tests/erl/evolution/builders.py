@@ -1,12 +1,12 @@
 """Operators, contexts and plans for tests, by the numbers that matter in them."""
 
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from eigen2.core.networks import StackedNetwork
 from eigen2.erl.evolution import (
     Elitism,
     EvolutionContext,
@@ -49,14 +49,11 @@ def context(sizes: list[int] | None = None, **changes: Any) -> EvolutionContext:
         "has_champion": False,
         "validations_since_champion": 0,
         "champion": {},
-        "actor_network": SimpleNamespace(sizes=sizes or []),
+        "actor_network": StackedNetwork(nn.ParameterList(torch.zeros(size) for size in sizes or [])),
         "action_shape": (1,),
         "sample_inputs": lambda generator, count: None,
     }
-    made = object.__new__(EvolutionContext)  # without the type checks of its constructor: the network is a stand-in
-    for name, value in {**settings, **changes}.items():
-        object.__setattr__(made, name, value)
-    return made
+    return EvolutionContext(**{**settings, **changes})
 
 
 def planned(
