@@ -43,8 +43,7 @@ class Parser(ArgumentParser):
 
     def parse_args(self, args: Sequence[str] | None = None, **kwargs: Any) -> Any:  # type: ignore[override]
         """Parse; also refuse null for what needs a value and a value for a group, which jsonargparse lets through."""
-        words = None if args is None else [part for word in args for part in self._help_words(word)]
-        config = super().parse_args(words, **kwargs)
+        config = super().parse_args(args, **kwargs)
         command = config.get("subcommand") or config.get("command")
         parser, chosen = (subparsers(self)[command], config[command]) if command else (self, config)
         typed = {each.dest: each for each in parser._actions if hasattr(each, "_typehint")}
@@ -57,17 +56,6 @@ class Parser(ArgumentParser):
             for null, hint in _nulls(key, action._typehint, action.default, chosen.get(key)):
                 self.refuse(f"{null} is null; it must be {type_text(hint)}")
         return config
-
-    def _help_words(self, word: str) -> list[str]:
-        """Return what jsonargparse takes for the help of a group within a group, `--model.evolution.proximal.help`."""
-        known, group = self._option_string_actions, word.removesuffix(".help")
-        if group == word or word in known:
-            return [word]
-        while group:
-            group = group.rpartition(".")[0]
-            if f"{group}.help" in known:  # it skips the outer group's first mention and shows the help of the next word
-                return [f"{group}.help", f"{group}.help", word]
-        return [word]
 
 
 def subparsers(parser: ArgumentParser) -> dict[str, Any]:
@@ -121,7 +109,7 @@ def type_text(hint: Any) -> str:
         return " or ".join(dict.fromkeys(map(type_text, kinds)))
     if get_origin(hint) is Callable:
         return "class"
-    if get_origin(hint) is list:
+    if get_origin(hint) in (list, Sequence):
         return f"list of {type_text(kinds[0])}"
     name = getattr(get_origin(hint) or hint, "__name__", str(hint))
     return f"{name}[{', '.join(map(type_text, kinds))}]" if kinds else str(name)
