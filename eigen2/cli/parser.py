@@ -14,11 +14,12 @@ from typing import Any, Literal, NoReturn, Union, get_args, get_origin, get_type
 
 from jsonargparse import ArgumentParser, Namespace, set_parsing_settings
 
+from eigen2.compat import option_type, parser_options, subparsers
 from eigen2.errors import UserError
 
 UNKNOWN = re.compile(r"(?:does not accept option '|unrecognized arguments: --|Option ')(?P<key>[\w.+]+)")
 KEY = re.compile(r"Parser key \"(?P<key>[^\"]+)\"")
-VALUE = re.compile(r"(?:Got|Given) value: (.*)|Unable to load config \"(.*)\"")
+VALUE = re.compile(r"(?:Got|Given) value: (.*)|Unable to load config \"(.*)\"|import path string: (.*)")
 """Parts of jsonargparse's messages: its exceptions carry neither the key nor the value otherwise."""
 
 set_parsing_settings(docstring_parse_attribute_docstrings=True)  # a setting's docstring is its help
@@ -32,9 +33,8 @@ class Parser(ArgumentParser):
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         """Print the cause and exit."""
-        parsers = [self, *subparsers(self).values()]
-        keys = {action.dest: getattr(action, "_typehint", Any) for each in parsers for action in each._actions}
-        self.refuse(explain(message, ex, keys))
+        options = [parser_options(parser) for parser in (self, *subparsers(self).values())]
+        self.refuse(explain(message, ex, {key: option_type(each) for one in options for key, each in one.items()}))
 
     def refuse(self, line: str) -> NoReturn:
         """Print a line and exit: a union of types would catch any exception."""
@@ -46,21 +46,15 @@ class Parser(ArgumentParser):
         config = super().parse_args(args, **kwargs)
         command = config.get("subcommand") or config.get("command")
         parser, chosen = (subparsers(self)[command], config[command]) if command else (self, config)
-        typed = {each.dest: each for each in parser._actions if hasattr(each, "_typehint")}
-        typed = {key: action for key, action in typed.items() if not key.endswith(".help")}
+        typed = {key: option for key, option in parser_options(parser).items() if option_type(option) is not None}
         groups = {key[:end] for key in typed for end in range(len(key)) if key[end] == "."} - typed.keys()
         for group in sorted(groups):
             if not isinstance(value := chosen.get(group), Namespace):
                 self.refuse(f"{group} is {'null' if value is None else value}; it must be a group of keys")
-        for key, action in typed.items():
-            for null, hint in _nulls(key, action._typehint, action.default, chosen.get(key)):
+        for key, option in typed.items():
+            for null, hint in _nulls(key, option_type(option), option.default, chosen.get(key)):
                 self.refuse(f"{null} is null; it must be {type_text(hint)}")
         return config
-
-
-def subparsers(parser: ArgumentParser) -> dict[str, Any]:
-    """Return the parsers of a parser's subcommands by name."""
-    return dict(getattr(parser._subcommands_action, "choices", None) or {})
 
 
 def explain(message: str, error: BaseException | None = None, keys: Mapping[str, Any] | None = None) -> str:
@@ -88,7 +82,7 @@ def explain(message: str, error: BaseException | None = None, keys: Mapping[str,
         return f"{key} names a class that cannot be used: {_flat(causes[-1])}"
     if values := VALUE.findall(message):
         value = {"": "empty", "None": "null"}.get(given := "".join(values[-1]).strip(), given)
-        kind = "a group of keys" if key not in keys or keys[key] is Any else type_text(keys[key])
+        kind = type_text(keys[key]) if keys.get(key) is not None else "a group of keys"
         return f"{key} is {value}; it must be {kind}"
     return f"{key}: {_flat(causes[-1] if causes else message)}"
 

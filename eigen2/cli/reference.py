@@ -12,6 +12,7 @@ from jsonargparse import Namespace
 
 from eigen2.cli.parser import type_text
 from eigen2.cli.training import TrainingParser, add_run_arguments
+from eigen2.compat import option_type, parser_options
 
 HEAD = """# Configuration
 
@@ -77,11 +78,11 @@ def reference() -> str:
 
 
 def _rows(group: str, parser: TrainingParser) -> Iterator[str]:
-    for action in parser._actions:
-        if hasattr(action, "_typehint") and not action.dest.endswith(".help") and action.dest != "x.sizes":
-            key = ".".join(filter(None, (group, action.dest.removeprefix("x."))))
-            kind = ", ".join(filter(None, (type_text(action._typehint), _default(action.default))))
-            text = " ".join((action.help or "").split()).replace("|", "\\|")
+    for name, option in parser_options(parser).items():
+        if option_type(option) is not None and name != "x.sizes":
+            key = ".".join(filter(None, (group, name.removeprefix("x."))))
+            kind = ", ".join(filter(None, (type_text(option_type(option)), _default(option.default))))
+            text = " ".join((option.help or "").split()).replace("|", "\\|")
             yield f"| `{key}` | {kind} | {text[:1].upper()}{text[1:]} |"
 
 

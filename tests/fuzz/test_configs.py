@@ -93,7 +93,7 @@ PINNED: list[tuple[str, dict[str, Any]]] = [
     *((name, changed(small_fire(), (tuple(name.split(".")), value))) for name, value in FIRE),
     *(
         (
-            str(key[-1]),
+            next(iter(value)) if isinstance(value, dict) else str(key[-1]),
             changed(small(), (("model",), {**small()["model"], key[0]: changed(CLASSES, (key, value))[key[0]]})),
         )
         for key, value in CLASS_SETTINGS
