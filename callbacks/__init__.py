@@ -11,7 +11,7 @@ from callbacks.garbage import GarbageCollector
 from callbacks.memory import MemoryProfiler, MemorySnapshot, get_profiler, log_memory
 from callbacks.plots import MetricsPlot, draw_lines
 from eigen2.memory.csvfile import ResumableCsv
-from eigen2.memory.instances import InstanceCounter
+from eigen2.memory.objects import InstanceCounter
 from eigen2.memory.owners import Filling, MemoryOwner
 from eigen2.memory.process import trim_malloc
 

@@ -14,10 +14,9 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 
 from callbacks.budget import MemoryBudgetExceeded
 from eigen2.memory.csvfile import ResumableCsv
-from eigen2.memory.instances import InstanceCounter, classes_to_count
 from eigen2.memory.leaks import HEALTHY, Leak, LeakWatch
 from eigen2.memory.lines import generation_lines, growth_lines, ledger_lines
-from eigen2.memory.objects import large_objects, type_counts
+from eigen2.memory.objects import InstanceCounter, classes_to_count, large_objects, type_counts
 from eigen2.memory.owners import MemoryOwner, owners_of
 from eigen2.memory.snapshot import BYTES_PER_MB, MemorySnapshot, take_snapshot
 

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field, fields
 
 from eigen2.memory import process
 from eigen2.memory.owners import Filling, Held, account
-from eigen2.memory.process import ProcessMemory, measure, shares
+from eigen2.memory.process import ProcessMemory, measure
 
 BYTES_PER_MB = 10**6
 BYTES_PER_GB = 10**9
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MemorySnapshot(ProcessMemory):
     """Memory of the process at the end of a phase."""
 
@@ -30,11 +30,6 @@ class MemorySnapshot(ProcessMemory):
     """What each owner holds."""
     filling: tuple[str, ...] = ()
     """Owners that grow up to a size they said."""
-    pss_bytes: int | None = None
-    """RSS with pages shared by several processes divided by their number; at `baseline` and `generation`."""
-    uss_bytes: int | None = None
-    """RSS without shared pages; at `baseline` and `generation`."""
-
     @property
     def owner_bytes(self) -> dict[str, int]:
         """Bytes by owner name, mapped files included."""
@@ -131,8 +126,7 @@ def take_snapshot(
         before: the snapshot to take the growth from.
         full: ask for PSS and USS too, which takes milliseconds.
     """
-    memory = measure()  # before anything that takes memory itself
-    pss, uss = shares() if full else (None, None)
+    memory = measure(full)  # before anything that takes memory itself
     return MemorySnapshot(
         **{each.name: getattr(memory, each.name) for each in fields(memory)},
         generation=generation,
@@ -141,6 +135,4 @@ def take_snapshot(
         counts=counts or {},
         held=account(owners),
         filling=tuple(name for name, owner in owners.items() if isinstance(owner, Filling) and not owner.full),
-        pss_bytes=pss,
-        uss_bytes=uss,
     )

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from eigen2.memory.objects import NO_ARRAYS, LargeObject, arrays_among, describe_held, type_name
+from eigen2.memory.objects import NO_ARRAYS, LargeObject, held_arrays, describe_held, type_name
 from eigen2.memory.owners import spans_of
 
 _TOLD = 5
@@ -112,6 +112,6 @@ def _look() -> tuple[dict[int, weakref.ref[Any]], int]:
     """Weak references by address to all objects that take them, arrays among them; and the number of NumPy arrays."""
     objects = [each for each in gc.get_objects() if type(each) not in NO_ARRAYS]
     notes = {id(each): weakref.ref(each) for each in objects if type(each).__weakrefoffset__}
-    arrays = {id(way[-1]): way[-1] for way in arrays_among(objects) if issubclass(type(way[-1]), np.ndarray)}
+    arrays = {id(way[-1]): way[-1] for way in held_arrays(objects) if issubclass(type(way[-1]), np.ndarray)}
     notes.update((address, weakref.ref(each)) for address, each in arrays.items())
     return notes, len(arrays)
