@@ -224,25 +224,26 @@ def held_arrays(objects: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
     """
     holders = [each for each in objects if type(each) not in NO_ARRAYS]
     for first in range(0, len(holders), _CHUNK):
-        yield from _arrays_among(gc.get_referents(*holders[first : first + _CHUNK]), ())
+        yield from _arrays_among(gc.get_referents(*holders[first : first + _CHUNK]))
     for frame in _running_frames():
-        yield from _arrays_among(list(frame.f_locals.values()), ())
+        yield from _arrays_among(list(frame.f_locals.values()))
 
 
-def _arrays_among(objects: Sequence[Any], above: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
-    # most of the filter runs in C, as there are millions of references and few of them matter
-    for each in compress(objects, map(_KINDS.__getitem__, map(type, objects))):
-        kind = _KINDS[type(each)]
-        if kind is _TEXTS:
-            if len(each) >= _LONG_TEXT:
+def _arrays_among(objects: list[Any]) -> Iterator[tuple[Any, ...]]:
+    waiting: list[tuple[tuple[Any, ...], list[Any]]] = [((), objects)]
+    while waiting:
+        above, parts = waiting.pop()
+        # most of the filter runs in C, as there are millions of references and few of them matter
+        for each in compress(parts, map(_KINDS.__getitem__, map(type, parts))):
+            kind = _KINDS[type(each)]
+            if kind is _CONTAINERS:
+                if each and not gc.is_tracked(each) and len(above) < _MAX_STEPS:
+                    inner = each.values() if issubclass(type(each), dict) else each
+                    waiting.append(((*above, each), list(inner)))
+            elif kind is not _TEXTS or len(each) >= _LONG_TEXT:
                 yield (*above, each)
-        elif kind is _CONTAINERS:
-            if each and not gc.is_tracked(each) and len(above) < _MAX_STEPS:
-                yield from _arrays_among(list(each.values() if issubclass(type(each), dict) else each), (*above, each))
-        else:
-            yield (*above, each)
-            if type(each) is np.ndarray and each.dtype == object:
-                yield from _arrays_among(list(each.flat), (*above, each))
+                if type(each) is np.ndarray and each.dtype == object:
+                    waiting.append(((*above, each), list(each.flat)))
 
 
 class _Kinds(dict[type, tuple[type, ...]]):
@@ -281,64 +282,76 @@ def _creation_site(each: object) -> str:
     return ""
 
 
+class _Search:
+    """The objects found on the way up from one target: all with what they hold, and those of the last step."""
+
+    __slots__ = ("held", "level", "path", "upper")
+
+    def __init__(self, target: Any) -> None:
+        self.held: dict[int, Any] = {id(target): None}
+        self.level: dict[int, Any] = {id(target): target}
+        self.upper: dict[int, Any] = {}
+        self.path = ""
+
+    def add(self, holder: Any, parts: Sequence[Any], name: str) -> None:
+        """Note a holder of these parts; one with a name ends the path."""
+        part = next((each for each in parts if id(each) in self.level), None)
+        if part is not None and not self.path and id(holder) not in self.held:
+            self.held[id(holder)] = part
+            if name:
+                self.finish(holder, name)
+            elif len(self.upper) < _MAX_WIDTH:
+                self.upper[id(holder)] = holder
+
+    def finish(self, first: Any, name: str) -> None:
+        """Format the path from a named object down to the target."""
+        steps = [first]
+        while (following := self.held[id(steps[-1])]) is not None:
+            steps.append(following)
+        self.path = name + _format_path(steps)
+        self.upper.clear()
+
+    def step(self) -> None:
+        """Go on from the holders found in this step."""
+        self.level, self.upper = self.upper, {}
+
+
 def _paths(targets: list[Any], ignore: list[Any]) -> list[str]:
     """Return for each target the shortest path from a module, a class or a running function.
 
     One pass over all objects per step finds the referrers of everything that was found in the step before.
     """
     modules = {id(vars(module)): name for name, module in list(sys.modules.items()) if inspect.ismodule(module)}
-    frames = [(frame, frame.f_locals) for frame in _running_frames()]
-    local = {id(value): f"{_function(frame)}: {name}" for frame, names in frames[::-1] for name, value in names.items()}
-    # for each target the objects found on the way up, by id: all with what they hold, and those of the last step
-    held: list[dict[int, Any]] = [{id(each): None} for each in targets]
-    level: list[dict[int, Any]] = [{id(each): each} for each in targets]
-    paths: dict[int, str] = {}
-    hidden = {id(each) for each in (targets, held, *held, modules, frames, *frames, local, ignore, *ignore)}
-    hidden |= {id(names) for _, names in frames}
-    for step in range(_MAX_STEPS + 1):
-        for i, last in enumerate(level):
-            for address in [] if i in paths else last.keys() & local.keys():
-                paths[i] = local[address] + _chain(last[address], held[i])
-            if i in paths:
-                level[i] = {}
-        values = list({address: each for last in level for address, each in last.items()}.values())
-        if not values or step == _MAX_STEPS:
-            break
-        upper: list[dict[int, Any]] = [{} for _ in targets]
-        hidden |= {id(each) for each in (level, *level, values, upper, *upper)}
-        holders = gc.get_referrers(*values)
+    frames = [(frame, frame.f_locals) for frame in _running_frames()][::-1]
+    local = {id(value): f"{_function(frame)}: {name}" for frame, names in frames for name, value in names.items()}
+    searches = [_Search(each) for each in targets]
+    hidden = {id(each) for each in (targets, frames, *frames, ignore, *ignore, *(names for _, names in frames))}
+    hidden |= {id(search.held) for search in searches}
+    for _ in range(_MAX_STEPS):
+        for search in searches:
+            for address in list(search.level.keys() & local.keys())[:1]:
+                search.finish(search.level[address], local[address])
+        values = [
+            *{id(each): each for search in searches if not search.path for each in search.level.values()}.values()
+        ]
+        hidden |= {id(values)}
+        hidden |= {id(each) for search in searches for each in (search.level, search.upper)}
         wanted = {id(each) for each in values}
-        for holder in holders:
-            if id(holder) in hidden or isinstance(holder, types.FrameType):
-                continue
-            parts = [each for each in gc.get_referents(holder) if id(each) in wanted]
-            for i, last in enumerate(level):
-                part = next((each for each in parts if id(each) in last), None)
-                if part is None or i in paths or id(holder) in held[i]:
-                    continue
-                held[i][id(holder)] = part
-                if id(holder) in modules or isinstance(holder, type):
-                    name = modules.get(id(holder)) or type_name(holder)
-                    paths[i] = name + _chain(holder, held[i])
-                elif len(upper[i]) < _MAX_WIDTH:
-                    upper[i][id(holder)] = holder
-        level = upper
-        del holders, values
-    return [paths.get(i, "?") for i in range(len(targets))]
+        for holder in gc.get_referrers(*values) if values else ():
+            if id(holder) not in hidden and not isinstance(holder, types.FrameType):
+                parts = [each for each in gc.get_referents(holder) if id(each) in wanted]
+                name = modules.get(id(holder)) or (type_name(holder) if isinstance(holder, type) else "")
+                for search in searches:
+                    search.add(holder, parts, name)
+        for search in searches:
+            search.step()
+    return [search.path or "?" for search in searches]
 
 
 def _function(frame: types.FrameType) -> str:
     """Return `module.function` of a frame."""
     name = frame.f_globals.get("__name__", "?")
     return name if frame.f_code.co_name == "<module>" else f"{name}.{frame.f_code.co_qualname}"
-
-
-def _chain(first: Any, held: Mapping[int, Any]) -> str:
-    """Format the path from an object down to the target, given what each object holds."""
-    path = [first]
-    while (following := held[id(path[-1])]) is not None:
-        path.append(following)
-    return _format_path(path)
 
 
 def _format_path(path: Sequence[Any]) -> str:

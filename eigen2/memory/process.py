@@ -23,7 +23,7 @@ BLOCK_BYTES = 64
 
 @dataclass(frozen=True, slots=True)
 class ProcessMemory:
-    """Memory of the process at one moment, in bytes but for the number of blocks; None where the system has no value."""
+    """Memory of the process at one moment, in bytes; None where the system has no value."""
 
     rss_bytes: int
     """Physical memory, mapped files and libraries included."""
