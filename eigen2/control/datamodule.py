@@ -1,10 +1,10 @@
-"""The control workload as a data module: an environment of Gymnasium, its episodes, networks for it."""
+"""The control workload as a data module: a Gymnasium environment, its episodes and networks."""
 
 from typing import Any
 
 import gymnasium
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from eigen2.control.environment import ControlEnvironment
 from eigen2.control.networks import MLPActor, MLPCritic
@@ -15,7 +15,7 @@ from eigen2.core.randomness import Role, generator
 from eigen2.errors import require_range
 
 TEST_EPISODES = 100
-"""Episodes that the champion plays in a test."""
+"""Episodes of a test."""
 SEEDS = 2**31
 """Environments are seeded with whole numbers below this."""
 
@@ -37,9 +37,8 @@ class ControlDataModule(RolloutDataModule):
         batch_size: transitions of a micro-batch, for each agent its own sample (1 or more).
     """
 
-    table_columns = (("steps", "control/episode_steps", 1.0), ("ended %", "control/terminated", 100.0))
-
     workload = "control"
+    table_columns = (("steps", "control/episode_steps", 1.0), ("ended %", "control/terminated", 100.0))
     validates_every_agent = False
     eval_env: ControlEnvironment
     val_env: ControlEnvironment
@@ -60,74 +59,79 @@ class ControlDataModule(RolloutDataModule):
         require_range("data.validation_windows", validation_windows, least=1)
         if max_episode_steps is not None:
             require_range("data.max_episode_steps", max_episode_steps, least=1)
-        self.env_id, self.env_settings = env_id, dict(env_settings)
-        self.max_episode_steps = max_episode_steps
+        self.environment: dict[str, Any] = {
+            "env_id": env_id,
+            "env_settings": dict(env_settings),
+            "max_episode_steps": max_episode_steps,
+        }
         self.validation_windows = validation_windows
+        self._made: list[ControlEnvironment] = []
 
     def build(self, agents: int, device: torch.device) -> None:
         """Make a copy of the environment for every agent and window, and one a validation window."""
         windows = self.windows_per_generation + self.exploration_windows
-        self.eval_env = self._make(agents, windows, device)
-        # the one agent that may become champion
-        self.val_env = self._make(1, self.validation_windows, device)
+        # in validation plays the fittest agent alone
+        self.eval_env, self.val_env = (
+            self._make(agents, windows, device),
+            self._make(1, self.validation_windows, device),
+        )
+        self._made = [self.eval_env, self.val_env]
 
     def _make(self, agents: int, windows: int, device: torch.device) -> ControlEnvironment:
-        return ControlEnvironment(self.env_id, agents, windows, self.env_settings, self.max_episode_steps, device)
+        env_id, settings, steps = self.environment.values()
+        return ControlEnvironment(env_id, agents, windows, settings, steps, device)
 
     def needed_bytes(self, agents: int) -> dict[str, int]:
-        """Nothing that is known before: what a copy holds is its own affair, and is measured with the process."""
+        """Return nothing, as what a copy of an environment holds is unknown before it is made."""
         return {}
 
     @property
     def longest_episode(self) -> int:
-        """Steps after which an episode is truncated."""
-        spec = self.eval_env.copies[0].spec
-        assert spec is not None
-        assert spec.max_episode_steps is not None
-        return spec.max_episode_steps
+        """Return the steps after which an episode is truncated."""
+        return self.eval_env.max_episode_steps
 
     def network_inputs(self, observation: Observation) -> Inputs:
-        """The observation as it is."""
+        """Return the observation as it is."""
         return {"state": observation["state"]}
 
     @property
     def sizes(self) -> Sizes:
-        """An observation, an action."""
+        """Return the shapes of an observation and an action."""
         return Sizes({"state": self.eval_env.observation_fields["state"].shape}, self.eval_env.action_shape)
 
-    def make_actor(self) -> nn.Module:
-        """A perceptron with two hidden layers of 256."""
+    def make_actor(self) -> MLPActor:
+        """Build a perceptron with two hidden layers of 256."""
         return MLPActor(self.sizes)
 
-    def make_critic(self) -> nn.Module:
-        """The same."""
+    def make_critic(self) -> MLPCritic:
+        """Build a perceptron with two hidden layers of 256."""
         return MLPCritic(self.sizes)
 
     def training_options(self, generation: int, seed: int) -> dict[str, Any]:
-        """Seeds of a generation's windows."""
+        """Return the seeds of a generation's windows."""
         windows = self.windows_per_generation + self.exploration_windows
         return {"seeds": generator(seed, Role.WINDOWS, generation).integers(SEEDS, size=windows).tolist()}
 
     def validation_options(self) -> dict[str, Any]:
-        """Seeds of the validation windows, whatever the run's seed."""
+        """Return the seeds of the validation windows, which do not depend on the run's seed."""
         return {"seeds": generator(0, Role.VALIDATION).integers(SEEDS, size=self.validation_windows).tolist()}
 
-    def test(self, trained: TrainedPolicies) -> TestResult:
-        """Play the champion in episodes that were never played before."""
+    def test(self, policies: TrainedPolicies) -> TestResult:
+        """Play the champion in episodes whose starts fit has not seen."""
         env = self._make(1, TEST_EPISODES, torch.device("cpu"))
-        seeds = generator(trained.seed, Role.TEST).integers(SEEDS, size=TEST_EPISODES).tolist()
-        returns = play(env, trained.champion, {"seeds": seeds})[0]
+        seeds = generator(policies.seed, Role.TEST).integers(SEEDS, size=TEST_EPISODES).tolist()
+        returns = play(env, policies.champion, {"seeds": seeds})[0]
         env.close()
-        spread = float(returns.std())
+        mean, deviation = float(returns.mean()), float(returns.std())
         return TestResult(
-            {"test/return": float(returns.mean()), "test/return_std": spread},
-            f"champion     of generation {trained.generation}\n"
+            {"test/return": mean, "test/return_std": deviation},
+            f"champion     of generation {policies.generation}\n"
             f"episodes     {TEST_EPISODES}, with starts that fit has not seen\n"
-            f"return       {returns.mean():.1f} +- {spread:.1f}, least {returns.min():.1f}, most {returns.max():.1f}",
+            f"return       {mean:.1f} +- {deviation:.1f}, least {returns.min():.1f}, most {returns.max():.1f}",
         )
 
     def episode_metrics(self, summary: dict[str, Tensor]) -> dict[str, float]:
-        """Mean length of an episode, and the share of those that did not last until they were truncated."""
+        """Return the mean length of an episode, and the share of those that ended before they were truncated."""
         windows = self.windows_per_generation or self.exploration_windows
         return {
             "control/episode_steps": float(summary["steps"].double().mean()) / windows,
@@ -135,33 +139,25 @@ class ControlDataModule(RolloutDataModule):
         }
 
     def describe(self) -> dict[str, str]:
-        """What was made, in words."""
-        sizes, copy = self.sizes, self.eval_env.copies[0]
-        assert copy.spec is not None
+        """Return name and value of what a user should see at the start."""
         return {
-            "environment": f"{self.env_id}, {len(self.eval_env.copies)} copies",
-            "observation": f"{sizes.inputs['state'][0]} numbers",
-            "action": f"{sizes.action} in [-1, 1]",
-            "window": f"an episode of {copy.spec.max_episode_steps} steps at most",
+            "environment": f"{self.environment['env_id']}, {len(self.eval_env.copies)} copies",
+            "observation": f"{self.sizes.inputs['state'][0]} numbers",
+            "action": f"{self.sizes.action} in [-1, 1]",
+            "window": f"an episode of {self.longest_episode} steps at most",
             "validation": f"{self.validation_windows} episodes",
         }
 
     def settings(self) -> dict[str, Any]:
-        """Those of every workload, and the environment's."""
-        names = ("env_id", "env_settings", "max_episode_steps", "validation_windows")
-        return {
-            **super().settings(),
-            **{name: getattr(self, name) for name in names},
-            "gymnasium": gymnasium.__version__,
-        }
+        """Return the settings of every workload, and the environment's."""
+        own = {**self.environment, "validation_windows": self.validation_windows}
+        return {**super().settings(), **own, "gymnasium": gymnasium.__version__}
 
     def inference_spec(self) -> dict[str, Any]:
-        """Which environment; a state and an action in [-1, 1] need nothing else."""
-        names = ("env_id", "env_settings", "max_episode_steps")
-        return {name: getattr(self, name) for name in names}
+        """Return which environment it is; a state and an action in [-1, 1] need nothing else."""
+        return dict(self.environment)
 
     def teardown(self, stage: str) -> None:
         """Close the environments."""
-        for env in (getattr(self, "eval_env", None), getattr(self, "val_env", None)):
-            if env is not None:
-                env.close()
+        for env in self._made:
+            env.close()

@@ -1,4 +1,4 @@
-"""Many copies of a Gymnasium environment, stepped together: one for each agent in each window."""
+"""Copies of a Gymnasium environment, stepped together: one for each agent in each window."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -24,7 +24,7 @@ def make(env_id: str, settings: Mapping[str, Any], max_episode_steps: int | None
         max_episode_steps: steps after which an episode is truncated; None takes the environment's own.
 
     Raises:
-        UserError: there is no such environment, a package is missing, or it is none for continuous actions.
+        UserError: there is no such environment, a package is missing, or it does not suit continuous actions.
     """
     try:
         made = gymnasium.make(env_id, max_episode_steps=max_episode_steps, disable_env_checker=True, **dict(settings))
@@ -32,14 +32,13 @@ def make(env_id: str, settings: Mapping[str, Any], max_episode_steps: int | None
         raise UserError(f"data.env_id {env_id}: {error}; pip install 'eigen2[control]' has MuJoCo") from error
     except (gymnasium.error.Error, ImportError, TypeError, ValueError) as error:
         raise UserError(f"data.env_id {env_id}: {error}") from error
-    action = made.action_space
+    action, observation = made.action_space, made.observation_space
     if not isinstance(action, spaces.Box) or not np.issubdtype(action.dtype, np.floating):
         raise UserError(f"data.env_id {env_id} has actions {action}; agents give continuous ones, a Box of floats")
     if not action.is_bounded():
         raise UserError(f"data.env_id {env_id} has unbounded actions {action}; wrap it in RescaleAction")
     if made.spec is None or made.spec.max_episode_steps is None:
         raise UserError(f"data.env_id {env_id} has episodes without end; set data.max_episode_steps")
-    observation = made.observation_space
     if isinstance(observation, spaces.Box) and len(observation.shape) == 1:
         return made
     if not observation.is_np_flattenable:
@@ -50,7 +49,7 @@ def make(env_id: str, settings: Mapping[str, Any], max_episode_steps: int | None
 class ControlEnvironment:
     """A copy of the environment for each agent in each window; a window's copies all begin in the same state.
 
-    A copy whose episode has ended rests until the next `reset`: nothing is reset by itself, so no transition ever leads
+    A copy whose episode has ended waits for the next `reset`: nothing is reset automatically, so no transition leads
     from the end of an episode to the start of another.
 
     Args:
@@ -59,11 +58,12 @@ class ControlEnvironment:
         windows: episodes of each agent (1 or more).
         settings: keyword arguments of the environment's class.
         max_episode_steps: steps after which an episode is truncated; None takes the environment's own.
-        device: where observations and rewards go.
+        device: of observations and rewards.
 
     Attributes:
         observation_fields: `state`, the environment's observation, flattened, in float32.
         copies: the environments, agent by agent.
+        max_episode_steps: steps after which an episode is truncated.
     """
 
     credit_steps = 0
@@ -79,35 +79,33 @@ class ControlEnvironment:
     ) -> None:
         self.agents, self.windows = agents, windows
         self.copies = [make(env_id, settings or {}, max_episode_steps) for _ in range(agents * windows)]
-        space = self.copies[0].action_space
-        assert isinstance(space, spaces.Box)
-        low, high = (torch.from_numpy(each.astype(np.float32)) for each in (space.low, space.high))
-        self._action_dtype = space.dtype
-        shape = self.copies[0].observation_space.shape
-        assert shape is not None
+        first = self.copies[0]
+        space, shape = first.action_space, first.observation_space.shape
+        assert isinstance(space, spaces.Box) and shape is not None and first.spec is not None  # noqa: PT018
+        self.max_episode_steps = int(first.spec.max_episode_steps or 0)
         self.observation_fields = {"state": Field(shape, torch.float32)}
-        self._device = torch.device(device)
+        low, high = (torch.from_numpy(bound.astype(np.float32)) for bound in (space.low, space.high))
+        self._action_dtype, self._device = space.dtype, torch.device(device)
         self._low, self._span = low.to(self._device), (high - low).to(self._device)
         count = len(self.copies)
         self._state = np.zeros((count, *shape), np.float32)
-        self._reward = np.zeros(count, np.float32)
+        self._reward, self._return = np.zeros(count, np.float32), np.zeros(count)
         self._terminated, self._truncated = np.ones(count, bool), np.zeros(count, bool)
         self._length = np.zeros(count, np.int64)
-        self._return = np.zeros(count)
 
     @property
     def action_shape(self) -> tuple[int, ...]:
-        """Of one agent in one window."""
+        """Return the shape of one agent's action in one window."""
         return tuple(self._low.shape)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of observations and rewards; what the copies hold themselves is theirs to know."""
+        """Return the bytes of observations and rewards; what the copies hold themselves is unknown."""
         held = self._state, self._reward, self._terminated, self._truncated, self._length, self._return
         return sum(each.nbytes for each in held)
 
     def native_action(self, unit: Tensor) -> Tensor:
-        """Actions in [-1, 1] in the environment's own units; beyond, they are clipped."""
+        """Scale actions from [-1, 1], to which they are clipped, to the environment's own units."""
         return self._low + (unit.clamp(-1, 1) + 1) / 2 * self._span
 
     def reset(
@@ -116,9 +114,9 @@ class ControlEnvironment:
         """Start a new episode in every copy.
 
         Args:
-            seed: of the first window, the next ones count on; None takes `options`.
-            options: `seeds`, one for each window, where `seed` is None; `playing` (agents, windows): copies that are
-                not rest from the start, truncated.
+            seed: of the first window, each next one has the next number; None takes `options`.
+            options: `seeds`, one for each window, where `seed` is None; `playing` (agents, windows): other copies are
+                truncated from the start.
         """
         seeds = list((options or {}).get("seeds", ())) if seed is None else [seed + i for i in range(self.windows)]
         if len(seeds) != self.windows:
@@ -129,7 +127,7 @@ class ControlEnvironment:
             each[:] = 0
         if options is not None and "playing" in options:
             self._truncated[:] = ~options["playing"].numpy().reshape(-1)
-        return self._observation(), {}
+        return {"state": self._tensor(self._state)}, {}
 
     def step(
         self, action: Float32[Tensor, "agents windows ..."]
@@ -142,23 +140,20 @@ class ControlEnvironment:
             self._state[i], self._reward[i] = state, reward
             self._length[i] += 1
             self._return[i] += float(reward)
-        reward, terminated, truncated = map(self._shaped, (self._reward, self._terminated, self._truncated))
-        return self._observation(), reward, terminated, truncated, {}
+        reward, terminated, truncated = map(self._tensor, (self._reward, self._terminated, self._truncated))
+        return {"state": self._tensor(self._state)}, reward, terminated, truncated, {}
 
     def get_episode_summary(self, windows: slice = slice(None)) -> dict[str, Tensor]:
-        """Since `reset`, for each agent, over the windows: `steps` and `return`, summed, and `terminated`, episodes."""
+        """Return each agent's sums of `steps`, `return` and `terminated` episodes over windows, since `reset`."""
         parts = {"steps": self._length, "return": self._return, "terminated": self._terminated}
-        return {name: self._shaped(part)[:, windows].sum(1) for name, part in parts.items()}
+        return {name: self._tensor(part)[:, windows].sum(1) for name, part in parts.items()}
 
     def close(self) -> None:
-        """Free what the copies hold, windows on a screen among it."""
+        """Close the copies."""
         for copy in self.copies:
             copy.close()
 
-    def _observation(self) -> dict[str, Tensor]:
-        return {"state": self._shaped(self._state)}
-
-    def _shaped(self, values: np.ndarray) -> Tensor:
-        """A copy, (agents, windows, ...): what is returned does not change with the next step."""
+    def _tensor(self, values: np.ndarray) -> Tensor:
+        """Return a copy, (agents, windows, ...), which later steps do not change."""
         shape = self.agents, self.windows, *values.shape[1:]
         return torch.from_numpy(values.reshape(shape).copy()).to(self._device)

@@ -1,4 +1,4 @@
-"""Multilayer perceptrons over whatever an environment shows."""
+"""Multilayer perceptrons over any observation."""
 
 import math
 from collections.abc import Sequence
@@ -10,20 +10,26 @@ from torch import Tensor, nn
 from eigen2.core.networks import Inputs, Linear, Sizes, require_width
 
 
-class _Layers(nn.Module):
-    """Layers of `Linear` with rectifiers between them."""
+class _Perceptron(nn.Module):
+    """Layers of `Linear` with rectifiers between them, over the inputs side by side."""
 
     over_agents = "broadcast"
 
-    def __init__(self, features: int, hidden: Sequence[int], out: int) -> None:
+    def __init__(self, sizes: Sizes, hidden: Sequence[int], further_inputs: int, out: int) -> None:
         super().__init__()
         for width in hidden:
             require_width("hidden", width)
-        widths = [features, *hidden, out]
+        self.inputs, self.action = dict(sizes.inputs), sizes.action
+        widths = [sum(map(math.prod, sizes.inputs.values())) + further_inputs, *hidden, out]
         self.layers = nn.ModuleList(Linear(*pair) for pair in pairwise(widths))
 
+    def flatten(self, inputs: Inputs) -> Tensor:
+        """Return the inputs side by side, (..., features)."""
+        flat = [inputs[name].flatten(inputs[name].dim() - len(shape)) for name, shape in self.inputs.items()]
+        return flat[0] if len(flat) == 1 else torch.cat(flat, -1)
+
     def run(self, x: Tensor) -> Tensor:
-        """The last layer's output, (..., out)."""
+        """Return the last layer's output, (..., out)."""
         *hidden, last = self.layers  # a slice would be a new module
         for layer in hidden:
             x = layer(x).relu_()
@@ -31,50 +37,39 @@ class _Layers(nn.Module):
         return out
 
 
-def _row(inputs: Inputs, names: Sequence[str], shapes: Sequence[tuple[int, ...]]) -> Tensor:
-    """The inputs side by side, (..., features)."""
-    flat = [inputs[name].flatten(inputs[name].dim() - len(shape)) for name, shape in zip(names, shapes, strict=True)]
-    return flat[0] if len(flat) == 1 else torch.cat(flat, -1)
-
-
-class MLPActor(_Layers):
-    """Observation to action, by a multilayer perceptron with a hyperbolic tangent at its end.
+class MLPActor(_Perceptron):
+    """Multilayer perceptron from observation to action, with a hyperbolic tangent at its end.
 
     Args:
-        sizes: what it is built for.
+        sizes: shapes of observation and action.
         hidden: width of each hidden layer (1 or more each).
     """
 
     def __init__(self, sizes: Sizes, hidden: Sequence[int] = (256, 256)) -> None:
-        self.names, self.shapes = zip(*sizes.inputs.items(), strict=True)
-        self.action = sizes.action
-        super().__init__(sum(map(math.prod, self.shapes)), hidden, math.prod(sizes.action))
+        super().__init__(sizes, hidden, 0, math.prod(sizes.action))
 
     def forward(self, inputs: Inputs) -> Tensor:
-        """Actions in [-1, 1], (batch, *action)."""
-        out = self.run(_row(inputs, self.names, self.shapes)).tanh()
+        """Return actions in [-1, 1], (batch, *action)."""
+        out = self.run(self.flatten(inputs)).tanh()
         return out.reshape(*out.shape[:-1], *self.action)
 
 
-class MLPCritic(_Layers):
-    """Observation and action to value, by a multilayer perceptron.
+class MLPCritic(_Perceptron):
+    """Multilayer perceptron from observation and action to value.
 
     Args:
-        sizes: what it is built for.
+        sizes: shapes of observation and action.
         hidden: width of each hidden layer (1 or more each).
     """
 
     def __init__(self, sizes: Sizes, hidden: Sequence[int] = (256, 256)) -> None:
-        self.names, self.shapes = zip(*sizes.inputs.items(), strict=True)
-        self.action = sizes.action
-        super().__init__(sum(map(math.prod, self.shapes)) + math.prod(sizes.action), hidden, 1)
+        super().__init__(sizes, hidden, math.prod(sizes.action), 1)
 
     def forward(self, inputs: Inputs, action: Tensor) -> Tensor:
-        """Values, (batch,)."""
-        seen = _row(inputs, self.names, self.shapes)
+        """Return values, (batch,)."""
+        seen = self.flatten(inputs)
         flat = action.flatten(action.dim() - len(self.action)).to(seen.dtype)
-        parts = [seen, flat]
         if seen.shape[:-1] != flat.shape[:-1]:
             leading = torch.broadcast_shapes(seen.shape[:-1], flat.shape[:-1])  # type: ignore[no-untyped-call]
-            parts = [part.expand(*leading, -1) for part in parts]
-        return self.run(torch.cat(parts, -1)).squeeze(-1)
+            seen, flat = seen.expand(*leading, -1), flat.expand(*leading, -1)
+        return self.run(torch.cat([seen, flat], -1)).squeeze(-1)
