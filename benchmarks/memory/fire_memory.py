@@ -25,8 +25,8 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 
 from benchmarks.machine import ROOT, describe_machine
 from eigen2.core.replay import ReplayBuffer
-from eigen2.dqn import losses as dqn
-from eigen2.fire.collector import replay_fields
+from eigen2.dqn import losses
+from eigen2.dqn.collector import replay_fields
 from eigen2.fire.simulation.environment import RATES
 from eigen2.fire.simulation.frames import Frames
 from eigen2.memory.growth import theil_sen
@@ -78,7 +78,7 @@ class Ring:
         observation = chance.integers(0, 256, (1, 8, SIZE, SIZE), dtype=np.uint8)
         observation[:, RATES] = 0
         step = {"action": torch.zeros(1, dtype=torch.int64), "reward": torch.zeros(1)}
-        stored = self.frames.pack(observation, np.zeros(1, np.int64))
+        stored = self.frames.pack(observation, {"landscape": np.zeros(1, np.int64)})
         self.buffer.add({**stored, **step, "terminated": torch.zeros(1, dtype=torch.bool)})
 
 
@@ -142,14 +142,14 @@ class KeepsLosses(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Listen to the losses."""
-        compute = dqn.loss
+        compute = losses.loss
 
-        def listened(*args: Any, **kwargs: Any) -> dqn.Loss:
+        def listened(*args: Any, **kwargs: Any) -> losses.Loss:
             found = compute(*args, **kwargs)
             self.kept.append(found.loss.detach() if self.detach else found.loss)
             return found
 
-        dqn.loss = listened
+        losses.loss = listened
 
 
 NEVER = 10**9

@@ -20,7 +20,6 @@ from rich.console import Console
 
 from callbacks.budget import MemoryBudget, MemoryBudgetExceeded
 from eigen2.cli.parser import Parser, explain, is_union_error
-from eigen2.compat import set_command_help
 from eigen2.distributed.strategy import PopulationStrategy, processes
 from eigen2.errors import OUT_OF_MEMORY, RunStopped, UserError, require_range
 from eigen2.runtime.checkpoint import DurableCheckpointIO
@@ -37,7 +36,7 @@ ERL = ("eigen2.erl.module", "ERLModule")
 WORKLOADS = {
     "market": (ERL, ("eigen2.market.datamodule", "MarketDataModule")),
     "control": (ERL, ("eigen2.control.datamodule", "ControlDataModule")),
-    "fire": (("eigen2.fire.module", "DQNModule"), ("eigen2.fire.datamodule", "FuelBreakDataModule")),
+    "fire": (("eigen2.dqn.module", "DQNModule"), ("eigen2.fire.datamodule", "FuelBreakDataModule")),
 }
 """Module and data module of each workload, imported for its own runs only."""
 COMMANDS = {
@@ -91,7 +90,8 @@ class EigenCLI(LightningCLI):
     def _add_subcommands(self, parser: LightningArgumentParser, **kwargs: Any) -> None:
         """Add the commands with our descriptions; Lightning takes the first line of the Trainer's docstrings."""
         super()._add_subcommands(parser, **{name: {"description": HELP[name]} for name in self.subcommands()})
-        set_command_help(parser, HELP)
+        for listed in parser._subcommands_action._choices_actions:  # type: ignore[union-attr]
+            listed.help = HELP[listed.dest]
 
     def _parse_ckpt_path(self) -> None:
         """Keep the configuration: Lightning would overrule it with the checkpoint's hyperparameters."""

@@ -47,13 +47,13 @@ class GenerationModule(LightningModule, ABC, Generic[Data]):
         ("critic", "train/critic_loss"),
     )
     """Heading and metric of the two losses in the terminal's table."""
-    fitness_words: ClassVar[Mapping[str, str] | None] = None
-    """`unit` of fitness and what it is averaged `over`, for the report; None for rewards over agents."""
+    fitness_words: Mapping[str, str] = {}
+    """Unit of fitness and what it is averaged over, for the report."""
     max_processes: ClassVar[int | None] = None
     """Most processes that the algorithm uses; None for any number."""
     config_defaults: ClassVar[Mapping[str, Any]] = {}
     """Defaults that are objects in Python, as a configuration file writes them."""
-    remedy: ClassVar[str]
+    remedy: str
     """Settings to lower where memory does not suffice."""
     data_class: ClassVar[type[WorkloadDataModule]]
     """Class of the data module that the algorithm needs."""

@@ -1,1 +1,1 @@
-"""Deep Q-learning."""
+"""Deep Q-learning on the Lightning Trainer, for workloads whose actions are the cells of a map."""

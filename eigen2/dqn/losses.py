@@ -1,11 +1,10 @@
-"""Deep Q-learning over maps: targets, loss, the choice of cells, and what moves the target network.
+"""Deep Q-learning with masked actions: targets, loss, action selection and target network updates.
 
 Mnih et al., "Human-level control through deep reinforcement learning", 2015: algorithm 1. van Hasselt, Guez and Silver,
 "Deep reinforcement learning with double Q-learning", 2016: the online network chooses the next action, the target
-network values it. Sutton and Barto, "Reinforcement learning", 2018, chapter 7: returns of n steps.
+network values it. Sutton and Barto, "Reinforcement learning", 2018, chapter 7: n-step returns.
 """
 
-import math
 from typing import NamedTuple
 
 import numpy as np
@@ -14,28 +13,22 @@ from jaxtyping import Bool, Float, Int64, UInt8
 from torch import Tensor, nn
 from torch.nn import functional
 
-from eigen2.errors import require_range
-
-UNIT = 30.0
-"""`relative_reward` of a break after which 1/e of what burned still burns; breaks earn about 1 each."""
-
 
 class Batch(NamedTuple):
-    """A sample of transitions of one or several steps each."""
+    """Sample of n-step transitions."""
 
     observation: UInt8[Tensor, "batch planes height width"]
     action: Int64[Tensor, " batch"]
-    """The cell that was chosen, 0 to cells - 1 in row-major order."""
     reward: Float[Tensor, " batch"]
-    """Of a transition of several steps: their discounted sum, as `discounted` gives it."""
+    """Discounted sum over the steps, as `discounted` returns it."""
     next_observation: UInt8[Tensor, "batch planes height width"]
-    """After the last of the steps; where `terminated`, anything."""
-    next_allowed: Bool[Tensor, "batch cells"]
-    """Cells that may be chosen there."""
+    """Observation after the last step; anything where `terminated`."""
+    next_allowed: Bool[Tensor, "batch actions"]
+    """Actions allowed there."""
     terminated: Bool[Tensor, " batch"]
-    """Whether the episode ended within the steps, by itself: nothing comes after."""
+    """Whether the episode terminated within the steps."""
     discount: Float[Tensor, " batch"]
-    """What a value after the last of the steps counts for, 0 to 1: gamma to the power of the number of steps."""
+    """Discount of the value after the last step: gamma to the power of the number of steps."""
 
 
 class Loss(NamedTuple):
@@ -43,15 +36,17 @@ class Loss(NamedTuple):
 
     loss: Float[Tensor, ""]
     q_mean: Float[Tensor, ""]
-    """Of the chosen cells' values."""
+    """Mean value of the chosen actions."""
     error: Float[Tensor, ""]
-    """Distance between those values and their targets."""
+    """Mean distance between those values and their targets."""
 
 
-def best_cells(values: Float[Tensor, "batch cells"], allowed: Bool[Tensor, "batch cells"]) -> Int64[Tensor, " batch"]:
-    """The allowed cell of the highest value in each row; of several the first; 0 where none is allowed.
+def best_actions(
+    values: Float[Tensor, "batch actions"], allowed: Bool[Tensor, "batch actions"]
+) -> Int64[Tensor, " batch"]:
+    """Return the allowed action of the highest value in each row; the first of equal ones; 0 where none is allowed.
 
-    Values that are not finite cannot make a cell win that is not allowed.
+    An action that is not allowed never wins, even where values are not finite.
     """
     lowest = torch.finfo(values.dtype).min
     return torch.where(allowed, values.clamp(min=lowest), -torch.inf).argmax(1)
@@ -59,27 +54,27 @@ def best_cells(values: Float[Tensor, "batch cells"], allowed: Bool[Tensor, "batc
 
 @torch.no_grad()
 def td_targets(online: nn.Module, target: nn.Module, batch: Batch) -> Float[Tensor, " batch"]:
-    """Reward + discount x Q'(s', a') with a' = the best allowed cell by Q (double Q-learning).
+    """Return reward + discount x Q'(s', a') with a' = the best allowed action by Q (double Q-learning).
 
-    The second term is 0 where the episode terminated or no cell is allowed any more.
+    The second term is 0 where the episode terminated or no action is allowed any more.
 
     Args:
-        online: Q, observations to values (batch, cells).
+        online: Q, observations to values (batch, actions).
         target: Q', likewise.
         batch: the transitions.
     """
-    cells = best_cells(online(batch.next_observation), batch.next_allowed)
-    values = target(batch.next_observation).gather(1, cells[:, None])[:, 0]
+    actions = best_actions(online(batch.next_observation), batch.next_allowed)
+    values = target(batch.next_observation).gather(1, actions[:, None])[:, 0]
     over = batch.terminated | ~batch.next_allowed.any(1)
     return batch.reward + batch.discount * torch.where(over, 0.0, values)
 
 
 def loss(online: nn.Module, target: nn.Module, batch: Batch, delta: float = 1.0) -> Loss:
-    """Huber loss of the chosen cells' values against `td_targets`.
+    """Return the Huber loss of the chosen actions' values against `td_targets`.
 
     Args:
-        online: the network that learns, observations to values (batch, cells).
-        target: the one that values what comes next.
+        online: network that learns, observations to values (batch, actions).
+        target: network that values the next observation.
         batch: the transitions.
         delta: error beyond which the loss grows linearly, > 0, in units of the reward.
     """
@@ -89,78 +84,55 @@ def loss(online: nn.Module, target: nn.Module, batch: Batch, delta: float = 1.0)
     return Loss(functional.huber_loss(value, goal, delta=delta), value.detach().mean(), error)
 
 
-def select(
-    values: Float[Tensor, "batch cells"],
-    allowed: Bool[np.ndarray, "batch cells"],
+def epsilon_greedy(
+    values: Float[Tensor, "batch actions"],
+    allowed: Bool[np.ndarray, "batch actions"],
     epsilon: float,
     generator: np.random.Generator,
 ) -> Int64[np.ndarray, " batch"]:
-    """Choose a cell for each row: with probability `epsilon` any allowed one, else the allowed one of highest value.
+    """Choose an action for each row: any allowed one with probability `epsilon`, else the allowed one of highest value.
 
-    It draws two numbers a row whatever it does with them, so what is drawn later does not depend on epsilon.
-
-    Args:
-        values: of the cells.
-        allowed: cells that may be chosen, at least one a row.
-        epsilon: 0 (greedy) to 1 (random).
-        generator: of the exploration.
+    Two numbers a row are drawn whatever epsilon is, so that later draws do not depend on it.
 
     Raises:
-        ValueError: a row allows no cell.
+        ValueError: a row allows no action.
     """
     counts = allowed.sum(1)
     if not counts.all():
-        raise ValueError(f"no cell is allowed in row {int(np.argmin(counts))}")
-    greedy = best_cells(values.detach(), torch.from_numpy(allowed).to(values.device)).cpu().numpy()
+        raise ValueError(f"no action is allowed in row {int(np.argmin(counts))}")
+    greedy = best_actions(values.detach(), torch.from_numpy(allowed).to(values.device)).cpu().numpy()
     explore, which = generator.random((2, len(allowed)))
     ranks = np.minimum((which * counts).astype(np.int64), counts - 1)
-    anywhere = (np.cumsum(allowed, 1) > ranks[:, None]).argmax(1)  # the cell with `rank` allowed ones before it
+    anywhere = (np.cumsum(allowed, 1) > ranks[:, None]).argmax(1)  # the action with `rank` allowed ones before it
     return np.where(explore < epsilon, anywhere, greedy)
 
 
-def relative_reward(before: float, after: float, cells: int) -> float:
-    """What a break saves of what still burned: `UNIT` times the logarithm of their ratio.
-
-    Points saved get fewer with every break, as there is less left to save; these rewards stay of one size all through
-    an episode, and still sum to a number that depends on the first and the last burned share alone.
-
-    Args:
-        before: the break, the burned share (0 to 1).
-        after: the break, the burned share (0 to `before`).
-        cells: of the map (1 or more); one burned cell a fire is as little as counts.
-    """
-    return UNIT * math.log(max(before, 1 / cells) / max(after, 1 / cells))
-
-
-def epsilon_at(step: int, steps: int, initial: float = 1.0, least: float = 0.05, fraction: float = 0.3) -> float:
-    """Share of random choices, falling on a straight line and then staying.
+def linear_epsilon(step: int, steps: int, initial: float, final: float) -> float:
+    """Return the share of random actions, which falls linearly from `initial` to `final` over `steps` and then stays.
 
     Args:
         step: environment steps taken so far, >= 0.
-        steps: of the whole run, >= 1.
+        steps: over which it falls, >= 0.
         initial: at step 0, 0 to 1.
-        least: from `fraction` of the run on, 0 to 1.
-        fraction: of the run over which it falls, 0 to 1.
+        final: from `steps` on, 0 to 1.
     """
-    require_range("steps", steps, least=1)
-    fallen = min(1.0, step / (fraction * steps)) if fraction > 0 else 1.0
-    return initial + fallen * (least - initial)
+    return initial + min(1.0, step / max(1, steps)) * (final - initial)
 
 
 def discounted(
     rewards: Float[Tensor, "steps batch"], terminated: Bool[Tensor, "steps batch"], gamma: float
 ) -> tuple[Float[Tensor, " batch"], Bool[Tensor, " batch"]]:
-    """Discounted sum of the rewards of several steps until the episode ended, and whether it did.
+    """Return the discounted sum of rewards until the episode terminated, and whether it did.
 
     Args:
         rewards: of the steps in their order; those after an end are another episode's and do not count.
-        terminated: whether the episode ended with the step.
+        terminated: whether the episode terminated with the step.
         gamma: discount a step, 0 to 1.
     """
     ends = terminated.int().cumsum(0)
-    before = (ends - terminated.int()) > 0  # whether it had ended before the step
+    over = (ends - terminated.int()) > 0  # before the step
     weights = gamma ** torch.arange(len(rewards), dtype=rewards.dtype, device=rewards.device)
-    return (weights[:, None] * rewards * ~before).sum(0), ends[-1] > 0
+    return (weights[:, None] * rewards * ~over).sum(0), ends[-1] > 0
 
 
 @torch.no_grad()

@@ -1,37 +1,37 @@
-"""The fuel-break workload as a data module: landscapes, environments, replay buffer, and what is measured on others."""
+"""The fuel-break workload as a data module: landscapes, environments, validation and test."""
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torch
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
-from lightning.pytorch import LightningDataModule
-from lightning.pytorch.trainer.states import TrainerFn
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+from jaxtyping import Float
 
-from eigen2.core.datamodule import StepTokens
+from eigen2.core.datamodule import TestResult
 from eigen2.core.randomness import Role, generator
-from eigen2.core.replay import ReplayBuffer
+from eigen2.dqn.collector import Info
+from eigen2.dqn.datamodule import DQNDataModule, Policy
 from eigen2.errors import UserError, require_range
-from eigen2.fire.collector import Cells, Collector, replay_fields
-from eigen2.fire.evaluation.placements import Spec, region_spec
+from eigen2.fire.evaluation import records
+from eigen2.fire.evaluation.placements import PlacementFile, Spec, region_spec
 from eigen2.fire.landscapes.landscape import SPLITS, Landscape, Split, synthetic
 from eigen2.fire.landscapes.rasters import Region, RegionFiles, read_region, tiles
+from eigen2.fire.networks import QMap
 from eigen2.fire.simulation.baselines import PLACEMENTS, reduction
-from eigen2.fire.simulation.environment import FuelBreakEnv
+from eigen2.fire.simulation.environment import FuelBreakEnv, relative_reward
 from eigen2.fire.simulation.frames import Frames
 
-SEEDS = 2**31
-"""Environments are seeded with whole numbers below this."""
 LANDSCAPE_BYTES = 130
-"""Of a landscape's cell: its layers, how fast fire spreads, and the graph it spreads along."""
-Choose = Callable[[np.ndarray], Cells]
-"""Observations of several episodes, (episodes, planes, rows, columns), to an allowed cell of each."""
+"""Bytes of a landscape's cell: its layers, its rates of spread, and the graph."""
+NETWORK_LAYERS = 8
+"""Layers of `QMap` as large as the map, nearly."""
 
 
-class FuelBreakDataModule(LightningDataModule):
+class FuelBreakDataModule(DQNDataModule):
     """Landscapes on which fuel breaks are placed, a fixed number of them in each.
 
     Args:
@@ -44,25 +44,33 @@ class FuelBreakDataModule(LightningDataModule):
         wind_from: where the wind comes from, in degrees clockwise from north (0 to 360).
         num_landscapes: to train on (1 or more).
         eval_landscapes: to validate on, never trained on (1 or more).
-        test_landscapes: that only `test` looks at (1 or more).
+        test_landscapes: that only `test` uses (1 or more).
         landscape_seed: of synthetic landscapes (0 or more).
         region: rasters to cut landscapes from; null makes synthetic ones. `grid_size` is that of the tiles, each of the
             three numbers of landscapes the most that are used.
-        downstream_plane: show agents how many cells burn through each cell.
+        downstream_plane: show agents how many cells burn through each cell; model.prior needs it.
         relative_rewards: learn from what a break saves of what still burned, which stays of one size through an
-            episode, rather than from points of the whole map.
+            episode as model.prior expects, rather than from points of the whole map.
         num_parallel_envs: episodes played at a time, the batch of an epoch (1 or more).
         parallel_method: whether environments step in this process (sync) or each in one of its own (async); the
             results are the same.
         buffer_size: transitions the replay buffer holds (1 or more).
         warmup: transitions in it before training starts (batch_size to buffer_size).
         batch_size: transitions of a gradient step (1 or more).
-        prefill: who places breaks before the agent does, to fill the buffer: domirank, downstream or none.
+        prefill: baseline that places breaks before the agent does, to fill the buffer: domirank, downstream or none.
         prefill_episodes: episodes of each environment that are played so (1 or more).
     """
 
     workload = "fire"
     table_columns = (("random", "baseline/random", 1.0), ("best", "validation/max", 1.0))
+    fitness_words = {"unit": "percent of the burned area saved", "over": "episodes"}  # noqa: RUF012 - never changed
+    remedy = (
+        "lower data.grid_size, data.buffer_size, data.batch_size, data.num_landscapes, data.eval_landscapes, "
+        "data.test_landscapes, data.num_parallel_envs or model.width"
+    )
+    baselines = tuple(PLACEMENTS)
+    default_baselines = ("random", "domirank", "in_degree", "downstream", "adaptive_downstream")
+    codec: Frames
 
     def __init__(
         self,
@@ -87,18 +95,15 @@ class FuelBreakDataModule(LightningDataModule):
         prefill: Literal["domirank", "downstream", "none"] = "none",
         prefill_episodes: int = 5,
     ) -> None:
-        super().__init__()
-        named = locals()
-        self._settings = {name: value for name, value in named.items() if name not in ("self", "__class__")}
-        _check(self._settings)
+        given = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
+        _check(given)
+        super().__init__(num_parallel_envs, buffer_size, warmup, batch_size)
+        self._settings = given
         self.counts = dict(zip(SPLITS, (num_landscapes, eval_landscapes, test_landscapes), strict=True))
-        self.num_parallel_envs, self.parallel_method = num_parallel_envs, parallel_method
-        self.buffer_size, self.replay_min_size, self.batch_size = buffer_size, warmup, batch_size
-        self.prefill, self.prefill_episodes = prefill, prefill_episodes
         self.region = region
-        self._read: Region | None = None
-        self._digested: str | None = None
-        self._make = partial(
+        self._region: Region | None = None
+        self._digest: str | None = None
+        self._make_env = partial(
             FuelBreakEnv,
             budget=budget,
             fire_simulation_max_duration=fire_simulation_max_duration,
@@ -107,166 +112,154 @@ class FuelBreakDataModule(LightningDataModule):
             wind_from=wind_from,
             downstream_plane=downstream_plane,
         )
-        self._placed: dict[tuple[str, str], list[list[int]]] = {}
-        self._scored: dict[tuple[str, str], np.ndarray] = {}
-        self._environments: dict[str, list[FuelBreakEnv]] = {}
+        self._vector_env: SyncVectorEnv | AsyncVectorEnv | None = None
+        self._held_out: dict[Split, list[FuelBreakEnv]] = {}
+        self._placed: dict[tuple[str, Split], list[list[int]]] = {}
+        self._saved: dict[tuple[str, Split], np.ndarray] = {}
 
-    # What there is
+    # Landscapes
 
     def landscapes(self, split: Split) -> list[Landscape]:
-        """Those of train, validation or test; no two are alike."""
-        size, seed, count = self._settings["grid_size"], self._settings["landscape_seed"], self.counts[split]
+        """Return the landscapes of a split, all different."""
+        size, seed = self._settings["grid_size"], self._settings["landscape_seed"]
         if self.region is None:
-            return [synthetic(size, seed, number, split) for number in range(count)]
+            return [synthetic(size, seed, number, split) for number in range(self.counts[split])]
         found = self._tiles(split)
-        return [found[number] for number in _evenly(count, len(found))]
+        return [found[number] for number in _evenly(self.counts[split], len(found))]
 
     def specs(self, split: Split) -> list[Spec]:
-        """How each of them is made again, for a file of placements."""
-        size, seed, count = self._settings["grid_size"], self._settings["landscape_seed"], self.counts[split]
-        own: Spec = {"grid_size": size, "split": split}
+        """Return how a file of placements names each landscape of a split."""
+        size, seed = self._settings["grid_size"], self._settings["landscape_seed"]
+        spec: Spec = {"grid_size": size, "split": split}
         if self.region is None:
-            return [{**own, "seed": seed, "number": number} for number in range(count)]
-        numbers = _evenly(count, len(self._tiles(split)))
-        return [{**own, "region": region_spec(self.region), "number": number} for number in numbers]
+            return [{**spec, "seed": seed, "number": number} for number in range(self.counts[split])]
+        numbers = _evenly(self.counts[split], len(self._tiles(split)))
+        return [{**spec, "region": region_spec(self.region), "number": number} for number in numbers]
 
     def _tiles(self, split: Split) -> list[Landscape]:
         assert self.region is not None
-        if self._read is None:
-            self._read = read_region(self.region)
-        return tiles(self._read, self._settings["grid_size"], split)
+        if self._region is None:
+            self._region = read_region(self.region)
+        return tiles(self._region, self._settings["grid_size"], split)
+
+    # Set-up
 
     def needed_bytes(self, stage: str) -> dict[str, int]:
-        """Bytes by owner of what a stage keeps of landscapes and fires, at most, before any is made.
-
-        Args:
-            stage: of the Trainer: fit, validate or test.
-        """
+        """Return the most bytes by owner that a stage keeps of landscapes and fires."""
         own = self._settings
-        cells, trees = own["grid_size"] ** 2, 8 if own["downstream_plane"] else 4  # bytes a fire and cell
+        cells, per_cell = own["grid_size"] ** 2, 8 if own["downstream_plane"] else 4  # bytes of a fire in a cell
         fires = min(own["ignitions"] or cells, cells)
-        others = self.counts["test" if stage == "test" else "validation"]
-        copies = 1 if self.parallel_method == "sync" else 1 + self.num_parallel_envs  # of landscapes ready to burn
+        held_out = self.counts["test" if stage == "test" else "validation"]
+        copies = 1 if own["parallel_method"] == "sync" else 1 + self.num_parallel_envs  # of landscapes ready to burn
         return {
-            "landscapes": (self.counts["train"] * copies + others) * cells * LANDSCAPE_BYTES,
-            "fires": self.num_parallel_envs * fires * cells * trees,
-            "fires elsewhere": others * cells * cells * trees,
+            "landscapes": (self.counts["train"] * copies + held_out) * cells * LANDSCAPE_BYTES,
+            "fires": self.num_parallel_envs * fires * cells * per_cell,
+            "fires elsewhere": held_out * cells * cells * per_cell,
         }
 
-    def build(self, device: torch.device) -> None:
-        """Make the environments of training, of which one is for looking at, and what observations share.
+    def build(self, stage: str, device: torch.device) -> None:
+        """Make the environments, of which `env` is for looking at, and the landscapes that the stage plays.
 
         Raises:
             UserError: a landscape has fewer cells that burn than there are breaks, so that episodes would end early.
         """
         self.close()
         landscapes = self.landscapes("train")
-        self.env = self._make(landscapes=landscapes)
-        burning = [int(self.env.scene(number).model.burnable.sum()) for number in range(len(landscapes))]
+        self.env = self._make_env(landscapes=landscapes)
+        # all are made now, and once: memory does not grow as landscapes are drawn
+        scenes = [self.env.scene(number) for number in range(len(landscapes))]
+        burning = [int(scene.model.burnable.sum()) for scene in scenes]
         if min(burning) < self.env.budget:
             raise UserError(
                 f"data.budget is {self._settings['budget']}, which is {self.env.budget} breaks, but only "
                 f"{min(burning)} cells of landscape {int(np.argmin(burning))} burn; lower it"
             )
-        # all are made now, and once: memory does not grow as landscapes are drawn
-        rates = [self.env.scene(number).planes for number in range(len(landscapes))]
-        make = [self.env.twin] * self.num_parallel_envs
-        kind: type[VectorEnv] = SyncVectorEnv if self.parallel_method == "sync" else AsyncVectorEnv
-        self.environments = kind(make, autoreset_mode=AutoresetMode.DISABLED)  # type: ignore[call-arg]
-        self.frames = Frames(rates, self._settings["downstream_plane"], device)
+        kind = SyncVectorEnv if self._settings["parallel_method"] == "sync" else AsyncVectorEnv
+        twins = [self.env.twin] * self.num_parallel_envs
+        self.environments = self._vector_env = kind(twins, autoreset_mode=AutoresetMode.DISABLED)
+        self.codec = Frames([scene.planes for scene in scenes], self._settings["downstream_plane"], device)
+        self.held_out("test" if stage == "test" else "validation")
+
+    def held_out(self, split: Split) -> list[FuelBreakEnv]:
+        """Return an environment for each landscape of a split, made on the first call."""
+        if split not in self._held_out:
+            self._held_out[split] = [self._make_env(landscapes=[each]) for each in self.landscapes(split)]
+            for env in self._held_out[split]:
+                env.scene(0)
+        return self._held_out[split]
 
     def allocate_replay(self, device: torch.device) -> None:
-        """Take the replay buffer's memory, once: fitting again takes the same.
-
-        Raises:
-            UserError: the buffer does not hold an episode of each environment, or what is to be played into it.
-        """
-        least = self.num_parallel_envs * (self.env.budget + 1)
-        if self.buffer_size < least:
+        """Allocate the replay buffer, if it holds the episodes that are to be played into it."""
+        episodes = self._settings["prefill_episodes"]
+        steps = episodes * self.num_parallel_envs * self.episode_steps
+        if self._settings["prefill"] != "none" and steps > self.buffer_size:
             raise UserError(
-                f"data.buffer_size is {self.buffer_size}; an episode in each of {self.num_parallel_envs} environments "
-                f"has {least}: raise it to at least that"
+                f"data.prefill_episodes is {episodes}, which are {steps} transitions in all environments and more than "
+                f"data.buffer_size {self.buffer_size}; lower the one or raise the other"
             )
-        played = self.prefill_episodes * self.num_parallel_envs * self.env.budget
-        if self.prefill != "none" and played > self.buffer_size:
-            raise UserError(
-                f"data.prefill_episodes is {self.prefill_episodes}, which are {played} transitions in all environments "
-                f"and more than data.buffer_size {self.buffer_size}; lower the one or raise the other"
-            )
-        fields, kept = replay_fields(self.frames), getattr(self, "buffer", None)
-        if kept is not None and kept.matches(self.buffer_size, fields, device):
-            kept.reset_memory()
-        else:
-            self.buffer = ReplayBuffer(self.buffer_size, fields, device)
-        self.collector = Collector(self.environments, self.frames, self.buffer, self._settings["relative_rewards"])
+        super().allocate_replay(device)
 
     @property
     def episode_steps(self) -> int:
-        """Breaks of an episode."""
+        """Return the breaks of an episode."""
         return self.env.budget
 
-    @property
-    def replay_bytes(self) -> int:
-        """Bytes the replay buffer takes."""
-        return self.buffer_size * sum(field.nbytes for field in replay_fields(self.frames).values())
+    def make_network(self, width: int, dueling: bool, prior: bool) -> QMap:
+        """Build the Q-network of the maps."""
+        if prior and not self._settings["downstream_plane"]:
+            raise UserError("model.prior is true, but data.downstream_plane is false: set both, or neither")
+        return QMap(self.codec.planes, width, dueling, prior)
 
-    @property
-    def ready(self) -> bool:
-        """Whether the buffer is full enough to train from."""
-        return len(self.buffer) >= self.replay_min_size
+    def activation_bytes(self, width: int) -> int:
+        """Return the bytes of one network's activations for a batch."""
+        return 4 * self.batch_size * self.env.shape[0] * self.env.shape[1] * NETWORK_LAYERS * width
 
-    # What happens with it
+    # Episodes, validation and test
 
-    def seeds(self, role: Role, epoch: int, seed: int) -> list[int]:
-        """Of the episodes of an epoch, one an environment."""
-        drawn = generator(seed, role, epoch).integers(SEEDS, size=self.num_parallel_envs)
-        return [int(each) for each in drawn]
+    def learned_rewards(self, before: Info, after: Info, rewards: np.ndarray) -> np.ndarray:
+        """Return the relative rewards, or the environments' own."""
+        if not self._settings["relative_rewards"]:
+            return rewards
+        cells = self.env.shape[0] * self.env.shape[1]
+        burned = zip(before["burned"], after["burned"], strict=True)
+        return np.array([relative_reward(had, has, cells) for had, has in burned])
 
-    def play_prefill(self, seed: int) -> None:
-        """Fill the replay buffer with episodes of the expert that was chosen; nothing without one."""
-        if self.prefill == "none":
+    def episode_fitness(self) -> Float[np.ndarray, " environments"]:
+        """Return the percentage of the burned area that each episode has saved so far."""
+        saved: Float[np.ndarray, " environments"] = 100 * self.collector.info["reduction"]
+        return saved
+
+    def prefill(self, seed: int) -> None:
+        """Fill the replay buffer with episodes of the chosen baseline."""
+        if self._settings["prefill"] == "none":
             return
-        place, chance = PLACEMENTS[self.prefill], generator(seed, Role.PREFILL)
-        for episode in range(self.prefill_episodes):
+        place, chance = PLACEMENTS[self._settings["prefill"]], generator(seed, Role.PREFILL)
+        for episode in range(self._settings["prefill_episodes"]):
             self.collector.begin(self.seeds(Role.PREFILL, episode, seed))
-            models = [self.env.scene(number).model for number in self.collector.landscape.tolist()]
+            models = [self.env.scene(int(number)).model for number in self.collector.info["landscape"]]
             orders = [place(model, self.episode_steps, chance) for model in models]
             for step in range(self.episode_steps):
                 self.collector.step(np.array([order[step] for order in orders]))
 
-    def play(self, choose: Choose, split: Split) -> np.ndarray:
-        """Place breaks on all landscapes of a split, and return the part of the burned area saved on each.
-
-        Args:
-            choose: a cell for each observation.
-            split: validation or test.
-        """
+    def play(self, policy: Policy, split: Split) -> Float[np.ndarray, " landscapes"]:
+        """Place breaks on all landscapes of a split; return the part of the burned area saved on each (0 to 1)."""
         environments = self.held_out(split)
-        seen = [env.reset(options={"ignitions": None}) for env in environments]
-        observations, found = np.stack([each for each, _ in seen]), np.zeros(len(environments))
-        playing = np.arange(len(environments))
+        observations = np.stack([env.reset(options={"ignitions": None})[0] for env in environments])
+        saved, playing = np.zeros(len(environments)), np.arange(len(environments))
         while len(playing):
-            cells = choose(observations[playing])
             going = []
-            for number, cell in zip(playing, cells, strict=True):
+            for number, cell in zip(playing, policy(observations[playing]), strict=True):
                 observations[number], _, ended, _, info = environments[number].step(cell)
-                found[number] = info["reduction"]
+                saved[number] = info["reduction"]
                 if not ended:
                     going.append(number)
             playing = np.array(going, int)
         for env in environments:
-            env.rest()
-        return found
-
-    def score(self, name: str, split: Split) -> np.ndarray:
-        """The same of a placement that learns nothing, see `PLACEMENTS`; computed once."""
-        if (name, split) not in self._scored:
-            each = zip(self.held_out(split), self.placement(name, split), strict=True)
-            self._scored[name, split] = np.array([reduction(env.scene(0).model, cells) for env, cells in each])
-        return self._scored[name, split]
+            env.free_fires()
+        return saved
 
     def placement(self, name: str, split: Split) -> list[list[int]]:
-        """The breaks of it on each landscape, in their order; computed once."""
+        """Return the breaks of a baseline on each landscape of a split, in order; computed once."""
         if (name, split) not in self._placed:
             self._placed[name, split] = [
                 PLACEMENTS[name](env.scene(0).model, env.budget, generator(0, Role.VALIDATION, number))
@@ -274,107 +267,122 @@ class FuelBreakDataModule(LightningDataModule):
             ]
         return self._placed[name, split]
 
-    def held_out(self, split: Split) -> list[FuelBreakEnv]:
-        """An environment for each landscape of a split, made when first asked for."""
-        if split not in self._environments:
-            self._environments[split] = [self._make(landscapes=[each]) for each in self.landscapes(split)]
-            for env in self._environments[split]:
-                env.scene(0)
-        return self._environments[split]
+    def baseline_savings(self, name: str, split: Split) -> Float[np.ndarray, " landscapes"]:
+        """Return the part of the burned area that a baseline saves on each landscape of a split; computed once."""
+        if (name, split) not in self._saved:
+            each = zip(self.held_out(split), self.placement(name, split), strict=True)
+            self._saved[name, split] = np.array([reduction(env.scene(0).model, cells) for env, cells in each])
+        return self._saved[name, split]
 
-    # How it hangs together with Lightning
+    def validation_fitness(self, policy: Policy) -> Float[np.ndarray, " landscapes"]:
+        """Return the percentage of the burned area that a policy saves on each validation landscape."""
+        return 100 * self.play(policy, "validation")
 
-    def train_dataloader(self) -> StepTokens:
-        """One token a step of the episodes."""
-        return StepTokens(self.episode_steps)
+    def baseline_fitness(self, name: str) -> float:
+        """Return the mean percentage that a baseline saves on the validation landscapes."""
+        return float(100 * self.baseline_savings(name, "validation").mean())
 
-    def val_dataloader(self) -> StepTokens:
-        """One token: the whole validation is one step."""
-        return StepTokens(1)
+    def test(self, policy: Policy, generation: int) -> TestResult:
+        """Play the champion and every baseline on landscapes that no fit has used; save scores and placements.
 
-    def test_dataloader(self) -> StepTokens:
-        """One token: the whole test is one step."""
-        return StepTokens(1)
+        Raises:
+            UserError: what was found cannot be written.
+        """
+        saved = {"champion": self.play(policy, "test")}
+        saved |= {name: self.baseline_savings(name, "test") for name in PLACEMENTS}
+        if (folder := self._record_folder("test")) is not None:
+            placements = self._placements("test", generation, tuple(PLACEMENTS))
+            records.save_test(folder, placements, saved, self.fitness_words["unit"], self.settings())
+        return records.make_test_result(saved, generation)
+
+    def save_champion_record(self, generation: int, baselines: tuple[str, ...]) -> None:
+        """Save where the new champion and the baselines put breaks: `champion/placements.json`."""
+        if (folder := self._record_folder("validation")) is not None:
+            records.save_champion(folder, self._placements("validation", generation, baselines))
+
+    def _record_folder(self, split: Split) -> Path | None:
+        """Return where the record of a split goes; None for a process that writes nothing."""
+        trainer = self.trainer
+        if trainer is None or not trainer.is_global_zero or trainer.fast_dev_run:  # type: ignore[attr-defined]
+            return None
+        return Path(trainer.default_root_dir) / records.FOLDERS[split]
+
+    def _placements(self, split: Split, generation: int, baselines: tuple[str, ...]) -> PlacementFile:
+        """Return the breaks of the episodes last played on a split, and those of baselines."""
+        own = self._settings
+        placed = {"champion": [list(env.placed) for env in self.held_out(split)]}
+        placed |= {name: self.placement(name, split) for name in baselines}
+        fire = {"duration": own["fire_simulation_max_duration"]}
+        fire |= {name: own[name] for name in ("wind_speed", "wind_from")}
+        return PlacementFile(self.specs(split), placed, fire, generation)
+
+    # Settings and state
 
     def settings(self) -> dict[str, Any]:
-        """Everything about the data that decides what comes out of a run, as plain values."""
+        """Return everything about the data that determines results, as plain values; rasters by a hash."""
         plain = {name: value for name, value in self._settings.items() if name not in ("parallel_method", "region")}
-        return {**plain, "region": None if self.region is None else self._digest()}
+        if self.region is not None and self._digest is None:
+            digest = hashlib.sha256()
+            for landscape in (each for split in SPLITS for each in self.landscapes(split)):
+                for layer in landscape.layers().values():
+                    digest.update(layer.tobytes())
+            self._digest = digest.hexdigest()
+        return {**plain, "region": self._digest}
 
-    def _digest(self) -> str:
-        """A hash of the landscapes, whatever files they came from; computed once."""
-        if self._digested is not None:
-            return self._digested
-        digest = hashlib.sha256()
-        for split in SPLITS:
-            for landscape in self.landscapes(split):
-                for layer in landscape.layers():
-                    digest.update(getattr(landscape, layer).tobytes())
-        self._digested = digest.hexdigest()
-        return self._digested
+    def inference_spec(self) -> dict[str, Any]:
+        """Return what decides the network's input, and which landscapes fit has not used."""
+        return {name: self._settings[name] for name in ("downstream_plane", "landscape_seed")}
 
-    def memory_owners(self) -> dict[str, object]:
-        """What holds bytes, for a memory profiler."""
-        return {"replay": getattr(self, "buffer", None), "frames": self.frames}
+    def apply_inference_spec(self, spec: Mapping[str, Any]) -> None:
+        """Refuse to play a champion on other planes than it learned from, or on landscapes of another series.
 
-    def state_dict(self) -> dict[str, Any]:
-        """The replay buffer, by reference."""
-        return {"replay": self.buffer.state_dict()} if hasattr(self, "buffer") else {}
-
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Copy the saved replay buffer back; validation, which has none, leaves it."""
-        if self.trainer is None or self.trainer.state.fn == TrainerFn.FITTING:
-            self.buffer.load_state_dict(state_dict["replay"])
+        Raises:
+            UserError: names the setting and both values.
+        """
+        if (saved := spec["downstream_plane"]) != (mine := self._settings["downstream_plane"]):
+            raise UserError(f"data.downstream_plane is {mine}, but the checkpoint's network has {saved}; give that")
+        if (saved := spec["landscape_seed"]) != self._settings["landscape_seed"]:
+            raise UserError(
+                f"data.landscape_seed is not the fit's, {saved}, which determines what it has not seen; leave it out"
+            )
 
     def describe(self) -> dict[str, str]:
-        """What was made, in words."""
-        size, env = self._settings["grid_size"], self.env
+        """Return name and value of what a user should see at the start."""
+        own, size = self._settings, self._settings["grid_size"]
         counts = ", ".join(f"{len(self.landscapes(split))} for {split}" for split in SPLITS)
-        made = "made up" if self.region is None else f"of {self.region.elevation} and further rasters"
+        source = "synthetic" if self.region is None else f"of {self.region.elevation} and further rasters"
         return {
-            "landscapes": f"{counts}, {size} x {size} cells, {made}",
-            "fires": f"{self._settings['ignitions'] or 'all'} an episode, "
-            f"{self._settings['fire_simulation_max_duration']:g} minutes each, wind "
-            f"{self._settings['wind_speed']:g} km/h from {self._settings['wind_from']:g} degrees",
-            "episode": f"{env.budget} breaks; {self.num_parallel_envs} episodes at a time, {self.parallel_method}",
+            "landscapes": f"{counts}, {size} x {size} cells, {source}",
+            "fires": f"{own['ignitions'] or 'all'} an episode, {own['fire_simulation_max_duration']:g} minutes each, "
+            f"wind {own['wind_speed']:g} km/h from {own['wind_from']:g} degrees",
+            "episode": f"{self.env.budget} breaks; {self.num_parallel_envs} episodes at a time, "
+            f"{own['parallel_method']}",
         }
 
     def close(self) -> None:
         """End the environments."""
-        if (environments := getattr(self, "environments", None)) is not None:
-            environments.close()
-            del self.environments
+        if self._vector_env is not None:
+            self._vector_env.close()
+            self._vector_env = None
 
     def teardown(self, stage: str) -> None:
         """End the environments."""
         self.close()
 
 
-def _evenly(count: int, of: int) -> list[int]:
-    """At most so many numbers from 0 to `of` - 1, spread evenly."""
-    spread: list[int] = np.linspace(0, of - 1, min(count, of)).round().astype(int).tolist()
+def _evenly(count: int, available: int) -> list[int]:
+    """Return at most `count` numbers from 0 to `available` - 1, spread evenly."""
+    spread: list[int] = np.linspace(0, available - 1, min(count, available)).round().astype(int).tolist()
     return spread
 
 
 def _check(given: Mapping[str, Any]) -> None:
-    """Refuse settings outside their range, by their full key.
-
-    Raises:
-        UserError: names the setting, its value and the remedy.
-    """
-    at_least = {"grid_size": 4, "landscape_seed": 0, "batch_size": 1, "warmup": 1, "buffer_size": 1, "ignitions": 1}
-    for name in ("num_landscapes", "eval_landscapes", "test_landscapes", "num_parallel_envs", "prefill_episodes"):
-        at_least[name] = 1
-    for name, least in at_least.items():
-        if name != "ignitions" or given[name] is not None:
-            require_range(f"data.{name}", given[name], least=least)
+    """Refuse settings outside their range, by full key."""
+    least = {"grid_size": 4, "landscape_seed": 0, "num_landscapes": 1, "eval_landscapes": 1, "test_landscapes": 1}
+    for name, smallest in {**least, "prefill_episodes": 1, "ignitions": 1}.items():
+        if given[name] is not None:
+            require_range(f"data.{name}", given[name], least=smallest)
     require_range("data.budget", given["budget"], above=0, most=1)
     require_range("data.fire_simulation_max_duration", given["fire_simulation_max_duration"], above=0, most=1e9)
     require_range("data.wind_speed", given["wind_speed"], least=0, most=200)
     require_range("data.wind_from", given["wind_from"], least=0, most=360)
-    for less, more in (("batch_size", "warmup"), ("warmup", "buffer_size")):
-        if given[less] > given[more]:
-            raise UserError(
-                f"data.{less} is {given[less]}, more than data.{more} {given[more]}: training would never start; "
-                "lower the one or raise the other"
-            )

@@ -1,4 +1,4 @@
-"""The value of a fuel break in every cell of a map, by one small fully convolutional network."""
+"""Q-network of fuel breaks: a small fully convolutional network that values a break in every cell of a map."""
 
 import math
 
@@ -8,19 +8,18 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from eigen2.core.networks import require_width
-from eigen2.dqn.losses import UNIT
 from eigen2.errors import require_range
-from eigen2.fire.simulation.environment import BURNS, DOWNSTREAM, FINEST
+from eigen2.fire.simulation.environment import BURNS, DOWNSTREAM, FINEST, REWARD_UNIT
 
 DILATIONS = (1, 2, 4)
-"""Of the residual convolutions, in cells of the halved map; with pooling and stem, a cell sees 32 x 32 cells."""
+"""Dilations of the residual convolutions, in cells of the halved map; a cell sees 32 x 32 cells in all."""
 
 SHARPER = 20.0
-"""Of what still burns, a twentieth already burns through few cells: as an input that is a 1, and 4 the most."""
+"""Factor on the downstream share as an input, as few cells have more than a twentieth; the input is 4 at most."""
 
 
 def downstream_share(planes: UInt8[Tensor, "batch planes height width"]) -> Float[Tensor, "batch height width"]:
-    """The part of what still burns that burns through each cell, 0 to 1: no break there saves more.
+    """Return the part of what still burns that burns through each cell (0 to 1), which bounds what a break there saves.
 
     Args:
         planes: of an observation with the downstream plane; its 255 levels are 5 % apart.
@@ -32,7 +31,7 @@ def downstream_share(planes: UInt8[Tensor, "batch planes height width"]) -> Floa
 
 
 class QMap(nn.Module):
-    """Action values of a map: one number for a break in each cell.
+    """Network of the values of a break in each cell of a map.
 
     A 3x3 convolution reads the planes; at half the resolution residual dilated 3x3 convolutions look farther; both are
     joined, and two 1x1 convolutions give each cell its advantage. A value head reads the average over the map. There is
@@ -43,15 +42,15 @@ class QMap(nn.Module):
     rather than the allowed ones, since then the network needs no mask: the two differ by a number a state, which V can
     learn, and which no choice of a cell depends on.
 
-    With `prior`, the advantage is what the network adds to a multiple of `downstream_share`, which it reads as well.
-    The multiple is learnt, and the network begins by adding nothing: the untrained policy takes the cell through which
-    most cells burn, as the placement `adaptive_downstream` does.
+    With `prior`, the advantage is what the network adds to a learned multiple of `downstream_share`, which is an input
+    as well. The network begins by adding nothing: the untrained policy takes the cell through which most cells burn, as
+    the placement `adaptive_downstream` does.
 
     Args:
         planes: of the observation, 1 or more; with `prior`, more than the number of the downstream plane.
         width: channels of each layer, 1 to 16,384.
         dueling: with a value head; without it, the advantages are the values.
-        prior: begin with the downstream share; for rewards of the size of `eigen2.dqn.losses.relative_reward`.
+        prior: begin with the downstream share; for rewards of the size of `simulation.environment.relative_reward`.
     """
 
     def __init__(self, planes: int, width: int = 32, dueling: bool = True, prior: bool = False) -> None:
@@ -70,22 +69,22 @@ class QMap(nn.Module):
         self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def forward(self, planes: UInt8[Tensor, "batch planes height width"]) -> Float[Tensor, "batch cells"]:
-        """Values of all cells in row-major order, in units of the return; 255 in a plane counts as 1."""
+        """Return the values of all cells in row-major order, in units of the return; 255 in a plane counts as 1."""
         height, width = planes.shape[-2:]
         scaled = planes.contiguous(memory_format=torch.channels_last).to(self.stem.weight.dtype) / 255
         share = None if self.prior is None else downstream_share(planes)
         if share is not None:
             scaled = torch.cat([scaled, (SHARPER * share[:, None]).clamp(max=4.0)], 1)
         near = functional.relu(self.stem(scaled))
-        # of an odd number of cells the last half is averaged over the cells there are
+        # at the edge of an odd map the average is over the cells that exist
         far = functional.avg_pool2d(near, 2, ceil_mode=True, count_include_pad=False)
         for layer in self.residual:
             far = far + functional.relu(layer(far))
-        # what a 1x1 convolution makes of both side by side, but of the halved map before it is four times as large
+        # as a 1x1 convolution of both side by side, but applied to the halved map before it is four times as large
         upsampled = functional.interpolate(self.far(far), scale_factor=2.0, mode="nearest")[..., :height, :width]
         advantage: Tensor = self.advantage(functional.relu(self.near(near) + upsampled)).flatten(1).float()
         if self.prior is not None and share is not None:
-            advantage = advantage + UNIT * self.prior * share.flatten(1)
+            advantage = advantage + REWARD_UNIT * self.prior * share.flatten(1)
         if self.value is None:
             return advantage
         value: Tensor = self.value(torch.cat([near.mean((2, 3)), far.mean((2, 3))], 1)).float()

@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Float64, UInt8
+from jaxtyping import Float64, UInt8
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from callbacks.plots import draw_figure
+from eigen2.dqn.module import DQNModule
 from eigen2.errors import UserError, require_range
+from eigen2.fire.datamodule import FuelBreakDataModule
 from eigen2.fire.evaluation.placements import read_placements
 from eigen2.fire.evaluation.records import FOLDERS, PLACEMENTS_FILE
 from eigen2.fire.landscapes.landscape import Landscape
@@ -33,26 +35,17 @@ FUELS = (
     ("slash", range(200, 220), "#b58a63"),
 )
 """Kinds of fuel, the numbers of their models, and their colours."""
-ORDER, EARLIEST, LATEST = "RdPu_r", 0.0, 0.7
-"""Colours of the breaks: of Matplotlib's map of that name, those of the first and of the last."""
-BURNS = "YlOrRd"
-LIGHT = np.array([-1.0, 1.0, 1.5])
-"""Direction from which terrain is lit: east, north, up; as maps have it, from the north-west."""
+LIGHT = np.array([-1.0, 1.0, 1.5]) / np.linalg.norm([-1.0, 1.0, 1.5])
+"""Direction of the light (east, north, up): from the north-west, as on maps."""
 
 
-def draw_placement(
-    landscape: Landscape,
-    fires: Fires,
-    breaks: Sequence[int],
-    title: str,
-    most: float,
-) -> Picture:
-    """A landscape with its breaks, beside the share of fires that burn each of its cells.
+def draw_placement(landscape: Landscape, fires: Fires, breaks: Sequence[int], title: str, most: float) -> Picture:
+    """Draw a landscape with its breaks, beside the share of fires that burn each of its cells.
 
     Args:
         landscape: where.
         fires: with the breaks.
-        breaks: their cells, `row * columns + column`, in their order.
+        breaks: cells, `row * columns + column`, in their order.
         title: over both.
         most: share of fires that has the darkest colour (above 0, at most 1).
 
@@ -65,13 +58,16 @@ def draw_placement(
         (left, right), (order, share) = figure.subplots(2, 2, height_ratios=[1, 0.04])
         left.imshow(ground(landscape), interpolation="nearest")
         if len(breaks):
-            shown = _draw_order(left, breaks, landscape.shape)
-            _scale(figure, shown, order, [1, max(len(breaks), 2)], ["first break", "last"])
+            image = _draw_order(left, breaks, landscape.shape)
+            _colorbar(figure, image, order, [1, max(len(breaks), 2)], ["first break", "last"])
         else:
-            _draw_fuels(order, landscape)
-        _bare(left, "breaks, on fuel and terrain" if len(breaks) else "fuel and terrain")
-        _scale(figure, _draw_burns(right, fires, most), share, [0, most], ["none", f"{100 * most:.0f} %"])
-        _bare(right, "fires that burn a cell")
+            _draw_legend(order, landscape)
+        _colorbar(figure, _draw_burns(right, fires, most), share, [0, most], ["none", f"{100 * most:.0f} %"])
+        titles = "breaks, on fuel and terrain" if len(breaks) else "fuel and terrain", "fires that burn a cell"
+        for axes, each in zip((left, right), titles, strict=True):
+            axes.set_title(each, fontsize=10, color=INK)
+            axes.set(xticks=[], yticks=[])
+            axes.spines[:].set_color("#999999")
 
     return draw_figure(draw, WIDTH, HEIGHT, DPI)
 
@@ -79,15 +75,13 @@ def draw_placement(
 def draw_placements(
     landscape: Landscape, model: FireModel, placements: Mapping[str, Sequence[int]], titles: Mapping[str, str]
 ) -> dict[str, Picture]:
-    """A picture of the landscape without breaks, and one of each placement, all of them in the same colours.
-
-    Fires start from every cell that burns.
+    """Draw the landscape without breaks, and each placement, in the same colours, with fires from every cell.
 
     Args:
         landscape: where.
         model: of the landscape.
         placements: breaks in their order, by name.
-        titles: what the title calls a placement, in place of its name.
+        titles: in place of a placement's name.
 
     Returns:
         By name, the landscape without breaks first, as `NONE`.
@@ -99,106 +93,89 @@ def draw_placements(
     if before.burned == 0:
         raise UserError("nothing burns in the landscape; look at its fuel and the moistures")
     most = float(before.frequency.max())
-    found = {
-        NONE: draw_placement(landscape, before, (), f"{NONE}: an average fire burns {100 * before.burned:.1f} %", most)
-    }
+    title = f"{NONE}: an average fire burns {100 * before.burned:.1f} %"
+    pictures = {NONE: draw_placement(landscape, before, (), title, most)}
     for name, breaks in placements.items():
         try:
             after = model.start(breaks=breaks)
         except ValueError as error:
             raise UserError(f"the placement {name} does not fit the landscape ({error})") from error
-        saved = 100 * (1 - after.burned / before.burned)
-        title = f"{titles.get(name, name)}: saves {saved:.1f} %"
-        found[name] = draw_placement(landscape, after, breaks, title, most)
-    return found
+        title = f"{titles.get(name, name)}: saves {100 * (1 - after.burned / before.burned):.1f} %"
+        pictures[name] = draw_placement(landscape, after, breaks, title, most)
+    return pictures
 
 
 def side_by_side(pictures: Sequence[Picture], columns: int = 2) -> UInt8[np.ndarray, "high wide rgb=3"]:
-    """Pictures of one size as one, from left to right and top to bottom; what is left of the last row stays white."""
+    """Join pictures of one size from left to right and top to bottom; the rest of the last row is white."""
     height, width, _ = pictures[0].shape
     rows = -(-len(pictures) // columns)
-    whole = np.full((rows * height, columns * width, 3), 255, np.uint8)
-    for number, picture in enumerate(pictures):
-        row, column = divmod(number, columns)
-        whole[row * height : (row + 1) * height, column * width : (column + 1) * width] = picture
-    return whole
+    grid = np.full((rows * columns, height, width, 3), 255, np.uint8)
+    grid[: len(pictures)] = pictures
+    return grid.reshape(rows, columns, height, width, 3).swapaxes(1, 2).reshape(rows * height, columns * width, 3)
 
 
 def ground(landscape: Landscape) -> Float64[np.ndarray, "rows columns rgb=3"]:
-    """Colours of fuel in the light and shadow of the terrain, 0 to 1."""
+    """Return the colours of fuel in the light and shadow of the terrain, 0 to 1."""
     from matplotlib.colors import to_rgb
 
     colours = np.ones((*landscape.shape, 3))
     for _, numbers, colour in FUELS:
         colours[np.isin(landscape.fuel, list(numbers))] = to_rgb(colour)
-    shaded: Float64[np.ndarray, "rows columns rgb=3"] = np.clip(colours * _light(landscape)[..., None], 0, 1)
-    return shaded
-
-
-def _light(landscape: Landscape) -> Float[np.ndarray, "rows columns"]:
-    """How bright the terrain lies, around 1 where it is level."""
     slope, downhill = landscape.slope.astype(float), np.radians(landscape.aspect.astype(float))
     normal = np.stack([slope * np.sin(downhill), slope * np.cos(downhill), np.ones(landscape.shape)], -1)
     normal /= np.linalg.norm(normal, axis=-1, keepdims=True)
-    light = LIGHT / np.linalg.norm(LIGHT)
-    found: Float[np.ndarray, "rows columns"] = 0.55 + 0.45 * np.clip(normal @ light, 0, None) / light[2]
-    return found
+    brightness = 0.55 + 0.45 * np.clip(normal @ LIGHT, 0, None) / LIGHT[2]  # 1 on level ground
+    shaded: Float64[np.ndarray, "rows columns rgb=3"] = np.clip(colours * brightness[..., None], 0, 1)
+    return shaded
 
 
-def _draw_fuels(axes: Any, landscape: Landscape) -> None:
-    """A legend of the fuels that there are."""
+def _draw_legend(axes: Any, landscape: Landscape) -> None:
+    """Draw a legend of the landscape's fuels."""
     from matplotlib.patches import Patch
 
-    there = [fuel for fuel in FUELS if np.isin(landscape.fuel, list(fuel[1])).any()]
-    handles = [Patch(color=colour, label=name) for name, _, colour in there]
-    style = {"ncols": 4, "frameon": False, "fontsize": 9, "labelcolor": INK}
+    present = [fuel for fuel in FUELS if np.isin(landscape.fuel, list(fuel[1])).any()]
     legend = axes.legend(
-        handles=handles, loc="upper center", handlelength=1, handletextpad=0.3, columnspacing=0.7, borderpad=0, **style
+        handles=[Patch(color=colour, label=name) for name, _, colour in present],
+        **{"loc": "upper center", "ncols": 4, "frameon": False, "fontsize": 9, "labelcolor": INK},
+        **{"handlelength": 1, "handletextpad": 0.3, "columnspacing": 0.7, "borderpad": 0},
     )
     legend.set_in_layout(False)
     axes.axis("off")
 
 
 def _draw_order(axes: Any, breaks: Sequence[int], shape: tuple[int, int]) -> Any:
-    """Breaks in colours of their order."""
+    """Draw breaks in colours of their order, and return the image."""
     from matplotlib import colormaps
     from matplotlib.colors import ListedColormap
 
     place = np.full(shape, np.nan)
     place.reshape(-1)[list(breaks)] = np.arange(1, len(breaks) + 1)
-    colours = ListedColormap(colormaps[ORDER](np.linspace(EARLIEST, LATEST, 256)))
+    colours = ListedColormap(colormaps["RdPu_r"](np.linspace(0.0, 0.7, 256)))
     return axes.imshow(place, cmap=colours, vmin=1, vmax=max(len(breaks), 2), interpolation="nearest")
 
 
 def _draw_burns(axes: Any, fires: Fires, most: float) -> Any:
-    """Where fires burn; breaks are black, and what never burns has its own colour."""
+    """Draw where fires burn, with black breaks and a colour for what never burns, and return the image."""
     from matplotlib import colormaps
 
     model = fires.model
     burns = np.where(model.burnable & ~fires.breaks, fires.frequency, np.nan).reshape(model.shape)
-    colours = colormaps[BURNS].with_extremes(bad=FUELS[0][2])
-    shown = axes.imshow(burns, cmap=colours, vmin=0, vmax=most, interpolation="nearest")
+    colours = colormaps["YlOrRd"].with_extremes(bad=FUELS[0][2])
+    image = axes.imshow(burns, cmap=colours, vmin=0, vmax=most, interpolation="nearest")
     breaks = np.where(fires.breaks, 1.0, np.nan).reshape(model.shape)
     axes.imshow(breaks, cmap=colormaps["Greys"], vmin=0, vmax=1.2, interpolation="nearest")
-    return shown
+    return image
 
 
-def _scale(figure: Any, shown: Any, axes: Any, ticks: list[float], labels: list[str]) -> None:
-    """The colours of an image, with words at both ends."""
-    bar = figure.colorbar(shown, cax=axes, orientation="horizontal")
+def _colorbar(figure: Any, image: Any, axes: Any, ticks: list[float], labels: list[str]) -> None:
+    """Draw the colours of an image, with labels at both ends."""
+    bar = figure.colorbar(image, cax=axes, orientation="horizontal")
     bar.set_ticks(ticks, labels=labels)
     first, *_, last = bar.ax.get_xticklabels()
     first.set_ha("left")
     last.set_ha("right")
     bar.ax.tick_params(labelsize=9, labelcolor=INK, length=0)
     bar.outline.set_visible(False)
-
-
-def _bare(axes: Any, title: str) -> None:
-    axes.set_title(title, fontsize=10, color=INK)
-    axes.set_xticks([])
-    axes.set_yticks([])
-    axes.spines[:].set_color("#999999")
 
 
 class BreaksPlot(Callback):
@@ -210,7 +187,7 @@ class BreaksPlot(Callback):
     """
 
     def __init__(self, every_n_epochs: int = 5, landscape: int = 0, tag: str = "champion/breaks") -> None:
-        """Choose how often, and of which landscape.
+        """Choose how often to draw, and which landscape.
 
         Args:
             every_n_epochs: Add to TensorBoard at the end of every n-th epoch, >= 1. Default 5.
@@ -226,41 +203,50 @@ class BreaksPlot(Callback):
         self.every_n_epochs, self.landscape, self.tag = every_n_epochs, landscape, tag
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Refuse a landscape that is not there."""
-        there = len(pl_module.data.held_out("validation"))  # type: ignore[union-attr, operator]
-        require_range("landscape of BreaksPlot", self.landscape, least=0, most=there - 1)
+        """Refuse another workload, and a landscape that does not exist.
+
+        Raises:
+            UserError: names the remedy.
+        """
+        if not isinstance(pl_module, DQNModule) or not isinstance(pl_module.data, FuelBreakDataModule):
+            raise UserError("BreaksPlot draws fuel breaks alone; leave it out with other workloads")
+        count = len(pl_module.data.held_out("validation"))
+        require_range("landscape of BreaksPlot", self.landscape, least=0, most=count - 1)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Draw, if the champion is new or it is time."""
-        epoch, found = trainer.current_epoch, int(pl_module.champion_generation)  # type: ignore[arg-type]
+        """Draw, if the champion is new or a picture is due."""
+        assert isinstance(pl_module, DQNModule)
+        assert isinstance(pl_module.data, FuelBreakDataModule)
+        epoch, found = trainer.current_epoch, int(pl_module.champion_generation)
         new, due = found == epoch, found >= 0 and (epoch + 1) % self.every_n_epochs == 0
         folder = Path(trainer.default_root_dir) / FOLDERS["validation"]
         if not (new or due) or not trainer.is_global_zero:
             return
         try:
-            pictures = self._drawn(folder / PLACEMENTS_FILE, pl_module.data.held_out("validation")[self.landscape])  # type: ignore[union-attr, operator]
+            environment = pl_module.data.held_out("validation")[self.landscape]
+            pictures = self._draw(folder / PLACEMENTS_FILE, environment)
             if new:
                 _save(pictures, folder)
         except (OSError, UserError) as error:
-            log.warning("there is no picture of the champion's fuel breaks: %s", error)
+            log.warning("cannot draw the champion's fuel breaks: %s", error)
             return
-        loggers: list[Any] = [getattr(logger, "experiment", None) for logger in trainer.loggers] if due else []
-        for experiment in loggers:
+        experiments: list[Any] = [getattr(logger, "experiment", None) for logger in trainer.loggers] if due else []
+        for experiment in experiments:
             if hasattr(experiment, "add_image"):
                 whole = side_by_side(list(pictures.values()))
                 experiment.add_image(self.tag, whole, global_step=epoch, dataformats="HWC")
 
-    def _drawn(self, file: Path, environment: FuelBreakEnv) -> dict[str, Picture]:
-        placed = read_placements(file)
-        if (there := min((len(each) for each in placed.placements.values()), default=0)) <= self.landscape:
-            raise UserError(f"{file} has breaks for {there} landscapes, none for number {self.landscape}")
-        cells = {name: each[self.landscape] for name, each in placed.placements.items()}
-        titles = {"champion": f"champion of generation {placed.generation}"}
+    def _draw(self, path: Path, environment: FuelBreakEnv) -> dict[str, Picture]:
+        file = read_placements(path)
+        if (count := min((len(each) for each in file.placements.values()), default=0)) <= self.landscape:
+            raise UserError(f"{path} has breaks for {count} landscapes, none for number {self.landscape}")
+        cells = {name: each[self.landscape] for name, each in file.placements.items()}
+        titles = {"champion": f"champion of generation {file.generation}"}
         return draw_placements(environment.landscape(0), environment.scene(0).model, cells, titles)
 
 
 def _save(pictures: Mapping[str, Picture], folder: Path) -> None:
-    """A PNG each, whole or not at all."""
+    """Write a PNG of each picture, whole or not at all."""
     from matplotlib.image import imsave
 
     for number, (name, picture) in enumerate(pictures.items()):

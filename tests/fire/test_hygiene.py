@@ -1,19 +1,15 @@
 """MemoryHygiene: how often it cleans, what it keeps, and what the module gives back."""
 
-import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from lightning.pytorch import LightningModule, Trainer
 
+from eigen2.dqn.module import DQNModule
 from eigen2.errors import UserError
 from eigen2.fire import hygiene
-from eigen2.fire.datamodule import FuelBreakDataModule
 from eigen2.fire.hygiene import MemoryHygiene
-from eigen2.fire.module import DQNModule
 
 HISTORIES = ("losses", "rewards", "experience", "step_times", "collection_times")
 
@@ -29,26 +25,17 @@ class CountingTrainer(Trainer):
         return self.steps
 
 
-class TellingModule(LightningModule):
-    """Says what came of steps and episodes."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.earned, self.returns = np.zeros(4), np.zeros(4)
-        self.metrics: dict[str, float] = {}
-
-
 class Played:
     """A callback through epochs of a run: how often it cleaned, and after what."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, **settings: int) -> None:
         self.callback = MemoryHygiene(**settings)
         self.cleaned: list[tuple[str, int]] = []
-        for name, collector in (("garbage", self.callback._garbage), ("whole", self.callback._whole)):
+        for name, collector in (("garbage", self.callback._light), ("whole", self.callback)):
             monkeypatch.setattr(collector, "clean", lambda name=name: self.cleaned.append((name, self.count)))
         self.count = 0
-        self.trainer, self.module = CountingTrainer(), TellingModule()
-        self.callback._whole.freeze = False
+        self.trainer, self.module = CountingTrainer(), DQNModule()
+        self.callback.freeze = False
         self.callback.on_train_start(self.trainer, self.module)
 
     def epoch(self, number: int, steps: int, environments: int, gradient_steps: int) -> str:
@@ -165,52 +152,3 @@ def test_numbers_that_cannot_be_are_refused(name: str, value: int) -> None:
 def test_another_module_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="MemoryHygiene needs a DQNModule; use"):
         MemoryHygiene().setup(CountingTrainer(), LightningModule(), "fit")
-
-
-SMALL: dict[str, Any] = {"grid_size": 8, "ignitions": 6, "num_landscapes": 2, "eval_landscapes": 1}
-SMALL |= {"num_parallel_envs": 2, "buffer_size": 30, "warmup": 8, "batch_size": 4}
-
-
-def fitted(root: Path, epochs: int, module: DQNModule, data: FuelBreakDataModule, *callbacks: Any) -> Trainer:
-    trainer = Trainer(
-        max_epochs=epochs, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
-        enable_model_summary=False, default_root_dir=root, num_sanity_val_steps=0, callbacks=[*callbacks],
-    )  # fmt: skip
-    trainer.fit(module, datamodule=data)
-    return trainer
-
-
-def weights(module: DQNModule) -> list[torch.Tensor]:
-    return [tensor.detach().clone() for tensor in module.state_dict().values()]
-
-
-def test_a_module_that_was_reset_learns_what_a_fresh_one_learns(tmp_path: Path) -> None:
-    module, data = DQNModule(width=3, validate_every=1, baselines=("random",)), FuelBreakDataModule(**SMALL)
-    fitted(tmp_path, 3, module, data)
-    first, buffer = weights(module), data.buffer
-    storage = {name: stored.data_ptr() for name, stored in buffer._storage.items()}
-    module.online(torch.zeros(1, 8, 8, 8, dtype=torch.uint8)).sum().backward()
-    assert module.cleanup_memory() == sum(parameter.nbytes for parameter in module.online.parameters())
-    assert all(parameter.grad is None for parameter in module.parameters())
-    module.reset_memory()
-    assert len(buffer) == module.environment_steps == 0
-    assert int(module.champion_generation) == -1
-    fitted(tmp_path, 3, module, data)
-    assert data.buffer is buffer
-    assert {name: stored.data_ptr() for name, stored in buffer._storage.items()} == storage
-    assert all(torch.equal(one, other) for one, other in zip(first, weights(module), strict=True))
-    fitted(tmp_path, 3, module, data)  # without a reset it goes on
-    assert not all(torch.equal(one, other) for one, other in zip(first, weights(module), strict=True))
-
-
-def test_a_run_draws_no_figure_that_stays(tmp_path: Path) -> None:
-    import matplotlib.pyplot as plt
-
-    from callbacks import MetricsPlot
-
-    plt.close("all")
-    plot = MetricsPlot(metrics=["fitness/mean"], tag="fitness", every_n_epochs=1)
-    module, data = DQNModule(width=2, validate_every=1, baselines=("random",)), FuelBreakDataModule(**SMALL)
-    fitted(tmp_path, 2, module, data, MemoryHygiene(), plot)
-    assert "matplotlib.pyplot" in sys.modules
-    assert plt.get_fignums() == []

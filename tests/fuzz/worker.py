@@ -21,8 +21,8 @@ from lightning.pytorch import LightningModule
 
 from eigen2.cli import training as training_cli
 from eigen2.cli.main import main
+from eigen2.dqn.module import DQNModule
 from eigen2.erl.module import ERLModule
-from eigen2.fire.module import DQNModule
 
 ROOM = 6 << 30
 """Bytes of address space that a configuration may take beside what the process has."""

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eigen2.memory.csvfile import ResumableCsv
+from callbacks import ResumableCsv
 
 
 def read(path: Path) -> list[dict[str, str]]:

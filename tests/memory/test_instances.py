@@ -3,7 +3,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from eigen2.memory.objects import InstanceCounter
+from callbacks import InstanceCounter
 
 
 class Meta(type):

@@ -1,21 +1,21 @@
-"""Burns fires with pyretechnics in an interpreter of its own, as its pins exclude what the rest of eigen2 needs.
+"""Burn fires with pyretechnics in an interpreter of its own, as its pins exclude what the rest of eigen2 needs.
 
-Not to be imported: `eigen2.fire.evaluation.validator` runs it as `python -I pyretechnics_worker.py ...`, and it imports
-numpy, pyretechnics and the standard library alone.
+Not to be imported: `validator` runs it as `python -I pyretechnics_worker.py ...`, and it imports numpy, pyretechnics
+and the standard library alone.
 
     pyretechnics_worker.py version            prints {"python": "3.11.7", "pyretechnics": "2026.8.10"}, or null for the
                                               latter where it is not installed
     pyretechnics_worker.py REQUEST REPLY      burns what the .npz REQUEST asks for and writes the JSON file REPLY
 
-A request holds, for the whole, `wind_speed` (km/h at 10 m), `wind_from` (degrees clockwise from north), `moisture`
-(dead 1-h, 10-h, 100-h, live herbaceous and woody, foliage; fractions), `duration` (minutes) and `landscapes`, how many
-there are. For each landscape i, `i/slope` (rise over run), `i/aspect` (degrees clockwise from north, downhill),
-`i/fuel`, `i/canopy_cover` (0 to 1), `i/canopy_height`, `i/canopy_base_height` (m), `i/canopy_bulk_density` (kg/m3), all
+A request holds `wind_speed` (km/h at 10 m), `wind_from` (degrees clockwise from north), `moisture` (dead 1-h, 10-h,
+100-h, live herbaceous and woody, foliage; fractions), `duration` (minutes) and the number of `landscapes`. For each
+landscape i it holds `i/slope` (rise over run), `i/aspect` (degrees clockwise from north, downhill), `i/fuel`,
+`i/canopy_cover` (0 to 1), `i/canopy_height`, `i/canopy_base_height` (m), `i/canopy_bulk_density` (kg/m3), all
 (rows, columns) with row 0 in the north; `i/cell_size` (m); `i/ignitions`, cell numbers (fires,); and `i/breaks`, bool
 (placements, cells).
 
 The reply is `{"surface": burned, "crown": burned}`: without the canopy, and with it and crown fire. `burned[i][k][j]`
-is how many cells of landscape i fire j burns under placement k, the cell it starts in among them; 0 if that is a break.
+is how many cells of landscape i fire j burns under placement k, including the cell it starts in; 0 if that is a break.
 """
 
 import json
@@ -28,13 +28,12 @@ import numpy as np
 
 NON_BURNABLE = 91
 """Fuel model of a break."""
-WEATHER = ("wind_speed_10m", "upwind_direction")
 MOISTURES = ("dead_1hr", "dead_10hr", "dead_100hr", "live_herbaceous", "live_woody")
 CANOPY = ("canopy_cover", "canopy_height", "canopy_base_height", "canopy_bulk_density")
 
 
 def version() -> dict[str, str | None]:
-    """Of this interpreter and of pyretechnics."""
+    """Return the versions of this interpreter and of pyretechnics."""
     try:
         found = metadata.version("pyretechnics")
     except metadata.PackageNotFoundError:
@@ -42,43 +41,39 @@ def version() -> dict[str, str | None]:
     return {"python": platform.python_version(), "pyretechnics": found}
 
 
-def burn(request: Any) -> dict[str, list[list[list[int]]]]:
-    """Burn all fires of a request.
-
-    Args:
-        request: arrays by name, as the module's text says.
-    """
+def burn(request: dict[str, Any]) -> dict[str, list[list[list[int]]]]:
+    """Burn all fires of a request, arrays by name, and return the reply."""
     reply: dict[str, list[list[list[int]]]] = {"surface": [], "crown": []}
     for number in range(int(request["landscapes"])):
         print(f"landscape {number + 1} of {int(request['landscapes'])}", file=sys.stderr, flush=True)
         names = ("slope", "aspect", "fuel", "cell_size", "ignitions", "breaks", *CANOPY)
-        scene = {name: request[f"{number}/{name}"] for name in names}
-        scene |= {name: request[name] for name in ("wind_speed", "wind_from", "moisture", "duration")}
-        for canopy in ("surface", "crown"):
-            cubes = [_cubes(scene, breaks, canopy == "crown") for breaks in scene["breaks"]]
-            reply[canopy].append([[_burned(each, scene, int(cell)) for cell in scene["ignitions"]] for each in cubes])
+        scene = request | {name: request[f"{number}/{name}"] for name in names}
+        for model, burned in reply.items():
+            cubes = [_cubes(scene, breaks, model == "crown") for breaks in scene["breaks"]]
+            burned.append([[_burned(each, scene, int(cell)) for cell in scene["ignitions"]] for each in cubes])
     return reply
 
 
 def _cubes(scene: dict[str, Any], breaks: Any, canopy: bool) -> dict[str, Any]:
-    """What pyretechnics wants to know; its rows begin in the south."""
+    """Return the inputs of pyretechnics, whose rows begin in the south."""
     from pyretechnics.space_time_cube import SpaceTimeCube
 
     fuel = np.where(breaks.reshape(scene["fuel"].shape), NON_BURNABLE, scene["fuel"])
     layers = {"slope": scene["slope"], "aspect": scene["aspect"], "fuel_model": fuel}
     layers |= {name: scene[name] if canopy else np.zeros(fuel.shape) for name in CANOPY}
-    cubes: dict[str, Any] = {
-        name: np.ascontiguousarray(layer[::-1], dtype=np.float32) for name, layer in layers.items()
-    }
-    cubes |= dict(zip(WEATHER, (float(scene["wind_speed"]), float(scene["wind_from"])), strict=True))
     *fuels, foliage = scene["moisture"].tolist()
-    cubes |= {f"fuel_moisture_{name}": value for name, value in zip(MOISTURES, fuels, strict=True)}
-    cubes["foliar_moisture"] = foliage
-    return {name: SpaceTimeCube((1, *fuel.shape), base) for name, base in cubes.items()}
+    inputs: dict[str, Any] = {
+        **{name: np.ascontiguousarray(layer[::-1], dtype=np.float32) for name, layer in layers.items()},
+        "wind_speed_10m": float(scene["wind_speed"]),
+        "upwind_direction": float(scene["wind_from"]),
+        **{f"fuel_moisture_{name}": value for name, value in zip(MOISTURES, fuels, strict=True)},
+        "foliar_moisture": foliage,
+    }
+    return {name: SpaceTimeCube((1, *fuel.shape), base) for name, base in inputs.items()}
 
 
 def _burned(cubes: dict[str, Any], scene: dict[str, Any], cell: int) -> int:
-    """Cells that a fire burns, the first among them."""
+    """Return how many cells a fire burns, including the first."""
     from pyretechnics import eulerian_level_set as fire
 
     rows, columns = scene["fuel"].shape
@@ -92,16 +87,16 @@ def _burned(cubes: dict[str, Any], scene: dict[str, Any], cell: int) -> int:
     return int(np.isfinite(ended.get_full_matrices(["time_of_arrival"])["time_of_arrival"]).sum())
 
 
-def main(words: list[str]) -> None:
-    """Do what the words of the command line say."""
-    if words == ["version"]:
+def main(arguments: list[str]) -> None:
+    """Run the command line."""
+    if arguments == ["version"]:
         print(json.dumps(version()))
         return
-    request, reply = words
+    request, reply = arguments
     with np.load(request, allow_pickle=False) as arrays:
-        found = burn({name: arrays[name] for name in arrays.files})
+        burned = burn({name: arrays[name] for name in arrays.files})
     with open(reply, "w", encoding="utf-8") as file:
-        json.dump(found, file)
+        json.dump(burned, file)
 
 
 if __name__ == "__main__":

@@ -1,99 +1,85 @@
-"""What a run keeps of its champion: where it puts fuel breaks, and what they save beside those of the baselines."""
+"""Record of a run's champion: where it puts fuel breaks, and what they save beside those of the baselines."""
 
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 
 from eigen2.core.compatibility import flatten
+from eigen2.core.datamodule import TestResult
 from eigen2.errors import UserError
-from eigen2.fire.evaluation.placements import Placed, write_placements
+from eigen2.fire.evaluation.placements import PlacementFile, write_placements
 from eigen2.fire.landscapes.landscape import Split
 from eigen2.runtime.files import archive_other_test, replacing
-
-if TYPE_CHECKING:
-    from eigen2.fire.module import DQNModule
 
 log = logging.getLogger(__name__)
 
 PLACEMENTS_FILE = "placements.json"
 SCORES_FILE = "scores.json"
 FOLDERS: dict[Split, str] = {"validation": "champion", "test": "test"}
-"""Where in the run's folder the champion's record on a split lies."""
+"""Folders of the records of a split, in the run's folder."""
 
 
-def keep_record(module: "DQNModule") -> None:
-    """Write where the champion that just validated, and every baseline, puts breaks: `champion/placements.json`.
-
-    A disk that refuses costs the record, not the run.
-    """
-    folder = _folder(module, "validation")
-    if folder is None:
-        return
+def save_champion(folder: Path, placements: PlacementFile) -> None:
+    """Write the placements of the new champion and the baselines; log a warning where the disk refuses."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        write_placements(folder / PLACEMENTS_FILE, _placed(module, "validation", module.hparams["baselines"]))
+        write_placements(folder / PLACEMENTS_FILE, placements)
     except OSError as error:
         log.warning("cannot write the champion's placements to %s: %s", folder, error.strerror or error)
 
 
-def keep_test(module: "DQNModule", saved: dict[str, np.ndarray]) -> None:
-    """Write what a test found: `test/scores.json` and `test/placements.json`.
+def save_test(
+    folder: Path, placements: PlacementFile, saved: Mapping[str, np.ndarray], unit: str, settings: dict[str, Any]
+) -> None:
+    """Write the scores and placements of a test.
 
-    A test of another champion or with other settings that lies there is moved to `test-1`, `test-2` and so on.
+    A test of another champion or with other settings in the folder is moved to `test-1`, `test-2` and so on.
 
     Args:
-        module: that just played its champion on the test's landscapes.
+        folder: of the test.
+        placements: on the test's landscapes.
         saved: part of the burned area saved on each landscape, by name; the champion first, then baselines.
+        unit: of the scores, which are percent.
+        settings: of the data.
 
     Raises:
         UserError: a file cannot be written.
     """
-    folder = _folder(module, "test")
-    if folder is None:
-        return
     summary = {
-        "champion_generation": int(module.champion_generation),
-        "unit": module.fitness_words["unit"],
+        "champion_generation": placements.generation,
+        "unit": unit,
         "cases": "landscapes",
         "scores": {name: [round(100 * float(value), 4) for value in values] for name, values in saved.items()},
-        "settings": flatten({"data": module.data.settings()}),
+        "settings": flatten({"data": settings}),
     }
     text = json.dumps(summary, indent=1, allow_nan=False) + "\n"
-    baselines = [name for name in saved if name != "champion"]
     try:
         archive_other_test(folder / SCORES_FILE, json.loads(text), ("settings", "champion_generation"))
         folder.mkdir(parents=True, exist_ok=True)
-        write_placements(folder / PLACEMENTS_FILE, _placed(module, "test", baselines))
+        write_placements(folder / PLACEMENTS_FILE, placements)
         with replacing(folder / SCORES_FILE) as draft:
             draft.write_text(text, encoding="utf-8")
     except OSError as error:
         raise UserError(f"cannot write the test to {folder}: {error.strerror or error}; make room there") from error
 
 
-def _folder(module: "DQNModule", split: Split) -> Path | None:
-    """Where the record goes; None for a process that writes nothing."""
-    trainer = module.trainer
-    if not trainer.is_global_zero or trainer.fast_dev_run:  # type: ignore[attr-defined]
-        return None
-    return Path(trainer.default_root_dir) / FOLDERS[split]
+def make_test_result(saved: Mapping[str, np.ndarray], generation: int) -> TestResult:
+    """Return what placements save on the test's landscapes, as metrics and as a table.
 
-
-def _placed(module: "DQNModule", split: Split, baselines: Sequence[str]) -> Placed:
-    data, settings = module.data, module.data.settings()
-    return Placed(
-        specs=data.specs(split),
-        placements={
-            "champion": [list(env.placed) for env in data.held_out(split)],
-            **{name: data.placement(name, split) for name in baselines},
-        },
-        fire={
-            "duration": settings["fire_simulation_max_duration"],
-            "wind_speed": settings["wind_speed"],
-            "wind_from": settings["wind_from"],
-        },
-        generation=int(module.champion_generation),
-    )
+    Args:
+        saved: part of the burned area saved on each landscape, by name; the champion first, then baselines.
+        generation: of the champion.
+    """
+    lines = [
+        f"champion     of epoch {generation}, on {len(saved['champion'])} landscapes that fit has not seen",
+        "saved of the burned area, percent: mean, standard error, least, most",
+    ]
+    for name, part in saved.items():
+        error = part.std(ddof=1) / np.sqrt(len(part)) if len(part) > 1 else np.nan
+        figures = (part.mean(), error, part.min(), part.max())
+        lines.append(f"{name:<20}" + "".join(f"{100 * figure:>8.1f}" for figure in figures))
+    return TestResult({f"test/{name}": float(100 * part.mean()) for name, part in saved.items()}, "\n".join(lines))

@@ -1,8 +1,8 @@
-"""What placements of fuel breaks save by another fire model, pyretechnics, beside what they save by the one here.
+"""Validation of placements by pyretechnics, another fire model, beside the one they were chosen with.
 
-Breaks are chosen under `eigen2.fire.simulation.spread`, a model made to be fast. Pyretechnics solves the spread of the
-fire front by a level set, and can let crowns burn. Placements that are good only under the model they were chosen with
-would lose their lead there.
+Breaks are chosen under `simulation.spread`, a model made to be fast. Pyretechnics solves the spread of the fire front
+by a level set, and can let crowns burn. Placements that are good only under the model they were chosen with would lose
+their lead there.
 
 Pyretechnics needs numpy 1.26 and so an environment of its own, whose interpreter runs `pyretechnics_worker.py`.
 """
@@ -36,18 +36,18 @@ INSTALL = (
     f"compiler and a minute or two), then give --python ~/pyretechnics/bin/python, or set {VARIABLE} to it"
 )
 FOLIAR_MOISTURE = 0.9
-"""Of the needles and leaves of crowns; crown fire alone asks for it."""
+"""Moisture of the needles and leaves of crowns, for crown fire."""
 
 
 @dataclass(frozen=True)
 class Conditions:
-    """What all fires have in common.
+    """Conditions of all fires.
 
     Args:
         weather: wind and moistures.
         duration: of a fire, in minutes (above 0).
-        fires: burned on each landscape by pyretechnics, from cells drawn by lot (1 or more).
-        seed: of that lot (0 or more).
+        fires: burned on each landscape by pyretechnics, from random cells (1 or more).
+        seed: of those cells (0 or more).
 
     Raises:
         UserError: a value lies outside its range.
@@ -64,17 +64,17 @@ class Conditions:
         require_range("seed", self.seed, least=0)
 
     def model(self, landscape: Landscape) -> FireModel:
-        """Of a landscape."""
+        """Return the fire model of a landscape."""
         return FireModel.of(landscape, self.weather, self.duration)
 
 
 @dataclass(frozen=True)
 class Score:
-    """What a placement saves of the burned area, the mean over landscapes (0 to 1; below 0 where more burns).
+    """Part of the burned area that a placement saves, the mean over landscapes (0 to 1; below 0 where more burns).
 
     Args:
         breaks: cells that are breaks, the mean over landscapes.
-        travel_time: by `eigen2.fire.simulation.spread`, over fires from every cell that burns.
+        travel_time: by `simulation.spread`, over fires from every cell that burns.
         same_fires: by the same, over the fires that pyretechnics burns.
         surface: by pyretechnics, without the canopy.
         crown: by pyretechnics, with the canopy and crown fire.
@@ -89,7 +89,7 @@ class Score:
 
 @dataclass(frozen=True)
 class Validation:
-    """Placements under both models.
+    """Scores of placements under both models.
 
     Args:
         scores: of each placement, by name.
@@ -105,11 +105,11 @@ class Validation:
     pyretechnics: str
 
     def order(self, by: str) -> list[str]:
-        """Names of the placements, the one that saves least first, by `travel_time`, `surface` and so on."""
-        return sorted(self.scores, key=lambda name: float(getattr(self.scores[name], by)))
+        """Return the names of the placements, the worst first, by `travel_time`, `surface` and so on."""
+        return sorted(self.scores, key=lambda name: float(vars(self.scores[name])[by]))
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON: rounded to 4 digits."""
+        """Return plain values for JSON, rounded to 4 digits."""
         return {
             "pyretechnics": self.pyretechnics,
             "cells_burned_without_breaks": {name: round(value, 1) for name, value in self.cells.items()},
@@ -135,8 +135,8 @@ def validate(
         landscapes: one or more.
         placements: the breaks of each placement on each landscape, by name.
         conditions: of all fires.
-        python: interpreter of an environment that has pyretechnics; None refuses, and says how to install it.
-        quiet: do not say how far it is.
+        python: interpreter of an environment that has pyretechnics; None refuses with how to install it.
+        quiet: hide the worker's progress.
 
     Raises:
         UserError: the interpreter or its pyretechnics cannot be used, a placement does not fit the landscapes, or
@@ -144,46 +144,40 @@ def validate(
     """
     version = require_pyretechnics(python)
     models = [conditions.model(landscape) for landscape in landscapes]
-    for number, model in enumerate(models):
-        if not model.burnable.any():
-            raise UserError(f"nothing burns in landscape {number}; leave it out, or look at its fuel and the moistures")
     _check(placements, models)
-    # the 2 tells these draws from those that made a landscape
+    # the 2 separates these draws from those that made a landscape
     ignitions = [
         model.draw(conditions.fires, np.random.default_rng([conditions.seed, number, 2]))
         for number, model in enumerate(models)
     ]
-    unplaced: Cells = [[] for _ in models]
-    every = [unplaced, *placements.values()]
-    by_model = {
-        "same_fires": [
-            _travel_time(m, cells, [each[i] for each in every])
-            for i, (m, cells) in enumerate(zip(models, ignitions, strict=True))
-        ],
-        **_pyretechnics(str(python), _request(landscapes, ignitions, every, conditions), quiet),
-    }
-    saved = {
-        name: np.mean([1 - each.mean(1) / each[0].mean() for each in burned], 0) for name, burned in by_model.items()
-    }
+    no_breaks: Cells = [[] for _ in models]
+    every = [no_breaks, *placements.values()]
+    same_fires = [  # cells that each fire burns, of each landscape (placements, fires)
+        np.array([np.isfinite(model.start(cells, breaks[i]).arrival).sum(1) for breaks in every], float)
+        for i, (model, cells) in enumerate(zip(models, ignitions, strict=True))
+    ]
+    request = _request(landscapes, ignitions, every, conditions)
+    burned = {"same_fires": same_fires, **_pyretechnics(str(python), request, quiet)}
+    saved = {by: np.mean([1 - each.mean(1) / each[0].mean() for each in found], 0) for by, found in burned.items()}
     scores = {
         name: Score(
             breaks=float(np.mean([len(cells) for cells in placed])),
-            travel_time=float(np.mean([reduction(m, cells) for m, cells in zip(models, placed, strict=True)])),
-            **{key: float(values[k + 1]) for key, values in saved.items()},
+            travel_time=float(np.mean([reduction(*each) for each in zip(models, placed, strict=True)])),
+            **{by: float(values[k]) for by, values in saved.items()},
         )
-        for k, (name, placed) in enumerate(placements.items())
+        for k, (name, placed) in enumerate(placements.items(), 1)
     }
-    alone = {name: np.concatenate([each[0] for each in burned]) for name, burned in by_model.items()}
+    alone = {by: np.concatenate([each[0] for each in found]) for by, found in burned.items()}
     with np.errstate(invalid="ignore"):
         agree = float(np.corrcoef(alone["same_fires"], alone["surface"])[0, 1]) if len(alone["surface"]) > 1 else np.nan
-    return Validation(scores, {name: float(each.mean()) for name, each in alone.items()}, agree, version)
+    return Validation(scores, {by: float(each.mean()) for by, each in alone.items()}, agree, version)
 
 
 def require_pyretechnics(python: str | None) -> str:
-    """The version of pyretechnics that an interpreter has.
+    """Return the version of pyretechnics that an interpreter has.
 
     Raises:
-        UserError: there is no such interpreter, it has none, or one that came after the last open-source version.
+        UserError: the interpreter does not exist, has none, or one that came after the last open-source version.
     """
     if not python:
         raise UserError(f"fire validate needs pyretechnics in an environment of its own: {INSTALL}")
@@ -195,10 +189,12 @@ def require_pyretechnics(python: str | None) -> str:
     except (ValueError, KeyError, TypeError):
         found = ""
     if found == "":
-        raise UserError(f"--python {python} did not run as Python 3.11 does ({_last(done)}); name an interpreter of it")
+        problem = _last_line(done)
+        raise UserError(f"--python {python} did not run as Python 3.11 does ({problem}); name an interpreter of it")
     if found is None:
         raise UserError(f"--python {python} has no pyretechnics: {INSTALL}")
-    if _numbers(found) > _numbers(NEWEST):
+    numbers, newest = ([int(part) for part in re.findall(r"\d+", version)] for version in (found, NEWEST))
+    if numbers > newest:
         raise UserError(
             f"--python {python} has pyretechnics {found}, whose licence forbids use in for-profit organizations unless "
             f"paid for; {NEWEST} and before are under the EPL-2.0: {INSTALL}"
@@ -206,17 +202,16 @@ def require_pyretechnics(python: str | None) -> str:
     return str(found)
 
 
-def _numbers(version: str) -> list[int]:
-    return [int(number) for number in re.findall(r"\d+", version)]
-
-
-def _last(done: "subprocess.CompletedProcess[str]") -> str:
+def _last_line(done: "subprocess.CompletedProcess[str]") -> str:
     lines = (done.stderr or "").strip().splitlines()
-    return lines[-1] if lines else f"it said nothing, and exited with {done.returncode}"
+    return lines[-1] if lines else f"no output, exit code {done.returncode}"
 
 
 def _check(placements: Mapping[str, Cells], models: Sequence[FireModel]) -> None:
-    """Refuse placements that the landscapes cannot have."""
+    """Refuse landscapes on which nothing burns, and placements that do not fit the landscapes."""
+    for number, model in enumerate(models):
+        if not model.burnable.any():
+            raise UserError(f"nothing burns in landscape {number}; leave it out, or look at its fuel and the moistures")
     for name, placed in placements.items():
         if len(placed) != len(models):
             raise UserError(
@@ -224,21 +219,14 @@ def _check(placements: Mapping[str, Cells], models: Sequence[FireModel]) -> None
                 f"the {len(models)}"
             )
         for number, (cells, model) in enumerate(zip(placed, models, strict=True)):
-            where = f"placements.{name}[{number}]"
-            for cell in cells:
+            for place, cell in enumerate(cells):
+                holds = f"placements.{name}[{number}] holds cell {cell}"
                 if not 0 <= cell < model.cells:
-                    raise UserError(f"{where} holds cell {cell}; landscape {number} has cells 0 to {model.cells - 1}")
+                    raise UserError(f"{holds}; landscape {number} has cells 0 to {model.cells - 1}")
                 if not model.burnable[cell]:
-                    raise UserError(f"{where} holds cell {cell}, which does not burn anyway; leave it out")
-            if len(set(cells)) < len(cells):
-                twice = next(cell for cell in cells if cells.count(cell) > 1)
-                raise UserError(f"{where} holds cell {twice} twice; a cell becomes a break once")
-
-
-def _travel_time(model: FireModel, ignitions: Int[np.ndarray, " fires"], placed: Cells) -> NDArray[np.float64]:
-    """Cells that each fire burns (placements, fires)."""
-    counts = [np.isfinite(model.start(ignitions, breaks).arrival).sum(1) for breaks in placed]
-    return np.array(counts, float)
+                    raise UserError(f"{holds}, which does not burn anyway; leave it out")
+                if cell in cells[:place]:
+                    raise UserError(f"{holds} twice; a cell becomes a break once")
 
 
 def _request(
@@ -247,7 +235,7 @@ def _request(
     placed: Sequence[Cells],
     conditions: Conditions,
 ) -> dict[str, NDArray[Any]]:
-    """What the worker reads; its module says what is what."""
+    """Return what the worker reads, as its module describes."""
     weather = conditions.weather
     request: dict[str, Any] = {
         "wind_speed": weather.wind_speed,
@@ -260,29 +248,27 @@ def _request(
         breaks = np.zeros((len(placed), landscape.fuel.size), bool)
         for row, each in zip(breaks, placed, strict=True):
             row[each[i]] = True
-        request |= {f"{i}/{name}": getattr(landscape, name) for name in landscape.layers() if name != "elevation"}
+        request |= {f"{i}/{name}": layer for name, layer in landscape.layers().items() if name != "elevation"}
         request |= {f"{i}/cell_size": landscape.cell_size, f"{i}/ignitions": cells, f"{i}/breaks": breaks}
     return {name: np.asarray(value) for name, value in request.items()}
 
 
 def _pyretechnics(python: str, request: Mapping[str, Any], quiet: bool) -> dict[str, list[NDArray[np.float64]]]:
-    """Cells that each fire burns, by model: of each landscape (placements, fires)."""
+    """Return the cells that each fire burns by pyretechnics, by model: of each landscape (placements, fires)."""
     with tempfile.TemporaryDirectory(prefix="eigen2-") as folder:
         asked, answered = Path(folder, "request.npz"), Path(folder, "reply.json")
         np.savez(asked, **request)
         command = [python, "-I", str(WORKER), str(asked), str(answered)]
-        done = subprocess.run(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE if quiet else None, text=True, check=False
-        )
+        errors = subprocess.PIPE if quiet else None
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=errors, text=True, check=False)
         if done.returncode != 0 or not answered.is_file():
-            raise UserError(f"pyretechnics failed ({_last(done)}); run it by hand: {' '.join(command[:3])} version")
+            raise UserError(
+                f"pyretechnics failed ({_last_line(done)}); run it by hand: {' '.join(command[:3])} version"
+            )
         reply = json.loads(answered.read_text(encoding="utf-8"))
-    found = {}
-    for canopy in ("surface", "crown"):
-        found[canopy] = [np.array(counts, float) for counts in reply[canopy]]
-        wanted = [
-            (len(request[f"{i}/breaks"]), len(request[f"{i}/ignitions"])) for i in range(int(request["landscapes"]))
-        ]
-        if [each.shape for each in found[canopy]] != wanted:
-            raise UserError(f"the worker of {python} replied with arrays of another shape than it was asked for")
+    numbers = range(int(request["landscapes"]))
+    shapes = [(len(request[f"{i}/breaks"]), len(request[f"{i}/ignitions"])) for i in numbers]
+    found = {model: [np.array(counts, float) for counts in reply[model]] for model in ("surface", "crown")}
+    if any([each.shape for each in counts] != shapes for counts in found.values()):
+        raise UserError(f"the worker of {python} replied with arrays of another shape than it was asked for")
     return found

@@ -1,4 +1,4 @@
-"""Fuel models of Scott and Burgan, and how fast fire spreads through them by Rothermel's equations.
+"""Fuel models of Scott and Burgan, and the rate of spread of fire in them by Rothermel's equations.
 
 Sources:
     - Scott and Burgan (2005), Standard fire behavior fuel models, USDA RMRS-GTR-153, Table 7: the models' parameters.
@@ -20,7 +20,7 @@ from eigen2.errors import UserError, require_range
 
 
 class FuelModel(NamedTuple):
-    """One row of the table; a surface-area-to-volume ratio of 0 stands where the model has no such fuel."""
+    """Parameters of a fuel model; a surface-area-to-volume ratio is 0 where the model has no such fuel."""
 
     code: str
     loads: tuple[float, float, float, float, float]
@@ -28,11 +28,11 @@ class FuelModel(NamedTuple):
     ratios: tuple[int, int, int]
     """Surface area to volume of dead 1-h, live herbaceous and live woody fuel, in 1/ft; 10-h: 109, 100-h: 30."""
     depth: float
-    """Of the fuel bed, in ft."""
+    """Depth of the fuel bed, in ft."""
     extinction: float
     """Dead fuel moisture at which fire no longer spreads, in %."""
     heat: float = 8000.0
-    """Of combustion, in BTU/lb."""
+    """Heat of combustion, in BTU/lb."""
 
 
 FUEL_MODELS: dict[int, FuelModel] = {
@@ -85,7 +85,8 @@ FUEL_MODELS: dict[int, FuelModel] = {
 }
 """Scott and Burgan's 40, by number. The dynamic ones are those with herbaceous load, which cures into dead fuel."""
 NON_BURNABLE: dict[int, str] = {91: "urban", 92: "snow or ice", 93: "agriculture", 98: "water", 99: "bare ground"}
-"""Numbers of what never burns."""
+"""Numbers of ground that never burns."""
+WATER, BARE = 98, 99
 
 TONS_PER_ACRE = 2000 / 43560  # lb/ft2
 METERS_PER_FOOT = 0.3048
@@ -98,7 +99,7 @@ TOTAL_MINERALS, EFFECTIVE_MINERALS = 0.0555, 0.010
 
 @dataclass(frozen=True)
 class Moisture:
-    """Of the fuels, as a fraction of their dry weight.
+    """Moisture of the fuels, as a fraction of their dry weight.
 
     Args:
         one_hour: of dead fuel below 6 mm (0 to 3).
@@ -123,7 +124,7 @@ class Moisture:
 
 
 class Behavior(NamedTuple):
-    """What sets the spread of fire in some fuel models, one value each: five numbers a model suffice.
+    """Coefficients of the spread of fire in some fuel models, one value each.
 
     With a slope s (rise over run) and a midflame wind u (km/h), fire spreads at `rate * (1 + slope * s**2)` uphill
     without wind, and at `rate * (1 + wind * u**exponent)` downwind on flat ground.
@@ -139,11 +140,7 @@ class Behavior(NamedTuple):
 
 
 def require_known(numbers: Iterable[int]) -> None:
-    """Refuse numbers of no fuel model.
-
-    Raises:
-        UserError: a number is none of Scott and Burgan's 40 nor of the non-burnable ones.
-    """
+    """Raise UserError for a number that is neither one of Scott and Burgan's 40 nor a non-burnable one."""
     unknown = sorted(set(numbers) - FUEL_MODELS.keys() - NON_BURNABLE.keys())
     if unknown:
         raise UserError(
@@ -153,14 +150,11 @@ def require_known(numbers: Iterable[int]) -> None:
 
 
 def behavior(numbers: Iterable[int], moisture: Moisture | None = None) -> Behavior:
-    """Rothermel's equations for some fuel models.
+    """Compute the coefficients of spread of some fuel models, in their order.
 
     Args:
         numbers: of the fuel models; ones that do not burn get rate 0, and 1 for the wind's coefficient and exponent.
         moisture: of the fuels; None takes `Moisture()`.
-
-    Returns:
-        One value for each of `numbers`, in their order.
 
     Raises:
         UserError: a number is of no fuel model.
@@ -177,7 +171,7 @@ def behavior(numbers: Iterable[int], moisture: Moisture | None = None) -> Behavi
 
 
 def _rothermel(models: list[FuelModel], moisture: Moisture) -> Float64[np.ndarray, "values models"]:
-    """The fields of `Behavior` for models that burn; inside, feet, pounds, minutes and BTU, as Rothermel has them.
+    """Return the fields of `Behavior` for models that burn, computed in Rothermel's feet, pounds, minutes and BTU.
 
     The six fuel classes (columns) are dead 1-h, 10-h, 100-h, dead herbaceous, live herbaceous and live woody.
     """
@@ -216,7 +210,7 @@ def _rothermel(models: list[FuelModel], moisture: Moisture) -> Float64[np.ndarra
 def _classes(
     models: list[FuelModel], moisture: Moisture
 ) -> tuple[Float64[np.ndarray, "models 6"], Float64[np.ndarray, "models 6"]]:
-    """Loads (lb/ft2) and surface-area-to-volume ratios (1/ft), the herbs cured as far as their moisture says."""
+    """Return loads (lb/ft2) and surface-area-to-volume ratios (1/ft), with the herbs cured by their moisture."""
     load, ratio = np.zeros((2, len(models), 6))
     cured = np.clip(1 - (moisture.live_herbaceous - 0.3) / 0.9, 0, 1)
     for i, (_, (one, ten, hundred, herbs, woody), (fine, herbaceous, shrubs), *_) in enumerate(models):
@@ -226,7 +220,7 @@ def _classes(
 
 
 def _decay(scale: float, ratio: Float64[np.ndarray, "models 6"]) -> Float64[np.ndarray, "models 6"]:
-    """The part of a fuel particle that heats up before the fire; 0 where there is no such fuel."""
+    """Return the effective heating number of fuel particles; 0 where there is no such fuel."""
     return np.where(ratio > 0, np.exp(-scale / np.where(ratio > 0, ratio, 1)), 0)
 
 
@@ -237,7 +231,7 @@ def _damped_load(
     wet: Float64[np.ndarray, " 6"],
     extinction: Float64[np.ndarray, " models"],
 ) -> Float64[np.ndarray, " models"]:
-    """Net load of dead and live fuel (lb/ft2), each damped by its moisture."""
+    """Return the net load of dead and live fuel (lb/ft2), each damped by its moisture."""
     fine_dead, fine_live = load * _decay(138.0, ratio) * DEAD, load * _decay(500.0, ratio) * ~DEAD
     fine_wet = (fine_dead * wet).sum(1) / fine_dead.sum(1)
     live = fine_live.sum(1)
@@ -247,7 +241,7 @@ def _damped_load(
     total = np.zeros(len(load))
     for part, limit in ((DEAD, extinction), (~DEAD, live_extinction)):
         own = share * part
-        same = (size[:, :, None] == size[:, None, :]) & part  # every class counts by the area of all of its size
+        same = (size[:, :, None] == size[:, None, :]) & part  # a class is weighted by the area of its size class
         net = ((same * own[:, None, :]).sum(2) * load * part).sum(1) * (1 - TOTAL_MINERALS)
         dampness = (own * wet).sum(1) / limit
         total += net * np.where(dampness < 1, 1 - 2.59 * dampness + 5.11 * dampness**2 - 3.52 * dampness**3, 0)

@@ -1,6 +1,6 @@
-"""Terrain, fuel and canopy on a grid of square cells: given ones are checked, synthetic ones made up."""
+"""Terrain, fuel and canopy on a grid of square cells, given or synthetic."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -8,20 +8,19 @@ from jaxtyping import Float64
 from numpy.typing import NDArray
 
 from eigen2.errors import UserError, require_range
-from eigen2.fire.landscapes.fuels import NON_BURNABLE, require_known
+from eigen2.fire.landscapes.fuels import WATER, require_known
 
 MEAN_SLOPE = 0.25
-"""Of synthetic landscapes, rise over run; a scene of real mountains had 0.19."""
+"""Mean slope of synthetic landscapes, rise over run; a scene of real mountains had 0.19."""
 LAKES = 0.03
 """Share of a synthetic landscape's cells under water."""
 LADDER = (101, 102, 104, 122, 145, 165, 183, 188)
 """Fuel models of synthetic landscapes, from the sparsest vegetation to the densest: grass, shrub, timber."""
 TIMBER = 165
-"""From here on, the ladder has trees."""
+"""First fuel model of the ladder that has trees."""
 
 Split = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
-"""What the landscapes of a run are for."""
 
 RANGES = {
     "elevation": (-500, 9000, "metres"),
@@ -37,21 +36,21 @@ RANGES = {
 
 @dataclass(frozen=True, eq=False)
 class Landscape:
-    """What a fire finds; nobody can change it, as its arrays are read-only copies of those given.
+    """Layers of a landscape, as read-only copies of the arrays given.
 
     All arrays are (rows, columns), float32, but int16 for fuel. Row 0 is the northern edge, column 0 the western one.
 
     Args:
         elevation: in m.
         slope: rise over run (0 or more).
-        aspect: the direction the slope faces, which is downhill, in degrees clockwise from north (0 to 360).
-        fuel: numbers of fuel models, one of `eigen2.fire.landscapes.fuels.FUEL_MODELS` or `NON_BURNABLE`.
-        canopy_cover: share of the ground under trees (0 to 1). No canopy layer affects a surface fire as
-            `eigen2.fire.simulation.spread` has it; they are there for other fire models, and to be looked at.
+        aspect: direction the slope faces, downhill, in degrees clockwise from north (0 to 360).
+        fuel: numbers of fuel models, of `fuels.FUEL_MODELS` or `fuels.NON_BURNABLE`.
+        canopy_cover: share of the ground under trees (0 to 1). The surface fires of `simulation.spread` ignore all
+            canopy layers; they serve other fire models and pictures.
         canopy_height: in m.
         canopy_base_height: height of the lowest branches, in m.
         canopy_bulk_density: in kg/m3.
-        cell_size: a cell's edge, in m (above 0).
+        cell_size: edge of a cell, in m (above 0).
 
     Raises:
         UserError: a layer has another shape than elevation, holds a value outside its range, or an unknown fuel model.
@@ -69,89 +68,88 @@ class Landscape:
 
     def __post_init__(self) -> None:
         require_range("landscape.cell_size", self.cell_size, above=0)
-        for name in self.layers():
-            object.__setattr__(self, name, self._checked(name, np.asarray(getattr(self, name))))
-
-    def _checked(self, name: str, given: NDArray[Any]) -> NDArray[Any]:
-        """A read-only copy of a layer."""
         shape = np.shape(self.elevation)
         if len(shape) != 2 or 0 in shape:
             raise UserError(f"landscape.elevation has shape {shape}; it must have rows and columns")
-        if given.shape != shape:
-            raise UserError(f"landscape.{name} has shape {given.shape}; it must be elevation's {shape}")
-        if name in RANGES:
-            least, most, unit = RANGES[name]
-            wrong = given[~((given >= least) & (given <= most))]
-            if wrong.size:
-                raise UserError(f"landscape.{name} holds {wrong[0]}; it must be {least} to {most}, {unit}")
-        elif not np.issubdtype(given.dtype, np.integer):
-            raise UserError(f"landscape.{name} has dtype {given.dtype}; give the numbers of fuel models as integers")
-        else:
-            require_known(np.unique(given).tolist())
-        copy = given.astype(np.float32 if name in RANGES else np.int16)
-        copy.flags.writeable = False
-        return copy
+        for name, layer in self.layers().items():
+            object.__setattr__(self, name, _checked_copy(name, np.asarray(layer), shape))
 
     def __reduce__(self) -> tuple[type["Landscape"], tuple[Any, ...]]:
-        """In another process it is read-only too."""
-        return Landscape, tuple(getattr(self, field.name) for field in fields(self))
+        """Keep the arrays read-only in another process too."""
+        return Landscape, tuple(vars(self).values())
 
-    @classmethod
-    def layers(cls) -> list[str]:
-        """Names of the arrays."""
-        return [field.name for field in fields(cls) if field.name != "cell_size"]
+    def layers(self) -> dict[str, NDArray[Any]]:
+        """Return the arrays by name."""
+        return {name: layer for name, layer in vars(self).items() if name != "cell_size"}
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Rows and columns."""
+        """Return rows and columns."""
         rows, columns = self.fuel.shape
         return rows, columns
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all layers."""
-        return sum(getattr(self, name).nbytes for name in self.layers())
+        """Return the bytes of all layers."""
+        return sum(layer.nbytes for layer in self.layers().values())
+
+
+def _checked_copy(name: str, layer: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+    """Return a read-only copy of a layer whose shape and values are valid."""
+    if layer.shape != shape:
+        raise UserError(f"landscape.{name} has shape {layer.shape}; it must be elevation's {shape}")
+    if name in RANGES:
+        least, most, unit = RANGES[name]
+        wrong = layer[~((layer >= least) & (layer <= most))]
+        if wrong.size:
+            raise UserError(f"landscape.{name} holds {wrong[0]}; it must be {least} to {most}, {unit}")
+    elif not np.issubdtype(layer.dtype, np.integer):
+        raise UserError(f"landscape.{name} has dtype {layer.dtype}; give the numbers of fuel models as integers")
+    else:
+        require_known(np.unique(layer).tolist())
+    copy = layer.astype(np.float32 if name in RANGES else np.int16)
+    copy.flags.writeable = False
+    return copy
 
 
 def flat(shape: tuple[int, int], fuel: int = 101, cell_size: float = 30.0) -> Landscape:
-    """Level ground without trees and with one fuel model.
+    """Return level ground without trees, of one fuel model.
 
     Args:
         shape: rows and columns (1 or more each).
         fuel: number of the fuel model.
-        cell_size: a cell's edge, in m (above 0).
+        cell_size: edge of a cell, in m (above 0).
     """
-    layers: dict[str, Any] = {name: np.zeros(shape, np.float32) for name in Landscape.layers()}
-    layers["fuel"] = np.full(shape, fuel, np.int16)
-    return Landscape(**layers, cell_size=cell_size)
+    layers = {name: np.zeros(shape, np.float32) for name in RANGES}
+    return Landscape(fuel=np.full(shape, fuel, np.int16), **layers, cell_size=cell_size)
 
 
 def slopes(
     elevation: Float64[np.ndarray, "rows columns"], cell_size: float
 ) -> tuple[Float64[np.ndarray, "rows columns"], Float64[np.ndarray, "rows columns"]]:
-    """Slope (rise over run) and aspect (degrees clockwise from north, downhill); 2 cells or more a side."""
+    """Return slope (rise over run) and aspect (degrees clockwise from north, downhill) of 2 x 2 cells or more."""
     south, east = np.gradient(elevation, cell_size)
     aspect = np.degrees(np.arctan2(-east, south)) % 360  # downhill is (-east, +south) in (east, north)
     return np.hypot(south, east), aspect
 
 
 def synthesize(size: int, rng: np.random.Generator, cell_size: float = 30.0) -> Landscape:
-    """Make up a landscape: hills, lakes in the lowest places, and vegetation from sparse grass to closed timber.
+    """Make a synthetic landscape of hills, lakes, and vegetation from sparse grass to closed timber.
 
-    Elevation and vegetation are Gaussian random fields with spectra like those of real ones. Slope and aspect are those
-    of the elevation; each fuel of the ladder covers an equal share of the land; the canopy goes with the vegetation.
+    Elevation and vegetation are Gaussian random fields with spectra like those of real ones. Slope and aspect follow
+    from the elevation; each fuel of the ladder covers an equal share of the land; the canopy follows the vegetation.
 
     Args:
         size: rows, and columns (4 or more).
-        rng: the only source of chance.
-        cell_size: a cell's edge, in m (above 0).
+        rng: source of all randomness.
+        cell_size: edge of a cell, in m (above 0).
 
     Raises:
         UserError: the size is too small.
     """
     require_range("landscape size", size, least=4)
     require_range("landscape.cell_size", cell_size, above=0)
-    height, density = _field(size, 4, rng), _field(size, 3, rng)
+    height, density = _random_field(size, 4, rng), _random_field(size, 3, rng)
     surface = np.quantile(height, LAKES)
     height = np.maximum(height, surface) - surface
     height *= MEAN_SLOPE / slopes(height, cell_size)[0].mean()
@@ -160,42 +158,41 @@ def synthesize(size: int, rng: np.random.Generator, cell_size: float = 30.0) -> 
     rank = density.argsort(axis=None).argsort().reshape(size, size) / size**2
     fuel = np.array(LADDER)[(rank * len(LADDER)).astype(int)]
     first = LADDER.index(TIMBER) / len(LADDER)
-    trees = np.clip((rank - first) / (1 - first), 0, 1)  # how far up in the timber
-    wooded = rank >= first
+    growth = np.clip((rank - first) / (1 - first), 0, 1)  # from the sparsest timber to the densest
     lake = height <= 0
-    fuel[lake] = next(number for number, what in NON_BURNABLE.items() if what == "water")
-    wooded &= ~lake
-    tall = wooded * (8 + 20 * trees)
+    fuel[lake] = WATER
+    wooded = (rank >= first) & ~lake
+    tall = wooded * (8 + 20 * growth)
     return Landscape(
-        elevation=(500 + height).astype(np.float32),
-        slope=slope.astype(np.float32),
-        aspect=aspect.astype(np.float32),
-        fuel=fuel.astype(np.int16),
-        canopy_cover=(wooded * (0.3 + 0.5 * trees)).astype(np.float32),
-        canopy_height=tall.astype(np.float32),
-        canopy_base_height=(0.2 * tall).astype(np.float32),
-        canopy_bulk_density=(wooded * (0.05 + 0.1 * trees)).astype(np.float32),
+        elevation=500 + height,
+        slope=slope,
+        aspect=aspect,
+        fuel=fuel,
+        canopy_cover=wooded * (0.3 + 0.5 * growth),
+        canopy_height=tall,
+        canopy_base_height=0.2 * tall,
+        canopy_bulk_density=wooded * (0.05 + 0.1 * growth),
         cell_size=cell_size,
     )
 
 
 def synthetic(size: int, seed: int, number: int, split: Split | None = None) -> Landscape:
-    """One of a series of synthetic landscapes, the same by every call.
+    """Return one of a series of synthetic landscapes, the same in every call.
 
     Args:
         size: rows, and columns (4 or more).
         seed: of the series (0 or more).
         number: in the series (0 or more).
-        split: of a run, each of which has a series of its own; None takes the series of `FuelBreakEnv`.
+        split: of a run, each of which has its own series; None takes the series of `FuelBreakEnv`.
     """
-    place = [] if split is None else [SPLITS.index(split)]
-    return synthesize(size, np.random.default_rng([seed, *place, number]))
+    part = [] if split is None else [SPLITS.index(split)]
+    return synthesize(size, np.random.default_rng([seed, *part, number]))
 
 
-def _field(size: int, power: float, rng: np.random.Generator) -> Float64[np.ndarray, "size size"]:
-    """A Gaussian random field whose power falls with the given power of the frequency.
+def _random_field(size: int, power: float, rng: np.random.Generator) -> Float64[np.ndarray, "size size"]:
+    """Return a Gaussian random field whose spectral power falls with the given power of the frequency.
 
-    It is cut from one of twice the size, whose edges meet: those of the cut do not.
+    It is cut from a periodic field of twice the size, so that its own edges do not match.
     """
     double = 2 * size
     frequency = np.hypot(np.fft.fftfreq(double)[:, None], np.fft.rfftfreq(double)[None, :])

@@ -1,13 +1,14 @@
 """Fuel breaks as a Gymnasium environment: one cell a step, until the budget is spent."""
 
 import copy
+import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
-from jaxtyping import Bool, UInt8
+from jaxtyping import UInt8
 from numpy.typing import NDArray
 
 from eigen2.errors import UserError, require_range
@@ -15,7 +16,7 @@ from eigen2.fire.landscapes.landscape import Landscape, synthetic
 from eigen2.fire.simulation.spread import FireModel, Fires, Weather, spread_rates
 
 RATES = slice(0, 4)
-"""Planes of an observation: towards north, east, south and west, how many cells fire crosses within its duration."""
+"""Planes of the rates: how many cells fire crosses within its duration towards north, east, south and west."""
 BREAKS = 4
 """Plane of the fuel breaks so far: 255, elsewhere 0."""
 BURNS = 5
@@ -23,16 +24,19 @@ BURNS = 5
 BUDGET = 6
 """Plane of the breaks left, over the budget: 255 at the start, 0 at the end, the same in all cells."""
 DOWNSTREAM = 7
-"""Plane of how many cells burn through a cell; not there without `downstream_plane`."""
+"""Plane of how many cells burn through a cell; absent without `downstream_plane`."""
 
 LARGEST_LOG_RATE = 9.0
-"""The rate planes' 255 is log(1 + cells crossed); e**9 are 8,100 cells, beyond any fire here."""
+"""log(1 + cells crossed) at 255 in the rate planes; e**9 are 8,100 cells, beyond any fire here."""
 FINEST = 256
-"""The downstream plane tells 1 / FINEST of a cell per fire from none."""
+"""Resolution of the downstream plane: 1 / FINEST of a cell per fire differs from none."""
+REWARD_UNIT = 30.0
+"""`relative_reward` of a break after which 1/e of what burned still burns; breaks earn about 1 each."""
+Planes = TypeVar("Planes", bound=Any)
 
 
 class Scene(NamedTuple):
-    """A landscape as episodes need it."""
+    """A landscape as episodes use it: its fire model and its rate planes."""
 
     model: FireModel
     planes: UInt8[np.ndarray, "4 rows columns"]
@@ -45,7 +49,7 @@ class FuelBreakEnv(gymnasium.Env[NDArray[np.uint8], np.int64]):
     into a break, in which nothing burns any more. The episode terminates when the budget is spent, or every cell that
     burns is a break.
 
-    Observation: uint8 (planes, rows, columns); the module's constants say which plane is which. Rates are
+    Observation: uint8 (planes, rows, columns); the module's constants name the planes. Rates are
     `log(1 + rate * duration / cell_size)`, where 255 is `LARGEST_LOG_RATE`, and at least 1 where a cell burns, 0 where
     not: `action_mask` rests on it. The burn plane is the root of the share of fires that burn a cell. The downstream
     plane is `log(1 + FINEST * cells)` over its largest possible value, for the cells that burn through a cell in an
@@ -72,7 +76,7 @@ class FuelBreakEnv(gymnasium.Env[NDArray[np.uint8], np.int64]):
         wind_speed: 10 m above the vegetation, in km/h (0 to 200).
         wind_from: where the wind comes from, in degrees clockwise from north (0 to 360).
         num_landscapes: synthetic landscapes (1 or more), each made when first used, and then kept.
-        seed: of the synthetic landscapes (0 or more); the number of a landscape and this make it what it is.
+        seed: of the synthetic landscapes (0 or more); it and a landscape's number determine the landscape.
         downstream_plane: add the downstream plane to the observation.
         landscapes: given ones, all of one shape, in place of synthetic ones.
 
@@ -99,57 +103,56 @@ class FuelBreakEnv(gymnasium.Env[NDArray[np.uint8], np.int64]):
         require_range("grid_size", grid_size, least=4)
         require_range("num_landscapes", num_landscapes, least=1)
         require_range("seed", seed, least=0)
-        _require_ignitions(ignitions)
+        require_range("ignitions", 1 if ignitions is None else ignitions, least=1)
         self._ignitions, self._seed, self._trees = ignitions, seed, downstream_plane
         self._duration, self._weather = fire_simulation_max_duration, Weather(wind_speed, wind_from)
         self._given = None if landscapes is None else list(landscapes)
-        shape = (grid_size, grid_size) if self._given is None else _common_shape(self._given)
+        self.shape: tuple[int, int] = (grid_size, grid_size) if self._given is None else _common_shape(self._given)
         self._scenes: list[Scene | None] = [None] * (num_landscapes if self._given is None else len(self._given))
-        self.shape: tuple[int, int] = shape
-        self.budget = max(int(budget * shape[0] * shape[1]), 1)
-        self.observation_space = spaces.Box(0, 255, (8 if downstream_plane else 7, *shape), np.uint8)
-        self.action_space = spaces.Discrete(shape[0] * shape[1])
+        cells = self.shape[0] * self.shape[1]
+        self.budget = max(int(budget * cells), 1)
+        self.observation_space = spaces.Box(0, 255, (8 if downstream_plane else 7, *self.shape), np.uint8)
+        self.action_space = spaces.Discrete(cells)
         self._fires: Fires | None = None
         self._left, self._start, self._burned, self._landscape = 0, 0.0, 0.0, 0
         self.placed: list[int] = []  # the episode's breaks, in their order
 
     @property
     def num_landscapes(self) -> int:
-        """How many there are to draw from."""
+        """Return the number of landscapes to draw from."""
         return len(self._scenes)
 
     @property
     def fires(self) -> Fires:
-        """Of the episode, to look at; `step` alone may change them."""
+        """Return the fires of the episode, which only `step` may change."""
         assert self._fires is not None, "reset first"
         return self._fires
 
     def landscape(self, number: int) -> Landscape:
-        """One of the landscapes (0 to num_landscapes - 1); a synthetic one is made anew by every call."""
+        """Return one of the landscapes (0 to num_landscapes - 1); a synthetic one is made anew by every call."""
         if not 0 <= number < len(self._scenes):
-            raise UserError(f"landscape {number} is not there; use 0 to {len(self._scenes) - 1}")
+            raise UserError(f"landscape {number} does not exist; use 0 to {len(self._scenes) - 1}")
         if self._given is not None:
             return self._given[number]
         return synthetic(self.shape[0], self._seed, number)
 
     def scene(self, number: int) -> Scene:
-        """One of the landscapes, ready to burn; made when first asked for, and then kept."""
+        """Return one of the landscapes ready to burn, made on the first call and then kept."""
         kept = self._scenes[number] if 0 <= number < len(self._scenes) else None
         if kept is None:
             landscape = self.landscape(number)
-            rates = spread_rates(landscape, self._weather)
-            model = FireModel(rates, landscape.cell_size, self._duration)
+            model = FireModel(spread_rates(landscape, self._weather), landscape.cell_size, self._duration)
             if not model.burnable.any():
                 raise UserError(f"nothing burns in landscape {number}; leave it out, or look at its fuel and moistures")
             kept = self._scenes[number] = Scene(model, _rate_planes(model))
         return kept
 
     def twin(self) -> "FuelBreakEnv":
-        """Another environment on the same landscapes, which both share; before the first `reset` of this one."""
+        """Return another environment that shares the landscapes; call it before the first `reset` of this one."""
         return copy.copy(self)
 
-    def rest(self) -> None:
-        """Give the fires' memory back until the next `reset`."""
+    def free_fires(self) -> None:
+        """Free the fires' memory until the next `reset`."""
         self._fires = None
 
     def reset(
@@ -158,7 +161,7 @@ class FuelBreakEnv(gymnasium.Env[NDArray[np.uint8], np.int64]):
         """Start an episode.
 
         Args:
-            seed: of the environment's generator; None lets it go on.
+            seed: of the environment's generator; None continues it.
             options: `landscape`, its number, and `ignitions`, how many or None for all; drawn, or the constructor's,
                 where they are left out.
 
@@ -167,11 +170,10 @@ class FuelBreakEnv(gymnasium.Env[NDArray[np.uint8], np.int64]):
         """
         super().reset(seed=seed)
         chosen = dict(options or {})
-        unknown = chosen.keys() - {"landscape", "ignitions"}
-        if unknown:
-            raise UserError(f"reset's option {sorted(unknown)[0]} is not known; use landscape or ignitions")
+        if unknown := chosen.keys() - {"landscape", "ignitions"}:
+            raise UserError(f"reset's option {sorted(unknown)[0]} is unknown; use landscape or ignitions")
         ignitions = chosen.get("ignitions", self._ignitions)
-        _require_ignitions(ignitions)
+        require_range("ignitions", 1 if ignitions is None else ignitions, least=1)
         drawn = int(self.np_random.integers(len(self._scenes)))
         self._landscape = int(chosen.get("landscape", drawn))
         model = self.scene(self._landscape).model
@@ -219,22 +221,35 @@ class FuelBreakEnv(gymnasium.Env[NDArray[np.uint8], np.int64]):
         }
 
 
-def action_mask(observation: UInt8[np.ndarray, "*batch planes rows columns"]) -> Bool[np.ndarray, "*batch cells"]:
-    """The actions allowed, from what is observed: exactly `info["action_mask"]`."""
-    free = observation[..., RATES, :, :].any(-3) & (observation[..., BREAKS, :, :] == 0)
-    mask: Bool[np.ndarray, "*batch cells"] = free.reshape(*free.shape[:-2], -1)
+def action_mask(observation: Planes) -> Planes:
+    """Return `info["action_mask"]` from observations, bool (..., cells).
+
+    Args:
+        observation: uint8 (..., planes, rows, columns), array or tensor.
+    """
+    allowed: Any = (observation[..., RATES, :, :] != 0).any(-3) & (observation[..., BREAKS, :, :] == 0)
+    mask: Planes = allowed.reshape(*allowed.shape[:-2], -1)
     return mask
+
+
+def relative_reward(before: float, after: float, cells: int) -> float:
+    """Return REWARD_UNIT times the logarithm of the burned share before a break over that after it.
+
+    The percentage points saved shrink with every break, as there is less left to save; these rewards stay of one size
+    through an episode, and still sum to a number that depends on the first and the last burned share alone.
+
+    Args:
+        before: burned share before the break (0 to 1).
+        after: burned share after it (0 to `before`).
+        cells: of the map (1 or more); one burned cell a fire is the least that counts.
+    """
+    return REWARD_UNIT * math.log(max(before, 1 / cells) / max(after, 1 / cells))
 
 
 def _rate_planes(model: FireModel) -> UInt8[np.ndarray, "4 rows columns"]:
     crossed = np.log1p(model.rates.astype(float) * (model.duration / model.cell_size))
     planes = np.clip(np.rint(255 / LARGEST_LOG_RATE * crossed), 1, 255)
     return np.where(model.burnable.reshape(model.shape), planes, 0).astype(np.uint8)
-
-
-def _require_ignitions(ignitions: int | None) -> None:
-    if ignitions is not None:
-        require_range("ignitions", ignitions, least=1)
 
 
 def _common_shape(landscapes: list[Landscape]) -> tuple[int, int]:

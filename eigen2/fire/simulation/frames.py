@@ -1,4 +1,4 @@
-"""Observations as the replay buffer keeps them: planes that change, once each; the others lie with the landscape."""
+"""Observations as the replay buffer stores them: the planes that change, without those that lie with the landscape."""
 
 from collections.abc import Mapping, Sequence
 
@@ -8,16 +8,17 @@ from jaxtyping import Bool, Int, UInt8
 from torch import Tensor
 
 from eigen2.core.replay import Field
-from eigen2.fire.simulation.environment import BREAKS, BUDGET, BURNS, DOWNSTREAM, RATES
+from eigen2.dqn.collector import Info, ObservationCodec
+from eigen2.fire.simulation.environment import BREAKS, BUDGET, BURNS, DOWNSTREAM, RATES, action_mask
 
 
-class Frames:
-    """Packs observations for the replay buffer and puts them together again, bit for bit.
+class Frames(ObservationCodec):
+    """Packs observations for the replay buffer and restores them bit for bit.
 
     Args:
-        rates: the rate planes of every landscape, (4, rows, columns) each.
+        rates: rate planes of every landscape, (4, rows, columns) each.
         downstream: whether observations have the downstream plane.
-        device: where observations are put together.
+        device: where observations are restored.
     """
 
     def __init__(
@@ -29,7 +30,7 @@ class Frames:
 
     @property
     def fields(self) -> dict[str, Field]:
-        """What is stored of an observation."""
+        """Return what is stored of an observation."""
         return {
             "planes": Field((len(self.changing), *self.rates.shape[2:]), torch.uint8),
             "budget": Field((), torch.uint8),
@@ -38,18 +39,12 @@ class Frames:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of what all observations share."""
+        """Return the bytes of what all observations share."""
         return self.rates.nbytes
 
-    def pack(
-        self, observation: UInt8[np.ndarray, "batch planes rows columns"], landscape: Int[np.ndarray, " batch"]
-    ) -> dict[str, Tensor]:
-        """What is stored of observations.
-
-        Args:
-            observation: of `FuelBreakEnv`s.
-            landscape: their landscapes' numbers.
-        """
+    def pack(self, observation: UInt8[np.ndarray, "batch planes rows columns"], info: Info) -> dict[str, Tensor]:
+        """Return what is stored of the observations of `FuelBreakEnv`s and their info."""
+        landscape: Int[np.ndarray, " batch"] = np.asarray(info["landscape"])
         return {
             "planes": torch.from_numpy(observation[:, self.changing]),
             "budget": torch.from_numpy(observation[:, BUDGET, 0, 0].copy()),
@@ -57,7 +52,7 @@ class Frames:
         }
 
     def unpack(self, stored: Mapping[str, Tensor]) -> UInt8[Tensor, "batch planes rows columns"]:
-        """The observations that were stored."""
+        """Return the observations that were stored."""
         changing = stored["planes"]
         found = changing.new_empty(len(changing), self.planes, *changing.shape[2:])
         found[:, RATES] = self.rates[stored["landscape"].long()]
@@ -65,7 +60,6 @@ class Frames:
         found[:, BUDGET] = stored["budget"][:, None, None]
         return found
 
-
-def allowed_cells(observation: UInt8[Tensor, "batch planes rows columns"]) -> Bool[Tensor, "batch cells"]:
-    """Where a break may be placed; `eigen2.fire.simulation.environment.action_mask` of tensors."""
-    return ((observation[:, RATES] != 0).any(1) & (observation[:, BREAKS] == 0)).flatten(1)
+    def allowed(self, observation: UInt8[Tensor, "batch planes rows columns"]) -> Bool[Tensor, "batch cells"]:
+        """Return the cells that may become breaks."""
+        return action_mask(observation)

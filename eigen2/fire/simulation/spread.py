@@ -1,11 +1,11 @@
-"""Fires over a landscape: how fast they spread from cell to cell, where they are when, and what a fuel break stops.
+"""Fires on a landscape: rates of spread, arrival times, and the effect of fuel breaks.
 
 A fire takes the shortest way: cells are the nodes of a graph, edges lead to the four neighbours, and an edge takes the
-minutes that fire needs to cross the cell it leads into. Four neighbours, not eight: a fire cannot slip through between
-two breaks that touch at a corner. A fire burns the cells it reaches within its duration.
+minutes that fire needs to cross the cell it leads into. Four neighbours, not eight: a fire must not slip through
+between two breaks that touch at a corner. A fire burns the cells it reaches within its duration.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,22 +19,20 @@ from eigen2.errors import require_range
 from eigen2.fire.landscapes.fuels import Moisture, behavior
 from eigen2.fire.landscapes.landscape import Landscape
 
-DIRECTIONS = ("north", "east", "south", "west")
-"""Order of the directions everywhere."""
 STEPS = ((-1, 0), (0, 1), (1, 0), (0, -1))
-"""Rows and columns to the neighbour in each direction."""
+"""Rows and columns to the neighbour in the north, east, south and west, the order of directions everywhere."""
 WIND_AT_20_FEET = 0.87
 """Wind 20 ft above the vegetation, over wind at 10 m."""
 KM_PER_MILE = 1.609
 LONGEST_ELLIPSE = 8.0
 """Largest length of a fire's ellipse over its width."""
-ROWS_AT_ONCE = 256
-"""Fires computed in one go: bounds the memory that takes."""
+FIRES_AT_ONCE = 256
+"""Fires computed in one call, which bounds its memory."""
 
 
 @dataclass(frozen=True)
 class Weather:
-    """The same everywhere, and as long as a fire burns.
+    """Weather, the same everywhere and as long as a fire burns.
 
     Args:
         wind_speed: 10 m above the vegetation, in km/h (0 to 200).
@@ -55,14 +53,14 @@ class Weather:
 
 
 def spread_rates(landscape: Landscape, weather: Weather | None = None) -> Float32[np.ndarray, "4 rows columns"]:
-    """How fast fire spreads in each cell, given its own fuel and slope, towards north, east, south and west.
+    """Return the rate of spread in each cell, by its fuel and slope, towards north, east, south and west.
 
     A fire under constant conditions grows as an ellipse with the ignition in a focus (Anderson 1983). Wind and slope
     add as vectors. The effective wind has no upper limit, and canopies give no shelter.
 
     Args:
-        landscape: where.
-        weather: when; None takes `Weather()`.
+        landscape: to burn.
+        weather: None takes `Weather()`.
 
     Returns:
         m/min, read-only; 0 exactly where nothing burns.
@@ -79,7 +77,8 @@ def spread_rates(landscape: Landscape, weather: Weather | None = None) -> Float3
     north = climb * np.cos(uphill) + push * np.cos(downwind)
     phi, heading = np.hypot(east, north), np.arctan2(east, north)
 
-    speed = np.minimum((phi / wind) ** (1 / exponent) / KM_PER_MILE, 100.0)  # mph; the ellipse is longest long before
+    # mph; the ellipse reaches its longest far below 100
+    speed = np.minimum((phi / wind) ** (1 / exponent) / KM_PER_MILE, 100.0)
     ratio = 0.936 * np.exp(0.1147 * speed) + 0.461 * np.exp(-0.0692 * speed) - 0.397
     ratio = np.clip(ratio, 1, LONGEST_ELLIPSE)
     eccentricity = np.sqrt(ratio**2 - 1) / ratio
@@ -94,11 +93,11 @@ def _read_only(array: NDArray[Any]) -> NDArray[Any]:
 
 
 class FireModel:
-    """Where fires go on a landscape without breaks; it never changes, so that any number of `Fires` share one.
+    """Spread of fire on a landscape without breaks; immutable, so that any number of `Fires` share one.
 
     Args:
-        rates: as `spread_rates` has them, m/min (4, rows, columns); a cell burns if all of its rates are above 0.
-        cell_size: a cell's edge, in m (above 0).
+        rates: of `spread_rates`, m/min (4, rows, columns); a cell burns if all of its rates are above 0.
+        cell_size: edge of a cell, in m (above 0).
         duration: of a fire, in minutes (above 0).
 
     Attributes:
@@ -115,36 +114,38 @@ class FireModel:
         self.shape: tuple[int, int] = rates.shape[1:]
         self.rates, self.cell_size, self.duration = _read_only(rates.copy()), float(cell_size), float(duration)
         self.burnable: Bool[np.ndarray, " cells"] = _read_only((rates > 0).all(0).reshape(-1))
+        rows, columns = self.shape
         cells = np.arange(self.burnable.size).reshape(self.shape)
+        bordered = np.pad(cells, 1, constant_values=-1)
         froms, intos, minutes = [], [], []
         for rate, (down, right) in zip(rates.astype(float), STEPS, strict=True):
-            start, end = _shifted(cells, -down, -right), _shifted(cells, down, right)
-            burns = self.burnable[end.reshape(-1)].reshape(end.shape)
-            froms.append(start[burns])
-            intos.append(end[burns])
-            minutes.append(cell_size / rate.reshape(-1)[end[burns]])
+            neighbour = bordered[1 + down : 1 + down + rows, 1 + right : 1 + right + columns]
+            burns = (neighbour >= 0) & self.burnable[neighbour]
+            froms.append(cells[burns])
+            intos.append(neighbour[burns])
+            minutes.append(cell_size / rate.reshape(-1)[neighbour[burns]])
         edges = np.concatenate(minutes), (np.concatenate(froms), np.concatenate(intos))
         self.graph = sparse.csr_array(edges, shape=(cells.size, cells.size))
 
     @classmethod
     def of(cls, landscape: Landscape, weather: Weather | None = None, duration: float = 240.0) -> "FireModel":
-        """The model of a landscape in some weather, for fires of some duration in minutes."""
+        """Return the model of a landscape in some weather, for fires of a duration in minutes."""
         return cls(spread_rates(landscape, weather), landscape.cell_size, duration)
 
     @property
     def cells(self) -> int:
-        """How many there are."""
+        """Return the number of cells."""
         return self.burnable.size
 
     def draw(self, ignitions: int, rng: np.random.Generator) -> Int64[np.ndarray, " fires"]:
-        """Numbers of different burnable cells, by lot: so many, or all if there are fewer."""
+        """Draw different burnable cells at random, all of them if there are fewer; return their sorted numbers."""
         candidates = np.flatnonzero(self.burnable)
         return np.sort(rng.choice(candidates, min(ignitions, candidates.size), replace=False))
 
     def start(
         self, ignitions: Int[np.ndarray, " fires"] | None = None, breaks: Iterable[int] = (), trees: bool = False
     ) -> "Fires":
-        """Let fires burn.
+        """Burn fires.
 
         Args:
             ignitions: numbers of the cells in which a fire starts; None takes every burnable cell.
@@ -152,16 +153,10 @@ class FireModel:
             trees: also compute `Fires.downstream`.
 
         Raises:
-            ValueError: an ignition or a break is no cell that burns.
+            ValueError: an ignition or a break does not burn.
         """
         chosen = np.flatnonzero(self.burnable) if ignitions is None else np.asarray(ignitions)
         return Fires(self, chosen, breaks, trees)
-
-
-def _shifted(cells: NDArray[Any], down: int, right: int) -> NDArray[Any]:
-    """The cells in which such a step can end."""
-    rows, columns = cells.shape
-    return cells[max(down, 0) : rows + min(down, 0), max(right, 0) : columns + min(right, 0)]
 
 
 class Fires:
@@ -170,13 +165,13 @@ class Fires:
     A cell that is a break never burns. A fire that starts on one burns nothing.
 
     Args:
-        model: the landscape's.
+        model: of the landscape.
         ignitions: numbers of the cells in which a fire starts.
         breaks: numbers of cells that are breaks from the start.
         trees: also keep, for each fire, how many cells burned through each cell.
 
     Attributes:
-        model: the landscape's.
+        model: of the landscape.
         ignitions: as given (fires,).
         breaks: (cells,); changed by `add_break` alone.
         arrival: minutes from the start of each fire (fires, cells), inf where it does not come.
@@ -203,34 +198,31 @@ class Fires:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all that is kept of the fires; 4 for each fire and cell, and 4 more with trees."""
+        """Return the bytes held: 4 for each fire and cell, 4 more with trees, and a little."""
         held = self.ignitions, self.breaks, self._graph.data, self.arrival, self.burns, self._downstream
         return sum(each.nbytes for each in held) + (0 if self._sizes is None else self._sizes.nbytes)
 
     @property
     def burned(self) -> float:
-        """Share of all cells that a fire burns, the mean over fires (0 to 1)."""
+        """Return the share of all cells that a fire burns, the mean over fires (0 to 1)."""
         return float(self.burns.sum()) / max(self.arrival.size, 1)
 
     @property
     def frequency(self) -> Float64[np.ndarray, " cells"]:
-        """Share of fires that burn a cell (0 to 1)."""
+        """Return the share of fires that burn each cell (0 to 1)."""
         return self.burns / max(self.ignitions.size, 1)
 
     @property
     def downstream(self) -> Int64[np.ndarray, " cells"]:
-        """Cells that burned through each cell, itself among them, in the trees of shortest ways, summed over fires.
+        """Return how many cells burned through each cell, itself included, in the trees of shortest ways of all fires.
 
-        No break in a cell saves more than this, as what did not burn through it burns all the same.
+        A break in a cell saves at most this, as a cell that did not burn through it still burns.
         """
         assert self._sizes is not None, "start with trees=True"
         return self._downstream.copy()
 
     def add_break(self, cell: int) -> int:
-        """Make a cell a break, and let the fires that had reached it burn anew.
-
-        Returns:
-            How many those were.
+        """Make a cell a break, burn the fires that had reached it anew, and return their number.
 
         Raises:
             ValueError: the cell does not burn, or is a break already.
@@ -241,7 +233,7 @@ class Fires:
         return int(reached.size)
 
     def saved(self, cell: int) -> int:
-        """Cells, summed over fires, that a break in a cell would save; nothing changes.
+        """Return the cells, summed over fires, that a break in a cell would save; nothing changes.
 
         Raises:
             ValueError: the cell does not burn, or is a break already.
@@ -251,7 +243,7 @@ class Fires:
         before = self._graph.data[edges]
         self._graph.data[edges] = np.inf
         lit = reached[self.ignitions[reached] != cell]
-        left = sum(int(np.isfinite(each).sum()) for _, each, _ in self._shortest(lit, False))
+        left = sum(int(np.isfinite(arrival).sum()) for _, arrival, _ in self._shortest(lit, False))
         self._graph.data[edges] = before
         return int(np.isfinite(self.arrival[reached]).sum()) - left
 
@@ -265,7 +257,7 @@ class Fires:
         self.breaks[cell] = True
 
     def _burn(self, fires: Int64[np.ndarray, " some"]) -> None:
-        """Compute some fires on the graph as it is, and put them in place of what was known of them."""
+        """Compute some fires on the graph as it is, in place of what is known of them."""
         self.burns -= np.isfinite(self.arrival[fires]).sum(0)
         if self._sizes is not None:
             self._downstream -= self._sizes[fires].sum(0, dtype=np.int64)
@@ -282,10 +274,10 @@ class Fires:
 
     def _shortest(
         self, fires: Int64[np.ndarray, " some"], trees: bool
-    ) -> Iterable[tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.int32]]]:
-        """Arrival times of some fires and, with `trees`, the cell before each; a few fires at a time."""
-        for first in range(0, fires.size, ROWS_AT_ONCE):
-            rows = fires[first : first + ROWS_AT_ONCE]
+    ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.int32]]]:
+        """Yield arrival times of a few fires at a time and, with `trees`, the cell before each."""
+        for first in range(0, fires.size, FIRES_AT_ONCE):
+            rows = fires[first : first + FIRES_AT_ONCE]
             found = csgraph.dijkstra(
                 self._graph, indices=self.ignitions[rows], limit=self.model.duration, return_predecessors=trees
             )
@@ -295,17 +287,14 @@ class Fires:
 def tree_sizes(
     before: Int32[np.ndarray, "trees cells"], inside: Bool[np.ndarray, "trees cells"]
 ) -> Int32[np.ndarray, "trees cells"]:
-    """How many cells hang from each cell of a tree, itself among them.
+    """Return how many cells hang from each cell of a tree, itself included: 1 at a leaf, 0 outside.
 
-    Every cell hands what it has counted to the cell 1, 2, 4, ... places nearer the root in turn: as many rounds as the
-    depth has binary digits, each over all cells of all trees at once.
+    By pointer doubling: each cell hands its count to the cell 1, 2, 4, ... places nearer the root in turn, which takes
+    as many rounds as the depth has binary digits, each over all cells of all trees at once.
 
     Args:
         before: the cell before each in its tree; negative at the root.
         inside: which cells are in the tree.
-
-    Returns:
-        All cells of the tree at its root, 1 at a leaf, 0 outside.
     """
     nodes = np.flatnonzero(inside)
     place = np.empty(inside.size, np.int64)

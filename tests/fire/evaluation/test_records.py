@@ -16,7 +16,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from eigen2.errors import UserError
 from eigen2.fire.datamodule import FuelBreakDataModule
-from eigen2.fire.evaluation.placements import Placed, read_placements, write_placements
+from eigen2.fire.evaluation.placements import PlacementFile, read_placements, write_placements
 from eigen2.fire.landscapes.landscape import Landscape, flat, synthesize, synthetic
 from eigen2.fire.landscapes.rasters import RegionFiles
 from eigen2.fire.pictures import NONE, BreaksPlot, draw_placements, ground, side_by_side
@@ -158,11 +158,10 @@ def test_pictures_that_cannot_be_drawn_are_refused() -> None:
 
 def test_terrain_is_lit_from_the_north_west() -> None:
     level = flat((2, 2), 101)
-    layers = {layer: getattr(level, layer) for layer in level.layers()}
 
     def light(slope: float, aspect: float) -> float:
         turned = {"slope": np.full((2, 2), slope), "aspect": np.full((2, 2), aspect)}
-        return float(ground(Landscape(**{**layers, **turned})).mean())
+        return float(ground(Landscape(**{**level.layers(), **turned})).mean())
 
     assert light(0.3, 315) > light(0, 0) > light(0.3, 135)
 
@@ -170,9 +169,9 @@ def test_terrain_is_lit_from_the_north_west() -> None:
 def test_tiles_of_a_region_are_found_again(tmp_path: Path) -> None:
     files = RegionFiles(**whole(tmp_path, synthesize(80, np.random.default_rng(5))))
     data = FuelBreakDataModule(grid_size=8, eval_landscapes=2, region=files)
-    write_placements(tmp_path / "p.json", Placed(data.specs("validation"), {}, {}))
+    write_placements(tmp_path / "p.json", PlacementFile(data.specs("validation"), {}, {}))
     found = read_placements(tmp_path / "p.json").landscapes
     for made, own in zip(found, data.landscapes("validation"), strict=True):
         np.testing.assert_array_equal(made.elevation, own.elevation)
     with pytest.raises(UserError, match=r"the region has [0-9]+ validation tiles of 8 x 8, no number 99"):
-        _ = Placed([{**data.specs("validation")[0], "number": 99}], {}, {}).landscapes
+        _ = PlacementFile([{**data.specs("validation")[0], "number": 99}], {}, {}).landscapes

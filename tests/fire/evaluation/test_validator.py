@@ -124,7 +124,7 @@ def test_savings_here_are_those_of_the_model_here(tmp_path: Path) -> None:
 def test_placements_that_do_not_fit_are_refused(tmp_path: Path, placed: list[list[int]], words: str) -> None:
     lake = np.full((10, 10), 101, np.int16)
     lake[0, 7] = 98
-    layers = {name: np.zeros((10, 10), np.float32) for name in Landscape.layers()} | {"fuel": lake}
+    layers = flat((10, 10)).layers() | {"fuel": lake}
     with pytest.raises(UserError, match=words):
         validate([Landscape(**layers), flat((10, 10))], {"a": placed}, Conditions(Weather()), fake(tmp_path))
 
@@ -199,7 +199,7 @@ def request(landscape: Landscape, ignitions: list[int], breaks: list[list[int]],
     placed = np.zeros((len(breaks), landscape.fuel.size), bool)
     for row, cells in zip(placed, breaks, strict=True):
         row[cells] = True
-    given = {f"0/{name}": getattr(landscape, name) for name in landscape.layers()}
+    given = {f"0/{name}": layer for name, layer in landscape.layers().items()}
     given |= {"0/cell_size": 30.0, "0/ignitions": ignitions, "0/breaks": placed, "landscapes": 1, "duration": 120.0}
     given |= {
         "wind_speed": weather.wind_speed,

@@ -2,17 +2,12 @@
 
 import copy
 from dataclasses import FrozenInstanceError
-from typing import Any
 
 import numpy as np
 import pytest
 
 from eigen2.errors import UserError
 from eigen2.fire.landscapes.landscape import LADDER, Landscape, flat, slopes, synthesize
-
-
-def layers(landscape: Landscape) -> dict[str, Any]:
-    return {name: getattr(landscape, name) for name in Landscape.layers()}
 
 
 def test_a_synthetic_landscape_is_plausible() -> None:
@@ -33,7 +28,7 @@ def test_a_synthetic_landscape_is_plausible() -> None:
 
 def test_it_repeats_and_follows_the_seed() -> None:
     one, same, other = (synthesize(16, np.random.default_rng(seed)) for seed in (1, 1, 2))
-    for name, values in layers(one).items():
+    for name, values in one.layers().items():
         assert values.tobytes() == getattr(same, name).tobytes()
     assert not np.array_equal(one.elevation, other.elevation)
 
@@ -49,10 +44,10 @@ def test_aspect_is_downhill_clockwise_from_north(down: tuple[int, int], expected
 
 def test_nobody_can_change_it() -> None:
     given = np.full((3, 4), 5.0, np.float32)
-    land = Landscape(**{**layers(flat((3, 4))), "elevation": given})
+    land = Landscape(**{**flat((3, 4)).layers(), "elevation": given})
     given[0, 0] = 7
     assert land.elevation[0, 0] == 5
-    for values in layers(land).values():
+    for values in land.layers().values():
         with pytest.raises(ValueError, match="read-only"):
             values[0, 0] = 1
     with pytest.raises(FrozenInstanceError):
@@ -64,7 +59,7 @@ def test_a_copy_for_another_process_cannot_be_changed_either() -> None:
     copied = copy.deepcopy(land)  # as pickling does
     assert copied is not land
     assert copied.cell_size == 20
-    for name, values in layers(copied).items():
+    for name, values in copied.layers().items():
         assert values.tobytes() == getattr(land, name).tobytes()
         assert not values.flags.writeable
 
@@ -85,7 +80,7 @@ def test_a_copy_for_another_process_cannot_be_changed_either() -> None:
 )
 def test_wrong_ones_are_refused(name: str, value: object, words: str) -> None:
     with pytest.raises(UserError, match=words):
-        Landscape(**{**layers(flat((3, 4))), name: value})
+        Landscape(**{**flat((3, 4)).layers(), name: value})
 
 
 def test_too_small_a_size_is_refused() -> None:

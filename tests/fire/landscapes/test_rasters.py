@@ -8,17 +8,9 @@ import numpy as np
 import pytest
 
 from eigen2.errors import UserError
-from eigen2.fire.landscapes.landscape import Landscape, slopes, synthesize
-from eigen2.fire.landscapes.rasters import (
-    BARE,
-    PARTS,
-    Region,
-    RegionFiles,
-    read_landscape,
-    read_region,
-    tile_corners,
-    tiles,
-)
+from eigen2.fire.landscapes.fuels import BARE
+from eigen2.fire.landscapes.landscape import SPLITS, Landscape, slopes, synthesize
+from eigen2.fire.landscapes.rasters import SPLIT_OF_BLOCK, Region, RegionFiles, read_region, tile_corners, tiles
 
 rasterio = pytest.importorskip("rasterio")
 UTM = "EPSG:32611"
@@ -69,7 +61,7 @@ def test_what_was_written_is_read(tmp_path: Path, suffix: str) -> None:
 
 def test_terrain_is_derived_and_canopy_left_out(tmp_path: Path) -> None:
     files = {name: path for name, path in whole(tmp_path).items() if name in ("elevation", "fuel")}
-    found = read_landscape(RegionFiles(**files))
+    found = read_region(RegionFiles(**files)).landscape
     rise, facing = slopes(HILLS.elevation.astype(float), 30.0)
     np.testing.assert_allclose(found.slope, rise, atol=1e-5)
     np.testing.assert_allclose(found.aspect, facing, atol=1e-3)
@@ -82,7 +74,7 @@ def test_the_first_row_is_the_northern_one(tmp_path: Path) -> None:
     north = 4_500_000
     upwards = rasterio.Affine(30, 0, 500_000, 0, 30, north - 24 * 30)
     files["fuel"] = write(tmp_path / "up.tif", HILLS.fuel[::-1], transform=upwards)
-    np.testing.assert_array_equal(read_landscape(RegionFiles(**files)).fuel, HILLS.fuel)
+    np.testing.assert_array_equal(read_region(RegionFiles(**files)).landscape.fuel, HILLS.fuel)
 
 
 def test_feet_of_the_projection_become_metres(tmp_path: Path) -> None:
@@ -92,10 +84,10 @@ def test_feet_of_the_projection_become_metres(tmp_path: Path) -> None:
         "elevation": write(tmp_path / "e.tif", HILLS.elevation, cell=feet, crs="EPSG:2225"),
         "fuel": write(tmp_path / "f.tif", HILLS.fuel, cell=feet, crs="EPSG:2225"),
     }
-    assert read_landscape(RegionFiles(**files)).cell_size == pytest.approx(30, rel=1e-6)
+    assert read_region(RegionFiles(**files)).landscape.cell_size == pytest.approx(30, rel=1e-6)
     # a file without a projection has that of the others
     files["elevation"] = write(tmp_path / "none.tif", HILLS.elevation, cell=feet, crs=None)
-    assert read_landscape(RegionFiles(**files)).cell_size == pytest.approx(30, rel=1e-6)
+    assert read_region(RegionFiles(**files)).landscape.cell_size == pytest.approx(30, rel=1e-6)
 
 
 def test_cells_without_data_do_not_burn(tmp_path: Path) -> None:
@@ -181,7 +173,9 @@ def test_units_of_landfire_are_no_si(tmp_path: Path, layer: str) -> None:
     with pytest.raises(UserError, match=r"landfire\.tif holds .*units: landfire"):
         read_region(RegionFiles(**{**files, layer: path}))
     right = {**files, layer: write(tmp_path / "right.tif", getattr(HILLS, layer))}
-    np.testing.assert_allclose(getattr(read_landscape(RegionFiles(**right)), layer), getattr(HILLS, layer), atol=1e-6)
+    np.testing.assert_allclose(
+        getattr(read_region(RegionFiles(**right)).landscape, layer), getattr(HILLS, layer), atol=1e-6
+    )
 
 
 def test_settings_and_files_that_are_not_there(tmp_path: Path) -> None:
@@ -190,8 +184,8 @@ def test_settings_and_files_that_are_not_there(tmp_path: Path) -> None:
         ({"slope_units": None}, r"slope_units is missing .*degrees, percent, rise_run"),
         ({"slope_units": "radians"}, "slope_units is radians"),
         ({"units": "imperial"}, "units is imperial; it must be landfire or si"),
-        ({"fuel": str(tmp_path / "none.tif")}, r"none\.tif is not there"),
-        ({"fuel": str(tmp_path)}, "is not there, or no file"),
+        ({"fuel": str(tmp_path / "none.tif")}, r"none\.tif does not exist"),
+        ({"fuel": str(tmp_path)}, "does not exist, or is no file"),
     ]:
         with pytest.raises(UserError, match=words):
             read_region(RegionFiles(**{**files, **changes}))
@@ -210,46 +204,41 @@ def test_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def region(rows: int, columns: int, seed: int = 0) -> Region:
     """Part of a synthetic landscape, all of it known."""
     made = synthesize(max(rows, columns), np.random.default_rng(seed))
-    layers = {name: getattr(made, name)[:rows, :columns] for name in made.layers()}
+    layers = {name: layer[:rows, :columns] for name, layer in made.layers().items()}
     return Region(Landscape(**layers), np.zeros((rows, columns), bool))
 
 
-def test_tiles_of_different_parts_neither_overlap_nor_touch() -> None:
-    whole_region = region(200, 150)
-    owner = np.zeros((202, 152), int)  # a border of one cell around it
-    for number, part in enumerate(("train", "validation", "test"), 1):
-        corners = tile_corners(whole_region, 8, part, block=2, gap=1, burnable=0.1)
+def test_tiles_of_different_splits_neither_overlap_nor_touch() -> None:
+    whole_region = region(180, 180)
+    owner = np.zeros((182, 182), int)  # a border of one cell around it
+    for number, split in enumerate(SPLITS, 1):
+        corners = tile_corners(whole_region, 4, split)
         assert len(corners) > 10
         for row, column in corners:
-            around = owner[row : row + 10, column : column + 10]
+            around = owner[row : row + 6, column : column + 6]
             assert set(np.unique(around)) <= {0, number}
-            inner = owner[row + 1 : row + 9, column + 1 : column + 9]
+            inner = owner[row + 1 : row + 5, column + 1 : column + 5]
             assert not inner.any()
             inner[:] = number
     counts = [(owner == number).sum() for number in (1, 2, 3)]
-    assert counts[0] / sum(counts) == pytest.approx(0.6, abs=0.05)
+    assert counts[0] / sum(counts) == pytest.approx(0.6, abs=0.06)
+    assert {SPLIT_OF_BLOCK.count(split) for split in ("validation", "test")} == {1}
 
 
 def test_tiles_are_clean_and_as_the_region_is() -> None:
     given = region(100, 100)
     given.missing[10, 10] = True
-    found = tiles(given, 16, "train", block=2)
-    corners = tile_corners(given, 16, "train", block=2)
+    found, corners = tiles(given, 16, "train"), tile_corners(given, 16, "train")
     assert (0, 0) not in corners
-    assert len(found) == len(corners)
+    assert (0, 16) in corners
     for tile, (row, column) in zip(found, corners, strict=True):
         assert tile.shape == (16, 16)
         np.testing.assert_array_equal(tile.fuel, given.landscape.fuel[row : row + 16, column : column + 16])
         assert np.isin(tile.fuel, [91, 92, 93, 98, 99]).mean() <= 0.5
-    assert corners == tile_corners(given, 16, "train", block=2)
-    assert {PARTS.count(part) for part in ("validation", "test")} == {1}
 
 
-def test_tiles_that_are_not_there() -> None:
-    given = region(20, 20)
+def test_a_region_without_tiles_is_refused() -> None:
     with pytest.raises(UserError, match="no clean test tile of 16 x 16"):
-        tiles(given, 16, "test")
-    with pytest.raises(UserError, match="part is holdout"):
-        tiles(given, 16, "holdout")
-    with pytest.raises(UserError, match="gap is 0"):
-        tiles(given, 16, "test", gap=0)
+        tiles(region(20, 20), 16, "test")
+    with pytest.raises(UserError, match="size is 3"):
+        tiles(region(20, 20), 3, "test")

@@ -1,5 +1,7 @@
 """The environment: Gymnasium's own checks, its arithmetic, and that no episode leaves a trace in the next."""
 
+import itertools
+import math
 import warnings
 from typing import Any
 
@@ -13,7 +15,17 @@ from numpy.typing import NDArray
 from eigen2.errors import UserError
 from eigen2.fire.landscapes.fuels import FUEL_MODELS
 from eigen2.fire.landscapes.landscape import Landscape, flat, synthesize
-from eigen2.fire.simulation.environment import BREAKS, BUDGET, BURNS, DOWNSTREAM, RATES, FuelBreakEnv, action_mask
+from eigen2.fire.simulation.environment import (
+    BREAKS,
+    BUDGET,
+    BURNS,
+    DOWNSTREAM,
+    RATES,
+    FuelBreakEnv,
+    action_mask,
+    relative_reward,
+)
+from eigen2.registration import FIRE_ID
 
 SMALL: dict[str, Any] = {"grid_size": 12, "ignitions": 30, "num_landscapes": 3, "fire_simulation_max_duration": 120}
 
@@ -91,7 +103,7 @@ def test_the_plane_can_be_left_out() -> None:
 def test_the_mask_is_in_the_observation() -> None:
     """Exactly: fuels that hardly burn too, and lakes and breaks not."""
     fuel = np.array([*FUEL_MODELS, 91, 92, 93, 98, 99, 101, 101, 101, 101], np.int16).reshape(7, 7)
-    layers = {name: getattr(flat((7, 7)), name) for name in Landscape.layers()}
+    layers = flat((7, 7)).layers()
     patchwork = Landscape(**{**layers, "fuel": fuel})
     for env in (FuelBreakEnv(**SMALL), FuelBreakEnv(landscapes=[patchwork], wind_speed=60, budget=0.5)):
         seen = episode(env, np.random.default_rng(0), seed=0)
@@ -140,7 +152,7 @@ def test_an_episode_ends_and_stays_ended() -> None:
 
 
 def test_an_episode_ends_when_all_that_burns_is_a_break() -> None:
-    layers = {name: getattr(flat((4, 4), 98), name) for name in Landscape.layers()}
+    layers = flat((4, 4), 98).layers()
     fuel = np.full((4, 4), 98, np.int16)
     fuel[0, :2] = 101
     env = FuelBreakEnv(landscapes=[Landscape(**{**layers, "fuel": fuel})], budget=0.5)
@@ -153,7 +165,7 @@ def test_episodes_leave_landscapes_as_they_were() -> None:
     given = [synthesize(12, np.random.default_rng(seed)) for seed in range(2)]
 
     def raw() -> list[bytes]:
-        return [getattr(each, name).tobytes() for each in given for name in Landscape.layers()]
+        return [layer.tobytes() for each in given for layer in each.layers().values()]
 
     before, env = raw(), FuelBreakEnv(**SMALL, landscapes=given)
     first = episode(env, np.random.default_rng(0), seed=0)
@@ -219,7 +231,7 @@ def test_wrong_settings_are_refused(settings: dict[str, Any], words: str) -> Non
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"landscape": 3}, "landscape 3 is not there; use 0 to 2"),
+        ({"landscape": 3}, "landscape 3 does not exist; use 0 to 2"),
         ({"ignitions": 0}, "ignitions"),
         ({"fire": 1}, "fire"),
     ],
@@ -253,3 +265,20 @@ def test_environments_in_other_processes_do_the_same() -> None:
     )
     assert here[0].tobytes() == there[0].tobytes()
     assert here[1].tobytes() == there[1].tobytes()
+
+
+def test_relative_rewards_depend_on_the_first_and_last_share_alone() -> None:
+    assert relative_reward(0.5, 0.25, 100) == pytest.approx(30 * math.log(2))
+    shares = [0.4, 0.3, 0.3, 0.02, 0.0]
+    rewards = [relative_reward(before, after, 25) for before, after in itertools.pairwise(shares)]
+    assert rewards[1] == rewards[3] == 0
+    assert sum(rewards) == pytest.approx(30 * math.log(0.4 / 0.04))  # less than one cell of 25 counts as one
+    assert relative_reward(0.0, 0.0, 25) == 0
+
+
+def test_gymnasium_makes_fuel_breaks_by_name() -> None:
+    env = gymnasium.make(FIRE_ID, grid_size=8, num_landscapes=2, ignitions=4)
+    observation, info = env.reset(seed=3)
+    assert observation.shape == (8, 8, 8)
+    _, reward, *_ = env.step(np.flatnonzero(info["action_mask"])[0])
+    assert reward >= 0

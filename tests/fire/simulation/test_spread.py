@@ -31,7 +31,7 @@ def burned_from_the_middle(land: Landscape, weather: Weather, duration: float = 
 
 def hill(size: int, towards: str) -> Landscape:
     """A slope of 0.4 that rises towards one side."""
-    layers = {name: getattr(flat((size, size), 102), name) for name in Landscape.layers()}
+    layers = flat((size, size), 102).layers()
     aspect = {"north": 180, "east": 270, "south": 0, "west": 90}[towards]
     ramps = {"slope": np.full((size, size), 0.4, np.float32), "aspect": np.full((size, size), aspect, np.float32)}
     return Landscape(**{**layers, **ramps})

@@ -1,0 +1,151 @@
+"""What a workload of deep Q-learning provides, and what all of them have in common."""
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from typing import ClassVar
+
+import numpy as np
+import torch
+from jaxtyping import Float, UInt8
+from torch import nn
+
+from eigen2.core.datamodule import TestResult, WorkloadDataModule
+from eigen2.core.randomness import Role, generator
+from eigen2.dqn.collector import Actions, Collector, Info, ObservationCodec, VectorEnvironment, replay_fields
+from eigen2.errors import UserError, require_range
+
+SEEDS = 2**31
+"""Environments are seeded with whole numbers below this."""
+Policy = Callable[[UInt8[np.ndarray, "batch ..."]], Actions]
+"""Map observations to an allowed action of each."""
+
+
+class DQNDataModule(WorkloadDataModule):
+    """Base of workloads for deep Q-learning: environments to learn in, and cases to validate and test a policy on.
+
+    Args:
+        num_parallel_envs: episodes played at a time, the batch of an epoch (1 or more).
+        buffer_size: transitions the replay buffer holds (1 or more).
+        warmup: transitions in it before training starts (batch_size to buffer_size).
+        batch_size: transitions of a gradient step (1 or more).
+
+    Attributes:
+        environments: that are played side by side; made by `build`, as is the codec.
+        codec: of their observations.
+        collector: plays the environments into the replay buffer; made by `allocate_replay`.
+    """
+
+    remedy: ClassVar[str]
+    """Settings to lower where memory does not suffice."""
+    fitness_words: ClassVar[Mapping[str, str]]
+    """Unit of fitness and what it is averaged over, for the report."""
+    baselines: ClassVar[tuple[str, ...]] = ()
+    """Names of the policies without learning."""
+    default_baselines: ClassVar[tuple[str, ...]] = ()
+    """Names of those that are compared with the agent while it learns, unless `model.baselines` names others."""
+
+    environments: VectorEnvironment
+    codec: ObservationCodec
+    collector: Collector
+
+    def __init__(self, num_parallel_envs: int, buffer_size: int, warmup: int, batch_size: int) -> None:
+        super().__init__()
+        given = {"num_parallel_envs": num_parallel_envs, "batch_size": batch_size, "warmup": warmup}
+        for name, value in {**given, "buffer_size": buffer_size}.items():
+            require_range(f"data.{name}", value, least=1)
+        for less, less_value, more, more_value in (
+            ("batch_size", batch_size, "warmup", warmup),
+            ("warmup", warmup, "buffer_size", buffer_size),
+        ):
+            if less_value > more_value:
+                raise UserError(
+                    f"data.{less} is {less_value}, more than data.{more} {more_value}: training would never start; "
+                    "lower the one or raise the other"
+                )
+        self.num_parallel_envs, self.buffer_size, self.batch_size = num_parallel_envs, buffer_size, batch_size
+        self.replay_min_size = warmup
+
+    # What a workload provides
+
+    @abstractmethod
+    def needed_bytes(self, stage: str) -> dict[str, int]:
+        """Return the bytes by owner that `build` will allocate for a stage of the Trainer: fit, validate or test."""
+
+    @abstractmethod
+    def build(self, stage: str, device: torch.device) -> None:
+        """Make the environments, the codec, and the cases that the stage validates or tests on."""
+
+    @property
+    @abstractmethod
+    def episode_steps(self) -> int:
+        """Return the steps of an episode, after `build`."""
+
+    @abstractmethod
+    def make_network(self, width: int, dueling: bool, prior: bool) -> nn.Module:
+        """Build the network that maps observations to values (batch, actions), after `build`; see `DQNModule`."""
+
+    @abstractmethod
+    def activation_bytes(self, width: int) -> int:
+        """Return the bytes of one network's activations for a batch."""
+
+    @abstractmethod
+    def learned_rewards(self, before: Info, after: Info, rewards: np.ndarray) -> np.ndarray:
+        """Return the rewards to learn from, by the info before and after a step and the environments' rewards."""
+
+    @abstractmethod
+    def episode_fitness(self) -> Float[np.ndarray, " environments"]:
+        """Return the fitness of the episodes in the environments, as they are now."""
+
+    @abstractmethod
+    def validation_fitness(self, policy: Policy) -> Float[np.ndarray, " cases"]:
+        """Play a policy on the validation cases, which are never learned from, and return its fitness on each."""
+
+    @abstractmethod
+    def baseline_fitness(self, name: str) -> float:
+        """Return the mean validation fitness of a policy without learning."""
+
+    @abstractmethod
+    def test(self, policy: Policy, generation: int) -> TestResult:
+        """Play the champion on cases that no fit has used.
+
+        Args:
+            policy: of the champion.
+            generation: in which it was found.
+        """
+
+    def prefill(self, seed: int) -> None:
+        """Play episodes into the empty replay buffer before the agent does; none by default."""
+
+    def save_champion_record(self, generation: int, baselines: tuple[str, ...]) -> None:
+        """Save what the policy that was just validated did, which became champion of `generation`."""
+
+    # What every workload has
+
+    def seeds(self, role: Role, epoch: int, seed: int) -> list[int]:
+        """Return the seeds of the episodes of an epoch, one an environment."""
+        drawn = generator(seed, role, epoch).integers(SEEDS, size=self.num_parallel_envs)
+        return [int(each) for each in drawn]
+
+    def allocate_replay(self, device: torch.device) -> None:
+        """Allocate the replay buffer, and make the collector that fills it.
+
+        Raises:
+            UserError: the buffer does not hold an episode of each environment.
+        """
+        least = self.num_parallel_envs * (self.episode_steps + 1)
+        if self.buffer_size < least:
+            raise UserError(
+                f"data.buffer_size is {self.buffer_size}; an episode in each of {self.num_parallel_envs} environments "
+                f"has {least}: raise it to at least that"
+            )
+        self.allocate_buffer(self.buffer_size, replay_fields(self.codec), device)
+        self.collector = Collector(self.environments, self.codec, self.buffer, self.learned_rewards)
+
+    @property
+    def replay_bytes(self) -> int:
+        """Return the bytes that the replay buffer takes."""
+        return self.buffer_size * sum(field.nbytes for field in replay_fields(self.codec).values())
+
+    def memory_owners(self) -> dict[str, object]:
+        """Return what holds bytes, for a memory profiler."""
+        return {**super().memory_owners(), "frames": self.codec}

@@ -1,0 +1,360 @@
+"""Deep Q-learning on the Lightning Trainer: an epoch is a batch of episodes."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from jaxtyping import UInt8
+from torch import Tensor, nn
+
+from eigen2.core.datamodule import TestResult
+from eigen2.core.module import GenerationModule
+from eigen2.core.networks import require_width, weight_bytes
+from eigen2.core.randomness import Role, generator, torch_seed
+from eigen2.dqn import losses
+from eigen2.dqn.collector import Actions, draw_batch, draw_slots
+from eigen2.dqn.datamodule import DQNDataModule, Policy
+from eigen2.errors import ALL_AGENTS_FAILED, RunStopped, UserError, require_range
+from eigen2.memory.estimate import checkpoint_bytes
+
+
+class DQNModule(GenerationModule[DQNDataModule]):
+    """Deep Q-learning with double Q-learning, n-step returns and a slowly moving target network.
+
+    An epoch: an episode in each of several environments, every step of which goes into the replay buffer and is
+    followed by gradient steps from it (train); now and then the network plays cases that it never learned from, and
+    becomes champion if it does better than the one before (validate).
+
+    Args:
+        width: channels of the network's layers (1 or more).
+        dueling: with a value of the state beside the actions' advantages.
+        prior: begin with the values that the workload suggests, and learn what to add.
+        learning_rate: Adam's (above 0).
+        gamma: discount a step (0 to 1).
+        n_steps: rewards that are summed before the target network's value counts (1 or more).
+        tau: fraction by which the target network moves to the network after each gradient step (above 0, at most 1).
+        max_grad_norm: longer gradients are scaled down to this norm (above 0).
+        reward_scale: factor on rewards, to bring returns near 1 (above 0).
+        train_frequency: environment steps for each gradient step (1 or more).
+        initial_epsilon: share of random actions at first (0 to 1).
+        epsilon_min: share of random actions in the end (0 to 1).
+        epsilon_decay_steps: environment steps over which it falls (0 or more).
+        validate_every: epochs from one validation to the next (1 or more).
+        baselines: policies without learning whose fitness is logged beside the agent's; null takes the workload's.
+
+    Attributes:
+        online, target, champion: the networks.
+        earned, returns: rewards of the last step and of the epoch, (environments,).
+        validation: fitness on each validation case; NaN where the epoch was not validated.
+    """
+
+    phases = ("train", "validate")
+    loss_columns = (("loss", "train/loss"), ("error", "train/td_error"))
+    max_processes = 1
+    data_class = DQNDataModule
+    online: nn.Module
+    target: nn.Module
+    champion: nn.Module
+    champion_fitness: Tensor
+    champion_generation: Tensor
+    LOSSES: ClassVar = ("loss", "q_mean", "td_error")
+
+    def __init__(
+        self,
+        width: int = 32,
+        dueling: bool = True,
+        prior: bool = True,
+        learning_rate: float = 5e-4,
+        gamma: float = 0.9,
+        n_steps: int = 1,
+        tau: float = 0.005,
+        max_grad_norm: float = 10.0,
+        reward_scale: float = 1.0,
+        train_frequency: int = 2,
+        initial_epsilon: float = 1.0,
+        epsilon_min: float = 0.05,
+        epsilon_decay_steps: int = 3000,
+        validate_every: int = 5,
+        baselines: tuple[str, ...] | None = None,
+    ) -> None:
+        super().__init__()
+        _check(locals())
+        self.save_hyperparameters(logger=False)
+        self.validate_every, self.baselines = validate_every, baselines or ()
+        self.register_buffer("champion_fitness", torch.tensor(-torch.inf, dtype=torch.float64))
+        self.register_buffer("champion_generation", torch.tensor(-1))
+        self.environment_steps = 0
+        self.sums, self.updates = torch.zeros(len(self.LOSSES)), 0
+        self.earned = self.returns = np.zeros(1)
+        self.validation = np.full(1, np.nan)
+
+    # A generation, in the order it happens
+
+    def on_train_epoch_start(self) -> None:
+        """Start an episode in every environment."""
+        self.begin_generation()
+        self.sums, self.updates = torch.zeros(len(self.LOSSES), device=self.device), 0
+        self.returns = np.zeros(self.data.num_parallel_envs)
+        self.clock.begin("train")
+        if not len(self.data.buffer):
+            self.data.prefill(self.seed)
+        self.data.collector.begin(self.data.seeds(Role.WINDOWS, self.current_epoch, self.seed))
+
+    def training_step(self, batch: int, batch_idx: int) -> None:
+        """Take a step in every environment, then the gradient steps that are due."""
+        before = self.environment_steps // self.hparams["train_frequency"]
+        self.collect(batch_idx)
+        due = self.environment_steps // self.hparams["train_frequency"] - before
+        if self.data.ready:
+            chance = generator(self.seed, Role.REPLAY, self.current_epoch, batch_idx)
+            for _ in range(due):
+                self.learn(chance)
+
+    def on_train_batch_end(self, outputs: Any, batch: int, batch_idx: int) -> None:
+        """End the training phase with the last step of the episodes.
+
+        Raises:
+            RunStopped: the loss is not finite.
+        """
+        if self.trainer.is_last_batch:
+            if not self.sums.isfinite().all():
+                raise RunStopped(
+                    f"the loss is not finite in epoch {self.current_epoch}; resume by --ckpt_path last with a lower "
+                    "model.learning_rate, or start anew with a lower model.reward_scale",
+                    ALL_AGENTS_FAILED,
+                )
+            self.clock.end("train")
+
+    def collect(self, step: int) -> None:
+        """Take an epsilon-greedy action in every environment."""
+        collector, chance = self.data.collector, generator(self.seed, Role.EXPLORATION, self.current_epoch, step)
+        collector.restart_ended()
+        values = self.values(self.online, collector.observation)
+        self.earned = collector.step(losses.epsilon_greedy(values, collector.allowed, self.epsilon, chance))
+        self.returns += self.earned
+        self.environment_steps += len(self.earned)
+        self.clock.environment_step()
+
+    def learn(self, chance: np.random.Generator) -> None:
+        """Take one gradient step, from transitions that `chance` draws."""
+        data, own = self.data, self.hparams
+        slots = draw_slots(data.buffer, data.num_parallel_envs, own["n_steps"], data.batch_size, chance)
+        batch = draw_batch(data.buffer, data.codec, slots.to(self.device), own["gamma"], own["reward_scale"])
+        found = losses.loss(self.online, self.target, batch)
+        self.optimizer.zero_grad()
+        self.manual_backward(found.loss)
+        nn.utils.clip_grad_norm_(self.online.parameters(), own["max_grad_norm"])
+        self.optimizer.step()
+        losses.update_target(self.target, self.online, own["tau"])
+        self.sums += torch.stack([found.loss.detach(), found.q_mean, found.error])
+        self.updates += 1
+
+    def validate(self) -> None:
+        """Play the validation cases; the network becomes champion if it is better than the one before."""
+        self.validation = self.data.validation_fitness(self.greedy(self.online))
+        if self.validation.mean() > float(self.champion_fitness):
+            self.champion.load_state_dict(self.online.state_dict())
+            self.champion_fitness.fill_(self.validation.mean())
+            self.champion_generation.fill_(self.current_epoch)
+            self.data.save_champion_record(self.current_epoch, self.baselines)
+
+    def skip_validation(self) -> None:
+        """Mark the epoch as one that is not validated."""
+        self.validation = np.full(1, np.nan)
+
+    # Policies
+
+    @property
+    def epsilon(self) -> float:
+        """Return the share of random actions now."""
+        own = self.hparams
+        return losses.linear_epsilon(
+            self.environment_steps, own["epsilon_decay_steps"], own["initial_epsilon"], own["epsilon_min"]
+        )
+
+    @torch.inference_mode()
+    def values(self, network: nn.Module, observation: UInt8[np.ndarray, "batch ..."]) -> Tensor:
+        """Return the values of all actions, (batch, actions)."""
+        with self.trainer.precision_plugin.forward_context():
+            found: Tensor = network(torch.from_numpy(observation).to(self.device))
+        return found.float()
+
+    def greedy(self, network: nn.Module) -> Policy:
+        """Return the policy that takes the best allowed action by a network."""
+
+        def policy(observation: UInt8[np.ndarray, "batch ..."]) -> Actions:
+            allowed = self.data.codec.allowed(torch.from_numpy(observation)).to(self.device)
+            return losses.best_actions(self.values(network, observation), allowed).cpu().numpy()
+
+        return policy
+
+    # Champion and metrics
+
+    def champion_policy(self) -> Policy:
+        """Return the champion's policy.
+
+        Raises:
+            UserError: there is no champion.
+        """
+        if self.champion_generation < 0:
+            raise UserError("the checkpoint has no champion: none was validated before it was written")
+        return self.greedy(self.champion)
+
+    def validate_champion(self) -> float:
+        """Return the champion's mean fitness on the validation cases."""
+        return float(self.data.validation_fitness(self.champion_policy()).mean())
+
+    def test_champion(self) -> TestResult:
+        """Play the champion on cases that no fit has used."""
+        return self.data.test(self.champion_policy(), int(self.champion_generation))
+
+    def generation_metrics(self) -> dict[str, float]:
+        """Return the scalars of the epoch by full name, NaN without a value; fitness in the workload's unit."""
+        buffer, fitness, found = self.data.buffer, self.data.episode_fitness(), int(self.champion_generation)
+        means = (self.sums / self.updates).tolist() if self.updates else [np.nan] * len(self.LOSSES)
+        return {
+            "fitness/mean": float(fitness.mean()),
+            "fitness/max": float(fitness.max()),
+            "fitness/min": float(fitness.min()),
+            **{f"fitness/q{share}": float(np.percentile(fitness, share)) for share in (25, 50, 75)},
+            "fitness/std": float(fitness.std()),
+            "champion/validation_fitness": float(self.champion_fitness) if found >= 0 else np.nan,
+            "champion/generation": found if found >= 0 else np.nan,
+            "validation/mean": float(self.validation.mean()),
+            "validation/max": float(self.validation.max()),
+            **{f"baseline/{name}": self.data.baseline_fitness(name) for name in self.baselines},
+            **{f"train/{name}": mean for name, mean in zip(self.LOSSES, means, strict=True)},
+            "train/gradient_steps": float(self.updates),
+            "train/epsilon": self.epsilon,
+            "replay/size": float(len(buffer)),
+            "replay/utilization": len(buffer) / buffer.capacity,
+            "replay/added": float(buffer.added),
+        }
+
+    # Set-up, checkpoint and memory
+
+    def setup(self, stage: str) -> None:
+        """Take over the workload's texts, and build everything."""
+        self.remedy, self.fitness_words = self.data.remedy, self.data.fitness_words
+        super().setup(stage)
+
+    def build(self, stage: str) -> None:
+        """Build environments, networks and replay buffer, each after a check that it fits into memory."""
+        data, own, device = self.data, self.hparams, self.trainer.strategy.root_device
+        if own["baselines"] is None:
+            self.baselines = data.default_baselines
+        if unknown := [name for name in self.baselines if name not in data.baselines]:
+            raise UserError(f"model.baselines names {unknown[0]}; choose among {', '.join(data.baselines)}")
+        self.memory.require(data.needed_bytes(stage))
+        data.build(stage, device)
+        data.training_steps = data.episode_steps
+        if stage == "fit":
+            self._check_steps()
+        with torch.device("meta"):
+            weights = weight_bytes(self._initial_network())
+        self.memory.require({"networks": 3 * weights})
+        if "online" not in self._modules:  # fitting or validating again goes on with what was learned
+            self.online, self.target, self.champion = (self._initial_network() for _ in range(3))
+            self.target.requires_grad_(False)
+            self.champion.requires_grad_(False)
+        if stage == "fit":
+            self.memory.require({"optimizer": 3 * weights, "replay": data.replay_bytes})
+            self.memory.require_temporary(2 * data.activation_bytes(own["width"]), checkpoint_bytes(self.trainer))
+            data.allocate_replay(device)
+
+    def _initial_network(self) -> nn.Module:
+        """Return a network without training, always the same."""
+        own = self.hparams
+        with torch_seed(self.seed, Role.WEIGHTS, agent=0):
+            return self.data.make_network(own["width"], own["dueling"], own["prior"])
+
+    def _check_steps(self) -> None:
+        """Refuse settings that would cut episodes, or reach over more steps than there are to draw from."""
+        data, steps, most = self.data, self.hparams["n_steps"], self.trainer.limit_train_batches
+        least = steps * data.num_parallel_envs + 1
+        if data.replay_min_size < least:
+            raise UserError(
+                f"model.n_steps is {steps}, but of data.warmup {data.replay_min_size} transitions none is followed by "
+                f"so many in each of {data.num_parallel_envs} environments; lower it, or raise data.warmup to {least}"
+            )
+        cut = most < data.episode_steps if isinstance(most, int) else most < 1.0
+        if cut and not self.trainer.fast_dev_run:  # type: ignore[attr-defined]
+            raise UserError(
+                f"trainer.limit_train_batches is {most}, or trainer.overfit_batches: it would cut episodes of "
+                f"{data.episode_steps} steps; leave it out"
+            )
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        """Return Adam of the online network; target network and champion only follow it."""
+        return torch.optim.Adam(self.online.parameters(), lr=self.hparams["learning_rate"])
+
+    def learning_rates(self) -> Sequence[float]:
+        """Return the one learning rate."""
+        return (self.hparams["learning_rate"],)
+
+    def model_settings(self) -> dict[str, Any]:
+        """Return the algorithm's settings, with the baselines by name."""
+        return {**self.hparams, "baselines": self.baselines}
+
+    def saved_state(self) -> dict[str, Any]:
+        """Return the environment steps so far, on which epsilon depends."""
+        return {"environment_steps": self.environment_steps}
+
+    def restore_state(self, saved: Mapping[str, Any]) -> None:
+        """Restore the environment steps."""
+        self.environment_steps = int(saved["environment_steps"])
+
+    def check_shapes(self, checkpoint: Mapping[str, Any]) -> None:
+        """Refuse a checkpoint of a network with other settings."""
+        saved = checkpoint["eigen2"]["settings"]
+        for name in ("width", "dueling", "prior"):
+            mine, its = self.hparams[name], saved[f"model.{name}"]
+            if its != mine:
+                raise UserError(f"model.{name} is {mine}, but the checkpoint's network has {its}; give that")
+
+    def memory_owners(self) -> dict[str, object]:
+        """Return what holds bytes, for a memory profiler."""
+        gradients = [parameter.grad for parameter in self.online.parameters()]
+        return {"optimizer": (gradients, self.optimizer.state), "networks": (self.online, self.target, self.champion)}
+
+    def reset_memory(self) -> None:
+        """Start over in the same memory: initial networks, no champion, an empty replay buffer.
+
+        After a fit, before the next; without it a further fit goes on with what was learned.
+        """
+        for network in (self.online, self.target, self.champion):
+            network.load_state_dict(self._initial_network().state_dict())
+        self.champion_fitness.fill_(-torch.inf)
+        self.champion_generation.fill_(-1)
+        self.environment_steps = 0
+        self.data.buffer.reset_memory()
+
+    def cleanup_memory(self) -> int:
+        """Free gradients and the pages of empty replay slots until a further fit, and return their bytes."""
+        freed = sum(parameter.grad.nbytes for parameter in self.online.parameters() if parameter.grad is not None)
+        self.online.zero_grad(set_to_none=True)
+        return freed + self.data.buffer.cleanup_memory()
+
+    def describe(self) -> dict[str, str]:
+        """Return name and value of what a user should see at the start."""
+        buffer, weights = self.data.buffer, sum(parameter.numel() for parameter in self.online.parameters())
+        return {
+            "network": f"Q-network of {weights:,} parameters",
+            "replay": f"{buffer.capacity:,} transitions of {buffer.bytes_per_transition:,} bytes, "
+            f"{buffer.nbytes / 1e6:,.1f} MB; training starts at {self.data.replay_min_size:,}",
+            "memory": str(self.memory),
+        }
+
+
+def _check(given: Mapping[str, Any]) -> None:
+    """Refuse settings outside their range, by full key."""
+    require_width("model.width", given["width"])
+    for name in ("train_frequency", "validate_every", "n_steps"):
+        require_range(f"model.{name}", given[name], least=1)
+    for name in ("learning_rate", "max_grad_norm", "reward_scale"):
+        require_range(f"model.{name}", given[name], above=0)
+    for name in ("gamma", "initial_epsilon", "epsilon_min"):
+        require_range(f"model.{name}", given[name], least=0, most=1)
+    require_range("model.tau", given["tau"], above=0, most=1)
+    require_range("model.epsilon_decay_steps", given["epsilon_decay_steps"], least=0)

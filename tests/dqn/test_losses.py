@@ -1,0 +1,149 @@
+"""Deep Q-learning: targets, losses and choices worked out by hand."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from eigen2.dqn.losses import (
+    Batch,
+    best_actions,
+    discounted,
+    epsilon_greedy,
+    linear_epsilon,
+    loss,
+    td_targets,
+    update_target,
+)
+
+
+class Table(nn.Module):
+    """The values are weights; the observation's first number says which row of them."""
+
+    def __init__(self, values: list[list[float]]) -> None:
+        super().__init__()
+        self.values = nn.Parameter(torch.tensor(values))
+
+    def forward(self, planes: Tensor) -> Tensor:
+        return self.values[planes[:, 0, 0, 0].long()]
+
+
+def rows(*states: int) -> Tensor:
+    return torch.tensor(states, dtype=torch.uint8).reshape(-1, 1, 1, 1)
+
+
+def batch(next_allowed: list[list[bool]], terminated: list[bool]) -> Batch:
+    """Two transitions: state 0, action 1, reward 1, to state 1; and state 1, action 0, reward -2, to state 0."""
+    return Batch(
+        observation=rows(0, 1),
+        action=torch.tensor([1, 0]),
+        reward=torch.tensor([1.0, -2.0]),
+        next_observation=rows(1, 0),
+        next_allowed=torch.tensor(next_allowed),
+        terminated=torch.tensor(terminated),
+        discount=torch.tensor([0.5, 0.25]),
+    )
+
+
+def tables() -> tuple[Table, Table]:
+    return Table([[1.0, 4.0, 2.0], [3.0, 0.0, 5.0]]), Table([[10.0, 20.0, 30.0], [40.0, 50.0, 60.0]])
+
+
+def test_the_online_network_chooses_and_the_target_network_values() -> None:
+    # state 1: Q says 2, but only 0 and 1 are allowed, so 0, worth 40 x .5; state 0: action 1, worth 20 x .25
+    targets = td_targets(*tables(), batch([[True, True, False], [True, True, True]], [False, False]))
+    assert targets.tolist() == [21.0, 3.0]
+
+
+def test_nothing_comes_after_an_end_or_the_last_action() -> None:
+    targets = td_targets(*tables(), batch([[True, True, True], [False, False, False]], [True, False]))
+    assert targets.tolist() == [1.0, -2.0]
+
+
+def test_the_loss_is_hubers_and_teaches_the_online_network_alone() -> None:
+    online, target = tables()
+    result = loss(online, target, batch([[True] * 3] * 2, [True, True]), delta=1.0)
+    result.loss.backward()
+    # values 4 and 3, goals 1 and -2: errors 3 and 5, of which Huber makes 2.5 and 4.5
+    assert result.loss.item() == pytest.approx(3.5)
+    assert (result.q_mean.item(), result.error.item()) == (3.5, 4.0)
+    assert online.values.grad is not None
+    assert online.values.grad.tolist() == [[0.0, 0.5, 0.0], [0.5, 0.0, 0.0]]
+    assert target.values.grad is None
+
+
+def test_gradients_of_a_bootstrapped_loss_skip_what_comes_next() -> None:
+    online, target = tables()
+    loss(online, target, batch([[False, False, True], [True, False, False]], [False, False])).loss.backward()
+    assert online.values.grad is not None
+    assert online.values.grad.count_nonzero() == 2  # the chosen actions, not the next best ones
+    assert target.values.grad is None
+
+
+@given(st.data())
+def test_a_masked_action_is_never_chosen(data: st.DataObject) -> None:
+    count, actions = data.draw(st.integers(1, 4)), data.draw(st.integers(1, 30))
+    size = count * actions
+    numbers = data.draw(st.lists(st.floats(width=32), min_size=size, max_size=size))  # infinities and NaN too
+    values = torch.tensor(numbers).reshape(count, actions)
+    allowed = np.array(data.draw(st.lists(st.booleans(), min_size=size, max_size=size))).reshape(count, actions)
+    allowed[:, data.draw(st.integers(0, actions - 1))] = True
+    epsilon = data.draw(st.floats(0, 1))
+    chosen = epsilon_greedy(values, allowed, epsilon, np.random.default_rng(data.draw(st.integers(0, 99))))
+    assert allowed[np.arange(count), chosen].all()
+
+
+def test_random_choices_are_uniform_over_the_allowed_actions() -> None:
+    allowed = np.tile(np.array([False, True, False, True, True]), (3000, 1))
+    chosen = epsilon_greedy(torch.zeros(3000, 5), allowed, 1.0, np.random.default_rng(0))
+    assert np.bincount(chosen, minlength=5) == pytest.approx([0, 1000, 0, 1000, 1000], abs=100)
+
+
+def test_epsilon_is_the_share_of_random_choices() -> None:
+    values = torch.arange(1000.0).repeat(2000, 1)
+    chosen = epsilon_greedy(values, np.ones((2000, 1000), dtype=bool), 0.25, np.random.default_rng(0))
+    assert (chosen != 999).mean() == pytest.approx(0.25, abs=0.03)
+
+
+def test_later_draws_do_not_depend_on_epsilon() -> None:
+    later = []
+    for epsilon in (0.0, 0.5, 1.0):
+        generator = np.random.default_rng(3)
+        epsilon_greedy(torch.zeros(4, 9), np.ones((4, 9), dtype=bool), epsilon, generator)
+        later.append(generator.random())
+    assert len(set(later)) == 1
+
+
+def test_a_row_without_an_allowed_action_is_refused() -> None:
+    allowed = np.array([[True, False], [False, False]])
+    with pytest.raises(ValueError, match="row 1"):
+        epsilon_greedy(torch.zeros(2, 2), allowed, 0.0, np.random.default_rng(0))
+
+
+def test_of_equal_values_the_first_allowed_action_is_best() -> None:
+    allowed = torch.tensor([[False, True, True], [False, False, False]])
+    assert best_actions(torch.ones(2, 3), allowed).tolist() == [1, 0]
+
+
+def test_epsilon_falls_linearly_and_then_stays() -> None:
+    values = [linear_epsilon(step, 50, initial=1.0, final=0.2) for step in (0, 25, 50, 99, 200)]
+    assert values == pytest.approx([1.0, 0.6, 0.2, 0.2, 0.2])
+    assert linear_epsilon(1, 0, initial=1.0, final=0.1) == pytest.approx(0.1)
+
+
+def test_rewards_after_an_end_do_not_count() -> None:
+    rewards = torch.tensor([[1.0, 1.0, 1.0], [2.0, 2.0, 2.0], [4.0, 4.0, 4.0]])
+    ends = torch.tensor([[False, False, True], [False, True, False], [False, False, True]])
+    sums, ended = discounted(rewards, ends, 0.5)
+    assert sums.tolist() == [3.0, 2.0, 1.0]
+    assert ended.tolist() == [False, True, True]
+
+
+def test_the_target_moves_its_share_of_the_way() -> None:
+    online, target = tables()
+    update_target(target, online, 0.25)
+    assert target.values.tolist() == [[7.75, 16.0, 23.0], [30.75, 37.5, 46.25]]
+    assert online.values.tolist() == [[1.0, 4.0, 2.0], [3.0, 0.0, 5.0]]
+    assert target.values.requires_grad
