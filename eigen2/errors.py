@@ -15,6 +15,7 @@ def require_range(
     least: float | None = None,
     above: float | None = None,
     most: float | None = None,
+    below: float | None = None,
 ) -> None:
     """Refuse a setting outside its range.
 
@@ -24,6 +25,7 @@ def require_range(
         least: smallest allowed value.
         above: largest value that is too small.
         most: largest allowed value; None allows any that is finite.
+        below: smallest value that is too large.
 
     Raises:
         UserError: the value lies outside.
@@ -35,6 +37,7 @@ def require_range(
         (least is None or value >= least, None if least is None else f"at least {least}"),
         (above is None or value > above, None if above is None else f"above {above}"),
         (most is None or value <= most, None if most is None else f"at most {most}"),
+        (below is None or value < below, None if below is None else f"below {below}"),
         (most is not None or value < math.inf, None if most is not None or value < math.inf else "finite"),
     ]
     if not all(holds for holds, _ in bounds):

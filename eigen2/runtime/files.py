@@ -1,12 +1,16 @@
 """Atomic, durable file writes: after a crash a file is the old one or the new one, never half of it."""
 
 import errno
+import fcntl
 import json
 import os
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from eigen2.errors import UserError
 
 WRITE_HINT = "name a file in a folder that exists and can be written"
 """Remedy for a file that cannot be written, for error messages."""
@@ -33,6 +37,31 @@ def replacing(final: Path) -> Iterator[Path]:
         move_into_place(draft, final)
     finally:
         draft.unlink(missing_ok=True)
+
+
+@contextmanager
+def draft_folder(final: Path) -> Iterator[Path]:
+    """Yield a hidden folder beside `final`, locked by this process until the block ends, and deleted then.
+
+    What a killed process has left in it is removed.
+
+    Raises:
+        UserError: another process has locked it.
+    """
+    folder = final.parent / f".{final.name}.draft"
+    folder.mkdir(exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(f"another process is writing {str(final)!r}: wait for it, or name another file") from None
+        for left in folder.iterdir():
+            if left.name != "lock":
+                left.unlink()
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def move_into_place(draft: Path, final: Path) -> None:

@@ -1,14 +1,10 @@
-"""A market with a known answer: prices driven by a hidden drift that persists for a while."""
+"""A synthetic market with a known signal: prices driven by a hidden drift that persists for a while."""
 
 from __future__ import annotations
 
-import fcntl
-import os
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 import pandas as pd
@@ -18,7 +14,7 @@ from jaxtyping import Bool, Float, Float32
 
 from eigen2.errors import UserError, require_range
 from eigen2.market.data.source import LARGEST_PRICE, PRICE_COLUMNS, SMALLEST_PRICE
-from eigen2.runtime.files import move_into_place
+from eigen2.runtime.files import draft_folder, move_into_place
 
 FIRST_DAY = np.datetime64("2000-01-03")
 COLUMNS_PER_BLOCK = 64
@@ -30,8 +26,28 @@ SCHEMA = pa.schema(
         *((name, pa.float64()) for name in (*PRICE_COLUMNS, "volume")),
     ]
 )
-# each kind of draw has its own address, so that changing one setting leaves the other draws alone
+# address of each kind of draw, so that changing one setting leaves the other draws alone
 DRIFT, START, GAP, MARKET, OWN, HIGH, LOW, VOLUME, MISSING, SECTOR, TAIL, REGIME, LIFETIME, HALT = range(14)
+
+
+BOUNDS: dict[str, dict[str, float]] = {
+    "days": {"least": 2, "most": 250_000},
+    "columns": {"least": 1, "most": 100_000},
+    "seed": {"least": 0},
+    "volatility": {"above": 0, "most": 0.5},
+    "signal": {"least": 0, "most": 10},
+    "half_life_days": {"above": 0},
+    "sectors": {"least": 0, "most": 100_000},
+    "tail_df": {"above": 2, "most": 1000},
+    "turbulence": {"least": 1, "most": 20},
+    "halts": {"least": 0, "most": 1000},
+    **{name: {"least": 0, "below": 1} for name in ("missing", "delisting_fall")},
+    **{name: {"least": 1, "most": 1e6} for name in ("calm_days", "turbulent_days", "halt_days")},
+    **{
+        name: {"least": 0, "most": 1} for name in ("market_share", "gap", "sector_share", "late_listings", "delistings")
+    },
+}
+"""Range of every setting, see `require_range`."""
 
 
 @dataclass
@@ -42,31 +58,30 @@ class SyntheticMarket:
 
         open[t] = close[t-1] + gap[t]    and    close[t] = open[t] + drift[t-1] + noise[t].
 
-    What drift[t] will do to day t+1 is settled at the close of day t, and whoever trades at the open of day t+1 still
+    The effect of drift[t] on day t+1 is settled at the close of day t, and an order filled at the open of day t+1 still
     earns all of it. The drift is an AR(1) process, drift[t] = phi drift[t-1] + innovation with phi =
     0.5^(1 / half_life_days), started in its stationary normal distribution of standard deviation signal x volatility.
-    High and low lie outside open and close by half-normal distances. All draws are independent of each other and, but
-    for the drift, from day to day.
+    High and low lie outside open and close by half-normal distances. All draws are independent of each other and,
+    except for the drift, from day to day.
 
-    Noise. gap[t] is normal, noise[t] the sum of a factor of the market, one of the column's sector and the column's
-    own, with the shares `market_share`, `sector_share` and the rest of its variance. Each of them is normal or
+    Noise. gap[t] is normal; noise[t] is the sum of a factor of the market, one of the column's sector and the column's
+    own, with the fractions `market_share`, `sector_share` and the rest of its variance. Each of them is normal or
     Student's t with `tail_df` degrees of freedom, scaled to the same variance; their sum has the excess kurtosis
-    6 / (tail_df - 4) x the sum of the squared shares (tail_df above 4). Gap and noise together have the standard
+    6 / (tail_df - 4) x the sum of the squared fractions (tail_df above 4). Gap and noise together have the standard
     deviation v[t], common to all columns: `volatility`, or with regimes, in the turbulent state of a two-state Markov
-    chain, `turbulence` times what it is in the calm one, the mean of v[t]^2 being volatility^2 in the long run.
+    chain, `turbulence` times that of the calm state, where the mean of v[t]^2 is volatility^2 in the long run.
 
     Rows. Days on which a column is not listed, halted or missing are left out of the table; the price moves on unseen.
     The first column is listed and trades every day, so that no day is empty.
 
-    What the best predictor knows. Given drift[t] nothing else says anything about the mean of the next day's log
-    return; its correlation with it, the information coefficient, is signal / sqrt(1 + signal^2) over the long run,
-    whatever the tails, sectors and regimes. Regimes make the size of returns predictable, not their sign. The fall at
-    a delisting is the one move besides with a mean other than 0. Whoever sees prices alone can only estimate the drift
-    from past returns and knows less: `market.synthetic.forecast` computes both. Without any signal the mean log
-    return is 0, so the mean percent gain of a day is still about 50 volatility^2, half the variance.
+    Predictability. The correlation of drift[t] with the next day's log return, the information coefficient, is
+    signal / sqrt(1 + signal^2) in the long run, and nothing else predicts its mean but the fall at a delisting; regimes
+    make the size of returns predictable, not their sign. From prices alone the drift can only be estimated:
+    `market.synthetic.forecast` computes both. Without a signal the mean log return is 0, so the mean percent gain of a
+    day is still about 50 volatility^2, half the variance.
 
-    Every path is addressed by the seed, the kind of draw and the column: more columns or days leave the prices of
-    those there are as they were (days on which columns are listed or halted depend on the number of days).
+    Every path is addressed by the seed, the kind of draw and the column: more columns or days leave existing prices
+    unchanged (days on which columns are listed or halted depend on the number of days).
     """
 
     days: int = 1500
@@ -82,17 +97,17 @@ class SyntheticMarket:
     half_life_days: float = 20.0
     """Days after which half of a drift is left; above 0."""
     market_share: float = 0.3
-    """Share of the noise variance that all columns have in common; 0 to 1."""
+    """Fraction of the noise variance that all columns have in common; 0 to 1."""
     gap: float = 0.1
     """Standard deviation of the move from a close to the next open, relative to the volatility; 0 to 1."""
     missing: float = 0.0
-    """Fraction of rows left out, at random (never the first column's, a column's first day, nor the last before a
+    """Fraction of rows left out at random (never the first column's, a column's first day, nor the last before a
     delisting); 0 to below 1."""
     sectors: int = 0
     """Number of sectors; column c belongs to sector c modulo `sectors`; 0 or 1: none."""
     sector_share: float = 0.2
-    """Share of the noise variance that the columns of a sector have in common beyond the market's; 0 to 1, with
-    market_share at most 1; of no effect without sectors."""
+    """Fraction of the noise variance that the columns of a sector have in common beyond the market's; 0 to 1, with
+    market_share at most 1; without effect where there are no sectors."""
     tail_df: float | None = None
     """Degrees of freedom of Student's t noise, scaled to the volatility; above 2 (fattest) to 1000; null: normal."""
     turbulence: float = 1.0
@@ -113,45 +128,24 @@ class SyntheticMarket:
     """Mean length of a halt, in days, geometrically distributed; 1 to 1e6."""
 
     def __post_init__(self) -> None:
-        bounds: dict[str, tuple[bool, str]] = {
-            "days": (2 <= self.days <= 250_000, "at least 2 and at most 250,000"),
-            "columns": (1 <= self.columns <= 100_000, "at least 1 and at most 100,000"),
-            "seed": (self.seed >= 0, "at least 0"),
-            "volatility": (0 < self.volatility <= 0.5, "above 0 and at most 0.5"),
-            "signal": (0 <= self.signal <= 10, "between 0 and 10"),
-            "half_life_days": (0 < self.half_life_days < float("inf"), "above 0 and finite"),
-            "market_share": (0 <= self.market_share <= 1, "between 0 and 1"),
-            "gap": (0 <= self.gap <= 1, "between 0 and 1"),
-            "missing": (0 <= self.missing < 1, "at least 0 and below 1"),
-            "sectors": (0 <= self.sectors <= 100_000, "at least 0 and at most 100,000"),
-            "sector_share": (0 <= self.sector_share <= 1, "between 0 and 1"),
-            "tail_df": (self.tail_df is None or 2 < self.tail_df <= 1000, "above 2 and at most 1000, or null"),
-            "turbulence": (1 <= self.turbulence <= 20, "between 1 and 20"),
-            "calm_days": (1 <= self.calm_days <= 1e6, "between 1 and 1e6"),
-            "turbulent_days": (1 <= self.turbulent_days <= 1e6, "between 1 and 1e6"),
-            "late_listings": (0 <= self.late_listings <= 1, "between 0 and 1"),
-            "delistings": (0 <= self.delistings <= 1, "between 0 and 1"),
-            "delisting_fall": (0 <= self.delisting_fall < 1, "at least 0 and below 1"),
-            "halts": (0 <= self.halts <= 1000, "between 0 and 1000"),
-            "halt_days": (1 <= self.halt_days <= 1e6, "between 1 and 1e6"),
-        }
-        for name, (holds, range_) in bounds.items():
-            if not holds:
-                raise UserError(f"synthetic market: {name} is {getattr(self, name)}: set it {range_}")
+        for name, bounds in BOUNDS.items():
+            value = getattr(self, name)
+            if not (name == "tail_df" and value is None):
+                require_range(f"{name} of the synthetic market", value, **bounds)
         if self._own_share < -1e-9:
             raise UserError(
-                f"synthetic market: market_share {self.market_share} and sector_share {self.sector_share} add up to"
-                " more than 1: lower one of them"
+                f"market_share {self.market_share} and sector_share {self.sector_share} of the synthetic market add up "
+                "to more than 1: lower one of them"
             )
 
     @property
     def phi(self) -> float:
-        """Share of a drift that is left on the next day."""
+        """Return the fraction of a drift that is left on the next day."""
         return float(0.5 ** (1 / self.half_life_days))
 
     @property
     def tickers(self) -> list[str]:
-        """Names of the columns, which sort by number."""
+        """Return the names of the columns, which sort by number."""
         width = max(4, len(str(self.columns - 1)))
         return [f"S{column:0{width}d}" for column in range(self.columns)]
 
@@ -160,7 +154,7 @@ class SyntheticMarket:
         return self._drift(range(self.columns)).T
 
     def turbulent(self) -> Bool[np.ndarray, " days"]:
-        """Say which days are turbulent; of no effect where `turbulence` is 1."""
+        """Return which days are turbulent; without effect where `turbulence` is 1."""
         leave = (1 / self.calm_days, 1 / self.turbulent_days)
         state = False
         states = np.zeros(self.days, dtype=np.bool_)
@@ -184,10 +178,10 @@ class SyntheticMarket:
         return prices
 
     def blocks(self, columns_per_block: int = COLUMNS_PER_BLOCK) -> Iterator[pd.DataFrame]:
-        """Draw the market a few columns at a time; one after another the tables are what `generate` returns.
+        """Draw the market a few columns at a time; the tables together are what `generate` returns.
 
         Args:
-            columns_per_block: columns of a table, at least 1; the memory it takes, not what is drawn, depends on it.
+            columns_per_block: columns of a table, at least 1; memory depends on it, the draws do not.
 
         Raises:
             UserError: columns_per_block is too small, or prices leave the float32 range.
@@ -209,13 +203,10 @@ class SyntheticMarket:
             )
 
     def generate(self) -> pd.DataFrame:
-        """Draw the market.
-
-        Returns:
-            A long table as `eigen2.market.data.source.read_prices` returns it, sorted by (ticker, date).
+        """Return the market as `eigen2.market.data.source.read_prices` would, sorted by (ticker, date).
 
         Raises:
-            UserError: when volatility, signal and number of days carry prices out of the float32 range.
+            UserError: prices leave the float32 range.
         """
         return pd.concat(self.blocks(), ignore_index=True)
 
@@ -242,7 +233,7 @@ class SyntheticMarket:
         return drift
 
     def _bars(self, columns: range) -> dict[str, Float[np.ndarray, "columns days"]]:
-        """Open, high, low and close, in the order of `PRICE_COLUMNS`, of every day, with a row or not."""
+        """Return open, high, low and close of every day, with a row or not, in the order of `PRICE_COLUMNS`."""
         volatility = self._daily_volatility()
         intraday = self._noise(columns) * (volatility * np.sqrt(1 - self.gap**2))
         intraday[:, 1:] += self._drift(columns)[:, :-1]
@@ -256,9 +247,8 @@ class SyntheticMarket:
             low = np.minimum(open_, close) / np.exp(np.abs(self._normals(LOW, columns)) * (volatility / 2))
         if not (low.min() > SMALLEST_PRICE and high.max() < LARGEST_PRICE):
             raise UserError(
-                f"synthetic market: prices leave the float32 range with volatility {self.volatility}, signal"
-                f" {self.signal} and half_life_days {self.half_life_days} over {self.days} days:"
-                " lower one of them"
+                f"prices of the synthetic market leave the float32 range with volatility {self.volatility}, signal "
+                f"{self.signal} and half_life_days {self.half_life_days} over {self.days} days: lower one of them"
             )
         return dict(zip(PRICE_COLUMNS, (open_, high, low, close), strict=True))
 
@@ -269,7 +259,7 @@ class SyntheticMarket:
         return np.where(self.turbulent(), self.turbulence * calm, calm)
 
     def _noise(self, columns: range) -> Float[np.ndarray, "columns days"]:
-        """Unit variance on every day."""
+        """Return noise of unit variance on every day."""
         noise = np.stack([self._shocks(OWN, column) for column in columns])
         noise *= np.sqrt(max(self._own_share, 0))
         noise += self._shocks(MARKET, 0) * np.sqrt(self.market_share)
@@ -280,7 +270,7 @@ class SyntheticMarket:
         return noise
 
     def _shocks(self, role: int, number: int) -> Float[np.ndarray, " days"]:
-        """One factor's draws: Student's t is a normal draw over the root of an independent chi-squared one."""
+        """Return one factor's draws; Student's t is a normal draw over the root of an independent chi-squared one."""
         normal = self._rng(role, number).standard_normal(self.days)
         if self.tail_df is None:
             return normal
@@ -295,7 +285,7 @@ class SyntheticMarket:
                 intraday[row, last] += np.log1p(-self.delisting_fall)
 
     def _lifetime(self, column: int) -> tuple[int, int]:
-        """First and last day on which the column is listed."""
+        """Return the first and last day on which the column is listed."""
         late, early, first_share, last_share = self._rng(LIFETIME, column).random(4).tolist()
         first, last = 0, self.days - 1
         if column > 0 and late < self.late_listings:
@@ -306,11 +296,10 @@ class SyntheticMarket:
 
     def _kept_rows(self, columns: range) -> Bool[np.ndarray, "columns days"]:
         kept = np.ones((len(columns), self.days), dtype=np.bool_)
-        if self.missing or self.halts or self.late_listings or self.delistings:
-            for row, column in enumerate(columns):
-                # every day stays in the table, so that rows of drift() and of the panel agree
-                if column > 0:
-                    self._leave_out(kept[row], column)
+        for row, column in zip(kept, columns, strict=True):
+            # the first column keeps every day, so that rows of drift() and of the panel agree
+            if column > 0 and (self.missing or self.halts or self.late_listings or self.delistings):
+                self._leave_out(row, column)
         return kept
 
     def _leave_out(self, kept: Bool[np.ndarray, " days"], column: int) -> None:
@@ -338,9 +327,8 @@ class SyntheticMarket:
 def write_parquet(market: SyntheticMarket, path: str | Path, *, columns_per_block: int = COLUMNS_PER_BLOCK) -> int:
     """Write the market as a Parquet file, a block of columns at a time, and return the number of rows.
 
-    The file appears whole or not at all, and takes the place of an earlier one: it is written beside it under the name
-    `.NAME.part`, synced and renamed. A killed process leaves at most that part, which the next one that writes to the
-    same path takes over.
+    The file appears complete or not at all, and replaces an earlier one. What a killed process leaves in a hidden
+    folder beside it is removed by the next one that writes the same file.
 
     Args:
         market: what to draw.
@@ -360,39 +348,16 @@ def write_parquet(market: SyntheticMarket, path: str | Path, *, columns_per_bloc
         raise UserError(f"{str(path)!r} is a directory: name a file")
     rows = 0
     try:
-        with (
-            _part(path) as file,
-            pq.ParquetWriter(file, SCHEMA, compression="zstd", use_dictionary=["date", "ticker"]) as writer,
-        ):
-            for block in market.blocks(columns_per_block):
-                writer.write_table(pa.Table.from_pandas(block, SCHEMA, preserve_index=False))
-                rows += len(block)
+        with draft_folder(path) as folder:
+            draft = folder / "market.parquet"
+            with pq.ParquetWriter(draft, SCHEMA, compression="zstd", use_dictionary=["date", "ticker"]) as writer:
+                for block in market.blocks(columns_per_block):
+                    writer.write_table(pa.Table.from_pandas(block, SCHEMA, preserve_index=False))
+                    rows += len(block)
+            move_into_place(draft, path)
     except OSError as error:
         raise UserError(
             f"cannot write {str(path)!r} ({error.strerror or error}): name a file in a folder that can be written to,"
             " with enough space"
         ) from error
     return rows
-
-
-@contextmanager
-def _part(path: Path) -> Iterator[BinaryIO]:
-    """A file beside `path`, this process's alone, which takes its place once the block ends without an error."""
-    part = path.with_name(f".{path.name}.part")
-    with part.open("ab") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # whoever held the lock may have moved the part into place before it was ours
-            ours = os.path.samestat(os.fstat(file.fileno()), part.stat())
-        except (BlockingIOError, FileNotFoundError):
-            ours = False
-        if not ours:
-            raise UserError(f"another process is writing {str(path)!r}: wait for it, or name another file")
-        try:
-            file.truncate(0)
-            yield file
-            file.flush()
-            move_into_place(part, path)
-        except BaseException:
-            part.unlink(missing_ok=True)
-            raise

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
-import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
@@ -24,7 +21,7 @@ from eigen2.market.data.cleaning.layouts import open_inputs
 from eigen2.market.data.cleaning.policy import Limits, Policy
 from eigen2.market.data.cleaning.report import Report
 from eigen2.market.data.source import VALUES
-from eigen2.runtime.files import move_into_place
+from eigen2.runtime.files import draft_folder, move_into_place
 
 SCHEMA = pa.schema([("date", pa.timestamp("ms")), ("ticker", pa.string()), *((name, pa.float64()) for name in VALUES)])
 TEXT_OF_LOG = ("date", "ticker", "defect", "action")
@@ -88,7 +85,7 @@ def prepare(
     """
     out = _check_out(Path(out), paths, overwrite)
     try:
-        with _draft_folder(out) as folder:
+        with draft_folder(out) as folder:
             collected, report = _collect(paths, folder, policy, indicators, adjust)
             table, log = folder / "table.parquet", folder / "changes.csv"
             _write(_cleaned_blocks(collected, report, policy, limits, indicators), table, log)
@@ -152,22 +149,3 @@ def _check_out(out: Path, paths: Sequence[str | Path], overwrite: bool) -> Path:
     if out.exists() and not overwrite:
         raise UserError(f"{str(out)!r} exists: name another file, or give --overwrite")
     return out
-
-
-@contextmanager
-def _draft_folder(out: Path) -> Iterator[Path]:
-    """Lock a hidden folder beside `out` until this process is done with it; remove what a killed one left in it."""
-    folder = out.parent / f".{out.name}.draft"
-    folder.mkdir(exist_ok=True)
-    with (folder / "lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UserError(f"another process is writing {str(out)!r}: wait for it, or name another file") from None
-        for left in folder.iterdir():
-            if left.name != "lock":
-                left.unlink()
-        try:
-            yield folder
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
