@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -14,6 +15,7 @@ from torch import Tensor
 from eigen2.errors import UserError, require_range
 from eigen2.market.simulation.environment import TradingEnvironment, TradingRules
 from eigen2.market.simulation.simulate import play_days
+from eigen2.market.simulation.windows import window_options
 from eigen2.market.synthetic.forecast import (
     CLOSE,
     OPEN,
@@ -28,44 +30,38 @@ from eigen2.market.synthetic.generator import SyntheticMarket
 
 TARGETS = 3
 """Sale targets tried by every rule, evenly spaced in their logarithms from the lowest allowed to the highest."""
-LEAST_PCT = (0.0, 1.0, 2.0, 4.0)
-"""Least expectations, in percent, tried by every rule that has any: a held column cannot be ordered again, so that it
-can pay to wait for a better moment."""
+THRESHOLDS_PCT = (0.0, 1.0, 2.0, 4.0)
+"""Expected gains in percent above which a rule orders, all tried: a held column cannot be ordered again, so that it can
+pay to wait for a better moment."""
 WARM_UP_DAYS = 60
 """Days before the first window, where the market has them, from which filter and momentum learn."""
-MOST_WINDOWS = 32
-"""Windows played at most, unless they are named."""
+MAX_WINDOWS = 32
 RULES = ("informed", "filtered", "momentum", "random", "no trade")
 
 
 @dataclass(frozen=True)
 class Play:
-    """What one rule earned.
-
-    Attributes:
-        target_pct: its sale target, and
-        least_pct: the percent it had to expect more than to order, the best pair of those tried on the same days.
-        rewards: reward of each window: the sum of coefficient x percent gain less penalties; the mean of all agents.
-        trades: positions opened a window and agent.
-        gain_pct: mean percent gain of a position, net of costs; 0 without any.
-        win_rate: share of positions with a gain above 0; 0 without any.
-    """
+    """What one rule earned with the best target and threshold of those tried on the same days."""
 
     target_pct: float
-    least_pct: float
+    threshold_pct: float
     rewards: tuple[float, ...]
+    """Of each window: the sum of coefficient x percent gain less penalties; the mean of all agents."""
     trades: float
+    """Positions opened per window and agent."""
     gain_pct: float
+    """Mean percent gain of a position, net of costs; 0 without any."""
     win_rate: float
+    """Fraction of positions with a gain above 0; 0 without any."""
 
     @property
     def reward(self) -> float:
-        """Mean reward of a window."""
+        """Return the mean reward of a window."""
         return _mean_and_error(np.array(self.rewards))[0]
 
     @property
     def standard_error(self) -> float:
-        """Standard error of the mean reward over the windows; NaN with one window."""
+        """Return the standard error of the mean reward over the windows; NaN with one window."""
         return _mean_and_error(np.array(self.rewards))[1]
 
 
@@ -74,18 +70,13 @@ class Ceiling:
     """What rules earn on a synthetic market, and how much of it can be known; `str` gives a table.
 
     Attributes:
-        market: the market.
-        rules: what agents may do and what it costs.
-        starts: first day of each window.
-        trading_days: days of a window on which orders were given.
-        settlement_days: days after them.
-        plays: for each of `RULES` what it earned.
-        random_agents: agents that entered at random.
-        random_low: reward a window that 5 % of the random agents stayed below.
-        random_high: reward a window that 5 % of the random agents exceeded.
+        market, rules, starts, trading_days, settlement_days: what was played.
+        plays: what each of `RULES` earned.
+        random_agents: number of agents that ordered at random.
+        random_low, random_high: 5th and 95th percentile of the random agents' mean reward per window.
         hold_gain_pct: mean percent gain of buying a column at a window's second open and selling it at its last close.
         drift_ic: correlation of drift and next day's log return: (in theory, measured over all days).
-        filter_ic: the same of the drift as the filter estimates it.
+        filter_ic: the same for the drift as the filter estimates it.
     """
 
     market: SyntheticMarket
@@ -103,18 +94,17 @@ class Ceiling:
 
     @property
     def advantage(self) -> tuple[float, float]:
-        """Mean and standard error (NaN with one window) of the informed rule's reward over random, by window."""
+        """Return mean and standard error (NaN with one window) of the informed rule's reward over random's."""
         informed, random = (np.array(self.plays[name].rewards) for name in ("informed", "random"))
         return _mean_and_error(informed - random)
 
     def __str__(self) -> str:
         market, rules = self.market, self.rules
-        costs = 2 * (rules.cost_bps + rules.slippage_bps) / 100
         lines = [
             f"Ceiling of {market.days:,} days x {market.columns:,} columns, signal {market.signal:g}, half-life "
             f"{market.half_life_days:g} days",
             f"{len(self.starts)} windows of {self.trading_days} + {self.settlement_days} days, execution "
-            f"{rules.execution}, costs {costs:g} % a trade",
+            f"{rules.execution}, costs {200 * rules.side_cost:g} % a trade",
             "",
             "rule           reward a window  % gain a trade   trades   wins   target   least",
             *(_line(name, self.plays[name]) for name in RULES),
@@ -134,7 +124,7 @@ def _line(name: str, play: Play) -> str:
     if not play.trades:
         return line
     line += f"{play.gain_pct:>+16.3f}{play.trades:>9.1f}{play.win_rate:>7.0%}{f'{play.target_pct:.1f} %':>9}"
-    return line if name == "random" else line + f"{f'{play.least_pct:g} %':>8}"
+    return line if name == "random" else line + f"{f'{play.threshold_pct:g} %':>8}"
 
 
 def _mean_and_error(values: Float[np.ndarray, " windows"]) -> tuple[float, float]:
@@ -154,43 +144,53 @@ def ceiling(
 ) -> Ceiling:
     """Play rules of more and less knowledge through the same windows, in one environment.
 
-    At each close a rule orders the columns it expects most of, as many as the rules allow, at the largest coefficient,
-    unless it expects too little of them; where short sales are allowed, a fall is as good as a rise:
+    At each close a rule orders the columns of which it expects most, as many as the rules allow, at the largest
+    coefficient, unless it expects too little of them; where short sales are allowed, a fall is as good as a rise:
 
     - informed knows the hidden drift and expects the percent gain, net of costs, of `expected_gain_pct`;
     - filtered does the same with the best linear estimate of the drift from the column's own past returns, for which
-      it knows the market's settings but sees no more than its prices;
-    - momentum takes the percent gain of the last 20 days for its expectation;
-    - random expects most of any column;
+      it knows the market's settings but sees only its prices;
+    - momentum expects the percent gain of the last 20 days;
+    - random draws its expectations;
     - no trade orders nothing.
 
-    Each rule plays with a few sale targets and least expectations, the lowest of which is 0, and is reported with those
-    that earned most. It is greedy, so that a wiser one may earn a little more.
+    Rules are greedy, so that a better one may earn a little more.
 
     Args:
-        market: the market; it must fit into memory, with about 150 bytes a day and column.
+        market: must fit into memory, with about 150 bytes per day and column.
         rules: what agents may do and what it costs.
         trading_days: days of a window on which orders may be given (1 or more).
         settlement_days: days after them in which positions run out (1 or more).
         starts: first day of each window; None walks windows evenly from day 60 to the last day, as many as fit without
             overlap, 32 at most.
-        random_agents: agents that enter at random, for each sale target (1 or more).
-        seed: seed of their entries.
+        random_agents: agents that order at random, for each sale target (1 or more).
+        seed: seed of their orders.
 
     Raises:
         UserError: a setting is out of range, the market is shorter than a window, a window does not fit into its days,
             or its prices leave the float32 range.
     """
-    require_range("random_agents", random_agents, least=1)
-    require_range("seed", seed, least=0)
-    window = _windows(market, trading_days, settlement_days, starts)
-    first_days = window["start_idx"]
+    for name, value, least in (
+        ("random_agents", random_agents, 1),
+        ("seed", seed, 0),
+        ("trading_days", trading_days, 1),
+        ("settlement_days", settlement_days, 1),
+    ):
+        require_range(name, value, least=least)
+    length = trading_days + settlement_days
+    first_days = _walk(market.days, length) if starts is None else [int(start) for start in starts]
+    require_range("number of starts", len(first_days), least=1)
     prices, drift = market.prices(), market.drift()
     estimate, variance = filtered_drift(market, prices)
-    scores = _scores(market, rules, prices, drift, (estimate, variance))
+    scores = np.empty((3, *drift.shape), dtype=np.float32)
+    scores[0] = _best_side(market, rules, drift, np.zeros(1))
+    scores[1] = _best_side(market, rules, estimate, variance)
+    scores[2] = momentum_pct(prices) if rules.allow_short else momentum_pct(prices).clip(min=0)
+    scores[:, np.isnan(prices[..., CLOSE])] = np.nan
     candidates = _candidates(rules, random_agents)
-    env = TradingEnvironment(prices, rules, sum(len(c.agents) for c in candidates), len(first_days))
-    rewards = _play(env, window, candidates, torch.from_numpy(scores), np.random.default_rng(seed))
+    env = TradingEnvironment(prices, rules, candidates[-1].agents.stop, len(first_days))
+    options = window_options(first_days, trading_days, length)
+    rewards = _play(env, options, candidates, torch.from_numpy(scores), np.random.default_rng(seed))
     plays = {name: _best([c for c in candidates if c.rule == name], rewards, env) for name in RULES}
     low, high = np.percentile(rewards[plays["random"][1]].mean(1), (5, 95)).tolist()
     returns = np.diff(np.log(prices[..., CLOSE].astype(np.float64)), axis=0)
@@ -204,27 +204,10 @@ def ceiling(
         random_agents=random_agents,
         random_low=low,
         random_high=high,
-        hold_gain_pct=_hold_pct(prices, rules, window),
+        hold_gain_pct=_hold_pct(prices, rules, [slice(start + 1, start + length) for start in first_days]),
         drift_ic=(drift_ic(market), _correlation(drift[:-1], returns)),
         filter_ic=(filter_ic(market), _correlation(estimate[:-1], returns)),
     )
-
-
-def _scores(
-    market: SyntheticMarket,
-    rules: TradingRules,
-    prices: Float32[np.ndarray, "days columns 4"],
-    drift: Float[np.ndarray, "days columns"],
-    estimate: tuple[np.ndarray, np.ndarray],
-) -> Float32[np.ndarray, "rules days columns"]:
-    """What informed, filtered and momentum expect of each column at each close, NaN where it does not trade."""
-    momentum = momentum_pct(prices)
-    scores = np.empty((3, *drift.shape), dtype=np.float32)
-    scores[0] = _best_side(market, rules, drift, np.zeros(1))
-    scores[1] = _best_side(market, rules, *estimate)
-    scores[2] = momentum if rules.allow_short else momentum.clip(min=0)
-    scores[:, np.isnan(prices[..., CLOSE])] = np.nan
-    return scores
 
 
 def _best_side(
@@ -233,83 +216,62 @@ def _best_side(
     drift: Float[np.ndarray, "days columns"],
     variance: Float[np.ndarray, ...],
 ) -> Float[np.ndarray, "days columns"]:
-    """The expected gain of the side that has one, negative for a short sale; 0 where neither has."""
+    """Return the expected gain of the side that has one, negative for a short sale; 0 where neither has."""
     score = expected_gain_pct(market, rules, drift, variance).clip(min=0)
     if rules.allow_short:
         score -= expected_gain_pct(market, rules, drift, variance, short=True).clip(min=0)
     return score
 
 
-def _windows(
-    market: SyntheticMarket, trading_days: int, settlement_days: int, starts: Sequence[int] | None
-) -> dict[str, list[int]]:
-    """Reset options of the windows to play."""
-    require_range("trading_days", trading_days, least=1)
-    require_range("settlement_days", settlement_days, least=1)
-    length = trading_days + settlement_days
-    first_days = _walk(market.days, length) if starts is None else [int(start) for start in starts]
-    require_range("number of starts", len(first_days), least=1)
-    return {
-        "start_idx": first_days,
-        "trading_end_idx": [start + trading_days for start in first_days],
-        "end_idx": [start + length for start in first_days],
-    }
-
-
 def _walk(days: int, length: int) -> list[int]:
-    """First days of windows that walk evenly to the last day, without overlap."""
+    """Return the first days of windows that walk evenly to the last day, without overlap."""
     if days < length:
         raise UserError(
             f"the market has {days} days, but a window takes {length}: draw more days, or shorten trading_days or"
             " settlement_days"
         )
     first = min(WARM_UP_DAYS, days - length)
-    count = min((days - first) // length, MOST_WINDOWS)
+    count = min((days - first) // length, MAX_WINDOWS)
     return [round(float(start)) for start in np.linspace(first, days - length, count)]
 
 
-@dataclass(frozen=True)
-class _Candidate:
+class _Candidate(NamedTuple):
     """A rule with settings to try, and the agents that play it."""
 
     rule: str
     target_pct: float
-    least_pct: float
+    threshold_pct: float
     agents: range
 
 
 def _candidates(rules: TradingRules, random_agents: int) -> list[_Candidate]:
-    candidates: list[_Candidate] = []
-
-    def add(rule: str, target_pct: float, least_pct: float, agents: int = 1) -> None:
-        first = candidates[-1].agents.stop if candidates else 0
-        candidates.append(_Candidate(rule, target_pct, least_pct, range(first, first + agents)))
-
-    for target_pct in np.geomspace(rules.min_target, rules.max_target, TARGETS).tolist():
-        for rule in RULES[:-2]:
-            for least_pct in LEAST_PCT:
-                add(rule, target_pct, least_pct)
-        add("random", target_pct, 0.0, random_agents)
-    add("no trade", rules.min_target, float("inf"))
-    return candidates
+    settings: list[tuple[str, float, float, int]] = []
+    for target in np.geomspace(rules.min_target, rules.max_target, TARGETS).tolist():
+        settings += [(rule, target, threshold, 1) for rule in RULES[:-2] for threshold in THRESHOLDS_PCT]
+        settings.append(("random", target, 0.0, random_agents))
+    settings.append(("no trade", rules.min_target, float("inf"), 1))
+    ends = np.cumsum([agents for *_, agents in settings]).tolist()
+    return [
+        _Candidate(rule, target, threshold, range(end - agents, end))
+        for (rule, target, threshold, agents), end in zip(settings, ends, strict=True)
+    ]
 
 
 def _play(
     env: TradingEnvironment,
-    window: dict[str, list[int]],
+    options: dict[str, list[int]],
     candidates: Sequence[_Candidate],
     scores: Float32[Tensor, "known days columns"],
     rng: np.random.Generator,
 ) -> Float[np.ndarray, "agents windows"]:
     """Play one episode and return the sums of rewards.
 
-    `scores` are those of the first of `RULES`: percent expected, negative for a short sale, 0 for no order,
-    NaN on days without a price.
+    `scores` holds, for the first of `RULES`, the percent expected: negative for a short sale, 0 for no order, NaN on
+    days without a price.
     """
-    rewards = np.zeros((env.agents, env.windows))
     sizes = torch.tensor([len(c.agents) for c in candidates])
-    settings = torch.tensor([(c.target_pct, c.least_pct) for c in candidates], dtype=torch.float32)
-    target, least = settings.repeat_interleave(sizes, 0).T[..., None, None]
+    settings = torch.tensor([(c.target_pct, c.threshold_pct) for c in candidates], dtype=torch.float32)
+    target, threshold = settings.repeat_interleave(sizes, 0).T[..., None, None]
     # the rows of a day's scores: of the rules, then those drawn, which the random agents of all candidates share
     row = torch.cat([torch.arange(len(c.agents)) + min(RULES.index(c.rule), len(scores)) for c in candidates])
     drawn_shape = (int(sizes.max()), env.windows, env.num_columns)
@@ -320,13 +282,14 @@ def _play(
         # within (0, 1] or, with short sales, (-1, 1]
         drawn = 1 - torch.from_numpy(rng.random(drawn_shape, dtype=np.float32)) * (2 if env.rules.allow_short else 1)
         score = torch.cat([known, drawn.where(~known[0].isnan(), torch.nan)])[row]
-        wanted = (score.abs() > least) & (observation["held_days"] == 0)
+        wanted = (score.abs() > threshold) & (observation["held_days"] == 0)
         best = score.abs().where(wanted, 0).topk(most_orders)
         order = (score.gather(-1, best.indices).sign() * env.rules.max_coefficient).where(best.values > 0, 0)
         coefficient = torch.zeros_like(score).scatter_(-1, best.indices, order)
         return torch.stack([coefficient, target.expand_as(coefficient)], -1)
 
-    for day in play_days(env, policy, window):
+    rewards = np.zeros((env.agents, env.windows))
+    for day in play_days(env, policy, options):
         rewards += day.reward.numpy()
     return rewards
 
@@ -334,13 +297,13 @@ def _play(
 def _best(
     candidates: Sequence[_Candidate], rewards: Float[np.ndarray, "agents windows"], env: TradingEnvironment
 ) -> tuple[Play, range]:
-    """What the candidate of the highest mean reward, the first of several, earned, and its agents."""
+    """Return what the candidate of the highest mean reward, the first of several, earned, and its agents."""
     best = max(candidates, key=lambda c: float(rewards[c.agents].mean()))
     summary = env.get_episode_summary()
     trades, wins, gain = (float(summary[name][best.agents].sum()) for name in ("trades", "wins", "gain_pct"))
     play = Play(
         target_pct=best.target_pct,
-        least_pct=best.least_pct,
+        threshold_pct=best.threshold_pct,
         rewards=tuple(rewards[best.agents].mean(0).tolist()),
         trades=trades / rewards[best.agents].size,
         gain_pct=gain / max(trades, 1),
@@ -349,19 +312,16 @@ def _best(
     return play, best.agents
 
 
-def _hold_pct(
-    prices: Float32[np.ndarray, "days columns 4"], rules: TradingRules, window: dict[str, list[int]]
-) -> float:
-    """Mean percent gain, net of costs, of the columns that traded on a window's second day, held to its end."""
-    days = [slice(start + 1, end) for start, end in zip(window["start_idx"], window["end_idx"], strict=True)]
-    entry = prices[[held.start for held in days], :, OPEN].astype(np.float64)
-    sale = [pd.DataFrame(prices[held, :, CLOSE]).ffill().iloc[-1] for held in days]
+def _hold_pct(prices: Float32[np.ndarray, "days columns 4"], rules: TradingRules, held: list[slice]) -> float:
+    """Return the mean percent gain, net of costs, of the columns with a price on the first of the days held."""
+    entry = prices[[days.start for days in held], :, OPEN].astype(np.float64)
+    sale = [pd.DataFrame(prices[days, :, CLOSE]).ffill().iloc[-1] for days in held]
     return float(np.nanmean(100 * (np.array(sale) / entry * net_of_costs(rules) - 1)))
 
 
 def _correlation(x: Float[np.ndarray, "days columns"], y: Float[np.ndarray, "days columns"]) -> float:
-    """Over all pairs without NaN; 0 where one of them does not vary."""
-    whole = np.isfinite(x) & np.isfinite(y)
-    x, y = x[whole] - x[whole].mean(), y[whole] - y[whole].mean()
+    """Return the correlation over all pairs without NaN; 0 where one of them does not vary."""
+    complete = np.isfinite(x) & np.isfinite(y)
+    x, y = x[complete] - x[complete].mean(), y[complete] - y[complete].mean()
     spread = float(np.sqrt((x * x).sum() * (y * y).sum()))
     return float((x * y).sum()) / spread if spread > 0 else 0.0

@@ -1,4 +1,4 @@
-"""What can be known of a synthetic market's coming returns, and what a position is then expected to gain."""
+"""Best forecasts of a synthetic market's returns, and the gain that a position is then expected to make."""
 
 import numpy as np
 from jaxtyping import Float, Float32
@@ -22,9 +22,9 @@ def drift_ic(market: SyntheticMarket) -> float:
 def filter_ic(market: SyntheticMarket) -> float:
     """Return the information coefficient that `filtered_drift` reaches in the long run without a missing day.
 
-    The variance P of the drift given the past, in units of the squared volatility, solves the filter's Riccati
-    equation P = phi^2 P R / (P + R) + Q, where Q = signal^2 (1 - phi^2) is the innovation's and R = 1 - gap^2 the
-    intraday noise's; the estimate's variance is what is left of signal^2.
+    The variance P of the drift given the past, in units of the squared volatility, solves the Riccati equation
+    P = phi^2 P R / (P + R) + Q, where Q = signal^2 (1 - phi^2) is the variance of the innovation and R = 1 - gap^2 that
+    of the intraday noise; the estimate's variance is signal^2 - P.
     """
     phi2 = market.phi**2
     noise, innovation = _filter_variances(market)
@@ -34,7 +34,7 @@ def filter_ic(market: SyntheticMarket) -> float:
 
 
 def _filter_variances(market: SyntheticMarket) -> tuple[float, float]:
-    """Of the intraday noise and of the drift's innovation, in units of the squared volatility."""
+    """Return those of the intraday noise and of the drift's innovation, in units of the squared volatility."""
     return 1 - market.gap**2, market.signal**2 * (1 - market.phi**2)
 
 
@@ -43,12 +43,12 @@ def filtered_drift(
 ) -> tuple[Float[np.ndarray, "days columns"], Float[np.ndarray, "days columns"]]:
     """Estimate each column's drift from its own past intraday returns, log(close / open): the Kalman filter.
 
-    It is the best estimate with normal noise of one volatility, the best linear one with any independent noise of
-    constant variance; other columns, which share some of the noise, could tell a little more. It knows the market's
-    settings; row t uses the rows of `prices` up to t alone.
+    This is the best estimate for normal noise of constant volatility, the best linear one for any independent noise of
+    constant variance; other columns, which share some of the noise, would add a little. Row t uses the rows of `prices`
+    up to t alone.
 
     Args:
-        market: whose settings it knows.
+        market: its settings are known to the filter.
         prices: open, high, low, close; NaN on days without a row.
 
     Returns:
@@ -77,17 +77,17 @@ def expected_gain_pct(
 ) -> Float[np.ndarray, "days columns"]:
     """Return the expected percent gain, net of costs, of a position ordered now and held for `max_holding_days`.
 
-    With A(h) = 1 + phi + ... + phi^(h-1), the log return of the h days has the mean A(h) drift, and the variance of h
+    With A(h) = 1 + phi + ... + phi^(h-1), the log return of h days has the mean A(h) drift. Its variance is that of h
     days' noise (at `next_open` without the first gap), of the innovations to come, each of which moves the drift for
-    the days left, and of what is not known of the drift. The gain is that of a normal log return; sale targets,
-    halts, delistings and a window's end are left out.
+    the days left, and of the error of the drift. The gain is that of a normal log return; sale targets, halts,
+    delistings and a window's end are left out.
 
     Args:
-        market: whose settings are known.
+        market: its settings are known.
         rules: holding days, execution and costs.
         drift: expected log return of the next day.
         variance: of the drift, where it is an estimate; of a shape that broadcasts.
-        short: whether the position is sold short: its gain is a share of what was received for it.
+        short: whether the position is sold short: its gain is relative to what was received for it.
     """
     days = rules.max_holding_days
     noise = days - (market.gap**2 if rules.execution == "next_open" else 0)
@@ -101,9 +101,8 @@ def expected_gain_pct(
 
 
 def net_of_costs(rules: TradingRules) -> float:
-    """Return what is left of a price that is paid and received, with commission and slippage on both sides."""
-    cost = (rules.cost_bps + rules.slippage_bps) / 10_000
-    return (1 - cost) / (1 + cost)
+    """Return received / paid for the same price, with commission and slippage on both sides."""
+    return (1 - rules.side_cost) / (1 + rules.side_cost)
 
 
 def momentum_pct(prices: Float32[np.ndarray, "days columns 4"]) -> Float[np.ndarray, "days columns"]:
