@@ -29,18 +29,20 @@ class MarketEncoder(ABC):
         context_days: days of the past that networks see, >= 1.
         rules: scale the positions.
         window_days: days of an episode's window; scales the time left.
-        device: where the data of `__call__` lies.
-        statistics: what a fit measured on its training days, to encode other prices as it did; None measures it on this
-            panel's training days. Of no use to encodings that measure nothing.
+        device: of the inputs.
+        statistics: measured by a fit on its training days; None measures them on this panel's, where any are needed.
+
+    Attributes:
+        input_shapes: shape of each input without the axes of agents and batch; of `panel` without the days.
+        nbytes: bytes held beside the panel.
     """
 
-    name: ClassVar[str]
-    """Value of `data.encoding`."""
     actor: ClassVar[type[ColumnActor | ConvolutionActor]]
     critic: ClassVar[type[ColumnCritic | ConvolutionCritic]]
     """The default networks; they take `sizes`, the critic `choice` too."""
     statistics: np.ndarray | None = None
-    """What was measured on training days."""
+    input_shapes: dict[str, tuple[int, ...]]
+    nbytes = 0
 
     def __init__(
         self,
@@ -59,7 +61,16 @@ class MarketEncoder(ABC):
 
     @abstractmethod
     def _prepare(self, panel: MarketPanel, device: torch.device | str, statistics: np.ndarray | None) -> None:
-        """Make what `__call__` reads."""
+        """Make what `__call__` reads, and set the attributes."""
+
+    @abstractmethod
+    def __call__(self, observation: dict[str, Tensor]) -> Inputs:
+        """Return the network inputs of an observation; the agent axis is 1 where all agents see the same."""
+
+    @classmethod
+    @abstractmethod
+    def needed_bytes(cls, panel: MarketPanel, investable: list[int], context_days: int) -> int:
+        """Return the bytes of RAM that an encoder on the CPU takes beside its panel."""
 
     @staticmethod
     def restore(
@@ -69,14 +80,9 @@ class MarketEncoder(ABC):
         window_days: int,
         device: torch.device | str = "cpu",
     ) -> "MarketEncoder":
-        """Build the encoder of an earlier fit for a panel of other prices.
+        """Build the encoder of an earlier fit for a panel that was made of other prices with its `saved_scale`.
 
-        Args:
-            saved: `state_dict` of the fit's encoder, with the fit's `encoding` and `context_days`.
-            panel: made with the scale of the fit, see `saved_scale`.
-            rules: see the class.
-            window_days: see the class.
-            device: see the class.
+        `saved` is the `state_dict` of the fit's encoder, with the fit's `encoding` and `context_days`.
         """
         columns = [panel.tickers.index(ticker) for ticker in saved["investable"]]
         statistics = None if saved["standard"] is None else np.array(saved["standard"])
@@ -96,25 +102,6 @@ class MarketEncoder(ABC):
             "standard": None if self.statistics is None else self.statistics.tolist(),
         }
 
-    @classmethod
-    @abstractmethod
-    def needed_bytes(cls, panel: MarketPanel, investable: list[int], context_days: int) -> int:
-        """Return the bytes of RAM that an encoder on the CPU takes beside its panel."""
-
-    @property
-    @abstractmethod
-    def nbytes(self) -> int:
-        """Return the bytes that the encoder holds beside its panel."""
-
-    @property
-    @abstractmethod
-    def input_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Return the shape of each input without the axes of agents and batch."""
-
-    @abstractmethod
-    def __call__(self, observation: dict[str, Tensor]) -> Inputs:
-        """Return the network inputs of an observation; the agent axis is 1 where all agents see the same."""
-
     @property
     def sizes(self) -> Sizes:
         """Return what networks are built for."""
@@ -129,11 +116,6 @@ class MarketEncoder(ABC):
         return self.critic(self.sizes, choice=Choice(self.rules.max_opens_per_day, self.rules.allow_short))
 
     def _portfolio(self, observation: dict[str, Tensor]) -> Float[Tensor, "agents batch columns 5"]:
-        """Encode the positions.
-
-        For each column: held, days held / max, unrealised gain in units of 10 percent, sale target / highest,
-        coefficient / highest, negative for a short sale.
-        """
         held_days, coefficient = observation["held_days"], observation["coefficient"]
         steps = torch.iinfo(coefficient.dtype).max  # signed where short sales are allowed
         parts = (held_days > 0, held_days, observation["gain"], observation["target"], coefficient)
@@ -144,7 +126,6 @@ class MarketEncoder(ABC):
         return encoded
 
     def _time_left(self, observation: dict[str, Tensor]) -> Float[Tensor, "agents batch 1"]:
-        """Return the fraction of the window that is left."""
         return (observation["days_left"].float() / self.window_days)[..., None]
 
 
@@ -156,18 +137,13 @@ class AverageEncoder(MarketEncoder):
     their members' mean, so that columns nobody may buy are seen too. All days are encoded at the start, in half
     precision; for a mapped panel in a file beside it, which later runs and other processes share.
 
-    A column without a valid feature in a whole span is encoded as (0 - mean) / deviation of each average; only its
-    validity tells it apart.
-
     Attributes:
         width: numbers per column.
         groups: number of group descriptions per day, 1 to 3.
         statistics: see `averages.average_statistics`.
     """
 
-    name = "averages"
     actor, critic = ColumnActor, ColumnCritic
-
     statistics: Float[np.ndarray, "2 spans described 10"]
 
     def _prepare(self, panel: MarketPanel, device: torch.device | str, statistics: np.ndarray | None) -> None:
@@ -186,30 +162,20 @@ class AverageEncoder(MarketEncoder):
             statistics = mapped_array(panel.folder, "standard", settings, sizes, np.dtype(np.float64), measure)
         self.statistics = np.array(statistics)
         settings["standard"] = hashlib.blake2b(self.statistics.tobytes(), digest_size=16).hexdigest()
-
         table = mapped_array(panel.folder, "averages", settings, shape, np.dtype(np.float16), fill)
         self._table = torch.from_numpy(table).to(device)
+        self.nbytes = self._table.nbytes + self.statistics.nbytes
+        self.input_shapes = {
+            "columns": (len(investable), self.width),
+            "portfolio": (len(investable), PORTFOLIO),
+            "market": (self.groups * self.width + 1,),
+        }
 
     @classmethod
     def needed_bytes(cls, panel: MarketPanel, investable: list[int], context_days: int) -> int:
         """Return the bytes of the encoded days and of the statistics."""
         table, statistics = _shapes(panel, investable, context_days)
         return 2 * math.prod(table) + 8 * math.prod(statistics)
-
-    @property
-    def nbytes(self) -> int:
-        """Return the bytes of the encoded days and of the statistics."""
-        return self._table.nbytes + self.statistics.nbytes
-
-    @property
-    def input_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Return the shape of each input without the axes of agents and batch."""
-        columns = len(self.investable)
-        return {
-            "columns": (columns, self.width),
-            "portfolio": (columns, PORTFOLIO),
-            "market": (self.groups * self.width + 1,),
-        }
 
     def describe(
         self, days: Int[Tensor, "agents batch"]
@@ -226,8 +192,8 @@ class AverageEncoder(MarketEncoder):
 
         Returns:
             `columns` (agents, batch, columns, width); `portfolio` (agents, batch, columns, 5): held, days held / max,
-            unrealised gain in units of 10 percent, sale target / highest, coefficient / highest; `market` (agents,
-            batch, groups x width + 1), ending with the fraction of the window that is left.
+            unrealised gain in units of 10 percent, sale target / highest, coefficient / highest, negative for a short
+            sale; `market` (agents, batch, groups x width + 1), ending with the fraction of the window that is left.
         """
         columns, groups = self.describe(observation["day"])
         market = torch.cat([groups, self._time_left(observation)], dim=-1)
@@ -250,34 +216,20 @@ class WindowEncoder(MarketEncoder):
     window than it reads.
     """
 
-    name = "windows"
     actor, critic = ConvolutionActor, ConvolutionCritic
 
     def _prepare(self, panel: MarketPanel, device: torch.device | str, statistics: np.ndarray | None) -> None:
         self._features = torch.from_numpy(panel.features).to(device)[None]
         self._investable = torch.tensor(self.investable, device=device)[None]
+        self.nbytes = self._features.nbytes if self._features.device.type != "cpu" else 0
+        columns = len(self.investable)
+        shapes = {"day": (), "panel": tuple(panel.features.shape[1:]), "investable": (columns,)}
+        self.input_shapes = {**shapes, "portfolio": (columns, PORTFOLIO), "market": (1,)}
 
     @classmethod
     def needed_bytes(cls, panel: MarketPanel, investable: list[int], context_days: int) -> int:
         """Return 0: on a CPU the features are the panel's own."""
         return 0
-
-    @property
-    def nbytes(self) -> int:
-        """Return the bytes of the features where they are a copy on another device."""
-        return self._features.nbytes if self._features.device.type != "cpu" else 0
-
-    @property
-    def input_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Return the shape of each input without the axes of agents and batch; of `panel` without the days."""
-        columns = len(self.investable)
-        return {
-            "day": (),
-            "panel": tuple(self._features.shape[2:]),
-            "investable": (columns,),
-            "portfolio": (columns, PORTFOLIO),
-            "market": (1,),
-        }
 
     def __call__(self, observation: dict[str, Tensor]) -> Inputs:
         """Return the network inputs of an observation.
@@ -296,7 +248,5 @@ class WindowEncoder(MarketEncoder):
         }
 
 
-ENCODERS: dict[str, type[AverageEncoder] | type[WindowEncoder]] = {
-    encoder.name: encoder for encoder in (AverageEncoder, WindowEncoder)
-}
+ENCODERS: dict[str, type[AverageEncoder | WindowEncoder]] = {"averages": AverageEncoder, "windows": WindowEncoder}
 """Encoders by the value of `data.encoding`."""
