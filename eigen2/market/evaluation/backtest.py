@@ -31,21 +31,15 @@ QUANTILES = (5, 50, 95)
 
 @dataclass(frozen=True)
 class Market:
-    """What all policies trade.
-
-    Attributes:
-        prices: of the columns that may be bought.
-        rules: what is allowed and what it costs.
-        account: how orders become money.
-        days: first the day at whose close the first orders are given: the last that a fit may have seen.
-        dates: of all days of the prices.
-    """
+    """What all policies trade: prices of the columns that may be bought, rules and costs, and money."""
 
     prices: Prices
     rules: TradingRules
     account: AccountRules
     days: range
+    """First the day at whose close the first orders are given: the last that a fit may have seen."""
     dates: Shaped[np.ndarray, " days"]
+    """Of all days of the prices."""
 
 
 @dataclass(frozen=True)
@@ -190,11 +184,11 @@ def backtest(
     Args:
         market: what they trade.
         champion: the policy to be judged.
-        agents: the population it came from, as it is at its end.
+        agents: the population it came from, at the end of its fit.
         tried: strategies that the run has looked at.
         generation: the champion's.
         rng: draws the random baseline.
-        policies: how many the random baseline has.
+        policies: number of policies in the random baseline.
 
     Raises:
         UserError: there are fewer than two days after the first.

@@ -20,15 +20,11 @@ NORMAL = NormalDist()
 def expected_best_sharpe(variance: float, trials: int) -> float:
     """Return the Sharpe ratio that the best of independent trials without skill is expected to show.
 
-    Bailey and Lopez de Prado, "The Deflated Sharpe Ratio", 2014, equation 1 (with a mean of 0), from the extremes of
-    the normal distribution.
+    Bailey and Lopez de Prado, "The Deflated Sharpe Ratio", 2014, equation 1 (with a mean of 0).
 
     Args:
-        variance: of the trials' Sharpe ratios.
+        variance: of the trials' Sharpe ratios, per day or per year, as the result.
         trials: how many there were (1 or more); for one 0 is expected.
-
-    Returns:
-        In the unit of the trials' ratios, per day or per year.
     """
     require_range("trials", trials, least=1)
     if trials == 1:
@@ -50,7 +46,7 @@ def probabilistic_sharpe_ratio(
         threshold: in the same unit.
         days: number of returns it was estimated from (2 or more).
         skewness: of the returns.
-        kurtosis: of the returns; 3 for normal ones.
+        kurtosis: of the returns, 3 for normal ones.
     """
     require_range("days", days, least=2)
     spread = 1 - skewness * sharpe + (kurtosis - 1) / 4 * sharpe**2

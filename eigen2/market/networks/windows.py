@@ -48,11 +48,10 @@ def pairs(series: Tensor) -> Tensor:
 class DilatedConvolutions(nn.Module):
     """Dilated causal convolutions over each column's days, evaluated only where the last day's output needs them.
 
-    Layer l has kernel 2 and dilation 2^l, zeros before the window, a gated linear unit and, from the second layer on, a
-    residual connection (van den Oord et al., "WaveNet", 2016; the unit is of Dauphin et al., "Language modeling with
-    gated convolutional networks", 2017). The last day's output needs layer l at every 2^(l + 1)-th day, counted from
-    the last: each layer joins neighbours in pairs and leaves half as many. That is work for 2 x context days, where a
-    convolution over all of them takes context x layers.
+    Layer l has kernel 2 and dilation 2^l, zeros before the window, a gated linear unit (Dauphin et al., "Language
+    modeling with gated convolutional networks", 2017) and, from the second layer on, a residual connection (van den
+    Oord et al., "WaveNet", 2016). The last day's output needs layer l at every 2^(l + 1)-th day only, so that each
+    layer joins neighbours in pairs: work for 2 x context days instead of context x layers.
 
     The first layer sees the means over columns of the same days too: a column's move means something else when all
     move. Only investable columns are gathered; the others enter by their means alone.
@@ -99,10 +98,9 @@ class MarketSequence(nn.Module):
     """A CNN over each column's days, attention over columns, an LSTM over the sequence, attention over its steps.
 
     Strided causal convolutions shorten every column's window to steps of eight days. At each step several heads attend
-    to columns by learned queries (Lee et al., "Set Transformer", 2019), which makes one sequence of the market. An LSTM
-    reads it, and its last state attends to all its steps (Luong et al., "Effective approaches to attention-based neural
-    machine translation", 2015). An investable column's token is made of its last convolution output, its outputs at the
-    steps attended to, and the market's vector.
+    to columns by learned queries (Lee et al., "Set Transformer", 2019). An LSTM reads the resulting sequence of the
+    market, and its last state attends to all its steps (Luong et al., "Effective approaches to attention-based neural
+    machine translation", 2015). A column's token joins its convolution output, last and attended, and the market's.
 
     Args:
         features: numbers per column and day.
@@ -182,7 +180,7 @@ def recomputed(network: nn.Module, inputs: Inputs) -> Tensor:
 
 
 class _Trunk(nn.Module):
-    """Tokens of investable columns from a description of the day, the position and the time left."""
+    """Tokens of columns from a description of the day, the position and the time left."""
 
     def __init__(self, sizes: Sizes, extra: int, hidden: int) -> None:
         super().__init__()

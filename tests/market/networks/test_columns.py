@@ -1,4 +1,4 @@
-"""The default networks: one set of weights for all columns, and a population of them that equals each one alone."""
+"""The default networks: shared weights for all columns, and populations that equal each network alone."""
 
 from collections.abc import Callable
 from typing import Any
@@ -28,7 +28,7 @@ def critic() -> nn.Module:
 
 
 def random_networks(make: Callable[[], nn.Module], count: int = AGENTS, seed: int = 0) -> list[nn.Module]:
-    """Networks whose every weight is random and of a size that matters; initialisers leave some small or 0."""
+    """Build networks whose weights are all random and of a size that matters; initialisers leave some small or 0."""
     chance = torch.Generator().manual_seed(seed)
     networks = [make() for _ in range(count)]
     with torch.no_grad():
@@ -39,7 +39,7 @@ def random_networks(make: Callable[[], nn.Module], count: int = AGENTS, seed: in
 
 
 def random_inputs(agents: dict[str, int], seed: int = 1, batch: int = BATCH) -> Inputs:
-    """Inputs whose leading axis is of the given size, by name."""
+    """Make inputs whose leading axis has the given size, by name."""
     chance = torch.Generator().manual_seed(seed)
     return {name: torch.randn(agents[name], batch, *shape, generator=chance) for name, shape in SIZES.inputs.items()}
 
@@ -112,12 +112,6 @@ def test_a_critic_that_describes_once_gives_the_same_values_and_gradients(axes: 
         torch.testing.assert_close(at_once, apart, atol=1e-3, rtol=1e-4)
 
 
-def test_a_population_of_one() -> None:
-    networks, inputs = random_networks(actor, count=1), random_inputs(AXES["shared"])
-    actions = StackedNetwork(actor())(rows(networks), inputs)
-    torch.testing.assert_close(actions[0], networks[0](of_agent(inputs, 0)), atol=1e-5, rtol=1e-5)
-
-
 def test_gradients_of_a_population_are_each_agents_own() -> None:
     networks, inputs, action = random_networks(critic), random_inputs(AXES["shared"]), random_action(AGENTS)
     weights = rows(networks).requires_grad_()
@@ -128,20 +122,14 @@ def test_gradients_of_a_population_are_each_agents_own() -> None:
         torch.testing.assert_close(gradients[agent], own, atol=1e-4, rtol=1e-4)
 
 
-def test_actions_lie_between_minus_1_and_1() -> None:
-    network = random_networks(actor, count=1)[0]
+def test_actions_lie_between_minus_1_and_1_and_start_near_the_middle() -> None:
     inputs = of_agent(random_inputs(AXES["shared"]), 0)
-    for scale in (1.0, 100.0):
-        actions = network({name: scale * value for name, value in inputs.items()})
-        assert actions.abs().max() <= 1
-    assert actions.abs().max() > 0.9, "and reach towards the ends"
-
-
-def test_a_new_actor_starts_near_the_middle() -> None:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        actions = actor()(of_agent(random_inputs(AXES["shared"]), 0))
-    assert 0 < actions.abs().max() < 0.5
+        assert 0 < actor()(inputs).abs().max() < 0.5
+    network = random_networks(actor, count=1)[0]
+    actions = network({name: 100 * value for name, value in inputs.items()})
+    assert 0.9 < actions.abs().max() <= 1, "reaches towards the ends and no further"
 
 
 def permuted(inputs: Inputs, order: Tensor) -> Inputs:
@@ -167,25 +155,19 @@ def test_the_critic_does_not_see_a_permutation_of_columns() -> None:
     assert not torch.allclose(network(inputs, action[:, ORDER]), value, atol=1e-2)
 
 
-@pytest.mark.parametrize("part", ["columns", "portfolio", "market"])
-def test_every_input_counts(part: str) -> None:
-    inputs = of_agent(random_inputs(AXES["shared"]), 0)
-    other = {**inputs, part: inputs[part] + 1}
-    action = random_action(1)[0]
-    actor_, critic_ = random_networks(actor, count=1)[0], random_networks(critic, count=1)[0]
-    assert not torch.allclose(actor_(inputs), actor_(other), atol=1e-2)
-    assert not torch.allclose(critic_(inputs, action), critic_(other, action), atol=1e-2)
-
-
-def test_rows_of_a_batch_do_not_mix() -> None:
+def test_every_input_counts_and_rows_of_a_batch_do_not_mix() -> None:
     inputs, action = of_agent(random_inputs(AXES["shared"]), 0), random_action(1)[0]
     actor_, critic_ = random_networks(actor, count=1)[0], random_networks(critic, count=1)[0]
+    for part in inputs:
+        other = {**inputs, part: inputs[part] + 1}
+        assert not torch.allclose(actor_(inputs), actor_(other), atol=1e-2), part
+        assert not torch.allclose(critic_(inputs, action), critic_(other, action), atol=1e-2), part
     last = {name: value[-1:] for name, value in inputs.items()}
     torch.testing.assert_close(actor_(last), actor_(inputs)[-1:], atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(critic_(last, action[-1:]), critic_(inputs, action)[-1:], atol=1e-5, rtol=1e-5)
 
 
-def test_the_critic_says_how_to_act_better() -> None:
+def test_the_gradient_of_the_critic_raises_its_value() -> None:
     """Its gradient reaches coefficient and target of every column, and a small step along it raises the value."""
     # of a choice there is no gradient but the one in its place, which is none of small steps
     network = random_networks(lambda: ColumnCritic(SIZES, choice=Choice(sharpness=0.0)), count=1)[0]
@@ -200,7 +182,7 @@ def test_the_critic_says_how_to_act_better() -> None:
 
 
 def blind_critic(choice: Choice) -> nn.Module:
-    """A critic to which actions are no numbers of their columns, so that only its choice of columns sees them."""
+    """Build a critic that sees actions only through the columns they choose."""
     network = random_networks(lambda: ColumnCritic(SIZES, choice=choice), 1)[0]
     with torch.no_grad():
         network.get_parameter("trunk.position.weight")[:, PORTFOLIO:] = 0
