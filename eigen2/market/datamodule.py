@@ -27,6 +27,7 @@ from eigen2.market.features.encoding import ENCODERS, MarketEncoder
 from eigen2.market.simulation.account import AccountRules
 from eigen2.market.simulation.environment import TradingEnvironment, TradingRules
 from eigen2.market.simulation.simulate import Policy, hide_window_end
+from eigen2.market.simulation.windows import window_options
 from eigen2.market.synthetic.generator import SyntheticMarket
 from eigen2.memory.estimate import available_bytes
 from eigen2.memory.process import GB
@@ -35,7 +36,7 @@ from eigen2.runtime.files import move_into_place
 log = logging.getLogger(__name__)
 
 BYTES_PER_ROW = 200
-"""What a row of a made-up market takes at most: the table, its blocks, and the panel that is made of it."""
+"""Upper bound for a row of a synthetic market: the table, its blocks, and the panel that is made of it."""
 
 
 class MarketDataModule(RolloutDataModule):
@@ -44,7 +45,7 @@ class MarketDataModule(RolloutDataModule):
     Args:
         path: long-format Parquet or CSV file of daily prices: date, ticker, open, high, low, close, volume; null
             takes the sample that ships with eigen2 (five US stocks, 2000 to 2013).
-        synthetic: settings of a made-up market in place of a file; null takes `path`.
+        synthetic: settings of a synthetic market in place of a file; null takes `path`.
         context_days: days of the past an agent sees (1 or more).
         trading_days: days of a window on which agents may open positions (1 or more).
         settlement_days: days after them in which positions run out (1 or more; rules.max_holding_days of them let all
@@ -110,15 +111,12 @@ class MarketDataModule(RolloutDataModule):
         encoding: Literal["averages", "windows"] = "averages",
     ) -> None:
         super().__init__(windows_per_generation, exploration_windows, replay_capacity, replay_min_size, batch_size)
-        for name, value, least in (
-            ("context_days", context_days, 1),
-            ("trading_days", trading_days, 1),
-            ("settlement_days", settlement_days, 1),
-            ("validation_days", validation_days, 1),
-            ("holdout_days", holdout_days, 0),
-            ("validation_windows", validation_windows, 1),
-        ):
-            require_range(f"data.{name}", value, least=least)
+        require_range("data.context_days", context_days, least=1)
+        require_range("data.trading_days", trading_days, least=1)
+        require_range("data.settlement_days", settlement_days, least=1)
+        require_range("data.validation_days", validation_days, least=1)
+        require_range("data.holdout_days", holdout_days, least=0)
+        require_range("data.validation_windows", validation_windows, least=1)
         if path is not None and synthetic is not None:
             raise UserError(f"data.path {path} and data.synthetic are both given; set one of them to null")
         self.path, self.synthetic = path, synthetic
@@ -131,140 +129,128 @@ class MarketDataModule(RolloutDataModule):
         self.cache_dir = cache_dir
         self.investable, self.indicators = investable, list(indicators)
         self.encoding = encoding
-        self._fit: Mapping[str, Any] | None = None  # inference spec of the fit whose champion is used
+        self._spec: Mapping[str, Any] | None = None  # inference spec of the fit whose champion is used
 
     @property
     def window_days(self) -> int:
-        """Days of a window, trading and settlement."""
+        """Return the days of a window, trading and settlement."""
         return self.trading_days + self.settlement_days
+
+    longest_episode = window_days
 
     def setup(self, stage: str) -> None:
         """Load the panel, choose the investable columns and make sure that a window fits into the splits."""
-        self._fit = None
+        self._spec = None
         self._load()
         self._check_days()
         self.investable_columns = resolve(self.investable, self.panel)
 
     def _load(self, scale: FeatureScale | None = None) -> None:
-        options: dict[str, Any] = {
-            "validation_days": self.validation_days,
-            "holdout_days": self.holdout_days,
-            "indicators": self.indicators,
-            "scale": scale,
-        }
+        days = {"validation_days": self.validation_days, "holdout_days": self.holdout_days}
+        options: dict[str, Any] = {**days, "indicators": self.indicators, "scale": scale}
         root = "lightning_logs" if self.trainer is None else self.trainer.default_root_dir
         cache = self.cache_dir or str(Path(root) / "cache")
         if self.synthetic is not None:
-            _check_room(self.synthetic)
-        if self.synthetic is None:
-            self.panel = load_panel(self.path or sample_path(), **options, cache_dir=cache)
-        elif self.trainer is None and self.cache_dir is None:  # in a script a made-up market leaves no files
-            self.panel = build_panel(self.synthetic.generate(), **options)
+            needed, available = BYTES_PER_ROW * self.synthetic.days * self.synthetic.columns, available_bytes()
+            if needed > available:
+                raise UserError(
+                    f"data.synthetic makes {self.synthetic.days:,} days x {self.synthetic.columns:,} columns, which "
+                    f"take {needed / GB:.1f} GB of RAM, {available / GB:.1f} GB available; lower one of them"
+                )
+        if self.synthetic is not None and self.trainer is None and self.cache_dir is None:
+            self.panel = build_panel(self.synthetic.generate(), **options)  # in a script it leaves no files
         else:
-            self.panel = load_panel(self.synthetic, **options, cache_dir=cache)
+            self.panel = load_panel(self.synthetic or self.path or sample_path(), **options, cache_dir=cache)
 
     def _check_days(self) -> None:
-        train, validation = self.panel.splits.train, self.panel.splits.validation
+        splits = self.panel.splits
         needed = self.context_days - 1 + self.window_days  # the window's first day is the context's last
-        if len(train) < needed:
+        if len(splits.train) < needed:
             raise UserError(
-                f"{self.panel.num_days} days leave {len(train)} to train on after {len(validation)} validation and "
-                f"{len(self.panel.splits.holdout)} holdout days, but context_days {self.context_days}, ending "
-                f"with the first of trading_days {self.trading_days} + settlement_days {self.settlement_days}, need "
+                f"{self.panel.num_days} days leave {len(splits.train)} to train on after {len(splits.validation)} "
+                f"validation and {len(splits.holdout)} holdout days, but context_days {self.context_days}, ending with "
+                f"the first of trading_days {self.trading_days} + settlement_days {self.settlement_days}, need "
                 f"{needed}; lower one or bring more days"
             )
-        if len(validation) < self.window_days:
+        if len(splits.validation) < self.window_days:
             raise UserError(
-                f"data.validation_days is {len(validation)}, but a window takes trading_days {self.trading_days} + "
-                f"settlement_days {self.settlement_days} = {self.window_days} days; raise validation_days or shorten "
-                "the window"
+                f"data.validation_days is {len(splits.validation)}, but a window takes trading_days "
+                f"{self.trading_days} + settlement_days {self.settlement_days} = {self.window_days} days; raise "
+                "validation_days or shorten the window"
             )
 
     def build(self, agents: int, device: torch.device) -> None:
         """Make the encoder and the two environments."""
-        columns, window = self.investable_columns, self.window_days
-        if self._fit is None:
+        columns, window_days = self.investable_columns, self.window_days
+        if self._spec is None:
             encoder = ENCODERS[self.encoding]
-            self.encoder = encoder(self.panel, columns, self.context_days, self.rules, window, device)
+            self.encoder = encoder(self.panel, columns, self.context_days, self.rules, window_days, device)
         else:
-            self.encoder = MarketEncoder.restore(self._fit, self.panel, self.rules, window, device)
-        prices = torch.from_numpy(np.ascontiguousarray(remapped(self.panel).prices[:, columns]))
+            self.encoder = MarketEncoder.restore(self._spec, self.panel, self.rules, window_days, device)
+        prices = np.ascontiguousarray(remapped(self.panel).prices[:, columns])
         windows = self.windows_per_generation + self.exploration_windows
         credit_orders = self.credit == "order"
         self.eval_env = TradingEnvironment(prices, self.rules, agents, windows, device, credit_orders)
         self.val_env = TradingEnvironment(prices, self.rules, agents, len(self.validation_starts()), device)
 
     def needed_bytes(self, agents: int) -> dict[str, int]:
-        """Bytes of the encoder's descriptions and of both environments."""
-        panel, columns = self.panel, len(self.investable_columns)
+        """Return the bytes of the encoder and of both environments."""
+        days, columns = self.panel.num_days, self.investable_columns
         windows = self.windows_per_generation + self.exploration_windows + len(self.validation_starts())
-        encoder = ENCODERS[self.encoding]
-        return {
-            "encoder": encoder.needed_bytes(panel, self.investable_columns, self.context_days),
-            "environments": TradingEnvironment.needed_bytes(panel.num_days, columns, agents, windows)
-            + TradingEnvironment.needed_bytes(panel.num_days, columns, 0, 0),
-        }
-
-    @property
-    def longest_episode(self) -> int:
-        """From one day of a window to the next, up to its last."""
-        return self.window_days
+        markets = [TradingEnvironment.needed_bytes(days, len(columns), *size) for size in ((agents, windows), (0, 0))]
+        encoder = ENCODERS[self.encoding].needed_bytes(self.panel, columns, self.context_days)
+        return {"encoder": encoder, "environments": sum(markets)}
 
     def network_inputs(self, observation: Observation) -> Inputs:
-        """Encoded market and portfolio, see `MarketEncoder`."""
+        """Return the encoded market and portfolio, see `MarketEncoder`."""
         return self.encoder(observation)
 
     @property
     def sizes(self) -> Sizes:
-        """Shapes of what the encoder returns and of an action, and the days of the context."""
+        """Return the shapes of network inputs and of an action, and the days of the context."""
         return self.encoder.sizes
 
     def make_actor(self) -> nn.Module:
-        """The encoding's default actor: `ColumnActor` or `ConvolutionActor`."""
+        """Build the encoding's default actor."""
         return self.encoder.make_actor()
 
     def make_critic(self) -> nn.Module:
-        """The encoding's default critic: `ColumnCritic` or `ConvolutionCritic`."""
+        """Build the encoding's default critic."""
         return self.encoder.make_critic()
 
+    def window_options(self, starts: Iterable[int]) -> dict[str, Any]:
+        """Return the reset options of windows, given their first days."""
+        return window_options(starts, self.trading_days, self.window_days)
+
     def training_options(self, generation: int, seed: int) -> dict[str, Any]:
-        """One window from each of equal parts of the training days, so that every generation sees every era."""
+        """Draw one window from each of equal parts of the training days, so that every generation sees every era."""
         train = self.panel.splits.train
         first, last = train.start + self.context_days - 1, train.stop - self.window_days
-        chance = generator(seed, Role.WINDOWS, generation)
-        # fitness windows and exploration windows are each spread over the whole span
-        shares = [
-            (part + chance.random()) / windows
+        rng = generator(seed, Role.WINDOWS, generation)
+        # fitness windows and exploration windows are each spread over all days
+        fractions = [
+            (part + rng.random()) / windows
             for windows in (self.windows_per_generation, self.exploration_windows)
             for part in range(windows)
         ]
-        # a share just below 1 may round to 1
-        return self.window_options(min(first + int(share * (last - first + 1)), last) for share in shares)
+        # a fraction just below 1 may round to 1
+        return self.window_options(min(first + int(fraction * (last - first + 1)), last) for fraction in fractions)
 
     def validation_starts(self) -> list[int]:
-        """First days of windows walking forward evenly; the last window ends on the last validation day."""
+        """Return first days of windows that walk forward evenly; the last ends on the last validation day."""
         days = self.panel.splits.validation
         to_cover_all = -(-len(days) // self.window_days)
-        room = len(days) - self.window_days + 1
-        count = min(max(self.validation_windows, to_cover_all), room)
+        distinct = len(days) - self.window_days + 1
+        count = min(max(self.validation_windows, to_cover_all), distinct)
         starts = np.linspace(days.start, days.stop - self.window_days, count)
         return [round(float(start)) for start in starts]
 
     def validation_options(self) -> dict[str, Any]:
-        """The validation windows."""
+        """Return the reset options of the validation windows."""
         return self.window_options(self.validation_starts())
 
-    def window_options(self, starts: Iterable[int]) -> dict[str, Any]:
-        """Reset options of windows by their first days."""
-        starts = list(starts)
-        return {
-            "start_idx": starts,
-            "trading_end_idx": [start + self.trading_days for start in starts],
-            "end_idx": [start + self.window_days for start in starts],
-        }
-
     def record_agent(self, agent: int) -> None:
-        """Keep the books of one agent through the coming validation windows."""
+        """Keep the account of one agent in the coming validation windows."""
         self.val_env.record(agent, self.account)
 
     def save_champion_record(self, generation: int) -> None:
@@ -274,11 +260,10 @@ class MarketDataModule(RolloutDataModule):
             return
         folder = Path(trainer.default_root_dir) / "champion"
         account = self.val_env.account
-        trades = self._named(account.trades())
-        record = {"equity": account.equity(self.panel.dates).reset_index(), "trades": trades}
+        tables = {"equity": account.equity(self.panel.dates).reset_index(), "trades": self._named(account.trades())}
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            for name, table in record.items():
+            for name, table in tables.items():
                 table.insert(0, "generation", generation)
                 table.to_csv(folder / f".{name}.csv", index=False)
                 move_into_place(folder / f".{name}.csv", folder / f"{name}.csv")
@@ -287,32 +272,29 @@ class MarketDataModule(RolloutDataModule):
             log.warning("cannot write the champion's record to %s: %s", folder, error.strerror or error)
 
     def _named(self, trades: pd.DataFrame) -> pd.DataFrame:
-        """Trades that money went into, with tickers for columns and dates for days."""
-        trades = trades[trades["shares"] != 0]
+        """Return the trades that money went into, with tickers for columns and dates for days."""
+        trades, dates = trades[trades["shares"] != 0], self.panel.dates
         tickers = np.array(self.panel.tickers, dtype=object)[self.investable_columns]
-        named = trades.assign(
-            column=tickers[trades["column"]],
-            entry_day=self.panel.dates[trades["entry_day"]],
-            exit_day=self.panel.dates[trades["exit_day"]],
-        )
+        days = {"entry_day": dates[trades["entry_day"]], "exit_day": dates[trades["exit_day"]]}
+        named = trades.assign(column=tickers[trades["column"]], **days)
         return named.rename(columns={"column": "ticker", "entry_day": "entry_date", "exit_day": "exit_date"})
 
     def data_used(self) -> dict[str, Any]:
-        """First and last date of training and validation."""
+        """Return the first and the last date of training and validation."""
         splits, dates = self.panel.splits, self.panel.dates
         return {"first": str(dates[splits.train.start])[:10], "last": str(dates[splits.validation.stop - 1])[:10]}
 
-    def require_unused(self, seen: Mapping[str, Any]) -> None:
-        """Refuse a holdout with dates on which the fit has trained or validated; the context before it may be of them.
+    def require_unused(self, used: Mapping[str, Any]) -> None:
+        """Refuse a holdout with dates on which a fit has trained or validated; the context before it may be of them.
 
         Args:
-            seen: first and last date of the fit.
+            used: `data_used` of the fit.
 
         Raises:
-            UserError: names the dates they share.
+            UserError: names the dates in both.
         """
         dates = self.panel.dates[self.panel.splits.holdout.start : self.panel.splits.holdout.stop]
-        shared = dates[(dates >= np.datetime64(seen["first"])) & (dates <= np.datetime64(seen["last"]))]
+        shared = dates[(dates >= np.datetime64(used["first"])) & (dates <= np.datetime64(used["last"]))]
         if len(shared):
             raise UserError(
                 f"the test would play {len(shared)} days that the fit has trained or validated on, {shared[0]} to "
@@ -320,77 +302,71 @@ class MarketDataModule(RolloutDataModule):
             )
 
     def inference_spec(self) -> dict[str, Any]:
-        """What makes inputs of prices: columns, statistics of the training days, windows; and what the orders mean."""
-        names = ("context_days", "trading_days", "settlement_days", "encoding")
+        """Return what turns prices into network inputs, and what the champion's orders mean."""
         return {
-            **{name: getattr(self, name) for name in names},
-            **{name: asdict(getattr(self, name)) for name in ("rules", "account")},
+            "context_days": self.context_days,
+            "trading_days": self.trading_days,
+            "settlement_days": self.settlement_days,
+            "encoding": self.encoding,
+            "rules": asdict(self.rules),
+            "account": asdict(self.account),
             **self.encoder.state_dict(),
         }
 
-    def apply_inference_spec(self, acting: Mapping[str, Any]) -> None:
-        """Make features and averages of these prices by the statistics of the fit's training days.
-
-        Args:
-            acting: of the fit.
-        """
-        if all(acting[name] == value for name, value in self.encoder.state_dict().items()):
+    def apply_inference_spec(self, spec: Mapping[str, Any]) -> None:
+        """Make features and averages of these prices by the statistics of the fit's training days."""
+        if all(spec[name] == value for name, value in self.encoder.state_dict().items()):
             return
-        self._fit = acting
-        self._load(MarketEncoder.saved_scale(acting))
-        self.investable_columns = [self.panel.tickers.index(name) for name in acting["investable"]]
+        self._spec = spec
+        self._load(MarketEncoder.saved_scale(spec))
+        self.investable_columns = [self.panel.tickers.index(name) for name in spec["investable"]]
         self.build(self.eval_env.agents, self.eval_env.device)
 
-    def test(self, trained: TrainedPolicies) -> TestResult:
-        """Trade the holdout as one window beside rules and lots; write `test/` in the run's folder."""
+    def test(self, policies: TrainedPolicies) -> TestResult:
+        """Trade the holdout as one window beside baselines; write `test/` in the run's folder."""
         holdout, env = self.panel.splits.holdout, self.eval_env
 
-        def native(act: AgentPolicy) -> Policy:
-            orders = lambda seen: env.native_action(act(seen).to(env.device)).cpu()  # noqa: E731
-            return hide_window_end(orders, self.window_days)
+        def native(agent: AgentPolicy) -> Policy:
+            return hide_window_end(lambda seen: env.native_action(agent(seen).to(env.device)).cpu(), self.window_days)
 
         prices = np.ascontiguousarray(self.panel.prices[:, self.investable_columns])
         days = range(holdout.start - 1, holdout.stop)
-        market = Market(prices, self.rules, self.account, days, self.panel.dates)
-        found = backtest(
-            market,
-            native(trained.champion),
-            [native(agent) for agent in trained.agents],
-            trained.candidates,
-            trained.generation,
-            generator(trained.seed, Role.LUCK),
+        result = backtest(
+            Market(prices, self.rules, self.account, days, self.panel.dates),
+            native(policies.champion),
+            [native(agent) for agent in policies.agents],
+            policies.candidates,
+            policies.generation,
+            generator(policies.seed, Role.LUCK),
         )
         if self.trainer is not None:
             folder = Path(self.trainer.default_root_dir) / "test"
-            write(found, self._named(found.champion.closed), folder, flatten({"data": self.settings()}))
-        return TestResult(found.scalars(), found.text())
+            write(result, self._named(result.champion.closed), folder, flatten({"data": self.settings()}))
+        return TestResult(result.scalars(), result.text())
 
     def episode_metrics(self, summary: dict[str, Tensor]) -> dict[str, float]:
-        """Trades an agent and window, share of winners, share of trading days with a position."""
-        windows = self.windows_per_generation
+        """Return trades an agent and window, the share of winners, and the share of trading days with a position."""
         idle, busy = summary["days_without_position"].sum(), summary["days_with_position"].sum()
         closed = (summary["wins"] + summary["losses"]).sum()
         return {
-            "trading/trades": float(summary["trades"].double().mean()) / windows,
+            "trading/trades": float(summary["trades"].double().mean()) / self.windows_per_generation,
             "trading/win_rate": float(summary["wins"].sum() / closed.clamp(min=1)),
             "trading/exposure": float(busy / (idle + busy)),
         }
 
     def describe(self) -> dict[str, str]:
-        """What was loaded, in words."""
-        splits = self.panel.splits
+        """Return what was loaded, for the start of a run."""
+        panel, splits = self.panel, self.panel.splits
 
         def span(days: range) -> str:
-            if not days:
-                return "none"
-            return f"{self.panel.dates[days[0]]} to {self.panel.dates[days[-1]]} ({len(days)} days)"
+            return f"{panel.dates[days[0]]} to {panel.dates[days[-1]]} ({len(days)} days)" if days else "none"
 
-        source = "synthetic market" if self.synthetic else self.path or "sample shipped with eigen2"
+        indicators = ", ".join(panel.indicators) or "none"
         return {
-            "prices": str(source),
-            "panel": f"{self.panel.num_days:,} days x {self.panel.num_columns} columns x {len(FEATURES)} features",
-            "columns": f"{len(self.investable_columns)} investable of {self.panel.num_columns} columns, "
-            f"{self.investable.describe()}; indicators: {', '.join(self.panel.indicators) or 'none'}",
+            "prices": str("synthetic market" if self.synthetic else self.path or "sample shipped with eigen2"),
+            "panel": f"{panel.num_days:,} days x {panel.num_columns} columns x {len(FEATURES)} features",
+            "columns": f"{len(self.investable_columns)} investable of {panel.num_columns} columns, "
+            f"{self.investable.describe()}; indicators: {indicators}",
             "training": span(splits.train),
             "validation": f"{span(splits.validation)}, {len(self.validation_starts())} windows",
             "holdout": f"{span(splits.holdout)}, untouched by fit",
@@ -399,29 +375,24 @@ class MarketDataModule(RolloutDataModule):
         }
 
     def settings(self) -> dict[str, Any]:
-        """Those of every workload, and the market's; prices by their content."""
-        windows = ("context_days", "trading_days", "settlement_days", "validation_windows")
-        names = (*windows, "credit", "encoding", "indicators")
-        splits = self.panel.splits
+        """Return the settings of every workload and the market's; prices by their content."""
         return {
             **super().settings(),
-            **{name: getattr(self, name) for name in names},
-            **{name: asdict(getattr(self, name)) for name in ("rules", "account", "investable")},
-            "validation_days": len(splits.validation),
-            "holdout_days": len(splits.holdout),
+            "context_days": self.context_days,
+            "trading_days": self.trading_days,
+            "settlement_days": self.settlement_days,
+            "validation_windows": self.validation_windows,
+            "credit": self.credit,
+            "encoding": self.encoding,
+            "indicators": self.indicators,
+            "rules": asdict(self.rules),
+            "account": asdict(self.account),
+            "investable": asdict(self.investable),
+            "validation_days": len(self.panel.splits.validation),
+            "holdout_days": len(self.panel.splits.holdout),
             "prices": self.panel.content_hash,
         }
 
     def memory_owners(self) -> dict[str, object]:
-        """What holds bytes, for a memory profiler."""
+        """Return what holds bytes, for a memory profiler."""
         return {**super().memory_owners(), "panel": self.panel, "encoder": self.encoder}
-
-
-def _check_room(market: SyntheticMarket) -> None:
-    """Refuse a made-up market that does not fit into memory, before it is drawn."""
-    needed, available = BYTES_PER_ROW * market.days * market.columns, available_bytes()
-    if needed > available:
-        raise UserError(
-            f"data.synthetic makes {market.days:,} days x {market.columns:,} columns, which take {needed / GB:.1f} GB "
-            f"of RAM, {available / GB:.1f} GB available; lower one of them"
-        )
