@@ -1,6 +1,5 @@
 """The trading data module: which days an epoch may touch, and what is refused."""
 
-import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -93,7 +92,8 @@ def assert_inside_training(data: MarketDataModule, options: dict[str, Any]) -> N
     assert len(options["start_idx"]) == data.windows_per_generation + data.exploration_windows
 
 
-windows_of_any_size = given(
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(
     context=st.integers(1, 20),
     trading=st.integers(1, 10),
     settlement=st.integers(1, 6),
@@ -103,19 +103,8 @@ windows_of_any_size = given(
     seed=st.integers(0, 2**32),
     generation=st.integers(0, 1000),
 )
-
-
-@settings(max_examples=200, deadline=None, derandomize=True)
-@windows_of_any_size
 def test_training_windows_lie_in_the_training_days(
-    context: int,
-    trading: int,
-    settlement: int,
-    slack: int,
-    fitness: int,
-    exploration: int,
-    seed: int,
-    generation: int,
+    context: int, trading: int, settlement: int, slack: int, fitness: int, exploration: int, seed: int, generation: int
 ) -> None:
     data = with_panel(
         empty_panel(context + trading + settlement + slack, 20, 10),
@@ -512,34 +501,32 @@ def refusal(data: MarketDataModule) -> str:
     return str(error.value)
 
 
-def test_too_few_days_to_train_on_are_refused() -> None:
-    # 200 - 50 - 30 leave 120; context 100 + trading 15 + settlement 5 fill them
-    small(context_days=100).setup("fit")
-    message = refusal(small(context_days=102))
-    for number in (200, 120, 50, 30, 102, 15, 5):
-        assert str(number) in re.findall(r"\d+", message), number
-    for name in ("context_days", "trading_days", "settlement_days", "validation", "holdout"):
-        assert name in message
-
-
-def test_a_validation_shorter_than_a_window_is_refused() -> None:
-    small(validation_days=20).setup("fit")
-    message = refusal(small(validation_days=19))
-    for part in ("validation_days is 19,", "trading_days 15", "settlement_days 5", "20 days"):
-        assert part in message
-
-
-def test_no_day_left_to_train_on_is_refused() -> None:
-    message = refusal(small(validation_days=150, holdout_days=50))
-    for number in ("150", "50", "200"):
-        assert number in message
+@pytest.mark.parametrize(
+    ("fits", "changes", "parts"),
+    [
+        # 200 - 50 - 30 leave 120; context 100 + trading 15 + settlement 5 fill them
+        (
+            {"context_days": 100},
+            {"context_days": 102},
+            ("200 days leave 120", "50 validation and 30 holdout", "context_days 102", "15", "settlement_days 5"),
+        ),
+        (
+            {"validation_days": 20},
+            {"validation_days": 19},
+            ("data.validation_days is 19,", "trading_days 15", "settlement_days 5", "20 days"),
+        ),
+        ({}, {"validation_days": 150, "holdout_days": 50}, ("150", "50", "200")),
+    ],
+)
+def test_too_few_days_are_refused(fits: dict[str, int], changes: dict[str, int], parts: tuple[str, ...]) -> None:
+    small(**fits).setup("fit")
+    message = refusal(small(**changes))
+    assert not [part for part in parts if part not in message]
 
 
 def test_a_file_and_a_synthetic_market_are_refused() -> None:
-    with pytest.raises(UserError, match=r"^[^\n]*prices\.csv[^\n]*$") as error:
+    with pytest.raises(UserError, match=r"^data\.path prices\.csv and data\.synthetic are both given[^\n]*$"):
         small(path="prices.csv")
-    assert "data.path" in str(error.value)
-    assert "data.synthetic" in str(error.value)
 
 
 @pytest.mark.parametrize(

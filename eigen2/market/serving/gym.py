@@ -47,19 +47,14 @@ class TradingWindows:
 
     Args:
         windows: windows stepped side by side (1 or more).
-        path: long-format Parquet or CSV file of daily prices; None takes the sample that ships with eigen2.
-        synthetic: a synthetic market in place of a file, or its settings.
-        panel: a panel in place of either; it brings its own splits and indicators.
-        investable: columns agents may buy, the "columns" of observations and actions, or settings of `Universe`; None
-            takes all tickers.
-        indicators: tickers that are indicator series, see `build_panel`.
+        path, synthetic, investable, indicators, rules: as in `MarketDataModule`; a synthetic market, investable columns
+            and rules may be given as dictionaries of their settings.
+        panel: a panel in place of prices; it brings its own splits and indicators.
         split: the days from which windows are drawn: "train", "validation" or "holdout".
         context_days: days of the past an agent sees (1 or more); no window starts before they have passed.
-        trading_days: days of a window on which positions may be opened (1 or more).
-        settlement_days: days after them in which positions run out (1 or more).
-        validation_days: days before the holdout, for the split "validation" (0 or more).
-        holdout_days: last days, for the split "holdout" (0 or more).
-        rules: what agents may do and what it costs, or settings of `TradingRules`; None takes its defaults.
+        trading_days, settlement_days: days of a window on which positions may be opened, and days after them (1 or
+            more).
+        validation_days, holdout_days: days of these splits (0 or more).
         cache_dir: folder of memory-mapped panels of price files, which processes share; None keeps the panel in memory
             and writes nothing.
 

@@ -86,12 +86,9 @@ class Account:
         return sum(part.nbytes for part in vars(self).values() if isinstance(part, np.ndarray))
 
     def reset(self, start: Sequence[int], length: int, trading_length: int) -> None:
-        """Start again with `initial_cash`; the record's memory is allocated anew only where lengths differ.
+        """Start windows of `length` days again with `initial_cash`, each on its first day, with so many trading days.
 
-        Args:
-            start: first day of each window.
-            length: days of a window.
-            trading_length: those on which orders are given.
+        The record's memory is allocated anew only where lengths differ.
         """
         max_trades = trading_length * min(self.trading.max_opens_per_day, self.columns)
         if self._curves.shape[1] != length:
@@ -105,13 +102,7 @@ class Account:
         self._mark(np.zeros((len(start), self.columns)))
 
     def step(self, fills: Fills, closes: Closes, last_close: Float[np.ndarray, "windows columns"]) -> None:
-        """Live through a day of the environment.
-
-        Args:
-            fills: what it opened, by the cells of these accounts.
-            closes: what it closed.
-            last_close: the last valid closes at the end of the day.
-        """
+        """Live through a day of the environment, given what it opened and closed and the day's last valid closes."""
         self._step += 1
         equity = np.where(self.ruined, 0, self.worth)
         room = (self.rules.max_leverage * equity - self.exposure).clip(min=0)

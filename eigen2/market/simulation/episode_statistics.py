@@ -46,14 +46,7 @@ def events_of_agent(events: Events, agent: int, cells: int) -> Events:
 
 
 class EpisodeStatistics:
-    """Counts and sums of an episode's events for each of agents x windows accounts.
-
-    Args:
-        rules: the environment's.
-        agents: accounts in each window.
-        windows: windows side by side.
-        columns: columns of each account.
-    """
+    """Counts and sums of an episode's events for each of agents x windows accounts, of so many columns."""
 
     def __init__(self, rules: TradingRules, agents: int, windows: int, columns: int) -> None:
         self._rules, self._shape, self._columns = rules, (agents, windows), columns

@@ -15,17 +15,11 @@ from eigen2.market.synthetic.forecast import CLOSE, OPEN, momentum_pct
 
 
 def buy_and_hold(prices: Prices, rules: TradingRules, account: AccountRules, days: range) -> Simulation:
-    """Put the same money into every column at the start, hold it, and sell on the last day.
+    """Put the same money into every column at the start, hold it, and sell on the last of 2 or more days.
 
     Bought where the environment would fill an order of the first day: at the next open, or at its close; both sides
     pay commission and slippage. Columns without a price there are left out, those that stop trading stay at their last
     close. All of the money is in positions, whatever the account's unit share.
-
-    Args:
-        prices: of the columns that may be bought.
-        rules: when orders fill, and costs.
-        account: the money at the start.
-        days: first the day of the decision (2 or more).
 
     Raises:
         UserError: no column has a price at the start.
@@ -87,14 +81,11 @@ def random_baseline(
 
     Args:
         prices: of the columns that may be bought.
-        rules: what it may do.
+        rules: what the policy may do.
         orders: coefficient and sale target of each, see `Simulation`.
-        days: those that will be traded, the last without orders.
+        days: those of the one simulation that the policy is for, the last without orders.
         accounts: how many accounts draw.
         rng: draws days and columns.
-
-    Returns:
-        A policy for one simulation of the days.
     """
     priced = ~np.isnan(prices[..., CLOSE])
     most = rules.max_opens_per_day

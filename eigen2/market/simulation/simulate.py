@@ -79,13 +79,14 @@ class Simulation:
 
     def measures(self) -> dict[str, float]:
         """Return the means over the accounts of measures of `performance`, and of the trades."""
+        equity = self.equity
         measures = {
-            "total_return": performance.total_return(self.equity),
-            "annual_return": performance.annualised_return(self.equity),
-            "sharpe": performance.sharpe_ratio(self.equity),
-            "max_drawdown": performance.max_drawdown(self.equity),
-            "turnover": performance.turnover(self.equity, self.traded),
-            "exposure": performance.mean_exposure(self.equity, self.exposure),
+            "total_return": performance.total_return(equity),
+            "annual_return": performance.annualised_return(equity),
+            "sharpe": performance.sharpe_ratio(equity),
+            "max_drawdown": performance.max_drawdown(equity),
+            "turnover": performance.turnover(equity, self.traded),
+            "exposure": performance.mean_exposure(equity, self.exposure),
             "trades": self.trades,
         }
         return {name: float(np.mean(values)) for name, values in measures.items()}
@@ -103,7 +104,7 @@ def simulate(
         rules: what the policy may do and what it costs.
         account: how its orders become money.
         days: 2 or more; at the close of the first the policy orders first.
-        policy: what it orders.
+        policy: gives the orders.
         accounts: how many trade beside each other, each with its own money.
     """
     require_range("days to trade", len(days), least=2)
