@@ -10,7 +10,7 @@ import pandas as pd
 from jaxtyping import Bool, Float
 
 from eigen2.errors import UserError
-from eigen2.market.data.cleaning.levels import compared_rows, gather_bars, split_ratio
+from eigen2.market.data.cleaning.levels import Bars, compared_rows, split_ratio
 from eigen2.market.data.cleaning.policy import Limits, Policy
 from eigen2.market.data.source import PRICE_COLUMNS, VALUES
 
@@ -166,9 +166,9 @@ def _without_wick(values: Rows, limits: Limits) -> Rows:
 
 def _split_factors(block: pd.DataFrame, found: Mapping[str, Mask], limits: Limits) -> Float[np.ndarray, " rows"]:
     """Return what each price is multiplied by: the ratios of all later splits of its ticker."""
-    ticker = pd.factorize(block["ticker"])[0]
-    split = found["split_like"]
-    bars = gather_bars(block, ticker, compared_rows(found) & np.isin(ticker, ticker[split]), found["close_basis"])
+    rows, split = Bars.of(block), found["split_like"]
+    ticker = rows.ticker
+    bars = rows.comparable(compared_rows(found) & np.isin(ticker, ticker[split]), found["close_basis"])
     ratios = split_ratio(bars.open, bars.last_close, limits)
     factor = np.ones(len(block))
     for bar in np.flatnonzero(split[bars.row]):

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Bool, Float, Int, Shaped
+from jaxtyping import Bool
 
 from eigen2.market.data.cleaning.blocks import Calendar
-from eigen2.market.data.cleaning.levels import any_of, compared_rows, find_jumps, find_spikes, gather_bars
+from eigen2.market.data.cleaning.levels import Bars, any_of, compared_rows, find_jumps, find_spikes
 from eigen2.market.data.cleaning.policy import DEFECTS, Limits
 from eigen2.market.data.source import LARGEST_PRICE, SMALLEST_PRICE
 
@@ -23,32 +22,6 @@ STRAY_LISTED = 10
 CLOSE_BASIS_ROWS = 5
 
 Mask = Bool[np.ndarray, " rows"]
-Values = Float[np.ndarray, " rows"]
-
-
-@dataclass(frozen=True)
-class _Rows:
-    """Columns of a block as arrays; `ticker` is a number for each, ascending."""
-
-    ticker: Int[np.ndarray, " rows"]
-    days: Shaped[np.ndarray, " rows"]
-    open: Values
-    high: Values
-    low: Values
-    close: Values
-    volume: Values
-
-    @staticmethod
-    def of(block: pd.DataFrame) -> _Rows:
-        """Return a block's columns."""
-        days = block["date"].to_numpy().astype("datetime64[D]")
-        values = (block[name].to_numpy() for name in ("open", "high", "low", "close", "volume"))
-        return _Rows(pd.factorize(block["ticker"])[0], days, *values)
-
-    @property
-    def prices(self) -> tuple[Values, Values, Values, Values]:
-        """Return open, high, low and close."""
-        return self.open, self.high, self.low, self.close
 
 
 def find(block: pd.DataFrame, calendar: Calendar, limits: Limits, indicators: Sequence[str] = ()) -> dict[str, Mask]:
@@ -63,13 +36,13 @@ def find(block: pd.DataFrame, calendar: Calendar, limits: Limits, indicators: Se
     Returns:
         For each of `DEFECTS`, in that order, a mask over the rows; a row may have several.
     """
-    rows = _Rows.of(block)
+    rows = Bars.of(block)
     priced = ~block["ticker"].isin(list(indicators)).to_numpy()
     found = _unusable(rows, priced)
     usable = ~any_of(found, *found)
     bars = usable & priced
     found |= _duplicates(rows, usable, limits) | _wrong_days(rows, calendar, limits) | _outside(rows, bars, limits)
-    found |= _levels(block, rows, found, bars, limits)
+    found |= _levels(rows, found, bars, limits)
     found["wick"] = _wicks(rows, limits) & bars & ~any_of(found, "outside_bar", "close_basis")
     flat = (rows.open == rows.close) & (rows.high == rows.low) & (rows.open == rows.high) & bars
     alone = ~any_of(found, "duplicate", "weekend", "stray_day")
@@ -92,7 +65,7 @@ def holes(block: pd.DataFrame, calendar: Calendar) -> pd.DataFrame:
         (market days missing in a row, int64).
     """
     market = calendar.days[(2 * calendar.rows >= calendar.listed) & (calendar.listed > 0)]
-    rows = _Rows.of(block)
+    rows = Bars.of(block)
     begins = np.searchsorted(market, rows.days[:-1], side="right")
     missing = np.searchsorted(market, rows.days[1:], side="left") - begins
     last = np.flatnonzero((rows.ticker[1:] == rows.ticker[:-1]) & (missing > 0))
@@ -105,18 +78,19 @@ def holes(block: pd.DataFrame, calendar: Calendar) -> pd.DataFrame:
     )
 
 
-def _unusable(rows: _Rows, priced: Mask) -> dict[str, Mask]:
+def _unusable(rows: Bars, priced: Mask) -> dict[str, Mask]:
     """Find rows whose four prices are no bar: those that the panel leaves out or refuses."""
-    missing = np.logical_or.reduce([np.isnan(price) for price in rows.prices])
+    prices = (rows.open, rows.high, rows.low, rows.close)
+    missing = np.logical_or.reduce([np.isnan(price) for price in prices])
     return {
         "missing_price": np.where(priced, missing, np.isnan(rows.close)),
-        "infinite_price": np.logical_or.reduce([np.abs(price) > LARGEST_PRICE for price in rows.prices]),
-        "nonpositive_price": np.logical_or.reduce([price < SMALLEST_PRICE for price in rows.prices]) & priced,
+        "infinite_price": np.logical_or.reduce([np.abs(price) > LARGEST_PRICE for price in prices]),
+        "nonpositive_price": np.logical_or.reduce([price < SMALLEST_PRICE for price in prices]) & priced,
         "high_below_low": (rows.high < rows.low) & priced,
     }
 
 
-def _duplicates(rows: _Rows, usable: Mask, limits: Limits) -> dict[str, Mask]:
+def _duplicates(rows: Bars, usable: Mask, limits: Limits) -> dict[str, Mask]:
     """Find, of the rows of one (date, ticker), those to remove, and those that contradict each other."""
     extra, conflict = np.zeros((2, len(usable)), dtype=np.bool_)
     again = np.append(False, (rows.ticker[1:] == rows.ticker[:-1]) & (rows.days[1:] == rows.days[:-1]))
@@ -128,7 +102,7 @@ def _duplicates(rows: _Rows, usable: Mask, limits: Limits) -> dict[str, Mask]:
         at, group = at[order], group[order]
         starts = np.flatnonzero(np.diff(group, prepend=-1))
         disagree = np.zeros(len(starts), dtype=np.bool_)
-        for price in rows.prices:
+        for price in (rows.open, rows.high, rows.low, rows.close):
             most = np.maximum.reduceat(np.where(usable[at], price[at], -np.inf), starts)
             least = np.minimum.reduceat(np.where(usable[at], price[at], np.inf), starts)
             none_usable = most < least
@@ -140,7 +114,7 @@ def _duplicates(rows: _Rows, usable: Mask, limits: Limits) -> dict[str, Mask]:
     return {"duplicate": extra, "conflicting_duplicate": conflict}
 
 
-def _wrong_days(rows: _Rows, calendar: Calendar, limits: Limits) -> dict[str, Mask]:
+def _wrong_days(rows: Bars, calendar: Calendar, limits: Limits) -> dict[str, Mask]:
     """Find rows of days on which the market did not trade."""
     # 1970-01-01 was a Thursday
     weekday = (calendar.days.astype("datetime64[D]").astype(np.int64) + 3) % 7
@@ -152,7 +126,7 @@ def _wrong_days(rows: _Rows, calendar: Calendar, limits: Limits) -> dict[str, Ma
     return {"weekend": closed[weekday][day], "stray_day": stray[day]}
 
 
-def _outside(rows: _Rows, bars: Mask, limits: Limits) -> dict[str, Mask]:
+def _outside(rows: Bars, bars: Mask, limits: Limits) -> dict[str, Mask]:
     """Find rows whose open or close lies outside the bar, and tickers whose close does so throughout."""
     tolerance = limits.tolerance_bps / 10_000
     with np.errstate(over="ignore"):
@@ -166,17 +140,17 @@ def _outside(rows: _Rows, bars: Mask, limits: Limits) -> dict[str, Mask]:
     return {"close_basis": basis, "outside_bar": (close_out | open_out) & ~basis}
 
 
-def _levels(block: pd.DataFrame, rows: _Rows, found: dict[str, Mask], bars: Mask, limits: Limits) -> dict[str, Mask]:
+def _levels(rows: Bars, found: dict[str, Mask], bars: Mask, limits: Limits) -> dict[str, Mask]:
     """Find spikes, jumps and jumps that look like splits."""
-    compared = gather_bars(block, rows.ticker, compared_rows(found) & bars, found["close_basis"])
+    compared = rows.comparable(compared_rows(found) & bars, found["close_basis"])
     spike = find_spikes(compared, limits)
-    rest = compared.without(spike)
+    rest = compared.take(~spike)
     jump, split = find_jumps(rest, limits)
     at = {"spike": compared.row[spike], "split_like": rest.row[split], "jump": rest.row[jump]}
-    return {name: np.isin(np.arange(len(block)), some) for name, some in at.items()}
+    return {name: np.isin(rows.row, some) for name, some in at.items()}
 
 
-def _wicks(rows: _Rows, limits: Limits) -> Mask:
+def _wicks(rows: Bars, limits: Limits) -> Mask:
     """Find rows whose high or low lies far beyond both open and close."""
     with np.errstate(over="ignore"):
         high = rows.high > np.maximum(rows.open, rows.close) * limits.wick
@@ -184,7 +158,7 @@ def _wicks(rows: _Rows, limits: Limits) -> Mask:
     return np.asarray(high | low)
 
 
-def _stale_runs(rows: _Rows, flat: Mask, alone: Mask, limits: Limits) -> Mask:
+def _stale_runs(rows: Bars, flat: Mask, alone: Mask, limits: Limits) -> Mask:
     """Find rows that repeat the last close, with one price all day, many times in a row."""
     at = np.flatnonzero(alone)
     ticker, close = rows.ticker[at], rows.close[at]
@@ -196,7 +170,7 @@ def _stale_runs(rows: _Rows, flat: Mask, alone: Mask, limits: Limits) -> Mask:
     return stale
 
 
-def _volumes(rows: _Rows, flat: Mask, bars: Mask) -> dict[str, Mask]:
+def _volumes(rows: Bars, flat: Mask, bars: Mask) -> dict[str, Mask]:
     """Find rows on which nothing was traded, and those whose volume cannot be right."""
     traded = np.isfinite(rows.volume) & (rows.volume > 0)
     has_volume = np.bincount(rows.ticker[traded], minlength=rows.ticker[-1] + 1) > 0

@@ -7,13 +7,14 @@ may have happened; only those are looked at one by one.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 
 from eigen2.market.data.cleaning.policy import Limits
+from eigen2.market.data.source import VALUES
 
 NOT_COMPARED = {
     *("duplicate", "conflicting_duplicate", "weekend", "stray_day", "missing_price", "infinite_price"),
@@ -34,20 +35,39 @@ LEFT_OF_THE_WAY = 1 / 3
 
 @dataclass(frozen=True)
 class Bars:
-    """Rows that can be compared with each other, sorted by ticker and date, one a day.
+    """Rows of a block as arrays, sorted by ticker and date.
 
     Attributes:
         row: position in the block.
         ticker: a number for each ticker, ascending.
-        open, high, low, close: prices.
+        days: datetime64[D].
+        open, high, low, close, volume: as in the block, or on the basis of the close.
     """
 
     row: Int[np.ndarray, " bars"]
     ticker: Int[np.ndarray, " bars"]
+    days: Shaped[np.ndarray, " bars"]
     open: Float[np.ndarray, " bars"]
     high: Float[np.ndarray, " bars"]
     low: Float[np.ndarray, " bars"]
     close: Float[np.ndarray, " bars"]
+    volume: Float[np.ndarray, " bars"]
+
+    @staticmethod
+    def of(block: pd.DataFrame) -> Bars:
+        """Return all rows of a block."""
+        ticker, days = pd.factorize(block["ticker"])[0], block["date"].to_numpy().astype("datetime64[D]")
+        return Bars(np.arange(len(block)), ticker, days, *(block[name].to_numpy() for name in VALUES))
+
+    def take(self, kept: Bool[np.ndarray, " bars"]) -> Bars:
+        """Return some of the bars."""
+        return Bars(*(values[kept] for values in vars(self).values()))
+
+    def comparable(self, compared: Bool[np.ndarray, " bars"], close_basis: Bool[np.ndarray, " bars"]) -> Bars:
+        """Return the bars to compare; on those of `close_basis` the close stands for all four prices."""
+        bars, basis = self.take(compared), close_basis[compared]
+        open_, high, low = (np.where(basis, bars.close, price) for price in (bars.open, bars.high, bars.low))
+        return replace(bars, open=open_, high=high, low=low)
 
     @property
     def last_close(self) -> Float[np.ndarray, " bars"]:
@@ -56,10 +76,6 @@ class Bars:
         same = self.ticker[1:] == self.ticker[:-1]
         last[1:][same] = self.close[:-1][same]
         return last
-
-    def without(self, bars: Bool[np.ndarray, " bars"]) -> Bars:
-        """Return the other bars."""
-        return Bars(*(value[~bars] for value in (self.row, self.ticker, self.open, self.high, self.low, self.close)))
 
 
 def any_of(found: Mapping[str, Bool[np.ndarray, " rows"]], *defects: str) -> Bool[np.ndarray, " rows"]:
@@ -72,21 +88,6 @@ def compared_rows(found: Mapping[str, Bool[np.ndarray, " rows"]]) -> Bool[np.nda
     return ~any_of(found, *NOT_COMPARED & found.keys())
 
 
-def gather_bars(
-    block: pd.DataFrame,
-    ticker: Int[np.ndarray, " rows"],
-    compared: Bool[np.ndarray, " rows"],
-    close_basis: Bool[np.ndarray, " rows"],
-) -> Bars:
-    """Gather the bars of the rows to compare; on rows of `close_basis` the close stands for all four prices."""
-    row = np.flatnonzero(compared)
-    close = block["close"].to_numpy()[row]
-    open_, high, low = (
-        np.where(close_basis[row], close, block[name].to_numpy()[row]) for name in ("open", "high", "low")
-    )
-    return Bars(row, ticker[row], open_, high, low, close)
-
-
 def find_spikes(bars: Bars, limits: Limits) -> Bool[np.ndarray, " bars"]:
     """Return which bars belong to an excursion: the price is at another level for a while and then back.
 
@@ -97,7 +98,7 @@ def find_spikes(bars: Bars, limits: Limits) -> Bool[np.ndarray, " bars"]:
     shorter side of the two is the wrong one.
     """
     spike = _excursions(bars, limits.spike, limits.spike_days)
-    rest = bars.without(spike)
+    rest = bars.take(~spike)
     spike[np.flatnonzero(~spike)[_excursions(rest, limits.one_day_spike, 1)]] = True
     return spike
 
