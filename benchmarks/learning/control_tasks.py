@@ -1,19 +1,12 @@
-"""Control tasks for a million environment steps: `python -m benchmarks.learning.control_tasks --out FILE.json`.
+"""Control tasks trained to the end of their configuration by the command line, which resumes what was cut off."""
 
-Trains a configuration, Swimmer's if no other is named, to its end for each seed, by the command line; run again with
-the same folder, it goes on with what was cut off. From each run's metrics.csv it keeps the curve.
-"""
-
-import argparse
-import csv
-import json
 import math
-import subprocess
-import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.machine import ROOT, describe_machine
+from benchmarks.harness import ROOT, Benchmark, Figures, Row, Settings, Task, csv_rows, python
+from benchmarks.runs import command_line
 
 CURVE = {
     "env_steps": "replay/added",
@@ -21,64 +14,55 @@ CURVE = {
     "fitness_mean": "fitness/mean",
     "champion": "champion/validation_fitness",
 }
-"""Our name and that of metrics.csv."""
+"""Columns of metrics.csv that are kept, by name."""
 
 
-def train(config: str, seed: int, folder: Path) -> Path:
-    """Train one seed to the end, or go on with it; return its metrics.csv."""
-    words = ["--seed_everything", str(seed), "--trainer.default_root_dir", str(folder), "--ckpt_path", "last"]
-    command = [sys.executable, "-m", "eigen2.cli", "fit", "--config", config, *words]
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "output.txt").open("a") as output:
-        subprocess.run(command, cwd=ROOT, stdout=output, check=True)
-    return folder / "metrics.csv"
+def tasks(settings: Settings) -> list[Task]:
+    """Return a task for each seed."""
+    return [Task(settings["config"], seed) for seed in range(1, settings["seeds"] + 1)]
+
+
+def measure(task: Task, settings: Settings, folder: Path) -> Row:
+    """Train a seed, or go on with it, in lightning_logs; return its curve and when the champion reached the goal."""
+    runs = folder if settings["words"] else ROOT / "lightning_logs" / f"{Path(task.case).stem}-seeds"
+    run = runs / str(task.seed)
+    own = {"seed_everything": task.seed, "trainer.default_root_dir": run, "ckpt_path": "last"}
+    python(*command_line("fit", task.case, own, *settings["words"]))
+    return curve(run / "metrics.csv", settings["goal"])
 
 
 def curve(metrics: Path, goal: float) -> dict[str, Any]:
-    """The columns of a run, by generation, and when its champion reached the goal: None for never.
-
-    Args:
-        metrics: its metrics.csv.
-        goal: return of a validation episode.
-    """
-    with metrics.open() as source:
-        rows = list(csv.DictReader(source))
-    found: dict[str, Any] = {"generation": [int(row["generation"]) for row in rows]}
-    for name, column in CURVE.items():
-        found[name] = [_number(row[column]) for row in rows]
-    reached = [i for i, value in enumerate(found["champion"]) if value is not None and value >= goal]
-    found["goal_at_env_steps"] = found["env_steps"][reached[0]] if reached else None
-    return found
+    """Return a run's columns by generation, and when its champion's validation reached the goal: None for never."""
+    rows = csv_rows(metrics)
+    found: dict[str, Any] = {name: [_number(row[column]) for row in rows] for name, column in CURVE.items()}
+    reached = [
+        step
+        for step, value in zip(found["env_steps"], found["champion"], strict=True)
+        if value is not None and value >= goal
+    ]
+    generations = [int(row["generation"]) for row in rows]
+    return {"generation": generations, **found, "goal": goal, "goal_at_env_steps": reached[0] if reached else None}
 
 
 def _number(text: str) -> float | None:
-    """Rounded to a tenth; None for what JSON has no number for."""
+    """Return a number rounded to a tenth; None for what JSON has no number for."""
     value = float(text or "nan")
     return round(value, 1) if math.isfinite(value) else None
 
 
-def main() -> None:
-    """Train every seed and say what was reached."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--config", default="configs/control_swimmer.yaml", help="what to train")
-    parser.add_argument("--goal", type=float, default=300.0, help="return that the champion must reach in validation")
-    parser.add_argument("--out", type=Path, help="JSON file to write")
-    parser.add_argument("--seeds", type=int, default=3, help="runs, with the seeds 1, 2, ...")
-    parser.add_argument("--folder", type=Path, default=Path("lightning_logs/swimmer-seeds"), help="takes the runs")
-    args = parser.parse_args()
-    runs = {}
-    for seed in range(1, args.seeds + 1):
-        runs[seed] = run = curve(train(args.config, seed, args.folder.resolve() / str(seed)), args.goal)
-        print(
-            f"seed {seed}  champion {run['champion'][-1]} after {run['env_steps'][-1]:,.0f} environment steps, "
-            f"{args.goal:.0f} reached after {run['goal_at_env_steps']}",
-            flush=True,
-        )
-    if args.out is not None:
-        text = (ROOT / args.config).read_text()
-        found = {"machine": describe_machine(), "config": text, "goal": args.goal, "runs": runs}
-        args.out.write_text(json.dumps(found, allow_nan=False) + "\n")
+def figures(measured: Mapping[Task, Row]) -> Figures:
+    """Return the runs by seed with their configuration and goal."""
+    task, row = next(iter(measured.items()))
+    runs = {str(task.seed): row for task, row in measured.items()}
+    return {"config": (ROOT / task.case).read_text(), "goal": row["goal"], "runs": runs}
 
 
-if __name__ == "__main__":
-    main()
+def _benchmark(config: str, goal: float, seeds: int) -> Benchmark:
+    settings = {"config": config, "goal": goal, "seeds": seeds, "words": []}
+    return Benchmark(measure, tasks, settings, {"seeds": 1, "words": ["--trainer.max_epochs=2"]}, figures)
+
+
+BENCHMARKS = {
+    "swimmer": _benchmark("configs/control_swimmer.yaml", goal=300.0, seeds=3),
+    "halfcheetah": _benchmark("configs/control_halfcheetah.yaml", goal=8000.0, seeds=1),
+}

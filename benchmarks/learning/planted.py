@@ -1,26 +1,21 @@
-"""What agents learn of a drift that is hidden in prices: `python -m benchmarks.learning.planted --out FILE.json`.
+"""What agents learn of a drift that is hidden in prices.
 
 Every seed is a market of its own, with 2,400 days to train and validate on and 600 days that nothing but the end of a
-run sees. There the champion plays against rules that know more and less of the drift
-(`eigen2.market.synthetic.ceiling`), whose settings are
-the best in hindsight on those very days. All variants but one play the same number of agent-days. A run is
-a row in a folder; rows that are there are not run again, so that hours can be spread over several calls.
+run sees. There the champion plays against rules that know more and less of the drift, whose settings are the best in
+hindsight on those very days. All variants but one play the same number of agent-days.
 """
 
-import argparse
-import hashlib
-import json
 import os
 import tempfile
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from benchmarks.learning.silent import silence, silent_trainer
-from benchmarks.machine import describe_machine
+from benchmarks.harness import Benchmark, Figures, Row, Settings, Task, quiet_trainer, rows_by_case
 from eigen2.core.environment import play
 from eigen2.erl.evolution import (
     Elitism,
@@ -40,22 +35,25 @@ from eigen2.market.simulation.rules import TradingRules
 from eigen2.market.synthetic.ceiling import ceiling
 from eigen2.market.synthetic.generator import SyntheticMarket
 
-DAYS, HOLDOUT, VALIDATION = 3000, 600, 400
 WINDOWS = 8
-MARKET: dict[str, Any] = {"days": DAYS, "columns": 40, "signal": 0.3, "half_life_days": 20.0, "gap": 0.7}
+MARKET: dict[str, Any] = {"days": 3000, "columns": 40, "signal": 0.3, "half_life_days": 20.0, "gap": 0.7}
 """A slow drift; half of the variance of prices moves overnight, without any of it."""
-SIZES: dict[str, Any] = {"validation_days": VALIDATION, "holdout_days": HOLDOUT, "context_days": 64}
+SIZES: dict[str, Any] = {"validation_days": 400, "holdout_days": 600, "context_days": 64}
 """A context of three half-lives: longer ones say nothing more and leave fewer days to train on."""
-GENERATIONS = 45
+SMALL: dict[str, dict[str, Any]] = {
+    "market": {"days": 220, "columns": 4, "signal": 2.0},
+    "sizes": {"context_days": 8, "validation_days": 30, "holdout_days": 40, "trading_days": 15, "settlement_days": 5}
+    | {"replay_capacity": 4000, "replay_min_size": 100, "batch_size": 4},
+    "model": {"population_size": 3, "gradient_steps": 1, "accumulate": 1},
+}
+"""Sizes that replace those of a variant for a run of seconds."""
 RULES = ("random", "momentum", "filtered", "informed")
+MAIN = ("erl", "gradients alone", "evolution alone", "evolution alone, as long")
 PROMISING = (
     *("erl", "gradients alone", "noise 0.1", "reward scale 0.02", "proximal mutation", "adaptive mutation"),
     *("no mutation", "mutation scale 0.3", "champion reinjected"),
 )
-"""Some that looked better on one market, for others to confirm."""
-MAIN = ("erl", "gradients alone", "evolution alone", "evolution alone, as long")
-
-Runs = dict[str, list[dict[str, Any]]]
+"""Variants that looked better on one market, to be confirmed on others."""
 
 
 def _evolving(*operators: Operator, elites: float = 0.5, crossover: float = 0.375) -> dict[str, Any]:
@@ -116,13 +114,13 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 
 def holdout_starts(data: MarketDataModule) -> list[int]:
-    """First days of windows that walk evenly over the holdout."""
+    """Return the first days of windows that lie evenly over the holdout."""
     days = data.panel.splits.holdout
     return [round(float(start)) for start in np.linspace(days.start, days.stop - data.window_days, WINDOWS)]
 
 
 def holdout_rewards(module: ERLModule, data: MarketDataModule, champion: bool = True) -> np.ndarray:
-    """Rewards in each holdout window, (agents, windows): of the champion alone or of all agents as they are."""
+    """Return rewards (agents, windows) on the holdout, of the champion alone or of all agents as they are."""
     starts = holdout_starts(data)
     prices = torch.from_numpy(np.ascontiguousarray(data.panel.prices[:, data.investable_columns]))
     env = TradingEnvironment(prices, data.rules, 1 if champion else module.population_size, len(starts))
@@ -132,27 +130,22 @@ def holdout_rewards(module: ERLModule, data: MarketDataModule, champion: bool = 
     return returns.numpy()
 
 
-def run(seed: int, generations: int, variant: dict[str, Any]) -> dict[str, Any]:
-    """Train on the market of a seed, and play the champion and the rules on its holdout."""
-    os.environ["PL_GLOBAL_SEED"] = str(seed)
-    market = SyntheticMarket(seed=seed, **MARKET)
-    module = ERLModule(**variant.get("model", {}))
-    data = MarketDataModule(synthetic=market, **{**SIZES, **variant.get("data", {})})
-    with tempfile.TemporaryDirectory() as folder:
-        trainer = silent_trainer(generations * variant.get("times", 1), folder)
+def measure(task: Task, settings: Settings, folder: Path) -> Row:
+    """Train a variant on the market of a seed; play the champion, all agents and the rules on its holdout."""
+    variant, small = VARIANTS[task.case], SMALL if settings["small"] else {}
+    os.environ["PL_GLOBAL_SEED"] = str(task.seed)
+    market = SyntheticMarket(seed=task.seed, **small.get("market", MARKET))
+    module = ERLModule(**variant.get("model", {}) | small.get("model", {}))
+    data = MarketDataModule(synthetic=market, **SIZES | variant.get("data", {}) | small.get("sizes", {}))
+    with tempfile.TemporaryDirectory(dir=folder) as run:
+        trainer = quiet_trainer(settings["generations"] * variant.get("times", 1), run)
         began = time.perf_counter()
         trainer.fit(module, datamodule=data)
         seconds = time.perf_counter() - began
         champion, agents = (float(holdout_rewards(module, data, alone).mean()) for alone in (True, False))
-    bars = ceiling(
-        market,
-        data.rules,
-        trading_days=data.trading_days,
-        settlement_days=data.settlement_days,
-        starts=holdout_starts(data),
-    )
+    windows = {"trading_days": data.trading_days, "settlement_days": data.settlement_days}
+    bars = ceiling(market, data.rules, **windows, starts=holdout_starts(data))
     return {
-        "seed": seed,
         "champion": champion,
         "agents": agents,
         **{rule: bars.plays[rule].reward for rule in RULES},
@@ -163,63 +156,23 @@ def run(seed: int, generations: int, variant: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def kept_row(folder: Path, name: str, seed: int, generations: int) -> dict[str, Any]:
-    """The row of a variant and a seed: from the folder if it is there, else run now and put there."""
-    key = hashlib.blake2b(f"{name} {seed} {generations} {MARKET} {SIZES}".encode(), digest_size=8).hexdigest()
-    file = folder / f"{key}.json"
-    if not file.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        row = {"variant": name, "commit": describe_machine()["commit"], **run(seed, generations, VARIANTS[name])}
-        draft = file.with_suffix(f".{os.getpid()}")
-        draft.write_text(json.dumps(row) + "\n")
-        draft.replace(file)
-        print(name, {key: round(value, 1) for key, value in row.items() if isinstance(value, (int, float))}, flush=True)
-    found: dict[str, Any] = json.loads(file.read_text())
-    return found
+def figures(measured: Any) -> Figures:
+    """Return the runs by variant, and the market they are of."""
+    return {"market": MARKET, **rows_by_case(measured)}
 
 
-def merged(kept: Runs, new: Runs) -> Runs:
-    """Runs by variant, one a market; the new ones count."""
-    return {
-        name: sorted({row["seed"]: row for row in [*kept.get(name, []), *new.get(name, [])]}.values(), key=_seed)
-        for name in {**kept, **new}
-    }
+def _benchmark(*groups: tuple[Iterable[str], Iterable[int]], generations: int = 45) -> Benchmark:
+    """Return the benchmark of groups of variants, each on the markets of some seeds."""
+    tasks = [Task(variant, seed) for variants, seeds in groups for variant in variants for seed in seeds]
+    settings = {"generations": generations, "small": False}
+    smallest = {"generations": 2, "small": True}
+    return Benchmark(measure, lambda _: tasks, settings, smallest, figures, lambda task, _: [MARKET, SIZES])
 
 
-def _seed(row: dict[str, Any]) -> int:
-    return int(row["seed"])
-
-
-def main() -> None:
-    """Run variants over seeds and say how their champions compare with the rules."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, help="JSON file to write")
-    parser.add_argument("--rows", type=Path, default=Path("lightning_logs/planted"), help="folder of the rows")
-    parser.add_argument("--seeds", type=int, default=5, help="markets")
-    parser.add_argument("--first", type=int, default=0, help="seed of the first market")
-    parser.add_argument("--generations", type=int, default=GENERATIONS, help="generations of a run")
-    parser.add_argument(
-        "--variants", nargs="+", choices=[*VARIANTS, "all", "promising"], default=list(MAIN), help="what to train"
-    )
-    parser.add_argument("--threads", type=int, default=1, help="of torch")
-    args = parser.parse_args()
-    torch.set_num_threads(args.threads)
-    silence()
-    seeds = range(args.first, args.first + args.seeds)
-    groups = {"all": tuple(VARIANTS), "promising": PROMISING}
-    names = dict.fromkeys(name for word in args.variants for name in groups.get(word, (word,)))
-    runs = {name: [kept_row(args.rows, name, seed, args.generations) for seed in seeds] for name in names}
-    for name, each in runs.items():
-        mean = {rule: np.mean([one[rule] for one in each]) for rule in ("champion", *RULES)}
-        share = {rule: 100 * mean["champion"] / mean[rule] for rule in RULES[1:]}
-        print(
-            f"{name}: {mean['champion']:.0f}, {', '.join(f'{value:.1f} % of {rule}' for rule, value in share.items())}"
-        )
-    if args.out is not None:
-        kept = json.loads(args.out.read_text())["runs"] if args.out.exists() else {}
-        found = {"machine": describe_machine(), "market": MARKET, "runs": merged(kept, runs)}
-        args.out.write_text(json.dumps(found, indent=1) + "\n")
-
-
-if __name__ == "__main__":
-    main()
+BENCHMARKS = {
+    "planted": _benchmark((MAIN[:3], range(5))),
+    "planted-long": _benchmark((MAIN[3:], range(5))),
+    "planted-fresh": _benchmark((MAIN[:2], range(5, 15))),
+    "planted-short": _benchmark((MAIN[:2], range(15, 31)), generations=25),
+    "ablations": _benchmark((VARIANTS, [100]), (PROMISING, [101, 102]), generations=20),
+}

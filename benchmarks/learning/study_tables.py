@@ -1,29 +1,24 @@
-"""What came out of the study, summed up, and the figures of docs/study.md."""
+"""Summary of the study of champions on real prices, and the tables of docs/study.md."""
 
-import json
 from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import Any
+from dataclasses import asdict
 
 import numpy as np
 
+from benchmarks.harness import Figures, Row
 from benchmarks.learning.intervals import Interval, over_days, over_seeds
-from benchmarks.machine import ROOT
-from benchmarks.pages import fill_in, table
+from benchmarks.pages import Block, Page, grid, table
 from eigen2.market.evaluation.performance import YEAR
 
-FIGURES = ROOT / "docs" / "figures" / "study.json"
-PAGE = ROOT / "docs" / "study.md"
-NOT_YET = "Not measured yet."
 CHAMPION = "champion"
 NAMES = {
     "buy and hold": "equal-weight buy-and-hold",
     "momentum": "momentum",
     "random": "random entries of equal turnover",
 }
-"""What a champion is compared with."""
-SHARES = ("annual_return", "max_drawdown")
-"""Measures told in percent."""
+"""Policies that a champion is compared with."""
+PERCENT = ("annual_return", "max_drawdown")
+"""Measures shown in percent."""
 MEASURES = {
     "annual_return": "return a year, %",
     "sharpe": "Sharpe",
@@ -34,21 +29,9 @@ MEASURES = {
 }
 DIFFERENCES = ("annual_return", "sharpe", "max_drawdown")
 
-Row = dict[str, Any]
-Figures = dict[str, Any]
-
-
-def load(path: Path = FIGURES) -> Figures | None:
-    """The summary, None before the study was run."""
-    return json.loads(path.read_text()) if path.exists() else None
-
 
 def summarise(rows: Sequence[Row]) -> Figures:
-    """Means and intervals of all rows: the same rows give the same figures.
-
-    Args:
-        rows: of every fold and seed of every table.
-    """
+    """Return means and intervals of the rows of every fold and seed: the same rows give the same figures."""
     return {
         "generations": rows[0]["generations"],
         "seeds": len({row["seed"] for row in rows}),
@@ -72,7 +55,7 @@ def _summarise_table(rows: Sequence[Row]) -> Figures:
     return {
         "folds": folds,
         "policies": {
-            name: {measure: over_seeds(_values(grid, name, measure), _chance()).json() for measure in MEASURES}
+            name: {measure: asdict(over_seeds(_values(grid, name, measure), _generator())) for measure in MEASURES}
             for name in (CHAMPION, *NAMES)
         },
         "excess": {name: _excess(grid, name) for name in NAMES},
@@ -80,7 +63,7 @@ def _summarise_table(rows: Sequence[Row]) -> Figures:
 
 
 def _grid(rows: Sequence[Row]) -> list[list[Row]]:
-    """Rows by fold and seed."""
+    """Return the rows by fold and seed."""
     folds = sorted({row["fold"] for row in rows})
     return [sorted((row for row in rows if row["fold"] == fold), key=lambda row: row["seed"]) for fold in folds]
 
@@ -90,52 +73,48 @@ def _mean(rows: Sequence[Row], policy: str, measure: str) -> float:
 
 
 def _values(grid: Sequence[Sequence[Row]], policy: str, measure: str) -> np.ndarray:
-    """(folds, seeds) of one policy."""
+    """Return a measure of one policy, (folds, seeds)."""
     return np.array([[row["policies"][policy][measure] for row in fold] for fold in grid])
 
 
 def _excess(grid: Sequence[Sequence[Row]], other: str) -> Figures:
-    """The champion's measures less those of another policy on the same days."""
+    """Return the champion's measures less those of another policy on the same days."""
     found: Figures = {
-        measure: over_seeds(_values(grid, CHAMPION, measure) - _values(grid, other, measure), _chance()).json()
+        measure: asdict(over_seeds(_values(grid, CHAMPION, measure) - _values(grid, other, measure), _generator()))
         for measure in DIFFERENCES
     }
     days = YEAR * np.concatenate([_daily(fold, CHAMPION) - _daily(fold, other) for fold in grid])
-    found["daily"] = over_days(days, _chance()).json()
+    found["daily"] = asdict(over_days(days, _generator()))
     ahead = [_mean(fold, CHAMPION, "annual_return") > _mean(fold, other, "annual_return") for fold in grid]
     return {**found, "folds_ahead": sum(ahead), "folds": len(ahead)}
 
 
 def _daily(fold: Sequence[Row], policy: str) -> np.ndarray:
-    """Daily returns of a fold's test span, the mean of the seeds."""
+    """Return daily returns of a fold's test span, the mean of the seeds."""
     mean: np.ndarray = np.mean([row["policies"][policy]["returns"] for row in fold], axis=0)
     return mean
 
 
-def _chance() -> np.random.Generator:
-    """The same draws for every interval, so that a summary can be made again."""
+def _generator() -> np.random.Generator:
+    """Return the same draws for every interval, so that a summary can be made again."""
     return np.random.default_rng(0)
 
 
 def verdicts(summary: Figures) -> Iterator[str]:
-    """What came out, a line a table and comparison, favourable or not."""
+    """Return what came out, a line for each table and comparison, favourable or not."""
     for name, found in summary["tables"].items():
         for other, words in NAMES.items():
             excess = found["excess"][other]
-            seeds, days = _interval(excess["annual_return"]), _interval(excess["daily"])
+            seeds, days = Interval(**excess["annual_return"]), Interval(**excess["daily"])
             points = 100 * seeds.mean
             yield (
                 f"{name}: the champions earned {abs(points):.1f} points a year {'more' if points > 0 else 'less'} than "
-                f"{words}, in {excess['folds_ahead']} of {excess['folds']} folds more; {_told_apart(seeds, days)}."
+                f"{words}, in {excess['folds_ahead']} of {excess['folds']} folds more; {_significance(seeds, days)}."
             )
 
 
-def _interval(found: dict[str, float]) -> Interval:
-    return Interval(**found)
-
-
-def _told_apart(seeds: Interval, days: Interval) -> str:
-    """Whether the difference is more than chance, by each interval."""
+def _significance(seeds: Interval, days: Interval) -> str:
+    """Return whether the difference is more than chance, by each interval."""
     if seeds.side and days.side:
         both = "both 95 % intervals leave 0 out"
         return both if seeds.side == days.side else f"{both}, on different sides"
@@ -145,82 +124,76 @@ def _told_apart(seeds: Interval, days: Interval) -> str:
     return "no 95 % interval leaves 0 out: not told apart from chance"
 
 
-def tables(found: Figures | None) -> dict[str, str]:
-    """Markdown by name: the same figures give the same text; without any, that there are none."""
-    if found is None:
-        return dict.fromkeys(("folds", "verdict", "policies", "excess", "machine"), NOT_YET)
-    return {
-        "folds": _folds(found),
-        "verdict": "\n".join(f"- {line}" for line in verdicts(found)),
-        "policies": _policies(found),
-        "excess": _excesses(found),
-        "machine": _machine(found),
+def folds_table(found: Figures) -> str:
+    """Return the returns of each fold."""
+    columns = {
+        "table": "{table}",
+        "trained on": "{train[0]} to {train[1]}",
+        "tested on": "{test[0]} to {test[1]}",
+        "days": "{test_days:,}",
+        "columns": "{columns}",
+        **{f"{name}, % a year": f"{{{name}:+.1f}}" for name in (CHAMPION, *NAMES)},
     }
-
-
-def _folds(found: Figures) -> str:
     rows = [
-        [
-            name,
-            f"{fold['train'][0]} to {fold['train'][1]}",
-            f"{fold['test'][0]} to {fold['test'][1]}",
-            f"{fold['test_days']:,}",
-            f"{fold['columns']}",
-            *(f"{100 * fold['annual_return'][policy]:+.1f}" for policy in (CHAMPION, *NAMES)),
-        ]
+        {**fold, "table": name, **{policy: 100 * value for policy, value in fold["annual_return"].items()}}
         for name, each in found["tables"].items()
         for fold in each["folds"]
     ]
-    policies = [f"{name}, % a year" for name in (CHAMPION, *NAMES)]
-    return table(["table", "trained on", "tested on", "days", "columns", *policies], rows)
+    return table(columns, rows)
 
 
-def _policies(found: Figures) -> str:
+def policies_table(found: Figures) -> str:
+    """Return the measures of each policy."""
     rows = [
         [name, policy, *(_shown(measures[measure], measure) for measure in MEASURES)]
         for name, each in found["tables"].items()
         for policy, measures in each["policies"].items()
     ]
-    return table(["table", "policy", *MEASURES.values()], rows)
+    return grid(["table", "policy", *MEASURES.values()], rows)
 
 
-def _excesses(found: Figures) -> str:
+def excess_table(found: Figures) -> str:
+    """Return what the champions earned more than each other policy."""
     rows = [
         [
-            name,
-            NAMES[other],
-            *(_shown(excess[measure], measure) for measure in DIFFERENCES),
-            _shown(excess["daily"], "annual_return"),
-            f"{excess['folds_ahead']} of {excess['folds']}",
+            *(name, NAMES[other], *(_shown(excess[measure], measure) for measure in DIFFERENCES)),
+            *(_shown(excess["daily"], "annual_return"), f"{excess['folds_ahead']} of {excess['folds']}"),
         ]
         for name, each in found["tables"].items()
         for other, excess in each["excess"].items()
     ]
     header = ["table", "champions less", "return, points a year", "Sharpe", "largest drawdown, points"]
-    return table([*header, "mean daily return x 252, points; over days", "folds ahead"], rows)
+    return grid([*header, "mean daily return x 252, points; over days", "folds ahead"], rows)
 
 
 def _shown(found: dict[str, float], measure: str) -> str:
-    """The mean, and its interval where it has a width."""
-    factor, form = (100, "{:.1f}") if measure in SHARES else (1, "{:.0f}" if measure == "trades" else "{:.2f}")
+    """Return the mean, and its interval where it has a width."""
+    factor, form = (100, "{:.1f}") if measure in PERCENT else (1, "{:.0f}" if measure == "trades" else "{:.2f}")
     mean, low, high = (form.format(factor * found[key]) for key in ("mean", "low", "high"))
     return mean if found["low"] == found["high"] else f"{mean} ({low} to {high})"
 
 
-def _machine(found: Figures) -> str:
-    facts = found["machine"]
+def machine_text(found: Figures) -> str:
+    """Return how and where the study was run."""
+    machine, plural = found["machine"], "s" * (found["machine"]["threads"] > 1)
     commits = ", ".join(commit[:7] for commit in found["commits"]) or "unknown"
     return (
         f"{found['seeds']} seeds, {found['generations']} generations, {found['seconds'] / 60:,.0f} minutes of training "
-        f"in all on {facts['machine']}, {facts['threads']} thread{'s' * (facts['threads'] > 1)} a process, Python "
-        f"{facts['python']}, torch {facts['torch']}, commit {commits}{' with changes' * bool(facts['dirty'])}."
+        f"in all on {machine['machine']}, {machine['threads']} thread{plural} a process, Python {machine['python']}, "
+        f"torch {machine['torch']}, commit {commits}{' with changes' * bool(machine['dirty'])}."
     )
 
 
-def main() -> None:
-    """Put the figures into the page."""
-    PAGE.write_text(fill_in(PAGE.read_text(), tables(load())))
+def verdicts_text(found: Figures) -> str:
+    """Return the verdicts as a list."""
+    return "\n".join(f"- {line}" for line in verdicts(found))
 
 
-if __name__ == "__main__":
-    main()
+TEXTS = {
+    "folds": folds_table,
+    "verdict": verdicts_text,
+    "policies": policies_table,
+    "excess": excess_table,
+    "machine": machine_text,
+}
+PAGE = Page({name: Block(make, ("study",)) for name, make in TEXTS.items()})

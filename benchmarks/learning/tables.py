@@ -1,171 +1,145 @@
-"""The figures of docs/learning.md, from what was measured: `python -m benchmarks.learning.tables`."""
-
-import json
-from pathlib import Path
-from typing import Any
+"""Tables of docs/learning.md."""
 
 import numpy as np
 from scipy import stats
 
+from benchmarks.harness import Figures, Row
 from benchmarks.learning.intervals import LEVEL, Interval, over_seeds
-from benchmarks.learning.planted import MAIN
-from benchmarks.machine import ROOT
-from benchmarks.pages import fill_in, table
+from benchmarks.learning.planted import MAIN, RULES
+from benchmarks.pages import Block, Page, grid, spread, table
 
-PAGE = ROOT / "docs" / "learning.md"
-FIGURES = ROOT / "docs" / "figures"
-PLANTED, LONG, FRESH, SHORT = (FIGURES / f"planted{part}.json" for part in ("", "-long", "-fresh", "-short"))
-ABLATIONS, ORACLE = FIGURES / "ablations.json", FIGURES / "oracle.json"
-NOT_YET = "Not measured yet."
+Runs = dict[str, list[Row]]
 DIFFERENCES = ("champion", "95 % interval", "Student's", "all agents", "95 % interval", "Student's", "markets better")
-
-Rows = list[dict[str, Any]]
-
-
-def load(path: Path) -> dict[str, Any] | None:
-    """What was measured, None before."""
-    return json.loads(path.read_text()) if path.exists() else None
+SHARES = {"of momentum": "{momentum:.0f} %", "of the filter": "{filtered:.0f} %"}
+MACHINES = ("planted", "as long", "ten further markets", "sixteen more, 25 generations", "ablations", "oracle")
 
 
-def tables() -> dict[str, str]:
-    """The page's tables by their names."""
-    planted, ablations, oracle = load(PLANTED), load(ABLATIONS), load(ORACLE)
-    long, fresh, short = load(LONG), load(FRESH), load(SHORT)
-    runs = None if planted is None else {**planted["runs"], **(long["runs"] if long else {})}
-    return {
-        "planted": NOT_YET if runs is None else planted_table(runs),
-        "against": NOT_YET if runs is None else against_table(runs),
-        "fresh": NOT_YET if fresh is None else fresh_table(fresh["runs"]),
-        "fresh_against": NOT_YET if fresh is None else against_table(fresh["runs"]),
-        "short_against": NOT_YET if short is None else against_table(short["runs"]),
-        "ablations": NOT_YET if ablations is None else ablation_table(ablations["runs"]),
-        "oracle": NOT_YET if oracle is None else oracle_table(oracle["runs"]),
-        "learning_machine": machines(
-            *(("planted", planted), ("as long", long), ("ten further markets", fresh)),
-            ("sixteen more, 25 generations", short),
-            *(("ablations", ablations), ("oracle", oracle)),
-        ),
-    }
+def _mean(rows: list[Row], name: str) -> float:
+    return float(np.mean([row[name] for row in rows]))
 
 
-def planted_table(runs: dict[str, Rows]) -> str:
-    """Fitness on the holdout of champions and rules, the mean of all markets and each market's."""
+def _of_rules(rows: list[Row], fitness: float) -> Row:
+    """Return a fitness in percent of what two rules earn in these markets."""
+    return {rule: 100 * fitness / _mean(rows, rule) for rule in ("momentum", "filtered")}
+
+
+def planted_table(planted: Figures, long: Figures) -> str:
+    """Return fitness on the holdout of champions and rules, the mean of all markets and each market's."""
+    runs: Runs = planted["runs"] | long["runs"]
     first = next(iter(runs.values()))
-    seeds = [str(row["seed"]) for row in first]
-    rules = {rule: [row[rule] for row in first] for rule in ("random", "momentum", "filtered", "informed")}
-    played = {name: [row["champion"] for row in runs[name]] for name in MAIN if name in runs}
-    minutes = {name: f"{np.mean([row['seconds'] for row in runs[name]]) / 60:.1f}" for name in played}
-    rows = [
-        [
-            name,
-            f"{np.mean(each):,.0f}",
-            *(f"{100 * np.mean(each) / np.mean(rules[rule]):.0f} %" for rule in ("momentum", "filtered")),
-            minutes.get(name, ""),
-            f"{np.mean([row['agents'] for row in runs[name]]):,.0f}" if name in played else "",
-            *(f"{value:,.0f}" for value in each),
-        ]
-        for name, each in {**rules, **played}.items()
-    ]
-    header = ["", "mean", "of momentum", "of the filter", "minutes", "all agents", *(f"market {n}" for n in seeds)]
-    return table(header, rows)
-
-
-def fresh_table(runs: dict[str, Rows]) -> str:
-    """Mean fitness on the holdout in the further markets, and in shares of the rules."""
-    cells = []
-    for name, rows in runs.items():
-        mean = {who: float(np.mean([row[who] for row in rows])) for who in ("champion", "agents")}
-        shares = [100 * mean["champion"] / np.mean([row[rule] for row in rows]) for rule in ("momentum", "filtered")]
-        spread = [f"{row['champion']:,.0f}" for row in rows]
-        cells.append(
-            [name, f"{mean['champion']:,.0f}", *(f"{share:.0f} %" for share in shares), f"{mean['agents']:,.0f}"]
-        )
-        cells[-1].append(", ".join(spread))
-    return table(["", "champion", "of momentum", "of the filter", "all agents", "champion, market by market"], cells)
-
-
-def against_table(runs: dict[str, Rows]) -> str:
-    """What ERL earns more than each of its halves, market by market."""
-    return table(
-        ["ERL less", *DIFFERENCES], [[name, *_differences(runs, name, -1)] for name in MAIN[1:] if name in runs]
-    )
-
-
-def ablation_table(runs: dict[str, Rows]) -> str:
-    """What each change of the defaults adds or takes in each market, the best first by all agents in the first one."""
-    markets = [row["seed"] for row in runs["erl"]]
-    changed = {name: {who: _by_market(runs, name, who) for who in ("agents", "champion")} for name in runs}
-    order = sorted(set(runs) - {"erl"}, key=lambda name: -changed[name]["agents"][markets[0]])
-    cells = {
-        name: [
-            f"{changed[name][who][market]:+,.0f}" if market in changed[name][who] else ""
-            for who in ("agents", "champion")
-            for market in markets
-        ]
-        for name in order
+    markets = {f"market {row['seed']}": i for i, row in enumerate(first)}
+    columns = {
+        "": "{name}",
+        "mean": "{mean:,.0f}",
+        "of momentum": "{momentum:.0f} %",
+        "of the filter": "{filtered:.0f} %",
     }
-    header = [f"{who}, market {market}" for who in ("all agents", "champion") for market in markets]
-    return table(["change", *header], [[name, *cells[name]] for name in order])
+    columns |= {"minutes": "{minutes:.1f}", "all agents": "{agents:,.0f}"}
+    columns |= {market: f"{{each[{i}]:,.0f}}" for market, i in markets.items()}
+
+    def line(name: str, who: str, rows: list[Row]) -> Row:
+        mean = _mean(rows, who)
+        return {"name": name, "mean": mean, **_of_rules(first, mean), "each": [row[who] for row in rows]}
+
+    nobody = {"minutes": None, "agents": None}
+    lines = [line(rule, rule, first) | nobody for rule in RULES]
+    for name in (name for name in MAIN if name in runs):
+        played = {"minutes": _mean(runs[name], "seconds") / 60, "agents": _mean(runs[name], "agents")}
+        lines.append(line(name, "champion", runs[name]) | played)
+    return table(columns, lines)
 
 
-def _by_market(runs: dict[str, Rows], name: str, who: str) -> dict[int, float]:
+def fresh_table(found: Figures) -> str:
+    """Return mean fitness on the holdout in further markets, and in percent of the rules."""
+    columns = {"": "{name}", "champion": "{champion:,.0f}", **SHARES}
+    columns |= {"all agents": "{agents:,.0f}", "champion, market by market": "{each}"}
+    lines = []
+    for name, rows in found["runs"].items():
+        champion = _mean(rows, "champion")
+        each = spread([row["champion"] for row in rows], ",.0f")
+        lines.append({"name": name, "champion": champion, "agents": _mean(rows, "agents"), "each": each})
+        lines[-1] |= _of_rules(rows, champion)
+    return table(columns, lines)
+
+
+def against_table(*figures: Figures) -> str:
+    """Return what ERL earns more than each of its halves, market by market."""
+    runs: Runs = {name: rows for each in figures for name, rows in each["runs"].items()}
+    return grid(["ERL less", *DIFFERENCES], [[name, *_differences(runs, name)] for name in MAIN[1:] if name in runs])
+
+
+def _differences(runs: Runs, name: str) -> list[str]:
+    cells, better = [], []
+    for who in ("champion", "agents"):
+        paired = -np.array(list(_by_market(runs, name, who).values()))
+        found = over_seeds(paired[None], np.random.default_rng(0))
+        low, high = stats.t.interval(LEVEL, len(paired) - 1, paired.mean(), stats.sem(paired))
+        cells += [f"{found.mean:+,.0f}", bounds(found), bounds(Interval(found.mean, low, high))]
+        better.append(int((paired > 0).sum()))
+    return [*cells, f"{better[0]} and {better[1]} of {len(runs[name])}"]
+
+
+def _by_market(runs: Runs, name: str, who: str) -> dict[int, float]:
+    """Return what a variant's champion or its agents earn more than ERL's, by market."""
     base = {row["seed"]: row[who] for row in runs["erl"]}
     return {row["seed"]: row[who] - base[row["seed"]] for row in runs[name]}
 
 
-def _paired(runs: dict[str, Rows], name: str, who: str) -> np.ndarray:
-    """What a variant's champion or its agents earn more than ERL's, by market."""
-    base = {row["seed"]: row[who] for row in runs["erl"]}
-    return np.array([row[who] - base[row["seed"]] for row in runs[name]])
-
-
-def _differences(runs: dict[str, Rows], name: str, sign: int) -> list[str]:
-    cells, better = [], []
-    for who in ("champion", "agents"):
-        paired = sign * _paired(runs, name, who)
-        found = over_seeds(paired[None], np.random.default_rng(0))
-        low, high = stats.t.interval(LEVEL, len(paired) - 1, paired.mean(), stats.sem(paired))
-        cells += [f"{found.mean:+,.0f}", span(found), span(Interval(found.mean, low, high))]
-        better.append(int((paired > 0).sum()))
-    return [*cells, f"{better[0]} and {better[1]} of {len(paired)}"]
-
-
-def span(found: Interval) -> str:
-    """An interval's bounds."""
+def bounds(found: Interval) -> str:
+    """Return an interval's bounds."""
     return f"{found.low:+,.0f} to {found.high:+,.0f}"
 
 
-def oracle_table(runs: dict[str, Rows]) -> str:
-    """Share of the perfect rule by what the feature tells, and the fitness that it adds."""
-    perfect = np.array([row["perfect"] for row in runs["without"]])
+def ablation_table(found: Figures) -> str:
+    """Return what each change of the defaults adds or takes in each market, the best first by all agents."""
+    runs: Runs = found["runs"]
+    places = [(who, row["seed"]) for who in ("agents", "champion") for row in runs["erl"]]
+    cells = {
+        name: [_by_market(runs, name, who).get(market) for who, market in places] for name in runs if name != "erl"
+    }
+    names = {"agents": "all agents", "champion": "champion"}
+    header = ["change", *(f"{names[who]}, market {market}" for who, market in places)]
+    ranked = sorted(cells, key=lambda name: -(cells[name][0] or 0.0))
+    return grid(header, [[name, *("" if cell is None else f"{cell:+,.0f}" for cell in cells[name])] for name in ranked])
+
+
+def oracle_table(found: Figures) -> str:
+    """Return the part of the perfect rule that agents earn by what the feature shows, and the fitness that it adds."""
+    runs: Runs = found["runs"]
     plain = np.array([row["champion"] for row in runs["without"]])
-    rows = []
-    for name, each in runs.items():
-        champion = np.array([row["champion"] for row in each])
+    perfect, lines = _mean(runs["without"], "perfect"), []
+    for name, rows in runs.items():
+        champion = np.array([row["champion"] for row in rows])
         added = over_seeds((champion - plain)[None], np.random.default_rng(0))
-        more = "" if name == "without" else f"{added.mean:+,.0f} ({span(added)})"
-        rows.append([name, f"{champion.mean():,.0f}", f"{100 * champion.mean() / perfect.mean():.0f} %", more])
-    return table(["the feature tells", "fitness", "of the perfect rule", "more than without (95 %)"], rows)
+        more = "" if name == "without" else f"{added.mean:+,.0f} ({bounds(added)})"
+        lines.append({"name": name, "mean": champion.mean(), "part": 100 * champion.mean() / perfect, "more": more})
+    columns = {"the feature tells": "{name}", "fitness": "{mean:,.0f}", "of the perfect rule": "{part:.0f} %"}
+    return table({**columns, "more than without (95 %)": "{more}"}, lines)
 
 
-def machines(*found: tuple[str, dict[str, Any] | None]) -> str:
-    """Where the figures come from, a line a file."""
+def machines(*figures: Figures) -> str:
+    """Return where each of the page's figures comes from."""
     lines = []
-    for name, figures in found:
-        if figures is not None:
-            where = figures["machine"]
-            commits = {row["commit"] for each in figures["runs"].values() for row in each if row.get("commit")}
-            commit = ", ".join(sorted(each[:7] for each in commits)) or str(where["commit"])[:7]
-            lines.append(
-                f"- {name}: {where['machine']}, {where['cores']} cores, torch {where['torch']}, commit {commit}."
-            )
-    return "\n".join(lines) or NOT_YET
+    for name, found in zip(MACHINES, figures, strict=True):
+        machine = found["machine"]
+        commits = {row["commit"] for rows in found["runs"].values() for row in rows if row.get("commit")}
+        commit = ", ".join(sorted(each[:7] for each in commits)) or str(machine["commit"])[:7]
+        lines.append(
+            f"- {name}: {machine['machine']}, {machine['cores']} cores, torch {machine['torch']}, commit {commit}."
+        )
+    return "\n".join(lines)
 
 
-def main() -> None:
-    """Write the figures into their places."""
-    PAGE.write_text(fill_in(PAGE.read_text(), tables()))
-
-
-if __name__ == "__main__":
-    main()
+PLANTED = ("planted", "planted-long")
+PAGE = Page(
+    {
+        "planted": Block(planted_table, PLANTED),
+        "against": Block(against_table, PLANTED),
+        "fresh": Block(fresh_table, ("planted-fresh",)),
+        "fresh_against": Block(against_table, ("planted-fresh",)),
+        "short_against": Block(against_table, ("planted-short",)),
+        "ablations": Block(ablation_table, ("ablations",)),
+        "oracle": Block(oracle_table, ("oracle",)),
+        "learning_machine": Block(machines, (*PLANTED, "planted-fresh", "planted-short", "ablations", "oracle")),
+    }
+)

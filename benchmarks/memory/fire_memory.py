@@ -1,29 +1,22 @@
-"""What an older fuel-break system held in memory, against what is held here: `python -m benchmarks.memory.fire_memory`.
+"""What an older fuel-break system held in memory, against what eigen2 holds.
 
-First its storage, played again without its network: every case keeps the transitions of some episodes, in a process of
-its own, in one way. Then the measures that were prescribed for it, each on and off, in fits of this workload.
+Each case of storage keeps the transitions of some episodes in one way, without a network. Each measure that was
+prescribed for the old system is then switched on and off in fits of this workload. Every case has a process of its own.
 """
 
-import argparse
-import csv
-import json
-import resource
-import subprocess
-import sys
 import tempfile
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import numpy as np
 import torch
-import yaml
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from benchmarks.machine import ROOT, describe_machine
+from benchmarks.harness import MB, Benchmark, Figures, Row, Settings, Task
+from benchmarks.runs import fit
 from eigen2.core.replay import ReplayBuffer
 from eigen2.dqn import losses
 from eigen2.dqn.collector import replay_fields
@@ -38,18 +31,17 @@ SIZE, PLANES = 50, 12
 STEPS = 8 * 50
 """Transitions of one of its episodes: steps of all its environments."""
 CAPACITY = 20_000
-"""Transitions that its replay held; the ring here is given as many."""
+"""Transitions of its replay; the ring here gets as many."""
 EPISODES, FILLING = 9, 6
 """Episodes kept, and those after which a local buffer of 2,000 is full."""
-MB = 1e6
 
 
 class Old:
-    """Keeps a transition as the old system did.
+    """Storage of the old system.
 
     Args:
-        copies: states of a transition that are tensors of their own; elsewhere the same one is kept again.
-        experience: transitions of the local buffer that nobody read; None for no end.
+        copies: states of a transition that are tensors of their own (1 or 4); others share a tensor.
+        experience: most transitions of the local buffer, which nobody read; None for no bound.
     """
 
     def __init__(self, copies: int, experience: int | None = None) -> None:
@@ -57,9 +49,9 @@ class Old:
         self.replay: deque[Any] = deque(maxlen=CAPACITY)
         self.experience: deque[Any] = deque(maxlen=experience)
 
-    def keep(self, chance: np.random.Generator) -> None:
-        """Keep one more."""
-        state = torch.from_numpy(chance.random((PLANES, SIZE, SIZE), np.float32))
+    def keep(self, generator: np.random.Generator) -> None:
+        """Keep one more transition."""
+        state = torch.from_numpy(generator.random((PLANES, SIZE, SIZE), np.float32))
         own = [state, *(state.clone() for _ in range(self.copies - 1))]
         first, following, again, following_again = (own[n % len(own)] for n in range(4))
         self.replay.append((first, 0, 0.0, following, True))
@@ -67,15 +59,15 @@ class Old:
 
 
 class Ring:
-    """Keeps a transition as it is kept here."""
+    """Storage of eigen2."""
 
     def __init__(self) -> None:
         self.frames = Frames([np.zeros((4, SIZE, SIZE), np.uint8)], downstream=True)
         self.buffer = ReplayBuffer(CAPACITY, replay_fields(self.frames))
 
-    def keep(self, chance: np.random.Generator) -> None:
-        """Keep one more."""
-        observation = chance.integers(0, 256, (1, 8, SIZE, SIZE), dtype=np.uint8)
+    def keep(self, generator: np.random.Generator) -> None:
+        """Keep one more transition."""
+        observation = generator.integers(0, 256, (1, 8, SIZE, SIZE), dtype=np.uint8)
         observation[:, RATES] = 0
         step = {"action": torch.zeros(1, dtype=torch.int64), "reward": torch.zeros(1)}
         stored = self.frames.pack(observation, {"landscape": np.zeros(1, np.int64)})
@@ -90,33 +82,32 @@ HELD: dict[str, Callable[[], Old | Ring]] = {
 }
 
 
-def hold(name: str) -> dict[str, Any]:
-    """Keep the transitions of EPISODES in this process; growth an episode once the local buffer is full."""
-    kept, chance = HELD[name](), np.random.default_rng(0)
-    seen: dict[str, list[int]] = {"rss": [], "live": []}
+def hold(name: str) -> Row:
+    """Keep the transitions of EPISODES; return the growth an episode once the local buffer is full."""
+    storage, generator = HELD[name](), np.random.default_rng(0)
+    seen: dict[str, list[int]] = {"live": [], "rss": []}
     for _ in range(EPISODES):
         for _ in range(STEPS):
-            kept.keep(chance)
+            storage.keep(generator)
         trim_malloc()
         now = memory_now()
         seen["rss"].append(now.rss_bytes)
-        seen["live"].append(now.heap_bytes + BLOCK_BYTES * now.python_blocks)
-    grown = {f"{what}_mb": (sizes[-1] - sizes[FILLING - 1]) / (EPISODES - FILLING) / MB for what, sizes in seen.items()}
-    return {"case": name, **grown}
+        seen["live"].append((now.heap_bytes or 0) + BLOCK_BYTES * now.python_blocks)
+    return {f"{what}_mb": (each[-1] - each[FILLING - 1]) / (EPISODES - FILLING) / MB for what, each in seen.items()}
 
 
 class KeepsFigures(Callback):
     """Draws a figure an epoch with pyplot, which keeps it until it is closed.
 
     Args:
-        close: whether it is.
+        close: whether to close it.
     """
 
     def __init__(self, close: bool) -> None:
         self.close = close
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Draw."""
+        """Draw the figure."""
         import matplotlib as mpl
 
         mpl.use("agg")
@@ -133,137 +124,92 @@ class KeepsLosses(Callback):
     """Keeps the loss of every gradient step.
 
     Args:
-        detach: whether without the graph behind it.
-        most: losses kept, the latest; None for all.
+        detach: whether to keep it without its graph.
+        most: number of losses to keep, the latest; None for all.
     """
 
     def __init__(self, detach: bool, most: int | None) -> None:
         self.detach, self.kept = detach, deque[Any](maxlen=most)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Listen to the losses."""
+        """Wrap the function that computes losses."""
         compute = losses.loss
 
-        def listened(*args: Any, **kwargs: Any) -> losses.Loss:
+        def kept_loss(*args: Any, **kwargs: Any) -> losses.Loss:
             found = compute(*args, **kwargs)
             self.kept.append(found.loss.detach() if self.detach else found.loss)
             return found
 
-        losses.loss = listened
+        losses.loss = kept_loss
 
 
 NEVER = 10**9
 OFF = {"cleanup_frequency": NEVER, "collector_cleanup_frequency": NEVER, "memory_cleanup_frequency": NEVER}
 
 
-@dataclass(frozen=True)
-class Case:
-    """A fit of this workload."""
-
-    name: str
-    hygiene: dict[str, int] | None = field(default_factory=lambda: dict(OFF))
-    """Settings of `MemoryHygiene` that are not the defaults; None leaves it out."""
-    also: dict[str, Any] | None = None
-    """A further callback."""
+def _own(name: str, **settings: Any) -> dict[str, Any]:
+    return {"class_path": f"{__name__}.{name}", "init_args": settings}
 
 
-def _also(name: str, **settings: Any) -> dict[str, Any]:
-    return {"class_path": f"benchmarks.memory.fire_memory.{name}", "init_args": settings}
+MEASURES: dict[str, tuple[dict[str, int] | None, dict[str, Any] | None]] = {
+    "without `MemoryHygiene`": (None, None),
+    "bounded histories alone": (OFF, None),
+    "the same, 10^9 long": (OFF | {"max_history_size": NEVER, "experience_buffer_size": NEVER}, None),
+    "garbage, each 100 training steps": (OFF | {"cleanup_frequency": 100}, None),
+    "garbage, each 50 environment steps": (OFF | {"collector_cleanup_frequency": 50}, None),
+    "full cleaning, each 10 episodes": (OFF | {"memory_cleanup_frequency": 10}, None),
+    "`MemoryHygiene`, its defaults": ({}, None),
+    "a figure an epoch, closed": (OFF, _own("KeepsFigures", close=True)),
+    "a figure an epoch, not closed": (OFF, _own("KeepsFigures", close=False)),
+    "1,000 losses kept, detached": (OFF, _own("KeepsLosses", detach=True, most=1000)),
+    "all losses kept, with their graphs": (OFF, _own("KeepsLosses", detach=False, most=None)),
+}
+"""Settings of `MemoryHygiene` beside its defaults, None without it; a further callback."""
+TOGETHER = 4
+"""Episodes of an epoch."""
+SETTINGS = {
+    **{"data.grid_size": 16, "data.budget": 0.05, "data.num_parallel_envs": TOGETHER},
+    **{"data.buffer_size": 500, "data.warmup": 100, "model.validate_every": 10},
+}
 
 
-CASES = (
-    Case("without `MemoryHygiene`", None),
-    Case("bounded histories alone"),
-    Case("the same, 10^9 long", OFF | {"max_history_size": NEVER, "experience_buffer_size": NEVER}),
-    Case("garbage, each 100 training steps", OFF | {"cleanup_frequency": 100}),
-    Case("garbage, each 50 environment steps", OFF | {"collector_cleanup_frequency": 50}),
-    Case("full cleaning, each 10 episodes", OFF | {"memory_cleanup_frequency": 10}),
-    Case("`MemoryHygiene`, its defaults", {}),
-    Case("a figure an epoch, closed", also=_also("KeepsFigures", close=True)),
-    Case("a figure an epoch, not closed", also=_also("KeepsFigures", close=False)),
-    Case("1,000 losses kept, detached", also=_also("KeepsLosses", detach=True, most=1000)),
-    Case("all losses kept, with their graphs", also=_also("KeepsLosses", detach=False, most=None)),
-)
-EPOCHS, WARM_UP, TOGETHER = 80, 40, 4
-"""Epochs of a fit, those left out of figures, and the episodes of one."""
-SETTINGS = {"grid_size": 16, "budget": 0.05, "num_parallel_envs": TOGETHER, "buffer_size": 500, "warmup": 100}
-
-
-def measure(case: Case, folder: Path, epochs: int = EPOCHS, warm_up: int = WARM_UP) -> dict[str, Any]:
-    """Run a fit in a process of its own.
-
-    Args:
-        case: what it does.
-        folder: of the run.
-        epochs: in all.
-        warm_up: those left out of figures.
+def measure_fit(name: str, folder: Path, epochs: int) -> Row:
+    """Run a fit and read its memory, without the first half of the epochs.
 
     Returns:
-        `rss_kb` and `live_kb`, growth an episode; `between_mb`, resident after an epoch; `cpu_s`, of a processor and
-        of the whole run, which other work on the machine changes less than what a clock shows.
+        `rss_kb` and `live_kb`, growth an episode; `between_mb`, resident after an epoch; `cpu_s` of the whole run.
     """
-    config: dict[str, Any] = yaml.safe_load((ROOT / "tests" / "fire" / "small.yaml").read_text())
-    hygiene, *others = config["trainer"]["callbacks"]
-    assert hygiene["class_path"].endswith("MemoryHygiene")
-    callbacks = [] if case.hygiene is None else [{**hygiene, "init_args": case.hygiene}]
-    callbacks += ([] if case.also is None else [case.also]) + others
-    config["trainer"] |= {"callbacks": callbacks, "default_root_dir": str(folder), "max_epochs": epochs}
-    config["data"] |= SETTINGS
-    config["model"]["validate_every"] = 10
-    folder.mkdir()
-    written = folder / "settings.yaml"
-    written.write_text(yaml.safe_dump(config))
-    line = [sys.executable, "-m", "eigen2.cli", "fit", "--config", str(written)]
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=False)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    if done.returncode != 0:
-        raise SystemExit(f"{case.name} failed:\n{done.stderr[-2000:]}")
-    rows = [row for row in _rows(folder / "memory.csv") if row["phase"] == "generation"][warm_up:]
-    rss = [int(row["rss_bytes"]) for row in rows]
-    live = [int(row["heap_bytes"]) + BLOCK_BYTES * int(row["python_blocks"]) for row in rows]
-    return {
-        "case": case.name,
-        "rss_kb": theil_sen(rss).median / TOGETHER / 1e3,
-        "live_kb": theil_sen(live).median / TOGETHER / 1e3,
-        "between_mb": median(rss) / MB,
-        "cpu_s": after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime,
-    }
+    settings, further = MEASURES[name]
+
+    def change(callbacks: list[Row]) -> list[Row]:
+        hygiene, *others = callbacks
+        assert hygiene["class_path"].endswith("MemoryHygiene")
+        own = [] if settings is None else [{**hygiene, "init_args": settings}]
+        return [*own, *([further] if further else []), *others]
+
+    own = {**SETTINGS, "trainer.max_epochs": epochs}
+    done = fit(Path(tempfile.mkdtemp(dir=folder)), "tests/fire/small.yaml", own, change=change)
+    rss, live = done.rss[epochs // 2 :], done.live[epochs // 2 :]
+    slopes = {f"{what}_kb": theil_sen(sizes).median / TOGETHER / 1e3 for what, sizes in (("rss", rss), ("live", live))}
+    return {**slopes, "between_mb": median(rss) / MB, "cpu_s": done.cpu_s}
 
 
-def _rows(path: Path) -> list[dict[str, str]]:
-    with path.open() as file:
-        return list(csv.DictReader(file))
+def tasks(settings: Settings) -> list[Task]:
+    """Return the cases of storage, then the measures."""
+    return [Task(case) for case in (*HELD, *MEASURES)]
 
 
-def main(words: Sequence[str] | None = None) -> None:
-    """Measure and write.
+def measure(task: Task, settings: Settings, folder: Path) -> Row:
+    """Measure a storage or a fit."""
+    return hold(task.case) if task.case in HELD else measure_fit(task.case, folder, settings["epochs"])
 
-    Args:
-        words: of the command line; None takes the process's.
-    """
-    options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("--out", type=Path, help="JSON file to write")
-    options.add_argument("--hold", choices=list(HELD), help="measure this one storage in this process alone")
-    asked = options.parse_args(words)
-    if asked.hold is not None:
-        print(json.dumps(hold(asked.hold)))
-        return
-    held, measures = [], []
-    for name in HELD:
-        line = [sys.executable, "-m", "benchmarks.memory.fire_memory", "--hold", name]
-        held.append(json.loads(subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=True).stdout))
-        print(json.dumps(held[-1]), flush=True)
-    with tempfile.TemporaryDirectory(prefix="eigen2-fire-") as folder:
-        for number, case in enumerate(CASES):
-            measures.append(measure(case, Path(folder) / str(number)))
-            print(json.dumps(measures[-1]), flush=True)
+
+def figures(measured: Mapping[Task, Row]) -> Figures:
+    """Return the rows of storages and of measures, and the sizes they are of."""
+    cases = [{"case": task.case, **row} for task, row in measured.items()]
     sizes = {"state_bytes": PLANES * SIZE * SIZE * 4, "transitions_an_episode": STEPS, "capacity": CAPACITY}
     sizes["ring_bytes"] = Ring().buffer.bytes_per_transition
-    found = {"machine": describe_machine(), "sizes": sizes, "held": held, "measures": measures}
-    if asked.out is not None:
-        asked.out.write_text(json.dumps(found, indent=1) + "\n")
+    return {"sizes": sizes, "held": cases[: len(HELD)], "measures": cases[len(HELD) :]}
 
 
-if __name__ == "__main__":
-    main()
+BENCHMARKS = {"fire-memory": Benchmark(measure, tasks, {"epochs": 80}, {"epochs": 8}, figures, fresh=True)}

@@ -1,7 +1,7 @@
-"""What a generation on many devices takes, by what was measured on few: the model behind docs/processes.md.
+"""Model of a generation on many devices, fitted to what was measured on few; docs/processes.md describes it.
 
-A device works through its phases, each as long as was measured for that many agents, now and then longer or shorter;
-at every message it waits for the slowest. Between messages devices are independent.
+A device works through its phases, each as long as was measured for that many agents, times a random factor; at every
+message it waits for the slowest. Between messages devices are independent.
 """
 
 import math
@@ -19,56 +19,56 @@ from benchmarks.scale.traffic import Sizes, expected_parents, received, rows_of
 Seconds = Float64[np.ndarray, "devices"]
 PHASES = ("evaluate", "train", "evolve", "validate")
 MEASURED_INVESTABLE = 108
+GENERATIONS = 5
+"""Generations of the measured runs."""
 CURVE_BYTES = 140
-"""Of an agent's numbers for the curves, about."""
-ROW_FLOATS = 5
-"""Numbers a weight that a process holds: itself, its target, its gradient, Adam's two moments."""
+"""Bytes of an agent's numbers for the curves, about."""
 COPIES = 3
-"""Of what is gathered: as it came, put together, and taken apart again."""
+"""Copies of what is gathered: as it came, put together, and taken apart again."""
 
 
 @dataclass(frozen=True)
 class Link:
-    """What lies between two devices."""
+    """Connection between two devices."""
 
     latency_s: float = 50e-6
-    """Of a message, beyond what it takes in one machine."""
+    """Seconds of a message beyond what it takes in one machine."""
     gbit: float = 10.0
     """Gbit a second that a device receives."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A run whose generations are simulated."""
+    """Run whose generations are simulated."""
 
     agents: int
     devices: int
     investable: int = MEASURED_INVESTABLE
     optimizer_steps: int = 32
     cores: int | None = None
-    """That all devices have together, where they are processes of one machine; None: each has what it needs."""
+    """Cores of all devices together, where they are processes of one machine; None: each has what it needs."""
 
 
 @dataclass
 class Spent:
-    """Where the time of a generation goes, in seconds of the mean device."""
+    """Seconds of a generation and where they go, of the mean device."""
 
     seconds: float
     parts: dict[str, float] = field(default_factory=dict)
-    """The phases; `journal`, putting transitions into the replay buffer; `rest`, process 0's checkpoints above all and
-    that others wait for it; messages; waiting for the slowest."""
+    """The phases; `journal`, putting transitions into the replay buffer; `rest`, process 0's checkpoints above all, and
+    others' wait for it; messages; waiting for the slowest."""
 
     @property
     def computing(self) -> float:
-        """Share of the time in which a device does its own agents' work."""
+        """Return the fraction of the time in which a device does its own agents' work."""
         return sum(self.parts[phase] for phase in PHASES) / self.seconds
 
 
 class Costs:
-    """What work and messages cost, fitted to what `benchmarks.scale.processes` measured.
+    """Costs of work and messages, fitted to what `benchmarks.scale.processes` measured.
 
     Args:
-        measured: as that wrote it.
+        measured: its figures.
 
     Attributes:
         sizes: weights and transitions of the measured runs.
@@ -77,43 +77,33 @@ class Costs:
 
     def __init__(self, measured: Mapping[str, Any]) -> None:
         alone: Sequence[Mapping[str, Any]] = measured["alone"]
-        usual = sorted(
-            (run for run in alone if run["investable"] == MEASURED_INVESTABLE), key=lambda run: int(run["agents"])
-        )
+        usual = [run for run in alone if run["investable"] == MEASURED_INVESTABLE]
+        usual.sort(key=lambda run: int(run["agents"]))
+        others = [run for run in alone if run["investable"] != MEASURED_INVESTABLE]
         self._agents = [int(run["agents"]) for run in usual]
         self._seconds = {phase: [run[phase] / _steps(run, phase) for run in usual] for phase in PHASES}
         at = usual[self._agents.index(16)]
-        others = [run for run in alone if run["investable"] != MEASURED_INVESTABLE]
         more = np.array([run["investable"] - MEASURED_INVESTABLE for run in others], dtype=float)
-        self._column = {
-            phase: float(
-                more
-                @ [run[phase] / _steps(run, phase) - at[phase] / _steps(at, phase) for run in others]
-                / (more @ more)
-                / 16
-            )
-            for phase in PHASES
-        }
+        self._column = {}
+        for phase in PHASES:
+            longer = [run[phase] / _steps(run, phase) - at[phase] / _steps(at, phase) for run in others]
+            self._column[phase] = float(more @ longer / (more @ more) / 16)
         self.sizes = {name: int(at[name]) for name in ("weights", "actor_weights", "transition_bytes", "transitions")}
         self.deviation = float(np.median([run["deviation"] for run in alone]))
         self._crowding = _crowding(measured)
         self._message = _fit_messages(measured["messages"])
-        journals = [each["journal"] for each in measured["messages"][:1]]
-        self.put_in_s = float(np.mean([each["seconds"] / each["transitions"] for each in journals]))
+        journal = measured["messages"][0]["journal"]
+        self.put_in_s = float(journal["seconds"] / journal["transitions"])
         kept = [self.checkpoint_bytes(agents) for agents in self._agents]
         between = [run["rest"] + run["generation"] - sum(run[phase] for phase in PHASES) for run in usual]
         self._rest = nnls(np.column_stack([np.ones(len(kept)), kept]), between)[0]
-        generations = 5
-        held = [
-            min(generations * agents * self.sizes["transitions"], int(at["replay_capacity"]))
-            * self.sizes["transition_bytes"]
-            for agents in self._agents
-        ]
+        added = [GENERATIONS * agents * self.sizes["transitions"] for agents in self._agents]
+        held = [min(count, int(at["replay_capacity"])) * self.sizes["transition_bytes"] for count in added]
         peaks = [1e6 * run["peak_mb"] - replay for run, replay in zip(usual, held, strict=True)]
         self._memory = nnls(np.column_stack([np.ones(len(peaks)), self._agents]), peaks)[0]
 
     def phase_s(self, phase: str, agents: int, investable: int, optimizer_steps: int) -> float:
-        """Seconds of a phase on a device alone: between measured numbers of agents in proportion, beyond them too."""
+        """Return seconds of a phase on a device alone, linear between measured numbers of agents and beyond them."""
         steps = optimizer_steps if phase == "train" else 1
         known, seconds = self._agents, self._seconds[phase]
         found = float(np.interp(agents, known, seconds))
@@ -122,31 +112,26 @@ class Costs:
         return steps * max(0.0, found + agents * self._column[phase] * (investable - MEASURED_INVESTABLE))
 
     def crowding(self, devices: int, cores: int | None) -> float:
-        """How much longer work takes on cores that others use too."""
+        """Return how many times longer work takes on cores that others use too."""
         if cores is None:
             return 1.0
         return float(np.interp(devices, [1, *self._crowding], [1.0, *self._crowding.values()]))
 
     def message_s(self, rounds: float, received_bytes: float, link: Link) -> float:
-        """Seconds of a message that takes so many rounds, and from which a device receives so many bytes."""
+        """Return seconds of a message of so many rounds, from which a device receives so many bytes."""
         a_round, a_byte = self._message
         return rounds * (a_round + link.latency_s) + received_bytes * max(a_byte, 8e-9 / link.gbit)
 
     def rest_s(self, agents: int) -> float:
-        """Seconds of process 0 outside the phases: checkpoints, above all."""
+        """Return seconds of process 0 outside the phases: checkpoints, above all."""
         return float(self._rest @ [1.0, self.checkpoint_bytes(agents)])
 
     def checkpoint_bytes(self, agents: int) -> int:
-        """Of all agents' rows in a checkpoint."""
+        """Return the bytes of all agents' rows in a checkpoint."""
         return 16 * self.sizes["weights"] * agents
 
     def memory_bytes(self, plan: Plan, capacity: int) -> int:
-        """At most, of process 0, which puts checkpoints together.
-
-        Args:
-            plan: of the run.
-            capacity: transitions that the replay buffer holds.
-        """
+        """Return the most bytes of process 0, which assembles checkpoints, with a buffer of `capacity` transitions."""
         transition = 18 + 14 * plan.investable
         own = len(rows_of(plan.agents, 0, plan.devices))
         total = float(self._memory @ [1.0, own]) + capacity * transition
@@ -156,18 +141,18 @@ class Costs:
         return int(total)
 
     def received_bytes(self, plan: Plan, capacity: int) -> int:
-        """What process 0 receives in a generation, but for checkpoints, by the formula; of parents what is expected."""
+        """Return the expected bytes that process 0 receives in a generation, without checkpoints."""
         return int(
             sum(received(self.traffic(plan, capacity), 0, plan.devices).values()) + self.parent_bytes(plan, capacity)
         )
 
     def parent_bytes(self, plan: Plan, capacity: int) -> float:
-        """Of parents from elsewhere that a device is expected to want, where a quarter of its agents are replaced."""
+        """Return the expected bytes of parents from other devices, where a quarter of the agents are replaced."""
         children = math.ceil(plan.agents / plan.devices / 4)
         return self.traffic(plan, capacity).parent_bytes * expected_parents(children, plan.agents, plan.devices)
 
     def traffic(self, plan: Plan, capacity: int) -> Sizes:
-        """The sizes of a plan's messages."""
+        """Return the sizes of a plan's messages."""
         return Sizes(
             agents=plan.agents,
             actor_weights=self.sizes["actor_weights"],
@@ -184,7 +169,7 @@ def _steps(run: Mapping[str, Any], phase: str) -> int:
 
 
 def _crowding(measured: Mapping[str, Any]) -> dict[int, float]:
-    """How much longer a generation of the same agents takes with so many processes at once, each for itself."""
+    """Return how many times longer a generation takes with so many independent processes at once."""
     alone = {(run["agents"], run["investable"]): sum(run[phase] for phase in PHASES) for run in measured["alone"]}
     found: dict[int, list[float]] = {}
     for run in measured["crowded"]:
@@ -194,7 +179,7 @@ def _crowding(measured: Mapping[str, Any]) -> dict[int, float]:
 
 
 def _fit_messages(measured: Sequence[Mapping[str, Any]]) -> tuple[float, float]:
-    """Seconds a round and a byte received, least squares of relative errors."""
+    """Return seconds a round and a byte received, by least squares of relative errors."""
     seen = [message for each in measured for message in each["messages"]]
     seconds = np.array([message["seconds"] for message in seen])
     rounds_and_bytes = np.array([[message["processes"] - 1, message["received"]] for message in seen], dtype=float)
@@ -203,7 +188,7 @@ def _fit_messages(measured: Sequence[Mapping[str, Any]]) -> tuple[float, float]:
 
 
 class _Devices:
-    """Clocks of all devices, and where their time went."""
+    """Clocks of all devices, and where their time goes."""
 
     def __init__(self, devices: int) -> None:
         self.at = np.zeros(devices)
@@ -215,13 +200,13 @@ class _Devices:
         self.spent[name] += float(seconds.mean())
 
     def work_first(self, name: str, seconds: float) -> None:
-        """What device 0 does alone; that others wait for it counts as the same."""
+        """Let device 0 work alone; others' wait for it counts as the same."""
         self.at[0] += seconds
         self.spent[name] += seconds / len(self.at)
         self._alone = name, seconds
 
-    def meet(self, seconds: float) -> None:
-        """All wait for the slowest, and then exchange for so many seconds; nothing where there is one device."""
+    def exchange(self, seconds: float) -> None:
+        """Let all wait for the slowest, then exchange for so many seconds; nothing happens with one device."""
         if len(self.at) > 1:
             name, alone = self._alone
             last = self.at.max()
@@ -239,18 +224,18 @@ def simulate(
     plan: Plan,
     link: Link,
     capacity: int,
-    chance: np.random.Generator,
+    generator: np.random.Generator,
     generations: int = 20,
 ) -> Spent:
-    """Replay generations of a run, message by message, and say what one takes.
+    """Replay generations of a run, message by message; return the seconds of one.
 
     Args:
         costs: of work and messages.
         plan: the run.
         link: between devices.
         capacity: transitions that the replay buffer holds.
-        chance: how much longer or shorter a phase takes than its median, log-normal.
-        generations: to replay.
+        generator: source of the log-normal factors on the seconds of phases.
+        generations: number to replay.
     """
     devices, world = _Devices(plan.devices), plan.devices
     own = np.array([len(rows_of(plan.agents, rank, world)) for rank in range(world)])
@@ -263,25 +248,25 @@ def simulate(
     def work(phase: str) -> None:
         known = {n: costs.phase_s(phase, n, plan.investable, plan.optimizer_steps) for n in set(own.tolist())}
         usual = crowded * np.array([known[n] for n in own.tolist()])
-        devices.work(phase, usual * np.exp(costs.deviation * chance.standard_normal(world)))
+        devices.work(phase, usual * np.exp(costs.deviation * generator.standard_normal(world)))
 
-    def tell(received_bytes: float, messages: int = 1, rounds: float = world - 1) -> None:
-        devices.meet(crowded * messages * costs.message_s(rounds, received_bytes / messages, link))
+    def exchange(received_bytes: float, messages: int = 1, rounds: float = world - 1) -> None:
+        devices.exchange(crowded * messages * costs.message_s(rounds, received_bytes / messages, link))
 
     for _ in range(generations):
         work("evaluate")
-        tell(bytes_of["transitions"], messages=2)
+        exchange(bytes_of["transitions"], messages=2)
         if world > 1:
             devices.work("journal", np.full(world, crowded * put_in))
-        tell(8 * plan.agents)
+        exchange(8 * plan.agents)
         work("train")
-        tell(plan.agents)
-        tell(parents)
+        exchange(plan.agents)
+        exchange(parents)
         work("evolve")
         work("validate")
-        tell(8 * plan.agents)
-        tell(bytes_of["curves"], messages=2)
-        tell(costs.checkpoint_bytes(plan.agents) if world > 1 else 0)
+        exchange(8 * plan.agents)
+        exchange(bytes_of["curves"], messages=2)
+        exchange(costs.checkpoint_bytes(plan.agents) if world > 1 else 0)
         devices.work_first("rest", costs.rest_s(plan.agents))
     parts = {name: seconds / generations for name, seconds in devices.spent.items()}
     return Spent(float(devices.at.max()) / generations, parts)

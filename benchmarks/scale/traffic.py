@@ -6,48 +6,44 @@ from eigen2.erl.evolution.statistics import MOST_COMPARED
 
 FLOAT = 4
 ROW_TENSORS = 4
-"""What travels of a weight of a parent: itself, its target and Adam's two moments."""
+"""Numbers sent of a parent's weight: itself, its target and Adam's two moments."""
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """What decides how much travels."""
+    """Sizes that decide how much is sent."""
 
     agents: int
-    """Of the whole population."""
     actor_weights: int
     critic_weights: int
     transition_bytes: int
     steps: int
-    """Steps of the longest episode that the journal has room for."""
+    """Steps of the longest episode that the transition exchange has room for."""
     transitions: int
-    """That an agent adds to the replay buffer in a generation."""
+    """Transitions that an agent adds to the replay buffer in a generation."""
     curve_bytes: int
-    """Of an agent's numbers for the curves."""
+    """Bytes of an agent's numbers for the curves."""
 
     @property
     def parent_bytes(self) -> int:
-        """Of one parent, with its exploration noise."""
+        """Return the bytes of one parent, with its exploration noise."""
         return ROW_TENSORS * FLOAT * (self.actor_weights + self.critic_weights) + FLOAT
 
     @property
     def champion_bytes(self) -> int:
-        """Of a new champion."""
+        """Return the bytes of a new champion."""
         return FLOAT * (self.actor_weights + self.critic_weights)
 
 
 def rows_of(agents: int, rank: int, world: int) -> range:
-    """Agents of a process."""
+    """Return the agents of a process."""
     return range(rank * agents // world, (rank + 1) * agents // world)
 
 
 def received(sizes: Sizes, rank: int, world: int) -> dict[str, int]:
-    """Bytes that a process receives in every generation, whatever evolution chooses; no champion, no checkpoint.
+    """Return the bytes that a process receives in every generation, whatever evolution chooses.
 
-    Args:
-        sizes: of the run.
-        rank: of the process.
-        world: how many there are.
+    Parents, champions and checkpoints come on top.
     """
     most = max(len(rows_of(sizes.agents, other, world)) for other in range(world))
     compared = min(sizes.agents, MOST_COMPARED)
@@ -62,13 +58,7 @@ def received(sizes: Sizes, rank: int, world: int) -> dict[str, int]:
 
 
 def expected_parents(children: int, agents: int, world: int) -> float:
-    """Parents from elsewhere that a process wants for its children, if each has two evenly drawn ones.
-
-    Args:
-        children: of the process.
-        agents: of the whole population.
-        world: how many processes there are.
-    """
+    """Return the expected parents from other processes of so many children, each with two evenly drawn ones."""
     elsewhere = agents - agents // world
     # each of the others is wanted unless none of the 2 x children draws finds it
     return float(elsewhere * (1 - (1 - 1 / agents) ** (2 * children)))

@@ -1,4 +1,4 @@
-"""The reference: windows of days copied out of the panel, normalised, and encoded one by one."""
+"""Reference of dense systems: windows of days copied out of the panel, normalised and encoded one by one."""
 
 from typing import NamedTuple
 
@@ -11,14 +11,13 @@ FEATURES = 9
 CLIP = 5.0
 """Encoded values lie in [-CLIP, CLIP]."""
 STATISTICS_DAYS = 256
-"""At least so many training days, where there are as many, say how much an average varies."""
-
+"""Least number of training days, where there are as many, from which the spread of an average is taken."""
 
 Statistics = Float32[np.ndarray, "spans described 10"]
 
 
 class Window(NamedTuple):
-    """A day's past, as dense systems keep it."""
+    """Past of a day, as dense systems keep it."""
 
     day: int
     """The last day of the window."""
@@ -29,7 +28,7 @@ class Window(NamedTuple):
 
 
 class DenseMarket:
-    """Copies windows, and tells from a window alone what `AverageEncoder` tells of its last day.
+    """Copies windows, and encodes from a window alone what `AverageEncoder` encodes of its last day.
 
     Args:
         panel: the market.
@@ -47,7 +46,7 @@ class DenseMarket:
         self.mean, self.scale = self._statistics()
 
     def window(self, day: int) -> Window:
-        """The window that ends with `day`, in memory of its own; a feature that never changes in it becomes 0."""
+        """Return a copy of the window that ends with `day`; a feature that is constant in it becomes 0."""
         values = self.panel.features[day + 1 - self.context_days : day + 1].copy()
         mean = values.mean(axis=0)
         values -= mean
@@ -56,14 +55,14 @@ class DenseMarket:
         return Window(day, values, mean, deviation)
 
     def encode(self, window: Window) -> tuple[Float32[np.ndarray, "columns width"], Float32[np.ndarray, " described"]]:
-        """Descriptions of each investable column and of the groups, from the window's averages over each span."""
+        """Return the encoding of each investable column and of the groups, from averages over each span."""
         averages = (self._described(self._averages(window)) - self.mean) * self.scale
         described = averages.clip(-CLIP, CLIP).swapaxes(0, 1).reshape(averages.shape[1], -1)
         columns = len(self.investable)
         return described[:columns], described[columns:].reshape(-1)
 
     def _averages(self, window: Window) -> Float32[np.ndarray, "spans columns 10"]:
-        """Averages over the last days of the window, of all columns; every day is added up once."""
+        """Return averages of all columns over the last days of the window; every day is added up once."""
         last = window.day + 1
         total = np.zeros((self.panel.num_columns, FEATURES + 1), np.float32)
         averages, added = np.empty((len(self.spans), *total.shape), np.float32), 0
@@ -78,14 +77,12 @@ class DenseMarket:
         return averages
 
     def _described(self, averages: np.ndarray) -> np.ndarray:
-        """The investable columns, and each group's mean, along the axis of columns."""
+        """Return the investable columns, and each group's mean, along the axis of columns."""
         means = [averages[..., group, :].mean(axis=-2, keepdims=True) for group in self.groups]
         return np.concatenate([averages[..., self.investable, :], *means], axis=-2)
 
-    def _statistics(
-        self,
-    ) -> tuple[Float32[np.ndarray, "spans described 10"], Float32[np.ndarray, "spans described 10"]]:
-        """Mean and 1 / deviation of each average on training days: of columns pooled, of each group its own."""
+    def _statistics(self) -> tuple[Statistics, Statistics]:
+        """Return mean and 1 / deviation of each average on training days, pooled over columns, one a group."""
         train, columns = self.panel.splits.train, len(self.investable)
         usable = range(min(train.start + self.context_days - 1, train.stop - 1), train.stop)
         days = np.array(usable[:: max(1, len(usable) // STATISTICS_DAYS)])

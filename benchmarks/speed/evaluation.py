@@ -1,6 +1,5 @@
-"""A window played by the whole population against agents that play it one by one on copied windows of days."""
+"""Windows played by the whole population, against agents that play one by one on copied windows of days."""
 
-from collections.abc import Callable
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -8,19 +7,19 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from benchmarks.harness import median_ratio
+from benchmarks.speed.comparison import Comparison
 from benchmarks.speed.dense import CLIP, DenseMarket, Window
 from benchmarks.speed.full_scale import FullScale
-from benchmarks.timing import Row, median_ratio
 from eigen2.erl.population import Population
 from eigen2.market.simulation.environment import LEVELS
 
-BOUND = 50.0
 REFERENCE_DAYS = 10
-"""Days that the reference plays with one agent; its seconds are multiplied up to all days and agents."""
+"""Days that the reference plays with one agent."""
 
 
 class Step(NamedTuple):
-    """What a dense system keeps of a day: both windows, the positions, what was done and what came of it."""
+    """Transition as a dense system keeps it, with both windows."""
 
     window: Window
     next_window: Window
@@ -29,48 +28,31 @@ class Step(NamedTuple):
     reward: float
 
 
-def rows(full: FullScale, runs: int) -> list[Row]:
-    """Seconds in which all agents play the windows of a generation and fill the replay buffer.
+def evaluation(full: FullScale, runs: int) -> list[Comparison]:
+    """Compare seconds in which all agents play a generation's windows and fill the replay buffer.
 
-    The reference is timed over the first `REFERENCE_DAYS` days of the first of these windows with one agent, and
-    multiplied by agents, windows and days: each of its days costs the same.
+    The reference plays the first `REFERENCE_DAYS` days of the first of these windows with one agent; its seconds are
+    multiplied by agents, windows and days, as each of its days costs the same.
     """
     data, population = full.data, full.population()
     agents, windows, days = population.size, data.eval_env.windows, data.window_days - 1
-    timed = min(REFERENCE_DAYS, days)
-    ours, reference, ratio = median_ratio(batched(full, population), dense(full, population, timed), runs)
+    timed, agent = min(REFERENCE_DAYS, days), DenseAgent(full, population, row=0)
+    generations, dense_generations = count(), count()
+    ours, reference, ratio = median_ratio(
+        lambda: full.play(population, next(generations)), lambda: agent.play(next(dense_generations), timed), runs
+    )
     factor = agents * windows * days / timed
     what = f"evaluation, {agents} agents x {windows * data.window_days} days, s (reference: from {timed} agent-days)"
-    return [Row("evaluation", what, ours, factor * reference, factor * ratio, BOUND)]
-
-
-def batched(full: FullScale, population: Population) -> Callable[[], None]:
-    """Play a generation's windows with all agents, each time another generation's."""
-    generations = count()
-
-    def run() -> None:
-        full.play(population, next(generations))
-
-    return run
-
-
-def dense(full: FullScale, population: Population, days: int) -> Callable[[], None]:
-    """Play the first days of the same windows with one agent."""
-    agent, generations = DenseAgent(full, population, row=0), count()
-
-    def run() -> None:
-        agent.play(next(generations), days)
-
-    return run
+    return [Comparison("evaluation", what, ours, factor * reference, factor * ratio, bound=50.0)]
 
 
 class DenseAgent:
-    """One agent with a plain network and an environment of its own, which sees copies of windows.
+    """Agent with a network and an environment of its own, which sees copies of windows.
 
     Args:
-        full: whose market it trades on.
-        population: whose weights it takes over.
-        row: which agent of it.
+        full: the run whose market it trades on.
+        population: the population whose weights it copies.
+        row: the agent in it.
     """
 
     def __init__(self, full: FullScale, population: Population, row: int) -> None:
@@ -83,7 +65,7 @@ class DenseAgent:
 
     @torch.no_grad()
     def play(self, generation: int, days: int) -> list[Step]:
-        """Play `days` days of the first window of a generation; return what is kept of them."""
+        """Play `days` days of a generation's first window; return their transitions."""
         asked: dict[str, Any] = self._data.training_options(generation, seed=0)
         observation, _ = self._env.reset(options={name: bounds[:1] for name, bounds in asked.items()})
         window = self.market.window(int(observation["day"]))
@@ -97,7 +79,7 @@ class DenseAgent:
         return steps
 
     def inputs(self, window: Window, observation: dict[str, Tensor]) -> dict[str, Tensor]:
-        """What the network sees, in a batch of one."""
+        """Return the network's inputs in a batch of one."""
         rules = self._data.rules
         columns, groups = self.market.encode(window)
         held_days, gain, target, coefficient = (

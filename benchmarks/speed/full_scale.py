@@ -1,4 +1,4 @@
-"""The run that most rows measure: its configuration read as the command line reads it, its panel built once."""
+"""The full-scale run that benchmarks take apart: configured by the command line, its panel built once."""
 
 import contextlib
 import io
@@ -12,38 +12,44 @@ from typing import Any, Self
 
 import torch
 
+from benchmarks.harness import ROOT
+from benchmarks.runs import fill
 from eigen2.cli.training import EigenCLI
 from eigen2.core.environment import play
-from eigen2.core.replay import ReplayBuffer
-from eigen2.erl.learners import ddpg
+from eigen2.core.replay import ReplayBuffer, sample_slots
+from eigen2.distributed.communicator import Communicator
+from eigen2.erl.learners import Batch
 from eigen2.erl.module import ERLModule
 from eigen2.erl.population import Population
+from eigen2.erl.row_adam import RowAdam
+from eigen2.erl.state import GenerationState
+from eigen2.erl.training import make_batch
 from eigen2.market.datamodule import MarketDataModule
 from eigen2.market.simulation.environment import TradingEnvironment
 
-CONFIG = Path(__file__).parents[2] / "configs" / "full_scale.yaml"
-TRAINER: dict[str, Any] = {
-    "devices": 1,
-    "enable_model_summary": False,
-    "num_sanity_val_steps": 0,
-    "log_every_n_steps": 1,
-}
-"""The command line's own defaults."""
+CONFIG = ROOT / "configs" / "full_scale.yaml"
+TRAINER = {"devices": 1, "enable_model_summary": False, "num_sanity_val_steps": 0, "log_every_n_steps": 1}
+"""Defaults of eigen2's command line."""
 
 
 class FullScale:
-    """What a configuration describes, made on first use; a context manager, as runs write to a temporary folder.
+    """Parts of a configured run, made on first use; a context manager, as runs write to a temporary folder.
 
     Args:
-        config: of `python -m eigen2.cli fit`.
-        device: where population, encoder and replay buffer lie.
-        words: of the command line, beyond the configuration.
+        config: configuration of `python -m eigen2.cli fit`.
+        device: of population, encoder and replay buffer.
+        words: of the command line, beside the configuration.
+        cache: folder of panels; None makes a temporary one.
     """
 
-    def __init__(self, config: Path = CONFIG, device: str = "cpu", words: Sequence[str] = ()) -> None:
+    def __init__(
+        self, config: Path = CONFIG, device: str = "cpu", words: Sequence[str] = (), cache: Path | None = None
+    ) -> None:
         self.config, self.words = config, tuple(words)
         self.device = torch.device(device)
         self._folder = tempfile.TemporaryDirectory(prefix="eigen2-bench-")
+        self.folder = Path(self._folder.name)
+        self._cache = cache or self.folder / "cache"
         self._runs = 0
 
     def __enter__(self) -> Self:
@@ -52,21 +58,16 @@ class FullScale:
     def __exit__(self, *error: object) -> None:
         self._folder.cleanup()
 
-    @property
-    def folder(self) -> Path:
-        """The temporary folder."""
-        return Path(self._folder.name)
-
     @cached_property
     def _parts(self) -> tuple[ERLModule, MarketDataModule]:
         # the command line itself is let go: what a garbage collection has to look at should be a single run's
-        cli = self._instantiate()
+        cli = self.start()
         module: ERLModule = cli.model
         data: MarketDataModule = cli.datamodule
         data.setup("fit")
         data.exploration_windows = 0
         data.build(module.population_size, self.device)
-        data.allocate_replay(self.device)
+        data.allocate_replay(self.device, Communicator(module.population_size))
         return module, data
 
     @property
@@ -80,87 +81,14 @@ class FullScale:
         return self._parts[1]
 
     def start(self, *words: str) -> EigenCLI:
-        """A run of its own, ready for `fit`; it finds the panel in the cache.
-
-        Args:
-            words: of the command line, beyond the configuration.
-
-        Returns:
-            `trainer`, `model` and `datamodule` of the run; it writes to a folder of its own.
-        """
-        return self._instantiate(*words)
-
-    def population(self) -> Population:
-        """A new population, always of the same weights."""
-        data = self.data
-        make_actor, make_critic = self.module.network_makers(data)
-        population = Population(self.module.population_size, make_actor, make_critic, seed=0, noise=0.0)
-        return population.to(self.device)
-
-    def environment(self, agents: int) -> TradingEnvironment:
-        """One window of the market for so many agents."""
-        data = self.data
-        prices = data.panel.prices[:, data.investable_columns]
-        return TradingEnvironment(torch.tensor(prices), data.rules, agents, device=self.device)
-
-    @cached_property
-    def replay(self) -> ReplayBuffer:
-        """The buffer of `data`, full: of random actions in the first generation's windows, again and again."""
-        data, chance = self.data, torch.Generator().manual_seed(0)
-        shape = (self.module.population_size, data.eval_env.windows, *data.eval_env.action_shape)
-
-        def act(observation: dict[str, torch.Tensor]) -> torch.Tensor:
-            return (2 * torch.rand(shape, generator=chance) - 1).to(self.device)
-
-        play(data.eval_env, act, data.training_options(0, seed=0), data.buffer)
-        fill(self.data.buffer)
-        return self.data.buffer
-
-    def play(self, population: Population, generation: int) -> torch.Tensor:
-        """Returns (agents, windows) of a generation without exploration; the transitions go to the buffer of `data`."""
-        data = self.data
-
-        def act(observation: dict[str, torch.Tensor]) -> torch.Tensor:
-            with torch.no_grad():
-                return population.act(data.network_inputs(observation)).float()
-
-        return play(data.eval_env, act, data.training_options(generation, seed=0), data.buffer)
-
-    def slots(self) -> torch.Tensor:
-        """Replay slots of one optimizer step, (accumulate, agents, batch_size)."""
-        module, capacity = self.module, len(self.replay)
-        assert capacity == self.data.replay_capacity, "slots are drawn from a full buffer"
-        slots = self.data.draw_slots(module.population_size, module.accumulate, generation=0, seed=0)
-        return slots.to(self.device)
-
-    def batch(self, slots: torch.Tensor) -> ddpg.Batch:
-        """What an agent learns from, of the transitions in `slots` (agents, batch_size)."""
-        stored = self.replay.gather(slots)
-        now, then = self.inputs(stored)
-        return ddpg.Batch(
-            inputs=now,
-            next_inputs=then,
-            action=stored["action"].float(),
-            reward=stored["reward"] * self.module.reward_scale,
-            terminated=stored["terminated"],
-        )
-
-    def inputs(self, stored: dict[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
-        """Network inputs of the observations and of the next ones."""
-        names = self.data.eval_env.observation_fields
-        return (
-            self.data.network_inputs({name: stored[name] for name in names}),
-            self.data.network_inputs({name: stored[f"next_{name}"] for name in names}),
-        )
-
-    def _instantiate(self, *words: str) -> EigenCLI:
+        """Return `trainer`, `model` and `datamodule` of a run in a folder of its own, ready for `fit`."""
         self._runs += 1
         settings = {
             "config": self.config,
             "num_threads": torch.get_num_threads(),
             "trainer.default_root_dir": self.folder / str(self._runs),
             "trainer.accelerator": "cpu",
-            "data.cache_dir": self.folder / "cache",
+            "data.cache_dir": self._cache,
         }
         for name in ("lightning.pytorch", "lightning.fabric"):
             logging.getLogger(name).setLevel(logging.WARNING)
@@ -176,20 +104,60 @@ class FullScale:
                 args=[*(f"--{name}={value}" for name, value in settings.items()), *self.words, *words],
             )
 
+    def population(self) -> Population:
+        """Return a new population, always of the same weights."""
+        makers = self.module.network_makers(self.data)
+        return Population(Communicator(self.module.population_size), *makers, seed=0, noise=0.0).to(self.device)
+
+    def optimizer(self, population: Population) -> RowAdam:
+        """Return the optimizer that ships, over the population's weights."""
+        networks = zip((population.actor, population.critic), self.module.learning_rates(), strict=True)
+        return RowAdam([{"params": [rows], "lr": rate} for rows, rate in networks])
+
+    def environment(self, agents: int) -> TradingEnvironment:
+        """Return one window of the market for so many agents."""
+        prices = self.data.panel.prices[:, self.data.investable_columns]
+        return TradingEnvironment(torch.tensor(prices), self.data.rules, agents, device=self.device)
+
+    @cached_property
+    def replay(self) -> ReplayBuffer:
+        """The buffer of `data`, filled with random actions in the first generation's windows, again and again."""
+        data, generator = self.data, torch.Generator().manual_seed(0)
+        shape = (self.module.population_size, data.eval_env.windows, *data.eval_env.action_shape)
+
+        def act(observation: dict[str, torch.Tensor]) -> torch.Tensor:
+            return (2 * torch.rand(shape, generator=generator) - 1).to(self.device)
+
+        play(data.eval_env, act, data.training_options(0, seed=0), data.buffer)
+        fill(data.buffer)
+        return data.buffer
+
+    def play(self, population: Population, generation: int) -> torch.Tensor:
+        """Return the returns (agents, windows) of a generation without exploration; fill the buffer of `data`."""
+        data = self.data
+
+        def act(observation: dict[str, torch.Tensor]) -> torch.Tensor:
+            with torch.no_grad():
+                return population.act(data.network_inputs(observation)).float()
+
+        return play(data.eval_env, act, data.training_options(generation, seed=0), data.buffer)
+
+    def slots(self) -> torch.Tensor:
+        """Return replay slots of one optimizer step, (accumulate, agents, batch_size)."""
+        assert len(self.replay) == self.data.replay_capacity, "slots are drawn from a full buffer"
+        sizes = len(self.replay), self.module.hparams["accumulate"], self.data.batch_size
+        return sample_slots(*sizes, range(self.module.population_size), seed=0, generation=0).to(self.device)
+
+    def batch(self, slots: torch.Tensor) -> Batch:
+        """Return what agents learn from the transitions in `slots` (agents, batch_size)."""
+        size, own = self.module.population_size, self.module.hparams
+        state = GenerationState.begin(0, range(size), size, self.device)
+        return make_batch(state, self.data, slots, own["gamma"], own["reward_scale"])
+
 
 def fit(cli: EigenCLI) -> None:
-    """Fit a run; what it prints goes to memory."""
-    with (
-        warnings.catch_warnings(),
-        contextlib.redirect_stdout(io.StringIO()),
-        contextlib.redirect_stderr(io.StringIO()),
-    ):
+    """Fit a run and drop what it prints."""
+    quiet: Any = io.StringIO()
+    with warnings.catch_warnings(), contextlib.redirect_stdout(quiet), contextlib.redirect_stderr(quiet):
         warnings.simplefilter("ignore")
         cli.trainer.fit(cli.model, datamodule=cli.datamodule)
-
-
-def fill(buffer: ReplayBuffer) -> None:
-    """Repeat what the buffer holds until it is full."""
-    held = {name: buffer[name].clone() for name in buffer.fields}
-    while len(buffer) < buffer.capacity:
-        buffer.add(held)

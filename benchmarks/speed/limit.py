@@ -1,11 +1,9 @@
-"""How far a training step is from the machine's matrix rate, and what was tried: `python -m benchmarks.speed.limit`."""
+"""Distance of a training step from the machine's matrix rate, and alternatives that were tried."""
 
-import argparse
-import json
-import statistics
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +12,12 @@ from torch import Tensor
 from torch.profiler import ProfilerActivity, profile, record_function
 from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks.machine import describe_machine
-from benchmarks.speed.full_scale import FullScale
-from benchmarks.timing import median_ratio, seconds_of
-from eigen2.erl.learners import ddpg
+from benchmarks.harness import Benchmark, Row, Settings, Task, median_ratio, median_seconds, only_row
+from benchmarks.speed.full_scale import CONFIG, FullScale
+from eigen2.erl.learners import Batch, gradients
+from eigen2.erl.row_adam import RowAdam
 from eigen2.market.features.averages import CLIP, spans
+from eigen2.market.features.encoding import AverageEncoder
 
 PRODUCTS = ("aten::bmm", "aten::baddbmm", "aten::mm", "aten::addmm")
 PASSES = {
@@ -32,54 +31,43 @@ SIDE = 1024
 
 
 class Step:
-    """An optimizer step of the full-scale run, with everything from replay slots to targets.
+    """Optimizer step of the full-scale run, with everything from replay slots to targets."""
 
-    Args:
-        full: the run.
-        fused: Adam in one pass, as eigen2's.
-    """
-
-    def __init__(self, full: FullScale, fused: bool = True) -> None:
-        self.full, self.settings = full, full.module
+    def __init__(self, full: FullScale) -> None:
+        self.full, self.settings = full, full.module.hparams
         self.population = full.population()
         self.slots = full.slots()
-        self.optimizer = torch.optim.Adam([self.population.actor, self.population.critic], fused=fused)
+        self.optimizer = full.optimizer(self.population)
 
-    def losses(self, batch: ddpg.Batch) -> Tensor:
-        """What is differentiated."""
-        losses = ddpg.losses(self.population, batch, self.settings.gamma)
+    def losses(self, batch: Batch) -> Tensor:
+        """Return what is differentiated."""
+        losses = self.full.module.learner.losses(self.population, batch)
         return (losses.actor + losses.critic).sum()
 
     def __call__(self) -> None:
         """Gather, forward, backward for each micro-batch; clip, step, move targets."""
         for slots in self.slots:
             (self.losses(self.full.batch(slots)) / len(self.slots)).backward()  # type: ignore[no-untyped-call]
-        ddpg.step(self.population, self.optimizer, self.settings.max_grad_norm)
-        self.optimizer.zero_grad(set_to_none=False)
-        ddpg.update_targets(self.population, self.settings.tau)
-
-
-def median_s(run: Callable[[], object], runs: int) -> float:
-    """Median seconds of a run, after a warm-up."""
-    run()
-    return statistics.median(seconds_of(run) for _ in range(runs))
+        gradients.step(self.population, self.optimizer, self.settings["max_grad_norm"])
+        gradients.clear_gradients(self.population)
+        gradients.update_targets(self.population, self.settings["tau"])
 
 
 def matrix_rate(runs: int) -> float:
-    """Floating-point operations a second of a product of two large matrices."""
+    """Return floating-point operations a second of a product of two large matrices."""
     a, b = torch.randn(2, SIDE, SIDE)
-    return 2 * SIDE**3 / median_s(lambda: a @ b, runs)
+    return 2 * SIDE**3 / median_seconds(lambda: a @ b, runs)
 
 
 def operations(step: Step) -> int:
-    """Floating-point operations of a step's matrix products, a multiplication and an addition each counted."""
+    """Return the floating-point operations of a step's matrix products; a multiply-add counts two."""
     with FlopCounterMode(display=False) as counter:
         step()
     return int(counter.get_total_flops())
 
 
 def profiled(step: Step, runs: int) -> tuple[dict[str, float], list[tuple[str, Any, float]]]:
-    """Where a step's time goes, as the profiler sees it, which slows down what is short.
+    """Profile a step; the profiler slows down short operations.
 
     Returns:
         Share of the time by kind; name, shapes and times a step of each kind of matrix product.
@@ -105,29 +93,31 @@ def profiled(step: Step, runs: int) -> tuple[dict[str, float], list[tuple[str, A
 
 
 def products_alone(products: Sequence[tuple[str, Any, float]], runs: int) -> float:
-    """Seconds of a step's matrix products where each is repeated alone, its numbers in the cache."""
+    """Return seconds of a step's matrix products where each is repeated alone, its operands in the cache."""
     total = 0.0
     for name, shapes, count in products:
         operands = [torch.randn(shape) for shape in shapes if shape]
         function = getattr(torch, name.removeprefix("aten::"))
-        total += count * median_s(lambda f=function, x=operands: f(*x), runs)  # type: ignore[misc]
+        total += count * median_seconds(lambda f=function, x=operands: f(*x), runs)  # type: ignore[misc]
     return total
 
 
 def optimizers(step: Step, runs: int) -> dict[str, float]:
-    """Milliseconds of one step of Adam over all weights, by implementation."""
-    step()
+    """Return milliseconds of one step over all weights of the optimizer that ships and of torch's Adam."""
+    kinds: dict[str, Any] = {"rows": None, "fused": {"fused": True}, "foreach": {"foreach": True}}
     found = {}
-    for name, options in {"fused": {"fused": True}, "foreach": {"foreach": True}, "a tensor at a time": {}}.items():
+    for name, options in {**kinds, "a tensor at a time": {}}.items():
         rows = [torch.nn.Parameter(rows.detach().clone()) for rows in (step.population.actor, step.population.critic)]
         for each in rows:
             each.grad = torch.randn_like(each)
-        found[name] = 1e3 * median_s(torch.optim.Adam(rows, **options).step, runs)
+        groups = [{"params": [each], "lr": 1e-3} for each in rows]
+        optimizer = RowAdam(groups) if options is None else torch.optim.Adam(groups, **options)
+        found[name] = 1e3 * median_seconds(optimizer.step, runs)
     return found
 
 
 def layouts(step: Step, runs: int) -> dict[str, float]:
-    """How many times faster the widest layer is with weights (in, out) than as torch.nn.Linear's (out, in)."""
+    """Return how many times faster the widest layer is with weights (in, out) than as torch.nn.Linear's (out, in)."""
     agents = step.population.size
     shapes = step.full.data.sizes.inputs["columns"]
     x = torch.randn(agents, step.slots.shape[2] * shapes[0], shapes[1])
@@ -138,28 +128,27 @@ def layouts(step: Step, runs: int) -> dict[str, float]:
         "forward": (lambda: torch.bmm(x, inner), lambda: torch.bmm(x, outer.mT)),
         "gradient of weights": (lambda: torch.bmm(x.mT, grad), lambda: torch.bmm(grad.mT, x)),
     }
-    return {name: median_ratio(ours, theirs, runs)[2] for name, (ours, theirs) in pairs.items()}  # type: ignore[arg-type]
+    return {name: median_ratio(ours, theirs, runs)[2] for name, (ours, theirs) in pairs.items()}
 
 
 def channels(runs: int) -> dict[str, float]:
-    """Milliseconds of a convolution of 64 windows of 504 days, as nn.Conv1d and as channels-last nn.Conv2d."""
+    """Return milliseconds of a convolution of 64 windows of 504 days, as nn.Conv1d and as channels-last nn.Conv2d."""
     x = torch.randn(64, 9, 504)
     last = x[:, :, None].to(memory_format=torch.channels_last)
     weight = torch.randn(32, 9, 3)
     weight_last = weight[:, :, None].to(memory_format=torch.channels_last)
     first_s, last_s, _ = median_ratio(
-        lambda: torch.nn.functional.conv1d(x, weight),  # type: ignore[arg-type]
-        lambda: torch.nn.functional.conv2d(last, weight_last),  # type: ignore[arg-type]
+        lambda: torch.nn.functional.conv1d(x, weight),
+        lambda: torch.nn.functional.conv2d(last, weight_last),
         runs,
     )
     return {"channels first": 1e3 * first_s, "channels last": 1e3 * last_s}
 
 
-def tables(step: Step, runs: int) -> dict[str, float]:
-    """Describing the days of a micro-batch from the table in half precision, and from prefix sums in float64.
+def encodings(step: Step, runs: int) -> dict[str, float]:
+    """Return ms and MB of encoding a micro-batch's days from the table in half precision, and from float64 prefix sums.
 
-    Returns:
-        Milliseconds and MB of each. The sums are of made-up numbers; shapes and work are the real ones.
+    The sums are of random numbers; shapes and work are the real ones.
     """
     data, day = step.full.data, step.full.replay.gather(step.slots[0])["day"]
     days, columns = data.panel.num_days, len(data.investable_columns) + 2
@@ -173,7 +162,9 @@ def tables(step: Step, runs: int) -> dict[str, float]:
         averages = (sums[end][:, None] - sums[begin]) / length[:, None, None]
         return ((averages.float() - mean) / deviation).clamp_(-CLIP, CLIP).transpose(1, 2).contiguous()
 
-    table_s, sums_s, _ = median_ratio(lambda: data.encoder.describe(day), from_sums, runs)
+    encoder = data.encoder
+    assert isinstance(encoder, AverageEncoder)
+    table_s, sums_s, _ = median_ratio(lambda: encoder.describe(day), from_sums, runs)
     return {
         "table ms": 1e3 * table_s,
         "table MB": data.encoder.nbytes / 1e6,
@@ -183,7 +174,7 @@ def tables(step: Step, runs: int) -> dict[str, float]:
 
 
 def compiled(step: Step, runs: int) -> dict[str, float]:
-    """Seconds of the first two passes under `torch.compile`, and how many times faster later ones are."""
+    """Return seconds of the first pass under `torch.compile`, and how many times faster later ones are."""
     batch = step.full.batch(step.slots[0])
     faster = torch.compile(step.losses)
     begun = time.perf_counter()
@@ -194,7 +185,7 @@ def compiled(step: Step, runs: int) -> dict[str, float]:
 
 
 def bf16(step: Step, runs: int) -> float | None:
-    """How many times faster forward and backward are in bfloat16, None where the processor has no such products."""
+    """Return how many times faster forward and backward are in bfloat16; None where the processor lacks it."""
     if not torch.ops.mkldnn._is_mkldnn_bf16_supported():
         return None
     batch = step.full.batch(step.slots[0])
@@ -207,15 +198,20 @@ def bf16(step: Step, runs: int) -> float | None:
     return median_ratio(half, lambda: step.losses(batch).backward(), runs)[2]  # type: ignore[no-untyped-call]
 
 
-def study(full: FullScale, runs: int, compile_too: bool) -> dict[str, Any]:
-    """All of it, with `threads` as torch has them now."""
+def measure(task: Task, settings: Settings, folder: Path) -> Row:
+    """Measure everything with the threads that torch has now."""
+    with FullScale(Path(settings["config"]), cache=folder / "cache") as full:
+        return distance(full, settings["runs"], settings["compile"])
+
+
+def distance(full: FullScale, runs: int, compile_too: bool) -> Row:
+    """Return the distance from the matrix rate, where a step's time goes, and the alternatives."""
     step = Step(full)
     rate, count = matrix_rate(runs), operations(step)
-    seconds = median_s(step, runs)
+    seconds = median_seconds(step, runs)
     shares, products = profiled(step, max(3, runs // 3))
     alone = products_alone(products, runs)
     return {
-        "machine": {**describe_machine(), "threads": torch.get_num_threads()},
         "matrix_gflops_per_s": rate / 1e9,
         "operations_gflop": count / 1e9,
         "step_ms": 1e3 * seconds,
@@ -227,32 +223,13 @@ def study(full: FullScale, runs: int, compile_too: bool) -> dict[str, Any]:
         "adam_ms": optimizers(step, runs),
         "weights_in_out_ratio": layouts(step, runs),
         "convolution_ms": channels(runs),
-        "describe_days": tables(step, runs),
+        "describe_days": encodings(step, runs),
         "bf16_ratio": bf16(step, runs),
         "compile": compiled(step, runs) if compile_too else None,
     }
 
 
-def main(words: Sequence[str] | None = None) -> None:
-    """Print the figures as JSON, and write them with --out.
-
-    Args:
-        words: of the command line; None takes the process's.
-    """
-    options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("--out", type=Path, help="JSON file to write")
-    options.add_argument("--threads", type=int, default=1, help="threads of torch (default 1)")
-    options.add_argument("--runs", type=int, default=30, help="of each figure (default 30)")
-    options.add_argument("--compile", action="store_true", help="torch.compile too, which takes minutes and a compiler")
-    asked = options.parse_args(words)
-    torch.set_num_threads(asked.threads)
-    with FullScale() as full:
-        found = study(full, asked.runs, asked.compile)
-    text = json.dumps(found, indent=1) + "\n"
-    if asked.out:
-        asked.out.write_text(text)
-    print(text, end="")
-
-
-if __name__ == "__main__":
-    main()
+SETTINGS = {"config": str(CONFIG), "runs": 30, "compile": True}
+SMALLEST = {"config": "tests/small.yaml", "runs": 1, "compile": False}
+LIMIT = Benchmark(measure, lambda settings: [Task("step")], SETTINGS, SMALLEST, only_row, fresh=True)
+BENCHMARKS = {"limit-1": LIMIT, "limit-2": replace(LIMIT, settings={**SETTINGS, "compile": False, "threads": 2})}

@@ -1,19 +1,19 @@
 """A run of tiny size in place of the full one."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import torch
 
+from benchmarks.harness import ROOT
 from benchmarks.speed.full_scale import FullScale
 
-SMALL = Path(__file__).parents[1] / "small.yaml"
+SMALL = ROOT / "tests" / "small.yaml"
 
 
 @pytest.fixture(scope="module", autouse=True)
 def own_environment() -> Iterator[None]:
-    """The command line leaves its seed in the environment, where other tests would find it."""
+    """Keep the seed that the command line leaves in the environment from other tests."""
     with pytest.MonkeyPatch.context() as patch:
         for name in ("PL_GLOBAL_SEED", "PL_SEED_WORKERS"):
             patch.setenv(name, "0")

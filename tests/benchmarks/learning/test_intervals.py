@@ -32,8 +32,9 @@ class TestOverSeeds:
         assert found.low == pytest.approx(low, abs=0.03)
         assert found.high == pytest.approx(high, abs=0.03)
 
-    def test_what_differs_between_folds_alone_makes_no_interval(self) -> None:
-        assert over_seeds(np.array([[1.0, 1.0], [9.0, 9.0]]), chance()) == Interval(5.0, 5.0, 5.0)
+    @pytest.mark.parametrize("values", [[[1.0, 1.0], [9.0, 9.0]], [[1.0], [9.0]]])
+    def test_what_differs_between_folds_alone_makes_no_interval(self, values: list[list[float]]) -> None:
+        assert over_seeds(np.array(values), chance()) == Interval(5.0, 5.0, 5.0)
 
 
 class TestOverDays:

@@ -1,34 +1,20 @@
-"""The benchmarks of learning at tiny size, and the pages that say what they measured."""
+"""Benchmarks of learning at tiny size, and their tables of known runs."""
 
 import json
-import re
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 
-from benchmarks.learning import control_tables as control_results
-from benchmarks.learning import oracle, planted
-from benchmarks.learning import tables as learning_results
-from benchmarks.learning.planted import merged
-from benchmarks.machine import ROOT
+from benchmarks.harness import FIGURES, Task
+from benchmarks.learning import control_tables, control_tasks, fire_tables, oracle, planted, tables
+from benchmarks.speed import pendulum
 from eigen2.erl.module import ERLModule
 from eigen2.market.datamodule import MarketDataModule
 from eigen2.market.synthetic.generator import SyntheticMarket
 
-TINY = {"trading_days": 15, "settlement_days": 5, "replay_capacity": 4000, "replay_min_size": 100, "batch_size": 4}
-
-
-@pytest.mark.parametrize("results", [learning_results, control_results], ids=["learning", "control"])
-def test_the_page_says_what_was_measured(results: ModuleType) -> None:
-    found = results.tables()
-    page = results.PAGE.read_text()
-    assert dict(re.findall(r"<!-- measured: (\w+) -->\n(.*?)\n<!-- end -->", page, re.DOTALL)) == found
-    text = re.sub(r"<!-- measured.*?<!-- end -->", "", page, flags=re.DOTALL)
-    numbers = [line for line in text.splitlines() if re.search(r"\| *[-+]?[\d,.]+ *(%? \||$)", line)]
-    assert not numbers, "figures that nothing measured"
+TINY = {"trading_days": 15, "settlement_days": 2, "replay_capacity": 4000, "replay_min_size": 100, "batch_size": 4}
 
 
 def row(seed: int, champion: float) -> dict[str, Any]:
@@ -38,64 +24,81 @@ def row(seed: int, champion: float) -> dict[str, Any]:
 
 def test_tables_of_known_runs() -> None:
     runs = {"erl": [row(0, 90.0), row(1, 100.0)], "gradients alone": [row(0, 70.0), row(1, 90.0)]}
-    main = learning_results.planted_table(runs)
-    assert "| erl | 95 | 119 % | 95 % | 2.0 | 85 | 90 | 100 |" in main.splitlines()
+    main = tables.planted_table({"runs": runs}, {"runs": {}}).splitlines()
+    assert "| erl | 95 | 119 % | 95 % | 2.0 | 85 | 90 | 100 |" in main
     apart = "+15 | +10 to +20 | -49 to +79"  # 5 is the standard error, 12.71 the quantile of one degree of freedom
-    against = learning_results.against_table(runs).splitlines()
-    assert f"| gradients alone | {apart} | {apart} | 2 and 2 of 2 |" in against
-    fresh = learning_results.fresh_table(runs).splitlines()
-    assert "| erl | 95 | 119 % | 95 % | 85 | 90, 100 |" in fresh
-    changes = learning_results.ablation_table({**runs, "better": [row(0, 91.0), row(1, 103.0)]}).splitlines()
-    assert changes[2:] == [
-        "| better | +1 | +3 | +1 | +3 |",
-        "| gradients alone | -20 | -10 | -20 | -10 |",
-    ]
+    against = tables.against_table(*({"runs": {name: rows}} for name, rows in runs.items()))
+    assert f"| gradients alone | {apart} | {apart} | 2 and 2 of 2 |" in against.splitlines()
+    assert "| erl | 95 | 119 % | 95 % | 85 | 90, 100 |" in tables.fresh_table({"runs": runs}).splitlines()
+    better = {**runs, "better": [row(0, 91.0), row(1, 103.0)]}
+    changes = tables.ablation_table({"runs": better}).splitlines()
+    assert changes[2:] == ["| better | +1 | +3 | +1 | +3 |", "| gradients alone | -20 | -10 | -20 | -10 |"]
     heads = [f"{who}, market {market}" for who in ("all agents", "champion") for market in (0, 1)]
     assert f"| {' | '.join(['change', *heads])} |" in changes
-    partly = learning_results.ablation_table({**runs, "better": [row(0, 91.0)]}).splitlines()
+    partly = tables.ablation_table({"runs": {**runs, "better": [row(0, 91.0)]}}).splitlines()
     assert "| better | +1 |  | +1 |  |" in partly
-    assert merged({"a": [row(0, 1.0), row(2, 2.0)]}, {"a": [row(1, 3.0), row(0, 4.0)], "b": [row(5, 5.0)]}) == {
-        "a": [row(0, 4.0), row(1, 3.0), row(2, 2.0)],
-        "b": [row(5, 5.0)],
+    shown = {"tomorrow": [row(0, 45.0), row(1, 47.0)], "without": [row(0, -5.0), row(1, 5.0)]}
+    assert "| tomorrow | 46 | 92 % | +46 (+42 to +50) |" in tables.oracle_table({"runs": shown}).splitlines()
+
+
+def test_tables_of_known_control_runs(tmp_path: Path) -> None:
+    metrics = tmp_path / "metrics.csv"
+    columns = ["generation", *control_tasks.CURVE.values()]
+    values = ["0,1000,1,1,", "1,2000,nan,1,310.04", "2,3000,1,1,320"]
+    metrics.write_text("\n".join([",".join(columns), *values]) + "\n")
+    run = control_tasks.curve(metrics, goal=300.0)
+    assert run["champion"] == [None, 310.0, 320.0]
+    assert run["fitness_max"] == [1.0, None, 1.0]
+    found = control_tasks.figures({Task("configs/erl.yaml", 1): run, Task("configs/erl.yaml", 2): {**run}})
+    found["runs"]["2"] |= {"champion": [7.0], "env_steps": [900.0], "goal_at_env_steps": None}
+    lines = control_tables.goal_table(found).splitlines()
+    assert lines[0].endswith("| 300 reached after |")
+    assert lines[2:] == ["| 1 | 320.0 | 3,000 | 2,000 |", "| 2 | 7.0 | 900 | never |"]
+
+
+def test_sides_take_turns_and_are_compared_in_pairs() -> None:
+    tasks = pendulum.tasks({"seeds": 2})
+    assert [task.case for task in tasks] == ["eigen2", "Stable-Baselines3", "Stable-Baselines3", "eigen2"]
+    speeds = {"eigen2": 30.0, "Stable-Baselines3": 20.0}
+    measured = {
+        task: {"return": -140.0 - 10 * task.seed, "steps_per_s": speed, "steps_per_cpu_s": 2 * speed}
+        for task in tasks
+        for speed in [speeds[task.case] * task.seed]
     }
-    told = {"tomorrow": [row(0, 45.0), row(1, 47.0)], "without": [row(0, -5.0), row(1, 5.0)]}
-    assert "| tomorrow | 46 | 92 % | +46 (+42 to +50) |" in learning_results.oracle_table(told).splitlines()
+    lines = control_tables.pendulum_table(pendulum.figures(measured)).splitlines()
+    assert lines[2] == "| eigen2 | -155.0 | -150, -160 | 45.0 | 90.0 |"
+    assert lines[-1] == "| ours over theirs, median of pairs |  |  | 1.50 | 1.50 |"
 
 
-def test_tables_of_known_control_runs() -> None:
-    runs = {
-        "1": {"champion": [1.0, 320.0], "env_steps": [1000.0, 2000.0], "goal_at_env_steps": 1000.0},
-        "2": {"champion": [7.0], "env_steps": [900.0], "goal_at_env_steps": None},
-    }
-    swimmer = control_results.goal_table({"goal": 300.0, "runs": runs}).splitlines()
-    assert swimmer[2:] == ["| 1 | 320.0 | 2,000 | 1,000 |", "| 2 | 7.0 | 900 | never |"]
-    ours, theirs = (
-        [{"return": value, "steps_per_s": speed, "steps_per_cpu_s": 2 * speed} for value in (-150.0, -160.0)]
-        for speed in (30.0, 20.0)
-    )
-    found = {"runs": {"eigen2": ours, "other": theirs}, "ratios": {"steps_per_s": 1.5, "steps_per_cpu_s": 1.5}}
-    pendulum = control_results.pendulum_table(found).splitlines()
-    assert pendulum[2] == "| eigen2 | -155.0 | -150, -160 | 30.0 | 60.0 |"
-    assert pendulum[-1] == "| ours over theirs, median of pairs |  |  | 1.50 | 1.50 |"
+def test_fire_means_are_over_landscapes_then_seeds() -> None:
+    scores = {"1": ([60.0, 70.0], [10.0, 20.0]), "2": ([50.0, 50.0], [30.0, 30.0])}
+    runs = [
+        {"fit_s": 100.0, "scores": {"champion": champion, "random": random}} for champion, random in scores.values()
+    ]
+    expected = ["| agent, default | 57.5 | 65.0, 50.0 | 100 |", "| random | 22.5 | 15.0, 30.0 |  |"]
+    for kept in (runs, dict(zip(scores, runs, strict=True))):  # by seed, as older figures are
+        assert fire_tables.agents_table({"runs": {"default": kept}}).splitlines()[2:] == expected
 
 
-def test_rows_are_run_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[int] = []
-
-    def run(seed: int, generations: int, variant: dict[str, Any]) -> dict[str, Any]:
-        asked.append(seed)
-        return row(seed, 1.5)
-
-    monkeypatch.setattr(planted, "run", run)
-    found = [planted.kept_row(tmp_path / "rows", "erl", seed, 2) for seed in (3, 4, 3)]
-    assert asked == [3, 4]
-    assert found[0] == found[2]
-    assert found[0]["champion"] == 1.5
-    assert len(list((tmp_path / "rows").iterdir())) == 2
+def test_measured_champions_save_what_was_asked() -> None:
+    runs = json.loads((FIGURES / "fire.json").read_text())["runs"]["default"].values()
+    champions = [np.mean(run["scores"]["champion"]) for run in runs]
+    assert len(champions) == 5
+    assert np.mean(champions) >= 62
 
 
-def test_every_variant_can_be_trained(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With networks of the sizes of the market: what would fail after an hour fails here."""
+def test_experiments_are_of_the_variants_and_seeds_of_the_page() -> None:
+    tasks = {name: list(each.tasks(each.settings)) for name, each in planted.BENCHMARKS.items()}
+    for name, asked in tasks.items():
+        kept = json.loads((FIGURES / f"{name}.json").read_text())
+        assert kept["market"] == planted.MARKET
+        measured = [(variant, row["seed"]) for variant, rows in kept["runs"].items() for row in rows]
+        assert set(measured) & set(asked), name
+        assert name == "ablations" or sorted(measured) == sorted(asked)  # of which some came and went
+
+
+def test_every_variant_can_be_trained() -> None:
+    """Networks of the sizes of the market: what would fail after an hour fails here."""
     for variant in planted.VARIANTS.values():
         module = ERLModule(**{"population_size": 4, **variant.get("model", {})})
         data = MarketDataModule(**{**planted.SIZES, **variant.get("data", {})})
@@ -103,26 +106,24 @@ def test_every_variant_can_be_trained(monkeypatch: pytest.MonkeyPatch) -> None:
         assert data.context_days in (64, 504)
 
 
-def test_a_run_says_what_champion_and_rules_earn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(planted, "MARKET", {"days": 220, "columns": 4, "signal": 2.0})
-    monkeypatch.setattr(planted, "SIZES", {"context_days": 8, "validation_days": 30, "holdout_days": 40})
-    small = {"model": {"population_size": 3, "gradient_steps": 1, "accumulate": 1}, "data": TINY}
-    found = planted.run(5, 2, small)
+def test_a_run_measures_champion_agents_and_rules(tmp_path: Path) -> None:
+    settings = planted.BENCHMARKS["planted"].smallest
+    found, again = (planted.measure(Task("erl", 5), settings, tmp_path) for _ in range(2))
     assert found["generations"] == 2
     assert found["informed"] > found["random"]
     assert found["agents"] != found["champion"]
-    assert planted.run(5, 2, small)["champion"] == found["champion"]
+    assert again["champion"] == found["champion"]
 
 
-def test_the_oracle_tells_the_return_of_another_day() -> None:
+def test_the_oracle_shows_the_return_of_another_day() -> None:
     prices = np.full((5, 2, 4), 100.0, np.float32)
     prices[:, 0, 3] = [101, 102, 103, 104, 105]
     gain = np.log(prices[..., 3] / prices[..., 0])
     for delay, days in ((-1, [1, 2, 3, 4, None]), (2, [None, None, 0, 1, 2])):
-        told = oracle.returns_told(prices, delay) * gain.std()
+        shown = oracle.returns_shown(prices, delay) * gain.std()
         expected = [0.0 if day is None else gain[day, 0] for day in days]
-        np.testing.assert_allclose(told[:, 0], expected, rtol=1e-5)
-        assert (told[:, 1] == 0).all()
+        np.testing.assert_allclose(shown[:, 0], expected, rtol=1e-5)
+        assert (shown[:, 1] == 0).all()
 
 
 def test_the_perfect_rule_earns_what_can_be_earned() -> None:
@@ -132,7 +133,7 @@ def test_the_perfect_rule_earns_what_can_be_earned() -> None:
         rules=oracle.RULES,
         validation_days=30,
         holdout_days=40,
-        **{**oracle.SIZES, **TINY, "settlement_days": 2},
+        **oracle.SIZES | TINY,
     )
     data.setup("fit")
     prices, total = data.panel.prices.astype(np.float64), []
@@ -145,15 +146,7 @@ def test_the_perfect_rule_earns_what_can_be_earned() -> None:
 
 
 @pytest.mark.slow
-def test_the_oracle_is_used_and_the_past_is_not() -> None:
-    told, past = (oracle.run(0, 8, name) for name in ("tomorrow", "past"))
-    assert told["champion"] > 0.5 * told["perfect"]
+def test_the_oracle_is_used_and_the_past_is_not(tmp_path: Path) -> None:
+    shown, past = (oracle.measure(Task(name), {"generations": 8}, tmp_path) for name in ("tomorrow", "past"))
+    assert shown["champion"] > 0.5 * shown["perfect"]
     assert past["champion"] < 0.2 * past["perfect"]
-
-
-def test_the_figures_are_of_the_benchmarks_as_they_are() -> None:
-    for file in (learning_results.PLANTED, learning_results.ABLATIONS):
-        if file.exists():
-            kept = json.loads(file.read_text())
-            assert kept["market"] == planted.MARKET, f"{file.relative_to(ROOT)} is of another market"
-            assert kept["runs"].keys() <= planted.VARIANTS.keys()

@@ -1,18 +1,15 @@
 """The model of a cluster against known answers, and against the runs that were measured."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from benchmarks.pages import fill_in
+from benchmarks.harness import FIGURES
+from benchmarks.scale import processes_tables
 from benchmarks.scale.cluster import Costs, Link, Plan, Spent, simulate
-from benchmarks.scale.simulate_cluster import Terms, column_table, constants, grid_table, measured_table, spent_by
 
-ROOT = Path(__file__).parents[3]
-MEASURED = ROOT / "docs" / "figures" / "processes.json"
 ROUND_S, BYTE_S, AGENT_S = 1e-4, 2e-9, 0.05
 FREE = Link(latency_s=0.0, gbit=1e6)
 
@@ -96,23 +93,19 @@ def test_more_processes_than_cores_are_slower_in_proportion() -> None:
 
 
 def test_predictions_are_within_20_percent_of_real_processes() -> None:
-    measured = json.loads(MEASURED.read_text())
+    measured = json.loads((FIGURES / "processes.json").read_text())
     costs = Costs(measured)
     assert {run["processes"] for run in measured["together"]} == {1, 2, 4}
     for run in measured["together"]:
         plan = Plan(run["agents"], run["processes"], 108, run["optimizer_steps"], measured["machine"]["usable_cores"])
         real = run["generation"] + run["rest"]
-        assert spent_by(costs, plan, FREE).seconds == pytest.approx(real, rel=0.2), plan
+        assert processes_tables.spent_by(costs, plan, FREE).seconds == pytest.approx(real, rel=0.2), plan
 
 
-def test_the_page_says_what_was_measured_and_simulated() -> None:
-    page, measured = (ROOT / "docs" / "processes.md").read_text(), json.loads(MEASURED.read_text())
-    costs, terms = Costs(measured), Terms(Link(), 8.0, 0.05)
-    found = {
-        "together": measured_table(measured, costs),
-        "constants": constants(costs, measured),
-        "grid": grid_table(costs, terms),
-        "wide": column_table(costs, terms),
-    }
-    assert all(f"<!-- measured: {name} -->" in page for name in found)
-    assert fill_in(page, found) == page
+def test_one_run_is_simulated(capsys: pytest.CaptureFixture[str]) -> None:
+    processes_tables.main(["--agents", "1000", "--devices", "100"])
+    said = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
+    assert {"seconds", "limit", "messages", "waiting", "train", "cost"} <= said.keys()
+    with pytest.raises(SystemExit):
+        processes_tables.main(["--agents", "10", "--devices", "100"])
+    assert "--devices is 100" in capsys.readouterr().err

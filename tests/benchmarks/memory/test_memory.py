@@ -1,0 +1,107 @@
+"""Benchmarks of memory: what they read of a process, and how they judge it."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+
+from benchmarks.harness import Task
+from benchmarks.memory import estimate, full_run, hygiene, resident, soak
+from benchmarks.memory.tables import PAGE
+
+SMALL = "tests/small.yaml"
+
+
+def test_kinds_of_memory_add_up_to_what_the_system_says() -> None:
+    found = resident.resident_mb("/none")
+    assert sum(found[kind] for kind in resident.KINDS) == pytest.approx(found["rss"], abs=0.01)
+    assert found["rss"] == pytest.approx(psutil.Process().memory_info().rss / 1e6, rel=0.05)
+    assert found["panel"] == 0
+
+
+def test_mapped_pages_count_as_the_panel_once_they_were_read(tmp_path: Path) -> None:
+    path = tmp_path / "cache" / "features.npy"
+    path.parent.mkdir()
+    path.write_bytes(os.urandom(8_000_000))
+    mapped = torch.from_file(str(path), size=8_000_000, dtype=torch.uint8)
+    before = resident.resident_mb(str(path.parent))["panel"]
+    int(mapped.sum())
+    after = resident.resident_mb(str(path.parent))["panel"]
+    assert before < 1
+    assert after - before == pytest.approx(8, abs=1)
+
+
+def judged(rss: list[float], printed: str = "verdict: healthy\n", grown: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Judge a run whose RSS is this; its first generation counts another object if the first size is 0."""
+    rows = [{"heap_bytes": str(10**8), "count_Agent": "6" if size == 0 else "5"} for size in rss]
+    return soak.judge(rows, [int(size) for size in rss], [10**8] * len(rss), printed, grown)
+
+
+def test_the_soak_is_judged_by_slope_counts_containers_and_verdict() -> None:
+    noise = [3e6 * (n % 3) for n in range(300)]
+    start = [1e6 * min(n, 40) for n in range(300)]  # warms up within the first 50
+    flat = [5e8 + a + b for a, b in zip(noise, start, strict=True)]
+    found = judged(flat)
+    assert found["kept"]
+    assert found["rss_slope"]["median"] == pytest.approx(0, abs=1)
+    assert found["rss_mb"] == {"50": 546.0, "150": 540.0, "299": 546.0}
+    risen = judged([each + 2000 * n for n, each in enumerate(flat)])
+    assert risen["rss_slope"]["median"] == pytest.approx(2000, rel=0.05)
+    assert not risen["kept"]
+    assert not judged([0, *flat])["kept"]
+    assert not judged(flat, "memory  leak in train: something kept\n")["kept"]
+    assert not judged(flat, grown=("list of 300  module.kept",))["kept"]
+    assert PAGE.blocks["soak"].make(found).startswith("Over 300 generations RSS was 546.0 MB after generation 50, ")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param(["--data.replay_capacity=1000"], id="small"),
+        pytest.param(["--data.replay_capacity=3000000"], id="much replay"),
+        pytest.param(
+            ["--model.population_size=64", "--data.batch_size=300", "--data.replay_capacity=1000"], id="large batches"
+        ),
+    ],
+)
+@pytest.mark.slow
+def test_the_estimate_is_within_15_percent_of_the_peak(tmp_path: Path, words: list[str]) -> None:
+    found = estimate.estimate(tmp_path / "run", tmp_path / "cache", SMALL, [*words, "--data.replay_min_size=300"], 3)
+    assert found["ratio"] == pytest.approx(1, abs=0.15), found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", [case for case in estimate.CASES if case != estimate.RESUMED])
+def test_the_estimate_holds_for_each_case_of_the_page(tmp_path: Path, case: str) -> None:
+    found = estimate.measure(Task(case), {"generations": 5}, tmp_path)
+    assert found["ratio"] == pytest.approx(1, abs=0.15), found
+
+
+@pytest.mark.slow
+def test_a_full_run_is_measured_end_to_end(tmp_path: Path) -> None:
+    found = full_run.measure(Task("run"), {"threads": 1, "words": full_run.TINY}, tmp_path)
+    assert found["generations"] == found["trained"] == 2
+    assert found["seconds"]["generation"] < found["fit_s"]
+    assert found["imports_mb"]["rss"] < found["start_mb"]["rss"] <= found["peak_mb"]
+    assert found["end_mb"]["panel"] > 0
+    assert {"replay", "population", "optimizer", "environments", "panel", "encoder"} <= found["owners_mb"].keys()
+
+
+@pytest.mark.slow
+def test_a_short_soak_runs(tmp_path: Path) -> None:
+    found = soak.measure(Task("market"), {"generations": 60}, tmp_path)
+    assert found["generations"] == len(found["curves_mb"]["RSS"]) == 60
+    assert found["containers_grown"] == []
+
+
+@pytest.mark.slow
+def test_each_setting_of_the_collector_is_measured(tmp_path: Path) -> None:
+    found, without = (
+        hygiene.measure(Task(case), {"generations": 3}, tmp_path) for case in ("defaults", "without the callback")
+    )
+    assert found["cleaning_ms"] > 0
+    assert found["peak_mb"] > found["between_mb"] > 300
+    assert without["cleaning_ms"] == 0
