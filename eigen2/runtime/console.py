@@ -3,7 +3,7 @@
 import math
 import textwrap
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, cast, runtime_checkable
 
@@ -33,9 +33,7 @@ class ReportedModule(Protocol):
     clock: PhaseClock
     metrics: dict[str, float]
     loss_columns: Sequence[tuple[str, str]]
-
-    def describe(self) -> dict[str, str]:
-        """Return name and value of what is shown at the start."""
+    describe: Callable[[], dict[str, str]]
 
 
 @runtime_checkable
@@ -45,9 +43,7 @@ class ReportedData(Protocol):
     table_columns: Sequence[Column]
     replay_min_size: int
     buffer: Any
-
-    def describe(self) -> dict[str, str]:
-        """Return name and value of what is shown at the start."""
+    describe: Callable[[], dict[str, str]]
 
 
 @runtime_checkable

@@ -89,9 +89,6 @@ class EventFile:
         if self._file is not None:
             self._file.close()
 
-    def reopen(self) -> None:
-        """Do nothing: the next event opens what is needed."""
-
 
 class NotStarted:
     """Stands in for the SummaryWriter before the first generation is logged: accepts every call, writes nothing."""

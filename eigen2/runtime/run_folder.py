@@ -4,7 +4,7 @@ import csv
 import fcntl
 import json
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, Protocol, cast, runtime_checkable
@@ -34,9 +34,7 @@ class RecordedModule(Protocol):
 
     seed: int
     fitness_words: Mapping[str, str]
-
-    def settings(self) -> dict[str, Any]:
-        """Return everything that determines results, as plain values by full key."""
+    settings: Callable[[], dict[str, Any]]
 
 
 @contextmanager
