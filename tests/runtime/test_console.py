@@ -1,4 +1,4 @@
-"""The generation table fits a terminal of 80 columns and says what it must."""
+"""The generation table fits a terminal of 80 columns and shows what it must."""
 
 import contextlib
 import math
@@ -36,7 +36,7 @@ def test_rows_fit_and_align_with_the_header() -> None:
     assert rows[1].split() == ["-12.345", "123.456", "50,000", *["99.99"] * 4, "123.456", "+98.7", "1:02:05"]
 
 
-def test_before_training_it_says_when_training_starts() -> None:
+def test_before_training_it_shows_when_training_starts() -> None:
     warming = METRICS | {"train/actor_loss": math.nan, "train/critic_loss": math.nan}
     rows = generation_rows(0, warming, 10_000, 500_000_000, 0, 59.6)
     assert "training starts at 10,000" in rows[1]
@@ -56,32 +56,24 @@ def in_terminal(*words: str, **environment: str) -> bytes:
     if process == 0:
         os.chdir(ROOT)
         os.execve(sys.executable, [sys.executable, "-m", "eigen2.cli", *words], {**os.environ, **environment})
-    said = b""
+    output = b""
     with contextlib.suppress(OSError):  # the terminal is gone with the process
         while part := os.read(terminal, 4096):
-            said += part
-    assert os.waitpid(process, 0)[1] == 0, said
-    return said
+            output += part
+    assert os.waitpid(process, 0)[1] == 0, output
+    return output
 
 
 COLOUR = re.compile(rb"\x1b\[[0-9;]*(?:3[0-7]|4[0-7]|9[0-7]|[34]8;)[0-9;]*m")
 
 
 def test_colours_and_bars_are_for_terminals(tmp_path: Path) -> None:
-    words = (
-        "fit",
-        "--config",
-        "tests/small.yaml",
-        "--trainer.enable_progress_bar",
-        "true",
-        "--trainer.max_epochs",
-        "1",
-    )
+    words = *("fit", "--config", "tests/small.yaml"), "--trainer.enable_progress_bar=true", "--trainer.max_epochs=1"
     assert COLOUR.search(b"\x1b[31mred")
     assert COLOUR.search(b"\x1b[1;38;5;9mred")
-    said = in_terminal(*words, "--trainer.default_root_dir", str(tmp_path / "a"), TERM="xterm-256color", NO_COLOR="1")
-    assert b"\x1b[1m" in said  # headings are bold
-    assert not COLOUR.search(said)
+    output = in_terminal(*words, "--trainer.default_root_dir", str(tmp_path / "a"), TERM="xterm-256color", NO_COLOR="1")
+    assert b"\x1b[1m" in output  # headings are bold
+    assert not COLOUR.search(output)
     done = eigen2(*words, "--trainer.default_root_dir", tmp_path / "b")
     for text in (done.stdout, done.stderr):
         assert "\x1b" not in text

@@ -54,17 +54,17 @@ def test_a_picture_is_of_the_equity(run: Path) -> None:
 
 def test_settings_are_shown_for_comparison(run: Path) -> None:
     found = shown(run)
-    told = {}
+    data = {}
     for name in ("experiment", "session_start_info"):
         metadata = found.SummaryMetadata(f"_hparams_/{name}")
-        told[name] = HParamsPluginData.FromString(metadata.plugin_data.content)
-    settings = told["session_start_info"].session_start_info.hparams
+        data[name] = HParamsPluginData.FromString(metadata.plugin_data.content)
+    settings = data["session_start_info"].session_start_info.hparams
     assert settings["model.population_size"].number_value == 4
     assert settings["data.rules.cost_bps"].number_value == 10
     assert settings["data.rules.execution"].string_value == "next_open"
     assert settings["data.rules.allow_short"].bool_value is False
     assert settings["seed"].number_value == 7
-    metrics = [info.name.tag for info in told["experiment"].experiment.metric_infos]
+    metrics = [info.name.tag for info in data["experiment"].experiment.metric_infos]
     assert metrics == list(COMPARED)
     assert set(metrics) <= set(found.Tags()["scalars"])
 
