@@ -1,19 +1,20 @@
-"""Callbacks for any Lightning Trainer: measure memory, give it back, draw metrics.
+"""Callbacks for any Lightning Trainer: measure memory, free it, limit it, plot metrics.
 
 They know nothing of the module they run with. A module that works in phases may announce the end of each by
 calling `on_phase_end(trainer, module, phase)` on every callback of its Trainer that has this method; an
 object that wants its bytes listed has a method `memory_owners()`. An epoch is called a generation in files
-and pictures.
+and plots.
 """
 
 from callbacks.budget import MemoryBudget, MemoryBudgetExceeded
 from callbacks.garbage import GarbageCollector
-from callbacks.memory import MemoryProfiler, MemorySnapshot, get_profiler, log_memory
+from callbacks.memory import MemoryProfiler, get_profiler, log_memory
 from callbacks.plots import MetricsPlot, draw_lines
 from eigen2.memory.csvfile import ResumableCsv
-from eigen2.memory.instances import InstanceCounter
+from eigen2.memory.objects import InstanceCounter
 from eigen2.memory.owners import Filling, MemoryOwner
 from eigen2.memory.process import trim_malloc
+from eigen2.memory.snapshot import MemorySnapshot
 
 __all__ = [
     "Filling",

@@ -1,6 +1,4 @@
-"""Stop a run before the machine does."""
-
-from __future__ import annotations
+"""Stop a run in order before the system runs out of memory."""
 
 import math
 
@@ -8,17 +6,15 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 
 from eigen2.memory.limits import Limit, allowed_bytes, limits
-from eigen2.memory.process import trim_malloc
-
-BYTES_PER_GB = 10**9
+from eigen2.memory.process import GB, trim_malloc
 
 
 class MemoryBudgetExceeded(RuntimeError):
-    """The run used almost all the memory it may and was stopped; it can be resumed from its last checkpoint."""
+    """The run used almost all the memory it may use and was stopped; it can be resumed from its last checkpoint."""
 
 
 class MemoryBudget(Callback):
-    """Warns when memory runs short and ends the run in order before something kills it.
+    """Warns when memory runs short and ends the run in order before the system kills it.
 
     After every phase that the module announces (see `MemoryProfiler`), after validation and at the end of every epoch,
     it compares what is used with each limit that can stop the process: the budget given here, the control groups of
@@ -27,7 +23,7 @@ class MemoryBudget(Callback):
     From `stop_at` on, or when an epoch that grows like the last one would reach the limit, the run ends at once with
     `MemoryBudgetExceeded`. At the end of an epoch its checkpoint is written first. Within an epoch none is, as no
     checkpoint of half an epoch resumes exactly: the last one stands, and a resume repeats the epoch. Before it gives
-    up, free pages are given back to the system.
+    up, free pages are returned to the system.
     """
 
     def __init__(
@@ -65,80 +61,49 @@ class MemoryBudget(Callback):
         self._used: dict[tuple[str, str], int] = {}
         self._reached: Limit | None = None
 
+    @property
+    def budget_bytes(self) -> int | None:
+        """Return the resident bytes that the process may use, without pages of files; None if no budget is set."""
+        budgets = []
+        if self.memory_budget_gb is not None:
+            budgets.append(self.memory_budget_gb * GB)
+        if self.memory_budget_share is not None:
+            budgets.append(self.memory_budget_share * allowed_bytes())
+        return int(min(budgets)) if budgets else None
+
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Refuse a start without room.
-
-        Args:
-            trainer: The Trainer.
-            pl_module: The module in training.
-
-        Raises:
-            MemoryBudgetExceeded: Almost all memory is used already.
-        """
+        """Refuse to start if almost all memory is used; raises MemoryBudgetExceeded."""
         self._warned.clear()
         self._used.clear()
         self._reached = None
         self._check(trainer, "start")
 
     def on_phase_end(self, trainer: Trainer, pl_module: LightningModule, phase: str) -> None:
-        """Check after a phase that the module announces.
-
-        Args:
-            trainer: The Trainer.
-            pl_module: The module that announces the phase.
-            phase: Name of the phase that ended.
-
-        Raises:
-            MemoryBudgetExceeded: Almost all memory is used.
-        """
-        if not trainer.sanity_checking:
-            self._check(trainer, phase)
+        """Check after a phase that the module announces; raises MemoryBudgetExceeded."""
+        self._check(trainer, phase)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Check after validation.
-
-        Args:
-            trainer: The Trainer.
-            pl_module: The module in training.
-
-        Raises:
-            MemoryBudgetExceeded: Almost all memory is used.
-        """
-        if not trainer.sanity_checking:
-            self._check(trainer, "validation")
+        """Check after validation; raises MemoryBudgetExceeded."""
+        self._check(trainer, "validation")
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Check at the end of an epoch; let the checkpoint be written before the run ends.
-
-        Args:
-            trainer: The Trainer.
-            pl_module: The module in training.
-        """
-        self._reached = self._tightest("epoch")
+        """Check at the end of an epoch; let the checkpoint be written before the run ends."""
+        self._reached = self._reached_limit("epoch")
         if self._reached is not None:
             trainer.should_stop = True
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """End the run if the last epoch left no room.
-
-        Args:
-            trainer: The Trainer.
-            pl_module: The module in training.
-
-        Raises:
-            MemoryBudgetExceeded: Almost all memory is used.
-        """
+        """End the run if its last epoch reached a limit and others would follow; raises MemoryBudgetExceeded."""
         unfinished = trainer.max_epochs is None or trainer.max_epochs < 0 or trainer.current_epoch < trainer.max_epochs
-        if self._reached is not None and unfinished:
-            raise MemoryBudgetExceeded(self._message(self._reached, f"after epoch {trainer.current_epoch - 1}"))
+        if unfinished:
+            self._stop(self._reached, f"after epoch {trainer.current_epoch - 1}")
 
     def _check(self, trainer: Trainer, phase: str) -> None:
-        reached = self._tightest(phase)
-        if reached is not None:
-            raise MemoryBudgetExceeded(self._message(reached, f"after the {phase} of epoch {trainer.current_epoch}"))
+        if not trainer.sanity_checking:
+            self._stop(self._reached_limit(phase), f"after the {phase} of epoch {trainer.current_epoch}")
 
-    def _tightest(self, phase: str) -> Limit | None:
-        """The limit that is reached; warn of one that is near."""
+    def _reached_limit(self, phase: str) -> Limit | None:
+        """Return the limit that is reached, if any; warn of one that is near."""
         budget = self.budget_bytes
         tightest = limits(budget)[0]
         if tightest.share >= self.warn_at and trim_malloc():
@@ -153,16 +118,8 @@ class MemoryBudget(Callback):
             rank_zero_warn(f"memory runs short: {tightest}; at {self.stop_at:.0%} the run ends")
         return None
 
-    @property
-    def budget_bytes(self) -> int | None:
-        """Resident bytes that the process may use, without pages of files; None if no budget is set."""
-        budgets = []
-        if self.memory_budget_gb is not None:
-            budgets.append(self.memory_budget_gb * BYTES_PER_GB)
-        if self.memory_budget_share is not None:
-            budgets.append(self.memory_budget_share * allowed_bytes())
-        return int(min(budgets)) if budgets else None
-
     @staticmethod
-    def _message(limit: Limit, when: str) -> str:
-        return f"stopped {when}: {limit} used; resume from the last checkpoint with more memory or smaller settings"
+    def _stop(limit: Limit | None, when: str) -> None:
+        if limit is not None:
+            advice = "resume from the last checkpoint with more memory or smaller settings"
+            raise MemoryBudgetExceeded(f"stopped {when}: {limit} used; {advice}")

@@ -1,4 +1,4 @@
-"""Give memory back at the end of a generation: Python garbage, the CUDA cache, free pages of the C heap."""
+"""Free memory at the end of an epoch: Python garbage, the CUDA cache, free pages of the C heap."""
 
 import gc
 from collections.abc import Sequence
@@ -13,8 +13,8 @@ from eigen2.memory.process import trim_malloc
 class GarbageCollector(Callback):
     """Collects garbage and returns free memory to the system: at the end of an epoch, after phases, every n steps.
 
-    Each kind of cleaning has its own switch. Callbacks run in the order in which the Trainer lists them: put
-    this one before `MemoryProfiler`, or the profiler's snapshot is taken before the cleaning.
+    Callbacks run in the order in which the Trainer lists them: put this one before `MemoryProfiler`, or the profiler
+    measures before the cleaning. What each setting costs and saves is measured in docs/memory.md.
     """
 
     def __init__(
@@ -31,11 +31,11 @@ class GarbageCollector(Callback):
         """Choose what is cleaned and when.
 
         Args:
-            collect: Run a full `gc.collect()`, which frees objects that refer to each other in circles. It
-                costs about 0.5 s per million live objects that are not set aside. Default true.
-            freeze: Set aside (`gc.freeze`) until the end of the fit what lives when training starts. A start imports
-                some 400,000 objects, which every collection would walk through again. What of them becomes garbage in
-                circles stays until the end of the fit; all other garbage is found as ever. Default true.
+            collect: Run a full `gc.collect()`, which frees reference cycles. It costs about 0.5 s per million live
+                objects that are not frozen. Default true.
+            freeze: Exclude what lives when training starts from garbage collection until the end of the fit
+                (`gc.freeze`): some 400,000 objects from imports, which every collection would walk through again.
+                Those of them that become reference cycles stay until the end of the fit. Default true.
             cuda_cache: Return unused blocks of PyTorch's CUDA allocator to the driver, if CUDA is in use.
                 Default true.
             trim: Return free pages of the C heap to the system with glibc's `malloc_trim`; does nothing with
@@ -47,10 +47,8 @@ class GarbageCollector(Callback):
             phases: Names of phases after which to clean too, such as `evaluate`, in the same epochs as at their
                 end. The module announces phases by calling `on_phase_end`. Default none.
 
-        What each setting costs and saves is measured in docs/memory.md.
-
         Raises:
-            ValueError: A number is below 1, or `phases` is a single text.
+            ValueError: A number is below 1, or `phases` is a string.
         """
         super().__init__()
         for name, number in (
@@ -61,11 +59,8 @@ class GarbageCollector(Callback):
             if number is not None and number < 1:
                 raise ValueError(f"{name} is {number}: give 1 or more")
         if isinstance(phases, str):
-            raise ValueError(f"phases is the text {phases!r}: give a list of phase names")
-        self.collect = collect
-        self.freeze = freeze
-        self.cuda_cache = cuda_cache
-        self.trim = trim
+            raise ValueError(f"phases is the string {phases!r}: give a list of phase names")
+        self.collect, self.freeze, self.cuda_cache, self.trim = collect, freeze, cuda_cache, trim
         self.every_n_epochs = every_n_epochs
         self.every_n_train_steps = every_n_train_steps
         self.every_n_environment_steps = every_n_environment_steps
@@ -74,12 +69,7 @@ class GarbageCollector(Callback):
         self._froze = False
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Set aside what lives now, unless somebody did so before.
-
-        Args:
-            trainer: The Trainer.
-            pl_module: The module in training.
-        """
+        """Freeze what lives now, unless other code froze objects before."""
         self._train_steps = self._environment_steps = 0
         if self.freeze and not self._froze and gc.get_freeze_count() == 0:
             gc.collect()
@@ -87,43 +77,20 @@ class GarbageCollector(Callback):
             self._froze = True
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Put back what was set aside.
-
-        Args:
-            trainer: The Trainer.
-            pl_module: The module that ran.
-            exception: What ended the run.
-        """
+        """Unfreeze what `on_train_start` froze."""
         self._unfreeze()
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Put back what was set aside.
-
-        Args:
-            trainer: The Trainer.
-            pl_module: The module that ran.
-            stage: `fit`, `validate`, `test` or `predict`.
-        """
+        """Unfreeze what `on_train_start` froze."""
         self._unfreeze()
 
     def on_phase_end(self, trainer: Trainer, pl_module: LightningModule, phase: str) -> None:
-        """Clean if the phase is one of those asked for.
-
-        Args:
-            trainer: The Trainer.
-            pl_module: The module that announces the phase.
-            phase: Name of the phase that ended.
-        """
+        """Clean after the phases asked for."""
         if phase in self.phases and not trainer.sanity_checking and self._is_due(trainer):
             self.clean()
 
     def on_environment_step(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Count a step of the environment, and clean if it is the turn.
-
-        Args:
-            trainer: The Trainer.
-            pl_module: The module that announces the step.
-        """
+        """Count a step of the environment and clean after every n-th."""
         self._environment_steps += 1
         if self.every_n_environment_steps and self._environment_steps % self.every_n_environment_steps == 0:
             self.clean()
@@ -131,43 +98,30 @@ class GarbageCollector(Callback):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Count a training step, and clean if it is the turn.
-
-        Args:
-            trainer: The Trainer.
-            pl_module: The module in training.
-            outputs: What the step returned.
-            batch: What it was given.
-            batch_idx: Its number in the epoch.
-        """
+        """Count a training step and clean after every n-th."""
         self._train_steps += 1
         if self.every_n_train_steps and self._train_steps % self.every_n_train_steps == 0:
             self.clean()
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Clean.
-
-        Args:
-            trainer: The Trainer.
-            pl_module: The module in training.
-        """
+        """Clean after every n-th epoch."""
         if self._is_due(trainer):
             self.clean()
 
-    def _unfreeze(self) -> None:
-        if self._froze:
-            gc.unfreeze()
-            self._froze = False
-
-    def _is_due(self, trainer: Trainer) -> bool:
-        return (trainer.current_epoch + 1) % self.every_n_epochs == 0
-
     def clean(self) -> None:
         """Clean now."""
-        # in this order: collecting frees the blocks that the other two give back
+        # in this order: collecting frees the blocks that the other two return
         if self.collect:
             gc.collect()
         if self.cuda_cache and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             torch.cuda.empty_cache()
         if self.trim:
             trim_malloc()
+
+    def _is_due(self, trainer: Trainer) -> bool:
+        return (trainer.current_epoch + 1) % self.every_n_epochs == 0
+
+    def _unfreeze(self) -> None:
+        if self._froze:
+            gc.unfreeze()
+            self._froze = False

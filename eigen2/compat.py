@@ -6,13 +6,15 @@ Libraries are imported inside the functions: some commands that import this file
 
 from __future__ import annotations
 
+import argparse
 import atexit
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from jsonargparse import ArgumentParser
     from lightning.fabric.plugins import ClusterEnvironment
     from lightning.pytorch import Trainer
     from lightning.pytorch.callbacks import ModelCheckpoint, Timer
@@ -98,6 +100,31 @@ def summary_writer(event_file: Any) -> SummaryWriter:
             return self.file_writer
 
     return Writer(event_file.get_logdir())
+
+
+def parser_options(parser: ArgumentParser) -> dict[str, argparse.Action]:
+    """Return the options and positional arguments of a jsonargparse parser by key, without those that print help."""
+    return {
+        action.dest: action
+        for action in parser._actions
+        if action.dest not in ("help", argparse.SUPPRESS) and not action.dest.endswith(".help")
+    }
+
+
+def option_type(option: argparse.Action) -> Any:
+    """Return the type that jsonargparse checks an option's values against, None if it checks none."""
+    return getattr(option, "_typehint", None)
+
+
+def subparsers(parser: ArgumentParser) -> dict[str, ArgumentParser]:
+    """Return the parsers of a jsonargparse parser's subcommands by name."""
+    return dict(getattr(parser._subcommands_action, "choices", None) or {})
+
+
+def set_command_help(parser: ArgumentParser, texts: Mapping[str, str]) -> None:
+    """Set what a parser's help says of each of its subcommands."""
+    for listed in parser._subcommands_action._choices_actions:  # type: ignore[union-attr]
+        listed.help = texts[listed.dest]
 
 
 def _require(owner: object, name: str) -> None:

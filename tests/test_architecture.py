@@ -4,6 +4,7 @@ import ast
 import inspect
 from itertools import permutations
 from pathlib import Path
+from pkgutil import resolve_name
 
 import networkx
 import pytest
@@ -53,10 +54,9 @@ def layer(name: str) -> int | None:
     return next((i for i, parts in enumerate(LAYERS) for part in parts if f"{name}.".startswith(f"{part}.")), None)
 
 
-PENDING = pytest.mark.xfail(reason="the rebuild is not over", strict=False)
+PENDING = pytest.mark.xfail(reason="some rooms are still being split", strict=False)
 
 
-@PENDING
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_imports_point_one_way(path: Path) -> None:
     own = layer(module(path))
@@ -106,17 +106,20 @@ def test_workloads_know_nothing_of_each_other() -> None:
             assert not [name for name in imported(path) if name.startswith(f"eigen2.{other}")], path.name
 
 
-@PENDING
-def test_the_algorithm_and_its_parts_never_ask_for_an_attribute_by_name() -> None:
-    """A part of ERL takes what it needs as arguments: only the module itself knows the Trainer."""
+def test_only_the_modules_of_the_algorithm_know_lightning() -> None:
+    """A part of ERL takes what it needs as arguments."""
     for path in (ROOT / "eigen2" / "erl").rglob("*.py"):
         names = imported(path)
-        assert path.name == "module.py" or not [name for name in names if name.startswith("lightning")], path.name
+        module = path.name in ("module.py", "base.py")
+        assert module or not [name for name in names if name.startswith("lightning")], path.name
 
 
 def test_the_shipped_config_says_what_python_defaults_to() -> None:
     """`make train` and the README's Python example train the same population."""
     config = yaml.safe_load((ROOT / "configs" / "erl.yaml").read_text())
+    config["model"]["evolution"] = tuple(
+        resolve_name(each["class_path"])(**each["init_args"]) for each in config["model"]["evolution"]
+    )
     for part, cls in (("model", ERLModule), ("data", MarketDataModule)):
         defaults = {name: p.default for name, p in inspect.signature(cls.__init__).parameters.items()}
         assert config[part] == {name: defaults[name] for name in config[part]}

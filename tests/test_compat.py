@@ -13,6 +13,7 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint, Timer
 
 from eigen2 import compat
+from eigen2.cli.parser import Parser
 
 ROOT = Path(__file__).parent.parent
 LIBRARIES = ("lightning", "jsonargparse", "torch")
@@ -62,12 +63,28 @@ def check_summary_writer() -> None:
     assert (event.step, event.summary.value[0].tag, event.summary.value[0].simple_value) == (3, "name", 1.5)
 
 
+def check_parsers() -> None:
+    inner = Parser()
+    inner.add_argument("--size", type=int | None, default=3)
+    inner.add_argument("--plain", action="store_true")
+    outer = Parser()
+    outer.add_subcommands().add_subcommand("run", inner, help="cut")
+    assert compat.subparsers(inner) == {}
+    assert compat.subparsers(outer) == {"run": inner}
+    options = compat.parser_options(inner)
+    assert list(options) == ["size", "plain"]
+    assert [compat.option_type(each) for each in options.values()] == [int | None, None]
+    compat.set_command_help(outer, {"run": "Do it."})
+    assert "Do it." in outer.format_help()
+
+
 CHECKS: dict[str, Callable[[], None]] = {
     "lightning: _SubprocessScriptLauncher._call_children_scripts, procs": check_script_launcher,
     "lightning: _TrainingEpochLoop._broadcast_sigterm_tensor": check_skip_sigterm_broadcast,
     "lightning: ModelCheckpoint._last_global_step_saved": check_forget_last_save,
     "lightning: Timer._interval": check_timer_interval,
     "torch: SummaryWriter._get_file_writer": check_summary_writer,
+    "jsonargparse: _actions, _typehint, _subcommands_action, _choices_actions": check_parsers,
 }
 """Library and private name, to a check that it still does what eigen2 uses it for."""
 

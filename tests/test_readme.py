@@ -84,18 +84,12 @@ def commands(kind: str) -> list[str]:
     return list(dict.fromkeys(line for line in lines if line.startswith(f"python -m eigen2.cli {kind}")))
 
 
-def about(word: str, lines: list[str], whether: bool = True) -> list[str]:
-    """Those that have, or have not, something in them."""
-    return [line for line in lines if (word in line) == whether]
-
-
 @pytest.mark.parametrize("command", [*commands("fit"), *commands("validate")])
 def test_training_commands_run(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    monkeypatch.setattr(sys, "argv", ["cli.py"])
     words = [word for word in command.split() if word != "prices.parquet" or "--data.path" not in command]
     if "--data.path" in words:
-        words.insert(words.index("--data.path") + 1, "eigen2/market/sample/stocks.parquet")
+        words.insert(words.index("--data.path") + 1, str(sample_path()))
     short = {"data.windows_per_generation": 1, "data.exploration_windows": 1, "data.replay_min_size": 2000}
     shorter = {"model.gradient_steps": 1, "model.population_size": 2}
     if FIRE in words:
@@ -105,28 +99,28 @@ def test_training_commands_run(command: str, tmp_path: Path, monkeypatch: pytest
     assert (tmp_path / "checkpoints" / "last.ckpt").exists()
 
 
+def run_all(lines: list[str], *words: object, cwd: Path = ROOT) -> None:
+    """Run commands with more options; all must succeed."""
+    assert lines
+    for line in lines:
+        done = eigen2(*line.split()[3:], *words, cwd=cwd)
+        assert done.returncode == 0, done.stderr
+
+
 def test_a_champion_is_tested_and_reported(tmp_path: Path) -> None:
     """The commands of the pages on one short run of the configuration that they name."""
-    folder = ["--trainer.default_root_dir", str(tmp_path)]
-    short = ["--trainer.max_epochs=1", "--model.gradient_steps=1", "--model.population_size=2"]
-    assert eigen2("fit", "--config", "configs/erl.yaml", *short, *folder).returncode == 0
-    for command in about(FIRE, commands("test"), False):
-        done = eigen2(*command.split()[3:], "--model.gradient_steps=1", "--model.population_size=2", *folder)
-        assert done.returncode == 0, done.stderr
-    for command in about("fuel_breaks", commands("report"), False):
-        words = [str(tmp_path) if word == "lightning_logs" else word for word in command.split()[3:]]
-        done = eigen2(*words)
-        assert done.returncode == 0, done.stderr
+    folder = ["--trainer.default_root_dir", tmp_path]
+    small = ["--model.gradient_steps=1", "--model.population_size=2", *folder]
+    assert eigen2("fit", "--config", "configs/erl.yaml", "--trainer.max_epochs=1", *small).returncode == 0
+    run_all([line for line in commands("test") if FIRE not in line], *small)
+    run_all([line.replace("lightning_logs", str(tmp_path)) for line in commands("report") if "fuel_breaks" not in line])
     assert (tmp_path / "report.html").stat().st_size < 5_000_000
     # the sample goes on after the days of the fit: its holdout
     shutil.copy(sample_path(), tmp_path / "new.parquet")
-    for command in [*commands("predict"), *commands("export")]:
-        done = eigen2(*command.split()[3:], *folder, cwd=tmp_path)
-        assert done.returncode == 0, done.stderr
+    run_all([*commands("predict"), *commands("export")], *folder, cwd=tmp_path)
     assert (tmp_path / "champion-export" / "actor.onnx").exists()
-    assert (
-        pd.read_csv(tmp_path / "orders.csv")["date"].nunique() == 253
-    )  # the last day of validation, whose orders fill on the next
+    # the last day of validation, whose orders fill on the next, and those after it
+    assert pd.read_csv(tmp_path / "orders.csv")["date"].nunique() == 253
 
 
 def test_fuel_breaks_are_tested_and_reported(tmp_path: Path) -> None:
@@ -134,11 +128,9 @@ def test_fuel_breaks_are_tested_and_reported(tmp_path: Path) -> None:
     small = [f"--{key}={value}" for key, value in SMALL_FIRE.items()]
     small += ["--trainer.max_epochs=1", f"--trainer.default_root_dir={tmp_path}"]
     assert eigen2("fit", "--config", FIRE, *small).returncode == 0
-    (test,), (report,) = about(FIRE, commands("test")), about("fuel_breaks", commands("report"))
-    done = eigen2(*test.split()[3:], *small)
-    assert done.returncode == 0, done.stderr
-    done = eigen2(*report.replace("lightning_logs/fuel_breaks", str(tmp_path)).split()[3:])
-    assert done.returncode == 0, done.stderr
+    run_all([line for line in commands("test") if FIRE in line], *small)
+    reports = [line for line in commands("report") if "fuel_breaks" in line]
+    run_all([line.replace("lightning_logs/fuel_breaks", str(tmp_path)) for line in reports])
     assert (tmp_path / "report.html").stat().st_size < 5_000_000
     told = re.findall(r"^\| `((?:champion|test)/[^`]*)` \|", (ROOT / "docs" / "fire.md").read_text(), re.MULTILINE)
     assert len(told) == 4
@@ -153,7 +145,7 @@ def test_the_table_of_fire_models_is_what_was_measured() -> None:
     assert shown == {name: [round(100 * each[key], 1) for key in by] for name, each in found.items()}
 
 
-def test_every_config_is_told_of() -> None:
+def test_every_config_is_in_the_docs() -> None:
     """And so run, by the test above."""
     told = {word for command in commands("fit") for word in command.split() if word.startswith("configs/")}
     assert told == {f"configs/{path.name}" for path in (ROOT / "configs").glob("*.yaml")}
@@ -188,7 +180,7 @@ def test_a_sweep_runs(tmp_path: Path) -> None:
     assert yaml.safe_load(page).items() <= space.items()
 
 
-def test_no_command_is_of_an_unknown_kind() -> None:
+def test_every_command_of_the_docs_is_run_by_a_test() -> None:
     assert len(commands("")) == sum(len(commands(kind)) for kind in KINDS)
 
 

@@ -14,11 +14,12 @@ from typing import Any, Literal, NoReturn, Union, get_args, get_origin, get_type
 
 from jsonargparse import ArgumentParser, Namespace, set_parsing_settings
 
+from eigen2.compat import option_type, parser_options, subparsers
 from eigen2.errors import UserError
 
 UNKNOWN = re.compile(r"(?:does not accept option '|unrecognized arguments: --|Option ')(?P<key>[\w.+]+)")
 KEY = re.compile(r"Parser key \"(?P<key>[^\"]+)\"")
-VALUE = re.compile(r"(?:Got|Given) value: (.*)|Unable to load config \"(.*)\"")
+VALUE = re.compile(r"(?:Got|Given) value: (.*)|Unable to load config \"(.*)\"|import path string: (.*)")
 """Parts of jsonargparse's messages: its exceptions carry neither the key nor the value otherwise."""
 
 set_parsing_settings(docstring_parse_attribute_docstrings=True)  # a setting's docstring is its help
@@ -32,9 +33,8 @@ class Parser(ArgumentParser):
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         """Print the cause and exit."""
-        parsers = [self, *subparsers(self).values()]
-        keys = {action.dest: getattr(action, "_typehint", Any) for each in parsers for action in each._actions}
-        self.refuse(explain(message, ex, keys))
+        options = [parser_options(parser) for parser in (self, *subparsers(self).values())]
+        self.refuse(explain(message, ex, {key: option_type(each) for one in options for key, each in one.items()}))
 
     def refuse(self, line: str) -> NoReturn:
         """Print a line and exit: a union of types would catch any exception."""
@@ -43,36 +43,18 @@ class Parser(ArgumentParser):
 
     def parse_args(self, args: Sequence[str] | None = None, **kwargs: Any) -> Any:  # type: ignore[override]
         """Parse; also refuse null for what needs a value and a value for a group, which jsonargparse lets through."""
-        words = None if args is None else [part for word in args for part in self._help_words(word)]
-        config = super().parse_args(words, **kwargs)
+        config = super().parse_args(args, **kwargs)
         command = config.get("subcommand") or config.get("command")
         parser, chosen = (subparsers(self)[command], config[command]) if command else (self, config)
-        typed = {each.dest: each for each in parser._actions if hasattr(each, "_typehint")}
-        typed = {key: action for key, action in typed.items() if not key.endswith(".help")}
+        typed = {key: option for key, option in parser_options(parser).items() if option_type(option) is not None}
         groups = {key[:end] for key in typed for end in range(len(key)) if key[end] == "."} - typed.keys()
         for group in sorted(groups):
             if not isinstance(value := chosen.get(group), Namespace):
                 self.refuse(f"{group} is {'null' if value is None else value}; it must be a group of keys")
-        for key, action in typed.items():
-            for null, hint in _nulls(key, action._typehint, action.default, chosen.get(key)):
+        for key, option in typed.items():
+            for null, hint in _nulls(key, option_type(option), option.default, chosen.get(key)):
                 self.refuse(f"{null} is null; it must be {type_text(hint)}")
         return config
-
-    def _help_words(self, word: str) -> list[str]:
-        """Return what jsonargparse takes for the help of a group within a group, `--model.evolution.proximal.help`."""
-        known, group = self._option_string_actions, word.removesuffix(".help")
-        if group == word or word in known:
-            return [word]
-        while group:
-            group = group.rpartition(".")[0]
-            if f"{group}.help" in known:  # it skips the outer group's first mention and shows the help of the next word
-                return [f"{group}.help", f"{group}.help", word]
-        return [word]
-
-
-def subparsers(parser: ArgumentParser) -> dict[str, Any]:
-    """Return the parsers of a parser's subcommands by name."""
-    return dict(getattr(parser._subcommands_action, "choices", None) or {})
 
 
 def explain(message: str, error: BaseException | None = None, keys: Mapping[str, Any] | None = None) -> str:
@@ -95,12 +77,16 @@ def explain(message: str, error: BaseException | None = None, keys: Mapping[str,
     if isinstance(error, argparse.ArgumentError) and error.message == "expected one argument":
         return f"{error.argument_name} has no value after it: --help says which it takes"
     if key is None:
+        # a class that refuses its settings is one of the errors of a union, of which only the last is in the chain
+        refused = [line[4:] for line in message.splitlines() if line.startswith("  - ") and "Expected a" not in line]
+        if refused:
+            return refused[-1]
         return _flat(next((each for each in causes if not is_union_error(each)), message))
     if "Problem with given class_path" in message:
         return f"{key} names a class that cannot be used: {_flat(causes[-1])}"
     if values := VALUE.findall(message):
         value = {"": "empty", "None": "null"}.get(given := "".join(values[-1]).strip(), given)
-        kind = "a group of keys" if key not in keys or keys[key] is Any else type_text(keys[key])
+        kind = type_text(keys[key]) if keys.get(key) is not None else "a group of keys"
         return f"{key} is {value}; it must be {kind}"
     return f"{key}: {_flat(causes[-1] if causes else message)}"
 
@@ -121,7 +107,7 @@ def type_text(hint: Any) -> str:
         return " or ".join(dict.fromkeys(map(type_text, kinds)))
     if get_origin(hint) is Callable:
         return "class"
-    if get_origin(hint) is list:
+    if get_origin(hint) in (list, Sequence):
         return f"list of {type_text(kinds[0])}"
     name = getattr(get_origin(hint) or hint, "__name__", str(hint))
     return f"{name}[{', '.join(map(type_text, kinds))}]" if kinds else str(name)

@@ -20,6 +20,7 @@ from rich.console import Console
 
 from callbacks.budget import MemoryBudget, MemoryBudgetExceeded
 from eigen2.cli.parser import Parser, explain, is_union_error
+from eigen2.compat import set_command_help
 from eigen2.distributed.strategy import PopulationStrategy, processes
 from eigen2.errors import OUT_OF_MEMORY, RunStopped, UserError, require_range
 from eigen2.runtime.checkpoint import DurableCheckpointIO
@@ -90,8 +91,7 @@ class EigenCLI(LightningCLI):
     def _add_subcommands(self, parser: LightningArgumentParser, **kwargs: Any) -> None:
         """Add the commands with our descriptions; Lightning takes the first line of the Trainer's docstrings."""
         super()._add_subcommands(parser, **{name: {"description": HELP[name]} for name in self.subcommands()})
-        for listed in parser._subcommands_action._choices_actions:  # type: ignore[union-attr]
-            listed.help = HELP[listed.dest]
+        set_command_help(parser, HELP)
 
     def _parse_ckpt_path(self) -> None:
         """Keep the configuration: Lightning would overrule it with the checkpoint's hyperparameters."""

@@ -47,8 +47,8 @@ class GenerationModule(LightningModule, ABC, Generic[Data]):
         ("critic", "train/critic_loss"),
     )
     """Heading and metric of the two losses in the terminal's table."""
-    fitness_words: Mapping[str, str] = {}
-    """Unit of fitness and what it is averaged over, for the report."""
+    fitness_words: Mapping[str, str] | None = None
+    """`unit` of fitness and what it is averaged `over`, for the report; None for rewards over agents."""
     max_processes: ClassVar[int | None] = None
     """Most processes that the algorithm uses; None for any number."""
     config_defaults: ClassVar[Mapping[str, Any]] = {}

@@ -1,4 +1,4 @@
-"""An append-only CSV file that a resumed run continues with no row missing and none twice."""
+"""Write an append-only CSV file that a resumed run continues with no row missing and none twice."""
 
 import contextlib
 import csv
@@ -13,7 +13,7 @@ from typing import Any, Literal, SupportsFloat, TextIO
 
 Cell = SupportsFloat | str
 WAITING = 10_000
-"""Rows that wait for a disk at most; the oldest are dropped."""
+"""Most rows that wait for a disk; the oldest are dropped."""
 
 
 class ResumableCsv:
@@ -25,33 +25,27 @@ class ResumableCsv:
 
     Floats are written in the shortest form that reads back as the same number, NaN as a blank cell. Columns
     may appear at any time: earlier rows are blank there. The file is UTF-8, lines end in `\n`, and no cell
-    contains a line break, so a line is a row. One process writes a file.
+    contains a line break, so a line is a row. One process writes a file; nothing is opened before `start`.
+
+    Args:
+        path: The file to write. Missing folders are created.
+        key: Name of the integer column that orders the rows.
 
     Attributes:
         path: The file.
         key: Name of the column with the key.
+        columns: Names in the header, in file order; empty before the first row.
         error: Why rows wait; None if none does.
     """
 
     def __init__(self, path: str | os.PathLike[str], key: str = "generation") -> None:
-        """Remember where to write; nothing is opened before `start`.
-
-        Args:
-            path: The file to write. Missing folders are made.
-            key: Name of the integer column that orders the rows, default `generation`.
-        """
         self.path = Path(path)
         self.key = key
-        self._columns: tuple[str, ...] = ()
+        self.columns: tuple[str, ...] = ()
+        self.error: OSError | None = None
         self._file: AppendFile | None = None
         self._open = False
         self._waiting: deque[dict[str, str]] = deque(maxlen=WAITING)
-        self.error: OSError | None = None
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """Names in the header, in file order; empty before the first row."""
-        return self._columns
 
     def start(self, first: int) -> None:
         """Open the file and keep only whole rows with a key below `first`.
@@ -69,7 +63,7 @@ class ResumableCsv:
         header = next(_whole_lines(self.path), []) if first > 0 else []
         if header and self.key not in header:
             raise ValueError(f"{self.path} has no column {self.key!r}: move the file away or write elsewhere")
-        self._replace(tuple(header), self._rows_below(header, first))
+        self._replace(header, self._rows_below(header, first))
         self._open = True
 
     def append(self, row: Mapping[str, Cell]) -> bool:
@@ -84,7 +78,7 @@ class ResumableCsv:
             Whether all rows are in the file; if not, `error` says why.
 
         Raises:
-            ValueError: The key is missing or not an integer, or a name or text contains a line break.
+            ValueError: The key is missing or not an integer, or a name or string contains a line break.
             RuntimeError: `start` was not called, or the file was closed since.
         """
         if not self._open:
@@ -111,31 +105,31 @@ class ResumableCsv:
 
     def _write(self, cells: Mapping[str, str]) -> None:
         """Append a row, with new columns if it has any; raises OSError if it is not in the file."""
-        added = [name for name in cells if name not in self._columns]
-        if added or self._file is None or not self.path.exists():  # a folder that was deleted is made again
+        added = [name for name in cells if name not in self.columns]
+        if added or self._file is None or not self.path.exists():  # a folder that was deleted is created again
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._replace((*self._columns, *added), self._rows_below(self._columns, None))
+            self._replace([*self.columns, *added], self._rows_below(self.columns, math.inf))
         assert self._file is not None
-        self._file.append(_line(cells.get(name, "") for name in self._columns).encode("utf-8", "surrogateescape"))
+        self._file.append(_line(cells.get(name, "") for name in self.columns).encode("utf-8", "surrogateescape"))
 
-    def _rows_below(self, header: Iterable[str], first: int | None) -> Iterator[dict[str, str]]:
-        """Whole rows of the file under `header`, those with a key below `first` if it is given."""
+    def _rows_below(self, header: Iterable[str], first: float) -> Iterator[dict[str, str]]:
+        """Yield the whole rows of the file under `header` with a key below `first`."""
         names = list(header)
         for cells in _whole_lines(self.path) if names else ():
             row = dict(zip(names, cells, strict=False))
-            key = _integer(row.get(self.key, ""))
-            if len(cells) == len(names) and key is not None and (first is None or key < first):
-                yield row
+            with contextlib.suppress(ValueError):  # the header, or a damaged line
+                if len(cells) == len(names) and int(row[self.key]) < first:
+                    yield row
 
-    def _replace(self, columns: tuple[str, ...], rows: Iterable[Mapping[str, str]]) -> None:
+    def _replace(self, columns: Iterable[str], rows: Iterable[Mapping[str, str]]) -> None:
         """Write header and rows to a temporary file, put it in place of the old one and open it to append."""
         # same folder, hence same filesystem: os.replace is atomic, a kill leaves the old file or the new one
         temporary = self.path.with_name(f".{self.path.name}.tmp")
+        names = tuple(columns)
         try:
             with _open(temporary, "w") as target:
-                if columns:
-                    target.write(_line(columns))
-                target.writelines(_line(row.get(name, "") for name in columns) for row in rows)
+                target.write(_line(names) if names else "")
+                target.writelines(_line(row.get(name, "") for name in names) for row in rows)
                 target.flush()
                 os.fsync(target.fileno())
         except OSError:
@@ -144,9 +138,53 @@ class ResumableCsv:
         os.replace(temporary, self.path)
         if self._file is not None:
             self._file.close()
-            self._file = None
-        self._columns = columns
+        self._file, self.columns = None, names
         self._file = AppendFile(self.path)
+
+
+class AppendFile:
+    """File to which each piece is appended whole or not at all, unbuffered; a piece that failed may be tried again.
+
+    Args:
+        path: The file; it is created if it does not exist. Raises OSError if it cannot be opened.
+
+    Attributes:
+        path: The file.
+        size: Bytes of the pieces that are in it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._handle: int | None = os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
+        self.size = os.fstat(self._handle).st_size
+        self._torn = False
+
+    def append(self, piece: bytes) -> None:
+        """Write a piece and hand it to the operating system; raises OSError if it is not in the file."""
+        if self._handle is None:
+            raise OSError(f"{self.path} is closed")
+        if self._torn:
+            self._truncate(self._handle)
+        done = 0
+        try:
+            while done < len(piece):
+                done += os.pwrite(self._handle, piece[done:], self.size + done)
+        except OSError:
+            self._torn = True
+            with contextlib.suppress(OSError):  # then before the next piece
+                self._truncate(self._handle)
+            raise
+        self.size += len(piece)
+
+    def close(self) -> None:
+        """Close it; harmless when it is closed already."""
+        if self._handle is not None:
+            os.close(self._handle)
+            self._handle = None
+
+    def _truncate(self, handle: int) -> None:
+        os.ftruncate(handle, self.size)
+        self._torn = False
 
 
 def _open(path: Path, mode: Literal["r", "w"]) -> TextIO:
@@ -155,7 +193,7 @@ def _open(path: Path, mode: Literal["r", "w"]) -> TextIO:
 
 
 def _whole_lines(path: Path) -> Iterator[list[str]]:
-    """Cells of each line that was written to its end."""
+    """Yield the cells of each line that was written to its end."""
     if path.exists():
         with _open(path, "r") as source:
             for line in source:
@@ -170,73 +208,12 @@ def _line(cells: Iterable[str]) -> str:
 
 
 def _text(value: Any) -> str:
-    """Cell text of a value; raises ValueError for text with a line break."""
+    """Format a cell; raises ValueError for a string with a line break."""
     if isinstance(value, str):
         if "\n" in value or "\r" in value:
             raise ValueError(f"a CSV cell holds a single line, not {value!r}")
         return value
     if isinstance(value, Integral):
         return str(int(value))
-    number = float(value)  # a NumPy scalar's own repr names its type
+    number = float(value)  # the repr of a NumPy scalar names its type
     return "" if math.isnan(number) else repr(number)
-
-
-def _integer(text: str) -> int | None:
-    try:
-        return int(text)
-    except ValueError:
-        return None
-
-
-class AppendFile:
-    """Appends each piece whole or not at all, without a buffer; after an error the next piece may be tried again.
-
-    Attributes:
-        path: The file.
-        size: Bytes of the pieces that are in it.
-    """
-
-    def __init__(self, path: Path) -> None:
-        """Open it, to append to what it holds.
-
-        Args:
-            path: The file; it is made if it does not exist.
-
-        Raises:
-            OSError: It cannot be opened.
-        """
-        self.path = path
-        self._handle: int | None = os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
-        self.size = os.fstat(self._handle).st_size
-        self._torn = False
-
-    def append(self, piece: bytes) -> None:
-        """Write a piece and hand it to the operating system.
-
-        Raises:
-            OSError: It could not be written, and is not in the file.
-        """
-        if self._handle is None:
-            raise OSError(f"{self.path} is closed")
-        if self._torn:
-            self._take_back(self._handle)
-        done = 0
-        try:
-            while done < len(piece):
-                done += os.pwrite(self._handle, piece[done:], self.size + done)
-        except OSError:
-            self._torn = True
-            with contextlib.suppress(OSError):  # then before the next piece
-                self._take_back(self._handle)
-            raise
-        self.size += len(piece)
-
-    def close(self) -> None:
-        """Close it; harmless when it is closed already."""
-        if self._handle is not None:
-            os.close(self._handle)
-            self._handle = None
-
-    def _take_back(self, handle: int) -> None:
-        os.ftruncate(handle, self.size)
-        self._torn = False

@@ -1,4 +1,4 @@
-"""What a run will take of memory, told before it is allocated."""
+"""Estimate the peak memory of a run before anything of it is allocated."""
 
 import weakref
 from pathlib import Path
@@ -15,23 +15,23 @@ from eigen2.memory.limits import HasMemoryBudget, limits
 from eigen2.memory.process import GB, MB, peak_rss_bytes, rss_bytes, trim_malloc
 
 LATER_BYTES = 45_000_000
-"""What every process adds after the set-up: pages of code that runs first then, kernels, TensorBoard, pictures."""
+"""What every process adds after the set-up: pages of code that runs first then, kernels, TensorBoard, plots."""
 FRAGMENTATION = 1.7
-"""Resident bytes of the C heap for each byte of tensors that come and go; 1.3 to 1.8 was seen (docs/memory.md)."""
+"""Resident bytes of the C heap per byte of temporary tensors; 1.3 to 1.8 was measured (docs/memory.md)."""
 
 
 def available_bytes(budget_bytes: int | None = None, processes: int = 1) -> int:
-    """Bytes this process may still take, by the tightest limit: of a budget, the machine, a container or a shell.
+    """Return the bytes this process may still take, by the tightest limit: budget, machine, container or shell.
 
     Args:
-        budget_bytes: of this process alone; None for none.
-        processes: of one run that are about to take their memory, and leave each other equal parts of what is shared.
+        budget_bytes: Budget of this process alone; None for none.
+        processes: Processes of one run that are about to take their memory; each gets an equal part of what is shared.
     """
     return min(limit.left // (processes if limit.shared else 1) for limit in limits(budget_bytes))
 
 
 def processes_here(trainer: Trainer) -> int:
-    """Processes of the trainer's run on this machine, after waiting for them, so that all of them see the same."""
+    """Return the number of the run's processes on this machine, after a barrier, so that all see the same memory."""
     if trainer.world_size == 1:
         return 1
     trainer.strategy.barrier()
@@ -39,39 +39,39 @@ def processes_here(trainer: Trainer) -> int:
 
 
 def budget_of(trainer: Trainer) -> int | None:
-    """Bytes that the trainer's callbacks grant this process; None without a budget."""
+    """Return the bytes that the trainer's callbacks allow this process; None without a budget."""
     callbacks: list[object] = trainer.callbacks  # type: ignore[attr-defined]
     budgets = [each.budget_bytes for each in callbacks if isinstance(each, HasMemoryBudget)]
     return min((each for each in budgets if each is not None), default=None)
 
 
 def checkpoint_bytes(trainer: Trainer) -> int:
-    """Bytes of the file that the trainer resumes from; 0 without one."""
+    """Return the size of the file that the trainer resumes from; 0 without one."""
     path = Path(trainer.ckpt_path or "")
     return path.stat().st_size if path.is_file() else 0
 
 
 def arithmetic(needed: dict[str, int]) -> str:
-    """'replay 90.1 + population 20.3 = 110.4 MB', largest first; in GB from one GB on."""
+    """Format a sum as 'replay 90.1 + population 20.3 = 110.4 MB', largest first; in GB from one GB on."""
     total = sum(needed.values())
+    unit, name, digits = (GB, "GB", 2) if total >= GB else (MB, "MB", 1)
     parts = sorted(needed.items(), key=lambda item: -item[1])
-    if total >= GB:
-        return " + ".join(f"{owner} {size / GB:,.2f}" for owner, size in parts) + f" = {total / GB:,.2f} GB"
-    return " + ".join(f"{owner} {size / MB:,.1f}" for owner, size in parts) + f" = {total / MB:,.1f} MB"
+    terms = " + ".join(f"{owner} {size / unit:,.{digits}f}" for owner, size in parts)
+    return f"{terms} = {total / unit:,.{digits}f} {name}"
 
 
 class PeakEstimate:
     """Adds up what a run will hold at most, before it is allocated, and refuses what cannot fit.
 
-    The highest resident memory of a run on the CPU is the sum of: the process as it is when this is made, what every
-    process adds later, what the owners say, and FRAGMENTATION times the tensors that live for a moment. On a GPU the
-    owners and those tensors lie there, and are compared with what is free there.
+    The peak resident memory of a run on the CPU is the sum of: the process as it is when this is constructed, what
+    every process adds later, the owners' bytes, and FRAGMENTATION times the temporary tensors. On a GPU the owners and
+    temporary tensors are compared with the memory that is free there.
 
     Args:
-        remedy: what the user can lower.
-        device: where the tensors will lie.
-        budget_bytes: resident bytes that the process was given; None for all that the system allows.
-        processes: that share this machine's memory evenly; on GPUs each has its own.
+        remedy: What the user can lower.
+        device: Where the tensors will be.
+        budget_bytes: Resident bytes that the process may use; None for all that the system allows.
+        processes: Number that share this machine's memory evenly; on GPUs each has its own.
     """
 
     def __init__(self, remedy: str, device: torch.device, budget_bytes: int | None = None, processes: int = 1) -> None:
@@ -80,16 +80,16 @@ class PeakEstimate:
         if self._gpu:
             self._available, self._process = torch.cuda.mem_get_info(device)[0], 0
         else:
-            trim_malloc()  # what reading prices has freed will be used again
+            trim_malloc()  # pages freed after reading prices will be used again
             self._available, self._process = available_bytes(budget_bytes, processes), rss_bytes()
-        self._before = 0 if self._gpu else peak_rss_bytes()
+        self._peak_before = 0 if self._gpu else peak_rss_bytes()
         self._needed: dict[str, int] = {} if self._gpu else {"later": LATER_BYTES}
 
     def require(self, needed: dict[str, int]) -> None:
         """Add bytes by owner, before they are allocated.
 
         Raises:
-            UserError: all that was required exceeds what was available at first; with the arithmetic.
+            UserError: The sum exceeds what was available at first; the message has the arithmetic.
         """
         self._needed |= needed
         if sum(self._needed.values()) > self._available:
@@ -99,21 +99,21 @@ class PeakEstimate:
             )
 
     def require_temporary(self, tensors: int, checkpoint: int = 0) -> None:
-        """Add what comes and goes, as `work space`.
+        """Add temporary memory, as `work space`.
 
         Args:
-            tensors: bytes of those of acting and learning.
-            checkpoint: bytes of the file a run resumes from; it is read whole, before anything acts or learns.
+            tensors: Bytes of the temporary tensors of acting and learning.
+            checkpoint: Size of the file a run resumes from; it is read whole, before anything acts or learns.
 
         Raises:
-            UserError: it exceeds what was available at first.
+            UserError: The sum exceeds what was available at first.
         """
         self.require({"work space": tensors if self._gpu else max(round(FRAGMENTATION * tensors), checkpoint)})
 
     @property
     def peak_bytes(self) -> int:
-        """The highest memory of the run; of the process, resident, not less than it had before."""
-        return max(self._process + sum(self._needed.values()), self._before)
+        """Return the peak memory of the run, on the CPU the resident memory of the process."""
+        return max(self._process + sum(self._needed.values()), self._peak_before)
 
     @property
     def _kind(self) -> str:
@@ -121,17 +121,16 @@ class PeakEstimate:
 
     def __str__(self) -> str:
         held = self._needed if self._gpu else {"process": self._process, **self._needed}
-        highest = f", at most {self.peak_bytes / GB:.2f} GB" if self.peak_bytes > sum(held.values()) else ""
-        free = self._available / GB
-        return f"{arithmetic(held)} of {self._kind}{highest}, {free:,.1f} GB available"
+        peak = f", at most {self.peak_bytes / GB:.2f} GB" if self.peak_bytes > sum(held.values()) else ""
+        return f"{arithmetic(held)} of {self._kind}{peak}, {self._available / GB:,.1f} GB available"
 
 
 class LivePeak(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """While it is active, adds up the tensors that are made and still live, backward passes included.
+    """Context manager that counts the bytes of tensors created inside while they live, backward passes included.
 
     Attributes:
-        live: bytes of those that live now.
-        peak: the most there were at a time.
+        live: Bytes of those that live now.
+        peak: The highest value of `live`.
     """
 
     def __init__(self) -> None:
@@ -141,22 +140,22 @@ class LivePeak(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._storages: dict[int, weakref.ref[torch.UntypedStorage]] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run an operation and count what it made."""
-        made = func(*args, **(kwargs or {}))
-        for each in tree_leaves(made):
+        """Run an operation and count its results."""
+        results = func(*args, **(kwargs or {}))
+        for each in tree_leaves(results):
             if isinstance(each, Tensor):
                 self._count(each.untyped_storage())
-        return made
+        return results
 
     def _count(self, storage: torch.UntypedStorage) -> None:
         address, nbytes = storage._cdata, storage.nbytes()
         if address in self._storages:  # a view, or written in place
             return
 
-        def gone(_: object) -> None:
+        def forget(_: object) -> None:
             del self._storages[address]
             self.live -= nbytes
 
-        self._storages[address] = weakref.ref(storage, gone)
+        self._storages[address] = weakref.ref(storage, forget)
         self.live += nbytes
         self.peak = max(self.peak, self.live)

@@ -1,4 +1,4 @@
-"""How much memory this process may take, and how much of it is taken: by every limit that can stop it."""
+"""Find every limit on the memory of this process, and how much of it is used."""
 
 import sys
 from collections.abc import Iterator
@@ -11,12 +11,12 @@ import psutil
 _OWN_GROUPS = Path("/proc/self/cgroup")
 _MOUNTS = Path("/proc/self/mountinfo")
 _NO_LIMIT = 1 << 60
-"""From here on a number stands for no limit: the first version of control groups has no word for it."""
+"""Version 1 of control groups writes a number from here on for no limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """A limit and what counts towards it, in bytes; `shared` with other processes, or this one's alone."""
+    """A limit and what counts towards it, in bytes; `shared` with other processes or this process's alone."""
 
     name: str
     used: int
@@ -25,12 +25,12 @@ class Limit:
 
     @property
     def share(self) -> float:
-        """Of the limit that is used."""
+        """Return the used share of the limit."""
         return self.used / self.limit
 
     @property
     def left(self) -> int:
-        """Bytes until the limit."""
+        """Return the bytes until the limit."""
         return max(0, self.limit - self.used)
 
     def __str__(self) -> str:
@@ -47,10 +47,10 @@ class HasMemoryBudget(Protocol):
 
 
 def limits(budget_bytes: int | None = None) -> list[Limit]:
-    """The limits of this process, tightest first.
+    """Return the limits of this process, tightest first.
 
     - The budget, if there is one, counts resident memory without pages of files, which the system may drop.
-    - A control group (container, SLURM job) counts all its processes, without pages of files not used lately.
+    - A control group (container, SLURM job) counts all its processes, without file pages not used lately.
     - RLIMIT_AS (`ulimit -v`) counts the address space.
     - The machine counts what is not available.
     """
@@ -69,12 +69,12 @@ def limits(budget_bytes: int | None = None) -> list[Limit]:
 
 
 def allowed_bytes() -> int:
-    """Bytes of memory that the machine and the control groups allow this process."""
+    """Return the bytes of memory that the machine and the control groups allow this process."""
     return min([psutil.virtual_memory().total, *(group.limit for group in _groups())])
 
 
 def _groups() -> Iterator[Limit]:
-    """The control groups that this process is in, from its own up to the root, of both versions."""
+    """Yield the limits of the control groups of this process, of both versions, from its own up to the root."""
     if not _OWN_GROUPS.exists():
         return
     for line in _OWN_GROUPS.read_text().splitlines():
@@ -95,7 +95,7 @@ def _groups() -> Iterator[Limit]:
             folder = folder.parent
 
 
-def _limit(folder: Path, limit_name: str, used_name: str, droppable_name: str) -> Limit | None:
+def _limit(folder: Path, limit_name: str, used_name: str, inactive_name: str) -> Limit | None:
     try:
         limit = (folder / limit_name).read_text().strip()
         used = int((folder / used_name).read_text())
@@ -104,11 +104,11 @@ def _limit(folder: Path, limit_name: str, used_name: str, droppable_name: str) -
         return None
     if limit == "max" or int(limit) >= _NO_LIMIT:
         return None
-    return Limit("the control group's memory", used - int(stat.get(droppable_name, 0)), int(limit), True)
+    return Limit("the control group's memory", used - int(stat.get(inactive_name, 0)), int(limit), True)
 
 
 def _mount(kind: str, controller: str) -> Path | None:
-    """Where control groups of a kind are mounted."""
+    """Return where control groups of a kind are mounted."""
     for line in _MOUNTS.read_text().splitlines():
         before, _, after = line.partition(" - ")
         filesystem, _, options = after.split(" ", 2)

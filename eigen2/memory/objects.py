@@ -1,7 +1,7 @@
-"""The live objects of this process: how many of each type, the largest, and the path by which each is held.
+"""Look at the live Python objects of this process: counts by type, the largest, and the path that keeps each alive.
 
-NumPy arrays are not tracked by Python's garbage collector and appear on none of its lists; they are found through what
-refers to them.
+Python's garbage collector does not track NumPy arrays and lists none of them; they are found in the objects that refer
+to them.
 """
 
 from __future__ import annotations
@@ -9,30 +9,17 @@ from __future__ import annotations
 import functools
 import gc
 import inspect
+import pkgutil
 import re
 import sys
 import tracemalloc
+import types
+import weakref
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import compress
-from pathlib import Path
-from types import (
-    BuiltinFunctionType,
-    BuiltinMethodType,
-    CellType,
-    CoroutineType,
-    FrameType,
-    FunctionType,
-    GeneratorType,
-    GetSetDescriptorType,
-    MemberDescriptorType,
-    MethodDescriptorType,
-    MethodType,
-    ModuleType,
-    WrapperDescriptorType,
-)
 from typing import Any
 
 import numpy as np
@@ -40,20 +27,29 @@ from torch import Tensor
 
 from eigen2.memory.owners import mapped_files, spans_of
 
-_HERE = Path(__file__).parent
-_CHUNK = 2000
-_STEPS = 16
-"""Longest path told."""
-_WIDTH = 256
-"""Objects looked at on the way up, a step: what hundreds of things refer to is no owner."""
-_TEXTS = (bytes, bytearray, str)
 NO_ARRAYS = frozenset(
-    {FunctionType, BuiltinFunctionType, GetSetDescriptorType, MethodDescriptorType, WrapperDescriptorType, type}
+    {
+        types.FunctionType,
+        types.BuiltinFunctionType,
+        types.GetSetDescriptorType,
+        types.MethodDescriptorType,
+        types.WrapperDescriptorType,
+        type,
+    }
 )
 """Types that refer to no array directly: half of all objects."""
-_LONG = 100_000
-"""Characters from which a text is looked at."""
+_OWN_MODULES = ("eigen2.memory.", "callbacks.")
+_CHUNK = 2000
+_MAX_STEPS = 16
+"""Longest path."""
+_MAX_WIDTH = 256
+"""Referrers followed per step and target: what hundreds of objects refer to has no owner."""
+_LONG_TEXT = 100_000
+"""Characters from which a string is looked at."""
+_TEXTS = (bytes, bytearray, str)
 _CONTAINERS = (list, dict, set, tuple, deque)
+_HAS_GC = 1 << 14
+"""Py_TPFLAGS_HAVE_GC: gc.get_objects() lists no instances of a type without it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +57,13 @@ class LargeObject:
     """An object that holds many bytes."""
 
     type: str
-    """Its type, of arrays and tensors with element type and shape."""
+    """Its type, for arrays and tensors with element type and shape."""
     nbytes: int
-    """Bytes of the object, of arrays and tensors of the storage behind."""
+    """Bytes of the object, for arrays and tensors of the storage behind."""
     path: str
-    """How it is held, such as `app.state['runs'][3]`; `?` if from no module, function or class that Python shows."""
+    """What keeps it alive, such as `app.state['runs'][3]`; `?` if no module, function or class was found."""
     site: str
-    """File and line that made it, if tracemalloc watched; else empty."""
+    """File and line that created it, if tracemalloc was on; else empty."""
     mapped: bool = False
     """Whether it is a file mapped into memory."""
 
@@ -77,65 +73,132 @@ class LargeObject:
 
 
 def type_counts() -> Counter[str]:
-    """Live objects by type, of those that the garbage collector tracks and that were not set aside (`gc.freeze`)."""
-    counts = Counter(map(type, gc.get_objects()))
+    """Count live objects by type, of those that the garbage collector tracks and that are not frozen (`gc.freeze`)."""
     names: Counter[str] = Counter()
-    for cls, count in counts.items():
+    for cls, count in Counter(map(type, gc.get_objects())).items():
         names[type_name(cls)] += count
     return names
 
 
 def type_name(cls: type) -> str:
-    """`package.module.Class`, of builtins the name alone."""
+    """Return `package.module.Class`, for builtins the name alone."""
     return cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
 
 
-def large_objects(top: int = 20, least_bytes: int = 10_000_000) -> list[LargeObject]:
-    """The largest objects, largest first: arrays and tensors, each storage once, texts, and containers themselves.
+class InstanceCounter:
+    """Counts live instances of given classes, subclasses not included, frozen objects (`gc.freeze`) included.
 
-    Looks at every object of the process, which takes about a second. Saved tensors of a graph that no Python object
-    refers to are not seen.
+    gc.get_objects() does not list frozen objects. So the first count after a freeze unfreezes for a moment, keeps weak
+    references to the instances that it finds, and freezes all that is there then. Later counts look at the few new
+    objects alone. Classes without weak references (`__slots__`) need the full look each time.
 
     Args:
-        top: so many at most, >= 1.
-        least_bytes: smaller ones are left out.
+        classes: What is counted, by the name of the count.
+    """
+
+    def __init__(self, classes: Mapping[str, type]) -> None:
+        # by id, as a metaclass may define its own equality
+        self._names = {id(cls): name for name, cls in classes.items()}
+        self._weak = all(cls.__weakrefoffset__ for cls in classes.values())
+        self._frozen: list[weakref.ref[Any]] = []
+        self._mark: list[None] | None = [] if gc.get_freeze_count() == 0 else None
+
+    def __call__(self) -> dict[str, int]:
+        """Return the number of live instances by name."""
+        if not self._names:
+            return {}
+        objects = gc.get_objects()
+        # a mark that is not listed any more has been frozen, and all else with it
+        frozen = not any(each is self._mark for each in objects)
+        if frozen:
+            gc.unfreeze()
+            objects = gc.get_objects()
+        found = [each for each in objects if id(type(each)) in self._names]
+        if frozen:
+            gc.freeze()
+            self._frozen = [weakref.ref(each) for each in found] if self._weak else []
+            self._mark = [] if self._weak else None
+        alive = {id(each): each for each in (*found, *(ref() for ref in self._frozen)) if each is not None}
+        counts = Counter(self._names[id(type(each))] for each in alive.values())
+        return {name: counts[name] for name in self._names.values()}
+
+
+def classes_to_count(names: Sequence[str]) -> dict[str, type]:
+    """Return classes by their plain name; raises ValueError for a name that cannot be counted."""
+    classes: dict[str, type] = {}
+    for name in names:
+        try:
+            cls = pkgutil.resolve_name(name)
+        except (ImportError, AttributeError, ValueError) as error:
+            raise ValueError(f"watch: {name!r} is not found ({error}): give package.module.Class") from error
+        if not isinstance(cls, type):
+            raise ValueError(f"watch: {name!r} is no class: give package.module.Class")
+        # the collector stops tracking plain dicts and tuples of plain values, so it lists only some of them
+        if not cls.__flags__ & _HAS_GC or cls in (dict, tuple):
+            raise ValueError(f"watch: Python keeps no list of {name!r}: watch a class that holds them")
+        if classes.setdefault(cls.__name__, cls) is not cls:
+            raise ValueError(f"watch: {name!r} has the same class name as another one: watch one of them")
+    return classes
+
+
+def large_objects(top: int = 20, least_bytes: int = 10_000_000) -> list[LargeObject]:
+    """Find the largest objects, largest first: arrays and tensors, each storage once, strings, and bare containers.
+
+    Looks at every object of the process, which takes about a second. Saved tensors of a graph that no Python object
+    refers to are not found.
+
+    Args:
+        top: Most objects returned, >= 1.
+        least_bytes: Smaller ones are left out.
     """
     with everything() as objects:
-        found = _largest(objects, top, least_bytes)
-        return describe_held(found, ignore=[objects])
+        found: dict[tuple[str, int], tuple[tuple[Any, ...], int]] = {}
+        for way in held_arrays(objects):
+            array = way[-1]
+            if issubclass(type(array), _TEXTS):
+                found["", id(array)] = way, sys.getsizeof(array)
+            else:
+                for device, start, stop in spans_of(array):
+                    found.setdefault((device, start), (way, stop - start))
+        for each in objects:
+            if issubclass(type(each), _CONTAINERS) and each is not objects and sys.getsizeof(each) >= least_bytes:
+                found["", id(each)] = (each,), sys.getsizeof(each)
+        large = [each for each in found.values() if each[1] >= least_bytes]
+        large.sort(key=lambda each: -each[1])
+        del large[top:]
+        found.clear()
+        return describe_held(large, ignore=[objects])
 
 
 def describe_held(found: list[tuple[tuple[Any, ...], int]], ignore: Sequence[Any] = ()) -> list[LargeObject]:
-    """What is told of objects.
+    """Describe objects.
 
     Args:
-        found: each after the untracked containers that hold it, and its bytes; 0 for what Python says.
-        ignore: holders that are no owners.
+        found: Each object after the untracked containers that hold it, and its bytes; 0 for `sys.getsizeof`.
+        ignore: Holders that are no owners.
     """
     ways = [way for way, _ in found]
-    paths = _paths([way[0] for way in ways], ignore=[*ignore, found, *found, ways, *ways])
+    paths = _paths([way[0] for way in ways], [*ignore, found, *found, ways, *ways])
     files = mapped_files()
-    return [
-        LargeObject(
-            type=_described(way[-1]),
-            nbytes=nbytes or sys.getsizeof(way[-1]),
-            path=path + _steps(way),
-            site=site_of(way[-1]),
-            mapped=_is_mapped(way[-1], files),
-        )
-        for (way, nbytes), path in zip(found, paths, strict=True)
-    ]
-
-
-def _is_mapped(each: Any, files: list[tuple[int, int]]) -> bool:
-    if not issubclass(type(each), np.ndarray | Tensor):
-        return False
-    return any(start <= span.start < stop for span in spans_of(each) for start, stop in files)
+    described = []
+    for (way, nbytes), path in zip(found, paths, strict=True):
+        each, kind = way[-1], type_name(type(way[-1]))
+        spans = []
+        if issubclass(type(each), np.ndarray | Tensor):
+            device = f" on {each.device}" if isinstance(each, Tensor) and each.device.type != "cpu" else ""
+            kind = f"{kind} {str(each.dtype).removeprefix('torch.')} {tuple(each.shape)}{device}"
+            spans = spans_of(each)
+        elif issubclass(type(each), (*_TEXTS, *_CONTAINERS)):
+            kind = f"{kind} of {len(each):,}"
+        mapped = any(low <= span.start < high for span in spans for low, high in files)
+        size = nbytes or sys.getsizeof(each)
+        described.append(LargeObject(kind, size, path + _format_path(way), _creation_site(each), mapped))
+    return described
 
 
 @contextmanager
 def everything() -> Iterator[list[Any]]:
-    """All tracked objects, those that were set aside (`gc.freeze`) included; they are set aside again afterwards."""
+    """List all tracked objects, frozen ones (`gc.freeze`) included; they are frozen again afterwards."""
     frozen, enabled = gc.get_freeze_count() > 0, gc.isenabled()
     # a collection in between would stop tracking a tuple that was found tracked
     gc.disable()
@@ -149,15 +212,69 @@ def everything() -> Iterator[list[Any]]:
         if enabled:
             gc.enable()
         if frozen:
-            gc.collect()  # garbage that is set aside stays
+            gc.collect()  # garbage that is frozen is never freed
             gc.freeze()
 
 
-def site_of(each: object) -> str:
-    """File and line that made an object, or the first of its parts that is known; empty if tracemalloc did not watch.
+def held_arrays(objects: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
+    """Yield arrays, tensors and long strings that the objects, or running functions, refer to; maybe repeatedly.
 
-    Python 3.11 finds no trace of instances of Python's own classes, but of what their attributes hold.
+    Each is the last of a tuple; before it comes what holds it and is not tracked either, outermost first: Python
+    stops tracking tuples and dictionaries of plain values and arrays, and arrays of objects are never tracked.
     """
+    holders = [each for each in objects if type(each) not in NO_ARRAYS]
+    for first in range(0, len(holders), _CHUNK):
+        yield from _arrays_among(gc.get_referents(*holders[first : first + _CHUNK]))
+    for frame in _running_frames():
+        yield from _arrays_among(list(frame.f_locals.values()))
+
+
+def _arrays_among(objects: list[Any]) -> Iterator[tuple[Any, ...]]:
+    waiting: list[tuple[tuple[Any, ...], list[Any]]] = [((), objects)]
+    while waiting:
+        above, parts = waiting.pop()
+        # most of the filter runs in C, as there are millions of references and few of them matter
+        for each in compress(parts, map(_KINDS.__getitem__, map(type, parts))):
+            kind = _KINDS[type(each)]
+            if kind is _CONTAINERS:
+                if each and not gc.is_tracked(each) and len(above) < _MAX_STEPS:
+                    inner = each.values() if issubclass(type(each), dict) else each
+                    waiting.append(((*above, each), list(inner)))
+            elif kind is not _TEXTS or len(each) >= _LONG_TEXT:
+                yield (*above, each)
+                if type(each) is np.ndarray and each.dtype == object:
+                    waiting.append(((*above, each), list(each.flat)))
+
+
+class _Kinds(dict[type, tuple[type, ...]]):
+    """The kind of each type; by type, as a proxy may answer isinstance by importing what it stands for."""
+
+    def __missing__(self, cls: type) -> tuple[type, ...]:
+        arrays: tuple[type, ...] = (np.ndarray, Tensor)
+        if issubclass(cls, arrays):
+            self[cls] = arrays
+        elif issubclass(cls, _TEXTS):
+            self[cls] = _TEXTS
+        else:
+            self[cls] = _CONTAINERS if issubclass(cls, dict | tuple) else ()
+        return self[cls]
+
+
+_KINDS = _Kinds()
+
+
+def _running_frames() -> Iterator[types.FrameType]:
+    """Yield the frames of all threads, but for those of the code that looks."""
+    for top in list(sys._current_frames().values()):
+        frame: types.FrameType | None = top
+        while frame is not None:
+            if not frame.f_globals.get("__name__", "").startswith(_OWN_MODULES):
+                yield frame
+            frame = frame.f_back
+
+
+def _creation_site(each: object) -> str:
+    # Python 3.11 has no trace of instances of Python's own classes, but of what their attributes hold
     for part in (each, *gc.get_referents(each)):
         trace = tracemalloc.get_object_traceback(part)
         if trace:
@@ -165,205 +282,117 @@ def site_of(each: object) -> str:
     return ""
 
 
-def arrays_among(objects: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
-    """Arrays, tensors and long texts that the objects, or functions that run now, refer to; maybe repeatedly.
+class _Search:
+    """The objects found on the way up from one target: all with what they hold, and those of the last step."""
 
-    Each is the last of a tuple; before it comes what holds it and is not tracked either, outermost first: Python
-    stops tracking tuples and dictionaries of plain values and arrays, and arrays of objects are never tracked.
-    """
-    holders = [each for each in objects if type(each) not in NO_ARRAYS]
-    for first in range(0, len(holders), _CHUNK):
-        yield from _untracked(gc.get_referents(*holders[first : first + _CHUNK]))
-    for frame in running():
-        yield from _untracked(list(frame.f_locals.values()))
+    __slots__ = ("held", "level", "path", "upper")
 
+    def __init__(self, target: Any) -> None:
+        self.held: dict[int, Any] = {id(target): None}
+        self.level: dict[int, Any] = {id(target): target}
+        self.upper: dict[int, Any] = {}
+        self.path = ""
 
-def _untracked(objects: Sequence[Any], above: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    # in C where it can be, as there are millions of references and few of them matter
-    for each in _of_kind("array", objects):
-        yield (*above, each)
-        if type(each) is np.ndarray and each.dtype == object:
-            yield from _untracked(list(each.flat), (*above, each))
-    for each in _of_kind("text", objects):
-        if len(each) >= _LONG:
-            yield (*above, each)
-    plain = [each for each in _of_kind("container", objects) if not gc.is_tracked(each)]
-    if plain and len(above) < _STEPS and _hold_arrays(plain):
-        for each in plain:
-            yield from _untracked(list(each.values() if type(each) is dict else each), (*above, each))
+    def add(self, holder: Any, parts: Sequence[Any], name: str) -> None:
+        """Note a holder of these parts; one with a name ends the path."""
+        part = next((each for each in parts if id(each) in self.level), None)
+        if part is not None and not self.path and id(holder) not in self.held:
+            self.held[id(holder)] = part
+            if name:
+                self.finish(holder, name)
+            elif len(self.upper) < _MAX_WIDTH:
+                self.upper[id(holder)] = holder
 
+    def finish(self, first: Any, name: str) -> None:
+        """Format the path from a named object down to the target."""
+        steps = [first]
+        while (following := self.held[id(steps[-1])]) is not None:
+            steps.append(following)
+        self.path = name + _format_path(steps)
+        self.upper.clear()
 
-def _hold_arrays(containers: Sequence[Any], depth: int = 0) -> bool:
-    """Whether there are arrays or long texts in untracked containers, at any depth."""
-    parts = gc.get_referents(*containers)
-    if next(_of_kind("array", parts), None) is not None or any(len(each) >= _LONG for each in _of_kind("text", parts)):
-        return True
-    inner = [each for each in _of_kind("container", parts) if not gc.is_tracked(each)]
-    return bool(inner) and depth < _STEPS and _hold_arrays(inner, depth + 1)
-
-
-def _of_kind(kind: str, objects: Sequence[Any]) -> Iterator[Any]:
-    return compress(objects, map(_KINDS[kind].__getitem__, map(type, objects)))
-
-
-class _Kind(dict[type, bool]):
-    """Whether a type is one of some classes; by type, as a proxy may answer isinstance by importing what it is for."""
-
-    def __init__(self, *classes: type) -> None:
-        self._classes = classes
-
-    def __missing__(self, cls: type) -> bool:
-        self[cls] = issubclass(cls, self._classes)
-        return self[cls]
-
-
-_KINDS = {"array": _Kind(np.ndarray, Tensor), "text": _Kind(*_TEXTS), "container": _Kind(dict, tuple)}
-
-
-def running() -> Iterator[FrameType]:
-    """Functions that run now in any thread, but for those of this package."""
-    for frame in list(sys._current_frames().values()):
-        at: FrameType | None = frame
-        while at is not None:
-            if Path(at.f_code.co_filename).parent != _HERE:
-                yield at
-            at = at.f_back
-
-
-def _largest(objects: list[Any], top: int, least_bytes: int) -> list[tuple[tuple[Any, ...], int]]:
-    """Objects, each after the untracked ones that hold it, with their bytes and memory, largest first."""
-    storages: dict[tuple[str, int], tuple[tuple[Any, ...], int]] = {}
-    for way in arrays_among(objects):
-        each = way[-1]
-        if issubclass(type(each), _TEXTS):
-            size = sys.getsizeof(each)
-            if size >= least_bytes:
-                storages["", id(each)] = way, size
-            continue
-        for span in spans_of(each):
-            if span.stop - span.start >= least_bytes:
-                storages.setdefault((span.device, span.start), (way, span.stop - span.start))
-    containers = [
-        ((each,), size)
-        for each in objects
-        if issubclass(type(each), _CONTAINERS) and each is not objects and (size := sys.getsizeof(each)) >= least_bytes
-    ]
-    return sorted([*storages.values(), *containers], key=lambda found: -found[1])[:top]
-
-
-def _described(each: Any) -> str:
-    name = type_name(type(each))
-    if issubclass(type(each), np.ndarray | Tensor):
-        kind = str(each.dtype).removeprefix("torch.")
-        device = f" on {each.device}" if isinstance(each, Tensor) and each.device.type != "cpu" else ""
-        return f"{name} {kind} {tuple(each.shape)}{device}"
-    return f"{name} of {len(each):,}" if issubclass(type(each), (*_TEXTS, *_CONTAINERS)) else name
-
-
-# Paths
+    def step(self) -> None:
+        """Go on from the holders found in this step."""
+        self.level, self.upper = self.upper, {}
 
 
 def _paths(targets: list[Any], ignore: list[Any]) -> list[str]:
-    """For each target the shortest path from a module, a class or a function that runs.
+    """Return for each target the shortest path from a module, a class or a running function.
 
-    For each step up one look at all objects finds who holds what was found so far.
+    One pass over all objects per step finds the referrers of everything that was found in the step before.
     """
-    # of each object found, by number of the target: what it holds on the way to that target
-    toward: dict[int, dict[int, Any]] = {id(each): {i: None} for i, each in enumerate(targets)}
-    done: dict[int, str] = {}
-    frames = list(running())
-    local = [(frame, frame.f_locals) for frame in frames]
-    modules = {id(vars(module)): name for name, module in list(sys.modules.items()) if isinstance(module, ModuleType)}
-    level = {id(each): each for each in targets}
-    hidden = {id(each) for each in (targets, toward, done, frames, local, modules, ignore, *ignore)}
-    hidden |= {id(names) for _, names in local}
-    for _ in range(_STEPS):
-        for frame, names in local:
-            for name, value in names.items():
-                _finish(value, f"{_function(frame)}: {name}", toward, done) if id(value) in level else None
-        if not level or len(done) == len(targets):
-            break
-        values = list(level.values())
-        holders = gc.get_referrers(*values)
-        hidden |= {id(level), id(values), id(holders)}
-        level = {}
-        for holder in holders:
-            if id(holder) in hidden or isinstance(holder, FrameType):
-                continue
-            # a holder that was met before is met again by targets that are further away from it
-            known = toward.get(id(holder), {})
-            held = {id(each): each for each in gc.get_referents(holder) if id(each) in toward}
-            new = {i: each for each in held.values() for i in toward[id(each)] if i not in done and i not in known}
-            if not new:
-                continue
-            if id(holder) in modules or isinstance(holder, type):
-                toward[id(holder)] = known | new
-                _finish(holder, modules.get(id(holder), ""), toward, done)
-            elif len(level) < _WIDTH:
-                toward[id(holder)] = known | new
-                level[id(holder)] = holder
-        hidden |= {id(level)}
-        del holders, values
-    return [done.get(i, "?") for i in range(len(targets))]
+    modules = {id(vars(module)): name for name, module in list(sys.modules.items()) if inspect.ismodule(module)}
+    frames = [(frame, frame.f_locals) for frame in _running_frames()][::-1]
+    local = {id(value): f"{_function(frame)}: {name}" for frame, names in frames for name, value in names.items()}
+    searches = [_Search(each) for each in targets]
+    hidden = {id(each) for each in (targets, frames, *frames, ignore, *ignore, *(names for _, names in frames))}
+    hidden |= {id(search.held) for search in searches}
+    for _ in range(_MAX_STEPS):
+        for search in searches:
+            for address in list(search.level.keys() & local.keys())[:1]:
+                search.finish(search.level[address], local[address])
+        values = [
+            *{id(each): each for search in searches if not search.path for each in search.level.values()}.values()
+        ]
+        hidden |= {id(values)}
+        hidden |= {id(each) for search in searches for each in (search.level, search.upper)}
+        wanted = {id(each) for each in values}
+        for holder in gc.get_referrers(*values) if values else ():
+            if id(holder) not in hidden and not isinstance(holder, types.FrameType):
+                parts = [each for each in gc.get_referents(holder) if id(each) in wanted]
+                name = modules.get(id(holder)) or (type_name(holder) if isinstance(holder, type) else "")
+                for search in searches:
+                    search.add(holder, parts, name)
+        for search in searches:
+            search.step()
+    return [search.path or "?" for search in searches]
 
 
-def _finish(first: Any, name: str, toward: dict[int, dict[int, Any]], done: dict[int, str]) -> None:
-    """Write down the paths of all targets that an object leads to; the object itself is told by its name."""
-    for i in toward[id(first)]:
-        if i not in done:
-            path = [first]
-            while (following := toward[id(path[-1])][i]) is not None:
-                path.append(following)
-            done[i] = name + (type_name(first) if isinstance(first, type) else "") + _steps(path)
+def _function(frame: types.FrameType) -> str:
+    """Return `module.function` of a frame."""
+    name = frame.f_globals.get("__name__", "?")
+    return name if frame.f_code.co_name == "<module>" else f"{name}.{frame.f_code.co_qualname}"
 
 
-def _steps(path: Sequence[Any]) -> str:
-    """How each object of a path holds the next."""
+def _format_path(path: Sequence[Any]) -> str:
     text, i = "", 0
     while i + 1 < len(path):
         holder, held = path[i], path[i + 1]
-        cells = holder.__closure__ if isinstance(holder, FunctionType) else None
+        cells = holder.__closure__ if isinstance(holder, types.FunctionType) else None
         if cells is not None and held is cells and i + 2 < len(path):
             # the tuple of cells, a cell, what is in it
             which = next(k for k, cell in enumerate(cells) if cell is path[i + 2])
             text, i = f"{text} closure {holder.__code__.co_freevars[which]}", i + 3
             continue
-        text += _step(holder, held)
+        text += _format_step(holder, held)
         i += 1
     for namespaces in ("__dict__", "_modules|_parameters|_buffers"):
         text = re.sub(rf"\.(?:{namespaces})\['(\w+)'\]", r".\1", text)
     return text
 
 
-def _step(holder: Any, held: Any) -> str:
-    """How an object holds another."""
+def _format_step(holder: Any, held: Any) -> str:
+    """Format how an object holds another."""
     if isinstance(holder, dict):
         key = next((key for key, value in holder.items() if value is held), None)
-        spoken = repr(key) if isinstance(key, str | int | tuple) and len(repr(key)) <= 60 else "..."
-        return f".__dict__[{spoken}]" if "__name__" in holder and "__loader__" in holder else f"[{spoken}]"
+        shown = repr(key) if isinstance(key, str | int | tuple) and len(repr(key)) <= 60 else "..."
+        return f".__dict__[{shown}]" if "__name__" in holder and "__loader__" in holder else f"[{shown}]"
     if isinstance(holder, list | tuple | deque | np.ndarray):
-        held_by = holder.flat if isinstance(holder, np.ndarray) else holder
-        return f"[{next((i for i, each in enumerate(held_by) if each is held), '...')}]"
-    if isinstance(holder, GeneratorType | CoroutineType):
-        frame = holder.gi_frame if isinstance(holder, GeneratorType) else holder.cr_frame
+        items = holder.flat if isinstance(holder, np.ndarray) else holder
+        return f"[{next((i for i, each in enumerate(items) if each is held), '...')}]"
+    if isinstance(holder, types.GeneratorType | types.CoroutineType):
+        frame = holder.gi_frame if isinstance(holder, types.GeneratorType) else holder.cr_frame
         names = {} if frame is None else frame.f_locals
         return f" local {next((name for name, value in names.items() if value is held), '?')}"
-    if isinstance(holder, CellType | MethodType | BuiltinMethodType | functools.partial):
+    if isinstance(holder, types.CellType | types.MethodType | types.BuiltinMethodType | functools.partial):
         return ""
-    if isinstance(holder, FunctionType):
+    if isinstance(holder, types.FunctionType):
         return " default" if held is holder.__defaults__ else f" of {holder.__qualname__}"
     namespace = getattr(holder, "__dict__", {})
     if namespace is held or isinstance(holder, type):
         return ".__dict__"
-    for name in (*namespace, *dir(type(holder))):
-        member = inspect.getattr_static(holder, name, None)
-        slot = isinstance(member, MemberDescriptorType) and getattr(holder, name, None) is held
-        if member is held or slot:
+    slots = dict(inspect.getmembers_static(type(holder), inspect.ismemberdescriptor))
+    for name, value in (*namespace.items(), *((slot, getattr(holder, slot, None)) for slot in slots)):
+        if value is held:
             return f".{name}"
     return f".<{type(holder).__name__}>"
-
-
-def _function(frame: FrameType) -> str:
-    """`module.function` of a frame."""
-    name = frame.f_globals.get("__name__", "?")
-    return name if frame.f_code.co_name == "<module>" else f"{name}.{frame.f_code.co_qualname}"

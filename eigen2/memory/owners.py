@@ -1,14 +1,15 @@
-"""Who holds the bytes: every array and tensor of an owner, each storage once, files apart from memory."""
+"""Count the bytes of each owner: every array and tensor it holds, each storage once, mapped files apart."""
 
 from __future__ import annotations
 
 import bisect
 import sys
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from types import FunctionType, ModuleType
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -16,16 +17,16 @@ from torch import Tensor, nn
 
 _MAPS = Path("/proc/self/maps")
 _NO_FILE = ("/dev/shm/", "/dev/zero", "/memfd:", "/SYSV")
-"""Mappings that have a name, but whose pages no disk can take back."""
+"""Prefixes of mappings that have a name, but no file on a disk to which the system could write their pages."""
 _PLAIN = (str, bytes, int, float, complex, bool, type(None), type, ModuleType, FunctionType, torch.dtype, torch.device)
 
 
 @runtime_checkable
 class MemoryOwner(Protocol):
-    """A module, data module, callback, logger or checkpoint plugin that says what its parts hold."""
+    """A module, data module, callback, logger or checkpoint plugin that lists what its parts hold."""
 
     def memory_owners(self) -> Mapping[str, object]:
-        """What holds bytes, by a name unique in the run.
+        """Return what holds bytes, by a name unique in the run.
 
         Arrays, tensors, objects or containers that have them; an int for bytes that were counted already; a `Filling`
         around either for what grows up to a known size.
@@ -34,12 +35,12 @@ class MemoryOwner(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Filling:
-    """What holds bytes and will hold more, up to a size that is known: a buffer that fills is no leak."""
+    """An owner that grows up to a known size, such as a buffer, whose growth is no leak."""
 
     value: object
-    """What holds them."""
+    """What holds the bytes."""
     full: bool
-    """Whether it has come to its size."""
+    """Whether it has reached its size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,7 @@ class Held:
     """What an owner holds, in bytes."""
 
     anonymous: int = 0
-    """Memory that only its owner can give back."""
+    """Memory that only its owner can free."""
     mapped: int = 0
     """Files mapped into memory, resident or not; their pages are shared by processes, and the system may drop them."""
     gpu: int = 0
@@ -55,17 +56,12 @@ class Held:
 
     @property
     def total(self) -> int:
-        """All of them."""
+        """Return the sum of all."""
         return self.anonymous + self.mapped + self.gpu
 
-    def __add__(self, other: Held) -> Held:
-        """Both, field by field."""
-        return Held(*(getattr(self, field.name) + getattr(other, field.name) for field in fields(self)))
 
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """A piece of memory: addresses from `start` up to, but not including, `stop`."""
+class Span(NamedTuple):
+    """Addresses of a device's memory from `start` up to, but not including, `stop`."""
 
     device: str
     start: int
@@ -73,73 +69,43 @@ class Span:
 
 
 def account(owners: Mapping[str, object]) -> dict[str, Held]:
-    """Count what each owner holds; what several hold, the first of them owns.
+    """Count what each owner holds; what several hold counts for the first of them.
 
     Tensors count with their whole storage and views with the array they look into, as these are what stays alive.
 
     Args:
-        owners: by name arrays, tensors, or objects and containers of them, in which all are found; or an int, bytes
+        owners: By name arrays, tensors, or objects and containers of them, in which all are found; or an int, bytes
             that were counted already; either of them in a `Filling` if it grows up to a known size.
     """
-    files = mapped_files()
-    counted: dict[str, _Union] = {}
-    held: dict[str, Held] = {}
-    for name, said in owners.items():
-        owner = said.value if isinstance(said, Filling) else said
-        if isinstance(owner, int):
-            held[name] = Held(anonymous=int(owner))
-            continue
-        total = Held()
-        for array in arrays_in(owner):
-            for span in spans_of(array):
-                union = counted.setdefault(span.device, _Union())
-                for piece in union.add(span):
-                    total += _classify(piece, files)
-        held[name] = total
+    files = np.array(mapped_files(), np.int64).reshape(-1, 2)
+    counted: dict[str, list[tuple[int, int]]] = {}
+    held = {}
+    for name, owner in owners.items():
+        value = owner.value if isinstance(owner, Filling) else owner
+        anonymous, mapped, gpu = value if isinstance(value, int) else 0, 0, 0
+        for array in arrays_in(value):
+            for device, start, stop in spans_of(array):
+                for piece in _add_to_union(counted.setdefault(device, []), start, stop):
+                    size = piece[1] - piece[0]
+                    in_files = int(np.diff(files.clip(*piece)).sum()) if device == "cpu" else 0
+                    gpu += size if device != "cpu" else 0
+                    mapped += in_files
+                    anonymous += size - in_files if device == "cpu" else 0
+        held[name] = Held(anonymous, mapped, gpu)
     return held
 
 
-def _classify(span: Span, files: list[tuple[int, int]]) -> Held:
-    size = span.stop - span.start
-    if span.device != "cpu":
-        return Held(gpu=size)
-    # mappings are disjoint and in order
-    first = bisect.bisect_right(files, span.start, key=lambda mapping: mapping[1])
-    mapped = 0
-    for start, stop in files[first:]:
-        if start >= span.stop:
-            break
-        mapped += min(stop, span.stop) - max(start, span.start)
-    return Held(anonymous=size - mapped, mapped=mapped)
-
-
-class _Union:
-    """Addresses that were counted, as disjoint spans in order."""
-
-    def __init__(self) -> None:
-        self._starts: list[int] = []
-        self._stops: list[int] = []
-
-    def add(self, span: Span) -> list[Span]:
-        """Count the span; the pieces of it that were not counted before."""
-        first = bisect.bisect_right(self._stops, span.start)
-        last = bisect.bisect_left(self._starts, span.stop)
-        pieces, at = [], span.start
-        for start, stop in zip(self._starts[first:last], self._stops[first:last], strict=True):
-            if at < start:
-                pieces.append(Span(span.device, at, start))
-            at = max(at, stop)
-        if at < span.stop:
-            pieces.append(Span(span.device, at, span.stop))
-        if pieces:
-            starts, stops = self._starts[first:last], self._stops[first:last]
-            self._starts[first:last] = [min([span.start, *starts[:1]])]
-            self._stops[first:last] = [max([span.stop, *stops[-1:]])]
-        return pieces
+def _add_to_union(union: list[tuple[int, int]], start: int, stop: int) -> list[tuple[int, int]]:
+    """Add a span to sorted disjoint spans, in place, and return the pieces of it that they did not cover."""
+    first = bisect.bisect_left(union, start, key=lambda span: span[1])
+    last = bisect.bisect_right(union, stop, key=lambda span: span[0])
+    edges = [start, *(edge for span in union[first:last] for edge in span), stop]
+    union[first:last] = [(min(edges), max(edges))]
+    return [(low, high) for low, high in zip(edges[::2], edges[1::2], strict=True) if low < high]
 
 
 def arrays_in(owner: object) -> Iterator[np.ndarray | Tensor]:
-    """Every array and tensor in an object: in its attributes, and in containers, to any depth; none twice."""
+    """Yield every array and tensor in an object, its attributes and containers, to any depth; none twice."""
     seen: set[int] = set()
     waiting = [owner]
     while waiting:
@@ -149,32 +115,29 @@ def arrays_in(owner: object) -> Iterator[np.ndarray | Tensor]:
         seen.add(id(each))
         if isinstance(each, np.ndarray):
             yield each
-            if each.dtype == object:
-                waiting.extend(each.flat)
+            waiting.extend(each.flat if each.dtype == object else ())
         elif isinstance(each, Tensor):
             yield each
-            if each.is_leaf and each.grad is not None:
-                waiting.append(each.grad)
+            waiting.append(each.grad if each.is_leaf else None)
         else:
             waiting.extend(_parts(each))
 
 
-def _parts(each: Any) -> Iterator[object]:
-    """What an object that is no array holds itself."""
+def _parts(each: Any) -> Iterable[object]:
+    """Return what an object that is no array holds itself."""
+    if isinstance(each, nn.Module):
+        return [*each._parameters.values(), *each._buffers.values(), *each._modules.values()]
     if isinstance(each, Mapping):
-        yield from each.values()
-    elif isinstance(each, list | tuple | set | frozenset) or type(each).__name__ == "deque":
-        yield from each
-    elif isinstance(each, nn.Module):
-        yield from (*each._parameters.values(), *each._buffers.values(), *each._modules.values())
+        held = list(each.values())
+    else:
+        held = list(each) if isinstance(each, list | tuple | set | frozenset | deque) else []
     if is_dataclass(each) and not hasattr(each, "__dict__"):
-        yield from (getattr(each, field.name) for field in fields(each))
-    elif not isinstance(each, nn.Module):
-        yield from getattr(each, "__dict__", {}).values()
+        return [*held, *(getattr(each, field.name) for field in fields(each))]
+    return [*held, *getattr(each, "__dict__", {}).values()]
 
 
 def spans_of(array: np.ndarray | Tensor) -> list[Span]:
-    """The memory behind an array or tensor: of a view all that it looks into."""
+    """Return the memory behind an array or tensor, for a view all of what it looks into."""
     if isinstance(array, np.ndarray):
         root = array
         while isinstance(root.base, np.ndarray):
@@ -182,19 +145,19 @@ def spans_of(array: np.ndarray | Tensor) -> list[Span]:
         start, stop = np.lib.array_utils.byte_bounds(root) if root.size else (0, 0)
         return [Span("cpu", start, stop)] if stop > start else []
     if array.layout == torch.sparse_coo:
-        return [span for part in (array._indices(), array._values()) for span in spans_of(part)]
+        return [*spans_of(array._indices()), *spans_of(array._values())]
     if array.layout != torch.strided:
         return [span for part in (array.crow_indices(), array.col_indices(), array.values()) for span in spans_of(part)]
     storage = array.untyped_storage()
     try:
         start = storage.data_ptr() if array.device.type != "meta" else 0
-    except RuntimeError:  # it stands for a tensor, as torch.export leaves them behind, and has no memory
+    except RuntimeError:  # a fake tensor, as torch.export leaves them behind, has no memory
         return []
     return [Span(str(array.device), start, start + storage.nbytes())] if start and storage.nbytes() else []
 
 
 def mapped_files() -> list[tuple[int, int]]:
-    """Addresses, start and stop, of mapped files, ascending; none where the system does not tell (not Linux)."""
+    """Return the addresses, start and stop, of mapped files, ascending; none on other systems than Linux."""
     if not sys.platform.startswith("linux"):
         return []
     found = []
@@ -207,16 +170,14 @@ def mapped_files() -> list[tuple[int, int]]:
 
 
 def owners_of(parts: Iterable[object]) -> dict[str, object]:
-    """What holds bytes by owner name, of those parts that have `memory_owners`.
+    """Return what holds bytes by owner name, of those parts that are a `MemoryOwner`.
 
     Raises:
         ValueError: Two of them use one name.
     """
     owners: dict[str, object] = {}
     for part in parts:
-        if not isinstance(part, MemoryOwner):
-            continue
-        owned: object = part.memory_owners()
+        owned: object = part.memory_owners() if isinstance(part, MemoryOwner) else {}
         if not isinstance(owned, Mapping):  # Lightning's logger of a fast_dev_run answers every call with None
             continue
         for name, held in owned.items():

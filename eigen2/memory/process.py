@@ -1,4 +1,4 @@
-"""What the operating system, the C library and Python say about the memory of this process."""
+"""Measure the memory of this process, and return free memory to the operating system."""
 
 import ctypes
 import functools
@@ -6,6 +6,7 @@ import mmap
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import psutil
 import torch
@@ -17,145 +18,133 @@ if sys.platform != "win32":
 GB = 1e9
 MB = 1e6
 BLOCK_BYTES = 64
-"""What a small Python object takes, about: between the smallest block of 16 bytes and the largest of 512."""
+"""Typical size of a small Python object; the allocator's blocks take 16 to 512 bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessMemory:
-    """Memory of the process at one moment, in bytes but for the last; None where the system does not tell."""
+    """Memory of the process at one moment, in bytes; None where the system has no value."""
 
     rss_bytes: int
     """Physical memory, mapped files and libraries included."""
-    file_bytes: int | None
-    """Of that, pages of files and of memory shared with other processes."""
     vms_bytes: int
     """Address space."""
+    file_bytes: int | None
+    """Part of `rss_bytes`: pages of files and of memory shared with other processes."""
     heap_bytes: int | None
-    """Given out by the C library (glibc 2.33 or newer): arrays, tensors, large Python objects. Unlike RSS it is free of
-    what waits to be used again, so that it tells a leak of kilobytes."""
+    """Allocated by the C library (glibc 2.33 or newer): arrays, tensors, large Python objects. Unlike RSS it leaves out
+    freed pieces, so that it shows a leak of kilobytes."""
+    python_blocks: int
+    """Number of blocks of Python's allocator of small objects, of up to 512 bytes each."""
     gpu_allocated_bytes: int
     """In live CUDA tensors, on all devices; 0 without CUDA."""
     gpu_reserved_bytes: int
     """Held by PyTorch's CUDA allocator, on all devices; 0 without CUDA."""
     gpu_peak_bytes: int
-    """The most that was ever in live CUDA tensors, the sum over devices; 0 without CUDA."""
-    python_blocks: int
-    """Number of Python's own blocks, of up to 512 bytes each: small objects."""
+    """Highest `gpu_allocated_bytes` of each device so far, added up; 0 without CUDA."""
+    pss_bytes: int | None = None
+    """RSS with shared pages divided by the number of processes that share them; None if not asked for."""
+    uss_bytes: int | None = None
+    """RSS without shared pages; None if not asked for."""
+
+    @property
+    def live_bytes(self) -> float:
+        """Return the bytes in use: of the C heap and of small Python objects; all of RSS where `heap_bytes` is None."""
+        return self.rss_bytes if self.heap_bytes is None else self.heap_bytes + BLOCK_BYTES * self.python_blocks
 
 
-def measure() -> ProcessMemory:
-    """The memory of this process now; takes some 30 microseconds."""
-    memory = psutil.Process().memory_info()
+def measure(shares: bool = False) -> ProcessMemory:
+    """Measure this process, which takes some 30 microseconds; with `shares` PSS and USS too, some milliseconds."""
+    process = psutil.Process()
+    memory = process.memory_info()
+    pss = uss = None
+    if shares:
+        try:
+            full = process.memory_full_info()
+            pss, uss = getattr(full, "pss", None), getattr(full, "uss", None)
+        except psutil.AccessDenied:
+            pass
     return ProcessMemory(
         rss_bytes=memory.rss,
-        file_bytes=getattr(memory, "shared", None),
         vms_bytes=memory.vms,
-        heap_bytes=heap_bytes(),
-        gpu_allocated_bytes=_gpu(torch.cuda.memory_allocated),
-        gpu_reserved_bytes=_gpu(torch.cuda.memory_reserved),
-        gpu_peak_bytes=_gpu(torch.cuda.max_memory_allocated),
+        file_bytes=getattr(memory, "shared", None),
+        heap_bytes=_heap_bytes(),
         python_blocks=sys.getallocatedblocks(),
+        gpu_allocated_bytes=_over_gpus(torch.cuda.memory_allocated),
+        gpu_reserved_bytes=_over_gpus(torch.cuda.memory_reserved),
+        gpu_peak_bytes=_over_gpus(torch.cuda.max_memory_allocated),
+        pss_bytes=pss,
+        uss_bytes=uss,
     )
 
 
-def shares() -> tuple[int | None, int | None]:
-    """PSS and USS: RSS with shared pages divided by those who share them, and without them; some milliseconds."""
-    try:
-        full = psutil.Process().memory_full_info()
-    except psutil.AccessDenied:
-        return None, None
-    return getattr(full, "pss", None), getattr(full, "uss", None)
+def rss_bytes() -> int:
+    """Return the resident bytes of this process."""
+    return int(psutil.Process().memory_info().rss)
 
 
-def heap_bytes() -> int | None:
-    """Bytes that the C library has given out and not got back; None where it has no `mallinfo2`."""
-    ask = _mallinfo2()
-    if ask is None:
-        return None
-    found = ask()
-    return int(found.uordblks + found.hblkhd)
+def peak_rss_bytes() -> int:
+    """Return the most resident bytes this process has had; where the system does not record it, those it has now."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 if sys.platform == "linux" else rss_bytes()
+
+
+def uses_cuda() -> bool:
+    """Return whether this process has started CUDA."""
+    return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
+
+
+def trim_malloc() -> bool:
+    """Return free pages of the C heap to the system; False if there were none, or no `malloc_trim` exists."""
+    trim = _libc_function("malloc_trim", ctypes.c_int, ctypes.c_size_t)
+    return trim is not None and bool(trim(0))
+
+
+def release_pages(tensor: Tensor) -> int:
+    """Return the whole pages of a contiguous tensor to the system; they read as zeros afterwards.
+
+    Returns:
+        Bytes returned: 0 on another device than the CPU, and on systems other than Linux.
+
+    Raises:
+        OSError: The system refused.
+    """
+    page = mmap.PAGESIZE
+    first = -(-tensor.data_ptr() // page) * page
+    size = (tensor.data_ptr() + tensor.nbytes - first) // page * page
+    if sys.platform != "linux" or tensor.device.type != "cpu" or size <= 0:
+        return 0
+    advise = ctypes.CDLL(None, use_errno=True).madvise
+    advise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    if advise(first, size, mmap.MADV_DONTNEED) != 0:
+        raise OSError(ctypes.get_errno(), "madvise failed")
+    return size
 
 
 class _Mallinfo2(ctypes.Structure):
     """`struct mallinfo2` of malloc.h."""
 
-    _fields_ = [
-        (name, ctypes.c_size_t)
-        for name in (
-            *("arena", "ordblks", "smblks", "hblks", "hblkhd"),
-            *("usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"),
-        )
-    ]
+    _names = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost"
+    _fields_ = [(name, ctypes.c_size_t) for name in _names.split()]
+
+
+def _heap_bytes() -> int | None:
+    mallinfo2 = _libc_function("mallinfo2", _Mallinfo2)
+    if mallinfo2 is None:
+        return None
+    info = mallinfo2()
+    return int(info.uordblks + info.hblkhd)
 
 
 @functools.cache
-def _mallinfo2() -> Callable[[], _Mallinfo2] | None:
+def _libc_function(name: str, result: Any, *arguments: Any) -> Callable[..., Any] | None:
+    """Return a function of the C library, None where it has none."""
     try:
-        function = ctypes.CDLL(None).mallinfo2
-    except (AttributeError, OSError, TypeError):  # musl, macOS and old glibc lack it, Windows the process handle
+        function = getattr(ctypes.CDLL(None), name)
+    except (AttributeError, OSError, TypeError):  # musl, macOS and old glibc lack the symbol, Windows the handle
         return None
-    function.restype = _Mallinfo2
-    function.argtypes = []
-    return function
+    function.restype, function.argtypes = result, arguments
+    return function  # type: ignore[no-any-return]
 
 
-def uses_cuda() -> bool:
-    """Whether this process has started CUDA."""
-    return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
-
-
-def _gpu(ask: Callable[[int], int]) -> int:
-    return sum(ask(device) for device in range(torch.cuda.device_count())) if uses_cuda() else 0
-
-
-def rss_bytes() -> int:
-    """Resident bytes of this process."""
-    return int(psutil.Process().memory_info().rss)
-
-
-def peak_rss_bytes() -> int:
-    """The most resident bytes that this process had so far; those it has now where the system does not tell."""
-    peak = rss_bytes()
-    if sys.platform == "linux":
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return peak
-
-
-def trim_malloc() -> bool:
-    """Return free pages of the C heap to the system.
-
-    Returns:
-        True if pages were returned; False if there were none, or the C library has no `malloc_trim`.
-    """
-    trim = _malloc_trim()
-    return trim is not None and bool(trim(0))
-
-
-@functools.cache
-def _malloc_trim() -> Callable[[int], int] | None:
-    """The C library's `malloc_trim`, None where it has none."""
-    try:
-        function = ctypes.CDLL(None).malloc_trim
-    except (AttributeError, OSError, TypeError):  # musl and macOS lack the symbol, Windows the process handle
-        return None
-    function.argtypes = [ctypes.c_size_t]
-    function.restype = ctypes.c_int
-    return function
-
-
-def release_pages(tensor: Tensor) -> int:
-    """Give the whole pages of a contiguous tensor back to the system; they read as zeros afterwards.
-
-    Returns:
-        Bytes given back: 0 on another device than the CPU, and on systems other than Linux.
-    """
-    page = mmap.PAGESIZE
-    first = -(-tensor.data_ptr() // page) * page
-    count = (tensor.data_ptr() + tensor.nbytes - first) // page
-    if sys.platform != "linux" or tensor.device.type != "cpu" or count <= 0:
-        return 0
-    advise = ctypes.CDLL(None, use_errno=True).madvise
-    advise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-    if advise(first, count * page, mmap.MADV_DONTNEED) != 0:
-        raise OSError(ctypes.get_errno(), "madvise failed")
-    return count * page
+def _over_gpus(query: Callable[[int], int]) -> int:
+    return sum(query(device) for device in range(torch.cuda.device_count())) if uses_cuda() else 0

@@ -1,19 +1,23 @@
-"""One look at the memory of the process."""
-
-from __future__ import annotations
+"""Take a snapshot of the memory of the process, and format what people read of snapshots."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 
 from eigen2.memory import process
+from eigen2.memory.growth import Trend
 from eigen2.memory.owners import Filling, Held, account
-from eigen2.memory.process import ProcessMemory, measure, shares
+from eigen2.memory.process import GB, MB, ProcessMemory
 
-BYTES_PER_MB = 10**6
-BYTES_PER_GB = 10**9
+_COLUMNS = (
+    *("generation", "phase", "rss_bytes", "vms_bytes", "delta_bytes", "file_bytes", "heap_bytes", "pss_bytes"),
+    *("uss_bytes", "unaccounted_bytes", "python_blocks", "gpu_allocated_bytes", "gpu_reserved_bytes", "gpu_peak_bytes"),
+)
+"""Columns of memory.csv before those of counts and owners."""
+_ROWS = 8
+"""Generations shown of a long run."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MemorySnapshot(ProcessMemory):
     """Memory of the process at the end of a phase."""
 
@@ -29,87 +33,52 @@ class MemorySnapshot(ProcessMemory):
     held: Mapping[str, Held] = field(default_factory=dict)
     """What each owner holds."""
     filling: tuple[str, ...] = ()
-    """Owners that grow up to a size they said."""
-    pss_bytes: int | None = None
-    """RSS with pages shared by several processes divided by their number; at `baseline` and `generation`."""
-    uss_bytes: int | None = None
-    """RSS without shared pages; at `baseline` and `generation`."""
+    """Owners that grow up to a known size."""
 
     @property
     def owner_bytes(self) -> dict[str, int]:
-        """Bytes by owner name, mapped files included."""
+        """Return bytes by owner name, mapped files included."""
         return {name: held.total for name, held in self.held.items()}
 
     @property
-    def mapped_bytes(self) -> dict[str, int]:
-        """Bytes of mapped files by owner name, of those that have any; resident or not."""
-        return {name: held.mapped for name, held in self.held.items() if held.mapped}
-
-    @property
     def filling_bytes(self) -> int:
-        """Bytes of owners that fill up."""
+        """Return the bytes of owners that fill up."""
         return sum(self.held[name].anonymous for name in self.filling)
 
     @property
     def unaccounted_bytes(self) -> int:
-        """Resident memory that is neither an owner's nor a file's.
-
-        Python and its libraries, the work space of torch, free pieces of the heap.
-        """
+        """Return the resident memory of neither an owner nor a file: Python, libraries, torch's temporary tensors."""
         return self.rss_bytes - (self.file_bytes or 0) - sum(held.anonymous for held in self.held.values())
 
     def row(self) -> dict[str, int | str]:
-        """Columns of memory.csv."""
-        told = {
-            "generation": self.generation,
-            "phase": self.phase,
-            "rss_bytes": self.rss_bytes,
-            "vms_bytes": self.vms_bytes,
-            "delta_bytes": self.delta_bytes,
-            "file_bytes": self.file_bytes,
-            "heap_bytes": self.heap_bytes,
-            "pss_bytes": self.pss_bytes,
-            "uss_bytes": self.uss_bytes,
-            "unaccounted_bytes": self.unaccounted_bytes,
-            "python_blocks": self.python_blocks,
-            "gpu_allocated_bytes": self.gpu_allocated_bytes,
-            "gpu_reserved_bytes": self.gpu_reserved_bytes,
-            "gpu_peak_bytes": self.gpu_peak_bytes,
+        """Return the columns of memory.csv; None is blank."""
+        columns = {
+            **{name: getattr(self, name) for name in _COLUMNS},
             **{f"count_{name}": count for name, count in self.counts.items()},
             **{f"owner_{name}_bytes": nbytes for name, nbytes in self.owner_bytes.items()},
-            **{f"mapped_{name}_bytes": nbytes for name, nbytes in self.mapped_bytes.items()},
+            **{f"mapped_{name}_bytes": held.mapped for name, held in self.held.items() if held.mapped},
         }
-        return {name: "" if value is None else value for name, value in told.items()}
+        return {name: "" if value is None else value for name, value in columns.items()}
 
     def metrics(self) -> dict[str, float]:
-        """What loggers get of it, by full name; the growth of each phase apart."""
-        metrics = {
-            "memory/rss_gb": self.rss_bytes / BYTES_PER_GB,
-            "memory/vms_gb": self.vms_bytes / BYTES_PER_GB,
-            "memory/unaccounted_gb": self.unaccounted_bytes / BYTES_PER_GB,
+        """Return the metrics of the snapshot by full name."""
+        names = ["rss", "vms", "unaccounted", *(["heap"] if self.heap_bytes is not None else [])]
+        names += ["gpu_allocated", "gpu_reserved", "gpu_peak"] if process.uses_cuda() else []
+        return {
+            **{f"memory/{name}_gb": getattr(self, f"{name}_bytes") / GB for name in names},
+            **{f"memory/owner/{name}_mb": nbytes / MB for name, nbytes in self.owner_bytes.items()},
+            **{f"memory/objects/{name}": float(count) for name, count in self.counts.items()},
         }
-        if self.heap_bytes is not None:
-            metrics["memory/heap_gb"] = self.heap_bytes / BYTES_PER_GB
-        if process.uses_cuda():
-            metrics["memory/gpu_allocated_gb"] = self.gpu_allocated_bytes / BYTES_PER_GB
-            metrics["memory/gpu_reserved_gb"] = self.gpu_reserved_bytes / BYTES_PER_GB
-            metrics["memory/gpu_peak_gb"] = self.gpu_peak_bytes / BYTES_PER_GB
-        for name, nbytes in self.owner_bytes.items():
-            metrics[f"memory/owner/{name}_mb"] = nbytes / BYTES_PER_MB
-        for name, count in self.counts.items():
-            metrics[f"memory/objects/{name}"] = float(count)
-        return metrics
 
     def line(self) -> str:
-        """The snapshot for a person, on one line."""
+        """Format the snapshot on one line."""
         parts = [
             f"memory  generation {self.generation:>3}  {self.phase:<10}",
-            f"rss {self.rss_bytes / BYTES_PER_GB:.3f} GB ({self.delta_bytes / BYTES_PER_MB:+.1f} MB)",
+            f"rss {self.rss_bytes / GB:.3f} GB ({self.delta_bytes / MB:+.1f} MB)",
+            *([f"gpu {self.gpu_allocated_bytes / GB:.3f} GB"] if self.gpu_reserved_bytes else []),
+            *(f"{name} {nbytes / MB:.1f} MB" for name, nbytes in self.owner_bytes.items()),
+            *(f"{name} x{count}" for name, count in self.counts.items()),
         ]
-        if self.gpu_reserved_bytes:
-            parts.append(f"gpu {self.gpu_allocated_bytes / BYTES_PER_GB:.3f} GB")
-        parts += [f"{name} {nbytes / BYTES_PER_MB:.1f} MB" for name, nbytes in self.owner_bytes.items()]
-        parts += [f"{name} x{count}" for name, count in self.counts.items()]
         return "  ".join(parts)
 
 
@@ -121,26 +90,94 @@ def take_snapshot(
     before: MemorySnapshot | None = None,
     full: bool = False,
 ) -> MemorySnapshot:
-    """Look at the memory of the process.
+    """Measure the memory of the process and of its owners.
 
     Args:
-        generation: the epoch.
-        phase: what just ended, or a label.
-        owners: for `account`.
-        counts: live instances by class name.
-        before: the snapshot to take the growth from.
-        full: ask for PSS and USS too, which takes milliseconds.
+        generation: The epoch.
+        phase: What just ended, or a label.
+        owners: See `account`.
+        counts: Live instances by class name.
+        before: The snapshot to take the growth from.
+        full: Measure PSS and USS too, which takes milliseconds.
     """
-    memory = measure()  # before anything that takes memory itself
-    pss, uss = shares() if full else (None, None)
+    memory = process.measure(shares=full)  # before anything that takes memory itself
     return MemorySnapshot(
-        **{each.name: getattr(memory, each.name) for each in fields(memory)},
+        **asdict(memory),
         generation=generation,
         phase=phase,
         delta_bytes=0 if before is None else memory.rss_bytes - before.rss_bytes,
         counts=counts or {},
         held=account(owners),
         filling=tuple(name for name, owner in owners.items() if isinstance(owner, Filling) and not owner.full),
-        pss_bytes=pss,
-        uss_bytes=uss,
     )
+
+
+def format_generations(trend: Trend, every: bool = False) -> list[str]:
+    """Format a table of generations: RSS, live memory, and the growth of live memory by phase in MB.
+
+    Args:
+        trend: What `LeakWatch` keeps.
+        every: Show all generations, not just the first, the last and some between.
+    """
+    phases = [name for name in trend.names if name.startswith("phase ")]
+    # what an epoch adds after its last phase is the rest
+    titles = ["rest" if name == "phase generation" else name.removeprefix("phase ")[:8] for name in phases]
+    step = 1 if every else max(1, -(-len(trend) // _ROWS))
+    return [f"generation  RSS GB live MB{''.join(f'{title:>9}' for title in titles)}"] + [
+        f"{trend.generations[row]:>10}{trend['rss'][row] / GB:>8.3f}{trend['memory'][row] / MB:>8.1f}"
+        + "".join(f"{trend[phase][row] / MB:>+9.2f}" for phase in phases)
+        for row in range(len(trend))
+        if row % step == 0 or row == len(trend) - 1
+    ]
+
+
+def format_owners(now: MemorySnapshot, baseline: MemorySnapshot, least_mb: float = 0.0) -> list[str]:
+    """Format who holds the memory, and the growth since a baseline: owners, files, the rest, and their sum.
+
+    Args:
+        now: The later snapshot.
+        baseline: The earlier one.
+        least_mb: Owners that hold less, mapped files included, are added up in one row.
+    """
+
+    def row(name: str, nbytes: int, before: int) -> str:
+        return f"{name:<24}{nbytes / MB:>10,.1f}{(nbytes - before) / MB:>+10.1f}"
+
+    lines, small = [f"{'holder':<24}{'MB':>10}{'growth':>10}"], []
+    for name, held in now.held.items():
+        before = baseline.held.get(name, Held()).anonymous
+        if held.total < least_mb * MB:
+            small.append((held.anonymous, before))
+            continue
+        mapped = f"  and {held.mapped / MB:,.1f} of mapped files" if held.mapped else ""
+        gpu = f"  and {held.gpu / MB:,.1f} on the GPU" if held.gpu else ""
+        lines.append(row(name, held.anonymous, before) + mapped + gpu)
+    if small:
+        lines.append(row(f"{len(small)} smaller owners", *(sum(column) for column in zip(*small, strict=True))))
+    lines.append(row("files and libraries", now.file_bytes or 0, baseline.file_bytes or 0))
+    lines.append(row("unaccounted", now.unaccounted_bytes, baseline.unaccounted_bytes))
+    lines.append(row("RSS", now.rss_bytes, baseline.rss_bytes))
+    others = {"heap": now.heap_bytes, "PSS": now.pss_bytes, "USS": now.uss_bytes, "VMS": now.vms_bytes}
+    if now.gpu_reserved_bytes:
+        others |= {"GPU allocated": now.gpu_allocated_bytes, "GPU reserved": now.gpu_reserved_bytes}
+        others["GPU peak"] = now.gpu_peak_bytes
+    sizes = [f"{name} {size / MB:,.1f}" for name, size in others.items() if size is not None]
+    counts = [f"{name} {baseline.counts.get(name, 0)} -> {count}" for name, count in now.counts.items()]
+    return [*lines, f"in MB: {', '.join(sizes)}", *([", ".join(counts)] if counts else [])]
+
+
+def format_growth(now: MemorySnapshot, baseline: MemorySnapshot) -> list[str]:
+    """Format what grew since an earlier snapshot."""
+    rows: list[tuple[str, int | None, int | None]] = [
+        ("RSS", baseline.rss_bytes, now.rss_bytes),
+        ("heap", baseline.heap_bytes, now.heap_bytes),
+        ("GPU allocated", baseline.gpu_allocated_bytes or None, now.gpu_allocated_bytes or None),
+        *((name, baseline.owner_bytes.get(name, 0), nbytes) for name, nbytes in now.owner_bytes.items()),
+    ]
+    lines = [
+        f"{name:<24}{before / MB:>10,.1f} -> {after / MB:>9,.1f} MB{(after - before) / MB:>+10.1f}"
+        for name, before, after in rows
+        if before is not None and after is not None
+    ]
+    both = [name for name in now.counts if name in baseline.counts]
+    return lines + [f"{name:<24}{baseline.counts[name]:>10,} -> {now.counts[name]:>9,}" for name in both]

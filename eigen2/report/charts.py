@@ -1,5 +1,6 @@
 """The report's charts as Vega-Lite specifications, by name; a chart without data is left out."""
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -15,7 +16,6 @@ BINS = 40
 """Bars of the histogram."""
 MOST_TICKERS = 20
 """Tickers in the chart of contributions, those with the largest gains and losses."""
-OPERATORS = ("elite", "offspring", "mutant", "injected", "reinjected")
 PHASES = ("evaluate", "train", "evolve", "validate")
 BASELINE = "baseline/"
 """Prefix of the scalars that hold a baseline's score in validation."""
@@ -179,7 +179,8 @@ def fitness_words(run: RunRecord) -> dict[str, str]:
 
 def survival(run: RunRecord) -> Chart | None:
     """Return the share of each kind of agent that the next evolution kept as elites."""
-    return _lines(run, {f"operators/{kind}_survival": kind for kind in OPERATORS}, "share that survives", ".0%")
+    columns = re.findall(r"^operators/(\w+)_survival$", "\n".join(map(str, run.metrics)), re.MULTILINE)
+    return _lines(run, {f"operators/{name}_survival": name for name in columns}, "share that survives", ".0%")
 
 
 def diversity(run: RunRecord) -> Chart | None:

@@ -215,11 +215,11 @@ def test_other_c_libraries_are_left_alone(monkeypatch: pytest.MonkeyPatch, failu
         raise failure
 
     monkeypatch.setattr(ctypes, "CDLL", library)
-    process._malloc_trim.cache_clear()
+    process._libc_function.cache_clear()
     try:
         assert trim_malloc() is False
     finally:
-        process._malloc_trim.cache_clear()
+        process._libc_function.cache_clear()
 
 
 def test_wrong_arguments_are_refused() -> None:

@@ -40,12 +40,12 @@ class Recorder(Callback):
         self.order.append((generation, phase))
         self.states[generation, phase] = snapshot(module)
         if phase == "evaluate":
-            self.fitness[generation] = module.fitness.clone()
+            self.fitness[generation] = module.state.fitness.clone()
         if phase == "train" and module.data.ready and module.micro_batches:
-            draw = module.data.draw_slots(module.population_size, module.micro_batches, generation, module.seed)
-            self.drawn[generation] = module.data.buffer.gather(draw)
+            assert module.state.slots is not None
+            self.drawn[generation] = module.data.buffer.gather(module.state.slots)
         if phase == "validate":
-            self.validation[generation] = module.validation.clone()
+            self.validation[generation] = module.state.validation.clone()
             stored = module.data.buffer.state_dict()["storage"].values()
             owned = [*module.population.state_dict().values(), *stored]
             self.pointers.append(tuple(tensor.data_ptr() for tensor in owned))

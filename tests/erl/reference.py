@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from eigen2.core.networks import Inputs
-from eigen2.erl.evolution.selection import Child
+from eigen2.erl.evolution.operator import Child
 
 
 class OneAgent:
@@ -77,7 +77,7 @@ def inherited(rows: np.ndarray, children: list[Child]) -> np.ndarray:
     old = rows.astype(np.float64)
     new = old.copy()
     for child in children:
-        first, second = (old[parent] for parent in child.parents)
+        first, second = old[child.parents[0]], old[child.parents[-1]]
         new[child.row] = first if child.blend == 1 else child.blend * first + (1 - child.blend) * second
     return new
 

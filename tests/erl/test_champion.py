@@ -7,15 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from eigen2.erl.champion import act_of
 from torch import Tensor
 
 from eigen2.core.datamodule import TestResult, TrainedPolicies
 from eigen2.core.environment import Observation
-from eigen2.erl.evolution.selection import Evolution
 from eigen2.erl.module import ERLModule
 from eigen2.errors import UserError
 from tests.erl.conftest import SEED
+from tests.erl.evolution.builders import evolution
 from tests.erl.probe import Probe, ProbeActor, ProbeEnvironment, ProbeRollouts, fit, make_trainer
 from tests.erl.recorder import ROWS, Recorder, same
 from tests.erl.reference import with_weights
@@ -76,7 +75,7 @@ def test_the_fittest_becomes_champion_only_if_it_validates_better() -> None:
     ]
     recorder = Recorder()
     data = ScriptedRollouts(fitness, validation)
-    module = ERLModule(population_size=4, gradient_steps=2, accumulate=1, evolution=Evolution())
+    module = ERLModule(population_size=4, gradient_steps=2, accumulate=1, evolution=evolution())
     make_trainer(recorder, epochs=7).fit(module, datamodule=data)
     found = [(0, -1, -torch.inf), (2, 1, 3.0), (2, 1, 3.0), (2, 3, 5.0), (2, 3, 5.0), (2, 3, 5.0), (1, 6, 5.0 + 1e-9)]
     for generation, (row, since, best) in enumerate(found):
@@ -93,7 +92,7 @@ def test_the_fittest_becomes_champion_only_if_it_validates_better() -> None:
 def test_an_agent_without_a_fitness_is_replaced() -> None:
     recorder = Recorder()
     data = ScriptedRollouts([[NAN, 1.0, 2.0, NAN]], [[0.0] * 4])
-    module = ERLModule(population_size=4, gradient_steps=0, evolution=Evolution())
+    module = ERLModule(population_size=4, gradient_steps=0, evolution=evolution())
     make_trainer(recorder).fit(module, datamodule=data)
     before, after = recorder.states[0, "train"]["critic"], recorder.states[0, "evolve"]["critic"]
     assert [same(before[row], after[row]) for row in range(4)] == [False, True, True, False]
@@ -101,7 +100,7 @@ def test_an_agent_without_a_fitness_is_replaced() -> None:
 
 def test_fitness_and_validation_are_mean_returns_of_the_right_windows_and_rows() -> None:
     recorder = Recorder()
-    module = fit(AIM, recorder, epochs=2, evolution=Evolution(), noise=0.9)
+    module = fit(AIM, recorder, epochs=2, evolution=evolution(), noise=0.9)
     for generation in range(2):
         for phase, told, count in (
             ("evaluate", recorder.fitness, module.data.windows_per_generation),
@@ -130,7 +129,7 @@ def test_fitness_and_validation_are_mean_returns_of_the_right_windows_and_rows()
 @pytest.fixture
 def trained(tmp_path: Path) -> tuple[ERLModule, str]:
     """A fitted module and its checkpoint."""
-    module = fit(AIM, epochs=2, evolution=Evolution())
+    module = fit(AIM, epochs=2, evolution=evolution())
     module.trainer.save_checkpoint(tmp_path / "run.ckpt")
     return module, str(tmp_path / "run.ckpt")
 
@@ -142,7 +141,7 @@ def validated(module: ERLModule, **options: Any) -> float:
 def test_validating_a_checkpoint_plays_its_champion(trained: tuple[ERLModule, str]) -> None:
     module, path = trained
     champion = float(module.population.champion_fitness)
-    fresh = ERLModule(population_size=4, evolution=Evolution())
+    fresh = ERLModule(population_size=4, evolution=evolution())
     assert validated(fresh, datamodule=ProbeRollouts(AIM), ckpt_path=path) == pytest.approx(champion)
     assert float(fresh.population.champion_fitness) == champion
 
@@ -191,8 +190,8 @@ def test_fitting_again_goes_on_from_the_rows_of_the_last_fit() -> None:
 def test_a_checkpoint_of_another_run_is_refused_in_one_line(
     trained: tuple[ERLModule, str], model: dict[str, Any], data: dict[str, Any], words: list[str]
 ) -> None:
-    settings = {name: value for name, value in trained[0].hparams.items() if name != "evolution"}
-    module = ERLModule(**{**settings, "evolution": Evolution(), **model})
+    settings = {name: value for name, value in trained[0].hparams.items() if name not in ("evolution", "learner")}
+    module = ERLModule(**{**settings, "evolution": evolution(), **model})
     with pytest.raises(UserError) as error:
         make_trainer(epochs=3).fit(module, datamodule=ProbeRollouts(AIM, **data), ckpt_path=trained[1])
     assert "\n" not in str(error.value)
@@ -204,8 +203,8 @@ def test_a_checkpoint_loads_without_pickle_and_holds_the_whole_state(trained: tu
     checkpoint = torch.load(path, weights_only=True)
     assert same(checkpoint["state_dict"]["population.champion_actor"], module.population.champion_actor)
     assert checkpoint["ProbeRollouts"]["replay"]["size"] == 128
-    expected = {"seed": SEED, "settings": trained[0].settings(), "seen": {}, "generations": 2}
-    acting = checkpoint["eigen2"].pop("acting")
+    expected = {"seed": SEED, "settings": trained[0].settings(), "data_used": {}, "generations": 2}
+    acting = checkpoint["eigen2"].pop("inference")
     assert checkpoint["eigen2"] == expected
     assert acting["actor"] == {"class_path": "tests.erl.probe.ProbeActor", "init_args": {}}
     assert acting["sizes"] == {"inputs": {"x": [1]}, "action": [1], "context": 1}
@@ -268,7 +267,7 @@ def test_a_test_is_told_what_the_run_has_come_to(tmp_path: Path) -> None:
     assert make_trainer().test(module, again, ckpt_path=path, verbose=False) == [{"test/answer": 42.0}]
     assert module.test_result == TestResult({"test/answer": 42.0}, "told")
     told = again.told
-    assert (told.tried, told.seed, told.generation) == (8, SEED, int(module.population.champion_generation))
+    assert (told.candidates, told.seed, told.generation) == (8, SEED, int(module.population.champion_generation))
     seen, _ = again.val_env.reset(options=again.validation_options())
     inputs = again.network_inputs(seen)
     whole = module.population.act(inputs)
@@ -286,11 +285,11 @@ def test_a_test_of_nothing_is_refused(tmp_path: Path) -> None:
         fresh = ERLModule(population_size=2, gradient_steps=0)
         if said != "no champion":
             checkpoint = torch.load(path, weights_only=True)
-            del checkpoint["eigen2"]["seen"]
+            del checkpoint["eigen2"]["data_used"]
             torch.save(checkpoint, path)
         with pytest.raises(UserError, match=said):
             make_trainer().test(fresh, data, ckpt_path=path, verbose=False)
     fitted = ERLModule(population_size=2, gradient_steps=0)
     trainer.fit(fitted, datamodule=(data := ProbeRollouts(AIM)))
     with pytest.raises(UserError, match="ProbeRollouts has nothing to test on"):
-        data.test(TrainedPolicies(act_of(fitted, fitted.population.champion), [], 0, 0, 0))
+        data.test(TrainedPolicies(lambda seen: seen["x"], [], 0, 0, 0))

@@ -8,8 +8,8 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
-from eigen2.erl.evolution.selection import Evolution
 from tests.erl.conftest import SEED
+from tests.erl.evolution.builders import evolution
 from tests.erl.probe import Probe, ProbeActor, ProbeCritic, ProbeEnvironment, fit
 from tests.erl.recorder import ROWS, Recorder, same
 from tests.erl.reference import OneAgent, with_weights
@@ -101,7 +101,7 @@ def test_losses_are_averaged_over_the_generation_and_the_agents() -> None:
 
 def test_without_gradient_steps_only_evolution_changes_rows() -> None:
     recorder = Recorder()
-    fit(AIM, recorder, epochs=2, gradient_steps=0, evolution=Evolution())
+    fit(AIM, recorder, epochs=2, gradient_steps=0, evolution=evolution())
     assert recorder.order == [(generation, phase) for generation in range(2) for phase in PHASES]
     for generation in range(2):
         before, after = recorder.states[generation, "evaluate"], recorder.states[generation, "train"]
@@ -129,7 +129,7 @@ def test_champions_are_found_in_the_generations_that_validate(every: int) -> Non
 def test_warm_up_plays_evolves_and_validates_but_does_not_train() -> None:
     """64 transitions a generation; training starts with the generation whose rollouts fill the buffer to 128."""
     recorder = Recorder()
-    module = fit(AIM, recorder, epochs=3, data={"replay_min_size": 128}, evolution=Evolution(), noise_decay=0.9)
+    module = fit(AIM, recorder, epochs=3, data={"replay_min_size": 128}, evolution=evolution(), noise_decay=0.9)
     assert recorder.order == [(generation, phase) for generation in range(3) for phase in PHASES]
     evaluated, trained, evolved = (recorder.states[0, phase] for phase in PHASES[:3])
     assert evaluated.keys() == trained.keys() == evolved.keys()
@@ -198,7 +198,7 @@ def test_callbacks_hear_of_every_environment_step_of_the_evaluation() -> None:
 
 
 def weights_after(**settings: Any) -> Tensor:
-    return fit(AIM, epochs=2, evolution=Evolution(), **settings).population.actor.detach()
+    return fit(AIM, epochs=2, evolution=evolution(), **settings).population.actor.detach()
 
 
 def test_a_run_depends_on_its_seed_and_not_on_the_global_generators(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from eigen2.core.networks import Inputs, StackedNetwork
+from eigen2.distributed.communicator import Communicator
 from eigen2.erl.population import DDPGAgent, Population
 from eigen2.errors import UserError
 from tests.erl.probe import ProbeActor, ProbeCritic
@@ -190,7 +191,7 @@ def test_named_weights_are_views_of_the_rows_in_the_modules_order() -> None:
 
 
 def make_population(size: int = 4, seed: int = 5) -> Population:
-    return Population(size, ProbeActor, ProbeCritic, seed, noise=0.3)
+    return Population(Communicator(size), ProbeActor, ProbeCritic, seed, noise=0.3)
 
 
 def test_initial_rows_depend_on_seed_and_agent_alone() -> None:
@@ -220,7 +221,7 @@ def test_the_generator_is_put_back_even_if_a_network_cannot_be_built() -> None:
 
     state = torch.get_rng_state()
     with pytest.raises(ValueError, match="broken"):
-        Population(2, broken, ProbeCritic, 0, 0.1)
+        Population(Communicator(2), broken, ProbeCritic, 0, 0.1)
     assert torch.equal(state, torch.get_rng_state())
 
 
@@ -246,7 +247,7 @@ def test_targets_start_equal_to_their_networks_in_memory_of_their_own() -> None:
 def test_a_reset_population_is_a_new_one_in_the_same_memory() -> None:
     population = make_population()
     held = {name: value.data_ptr() for name, value in population.state_dict().items()}
-    population.crown(2, 5.0, 3)
+    population.set_champion(2, 5.0, 3, Communicator(4))
     for rows in population.rows().values():
         rows.add_(1)
     population.reset_memory(ProbeActor, ProbeCritic, 5, noise=0.3)
@@ -332,7 +333,7 @@ def test_the_champion_is_a_copy() -> None:
     population = make_population()
     inputs = {"x": normal(1, BATCH, 1)}
     pointer = population.champion_actor.data_ptr()
-    population.crown(2, 1.5, 9)
+    population.set_champion(2, 1.5, 9, Communicator(4))
     rows = population.actor.detach()[2:3].clone(), population.critic.detach()[2:3].clone()
     expected = population.agents[2].act(inputs)
     with torch.no_grad():
@@ -348,5 +349,5 @@ def test_the_champion_is_a_copy() -> None:
 
 def test_the_champions_fitness_is_kept_in_double_precision() -> None:
     population = make_population()
-    population.crown(0, 1 + 2**-40, 0)
+    population.set_champion(0, 1 + 2**-40, 0, Communicator(4))
     assert float(population.champion_fitness) == 1 + 2**-40

@@ -7,8 +7,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from eigen2.erl.evolution.selection import Evolution, rank
+from eigen2.erl.evolution import MagnitudeMutation
+from eigen2.erl.evolution.selection import rank
 from eigen2.erl.module import ERLModule
+from tests.erl.evolution.builders import evolution
 from tests.erl.probe import Probe, fit
 
 GAMMA = 0.5
@@ -88,8 +90,8 @@ def test_every_actor_finds_the_best_action(name: str) -> None:
 @pytest.mark.parametrize("name", ["discounted", "constant, truncated", "constant, terminated"])
 def test_elites_learn_the_value_with_evolution_on(name: str) -> None:
     probe, known = VALUES[name]
-    module = fit(probe, epochs=6, gradient_steps=30, gamma=GAMMA, evolution=Evolution())
-    elites = rank(module.fitness.numpy())[:2]
+    module = fit(probe, epochs=6, gradient_steps=30, gamma=GAMMA, evolution=evolution())
+    elites = rank(module.state.fitness.numpy())[:2]
     for x, value in known.items():
         got = values(module, x, lambda action: action)[elites]
         torch.testing.assert_close(got, torch.full((2,), value), atol=0.15, rtol=0)
@@ -98,7 +100,7 @@ def test_elites_learn_the_value_with_evolution_on(name: str) -> None:
 @pytest.mark.parametrize("name", POLICIES)
 def test_the_champion_finds_the_best_action_with_evolution_on(name: str) -> None:
     probe, known = POLICIES[name]
-    module = fit(probe, epochs=8, gradient_steps=40, gamma=GAMMA, evolution=Evolution(), **SLOWLY)
+    module = fit(probe, epochs=8, gradient_steps=40, gamma=GAMMA, evolution=evolution(), **SLOWLY)
     for x, best in known.items():
         action = module.population.champion.act({"x": torch.full((1, 1, 1), x)})
         assert float(action.detach()) == pytest.approx(best, abs=0.15)
@@ -111,7 +113,7 @@ def test_evolution_alone_finds_the_best_action() -> None:
         epochs=60,
         population_size=16,
         gradient_steps=0,
-        evolution=Evolution(mutation_fraction=0.5, mutation_scale=0.2),
+        evolution=evolution(mutation=MagnitudeMutation(fraction=0.5, scale=0.2)),
     )
     assert float(module.population.champion_fitness) > -0.001
 
@@ -119,4 +121,4 @@ def test_evolution_alone_finds_the_best_action() -> None:
 def test_rewards_are_scaled_in_the_value_and_not_in_fitness() -> None:
     module = fit(Probe(constant), epochs=6, gradient_steps=30, reward_scale=0.1)
     torch.testing.assert_close(values(module, 0.0, lambda action: action), torch.full((4,), 0.1), atol=0.02, rtol=0)
-    assert module.fitness.tolist() == [1.0] * 4
+    assert module.state.fitness.tolist() == [1.0] * 4

@@ -12,14 +12,15 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
+from eigen2.core.networks import Inputs
 from eigen2.erl import quarantine
-from eigen2.erl.evolution.selection import Evolution
-from eigen2.erl.learners.ddpg import PARTS
+from eigen2.erl.learners.gradients import PARTS
 from eigen2.erl.module import ERLModule
 from eigen2.erl.population import DDPGAgent
 from eigen2.errors import ALL_AGENTS_FAILED, RunStopped
 from eigen2.runtime.checkpoint import GenerationCheckpoint
 from tests.erl.conftest import SEED
+from tests.erl.evolution.builders import evolution
 from tests.erl.probe import Probe, ProbeRollouts, fit, make_trainer
 from tests.erl.recorder import MOMENTS, ROWS, Recorder, same
 
@@ -61,7 +62,7 @@ class Fault(Callback):
             return
         name, _, moment = self.part.partition(".")
         if self.part == "loss":
-            module.quarantine.loss[1, self.row] = self.value
+            module.state.quarantine.loss[1, self.row] = self.value
         elif self.part == "gradient":
             assert module.population.critic.grad is not None
             module.population.critic.grad[self.row, 1] = self.value
@@ -78,17 +79,17 @@ class Silent(Callback):
 
     def on_train_epoch_start(self, trainer: Trainer, module: LightningModule) -> None:
         assert isinstance(module, ERLModule)
-        policy = ERLModule.policy
+        act = module.population.policy
 
-        def broken(agent: DDPGAgent | None = None) -> Callable[[dict[str, Tensor]], Tensor]:
-            def actions(observation: dict[str, Tensor]) -> Tensor:
-                given = policy(module, agent)(observation).clone()
+        def broken(agent: DDPGAgent | None = None) -> Callable[[Inputs], Tensor]:
+            def actions(inputs: Inputs) -> Tensor:
+                given = act(agent)(inputs).clone()
                 given[BROKEN] = torch.nan
                 return given
 
             return actions
 
-        module.policy = broken  # type: ignore[method-assign]
+        module.population.policy = broken  # type: ignore[method-assign]
 
 
 class Steps(Callback):
@@ -111,7 +112,7 @@ class Steps(Callback):
     def on_phase_end(self, trainer: Trainer, module: ERLModule, phase: str) -> None:
         if phase == "evaluate":
             self.stored.append(module.data.buffer.gather(torch.arange(len(module.data.buffer))))
-            self.fitness.append(module.fitness.clone())
+            self.fitness.append(module.state.fitness.clone())
 
 
 def run(*callbacks: Callback, **settings: Any) -> tuple[Steps, ERLModule]:
@@ -191,8 +192,8 @@ def test_a_fault_of_one_step_is_over_with_it(part: str) -> None:
     states = [each["critic"][BROKEN] for each in steps.states]
     assert same(states[2], states[3])
     assert not same(states[3], states[5])
-    assert module.quarantine.skipped.tolist() == [0, 0, 1, 0]
-    assert not module.quarantine.failed.any()
+    assert module.state.quarantine.skipped.tolist() == [0, 0, 1, 0]
+    assert not module.state.quarantine.failed.any()
 
 
 def test_the_first_step_leaves_no_moments_to_an_agent_that_sits_it_out() -> None:
@@ -206,7 +207,7 @@ def test_the_first_step_leaves_no_moments_to_an_agent_that_sits_it_out() -> None
 
 def test_an_agent_that_is_lost_gives_way_to_an_elites_mutant_though_it_is_the_fittest() -> None:
     healthy = Recorder()
-    settings: dict[str, Any] = {"population_size": 8, "evolution": Evolution(0.25, 0.5), "epochs": 2}
+    settings: dict[str, Any] = {"population_size": 8, "evolution": evolution(0.25, 0.5), "epochs": 2}
     run(healthy, **settings)
     ranking = healthy.fitness[0].argsort(descending=True).tolist()
     best = ranking[0]
@@ -246,7 +247,7 @@ def test_an_agent_is_replaced_if_it_is_still_out_at_the_end(
     """The last two steps, or the only one; the fittest of the generation is an elite otherwise, and stays."""
     recorder = Recorder()
     faults = [Fault("gradient", NAN, ACCUMULATE * step + 1, row=FITTEST) for step in skipped]
-    run(*faults, recorder, evolution=Evolution(), gradient_steps=gradient_steps)
+    run(*faults, recorder, evolution=evolution(), gradient_steps=gradient_steps)
     assert int(recorder.fitness[0].argmax()) == FITTEST
     before, after = recorder.states[0, "train"]["critic"], recorder.states[0, "evolve"]["critic"]
     assert same(before[FITTEST], after[FITTEST]) is not replaced
@@ -264,7 +265,7 @@ def test_an_agent_without_finite_actions_is_replaced_whatever_it_earned() -> Non
             env.native_action = lambda unit: torch.nan_to_num(unit, nan=0.5)
 
     recorder = Recorder()
-    run(Idle(), recorder, evolution=Evolution())
+    run(Idle(), recorder, evolution=evolution())
     assert recorder.fitness[0].isfinite().tolist() == [True, True, False, True]
     before, after = recorder.states[0, "train"]["critic"], recorder.states[0, "evolve"]["critic"]
     assert not same(before[BROKEN], after[BROKEN])
@@ -275,7 +276,7 @@ def test_without_evolution_a_lost_agent_stays_out_and_the_others_go_on() -> None
     recorder = Recorder()
     steps, module = run(Fault("critic", NAN, 2), recorder, epochs=3)
     assert [recorder.metrics[generation]["population/failed"] for generation in range(3)] == [1, 1, 1]
-    assert module.quarantine.skipped.tolist() == [0, 0, STEPS, 0]
+    assert module.state.quarantine.skipped.tolist() == [0, 0, STEPS, 0]
     assert same(steps.states[3]["actor"][BROKEN], steps.states[-1]["actor"][BROKEN])
     assert not same(steps.states[-2]["actor"][OTHERS], steps.states[-1]["actor"][OTHERS])
 
@@ -301,7 +302,7 @@ def test_losses_are_averaged_over_the_agents_that_have_one() -> None:
 def test_one_warning_a_generation_names_agents_parts_and_steps(caplog: pytest.LogCaptureFixture) -> None:
     faults = Fault("gradient", NAN, 3, row=0), Fault("actor", INF, LAST, generation=1), Silent()
     with caplog.at_level(logging.WARNING, "eigen2"):
-        run(*faults, epochs=2, evolution=Evolution())
+        run(*faults, epochs=2, evolution=evolution())
     lines = [record.getMessage() for record in caplog.records]
     assert lines == [
         "generation 0, not finite: agent 0 (critic gradient; 1 of 4 steps skipped), "
@@ -313,7 +314,7 @@ def test_one_warning_a_generation_names_agents_parts_and_steps(caplog: pytest.Lo
 
 def test_a_warning_stays_short_and_a_healthy_run_has_none(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "eigen2"):
-        run(evolution=Evolution())
+        run(evolution=evolution())
         assert caplog.records == []
         run(Fault("loss", NAN, 1, row=slice(1, 40)), population_size=40)
     (record,) = caplog.records

@@ -9,15 +9,17 @@ import torch
 from torch import Tensor
 
 from eigen2.core.randomness import Role, generator
-from eigen2.erl.evolution.selection import Evolution, mutation_noise, plan
+from eigen2.erl.evolution import MagnitudeMutation
 from eigen2.erl.population import DDPGAgent, Population
 from tests.erl.conftest import SEED
+from tests.erl.evolution.builders import evolution, mutation_noise, planned
 from tests.erl.probe import Probe, ProbeActor, fit
 from tests.erl.recorder import MOMENTS, ROWS, Recorder, same
 from tests.erl.reference import inherited
 
 WALK = Probe(lambda x, action, step: x - (action - 0.3) ** 2, steps=3, contexts=(-1.0, 0.5), walks=True)
 AIM = Probe(lambda x, action, step: -((action - 0.5) ** 2), contexts=(-1.0, 0.0, 1.0))
+OPERATORS = evolution(0.25, mutation=MagnitudeMutation(fraction=0.3))
 PHASES = ["evaluate", "train", "evolve", "validate"]
 
 
@@ -35,16 +37,15 @@ def evolved() -> Recorder:
             noise=0.3,
             noise_decay=0.5,
             noise_min=0.1,
-            evolution=Evolution(elite_fraction=0.25, mutation_fraction=0.3),
+            evolution=OPERATORS,
         )
     return recorder
 
 
 def family(recorder: Recorder, generation: int) -> tuple[list[Any], list[int]]:
     """The children of a generation and the rows that stayed."""
-    settings = Evolution(elite_fraction=0.25, mutation_fraction=0.3)
     fitness = recorder.fitness[generation].numpy()
-    children = plan(fitness, settings, generator(SEED, Role.SELECTION, generation))
+    children = planned(fitness, OPERATORS, generator(SEED, Role.SELECTION, generation))
     return children, sorted(set(range(8)) - {child.row for child in children})
 
 
@@ -67,7 +68,7 @@ def recorded_fitness_of_others_is_lower(fitness: Tensor, elites: list[int]) -> b
 def test_offspring_inherit_the_blend_of_everything(evolved: Recorder, generation: int) -> None:
     before, after = evolved.states[generation, "train"], evolved.states[generation, "evolve"]
     children, _ = family(evolved, generation)
-    offspring = [child.row for child in children if child.kind == "offspring"]
+    offspring = [child.row for child in children if child.operator.name == "offspring"]
     assert len(offspring) == 3
     for name in (*ROWS[:4], *MOMENTS):
         expected = inherited(before[name].numpy(), children)[offspring]
@@ -79,7 +80,7 @@ def test_offspring_inherit_the_blend_of_everything(evolved: Recorder, generation
 def test_mutants_are_their_elite_parent_but_for_the_actors_noise(evolved: Recorder, generation: int) -> None:
     before, after = evolved.states[generation, "train"], evolved.states[generation, "evolve"]
     children, elites = family(evolved, generation)
-    mutants = [child for child in children if child.kind == "mutant"]
+    mutants = [child for child in children if child.operator.name == "mutant"]
     assert len(mutants) == 3
     sizes = [weight.numel() for weight in ProbeActor().parameters()]
     for child in mutants:
@@ -89,8 +90,7 @@ def test_mutants_are_their_elite_parent_but_for_the_actors_noise(evolved: Record
             assert same(after[name][child.row], before[name][parent]), name
         change = after["actor"][child.row] - before["actor"][parent]
         chance = generator(SEED, Role.MUTATION, generation, child.row)
-        settings = Evolution(elite_fraction=0.25, mutation_fraction=0.3)
-        expected = mutation_noise(before["actor"][parent], sizes, settings, chance)
+        expected = mutation_noise(before["actor"][parent], sizes, OPERATORS[-1], chance)
         torch.testing.assert_close(change, expected, atol=1e-6, rtol=0)
         assert 0 < int((change != 0).sum()) < len(change)
         moved = after["actor_target"][child.row] - before["actor_target"][parent]
@@ -121,9 +121,8 @@ def test_noise_follows_rows(monkeypatch: pytest.MonkeyPatch) -> None:
             super().__init__(*arguments)
             self.noise.copy_(levels)
 
-    monkeypatch.setattr("eigen2.erl.module.Population", Uneven)
-    settings = Evolution(elite_fraction=0.25, mutation_fraction=0.3)
-    fit(AIM, recorder, population_size=8, evolution=settings, noise_min=0.0, gradient_steps=0)
+    monkeypatch.setattr("eigen2.erl.base.Population", Uneven)
+    fit(AIM, recorder, population_size=8, evolution=OPERATORS, noise_min=0.0, gradient_steps=0)
     children, _ = family(recorder, 0)
     expected = inherited(levels.numpy(), children)
     np.testing.assert_allclose(recorder.states[0, "evolve"]["noise"].numpy(), expected, rtol=1e-5)
@@ -140,7 +139,7 @@ def test_without_evolution_rows_stay() -> None:
 
 def test_a_population_of_one_trains() -> None:
     recorder = Recorder()
-    fit(AIM, recorder, population_size=1, evolution=Evolution(), data={"replay_min_size": 16, "batch_size": 16})
+    fit(AIM, recorder, population_size=1, evolution=evolution(), data={"replay_min_size": 16, "batch_size": 16})
     assert not same(recorder.states[0, "evaluate"]["actor"], recorder.states[0, "validate"]["actor"])
     assert same(recorder.states[0, "train"]["actor"], recorder.states[0, "evolve"]["actor"])
 
@@ -149,7 +148,7 @@ def test_nothing_is_allocated_for_agents_after_the_start() -> None:
     recorder = Recorder()
     gc.collect()
     before = sum(type(each) is DDPGAgent for each in gc.get_objects())
-    module = fit(AIM, recorder, epochs=3, evolution=Evolution())
+    module = fit(AIM, recorder, epochs=3, evolution=evolution())
     assert len(set(recorder.pointers)) == 1
     gc.collect()
     assert sum(type(each) is DDPGAgent for each in gc.get_objects()) - before == 5

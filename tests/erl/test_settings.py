@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 from lightning.pytorch import LightningDataModule
 
-from eigen2.erl.evolution.selection import Evolution
 from eigen2.erl.module import ERLModule
 from eigen2.errors import UserError
 from eigen2.runtime.trainer_checks import check_precision
@@ -54,8 +53,6 @@ def test_the_ends_of_the_ranges_are_allowed() -> None:
     least = ERLModule(population_size=1, gradient_steps=0, accumulate=1, gamma=0.0, tau=1.0, noise=0.0, noise_min=0.0)
     assert least.micro_batches == 0
     assert ERLModule(gamma=1.0, noise_decay=1.0, evolution=None).evolution is None
-    Evolution(elite_fraction=0.0, crossover_fraction=0.0, tournament_size=1, mutation_fraction=0.0, mutation_scale=0.0)
-    Evolution(elite_fraction=1.0, crossover_fraction=0.0, mutation_fraction=1.0)
 
 
 def refusal(**trainer: Any) -> str:

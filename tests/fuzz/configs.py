@@ -8,16 +8,15 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import redirect_stdout
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any
 
 import pytest
 import yaml
 
 from eigen2.cli.main import main
-from eigen2.erl.module import ERLModule
 from eigen2.errors import ALL_AGENTS_FAILED
 
 ROOT = Path(__file__).parents[2]
@@ -46,14 +45,26 @@ VALUES: dict[str, Any] = {
 Key = tuple[str | int, ...]
 """Names and positions from the configuration's root to a value."""
 
-# networks that take settings: the default, null, has none
-NETWORKS = {
+CLASSES: dict[str, Any] = {
     "actor": {"class_path": "eigen2.market.networks.columns.ColumnActor", "init_args": {"hidden": 8}},
     "critic": {
         "class_path": "eigen2.market.networks.columns.ColumnCritic",
         "init_args": {"hidden": 8, "choice": {"orders": 1, "short_sales": False, "sharpness": 5.0}},
     },
+    "learner": {
+        "class_path": "eigen2.TD3",
+        "init_args": {"policy_delay": 2, "target_noise": 0.2, "target_noise_clip": 0.5},
+    },
+    "evolution": [
+        {"class_path": "eigen2.erl.evolution.Elitism", "init_args": {"share": 0.5}},
+        {"class_path": "eigen2.erl.evolution.TournamentCrossover", "init_args": {"share": 0.25, "tournament_size": 3}},
+        {
+            "class_path": "eigen2.erl.evolution.MagnitudeMutation",
+            "init_args": {"fraction": 0.1, "scale": 0.1, "growth": {"patience": 5, "factor": 1.5, "most": 10.0}},
+        },
+    ],
 }
+"""Settings of the model that name classes, with arguments: in most configurations they have their defaults."""
 
 
 @cache
@@ -85,17 +96,14 @@ def printed(*options: str) -> dict[str, Any]:
 def every_key() -> list[tuple[dict[str, Any], Key]]:
     """Each key that a fit has, groups and lists too, with a configuration that has it.
 
-    They are those of tests/small.yaml, of the groups of the model that it leaves at null, of the model and the data of
-    tests/fire/small.yaml, and of every callback of every configuration that ships.
+    They are those of tests/small.yaml, of the model's classes, of the model and the data of tests/fire/small.yaml, and
+    of every callback of every configuration that ships.
     """
     shipped = [printed("--config", str(path)) for path in (ROOT / "tests" / "small.yaml", *CONFIGS)]
     found = {key: small() for key in keys({**shipped[0], "trainer": {**shipped[0]["trainer"], "callbacks": None}})}
-    for name, network in NETWORKS.items():
-        config = changed(small(), (("model", name), network))
+    for name, value in CLASSES.items():
+        config = changed(small(), (("model", name), value))
         found |= {key: config for key in keys(config) if key[:2] == ("model", name)}
-    for group, names in groups(ERLModule, ("model",)):
-        config = changed(small(), (group, {}))
-        found = {(*group, name): config for name in names} | found
     cases = [(config, key) for key, config in found.items()]
     fires = {group: printed("--config", "tests/fire/small.yaml")[group] for group in ("model", "data")}
     cases += [(small_fire(), key) for key in keys(fires) if len(key) > 1]
@@ -106,16 +114,6 @@ def every_key() -> list[tuple[dict[str, Any], Key]]:
         config = changed(run, (("trainer", "callbacks"), [callback]), (("trainer", "enable_progress_bar"), shows))
         cases += [(config, key) for key in keys(config) if key[:3] == ("trainer", "callbacks", 0)]
     return cases
-
-
-def groups(made: type, above: Key) -> Iterator[tuple[Key, list[str]]]:
-    """Every argument of a class that is a group of settings, which may be null, with the names in it; so all below."""
-    for name, hint in get_type_hints(made.__init__).items():
-        for group in get_args(hint):
-            if is_dataclass(group):
-                assert isinstance(group, type)
-                yield (*above, name), [field.name for field in fields(group)]
-                yield from groups(group, (*above, name))
 
 
 def keys(config: Any, above: Key = ()) -> Iterator[Key]:

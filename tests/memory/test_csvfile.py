@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from callbacks import ResumableCsv
+from eigen2.memory.csvfile import ResumableCsv
 
 
 def read(path: Path) -> list[dict[str, str]]:

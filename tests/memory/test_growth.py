@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from eigen2.memory.growth import LEAST_GENERATIONS, WARM_UP, Rising, Trend, growth, theil_sen
+from eigen2.memory.growth import LEAST_GENERATIONS, WARM_UP, Rising, Trend, find_growth, theil_sen
 
 LEAST = 50e3
 
@@ -44,7 +44,7 @@ def levels(generations: int, slope: float = 0.0, start: int = 0, noise: float = 
 
 
 def test_a_leak_is_found_with_its_rate_and_start() -> None:
-    found = growth(range(20), levels(20, slope=3e5, start=9, noise=1e4), LEAST)
+    found = find_growth(range(20), levels(20, slope=3e5, start=9, noise=1e4), LEAST)
     assert found is not None
     assert found.slope.low < 3e5 < found.slope.high
     assert found.slope.median == pytest.approx(3e5, rel=0.1)
@@ -54,13 +54,13 @@ def test_a_leak_is_found_with_its_rate_and_start() -> None:
 @pytest.mark.parametrize("seed", range(200))
 def test_noise_alone_is_no_leak(seed: int) -> None:
     for noise in (0, 1e4, 1e6):
-        assert growth(range(60), levels(60, noise=noise, seed=seed), LEAST) is None
+        assert find_growth(range(60), levels(60, noise=noise, seed=seed), LEAST) is None
 
 
 def test_nothing_is_said_too_early() -> None:
     least = WARM_UP + LEAST_GENERATIONS
-    assert growth(range(least - 1), levels(least - 1, slope=1e6), LEAST) is None
-    assert growth(range(least), levels(least, slope=1e6), LEAST) is not None
+    assert find_growth(range(least - 1), levels(least - 1, slope=1e6), LEAST) is None
+    assert find_growth(range(least), levels(least, slope=1e6), LEAST) is not None
 
 
 @pytest.mark.parametrize(
@@ -75,12 +75,12 @@ def test_nothing_is_said_too_early() -> None:
     ],
 )
 def test_what_ends_or_does_not_matter_is_no_leak(level: np.ndarray) -> None:
-    assert growth(range(40), level, LEAST) is None
+    assert find_growth(range(40), level, LEAST) is None
 
 
 def test_thinned_series_give_the_same_rate() -> None:
     every = np.arange(0, 120, 4)
-    found = growth(every, 1e6 + 1e5 * every, LEAST)
+    found = find_growth(every, 1e6 + 1e5 * every, LEAST)
     assert found is not None
     assert found.slope.median == pytest.approx(1e5)
 
@@ -115,4 +115,5 @@ def test_counts_that_rise_in_every_generation_are_told_with_their_start() -> Non
                 **({"new": generation} if generation >= 3 else {}),
             },
         )
-    assert rising.found() == [("leak", 0, 24, 3), ("old", 100, 118, 0), ("new", 0, 8, 3)]
+    found = [(name, rise.start, rise.now, rise.since) for name, rise in rising.found().items()]
+    assert found == [("leak", 0, 24, 3), ("old", 100, 118, 0), ("new", 0, 8, 3)]

@@ -3,7 +3,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from callbacks import InstanceCounter
+from eigen2.memory.objects import InstanceCounter
 
 
 class Meta(type):

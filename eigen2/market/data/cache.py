@@ -65,7 +65,7 @@ def load_panel(
         with require_file(source).open("rb") as file:
             content = hashlib.file_digest(file, "blake2b").hexdigest()
     options = {"validation_days": validation_days, "holdout_days": holdout_days, "indicators": sorted(set(indicators))}
-    given = {} if scale is None else {"scale": scale.plain()}
+    given = {} if scale is None else {"scale": scale.to_dict()}
     folder = Path(cache_dir) / _key([content, {**options, **given}])
     panel = _open_cache(folder)
     if panel is None:
@@ -144,7 +144,7 @@ def _write_cache(folder: Path, panel: MarketPanel) -> None:
             "dates": np.datetime_as_string(panel.dates).tolist(),
             "splits": [[days.start, days.stop] for days in splits],
             "traded_value": panel.traded_value.tolist(),
-            "scale": panel.scale.plain(),
+            "scale": panel.scale.to_dict(),
         }
         (draft / "meta.json").write_text(json.dumps(meta, allow_nan=False))
         sums = {path.name: _checksum(path) for path in sorted(draft.iterdir())}
@@ -176,7 +176,7 @@ def _open_cache(folder: Path) -> MarketPanel | None:
         valid=valid,
         prices=prices,
         dates=np.array(meta["dates"], dtype="datetime64[D]"),
-        scale=FeatureScale.from_plain(meta["scale"]),
+        scale=FeatureScale.from_dict(meta["scale"]),
         traded_value=np.array(meta["traded_value"], dtype=np.float64),
         splits=Splits(*(range(start, stop) for start, stop in meta["splits"])),
     )

@@ -77,9 +77,9 @@ class FeatureScale:
 
     def __eq__(self, other: object) -> bool:
         """Return whether both scale prices alike."""
-        return isinstance(other, FeatureScale) and self.plain() == other.plain()
+        return isinstance(other, FeatureScale) and self.to_dict() == other.to_dict()
 
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return the scale as values that JSON can hold, None for NaN."""
         return {
             "tickers": list(self.tickers),
@@ -92,8 +92,8 @@ class FeatureScale:
         }
 
     @staticmethod
-    def from_plain(values: Mapping[str, Any]) -> FeatureScale:
-        """Return the scale that `plain` describes."""
+    def from_dict(values: Mapping[str, Any]) -> FeatureScale:
+        """Return the scale that `to_dict` describes."""
         means, stds = (np.array(values[name], np.float64).reshape(-1, len(FEATURES)) for name in ("means", "stds"))
         units = np.array(values["units"], np.float64)
         return FeatureScale(tuple(values["tickers"]), tuple(values["indicators"]), units, means, stds)

@@ -92,12 +92,12 @@ class MarketEncoder(ABC):
     @staticmethod
     def saved_scale(saved: Mapping[str, Any]) -> FeatureScale:
         """Return the feature scale that a saved encoder's panel was made with."""
-        return FeatureScale.from_plain(saved["scale"])
+        return FeatureScale.from_dict(saved["scale"])
 
     def state_dict(self) -> dict[str, Any]:
         """Return what the encoder depends on beside its settings, as plain values: scale, columns and statistics."""
         return {
-            "scale": self._scale.plain(),
+            "scale": self._scale.to_dict(),
             "investable": [self._scale.tickers[column] for column in self.investable],
             "standard": None if self.statistics is None else self.statistics.tolist(),
         }

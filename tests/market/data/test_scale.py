@@ -71,7 +71,7 @@ def test_averages_are_standardised_as_they_were() -> None:
 def test_a_scale_is_plain_values_and_back() -> None:
     scale = FITTED.scale
     # the late ticker has features with fewer than 60 training values, and an indicator has none in their place
-    back = FeatureScale.from_plain(json.loads(json.dumps(scale.plain(), allow_nan=False)))
+    back = FeatureScale.from_dict(json.loads(json.dumps(scale.to_dict(), allow_nan=False)))
     assert back == scale
     for name in ("units", "means", "stds"):
         np.testing.assert_array_equal(getattr(back, name), getattr(scale, name), err_msg=name)

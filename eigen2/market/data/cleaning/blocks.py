@@ -29,14 +29,10 @@ SPILL_FILE = "rows.bin"
 
 @dataclass(frozen=True)
 class Calendar:
-    """Days of all inputs, and how many tickers have a row on each, indicators left out.
+    """Days of all inputs, and the rows and listed tickers on each, indicators left out.
 
-    A ticker is listed from the day of its first row to that of its last. Duplicates count as rows.
-
-    Attributes:
-        days: (days,) datetime64[D], ascending, each once; days on which only indicators have rows are among them.
-        rows: rows on the day.
-        listed: tickers listed on the day.
+    A ticker is listed from the day of its first row to that of its last. Duplicates count as rows. `days` are
+    datetime64[D], ascending, each once, those on which only indicators have rows among them.
     """
 
     days: Shaped[np.ndarray, " days"]
@@ -44,25 +40,50 @@ class Calendar:
     listed: Int64[np.ndarray, " days"]
 
 
-class Collected:
-    """All rows of the inputs, on disk, to be read as blocks of whole tickers as often as wanted.
+class SortedRows:
+    """All rows of the inputs, sorted on disk, to be read as blocks of whole tickers as often as wanted.
+
+    Memory holds one batch, one run of a million rows and a few numbers for each ticker and run; later, one block. The
+    rows do not depend on `block_rows`, only where one block ends and the next begins.
+
+    Args:
+        inputs: what to read; of duplicates, those of an earlier input come first.
+        folder: an existing folder for the spill file, 48 bytes a row; it must last as long as blocks are read.
+        block_rows: most rows of a block, at least 1; a ticker that has more is a block of its own.
+        indicators: tickers that are series such as a rate, not prices, and not counted in the calendar.
 
     Attributes:
         calendar: the days of the inputs.
         tickers: all names, sorted by code point, indicators included.
         rows: the number of rows.
+
+    Raises:
+        UserError: when an input cannot be read, `inputs` is empty or `block_rows` is out of range.
+        OSError: when the spill file cannot be written.
     """
 
-    def __init__(self, path: Path, spill: _Spill, block_rows: int) -> None:
-        self.tickers = tuple(sorted(spill.codes))
-        self.calendar = _calendar(spill)
-        self._ranks = _ranks(spill.codes)
+    def __init__(
+        self, inputs: Sequence[Input], folder: Path, block_rows: int = 2_000_000, indicators: Sequence[str] = ()
+    ) -> None:
+        require_range("block_rows", block_rows, least=1)
+        if not inputs:
+            raise UserError("no price files are named: name at least one")
+        self._path = folder / SPILL_FILE
+        self._block_rows = block_rows
+        self._indicators = frozenset(indicators)
+        self._codes: dict[str, int] = {}
+        # for each run, by ticker: its rows, first and last day; and by day the rows of tickers that are no indicators
+        self._runs: list[pd.DataFrame] = []
+        self._day_rows: list[pd.Series] = []
+        with self._path.open("wb") as file:
+            self._write_runs((batch for one in inputs for batch in one.batches()), file)
+        self.tickers = tuple(sorted(self._codes))
+        self.calendar = self._make_calendar()
+        self._ranks = self._rank()
         # rows of each run and ticker, in the order of the file
-        counts = pd.concat([run["size"] for run in spill.runs], axis=1).reindex(range(len(self.tickers))).fillna(0)
+        counts = pd.concat([run["size"] for run in self._runs], axis=1).reindex(range(len(self.tickers))).fillna(0)
         self._counts = counts.to_numpy(np.int64).T[:, np.argsort(self._ranks)]
         self.rows = int(self._counts.sum())
-        self._path = path
-        self._block_rows = block_rows
 
     def blocks(self) -> Iterator[pd.DataFrame]:
         """Read all rows, tickers in ascending order.
@@ -103,105 +124,52 @@ class Collected:
             }
         )
 
+    def _write_runs(self, batches: Iterator[pd.DataFrame], file: BinaryIO) -> None:
+        """Gather rows into runs of `RUN_ROWS`, and write each sorted by the names of its tickers."""
+        run, filled = np.empty(RUN_ROWS, ROW), 0
+        for batch in batches:
+            local, names = pd.factorize(batch["ticker"])
+            codes = np.array([self._codes.setdefault(name, len(self._codes)) for name in names], np.int32)
+            columns = {"ticker": codes[local], "day": batch["date"].to_numpy("datetime64[D]").astype(np.int32)}
+            columns |= {name: batch[name].to_numpy() for name in VALUES}
+            done = 0
+            while done < len(batch):
+                taken = min(len(batch) - done, len(run) - filled)
+                for name, values in columns.items():
+                    run[name][filled : filled + taken] = values[done : done + taken]
+                done += taken
+                filled += taken
+                if filled == len(run):
+                    self._write_run(run, file)
+                    filled = 0
+        if filled:
+            self._write_run(run[:filled], file)
 
-def collect(
-    inputs: Sequence[Input], folder: Path, block_rows: int = 2_000_000, indicators: Sequence[str] = ()
-) -> Collected:
-    """Read the inputs once and sort their rows on disk.
-
-    Memory holds one batch, one run of a million rows and a few numbers for each ticker and run; later, one block. The
-    rows do not depend on `block_rows`, only where one block ends and the next begins.
-
-    Args:
-        inputs: what to read; of duplicates, those of an earlier input come first.
-        folder: an existing folder for the spill file, 48 bytes a row; it must last as long as blocks are read.
-        block_rows: most rows of a block, at least 1; a ticker that has more is a block of its own.
-        indicators: tickers that are series such as a rate, not prices, and not counted in the calendar.
-
-    Raises:
-        UserError: when an input cannot be read, `inputs` is empty or `block_rows` is out of range.
-        OSError: when the spill file cannot be written.
-    """
-    require_range("block_rows", block_rows, least=1)
-    if not inputs:
-        raise UserError("no price files are named: name at least one")
-    path = folder / SPILL_FILE
-    with path.open("wb") as file:
-        spill = _Spill(file, indicators)
-        for one in inputs:
-            for batch in one.batches():
-                spill.add(batch)
-        spill.write_run()
-    return Collected(path, spill, block_rows)
-
-
-class _Spill:
-    """Rows gathered into runs, each written sorted by the names of its tickers.
-
-    Attributes:
-        codes: a number for each ticker, by the order in which they were first seen.
-        runs: for each run, by ticker: size (its rows), min and max (its first and last day).
-        day_rows: for each run, by day: the rows of tickers that are no indicators.
-    """
-
-    def __init__(self, file: BinaryIO, indicators: Sequence[str]) -> None:
-        self.codes: dict[str, int] = {}
-        self.runs: list[pd.DataFrame] = []
-        self.day_rows: list[pd.Series] = []
-        self._file = file
-        self._indicators = frozenset(indicators)
-        self._rows = np.empty(RUN_ROWS, ROW)
-        self._filled = 0
-
-    def add(self, batch: pd.DataFrame) -> None:
-        """Add a batch; write runs as they become full."""
-        local, names = pd.factorize(batch["ticker"])
-        codes = np.array([self.codes.setdefault(name, len(self.codes)) for name in names], np.int32)
-        columns = {"ticker": codes[local], "day": batch["date"].to_numpy("datetime64[D]").astype(np.int32)}
-        columns |= {name: batch[name].to_numpy() for name in VALUES}
-        done = 0
-        while done < len(batch):
-            taken = min(len(batch) - done, len(self._rows) - self._filled)
-            for name, values in columns.items():
-                self._rows[name][self._filled : self._filled + taken] = values[done : done + taken]
-            done += taken
-            self._filled += taken
-            if self._filled == len(self._rows):
-                self.write_run()
-
-    def write_run(self) -> None:
-        """Write the rows gathered so far, if any."""
-        rows = self._rows[: self._filled]
-        if not len(rows):
-            return
-        rows = rows[np.argsort(_ranks(self.codes)[rows["ticker"]], kind="stable")]
-        rows.tofile(self._file)
-        self._filled = 0
-        table = pd.DataFrame({"ticker": rows["ticker"], "day": rows["day"]})
-        self.runs.append(table.groupby("ticker")["day"].agg(["size", "min", "max"]))
-        self.day_rows.append(pd.Series(~self.is_indicator[rows["ticker"]]).groupby(rows["day"]).sum())
+    def _write_run(self, rows: Shaped[np.ndarray, " rows"], file: BinaryIO) -> None:
+        rows = rows[np.argsort(self._rank()[rows["ticker"]], kind="stable")]
+        rows.tofile(file)
+        days = pd.Series(rows["day"])
+        self._runs.append(days.groupby(rows["ticker"]).agg(["size", "min", "max"]))
+        self._day_rows.append(pd.Series(~self._is_indicator()[rows["ticker"]]).groupby(rows["day"]).sum())
         # Arrow keeps what it freed
         pa.default_memory_pool().release_unused()
 
-    @property
-    def is_indicator(self) -> Bool[np.ndarray, " tickers"]:
+    def _is_indicator(self) -> Bool[np.ndarray, " tickers"]:
         """Return which tickers are indicators, by code."""
-        return np.array([name in self._indicators for name in self.codes], np.bool_)
+        return np.array([name in self._indicators for name in self._codes], np.bool_)
 
+    def _rank(self) -> Int64[np.ndarray, " tickers"]:
+        """Return the place of each ticker among all, by code, sorted by code point."""
+        ranks = np.empty(len(self._codes), np.int64)
+        ranks[[self._codes[name] for name in sorted(self._codes)]] = np.arange(len(self._codes))
+        return ranks
 
-def _ranks(codes: dict[str, int]) -> Int64[np.ndarray, " tickers"]:
-    """Return the place of each ticker among all, sorted by code point."""
-    ranks = np.empty(len(codes), np.int64)
-    ranks[[codes[name] for name in sorted(codes)]] = np.arange(len(codes))
-    return ranks
-
-
-def _calendar(spill: _Spill) -> Calendar:
-    rows = pd.concat(spill.day_rows).groupby(level=0).sum()
-    days = rows.index.to_numpy()
-    life = pd.concat(spill.runs).groupby(level=0).agg({"min": "min", "max": "max"})[~spill.is_indicator]
-    began, ended = (
-        np.bincount(np.searchsorted(days, life[edge].to_numpy()), minlength=len(days)) for edge in ("min", "max")
-    )
-    listed = np.cumsum(began) - np.cumsum(ended) + ended
-    return Calendar(days.astype("datetime64[D]"), rows.to_numpy(np.int64), listed)
+    def _make_calendar(self) -> Calendar:
+        rows = pd.concat(self._day_rows).groupby(level=0).sum()
+        days = rows.index.to_numpy()
+        life = pd.concat(self._runs).groupby(level=0).agg({"min": "min", "max": "max"})[~self._is_indicator()]
+        began, ended = (
+            np.bincount(np.searchsorted(days, life[edge].to_numpy()), minlength=len(days)) for edge in ("min", "max")
+        )
+        listed = np.cumsum(began) - np.cumsum(ended) + ended
+        return Calendar(days.astype("datetime64[D]"), rows.to_numpy(np.int64), listed)

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from pyarrow import csv
 
 from eigen2.errors import UserError
-from eigen2.market.data.cleaning.blocks import Collected, collect
+from eigen2.market.data.cleaning.blocks import SortedRows
 from eigen2.market.data.cleaning.clean import LOG_COLUMNS, clean
 from eigen2.market.data.cleaning.defects import find, holes
 from eigen2.market.data.cleaning.layouts import open_inputs
@@ -50,8 +50,8 @@ def inspect(
         UserError: an input cannot be read.
     """
     with tempfile.TemporaryDirectory(prefix="eigen2-inspect-", dir=temp_dir) as folder:
-        collected, report = _collect(paths, Path(folder), policy, indicators, adjust)
-        for _ in _cleaned_blocks(collected, report, policy.lenient(), limits, indicators):
+        rows, report = _sort_inputs(paths, Path(folder), policy, indicators, adjust)
+        for _ in _cleaned_blocks(rows, report, policy.lenient(), limits, indicators):
             pass
     return report
 
@@ -86,9 +86,9 @@ def prepare(
     out = _check_out(Path(out), paths, overwrite)
     try:
         with draft_folder(out) as folder:
-            collected, report = _collect(paths, folder, policy, indicators, adjust)
+            rows, report = _sort_inputs(paths, folder, policy, indicators, adjust)
             table, log = folder / "table.parquet", folder / "changes.csv"
-            _write(_cleaned_blocks(collected, report, policy, limits, indicators), table, log)
+            _write(_cleaned_blocks(rows, report, policy, limits, indicators), table, log)
             if report.prepared.usable == 0:
                 raise UserError(f"no usable row is left of {report.rows:,}: inspect the files, or relax the policy")
             move_into_place(log, changes_path(out))
@@ -106,26 +106,26 @@ def changes_path(out: Path) -> Path:
     return out.with_suffix(".changes.csv")
 
 
-def _collect(
+def _sort_inputs(
     paths: Sequence[str | Path], folder: Path, policy: Policy, indicators: Sequence[str], adjust: bool
-) -> tuple[Collected, Report]:
+) -> tuple[SortedRows, Report]:
     """Read all inputs into the folder; return their rows and an empty report on them."""
     inputs = open_inputs(paths, adjust=adjust)
-    collected = collect(inputs, folder, indicators=indicators)
-    unknown = sorted(set(indicators) - set(collected.tickers))
+    rows = SortedRows(inputs, folder, indicators=indicators)
+    unknown = sorted(set(indicators) - set(rows.tickers))
     if unknown:
         raise UserError(f"indicators {', '.join(unknown)} are in no input: give names of tickers in the files")
-    return collected, Report([(str(one.path), one.layout) for one in inputs], collected.calendar.days, asdict(policy))
+    return rows, Report([(str(one.path), one.layout) for one in inputs], rows.calendar.days, asdict(policy))
 
 
 def _cleaned_blocks(
-    collected: Collected, report: Report, policy: Policy, limits: Limits, indicators: Sequence[str]
+    rows: SortedRows, report: Report, policy: Policy, limits: Limits, indicators: Sequence[str]
 ) -> Iterator[tuple[pd.DataFrame, pd.DataFrame]]:
     """Clean block after block, add each to the report, and yield it with its log."""
-    for block in collected.blocks():
-        found = find(block, collected.calendar, limits, indicators)
+    for block in rows.blocks():
+        found = find(block, rows.calendar, limits, indicators)
         cleaned, changes = clean(block, found, policy, limits)
-        report.add(block, found, holes(block, collected.calendar), cleaned, changes)
+        report.add(block, found, holes(block, rows.calendar), cleaned, changes)
         yield cleaned, changes
 
 

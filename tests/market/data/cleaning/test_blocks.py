@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from eigen2.errors import UserError
 from eigen2.market.data.cleaning import blocks
-from eigen2.market.data.cleaning.blocks import Collected, collect
+from eigen2.market.data.cleaning.blocks import SortedRows
 from eigen2.market.data.cleaning.layouts import Input, open_inputs
 from eigen2.market.data.source import COLUMNS
 
@@ -60,7 +60,7 @@ def expected(frame: pd.DataFrame) -> pd.DataFrame:
     return frame.sort_values(["ticker", "date"], kind="stable").reset_index(drop=True)
 
 
-def check(collected: Collected, frame: pd.DataFrame, block_rows: int) -> None:
+def check(collected: SortedRows, frame: pd.DataFrame, block_rows: int) -> None:
     """The blocks are the frame, sorted, and hold as many whole tickers as fit."""
     found = list(collected.blocks())
     pd.testing.assert_frame_equal(pd.concat(found, ignore_index=True), expected(frame))
@@ -81,7 +81,7 @@ def test_known_answer(tmp_path, monkeypatch, run_rows):
     monkeypatch.setattr(blocks, "RUN_ROWS", run_rows)
     one = Batches(rows("B 2020-01-02, A 2020-01-03, A 2020-01-01"), rows("C 2020-01-01, B 2020-01-02"))
     two = Batches(rows("NAN 1960-02-29, A 2020-01-03, B 2020-01-01"))
-    collected = collect([one, two], tmp_path, block_rows=4)
+    collected = SortedRows([one, two], tmp_path, block_rows=4)
     found = list(collected.blocks())
     # two of B are on one day: the first input's come first, in its order
     closes = [" ".join(block["close"].astype(int).astype(str)) for block in found]
@@ -101,13 +101,13 @@ def test_known_answer(tmp_path, monkeypatch, run_rows):
 
 def test_indicators_are_not_counted(tmp_path):
     batch = rows("VIX 2020-01-01, A 2020-01-02, VIX 2020-01-02, VIX 2020-01-03, A 2020-01-04, TNX 2020-01-05")
-    collected = collect([Batches(batch)], tmp_path, indicators=["VIX", "TNX", "UNKNOWN"])
+    collected = SortedRows([Batches(batch)], tmp_path, indicators=["VIX", "TNX", "UNKNOWN"])
     assert collected.calendar.days.astype(str).tolist() == [f"2020-01-0{day}" for day in range(1, 6)]
     assert collected.calendar.rows.tolist() == [0, 1, 0, 1, 0]
     assert collected.calendar.listed.tolist() == [0, 1, 1, 1, 0]
     check(collected, batch, 2_000_000)
     # with nothing but indicators there are days, and nothing on them
-    collected = collect([Batches(batch)], tmp_path, indicators=["VIX", "TNX", "A"])
+    collected = SortedRows([Batches(batch)], tmp_path, indicators=["VIX", "TNX", "A"])
     assert collected.calendar.rows.tolist() == collected.calendar.listed.tolist() == [0] * 5
 
 
@@ -127,7 +127,7 @@ def test_any_rows_however_cut(tmp_path_factory, seed, count, tickers, days, run_
     inputs = [Batches(*batches[:2]), Batches(*batches[2:])]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(blocks, "RUN_ROWS", run_rows)
-        collected = collect(inputs, tmp_path_factory.mktemp("spill"), block_rows, indicators=["T0", "T3"])
+        collected = SortedRows(inputs, tmp_path_factory.mktemp("spill"), block_rows, indicators=["T0", "T3"])
     check(collected, frame, block_rows)
     counted = frame[~frame["ticker"].isin(["T0", "T3"])]
     life = counted.groupby("ticker")["date"].agg(["min", "max"])
@@ -140,7 +140,7 @@ def test_any_rows_however_cut(tmp_path_factory, seed, count, tickers, days, run_
 
 def test_blocks_can_be_read_again(tmp_path):
     frame = random_rows(np.random.default_rng(1), 500, 9, 30)
-    collected = collect([Batches(frame)], tmp_path, block_rows=100)
+    collected = SortedRows([Batches(frame)], tmp_path, block_rows=100)
     started = collected.blocks()
     next(started)
     check(collected, frame, 100)
@@ -150,13 +150,13 @@ def test_blocks_can_be_read_again(tmp_path):
 
 def test_a_ticker_larger_than_a_block_stays_whole(tmp_path):
     batch = rows("A 2020-01-01, " + ", ".join(f"B 2020-01-{day:02}" for day in range(1, 11)) + ", C 2020-01-01")
-    collected = collect([Batches(batch)], tmp_path, block_rows=5)
+    collected = SortedRows([Batches(batch)], tmp_path, block_rows=5)
     assert [block["ticker"].str.cat() for block in collected.blocks()] == ["A", "B" * 10, "C"]
 
 
 def test_the_spill_file_is_what_is_said_of_it(tmp_path):
     frame = random_rows(np.random.default_rng(1), 500, 9, 30)
-    collected = collect([Batches(frame)], tmp_path)
+    collected = SortedRows([Batches(frame)], tmp_path)
     assert [path.stat().st_size for path in tmp_path.iterdir()] == [500 * 48]
     (tmp_path / "rows.bin").write_bytes(bytes(499 * 48))
     with pytest.raises(OSError, match="shorter than what was written"):
@@ -165,9 +165,9 @@ def test_the_spill_file_is_what_is_said_of_it(tmp_path):
 
 def test_what_cannot_be_collected(tmp_path):
     with pytest.raises(UserError, match="no price files"):
-        collect([], tmp_path)
+        SortedRows([], tmp_path)
     with pytest.raises(UserError, match="block_rows is 0"):
-        collect([Batches(rows("A 2020-01-01"))], tmp_path, block_rows=0)
+        SortedRows([Batches(rows("A 2020-01-01"))], tmp_path, block_rows=0)
     (tmp_path / "p.csv").write_text("date,A\nnever,1\n")
     with pytest.raises(UserError, match=r"p\.csv.*'never' in data row 1"):
-        collect(open_inputs([tmp_path]), tmp_path)
+        SortedRows(open_inputs([tmp_path]), tmp_path)

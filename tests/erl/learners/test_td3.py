@@ -6,21 +6,23 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from eigen2.erl.learners import ddpg
-from eigen2.erl.learners.ddpg import TD3, Batch, TwinCritic, losses, td_target, update_targets
+from eigen2.distributed.communicator import Communicator
+from eigen2.erl.learners import TD3, Batch
+from eigen2.erl.learners.gradients import step, update_targets
+from eigen2.erl.learners.td3 import TwinCritic
 from eigen2.erl.population import Population
 from eigen2.errors import UserError
+from tests.erl.learners.test_ddpg import AGENTS, probe_batch
 from tests.erl.probe import Probe, ProbeActor, ProbeCritic, fit
 from tests.erl.recorder import Recorder, same
 from tests.erl.reference import with_weights
-from tests.erl.test_ddpg import AGENTS, probe_batch
 
 GAMMA, TAU, LR = 0.9, 0.2, (1e-2, 3e-2)
 
 
 def twin_population() -> Population:
-    population = Population(AGENTS, ProbeActor, lambda: TwinCritic(ProbeCritic), 3, noise=0.1)
-    other = Population(AGENTS, ProbeActor, lambda: TwinCritic(ProbeCritic), 4, noise=0.1)
+    population = Population(Communicator(AGENTS), ProbeActor, lambda: TwinCritic(ProbeCritic), 3, noise=0.1)
+    other = Population(Communicator(AGENTS), ProbeActor, lambda: TwinCritic(ProbeCritic), 4, noise=0.1)
     population.actor_target.copy_(other.actor.detach())
     population.critic_target.copy_(other.critic.detach())
     return population
@@ -48,8 +50,9 @@ class OneTD3:
         self.steps += 1
         seen, following = {"x": batch.inputs["x"][agent]}, {"x": batch.next_inputs["x"][agent]}
         with torch.no_grad():
-            assert batch.smoothing is not None
-            action = (self.actor_target(following) + batch.smoothing[agent]).clamp(-1, 1)
+            assert batch.noise is not None
+            smoothing = (0.3 * batch.noise[agent]).clamp(-0.4, 0.4)
+            action = (self.actor_target(following) + smoothing).clamp(-1, 1)
             lower = torch.min(*(target(following, action) for target in self.targets))
             wanted = batch.reward[agent] + GAMMA * (~batch.terminated[agent]).float() * lower
         loss = torch.zeros(())
@@ -85,13 +88,14 @@ def test_a_population_trains_as_separate_agents_do(delay: int) -> None:
     alone = [OneTD3(population, agent, delay) for agent in range(AGENTS)]
     groups = [{"params": [population.actor], "lr": LR[0]}, {"params": [population.critic], "lr": LR[1]}]
     optimizer, chance = torch.optim.Adam(groups), torch.Generator().manual_seed(0)
-    for step in range(7):
-        batch = probe_batch(step)
-        batch = batch._replace(smoothing=td3.smoothing(torch.randn(batch.action.shape, generator=chance)))
-        actor = (step + 1) % delay == 0
-        result = losses(population, batch, GAMMA, actor)
+    for number in range(7):
+        batch = probe_batch(number)
+        batch = batch._replace(noise=torch.randn(batch.action.shape, generator=chance))
+        actor = td3.trains_actor(number)
+        assert actor == ((number + 1) % delay == 0)
+        result = td3.losses(population, batch, actor)
         (result.actor + result.critic).sum().backward()  # type: ignore[no-untyped-call]
-        assert ddpg.step(population, optimizer, 1e9, torch.stack(result[:2]).detach(), actor) is None
+        assert step(population, optimizer, 1e9, torch.stack(result[:2]).detach(), actor) is None
         optimizer.zero_grad(set_to_none=False)
         if actor:
             update_targets(population, TAU)
@@ -103,7 +107,7 @@ def test_a_population_trains_as_separate_agents_do(delay: int) -> None:
 
 def test_the_lower_of_two_values_counts() -> None:
     population, batch = twin_population(), probe_batch(1)
-    target = td_target(population, batch, GAMMA)
+    target = TD3().td_target(population, batch)
     action = population.actor_network(population.actor_target, batch.next_inputs)
     both = population.critic_network(population.critic_target, batch.next_inputs, action).detach()
     assert ((both[..., 0] < both[..., 1]).any(), (both[..., 0] > both[..., 1]).any()) == (True, True)
@@ -112,28 +116,29 @@ def test_the_lower_of_two_values_counts() -> None:
 
 
 def test_noise_on_targets_is_clipped_and_actions_stay_in_range() -> None:
-    drawn = torch.tensor([-100.0, -1.0, 0.0, 2.0, 100.0])
-    assert TD3(1, 0.2, 0.5).smoothing(drawn).tolist() == pytest.approx([-0.5, -0.2, 0.0, 0.4, 0.5])
     population, batch = twin_population(), probe_batch(1)
-    far = batch._replace(smoothing=torch.full_like(batch.action, 50.0))
+    drawn = torch.tensor([-100.0, -1.0, 0.0, 2.0, 100.0])
+    smoothed = TD3(1, 0.2, 0.5).target_action(torch.zeros(5), batch._replace(noise=drawn))
+    assert smoothed.tolist() == pytest.approx([-0.5, -0.2, 0.0, 0.4, 0.5])
+    far = batch._replace(noise=torch.full_like(batch.action, 50.0))
     highest = population.critic_network(
         population.critic_target, batch.next_inputs, torch.ones_like(batch.action)
     ).detach()
     expected = batch.reward + GAMMA * torch.where(batch.terminated, 0.0, highest.amin(-1))
-    torch.testing.assert_close(td_target(population, far, GAMMA), expected)
+    torch.testing.assert_close(TD3(1, 2.0, 9.0).td_target(population, far), expected)
 
 
 def test_actors_and_targets_move_in_every_delayed_step_alone() -> None:
     """Through the module: three steps a generation, of which the second is the actors'."""
     recorder = Recorder()
     probe = Probe(lambda x, action, step: -((action - 0.5) ** 2), contexts=(-1.0, 1.0))
-    fit(probe, recorder, gradient_steps=1, td3=TD3())
+    fit(probe, recorder, gradient_steps=1, learner=TD3())
     before, after = recorder.states[0, "evaluate"], recorder.states[0, "train"]
     assert not same(before["critic"], after["critic"])
     for name in ("actor", "actor_target", "critic_target"):
         assert same(before[name], after[name]), name
     other = Recorder()
-    fit(probe, other, gradient_steps=2, td3=TD3())
+    fit(probe, other, gradient_steps=2, learner=TD3())
     for name in ("actor", "actor_target", "critic_target"):
         assert not same(other.states[0, "evaluate"][name], other.states[0, "train"][name]), name
     # the actors' losses are averages over the steps in which they have one
@@ -142,7 +147,7 @@ def test_actors_and_targets_move_in_every_delayed_step_alone() -> None:
 
 def test_the_best_action_is_found() -> None:
     probe = Probe(lambda x, action, step: -((action - 0.5 * x) ** 2), contexts=(-1.0, 1.0))
-    settings = {"actor_lr": 3e-3, "data": {"critic_hidden": 32}, "td3": TD3(target_noise=0.1)}
+    settings = {"actor_lr": 3e-3, "data": {"critic_hidden": 32}, "learner": TD3(target_noise=0.1)}
     module = fit(probe, epochs=6, gradient_steps=80, **settings)
     for x in (-1.0, 1.0):
         action = module.population.act({"x": torch.full((4, 1, 1), x)}).detach()
@@ -151,5 +156,5 @@ def test_the_best_action_is_found() -> None:
 
 @pytest.mark.parametrize("settings", [{"policy_delay": 0}, {"target_noise": -0.1}, {"target_noise_clip": float("nan")}])
 def test_settings_outside_their_range_are_refused(settings: dict[str, float]) -> None:
-    with pytest.raises(UserError, match=rf"model\.td3\.{next(iter(settings))} is"):
+    with pytest.raises(UserError, match=rf"model\.learner\.{next(iter(settings))} is"):
         TD3(**settings)  # type: ignore[arg-type]

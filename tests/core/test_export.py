@@ -9,8 +9,7 @@ from jsonargparse import ArgumentParser
 from torch import nn
 
 from eigen2.control.networks import MLPActor
-from eigen2.core.compatibility import format_factory
-from eigen2.core.export import build, call_of
+from eigen2.core.export import build, call_of, format_factory
 from eigen2.core.networks import Sizes
 from eigen2.erl.module import ERLModule
 from eigen2.errors import UserError

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 from eigen2.core.networks import Inputs, Linear, StackedNetwork
 from eigen2.core.randomness import Role, generator
-from eigen2.erl.evolution.proximal import Probe, Proximal, proximal_scale, sensitivity
-from eigen2.erl.evolution.selection import Evolution, mutation_noise, plan
-from eigen2.errors import UserError
+from eigen2.erl.evolution import MagnitudeMutation, ProximalMutation
+from eigen2.erl.evolution.proximal import Probe, proximal_deviation, sensitivity
 from tests.erl.conftest import SEED
+from tests.erl.evolution.builders import context, evolution, mutation_noise, planned
 from tests.erl.interrupted import AIM, resumed
 from tests.erl.probe import ProbeActor, fit
 from tests.erl.recorder import Recorder, same
@@ -125,7 +125,7 @@ def test_neither_rows_nor_gradients_are_touched() -> None:
 
 
 def test_a_sensitivity_too_small_to_divide_by_counts_as_none() -> None:
-    assert proximal_scale(torch.tensor([5e-324], dtype=torch.float64), torch.tensor([True]), 1.0) is None
+    assert proximal_deviation(torch.tensor([5e-324], dtype=torch.float64), torch.tensor([True]), 1.0) is None
 
 
 @given(
@@ -135,7 +135,7 @@ def test_a_sensitivity_too_small_to_divide_by_counts_as_none() -> None:
 def test_the_expected_change_is_one_and_even_above_the_floor(weights: list[tuple[float, bool]], floor: float) -> None:
     sensitive = torch.tensor([weight for weight, _ in weights], dtype=torch.float64)
     chosen = torch.tensor([choice for _, choice in weights])
-    scale = proximal_scale(sensitive, chosen, floor)
+    scale = proximal_deviation(sensitive, chosen, floor)
     if scale is None:
         assert not sensitive[chosen].square().any()
         return
@@ -149,29 +149,42 @@ def test_the_expected_change_is_one_and_even_above_the_floor(weights: list[tuple
 
 
 @pytest.mark.parametrize("sensitive", [[0.0, 0.0], [0.0, 1.0], [math.nan, 1.0], [math.inf, 1.0]])
-def test_without_a_sensitivity_the_noise_is_the_usual_one(sensitive: list[float]) -> None:
-    row, settings = torch.tensor([3.0, 4.0]), Evolution(mutation_fraction=1.0, proximal=Proximal())
-    chosen = torch.tensor([True, False])
-    assert proximal_scale(torch.tensor(sensitive), chosen, 0.1) is None
-    if sensitive[1] == 0 or not math.isfinite(sensitive[0]):
-        noises = [
-            mutation_noise(row, [2], settings, np.random.default_rng(0), given)
-            for given in (torch.tensor(sensitive), None)
-        ]
-        assert same(*noises)
+def test_there_is_no_deviation_where_no_number_would_do(sensitive: list[float]) -> None:
+    assert proximal_deviation(torch.tensor(sensitive), torch.tensor([True, False]), 0.1) is None
 
 
-# What mutants do
+def test_without_stored_observations_the_noise_is_that_of_magnitude() -> None:
+    row = torch.tensor([3.0, 4.0])
+    plain, proximal = (
+        mutation_noise(row, [2], kind(fraction=1.0), np.random.default_rng(0))
+        for kind in (MagnitudeMutation, ProximalMutation)
+    )
+    assert same(plain, proximal)
 
 
-def changes(network: StackedNetwork, rows: Tensor, x: Tensor, settings: Evolution) -> Tensor:
-    """Root mean square change of the actions of four mutants of each row."""
+# Mutants
+
+
+def probed(x: Tensor, **settings: Any) -> ProximalMutation:
+    """Return a mutation with the observations that its `begin` would draw."""
+    mutation = ProximalMutation(**settings)
+    mutation._probe = Probe({"x": x}, signs(mutation.projections, x.shape[1]))
+    return mutation
+
+
+def noise(network: StackedNetwork, row: Tensor, mutation: MagnitudeMutation, seed: int) -> Tensor:
+    """Return what a mutation adds to an actor's row."""
+    agent = {"actor": row.clone(), "actor_target": torch.zeros_like(row)}
+    mutation.apply(agent, context(actor_network=network), np.random.default_rng(seed))
+    return agent["actor_target"]
+
+
+def changes(network: StackedNetwork, rows: Tensor, x: Tensor, mutation: MagnitudeMutation) -> Tensor:
+    """Return the root mean square change of the actions of four mutants of each row."""
     found = []
-    probe = Probe({"x": x}, signs(settings.proximal.projections, x.shape[1]) if settings.proximal else torch.empty(0))
     for row, seed in itertools.product(rows, range(4)):
-        sensitive = sensitivity(network, row, probe) if settings.proximal else None
-        change = mutation_noise(row, network.sizes, settings, np.random.default_rng(seed), sensitive)
-        difference = network((row + change)[None], probe.inputs) - network(row[None], probe.inputs)
+        mutant = row + noise(network, row, mutation, seed)
+        difference = network(mutant[None], {"x": x}) - network(row[None], {"x": x})
         found.append(difference.detach().square().mean().sqrt())
     return torch.stack(found)
 
@@ -180,24 +193,22 @@ def changes(network: StackedNetwork, rows: Tensor, x: Tensor, settings: Evolutio
 @pytest.mark.parametrize("floor", [1e-4, 1.0])
 def test_actions_that_are_linear_in_the_weights_change_by_the_scale(fraction: float, floor: float) -> None:
     network, x = StackedNetwork(LinearActor()), drawn(1, 64, FEATURES) * torch.tensor([0.01, 1.0, 30.0])
-    settings = Evolution(mutation_fraction=fraction, mutation_scale=0.2, proximal=Proximal(floor=floor))
+    mutation = probed(x, fraction=fraction, scale=0.2, floor=floor, projections=200)
     row = drawn(ACTIONS * FEATURES)
-    exact, chances = by_jacobian(network, row, x), map(np.random.default_rng, range(300))
-    mutants = [mutation_noise(row, network.sizes, settings, chance, exact) for chance in chances]
+    mutants = [noise(network, row, mutation, seed) for seed in range(300)]
     mutants = [change for change in mutants if change.any()]
     effect = network(torch.stack(mutants), {"x": x}).square().mean((1, 2)).detach()
     assert float(effect.mean().sqrt()) == pytest.approx(0.2, rel=0.1)
 
 
-@pytest.mark.parametrize("over_agents", ["vmap", "broadcast"])
-def test_with_equal_settings_actions_change_far_more_evenly_than_without(over_agents: str) -> None:
+def test_with_equal_settings_actions_change_far_more_evenly_than_by_magnitude() -> None:
     """Parents whose last layers differ a hundredfold in size: so do their plain mutants' changes."""
-    network, x = StackedNetwork(Perceptron(over_agents)), drawn(1, 64, FEATURES)
+    network, x = StackedNetwork(Perceptron("broadcast")), drawn(1, 64, FEATURES)
     rows = drawn(8, network.num_weights, seed=3) / 3
     rows[:, -(16 * ACTIONS + ACTIONS) :] *= torch.logspace(-1, 1, 8)[:, None]
-    settings: dict[str, Any] = {"mutation_fraction": 0.3, "mutation_scale": 0.02}
-    plain = changes(network, rows, x, Evolution(**settings))
-    proximal = changes(network, rows, x, Evolution(**settings, proximal=Proximal()))
+    settings: dict[str, Any] = {"fraction": 0.3, "scale": 0.02}
+    plain = changes(network, rows, x, MagnitudeMutation(**settings))
+    proximal = changes(network, rows, x, probed(x, **settings))
     spread = [float(found.std() / found.mean()) for found in (plain, proximal)]
     assert spread[1] < spread[0] / 2
     assert float(plain.max() / plain.min()) > 10
@@ -205,41 +216,29 @@ def test_with_equal_settings_actions_change_far_more_evenly_than_without(over_ag
     assert float(proximal.mean()) == pytest.approx(0.02, rel=0.3)
 
 
-def test_through_a_run_mutants_are_those_of_probes_drawn_from_the_buffer() -> None:
-    recorder, settings = Recorder(), Proximal(probes=16, projections=3)
-    evolution = Evolution(0.5, 0.0, proximal=settings)
-    module = fit(AIM, recorder, population_size=6, evolution=evolution)
+def test_mutants_of_a_run_are_those_of_observations_drawn_from_the_buffer() -> None:
+    recorder, mutation = Recorder(), ProximalMutation(probes=16, projections=3)
+    operators = evolution(0.5, 0.0, mutation=mutation)
+    module = fit(AIM, recorder, population_size=6, evolution=operators)
     chance = generator(SEED, Role.SENSITIVITY, 0)
     slots = chance.integers(len(module.data.buffer), size=(1, 16))
     x = module.data.buffer["x"][torch.from_numpy(slots)]
     probe = Probe({"x": x}, torch.from_numpy(2.0 * chance.integers(2, size=(3, 1, 16, 1), dtype=np.int8) - 1).float())
-    network = StackedNetwork(ProbeActor())
+    network, expected = StackedNetwork(ProbeActor()), ProximalMutation(probes=16, projections=3)
+    expected._probe = probe
     before, after = recorder.states[0, "train"], recorder.states[0, "evolve"]
-    children = plan(recorder.fitness[0].numpy(), evolution, generator(SEED, Role.SELECTION, 0))
+    children = planned(recorder.fitness[0].numpy(), operators, generator(SEED, Role.SELECTION, 0))
     assert len(children) == 3
     for child in children:
         parent = before["actor"][child.parents[0]]
-        chance = generator(SEED, Role.MUTATION, 0, child.row)
-        change = mutation_noise(parent, network.sizes, evolution, chance, sensitivity(network, parent, probe))
-        assert change.any()
-        torch.testing.assert_close(after["actor"][child.row], parent + change)
-        target = before["actor_target"][child.parents[0]]
-        torch.testing.assert_close(after["actor_target"][child.row], target + change)
+        agent = {"actor": parent.clone(), "actor_target": before["actor_target"][child.parents[0]].clone()}
+        expected.apply(agent, context(actor_network=network), generator(SEED, Role.MUTATION, 0, child.row))
+        assert not same(agent["actor"], parent)
+        for name, row in agent.items():
+            torch.testing.assert_close(after[name][child.row], row)
         for name in ("critic", "critic_target"):
             assert same(after[name][child.row], before[name][child.parents[0]])
 
 
-@pytest.mark.parametrize("after", [1, 4])
-def test_a_resumed_run_ends_bit_for_bit_as_the_uninterrupted_one(after: int, tmp_path: Path) -> None:
-    resumed(tmp_path, after, evolution=Evolution(0.5, 0.25, proximal=Proximal(probes=16)))
-
-
-@pytest.mark.parametrize(
-    ("setting", "value"),
-    [("probes", 0), ("probes", 10_001), ("projections", 0), ("projections", 10_001)]
-    + [("floor", value) for value in (0.0, 1.1, math.nan)],
-)
-def test_settings_out_of_range_are_named_with_their_value(setting: str, value: float) -> None:
-    settings: dict[str, Any] = {setting: value}
-    with pytest.raises(UserError, match=rf"^model\.evolution\.proximal\.{setting} is {value};"):
-        Proximal(**settings)
+def test_a_resumed_run_ends_bit_for_bit_as_the_uninterrupted_one(tmp_path: Path) -> None:
+    resumed(tmp_path, 4, evolution=evolution(0.5, 0.25, mutation=ProximalMutation(probes=16)))

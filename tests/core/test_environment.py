@@ -11,7 +11,8 @@ from torch import Tensor
 
 from eigen2.core.datamodule import StepTokens
 from eigen2.core.environment import Environment, Observation, play
-from eigen2.core.replay import Field, ReplayBuffer, transition_fields
+from eigen2.core.replay import Field, ReplayBuffer, sample_slots, transition_fields
+from eigen2.distributed.communicator import Communicator
 from eigen2.errors import UserError
 from eigen2.memory.owners import account
 from tests.erl.probe import Probe, ProbeRollouts
@@ -171,7 +172,7 @@ def test_step_tokens_can_be_counted_and_drawn_again(count: int) -> None:
 def filled_data(added: int) -> ProbeRollouts:
     data = ProbeRollouts(IDLE, replay_capacity=48, replay_min_size=4, batch_size=4)
     data.build(3, torch.device("cpu"))
-    data.allocate_replay(torch.device("cpu"))
+    data.allocate_replay(torch.device("cpu"), Communicator(3))
     fields = data.replay_fields
     data.buffer.add({name: torch.zeros((added, *field.shape), dtype=field.dtype) for name, field in fields.items()})
     return data
@@ -184,7 +185,7 @@ def test_training_starts_at_the_smallest_size(added: int, ready: bool) -> None:
 
 def test_each_agent_draws_its_own_slots_evenly_from_what_is_held() -> None:
     data = filled_data(7)
-    slots = data.draw_slots(3, 500, generation=2, seed=1)
+    slots = sample_slots(len(data.buffer), 500, 4, range(3), seed=1, generation=2)
     assert slots.shape == (500, 3, 4)
     for agent in range(3):
         counts = torch.bincount(slots[:, agent].flatten(), minlength=7)
@@ -195,10 +196,12 @@ def test_each_agent_draws_its_own_slots_evenly_from_what_is_held() -> None:
 
 def test_slots_depend_on_seed_generation_and_agent_and_not_on_how_many_agents_there_are() -> None:
     data = filled_data(10)
-    slots = data.draw_slots(3, 20, generation=2, seed=1)
-    assert torch.equal(slots, data.draw_slots(3, 20, generation=2, seed=1))
-    assert torch.equal(slots[:, :2], data.draw_slots(2, 20, generation=2, seed=1))
-    for other in (data.draw_slots(3, 20, generation=3, seed=1), data.draw_slots(3, 20, generation=2, seed=2)):
+    stored = len(data.buffer)
+    slots = sample_slots(stored, 20, 4, range(3), seed=1, generation=2)
+    assert torch.equal(slots, sample_slots(stored, 20, 4, range(3), seed=1, generation=2))
+    assert torch.equal(slots[:, 1:], sample_slots(stored, 20, 4, range(1, 3), seed=1, generation=2))
+    for seed, generation in ((1, 3), (2, 2)):
+        other = sample_slots(stored, 20, 4, range(3), seed, generation)
         assert not torch.equal(slots, other)
 
 
@@ -206,7 +209,7 @@ def test_owners_of_memory_are_named_with_their_bytes() -> None:
     data = filled_data(0)
     # x and next x, action in half precision, reward, two flags
     held = {name: each.total for name, each in account(data.memory_owners()).items()}
-    assert data.replay_bytes == data.buffer.nbytes == held["replay"] == 48 * (4 + 4 + 2 + 4 + 2)
+    assert data.buffer.nbytes == held["replay"] == 48 * (4 + 4 + 2 + 4 + 2)
     assert held["environments"] == data.eval_env.nbytes + data.val_env.nbytes
 
 
@@ -239,7 +242,7 @@ def test_what_a_broken_agent_does_is_not_stored() -> None:
     """One agent's NaN, as action or as reward, must not reach the agents that learn from the shared buffer."""
     data = ProbeRollouts(IDLE, windows_per_generation=2, exploration_windows=0, replay_min_size=4, batch_size=4)
     data.build(3, torch.device("cpu"))
-    data.allocate_replay(torch.device("cpu"))
+    data.allocate_replay(torch.device("cpu"), Communicator(3))
 
     def act(observation: dict[str, Tensor]) -> Tensor:
         action = torch.zeros(3, 2, *data.eval_env.action_shape)

@@ -6,14 +6,25 @@ import torch
 from torch import Tensor, nn
 
 from eigen2.core.networks import Inputs
-from eigen2.erl.learners import ddpg
-from eigen2.erl.learners.ddpg import Batch, clip_rows, losses, row_moments, td_target, update_targets
+from eigen2.distributed.communicator import Communicator
+from eigen2.erl.learners import DDPG, Batch
+from eigen2.erl.learners import gradients as steps
+from eigen2.erl.learners.gradients import clip_rows, moments, update_targets
+from eigen2.erl.learners.learner import Losses
 from eigen2.erl.population import Population
 from tests.erl.probe import ProbeActor, ProbeCritic
 from tests.erl.reference import OneAgent, with_weights
 
 AGENTS, SIZE = 4, 6
 OTHERS = [0, 1, 3]
+
+
+def losses(population: Population, batch: Batch, gamma: float) -> Losses:
+    return DDPG().losses(population, batch._replace(discount=gamma))
+
+
+def td_target(population: Population, batch: Batch, gamma: float) -> Tensor:
+    return DDPG().td_target(population, batch._replace(discount=gamma))
 
 
 class LinearActor(nn.Module):
@@ -40,7 +51,7 @@ class LinearCritic(nn.Module):
 
 def linear_population() -> Population:
     """Two agents: w (0.5, 2), (u, v) ((1, 2), (3, -1)); targets: w (1, -1), (u, v) ((10, 20), (0, 5))."""
-    population = Population(2, LinearActor, LinearCritic, seed=0, noise=0.0)
+    population = Population(Communicator(2), LinearActor, LinearCritic, seed=0, noise=0.0)
     with torch.no_grad():
         population.actor.copy_(torch.tensor([[0.5], [2.0]]))
         population.critic.copy_(torch.tensor([[1.0, 2.0], [3.0, -1.0]]))
@@ -56,6 +67,7 @@ def linear_batch(terminated: list[list[bool]]) -> Batch:
         action=torch.tensor([[[1.0], [0.0]], [[-1.0], [0.5]]]),
         reward=torch.tensor([[1.0, -1.0], [0.0, 2.0]]),
         terminated=torch.tensor(terminated),
+        discount=1.0,
     )
 
 
@@ -109,9 +121,9 @@ def test_gradients_are_those_worked_out_by_hand() -> None:
 
 
 def probe_population(seed: int = 3) -> Population:
-    population = Population(AGENTS, ProbeActor, ProbeCritic, seed, noise=0.1)
+    population = Population(Communicator(AGENTS), ProbeActor, ProbeCritic, seed, noise=0.1)
     with torch.no_grad():  # targets of their own, as after many updates
-        other = Population(AGENTS, ProbeActor, ProbeCritic, seed + 1, noise=0.1)
+        other = Population(Communicator(AGENTS), ProbeActor, ProbeCritic, seed + 1, noise=0.1)
         population.actor_target.copy_(other.actor)
         population.critic_target.copy_(other.critic)
     return population
@@ -129,6 +141,7 @@ def probe_batch(seed: int, size: int = SIZE) -> Batch:
         action=normal(1).tanh(),
         reward=3 * normal(),
         terminated=torch.from_numpy(generator.random((AGENTS, size)) < 0.4),
+        discount=0.9,
     )
 
 
@@ -222,7 +235,7 @@ def test_a_broken_agent_leaves_the_others_training_bit_for_bit(part: str, broken
                 (batch.reward if part == "reward" else batch.inputs["x"])[2] *= poison
             for rows, piece in zip((population.actor, population.critic), gradients(population, batch), strict=True):
                 rows.grad = piece
-            ddpg.step(population, optimizer, 1.0)
+            steps.step(population, optimizer, 1.0)
             update_targets(population, 0.1)
         trained.append(population)
     for healthy, other in zip(trained[0].rows().values(), trained[1].rows().values(), strict=True):
@@ -239,12 +252,12 @@ def test_an_agent_whose_gradient_is_not_finite_skips_the_step() -> None:
             batch.reward[2] = torch.nan
         for rows, piece in zip((population.actor, population.critic), gradients(population, batch), strict=True):
             rows.grad = piece
-        moments = [rows.clone() for rows in row_moments(population, optimizer)]
-        ddpg.step(population, optimizer, 1.0)
+        before_step = [rows.clone() for rows in moments(population, optimizer)]
+        steps.step(population, optimizer, 1.0)
     moved = (population.critic.detach() - before).abs().amax(1)
     assert (moved[[0, 1, 3]] > 0).all()
     assert float(moved[2]) == 0, "the weights moved without a gradient"
-    for now, then in zip(row_moments(population, optimizer), moments, strict=True):
+    for now, then in zip(moments(population, optimizer), before_step, strict=True):
         assert torch.equal(now[2], then[2])
         assert not torch.equal(now[0], then[0])
 
@@ -280,7 +293,7 @@ def test_micro_batches_add_up_to_the_whole_batch_each_with_the_same_weight() -> 
             return value[:, 4 * index : 4 * index + 4]
 
         inputs, next_inputs = {"x": cut(whole.inputs["x"])}, {"x": cut(whole.next_inputs["x"])}
-        return Batch(inputs, next_inputs, cut(whole.action), cut(whole.reward), cut(whole.terminated))
+        return Batch(inputs, next_inputs, cut(whole.action), cut(whole.reward), cut(whole.terminated), 0.9)
 
     expected = gradients(population, whole)
     for order in ([0, 1, 2], [2, 0, 1]):
@@ -333,7 +346,7 @@ def test_an_agent_with_a_huge_finite_gradient_takes_the_step() -> None:
         for rows, piece in zip((population.actor, population.critic), pieces, strict=True):
             piece[2] = piece[2] / piece[2].abs().max() * size
             rows.grad = piece
-        assert (ddpg.step(population, optimizer, 1e-3) is None) == (size == 1.0)
+        assert (steps.step(population, optimizer, 1e-3) is None) == (size == 1.0)
         taken.append(population.critic.detach().clone())
     for other in taken[1:]:
         assert torch.equal(taken[0][OTHERS], other[OTHERS])
@@ -359,7 +372,7 @@ def test_large_weights_whose_sum_overflows_are_finite() -> None:
     for rows in (population.actor, population.critic):
         rows.grad = torch.ones_like(rows)
     population.critic.detach()[2] = 1e38
-    faults = ddpg.step(population, optimizer, 1.0)
+    faults = steps.step(population, optimizer, 1.0)
     assert faults is not None
     assert not faults.any()
 

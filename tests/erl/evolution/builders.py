@@ -1,0 +1,73 @@
+"""Operators, contexts and plans for tests, by the numbers that matter in them."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from eigen2.core.networks import StackedNetwork
+from eigen2.erl.evolution import (
+    Elitism,
+    EvolutionContext,
+    Injection,
+    MagnitudeMutation,
+    Operator,
+    Reinjection,
+    TournamentCrossover,
+)
+from eigen2.erl.evolution.operator import Child
+from eigen2.erl.evolution.selection import plan, ranking_of
+
+
+def evolution(
+    elites: float = 0.5,
+    crossover: float = 0.375,
+    tournament_size: int = 3,
+    *,
+    inject_every: int | None = None,
+    reinject_after: int | None = None,
+    mutation: Operator | None = None,
+) -> list[Operator]:
+    """Return elitism, crossover and mutation, with injection and reinjection where asked for."""
+    return [
+        Elitism(elites),
+        *([] if inject_every is None else [Injection(inject_every)]),
+        *([] if reinject_after is None else [Reinjection(reinject_after)]),
+        TournamentCrossover(crossover, tournament_size),
+        mutation or MagnitudeMutation(),
+    ]
+
+
+def context(sizes: list[int] | None = None, **changes: Any) -> EvolutionContext:
+    """Return the state of a run in its first generation, of actors with tensors of these sizes."""
+    settings: dict[str, Any] = {
+        "seed": 0,
+        "generation": 0,
+        "learners": 0,
+        "validated": True,
+        "has_champion": False,
+        "validations_since_champion": 0,
+        "champion": {},
+        "actor_network": StackedNetwork(nn.ParameterList(torch.zeros(size) for size in sizes or [])),
+        "action_shape": (1,),
+        "sample_inputs": lambda generator, count: None,
+    }
+    return EvolutionContext(**{**settings, **changes})
+
+
+def planned(
+    fitness: np.ndarray, operators: list[Operator], generator: np.random.Generator, **changes: Any
+) -> list[Child]:
+    """Return the children of a generation."""
+    told = context(**changes)
+    return plan(ranking_of(fitness, operators, told.learners), operators, told, generator)
+
+
+def mutation_noise(
+    parent: Tensor, sizes: list[int], mutation: MagnitudeMutation, generator: np.random.Generator, **changes: Any
+) -> Tensor:
+    """Return what a mutation adds to a copy of an actor's row."""
+    agent = {"actor": parent.clone(), "actor_target": torch.zeros_like(parent)}
+    mutation.apply(agent, context(sizes, **changes), generator)
+    return agent["actor_target"]

@@ -1,0 +1,262 @@
+"""Plans against their definition, inheritance against NumPy."""
+
+import itertools
+import math
+from collections import Counter
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from eigen2.erl.evolution import Elitism, Injection, MagnitudeMutation, Operator, TournamentCrossover
+from eigen2.erl.evolution.breeding import inherit
+from eigen2.erl.evolution.operator import Child
+from eigen2.erl.evolution.selection import check_operators, rank
+from eigen2.errors import UserError
+from tests.erl.evolution.builders import evolution, planned
+from tests.erl.reference import inherited
+
+FITNESS = st.one_of(st.sampled_from([0.0, -0.0, 1.0, -1.0, math.nan, math.inf, -math.inf]), st.floats(-5, 5))
+POPULATIONS = st.lists(FITNESS, min_size=1, max_size=40).map(np.array)
+OFFSPRING, MUTANT = TournamentCrossover(), MagnitudeMutation()
+
+
+@st.composite
+def shares(draw: st.DrawFn) -> tuple[float, float]:
+    elites, crossover = draw(st.floats(0, 1)), draw(st.floats(0, 1))
+    assume(elites + crossover <= 1)
+    return elites, crossover
+
+
+def names(children: list[Child]) -> Counter[str]:
+    return Counter(child.operator.name for child in children)
+
+
+def better(fitness: np.ndarray, one: int, other: int) -> bool:
+    """Return whether agent `one` ranks before `other`: fitter, finite before not finite, the lower number of equals."""
+    if not (math.isfinite(fitness[one]) and math.isfinite(fitness[other])):
+        return math.isfinite(fitness[one]) or (not math.isfinite(fitness[other]) and one < other)
+    return bool(fitness[one] > fitness[other]) if fitness[one] != fitness[other] else one < other
+
+
+@given(POPULATIONS)
+def test_rank_orders_from_the_fittest_with_ties_by_number_and_failed_agents_last(fitness: np.ndarray) -> None:
+    order = rank(fitness)
+    assert sorted(order) == list(range(len(fitness)))
+    assert all(better(fitness, one, other) for one, other in pairwise(order))
+
+
+@given(POPULATIONS, shares(), st.integers(1, 50), st.integers(0, 2**32 - 1))
+def test_every_plan_keeps_the_fittest_and_replaces_every_other_agent_once(
+    fitness: np.ndarray, share: tuple[float, float], tournament: int, seed: int
+) -> None:
+    finite = set(np.flatnonzero(np.isfinite(fitness)).tolist())
+    assume(finite)
+    size, before, operators = len(fitness), fitness.copy(), evolution(*share, tournament)
+    children = planned(fitness, operators, np.random.default_rng(seed))
+    np.testing.assert_array_equal(fitness, before)
+    replaced = [child.row for child in children]
+    elites = set(range(size)) - set(replaced)
+    assert replaced == sorted(set(replaced))
+    assert elites <= finite
+    assert len(elites) == min(len(finite), max(1, round(share[0] * size)))
+    assert all(better(fitness, elite, row) for elite in elites for row in replaced)
+    assert names(children)["offspring"] == min(round(share[1] * size), len(finite) - len(elites))
+    for child in children:
+        if child.operator.name == "mutant":
+            assert len(child.parents) == 1
+            assert set(child.parents) <= elites
+            assert child.blend == 1
+        else:
+            assert child.row in finite, "an agent that failed becomes a mutant"
+            assert len(set(child.parents)) == 2
+            assert set(child.parents) <= finite
+            assert 0 <= child.blend < 1
+    assert children == planned(fitness, operators, np.random.default_rng(seed))
+
+
+def test_a_population_without_a_finite_fitness_has_no_parents() -> None:
+    with pytest.raises(ValueError, match="no agent has a finite fitness"):
+        planned(np.array([math.nan, math.inf, -math.inf]), evolution(), np.random.default_rng(0))
+
+
+def test_16_agents_become_8_elites_6_offspring_and_2_mutants() -> None:
+    fitness = np.random.default_rng(0).normal(size=16)
+    plans = [planned(fitness, evolution(), np.random.default_rng(seed)) for seed in range(5)]
+    assert names(plans[0]) == {"offspring": 6, "mutant": 2}
+    assert {child.row for child in plans[0]} == set(np.argsort(fitness)[:8].tolist())
+    assert len({str(children) for children in plans}) == 5, "another generator makes another plan"
+
+
+def chance_to_win(position: int, size: int, tournament: int) -> float:
+    """Return the chance that the agent at a place in the ranking is the best of `tournament` without replacement."""
+    return math.comb(size - 1 - position, tournament - 1) / math.comb(size, tournament)
+
+
+@pytest.mark.parametrize("tournament", [1, 3, 20])
+def test_parents_win_tournaments_over_the_whole_population(tournament: int) -> None:
+    fitness = np.array([3.0, 7.0, 1.0, 6.0, 0.0, 5.0, 2.0, 4.0])
+    operators, generator = evolution(0.5, 0.5, tournament), np.random.default_rng(3)
+    plans = [planned(fitness, operators, generator) for _ in range(1000)]
+    pairs = Counter(child.parents for children in plans for child in children)
+    draws = 4 * len(plans)
+    assert pairs.total() == draws
+    order = np.argsort(-fitness).tolist()
+    for first, second in itertools.product(range(8), repeat=2):
+        if first == second:
+            assert pairs[order[first], order[second]] == 0
+            continue
+        # the second tournament is held among the seven others
+        among_others = second - (second > first)
+        chance = chance_to_win(first, 8, min(tournament, 8)) * chance_to_win(among_others, 7, min(tournament, 7))
+        bound = 5 * math.sqrt(draws * chance * (1 - chance))
+        assert abs(pairs[order[first], order[second]] - draws * chance) <= bound
+
+
+def test_blends_are_uniform_and_mutants_parents_are_drawn_evenly_from_the_elites() -> None:
+    children = [
+        child
+        for seed in range(500)
+        for child in planned(np.arange(8.0), evolution(0.5, 0.25), np.random.default_rng(seed))
+    ]
+    blends = np.array([child.blend for child in children if child.operator.name == "offspring"])
+    assert abs(blends.mean() - 0.5) < 0.04
+    assert abs(blends.std() - 1 / math.sqrt(12)) < 0.02
+    parents = Counter(child.parents[0] for child in children if child.operator.name == "mutant")
+    assert parents.keys() == {4, 5, 6, 7}
+    assert all(abs(count - 250) < 60 for count in parents.values())
+
+
+@given(
+    st.lists(st.one_of(st.floats(-5, 5), st.just(math.nan)), min_size=3, max_size=20),
+    st.integers(1, 5),
+    st.booleans(),
+    st.integers(0, 1000),
+)
+def test_learners_do_not_evolve_and_are_parents_by_injection_alone(
+    fitness: list[float], learners: int, inject: bool, seed: int
+) -> None:
+    values = np.array(fitness)
+    learners = min(learners, len(values) - 1)
+    evolving = range(learners, len(values))
+    operators = evolution(inject_every=1 if inject else None)
+    if not np.isfinite(values[learners:]).any():
+        with pytest.raises(ValueError, match="no parent"):
+            planned(values, operators, np.random.default_rng(seed), learners=learners)
+        return
+    children = planned(values, operators, np.random.default_rng(seed), learners=learners)
+    assert names(children)["injected"] <= inject
+    for child in children:
+        if child.operator.name == "injected":
+            assert values[child.parents[0]] == np.nanmax(values[:learners])
+            assert child.row in evolving
+        else:
+            assert set(child.parents) <= set(evolving)
+            assert np.isfinite(values[list(child.parents)]).all()
+            assert child.row in evolving or not np.isfinite(values[child.row])
+    replaced = [child.row for child in children]
+    assert len(set(replaced)) == len(replaced)
+    assert set(np.flatnonzero(~np.isfinite(values)).tolist()) <= set(replaced)
+    assert max(evolving, key=lambda row: (np.isfinite(values[row]), values[row])) not in replaced
+
+
+@given(
+    st.lists(st.one_of(st.floats(-5, 5), st.just(math.nan)), min_size=2, max_size=20),
+    st.integers(0, 5),
+    st.booleans(),
+    st.floats(0, 0.6),
+    st.integers(0, 1000),
+)
+def test_the_champion_replaces_the_least_fit_agent_that_is_no_elite(
+    fitness: list[float], learners: int, inject: bool, elites: float, seed: int
+) -> None:
+    values, learners = np.array(fitness), min(learners, len(fitness) - 1)
+    assume(np.isfinite(values[learners:]).any())
+    state = {"learners": learners, "has_champion": True, "validations_since_champion": 2}
+
+    def replaced(reinject: int | None) -> dict[int, str]:
+        operators = evolution(elites, 0.375, inject_every=1 if inject else None, reinject_after=reinject)
+        children = planned(values, operators, np.random.default_rng(seed), **state)
+        return {child.row: child.operator.name for child in children}
+
+    without, found = replaced(None), replaced(2)
+    assert found.keys() == without.keys(), "elites stay elites"
+    free = [row for row in rank(values) if row >= learners and row in without and without[row] != "injected"]
+    assert [row for row, name in found.items() if name == "reinjected"] == free[-1:]
+    assert {row for row, name in found.items() if name == "injected"} == {
+        row for row, name in without.items() if name == "injected"
+    }
+    assert "reinjected" not in replaced(3).values(), "the plateau is not over"
+
+
+@pytest.mark.parametrize(
+    ("operators", "message"),
+    [
+        ([Elitism(0.8), TournamentCrossover(0.3), MUTANT], r"exceed 1 \(elite 0.8 \+ offspring 0.3\); lower one"),
+        ([Elitism(), MUTANT, MagnitudeMutation()], "two operators named mutant"),
+        ([Elitism(), MagnitudeMutation(share=0.2)], "no operator that fills the rest"),
+        ([Elitism(), Injection()], "no operator that fills the rest"),
+    ],
+)
+def test_lists_that_cannot_fill_a_population_are_refused(operators: list[Operator], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        check_operators(operators)
+    for elites in range(101):
+        check_operators(evolution(elites / 100, (100 - elites) / 100))
+
+
+# Inheritance
+
+
+@st.composite
+def families(draw: st.DrawFn) -> tuple[int, list[Child]]:
+    """Draw a population size and children of any agents, parents that are replaced themselves included."""
+    size = draw(st.integers(1, 12))
+    row = st.integers(0, size - 1)
+    children = [
+        Child(replaced, OFFSPRING, (draw(row), draw(row)), draw(st.floats(0, 0.99)))
+        if draw(st.booleans())
+        else Child(replaced, MUTANT, (draw(row),))
+        for replaced in draw(st.lists(row, unique=True))
+    ]
+    return size, children
+
+
+@given(families(), st.sampled_from([(), (1,), (3, 2)]), st.integers(0, 1000))
+def test_children_are_blends_of_their_parents_old_rows(
+    family: tuple[int, list[Child]], shape: tuple[int, ...], seed: int
+) -> None:
+    size, children = family
+    old = np.random.default_rng(seed).normal(size=(size, *shape)).astype(np.float32)
+    rows = torch.from_numpy(old.copy())
+    address = rows.data_ptr()
+    inherit(rows, children)
+    np.testing.assert_allclose(rows.numpy(), inherited(old, children), rtol=1e-5, atol=1e-6)
+    assert rows.data_ptr() == address
+    kept = sorted(set(range(size)) - {child.row for child in children})
+    assert rows.numpy()[kept].tobytes() == old[kept].tobytes()
+    for child in children:
+        if child.blend == 1:
+            assert rows.numpy()[child.row].tobytes() == old[child.parents[0]].tobytes()
+
+
+def test_parents_are_read_before_they_are_replaced() -> None:
+    rows = torch.tensor([[10.0], [20.0], [30.0], [40.0]])
+    inherit(rows, [Child(1, MUTANT, (0,)), Child(2, MUTANT, (1,)), Child(3, OFFSPRING, (1, 2), 0.25)])
+    assert rows.flatten().tolist() == [10.0, 10.0, 20.0, 0.25 * 20 + 0.75 * 30]
+    inherit(rows, [Child(0, MUTANT, (3,)), Child(3, MUTANT, (0,))])
+    assert rows.flatten().tolist() == [27.5, 10.0, 20.0, 10.0]
+
+
+@pytest.mark.parametrize("poison", [math.inf, -math.inf, math.nan])
+def test_copies_are_exact_whatever_a_second_parent_holds(poison: float) -> None:
+    rows = torch.tensor([[1.25, -3e38, -0.0], [poison, poison, poison], [0.0, 0.0, 0.0], [0.0, 0.0, 0.0]])
+    inherit(rows, [Child(2, OFFSPRING, (0, 1), 1.0), Child(3, MUTANT, (1,))])
+    assert rows.numpy()[2].tobytes() == rows.numpy()[0].tobytes()
+    assert rows.numpy()[3].tobytes() == rows.numpy()[1].tobytes()
+    inherit(rows, [])
+    rows[2:] += 5
+    assert rows[0].tolist() == [1.25, torch.tensor(-3e38).item(), 0.0]

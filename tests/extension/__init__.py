@@ -1,0 +1,1 @@
+"""What a user writes to extend eigen2: an operator, a learner."""
