@@ -92,7 +92,7 @@ def test_torch_is_seeded_inside_and_put_back_outside() -> None:
 
 def test_noise_has_each_agents_deviation_on_the_last_windows_alone() -> None:
     scale = torch.tensor([0.0, 0.05, 0.2])
-    noise = ExplorationNoise(scale, 400, (5, 4), seed=1, generation=2)
+    noise = ExplorationNoise(scale, 400, (5, 4), range(3), seed=1, generation=2)
     action = torch.full((3, 402, 5, 4), 0.01)
     result = noise.add(action)
     assert torch.equal(result[:, :2], action[:, :2])
@@ -106,18 +106,18 @@ def test_noise_has_each_agents_deviation_on_the_last_windows_alone() -> None:
 
 
 def test_noisy_actions_stay_in_range_and_reach_both_ends() -> None:
-    noise = ExplorationNoise(torch.full((2,), 3.0), 50, (2,), seed=0, generation=0)
+    noise = ExplorationNoise(torch.full((2,), 3.0), 50, (2,), range(2), seed=0, generation=0)
     result = noise.add(torch.zeros(2, 60, 2))
     assert (float(result.min()), float(result.max())) == (-1.0, 1.0)
 
 
 def test_without_exploration_windows_nothing_is_added() -> None:
     action = torch.rand(2, 3, 1)
-    assert torch.equal(ExplorationNoise(torch.ones(2), 0, (1,), seed=0, generation=0).add(action), action)
+    assert torch.equal(ExplorationNoise(torch.ones(2), 0, (1,), range(2), seed=0, generation=0).add(action), action)
 
 
 def noise_of(agents: int, seed: int = 4, generation: int = 6) -> torch.Tensor:
-    noise = ExplorationNoise(torch.full((agents,), 0.1), 3, (2,), seed=seed, generation=generation)
+    noise = ExplorationNoise(torch.full((agents,), 0.1), 3, (2,), range(agents), seed=seed, generation=generation)
     return torch.stack([noise.add(torch.zeros(agents, 4, 2))[:, 1:] for _ in range(5)], dim=1)
 
 

@@ -7,41 +7,14 @@ import torch
 from torch import Tensor, nn
 
 from eigen2.core.networks import Inputs
+from eigen2.distributed.communicator import Communicator
 from eigen2.erl.estimate import workspace_bytes
+from eigen2.erl.learners import DDPG
 from eigen2.erl.population import Population
 from eigen2.memory.estimate import LivePeak
 from tests.erl.probe import Probe, ProbeActor, ProbeCritic, ProbeRollouts
 
 WALK = Probe(lambda x, action, step: x, steps=3, contexts=(-1.0, 0.5), walks=True)
-
-
-def test_live_tensors_are_counted_until_they_die() -> None:
-    with LivePeak() as tensors:
-        first = torch.ones(1000)  # 4,000 bytes
-        view = first[:10]
-        first.add_(1)
-        second = first * 2
-        assert tensors.live == 8000
-        del first
-        assert tensors.live == 8000  # the view keeps it
-        del view
-        assert tensors.live == 4000
-        third = second.double()
-    assert (tensors.live, tensors.peak) == (12_000, 12_000)
-    del second, third
-    assert tensors.live == 0
-
-
-def test_what_a_graph_keeps_counts_until_its_backward_pass() -> None:
-    weight = torch.ones(1000, requires_grad=True)
-    with LivePeak() as tensors:
-        loss = weight.exp().exp().sum()  # the graph keeps both results
-        assert tensors.live == 8000 + 4
-        loss.backward()
-        assert tensors.peak >= 8000 + 4 + 4000
-    del loss
-    assert tensors.live == 4000  # the gradient
-    assert weight.grad is not None
 
 
 class Wide(nn.Module):
@@ -65,7 +38,7 @@ def data(batch_size: int) -> ProbeRollouts:
 
 
 def test_learning_takes_the_tensors_of_its_graph() -> None:
-    found = workspace_bytes(data(8), torch.device("cpu"), Wide, Wide, nullcontext)
+    found = workspace_bytes(data(8), DDPG(), torch.device("cpu"), Wide, Wide, nullcontext)
     # three graphs of 4 MB live at a time, critic, actor, and critic of the actor's action, and some copies
     assert 12e6 < found < 24e6
 
@@ -73,7 +46,7 @@ def test_learning_takes_the_tensors_of_its_graph() -> None:
 def test_it_grows_with_the_batch_and_draws_nothing() -> None:
     state = torch.get_rng_state()
     small, middle, large = (
-        workspace_bytes(data(size), torch.device("cpu"), ProbeActor, ProbeCritic, nullcontext)
+        workspace_bytes(data(size), DDPG(), torch.device("cpu"), ProbeActor, ProbeCritic, nullcontext)
         for size in (64, 256, 1024)
     )
     assert large - middle == pytest.approx(4 * (middle - small), rel=0.01)
@@ -84,7 +57,7 @@ def test_all_agents_take_so_many_times_what_one_takes() -> None:
     inputs = {"x": torch.zeros(1, 32, 1)}
 
     def peak(agents: int) -> int:
-        population = Population(agents, ProbeActor, ProbeCritic, 0, 0.1)
+        population = Population(Communicator(agents), ProbeActor, ProbeCritic, 0, 0.1)
         own = {name: value.expand(agents, *value.shape[1:]) for name, value in inputs.items()}
         with LivePeak() as tensors:
             action = population.act(own)

@@ -278,7 +278,7 @@ def test_bytes_and_counts_are_those_of_the_weights() -> None:
 def test_a_state_dict_holds_every_weight_once() -> None:
     state = make_population().state_dict()
     assert set(state) == {
-        *("actor", "critic", "actor_target", "critic_target", "noise", "kind", "parents_fitness"),
+        *("actor", "critic", "actor_target", "critic_target", "noise", "origin", "parents_fitness"),
         *("champion_actor", "champion_critic", "champion_fitness", "champion_generation"),
         "validations_since_champion",
     }

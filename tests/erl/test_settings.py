@@ -52,7 +52,7 @@ def test_settings_out_of_range_are_named_with_their_value(setting: str, value: f
 def test_the_ends_of_the_ranges_are_allowed() -> None:
     least = ERLModule(population_size=1, gradient_steps=0, accumulate=1, gamma=0.0, tau=1.0, noise=0.0, noise_min=0.0)
     assert least.micro_batches == 0
-    assert ERLModule(gamma=1.0, noise_decay=1.0, evolution=None).evolution is None
+    assert ERLModule(gamma=1.0, noise_decay=1.0, evolution=None).operators == ()
 
 
 def refusal(**trainer: Any) -> str:
