@@ -125,8 +125,9 @@ def test_date_text(tmp_path, date):
         pa.array(["2020-01-01T16:00:00Z"]),
         pa.array(["20200101"], pa.large_string()),
         pa.array(["2020-01-01"]).dictionary_encode(),
-        # midnight in New York, which is the same day there
+        # midnight in New York and Tokyo: the day there counts, not that of UTC
         pa.array([1577854800], pa.timestamp("s", tz="America/New_York")),
+        pa.array([1577804400], pa.timestamp("s", tz="Asia/Tokyo")),
         pa.array([1577887200000], pa.timestamp("ms")),
         pa.array([1577887200000000000], pa.timestamp("ns")),
     ],
