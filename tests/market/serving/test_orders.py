@@ -1,4 +1,4 @@
-"""What is written down of a policy's days, on prices made by hand."""
+"""The orders and positions that are written down of a policy, on prices made by hand."""
 
 from typing import Any
 
@@ -19,19 +19,19 @@ DATES = np.datetime64("2024-01-01") + np.arange(200)
 
 
 def bars(*days: tuple[float, float, float, float] | None) -> np.ndarray:
-    """Open, high, low and close of one column; None for a day without a price."""
+    """Return open, high, low and close of one column; None for a day without a price."""
     rows = [(np.nan,) * 4 if day is None else day for day in days]
     return np.array(rows, np.float32)[:, None]
 
 
-def asking(*days: Any) -> Policy:
-    """Gives these (coefficient, target) day by day for all columns, the last one ever after."""
-    told = iter(days)
+def ordering(*days: Any) -> Policy:
+    """Return a policy of these (coefficient, target) day by day for all columns, the last one ever after."""
+    orders = iter(days)
     last = [days[-1]]
 
     def policy(seen: dict[str, Tensor]) -> Tensor:
-        asked = torch.tensor(next(told, last[0]), dtype=torch.float32)
-        return asked.expand(1, 1, seen["held_days"].shape[-1], 2)
+        order = torch.tensor(next(orders, last[0]), dtype=torch.float32)
+        return order.expand(1, 1, seen["held_days"].shape[-1], 2)
 
     return policy
 
@@ -44,7 +44,7 @@ def written(
     return write_orders(prices, DATES[: len(prices)], names, settings, money, policy, start)
 
 
-def told(orders: pd.DataFrame, *names: str) -> list[tuple[Any, ...]]:
+def values_of(orders: pd.DataFrame, *names: str) -> list[tuple[Any, ...]]:
     chosen = orders[list(names)].astype(object)
     return [tuple(row) for row in chosen.where(chosen.notna(), None).itertuples(index=False)]
 
@@ -54,10 +54,10 @@ FLAT = (100.0, 101.0, 99.0, 100.0)
 
 def test_an_order_is_held_and_closed_at_its_target() -> None:
     prices = bars(FLAT, FLAT, (100, 104, 99, 103), (103, 112, 103, 111), FLAT)
-    orders = written(prices, asking((2, 10), (0, 0)))
+    orders = written(prices, ordering((2, 10), (0, 0)))
     assert tuple(orders.columns) == COLUMNS
     assert orders["date"].dt.day.tolist() == [1, 2, 2, 3, 3, 4, 4, 5]
-    assert told(orders, "action", "ticker") == [
+    assert values_of(orders, "action", "ticker") == [
         ("buy", "C0"),
         *[("hold", "C0"), ("wait", None)],
         *[("hold", "C0"), ("wait", None)],
@@ -80,31 +80,31 @@ def test_an_order_is_held_and_closed_at_its_target() -> None:
     assert reasons == [full, full, low, low]
 
 
-def test_a_gap_a_long_hold_and_a_halt_are_told_apart() -> None:
-    gap = written(bars(FLAT, FLAT, (120, 121, 119, 120)), asking((2, 10), (0, 0)))
-    assert told(gap[gap["action"] == "close"], "price", "reason") == [(120, "the open was beyond the sale target")]
-    long = written(bars(*[FLAT] * 4), asking((2, 10), (0, 0)), max_holding_days=2)
-    assert told(long[long["action"] == "hold"], "reason") == [
+def test_reasons_tell_a_gap_a_long_hold_and_a_halt_apart() -> None:
+    gap = written(bars(FLAT, FLAT, (120, 121, 119, 120)), ordering((2, 10), (0, 0)))
+    assert values_of(gap[gap["action"] == "close"], "price", "reason") == [(120, "the open was beyond the sale target")]
+    long = written(bars(*[FLAT] * 4), ordering((2, 10), (0, 0)), max_holding_days=2)
+    assert values_of(long[long["action"] == "hold"], "reason") == [
         ("the sale target is not reached; closes in 1 day at the latest",)
     ]
     (row,) = long[long["action"] == "close"].itertuples()
     assert (row.price, row.days_held, row.reason) == (100, 2, "held for all days allowed")
-    halted = written(bars(FLAT, FLAT, None, FLAT), asking((2, 10), (0, 0)), max_holding_days=2)
+    halted = written(bars(FLAT, FLAT, None, FLAT), ordering((2, 10), (0, 0)), max_holding_days=2)
     (row,) = halted[halted["action"] == "close"].itertuples()
     assert (row.price, row.reason) == (100, "no price on the day it had to close, so its last one")
 
 
 def test_an_order_without_an_open_is_dropped() -> None:
-    orders = written(bars(FLAT, None, FLAT, FLAT), asking((2, 10), (2, 10), (0, 0)))
-    assert told(orders, "action") == [("buy",), ("unfilled",), ("wait",), ("wait",), ("wait",)]
+    orders = written(bars(FLAT, None, FLAT, FLAT), ordering((2, 10), (2, 10), (0, 0)))
+    assert values_of(orders, "action") == [("buy",), ("unfilled",), ("wait",), ("wait",), ("wait",)]
     assert orders["reason"].iloc[1] == "no price at the open: dropped"
     assert orders["reason"].iloc[2] == "all columns are held or have no price"
 
 
 def test_a_short_sale_has_its_target_below() -> None:
     prices = bars(FLAT, FLAT, (100, 100, 94, 95), (95, 96, 88, 89))
-    orders = written(prices, asking((-2, 10), (0, 0)), allow_short=True)
-    assert told(orders, "action")[:2] == [("sell short",), ("hold",)]
+    orders = written(prices, ordering((-2, 10), (0, 0)), allow_short=True)
+    assert values_of(orders, "action")[:2] == [("sell short",), ("hold",)]
     hold, close = (orders[orders["action"] == action].iloc[-1] for action in ("hold", "close"))
     assert hold["target_price"] == pytest.approx(90)
     assert hold["gain_pct"] == pytest.approx(5)
@@ -113,15 +113,15 @@ def test_a_short_sale_has_its_target_below() -> None:
 
 
 def test_orders_that_fill_at_the_close() -> None:
-    orders = written(bars(FLAT, (100, 104, 99, 103), FLAT), asking((2, 10), (0, 0)), execution="close")
+    orders = written(bars(FLAT, (100, 104, 99, 103), FLAT), ordering((2, 10), (0, 0)), execution="close")
     assert orders["reason"].iloc[0] == "fills at this close"
     hold = orders[orders["action"] == "hold"].iloc[0]
     assert (hold["days_held"], hold["price"]) == (1, 103)
     assert hold["gain_pct"] == pytest.approx(3)
 
 
-def test_what_is_asked_beyond_the_rules_is_cut_as_the_environment_cuts_it() -> None:
-    orders = written(bars(FLAT, FLAT, FLAT), asking((99, 999)))
+def test_orders_beyond_the_rules_are_clipped_as_in_the_environment() -> None:
+    orders = written(bars(FLAT, FLAT, FLAT), ordering((99, 999)))
     buy, hold = orders.iloc[0], orders.iloc[1]
     assert (buy["coefficient"], buy["target_pct"]) == (hold["coefficient"], hold["target_pct"]) == (5, 50)
 
@@ -129,28 +129,28 @@ def test_what_is_asked_beyond_the_rules_is_cut_as_the_environment_cuts_it() -> N
 MARKET = SyntheticMarket(days=160, columns=6, missing=0.1, seed=5).prices()
 
 
-def by_lot(seed: int) -> Policy:
-    """Draws coefficients and targets by the day, whatever it holds."""
+def random_policy(seed: int) -> Policy:
+    """Return a policy that draws coefficients and targets by the day, whatever it holds."""
 
     def policy(seen: dict[str, Tensor]) -> Tensor:
-        chance = np.random.default_rng([seed, int(seen["day"][0, 0])])
+        rng = np.random.default_rng([seed, int(seen["day"][0, 0])])
         low, high = np.array([-5, 5]), np.array([5, 20])
-        return torch.from_numpy(chance.uniform(low, high, (*seen["held_days"].shape, 2))).float()
+        return torch.from_numpy(rng.uniform(low, high, (*seen["held_days"].shape, 2))).float()
 
     return policy
 
 
 @pytest.mark.parametrize("execution", ["next_open", "close"])
 @pytest.mark.parametrize(("opens", "share"), [(1, 0.05), (3, 0.05), (3, 0.4)])
-def test_they_are_the_trades_of_the_environment(execution: str, opens: int, share: float) -> None:
+def test_what_is_closed_are_the_trades_of_a_simulation(execution: str, opens: int, share: float) -> None:
     """What is closed is what trading the same days makes of the same policy, but for its forced end."""
     money = AccountRules(unit_share=share)
     rules = {"allow_short": True, "max_opens_per_day": opens, "execution": execution, "cost_bps": 10.0}
-    orders = written(MARKET, by_lot(1), start=20, money=money, **rules)
+    orders = written(MARKET, random_policy(1), start=20, money=money, **rules)
     assert share < 0.4 or "unfunded" in set(orders["action"])
     closed = orders[orders["action"] == "close"].reset_index(drop=True)
     settings = TradingRules(slippage_bps=0.0, min_target=5.0, **rules)
-    trades = simulate(MARKET, settings, money, range(20, 160), by_lot(1)).closed
+    trades = simulate(MARKET, settings, money, range(20, 160), random_policy(1)).closed
     trades = trades[trades["shares"] != 0]
     trades = trades[(trades["reason"] != "window_end") & (trades["exit_day"] < 159)]
     closed = closed[closed["date"] < DATES[159]]
@@ -162,19 +162,19 @@ def test_they_are_the_trades_of_the_environment(execution: str, opens: int, shar
 
 
 def test_no_row_depends_on_later_days() -> None:
-    whole = written(MARKET, by_lot(2), start=20, max_opens_per_day=2)
+    whole = written(MARKET, random_policy(2), start=20, max_opens_per_day=2)
     for days in (21, 22, 60, 159):
-        part = written(MARKET[:days], by_lot(2), start=20, max_opens_per_day=2)
+        part = written(MARKET[:days], random_policy(2), start=20, max_opens_per_day=2)
         same = whole[whole["date"] < DATES[days]].reset_index(drop=True)
         pd.testing.assert_frame_equal(part, same)
 
 
-def test_what_an_order_takes_and_a_position_is_worth_is_what_there_is() -> None:
+def test_stakes_are_what_leverage_leaves() -> None:
     prices = np.repeat(bars(*[FLAT] * 5), 3, axis=1)
     money = AccountRules(unit_share=0.4, max_leverage=1.0)
-    orders = written(prices, asking((2, 40), (0, 0)), money=money, max_opens_per_day=3, cost_bps=0.0)
+    orders = written(prices, ordering((2, 40), (0, 0)), money=money, max_opens_per_day=3, cost_bps=0.0)
     first, second = orders[orders["date"] == DATES[0]], orders[orders["date"] == DATES[1]]
-    assert told(first, "action") == [("buy",), ("buy",), ("unfunded",)]
+    assert values_of(first, "action") == [("buy",), ("buy",), ("unfunded",)]
     assert first["stake_pct"].tolist() == pytest.approx([80, 20, 0])
-    assert told(second, "action", "ticker") == [("hold", "C0"), ("hold", "C1"), ("wait", None)]
+    assert values_of(second, "action", "ticker") == [("hold", "C0"), ("hold", "C1"), ("wait", None)]
     assert second["stake_pct"].tolist()[:2] == pytest.approx([80, 20])

@@ -1,4 +1,4 @@
-"""Policies without learning: money by hand, the environment as a second opinion, and nothing of the days to come."""
+"""Simulations and policies without learning: money by hand, against the environment, and without look-ahead."""
 
 from collections.abc import Callable
 from typing import Any
@@ -30,22 +30,22 @@ def always(column: int, coefficient: float, target: float) -> Policy:
     return policy
 
 
-class TestTrade:
+class TestSimulate:
     def test_one_position_by_hand(self) -> None:
         prices = flat(4)
         prices[2:] = 110
-        track = simulate(prices, rules(cost_bps=10), MONEY, range(0, 4), always(0, 2, 10))
+        simulation = simulate(prices, rules(cost_bps=10), MONEY, range(0, 4), always(0, 2, 10))
         # 10,000 buy 10,000 / 100.1 shares at the open of day 1; sold at the target of 110, of which 0.1 % are lost, at
         # the open of day 2; bought anew at the open of day 3, with 10 % of the equity, and sold at its close
         shares = 10_000 / 100.1
         equity = 90_000 + shares * 110 * 0.999
-        assert track.equity[0, :3] == pytest.approx([100_000, 90_000 + shares * 100, equity])
+        assert simulation.equity[0, :3] == pytest.approx([100_000, 90_000 + shares * 100, equity])
         second = equity / 10 / (110 * 1.001)
-        assert track.equity[0, 3] == pytest.approx(equity * 0.9 + second * 110 * 0.999)
-        assert track.traded == pytest.approx([shares * 210 + second * 220])
-        assert track.trades.tolist() == [2]
-        assert track.exposure[0] == pytest.approx([0, shares * 100, 0, 0])
-        assert track.orders.tolist() == [[2, 10], [2, 10]]
+        assert simulation.equity[0, 3] == pytest.approx(equity * 0.9 + second * 110 * 0.999)
+        assert simulation.traded == pytest.approx([shares * 210 + second * 220])
+        assert simulation.trades.tolist() == [2]
+        assert simulation.exposure[0] == pytest.approx([0, shares * 100, 0, 0])
+        assert simulation.orders.tolist() == [[2, 10], [2, 10]]
 
     def test_targets_of_orders_are_those_that_counted(self) -> None:
         for asked, target in ((1e9, 50), (-5, 10), (NAN, 10)):
@@ -54,18 +54,20 @@ class TestTrade:
     def test_a_position_without_money_is_no_trade_but_an_order(self) -> None:
         poor = AccountRules(unit_share=1.0)
         prices, columns = flat(3, 2), rules(max_opens_per_day=2)
-        track = simulate(prices, columns, poor, range(0, 3), lambda seen: torch.full((1, 1, 2, 2), 5.0))
-        assert track.trades.tolist() == [1]
-        assert len(track.orders) == 2
+        simulation = simulate(prices, columns, poor, range(0, 3), lambda seen: torch.full((1, 1, 2, 2), 5.0))
+        assert simulation.trades.tolist() == [1]
+        assert len(simulation.orders) == 2
 
     def test_measures_are_means_over_accounts(self) -> None:
         curves = np.array([[100.0, 110, 121], [100, 100, 100]])
-        track = Simulation(curves, 0 * curves, np.array([200.0, 0]), np.array([2, 0]), pd.DataFrame(), np.zeros((0, 2)))
-        found = track.measures()
+        simulation = Simulation(
+            curves, 0 * curves, np.array([200.0, 0]), np.array([2, 0]), pd.DataFrame(), np.zeros((0, 2))
+        )
+        found = simulation.measures()
         assert found["total_return"] == pytest.approx(0.105)
         assert found["trades"] == 1
         assert found["turnover"] == pytest.approx(200 / 2 / curves[0].mean() * 126 / 2)
-        np.testing.assert_allclose(track.returns, [0.05, 0.05])
+        np.testing.assert_allclose(simulation.returns, [0.05, 0.05])
 
     def test_too_short_a_span_is_refused(self) -> None:
         with pytest.raises(UserError, match="days to trade is 1"):
@@ -73,15 +75,15 @@ class TestTrade:
 
 
 def test_every_day_is_the_first_of_a_window() -> None:
-    told: list[list[int]] = []
+    shown: list[list[int]] = []
 
     def policy(seen: dict[str, Tensor]) -> Tensor:
-        told.append(seen["days_left"].flatten().tolist())
+        shown.append(seen["days_left"].flatten().tolist())
         return torch.zeros(1)
 
     seen = {"days_left": torch.tensor([[200, 30, 0]], dtype=torch.int16)}
     hide_window_end(policy, 145)(seen)
-    assert told == [[144, 144, 144]]
+    assert shown == [[144, 144, 144]]
     assert seen["days_left"].tolist() == [[200, 30, 0]]
 
 
@@ -89,10 +91,10 @@ class TestBuyAndHold:
     def test_by_hand(self) -> None:
         prices = flat(4, 2)
         prices[2, 0], prices[3, 0] = 120, 150
-        track = buy_and_hold(prices, rules(cost_bps=10), MONEY, range(0, 4))
+        simulation = buy_and_hold(prices, rules(cost_bps=10), MONEY, range(0, 4))
         shares = 50_000 / 100.1
-        assert track.equity[0] == pytest.approx([100_000, shares * 200, shares * 220, shares * 250 * 0.999])
-        assert track.traded == pytest.approx([shares * (200 + 250)])
+        assert simulation.equity[0] == pytest.approx([100_000, shares * 200, shares * 220, shares * 250 * 0.999])
+        assert simulation.traded == pytest.approx([shares * (200 + 250)])
 
     @pytest.mark.parametrize("execution", ["next_open", "close"])
     def test_one_column_is_what_the_environment_makes_of_it(self, execution: str) -> None:
@@ -112,9 +114,9 @@ class TestBuyAndHold:
         prices = flat(4, 3)
         prices[:2, 1] = NAN
         prices[2:, 1] = 1000
-        track = buy_and_hold(prices, rules(), MONEY, range(0, 4))
-        assert track.equity[0] == pytest.approx([100_000] * 4)
-        assert track.trades.tolist() == [2]
+        simulation = buy_and_hold(prices, rules(), MONEY, range(0, 4))
+        assert simulation.equity[0] == pytest.approx([100_000] * 4)
+        assert simulation.trades.tolist() == [2]
         with pytest.raises(UserError, match="no column has a price on day 1"):
             buy_and_hold(prices[:, 1:2], rules(), MONEY, range(0, 4))
 
@@ -133,9 +135,9 @@ def reference_momentum(prices: np.ndarray, day: int, held: list[bool]) -> int | 
 def test_momentum_orders_what_gained_most() -> None:
     prices, trading = MARKET.prices(), TradingRules()
     policy = momentum(prices, trading)
-    chance, ordered = np.random.default_rng(0), 0
+    rng, ordered = np.random.default_rng(0), 0
     for day in range(15, 120):
-        held = chance.random(8) < 0.3
+        held = rng.random(8) < 0.3
         seen = {"day": torch.tensor([[day]]), "held_days": torch.from_numpy(held).to(torch.uint8)[None, None]}
         action = policy(seen)[0, 0]
         best = reference_momentum(prices, day, held.tolist())
@@ -156,7 +158,7 @@ def test_momentum_sells_short_where_it_may() -> None:
         assert momentum(prices, rules(allow_short=short))(seen)[0, 0, :, 0].tolist() == expected
 
 
-class TestRandomEntries:
+class TestRandomBaseline:
     ORDERS = np.column_stack([np.linspace(1, 5, 30), np.linspace(10, 50, 30)])
     DAYS = range(20, 110)
 
@@ -167,11 +169,11 @@ class TestRandomEntries:
 
     @pytest.mark.parametrize("opens", [1, 3])
     def test_every_account_gives_each_order_once(self, opens: int) -> None:
-        track = self.play(opens, max_leverage=100.0)
-        given = track.orders[np.lexsort(track.orders.T)]
+        simulation = self.play(opens, max_leverage=100.0)
+        given = simulation.orders[np.lexsort(simulation.orders.T)]
         expected = np.repeat(self.ORDERS, 20, axis=0)
         np.testing.assert_allclose(given, expected[np.lexsort(expected.T)], rtol=1e-6)
-        assert track.trades.tolist() == [30] * 20
+        assert simulation.trades.tolist() == [30] * 20
 
     def test_accounts_differ_and_the_seed_decides(self) -> None:
         assert len(set(self.play().equity[:, -1])) == 20
@@ -218,11 +220,11 @@ def test_no_order_depends_on_later_days(make: Callable[..., Policy] | None) -> N
     altered = prices.copy()
     altered[change:] *= np.random.default_rng(0).uniform(0.5, 2, (1, 8, 1)).astype(np.float32)
 
-    def play(of: np.ndarray) -> np.ndarray:
+    def play(prices: np.ndarray) -> np.ndarray:
         orders = np.full((40, 2), (2.0, 20.0))
-        lots = np.random.default_rng(3)
-        policy = make(of, trading) if make else random_baseline(of, trading, orders, days, 1, lots)
-        return simulate(of, trading, MONEY, days, policy).equity[0]
+        rng = np.random.default_rng(3)
+        policy = make(prices, trading) if make else random_baseline(prices, trading, orders, days, 1, rng)
+        return simulate(prices, trading, MONEY, days, policy).equity[0]
 
     before, after = play(prices), play(altered)
     np.testing.assert_array_equal(before[: change - 30], after[: change - 30])
