@@ -108,7 +108,6 @@ def test_processes_that_do_not_end_are_killed(monkeypatch: pytest.MonkeyPatch) -
 
 PENDING = {  # files that still import a private name themselves
     "eigen2/memory/estimate.py",
-    "eigen2/erl/workspace.py",
 }
 
 
