@@ -1,6 +1,7 @@
 """A run ends in order before a real limit kills it, and goes on where it was."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.command import eigen2
 from tests.runs import metrics, same, state
 
 ROOT = Path(__file__).parent.parent
@@ -90,17 +92,6 @@ def last_line(root: Path, **limit: Any) -> str:
     return line
 
 
-@pytest.mark.parametrize(
-    "budget", ["memory_budget_gb=0.2", pytest.param("memory_budget_share=0.001", marks=pytest.mark.slow)]
-)
-def test_a_run_that_a_budget_does_not_cover_does_not_start(tmp_path: Path, budget: str) -> None:
-    done = run(tmp_path, f"--budget.{budget}", hog=False)
-    assert done.returncode == 2
-    assert "error: this run needs later " in done.stderr
-    assert ", 0.00 GB available; lower " in done.stderr
-    assert "Traceback" not in done.stderr
-
-
 @pytest.mark.slow
 def test_a_budget_ends_a_run_that_outgrows_it(tmp_path: Path) -> None:
     done = run(tmp_path, "--budget.memory_budget_gb=0.8")
@@ -109,7 +100,22 @@ def test_a_budget_ends_a_run_that_outgrows_it(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_a_budget_out_of_range_is_refused_in_one_line(tmp_path: Path) -> None:
-    done = run(tmp_path, "--budget.memory_budget_share=1.5", hog=False)
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (["memory_budget_gb=0.2"], r"this run needs later .*, 0\.00 GB available; lower "),
+        (["memory_budget_share=1.5"], r"memory_budget_share is 1\.5: give a number above 0 and at most 1"),
+        (
+            ["memory_budget_gb=1", "data.replay_capacity=2000000000"],
+            r"this run needs replay .* GB available; lower data\.replay_capacity, data\.batch_size",
+        ),
+    ],
+)
+def test_a_budget_that_is_wrong_or_cannot_hold_the_run_is_refused_in_one_line(
+    tmp_path: Path, options: list[str], expected: str
+) -> None:
+    words = [f"--{word}" if word.startswith("data.") else f"--budget.{word}" for word in options]
+    done = eigen2("fit", "--config", "tests/small.yaml", "--trainer.default_root_dir", tmp_path, *words)
     assert done.returncode == 2
-    assert "memory_budget_share is 1.5: give a number above 0 and at most 1" in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr
+    assert re.search(expected, done.stderr.splitlines()[-1])

@@ -12,7 +12,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 
 from callbacks import MemoryBudget, MemoryBudgetExceeded
 from eigen2.memory import limits as limits_module
-from eigen2.memory.limits import Limit, limits
+from eigen2.memory.limits import Limit
 
 Fit = Callable[..., Trainer]
 
@@ -96,13 +96,6 @@ def test_at_the_end_of_an_epoch_the_checkpoint_comes_first(
     assert {path.name for path in tmp_path.glob("*.ckpt")} == {"epoch=0.ckpt", "epoch=1.ckpt"}
 
 
-def test_a_budget_counts_resident_memory_without_files() -> None:
-    budget = next(limit for limit in limits(10**9) if limit.name == "the memory budget")
-    assert 5e7 < budget.used < 5e9
-    assert budget.limit == 10**9
-    assert budget.left == max(0, 10**9 - budget.used)
-
-
 def test_a_share_is_of_what_groups_and_the_machine_allow(fit: Fit, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
     monkeypatch.setattr(limits_module, "_groups", lambda: iter([Limit("a", 1, 7_000), Limit("b", 1, 4_000)]))
@@ -115,62 +108,6 @@ def test_a_share_is_of_what_groups_and_the_machine_allow(fit: Fit, monkeypatch: 
     monkeypatch.setattr(limits_module, "_groups", lambda: iter([]))
     fit(MemoryBudget(memory_budget_share=0.5), epochs=1)
     assert set(asked) == {1_000, 500, None, psutil.virtual_memory().total // 2}
-
-
-@pytest.mark.parametrize(
-    ("groups", "mounts", "files", "expected"),
-    [
-        (
-            "0::/job/step\n",
-            "30 24 0:26 / {root} rw - cgroup2 cgroup2 rw\n",
-            {
-                "job/step": {
-                    "memory.max": "max",
-                    "memory.current": "500",
-                    "memory.stat": "anon 1\ninactive_file 100\n",
-                },
-                "job": {"memory.max": "1000", "memory.current": "700", "memory.stat": "inactive_file 100\n"},
-            },
-            [Limit("the control group's memory", 600, 1000, shared=True)],
-        ),
-        (
-            "4:memory:/slurm\n0::/\n",
-            "31 24 0:27 / {root} rw - cgroup cgroup rw,memory\n",
-            {
-                "slurm": {
-                    "memory.limit_in_bytes": "2000",
-                    "memory.usage_in_bytes": "900",
-                    "memory.stat": "inactive_file 5\ntotal_inactive_file 300\n",
-                },
-                "": {
-                    "memory.limit_in_bytes": "9223372036854771712",
-                    "memory.usage_in_bytes": "900",
-                    "memory.stat": "total_inactive_file 300\n",
-                },
-            },
-            [Limit("the control group's memory", 600, 2000, shared=True)],
-        ),
-        ("0::/\n", "30 24 0:26 / {root} rw - cgroup2 cgroup2 rw\n", {}, []),
-        ("3:cpu:/x\n", "", {}, []),
-    ],
-)
-def test_control_groups_of_both_versions_are_read_up_to_the_root(
-    groups: str,
-    mounts: str,
-    files: dict[str, dict[str, str]],
-    expected: list[Limit],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    root = tmp_path / "fs"
-    for folder, contents in files.items():
-        (root / folder).mkdir(parents=True, exist_ok=True)
-        for name, text in contents.items():
-            (root / folder / name).write_text(text)
-    for name, text in (("_OWN_GROUPS", groups), ("_MOUNTS", mounts.format(root=root))):
-        (tmp_path / name).write_text(text)
-        monkeypatch.setattr(limits_module, name, tmp_path / name)
-    assert [limit for limit in limits() if limit.name == "the control group's memory"] == expected
 
 
 @pytest.mark.parametrize(

@@ -51,9 +51,9 @@ def test_a_leak_is_found_with_its_rate_and_start() -> None:
     assert found.since == 9
 
 
-@pytest.mark.parametrize("seed", range(200))
-def test_noise_alone_is_no_leak(seed: int) -> None:
-    for noise in (0, 1e4, 1e6):
+@pytest.mark.parametrize("noise", [0, 1e4, 1e6])
+def test_noise_alone_is_no_leak(noise: float) -> None:
+    for seed in range(100 if noise else 1):
         assert find_growth(range(60), levels(60, noise=noise, seed=seed), LEAST) is None
 
 
