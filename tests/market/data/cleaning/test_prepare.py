@@ -220,7 +220,7 @@ def test_policies_and_limits_are_options(tmp_path: Path, capsys: pytest.CaptureF
         (["prepare", "in.csv", "out.csv"], "name a file that ends in .parquet"),
         (["prepare", "in.csv", "no/out.parquet"], "there is no folder 'no'"),
         (["synthesize", "no/out.parquet"], "no"),
-        (["synthesize", "out.parquet", "--market.days", "1"], "days is 1"),
+        (["synthesize", "out.parquet", "--market.days", "1"], "is 1; it must be at least 2"),
     ],
 )
 def test_wrong_words_get_one_line(
