@@ -92,8 +92,8 @@ study: $(INSTALLED)  ## champions on real prices, walking forward, against buy-a
 	$(MEASURE) study --out docs/figures
 	$(VENV)/bin/python -m benchmarks.pages study
 
-reference: $(INSTALLED)  ## docs/configuration.md from the code
-	$(VENV)/bin/python -m eigen2.cli.reference docs/configuration.md
+reference: $(INSTALLED)  ## docs/configuration.md and the modules of docs/architecture.md from the code
+	$(VENV)/bin/python -m eigen2.cli.reference docs
 
 lint: $(INSTALLED)  ## ruff and mypy
 	$(VENV)/bin/python -m ruff check .

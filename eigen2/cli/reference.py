@@ -1,5 +1,6 @@
-"""The configuration reference, from the code: `python -m eigen2.cli.reference docs/configuration.md`."""
+"""Write the pages of docs that follow from the code, configuration and modules: `python -m eigen2.cli.reference docs`."""
 
+import ast
 import dataclasses
 import json
 import sys
@@ -97,5 +98,28 @@ def _default(value: Any) -> str:
     return f"`{json.dumps(value)}`".replace('"', "")
 
 
+def module_table(root: Path) -> str:
+    """Return a table of all modules of a checkout, each with the first line of its docstring."""
+    rows = ["| module | |", "| -- | -- |"]
+    for path in sorted([*root.glob("eigen2/**/*.py"), *root.glob("callbacks/*.py")]):
+        line = (ast.get_docstring(ast.parse(path.read_text())) or "").partition("\n")[0]
+        if not path.name.startswith("__"):
+            rows.append(f"| `{path.relative_to(root)}` | {line} |")
+    return "\n".join(rows)
+
+
+def with_modules(page: str, table: str) -> str:
+    """Return the page of the architecture with this table of modules."""
+    head, _, rest = page.partition("<!-- modules -->\n")
+    return f"{head}<!-- modules -->\n{table}\n<!-- end -->{rest.partition('<!-- end -->')[2]}"
+
+
+def main(docs: Path) -> None:
+    """Write both pages in the folder `docs` of a checkout."""
+    (docs / "configuration.md").write_text(reference())
+    page = docs / "architecture.md"
+    page.write_text(with_modules(page.read_text(), module_table(docs.resolve().parent)))
+
+
 if __name__ == "__main__":
-    Path(sys.argv[1]).write_text(reference())
+    main(Path(sys.argv[1]))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from eigen2.cli.reference import reference
+from eigen2.cli.reference import module_table, reference, with_modules
 from tests.command import ROOT, eigen2
 
 PAGE = ROOT / "docs" / "configuration.md"
@@ -17,6 +17,14 @@ KEYS = re.findall(r"^\| `([^`]+)` \| (.*) \| (.*) \|$", PAGE.read_text(), re.MUL
 
 def test_the_page_is_what_the_code_says() -> None:
     assert PAGE.read_text() == reference(), "run make reference"
+
+
+def test_every_module_has_its_line_in_the_architecture() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    assert page == with_modules(page, module_table(ROOT)), "run make reference"
+    lines = re.findall(r"^\| `((?:eigen2|callbacks)/[^`]+)` \| (.*) \|$", page, re.MULTILINE)
+    assert len(lines) > 100
+    assert [name for name, line in lines if not line.endswith((".", ":"))] == []
 
 
 def test_every_key_has_a_type_and_a_text() -> None:
