@@ -1,4 +1,4 @@
-"""Write the pages of docs that follow from the code, configuration and modules: `python -m eigen2.cli.reference docs`."""
+"""Write the docs pages that follow from the code: `python -m eigen2.cli.reference docs`."""
 
 import ast
 import dataclasses
