@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from eigen2.control.datamodule import ControlDataModule
     from eigen2.control.environment import ControlEnvironment
     from eigen2.core.datamodule import RolloutDataModule
+    from eigen2.dqn.module import DQNModule
     from eigen2.erl.evolution import Operator
     from eigen2.erl.learners import DDPG, TD3, Learner
     from eigen2.erl.module import ERLModule
@@ -28,6 +29,7 @@ __all__ = [
     "CheckpointUploader",
     "ControlDataModule",
     "ControlEnvironment",
+    "DQNModule",
     "DurableCheckpointIO",
     "ERLModule",
     "GenerationCheckpoint",
@@ -50,6 +52,7 @@ _HOMES = {
     "ControlDataModule": "eigen2.control.datamodule",
     "ControlEnvironment": "eigen2.control.environment",
     "DurableCheckpointIO": "eigen2.runtime.checkpoint",
+    "DQNModule": "eigen2.dqn.module",
     "ERLModule": "eigen2.erl.module",
     "DDPG": "eigen2.erl.learners",
     "Learner": "eigen2.erl.learners",
