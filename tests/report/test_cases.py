@@ -1,6 +1,5 @@
 """The report of a run that has baselines, a test on cases, and pictures of its champion."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -58,14 +57,6 @@ def test_the_table_of_the_test_by_hand(tmp_path: Path) -> None:
     assert page.index('href="#test"') < page.index('href="#pictures"') < page.index('href="#training"')
     lone = RunRecord(**{**vars(record), "scores": {**(record.scores or {}), "scores": {"champion": [10.0]}}})
     assert scores(lone)[1] == ["champion", "10.0", "", "10.0", "10.0"]
-
-
-def test_a_test_with_other_settings_than_the_fits_says_so(tmp_path: Path) -> None:
-    write_cases(tmp_path)
-    assert "other settings" not in render(load(tmp_path))
-    summary = json.loads((tmp_path / "test" / "scores.json").read_text())
-    (tmp_path / "test" / "scores.json").write_text(json.dumps({**summary, "settings": {"data.size": 9}}))
-    assert "elsewhere: data.size 8, now 9.</p>" in render(load(tmp_path))
 
 
 def test_pictures_do_not_make_the_page_too_large(tmp_path: Path) -> None:

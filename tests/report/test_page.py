@@ -277,10 +277,10 @@ def test_a_test_with_other_settings_than_the_fits_says_so(tmp_path: Path) -> Non
     assert "elsewhere: data.rules.cost_bps 10.0, now 50.0.</p>" in pages[1]
 
 
-def test_monthly_returns_by_hand(run: Path) -> None:
+def test_monthly_returns_by_hand(tmp_path: Path) -> None:
     dates = pd.to_datetime(["2019-12-30", "2019-12-31", "2020-01-02", "2020-01-31", "2020-03-02"])
     equity = pd.DataFrame({"date": dates, "champion": [100.0, 110.0, 99.0, 121.0, 60.5]})
-    record = RunRecord(**{**vars(load(run)), "equity": equity})
+    record = RunRecord(**{**vars(load(write_run(tmp_path))), "equity": equity})
     (first, december, a_tenth), (second, months, total) = monthly_returns(record)
     assert (first, second) == (2019, 2020)
     assert december[11] == a_tenth == pytest.approx(0.1)

@@ -1,4 +1,4 @@
-"""A run is resumed with its own settings and prices; what may change is said and counts."""
+"""A run is resumed with its own settings and prices; a setting that may change is logged and takes effect."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from eigen2.errors import UserError
 from tests.runs import run
 
 
-def test_settings_are_told_by_their_full_key() -> None:
+def test_settings_are_flattened_to_full_keys() -> None:
     assert flat({"data": {"rules": {"fee": 1}, "days": (1, 2)}, "threads": 2}) == {
         "data.rules.fee": 1,
         "data.days": [1, 2],
@@ -28,7 +28,7 @@ def test_every_difference_is_refused_with_both_values() -> None:
         check_settings(saved, mine)
 
 
-def test_what_may_change_is_said(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_setting_that_may_change_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     check_settings({"model.actor_lr": 1e-4, "a": 1}, {"model.actor_lr": 1e-3, "a": 1})
     assert [record.getMessage() for record in caplog.records] == [
         "resumed with other settings: model.actor_lr 0.0001, now 0.001"
@@ -54,7 +54,7 @@ def test_another_market_or_population_is_refused_and_nothing_is_lost(begun: Path
     assert {path: path.read_bytes() for path in before} == before
 
 
-def test_another_learning_rate_and_length_are_taken(begun: Path) -> None:
+def test_another_learning_rate_and_length_are_accepted(begun: Path) -> None:
     done = run(begun, "--trainer.max_epochs=3", "--model.actor_lr=0.01")
     assert done.returncode == 0, done.stderr
     assert "resumed with other settings: model.actor_lr 0.001, now 0.01" in done.stderr
