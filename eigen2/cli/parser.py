@@ -77,11 +77,10 @@ def explain(message: str, error: BaseException | None = None, keys: Mapping[str,
     if isinstance(error, argparse.ArgumentError) and error.message == "expected one argument":
         return f"{error.argument_name} has no value after it: --help says which it takes"
     if key is None:
-        # a class that refuses its settings is one of the errors of a union, of which only the last is in the chain
-        refused = [line[4:] for line in message.splitlines() if line.startswith("  - ") and "Expected a" not in line]
-        if refused:
-            return refused[-1]
-        return _flat(next((each for each in causes if not is_union_error(each)), message))
+        # what a class says of its settings is one of the reasons of a union, whose first alone is in the chain
+        reasons = [line[4:] for line in message.splitlines() if line.startswith("  - ")]
+        own = [line for line in reasons if not line.startswith(("Expected a", "Not a valid subclass"))]
+        return own[0] if own else _flat(next((each for each in causes if not is_union_error(each)), message))
     if "Problem with given class_path" in message:
         return f"{key} names a class that cannot be used: {_flat(causes[-1])}"
     if values := VALUE.findall(message):

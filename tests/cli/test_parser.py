@@ -18,6 +18,11 @@ from eigen2.errors import UserError
         ('Parser key "group":\nUnable to load config "3"', "group is 3; it must be a group of keys"),
         ('Parser key "a.b": it broke\n  in two', "a.b: it broke in two"),
         ("first\n  second   third", "first second third"),
+        (
+            "Does not validate\nErrors:\n  - Expected a <class 'str'>\n  - size is 0; it must be 1\n"
+            "  - Not a valid subclass of Callback\n    Subclass types expect one of:",
+            "size is 0; it must be 1",
+        ),
     ],
 )
 def test_messages_of_jsonargparse_become_one_line(message: str, line: str) -> None:
