@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from eigen2.core.compatibility import check_settings, flat
+from eigen2.core.compatibility import check_settings, flatten
 from eigen2.errors import UserError
 from tests.runs import run
 
 
 def test_settings_are_flattened_to_full_keys() -> None:
-    assert flat({"data": {"rules": {"fee": 1}, "days": (1, 2)}, "threads": 2}) == {
+    assert flatten({"data": {"rules": {"fee": 1}, "days": (1, 2)}, "threads": 2}) == {
         "data.rules.fee": 1,
         "data.days": [1, 2],
         "threads": 2,
