@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 INSTALLED := $(VENV)/.installed
 
-.PHONY: help train dashboard test slow fuzz torture golden soak memory bench bench-control bench-swimmer bench-halfcheetah scaling bench-processes bench-fire \
+.PHONY: help train dashboard test slow faults fuzz torture golden soak memory bench bench-control bench-swimmer bench-halfcheetah scaling bench-processes bench-fire \
   results planted ablations oracle study reference lint format clean
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -32,6 +32,9 @@ torture: $(INSTALLED)  ## kill runs fifty times, anywhere, one of them on severa
 
 golden: $(INSTALLED)  ## whether short runs compute the same bits as those of BASE=revision; eight minutes
 	$(VENV)/bin/python -m tests.golden $(BASE)
+
+faults: $(INSTALLED)  ## plant ninety faults of one line and see that the tests catch each; twenty minutes
+	$(VENV)/bin/python -m tests.mutation
 
 fuzz: $(INSTALLED)  ## ten thousand bad price files, every key of the configuration set to anything; twenty minutes
 	$(VENV)/bin/python -m pytest tests/fuzz --hypothesis-profile fuzz --hypothesis-show-statistics

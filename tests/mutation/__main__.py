@@ -1,0 +1,73 @@
+"""Plant faults of one line, one at a time, and report which the tests catch: `python -m tests.mutation [NAME ...]`.
+
+With `--revision REV` the faults of tests/mutation/before.json are planted into that revision instead, so that two
+suites are compared by the same faults.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import TypedDict
+
+HERE = Path(__file__).parent
+
+
+class Fault(TypedDict):
+    """A fault: the text of a file that is replaced, and the tests that should fail."""
+
+    name: str
+    file: str
+    find: str
+    replace: str
+    tests: list[str]
+
+
+def caught(fault: Fault, root: Path) -> bool:
+    """Return whether a test fails with the fault in a checkout; its file is restored afterwards.
+
+    Raises:
+        SystemExit: the text to replace is not there exactly once.
+    """
+    path = root / fault["file"]
+    before = path.read_text()
+    if before.count(fault["find"]) != 1:
+        raise SystemExit(f"{fault['name']}: {fault['file']} has {fault['find']!r} {before.count(fault['find'])} times")
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *fault["tests"]]
+    try:
+        path.write_text(before.replace(fault["find"], fault["replace"]))
+        environment = os.environ | {"PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"}
+        ended = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
+    finally:
+        path.write_text(before)
+    if ended.returncode not in (0, 1, 2):  # 2: the fault breaks the collection of tests
+        raise SystemExit(f"{fault['name']}: pytest ended with {ended.returncode}\n{ended.stdout[-2000:]}")
+    return ended.returncode != 0
+
+
+def main() -> int:
+    """Print a line for each fault; return 1 if one was missed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", help="faults to plant; all without")
+    parser.add_argument("--revision", help="revision to plant the faults of before.json into")
+    given = parser.parse_args()
+    faults: list[Fault] = json.loads((HERE / ("before.json" if given.revision else "faults.json")).read_text())
+    chosen = [fault for fault in faults if not given.names or fault["name"] in given.names]
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder) / "checkout"
+        subprocess.run(["git", "worktree", "add", "-q", "--detach", root, given.revision or "HEAD"], check=True)
+        try:
+            found = {fault["name"]: caught(fault, root) for fault in chosen}
+        finally:
+            subprocess.run(["git", "worktree", "remove", "--force", root], check=True)
+    for name, was in found.items():
+        print(f"{'caught' if was else 'MISSED'}  {name}")
+    print(f"{sum(found.values())} of {len(found)} faults caught")
+    return not all(found.values())
+
+
+if __name__ == "__main__":
+    sys.exit(main())
