@@ -54,9 +54,6 @@ def layer(name: str) -> int | None:
     return next((i for i, parts in enumerate(LAYERS) for part in parts if f"{name}.".startswith(f"{part}.")), None)
 
 
-PENDING = pytest.mark.xfail(reason="some rooms are still being split", strict=False)
-
-
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_imports_point_one_way(path: Path) -> None:
     own = layer(module(path))
@@ -76,7 +73,6 @@ def test_no_imports_go_in_circles() -> None:
     assert not circles
 
 
-@PENDING
 @pytest.mark.parametrize("folder", sorted({path.parent for path in FILES}), ids=lambda p: str(p.relative_to(ROOT)))
 def test_rooms_are_small(folder: Path) -> None:
     assert len([path for path in folder.glob("*.py") if not path.name.startswith("__")]) <= MOST_MODULES

@@ -10,10 +10,10 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from tqdm import tqdm
 
 from eigen2.errors import UserError, require_range
+from eigen2.runtime.bucket.checkpoint_store import PART, CheckpointStore
+from eigen2.runtime.bucket.object_store import connect, describe_error, resolve
+from eigen2.runtime.bucket.upload_queue import Counts, Job, UploadQueue, retry
 from eigen2.runtime.checkpoint import DAMAGED, EARLIER
-from eigen2.runtime.checkpoint_store import PART, CheckpointStore
-from eigen2.runtime.object_store import connect, describe_error, resolve
-from eigen2.runtime.upload_queue import Counts, Job, UploadQueue, retry
 
 
 class CheckpointUploader(Callback):

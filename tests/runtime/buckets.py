@@ -10,8 +10,8 @@ from typing import Any
 
 from fsspec.implementations.memory import MemoryFileSystem
 
-from eigen2.runtime.checkpoint_store import CheckpointStore
-from eigen2.runtime.object_store import Place
+from eigen2.runtime.bucket.checkpoint_store import CheckpointStore
+from eigen2.runtime.bucket.object_store import Place
 
 SECRET = "wJalrXUtnFEMI-secret"
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from eigen2.runtime.checkpoint_store import CheckpointStore
-from eigen2.runtime.object_store import Place, connect
+from eigen2.runtime.bucket.checkpoint_store import CheckpointStore
+from eigen2.runtime.bucket.object_store import Place, connect
 from tests.runtime.buckets import SECRET
 from tests.runtime.test_checkpoint_store import free_port
 from tests.test_memory_flat import MB, ROOT, growth_after_the_tenth, memory_rows

@@ -18,7 +18,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 
 from eigen2.errors import UserError
 from eigen2.runtime import uploader
-from eigen2.runtime.upload_queue import Counts, Job, UploadQueue, retry
+from eigen2.runtime.bucket.upload_queue import Counts, Job, UploadQueue, retry
 from eigen2.runtime.uploader import CheckpointUploader, fetch_last
 from tests.runtime.buckets import SECRET, Bucket, failing
 
@@ -197,7 +197,7 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> Bucket:
     """Takes the place of the bucket that the callback is told of."""
     bucket = Bucket()
     monkeypatch.setattr(uploader, "connect", lambda place, timeout_s: bucket)
-    monkeypatch.setattr("eigen2.runtime.object_store._library", lambda provider: None)
+    monkeypatch.setattr("eigen2.runtime.bucket.object_store._library", lambda provider: None)
     return bucket
 
 

@@ -9,8 +9,8 @@ from functools import partial
 from typing import BinaryIO, TypeVar
 
 from eigen2.errors import UserError
-from eigen2.runtime.checkpoint_store import kind_of
-from eigen2.runtime.object_store import describe_error
+from eigen2.runtime.bucket.checkpoint_store import kind_of
+from eigen2.runtime.bucket.object_store import describe_error
 
 LONGEST_WAIT_S = 60.0
 """Seconds between two attempts at most."""

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from eigen2.errors import UserError
+from eigen2.runtime.bucket.object_store import Place, StoreError
 from eigen2.runtime.files import move_into_place
-from eigen2.runtime.object_store import Place, StoreError
 
 PART = 8 * 2**20
 """Bytes of a file that are in memory at a time."""

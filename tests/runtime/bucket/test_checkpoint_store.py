@@ -19,10 +19,10 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from eigen2.cli.main import main
 from eigen2.errors import UserError
-from eigen2.runtime import checkpoint_store
-from eigen2.runtime.checkpoint_store import CheckpointStore, part_size
-from eigen2.runtime.object_store import Place, StoreError, connect, describe_error, resolve
-from eigen2.runtime.upload_queue import retry
+from eigen2.runtime.bucket import checkpoint_store
+from eigen2.runtime.bucket.checkpoint_store import CheckpointStore, part_size
+from eigen2.runtime.bucket.object_store import Place, StoreError, connect, describe_error, resolve
+from eigen2.runtime.bucket.upload_queue import retry
 from tests.command import ROOT
 from tests.runtime.buckets import SECRET, Bucket, Line, checkpoint, line_to
 
@@ -155,7 +155,7 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 
 
 def test_settings_come_before_the_environment(environment: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    environment.setattr("eigen2.runtime.object_store._library", lambda provider: None)
+    environment.setattr("eigen2.runtime.bucket.object_store._library", lambda provider: None)
     environment.setenv("CLOUD_PROVIDER", "GCS")
     environment.setenv("CLOUD_BUCKET", "mine")
     assert resolve(None, None, None, tmp_path / "run-7") == Place("gs", "mine", "run-7")

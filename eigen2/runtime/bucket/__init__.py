@@ -1,0 +1,1 @@
+"""Checkpoints in a bucket on S3 or Google Cloud Storage."""
