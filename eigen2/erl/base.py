@@ -22,12 +22,12 @@ from eigen2.erl.evolution import EvolutionContext, Operator
 from eigen2.erl.evolution.statistics import SAMPLED_INPUTS, diversity_metrics
 from eigen2.erl.learners import Learner
 from eigen2.erl.population import Population
-from eigen2.erl.quarantine import Evidence
+from eigen2.erl.quarantine import evidence, save_evidence
 from eigen2.erl.row_adam import RowAdam
 from eigen2.erl.settings import check_sizes
 from eigen2.erl.state import GenerationState
 from eigen2.erl.training import sample_inputs
-from eigen2.errors import UserError
+from eigen2.errors import ALL_AGENTS_FAILED, RunStopped, UserError
 from eigen2.memory.estimate import checkpoint_bytes
 
 
@@ -141,17 +141,20 @@ class PopulationModule(GenerationModule[RolloutDataModule]):
             sample_inputs=partial(sample_inputs, self.data, self.device),
         )
 
-    def evidence(self) -> Evidence:
-        """Return where and of what the evidence is made if all agents failed."""
-        rewards, folder = self.data.buffer["reward"], Path(self.trainer.default_root_dir)
-        return Evidence(
-            path=folder / "failure" / "evidence.pt",
-            rank=self.communicator.rank,
-            generation=self.state.generation,
-            fitness=self.state.fitness,
-            micro_batches=self.hparams["accumulate"],
-            slots=self.state.slots,
-            rewards=lambda slots: rewards[slots.to(rewards.device)],
+    def all_failed(self, fitness: torch.Tensor) -> RunStopped:
+        """Save why all agents failed, and return the error that ends the run."""
+        state, path = self.state, Path(self.trainer.default_root_dir) / "failure" / "evidence.pt"
+        place = f"process 0 writes its evidence to {path}"
+        if self.communicator.rank == 0:
+            found = evidence(state.quarantine, self.population, fitness, state.slots, self.hparams["accumulate"])
+            if "slots" in found:
+                found["rewards"] = self.data.buffer["reward"][found["slots"].to(self.device)]
+            place = save_evidence({"generation": state.generation, **found}, path)
+        return RunStopped(
+            f"all agents ({self.population_size}) failed in generation {state.generation}, not finite: "
+            f"{state.quarantine.parts()}; {place}; start again with a lower model.actor_lr, model.critic_lr, "
+            "model.max_grad_norm or model.reward_scale",
+            ALL_AGENTS_FAILED,
         )
 
     def skip_validation(self) -> None:
@@ -185,8 +188,7 @@ class PopulationModule(GenerationModule[RolloutDataModule]):
             **found,
             **diversity_metrics(population.actor_network, population.actor, inputs, communicator),
             **data.episode_metrics(episodes),
-            **metrics.replay_metrics(data.buffer),
-            **metrics.exchange_metrics(communicator),
+            **metrics.usage_metrics(data.buffer, communicator),
         }
 
     # Checkpoint and memory

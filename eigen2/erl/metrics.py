@@ -21,8 +21,7 @@ def generation_metrics(
 ) -> tuple[dict[str, float], dict[str, Tensor]]:
     """Return scalars of the generation that was just validated, by full name; NaN for what has no value yet.
 
-    Units: fitness in rewards a window, averages over agents whose own is finite; population in agents; with several
-    processes, what process 0 received in MB.
+    Units: fitness in rewards a window, averages over agents whose own is finite; population in agents.
 
     Args:
         state: of the generation.
@@ -32,9 +31,6 @@ def generation_metrics(
 
     Returns:
         The scalars, and the summary of all agents.
-
-    Raises:
-        RunStopped: contact with another process was lost.
     """
     fitness, validation = _finite(state.fitness), _finite(state.validation)
     agents = communicator.gather(
@@ -68,20 +64,20 @@ def generation_metrics(
     return metrics, {name: agents[f"summary {name}"] for name in summary}
 
 
-def replay_metrics(buffer: ReplayBuffer) -> dict[str, float]:
-    """Return how full the replay buffer is, in transitions and as a share of its capacity."""
-    return {
+def usage_metrics(buffer: ReplayBuffer, communicator: Communicator) -> dict[str, float]:
+    """Return how full the replay buffer is; with several processes, what this one received and the time it took."""
+    replay = {
         "replay/size": float(len(buffer)),
         "replay/utilization": len(buffer) / buffer.capacity,
         "replay/added": float(buffer.added),
     }
-
-
-def exchange_metrics(communicator: Communicator) -> dict[str, float]:
-    """Return what this process received since the generation began, and the time it took; nothing for one process."""
     if communicator.world == 1:
-        return {}
-    return {"exchange/received_mb": communicator.received_bytes / 1e6, "time/exchange_s": communicator.seconds}
+        return replay
+    return {
+        **replay,
+        "exchange/received_mb": communicator.received_bytes / 1e6,
+        "time/exchange_s": communicator.seconds,
+    }
 
 
 def _finite(values: Tensor) -> Tensor:

@@ -131,9 +131,10 @@ class ERLModule(PopulationModule):
     def evolve(self) -> None:
         """Replace the less fit agents, with targets, critics and moments, by children of the fitter; decay noise."""
         state, population, operators = self.state, self.population, self.operators
-        fate = ", replaced" if operators else ", not replaced without evolution"
-        evidence = self.evidence()
-        judge_agents(state.quarantine, state.fitness, population, self.optimizer, self.communicator, evidence, fate)
+        measured = state.fitness.clone()
+        if judge_agents(state.quarantine, state.fitness, population, self.optimizer, self.communicator).all():
+            raise self.all_failed(measured)
+        state.quarantine.warn(state.generation, ", replaced" if operators else ", not replaced without evolution")
         if operators and self.population_size > 1:
             own, context = moments(population, self.optimizer), self.evolution_context()
             state.evolution = evolve(state.fitness, population, own, operators, context, self.communicator)

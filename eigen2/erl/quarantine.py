@@ -1,8 +1,6 @@
 """Agents whose numbers are not finite: skipped, counted, reported, replaced; the evidence if none is left."""
 
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,6 @@ from eigen2.distributed.communicator import Communicator
 from eigen2.erl.learners import Losses
 from eigen2.erl.learners.gradients import PARTS, Optimizer, state_faults, state_is_finite
 from eigen2.erl.population import Population
-from eigen2.errors import ALL_AGENTS_FAILED, RunStopped
 from eigen2.runtime.checkpoint import DurableCheckpointIO
 
 log = logging.getLogger(__name__)
@@ -124,60 +121,14 @@ class Quarantine:
         log.warning("generation %d, not finite: %s%s", generation, ", ".join(named), more)
 
 
-@dataclass(frozen=True)
-class Evidence:
-    """Where to save what shows why all agents failed, and what it is made of."""
-
-    path: Path
-    rank: int
-    """Number of this process; the first one writes."""
-    generation: int
-    fitness: Tensor
-    micro_batches: int
-    """Of an optimizer step."""
-    slots: Tensor | None
-    """Replay slots of all micro-batches."""
-    rewards: Callable[[Tensor], Tensor]
-    """Return the rewards stored in replay slots."""
-
-    def stop(self, quarantine: Quarantine, population: Population, total: int) -> RunStopped:
-        """Save the evidence, and return the error that stops the run."""
-        return RunStopped(
-            f"all agents ({total}) failed in generation {self.generation}, not finite: {quarantine.parts()}; "
-            f"{self._save(quarantine, population)}; start again with a lower model.actor_lr, model.critic_lr, "
-            "model.max_grad_norm or model.reward_scale",
-            ALL_AGENTS_FAILED,
-        )
-
-    def _save(self, quarantine: Quarantine, population: Population) -> str:
-        """Write the evidence and return where it lies."""
-        if self.rank:
-            return f"process 0 writes its evidence to {self.path}"
-        try:
-            DurableCheckpointIO().save_checkpoint(self.contents(quarantine, population), self.path)
-        except OSError as error:
-            return f"the evidence could not be written to {self.path} ({error.strerror or error})"
-        return f"evidence in {self.path}"
-
-    def contents(self, quarantine: Quarantine, population: Population) -> dict[str, Any]:
-        """Return tensors and plain values: faults, the last step that was skipped, weights."""
-        contents: dict[str, Any] = {
-            "generation": self.generation,
-            "parts": list(PARTS),
-            "faults": quarantine.faults,
-            "misplayed": quarantine.misplayed,
-            "skipped": quarantine.skipped,
-            "steps": quarantine.steps,
-            "fitness": self.fitness,
-        }
-        if quarantine.last is not None and self.slots is not None:
-            step, losses = quarantine.last
-            slots = self.slots[step * self.micro_batches : (step + 1) * self.micro_batches]
-            own = {"step": step, "losses": losses / self.micro_batches, "slots": slots.clone()}
-            contents |= {**own, "rewards": self.rewards(slots)}
-        kept = max(1, EVIDENCE_BYTES // (8 * population.weights_per_agent))
-        contents |= {name: rows[:kept].clone() for name, rows in population.rows().items() if name != "noise"}
-        return {name: value.cpu() if isinstance(value, Tensor) else value for name, value in contents.items()}
+def save_evidence(contents: dict[str, Any], path: Path) -> str:
+    """Write why all agents failed, tensors and plain values, and return where it lies."""
+    try:
+        plain = {name: value.cpu() if isinstance(value, Tensor) else value for name, value in contents.items()}
+        DurableCheckpointIO().save_checkpoint(plain, path)
+    except OSError as error:
+        return f"the evidence could not be written to {path} ({error.strerror or error})"
+    return f"evidence in {path}"
 
 
 @torch.no_grad()
@@ -187,27 +138,38 @@ def judge_agents(
     population: Population,
     optimizer: Optimizer,
     communicator: Communicator,
-    evidence: Evidence,
-    fate: str,
-) -> None:
-    """Set the fitness of agents that failed in a generation to NaN, and warn of numbers that are not finite.
-
-    Args:
-        quarantine: of the generation.
-        fitness: of all agents, changed in place.
-        population: of this process, after training.
-        optimizer: over it.
-        communicator: partition of the population.
-        evidence: saved where all agents failed.
-        fate: what becomes of agents that failed, for the warning.
-
-    Raises:
-        RunStopped: all agents failed, or contact with another process was lost.
-    """
+) -> Bool[Tensor, " agents"]:
+    """Set the fitness of agents that failed in a generation to NaN, and return which failed of all."""
     faults = None if bool(state_is_finite(population, optimizer)) else state_faults(population, optimizer)
     quarantine.judge(communicator.own_rows(fitness), faults)
     failed = communicator.gather({"failed": quarantine.failed}, "who failed")["failed"]
-    if failed.all():
-        raise evidence.stop(quarantine, population, communicator.total)
-    quarantine.warn(evidence.generation, fate)
     fitness[failed] = torch.nan
+    return failed
+
+
+def evidence(
+    quarantine: Quarantine, population: Population, fitness: Tensor, slots: Tensor | None, accumulate: int
+) -> dict[str, Any]:
+    """Return what shows why all agents failed: faults, the last step that was skipped, weights.
+
+    Args:
+        quarantine: of the generation.
+        population: of this process.
+        fitness: of all agents, as it was measured.
+        slots: replay slots of all micro-batches.
+        accumulate: micro-batches of an optimizer step.
+    """
+    contents: dict[str, Any] = {
+        "parts": list(PARTS),
+        "faults": quarantine.faults,
+        "misplayed": quarantine.misplayed,
+        "skipped": quarantine.skipped,
+        "steps": quarantine.steps,
+        "fitness": fitness,
+    }
+    if quarantine.last is not None and slots is not None:
+        step, losses = quarantine.last
+        last = slots[step * accumulate : (step + 1) * accumulate].clone()
+        contents |= {"step": step, "losses": losses / accumulate, "slots": last}
+    kept = max(1, EVIDENCE_BYTES // (8 * population.weights_per_agent))
+    return contents | {name: rows[:kept].clone() for name, rows in population.rows().items() if name != "noise"}

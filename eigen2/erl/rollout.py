@@ -45,22 +45,10 @@ def evaluate(
     uniform: bool,
     after_step: Callable[[], None],
 ) -> None:
-    """Play the generation's windows with every agent: set its fitness, fill the replay buffer.
+    """Play the generation's windows with every agent: set its fitness in the state, fill the replay buffer.
 
-    Agents that do not learn play fitness windows alone.
-
-    Args:
-        state: gets fitness and the agents that misplayed.
-        population: of this process.
-        data: environments and replay buffer.
-        precision: makes the context in which networks run.
-        communicator: partition of the population.
-        seed: the run's seed.
-        uniform: whether exploration windows are played with uniform actions until training starts.
-        after_step: called after every step of the environment.
-
-    Raises:
-        RunStopped: contact with another process was lost.
+    Agents that do not learn play fitness windows alone. With `uniform`, exploration windows are played with uniform
+    actions until training starts.
     """
     env, counted = data.eval_env, data.windows_per_generation
     options = data.training_options(state.generation, seed)
@@ -94,9 +82,6 @@ def validate(
 
     There is one candidate a generation, chosen on other days: the best of all agents on the validation days would be
     the luckiest as often as the best.
-
-    Raises:
-        RunStopped: contact with another process was lost.
     """
     fittest = rank(state.fitness.numpy())[0]
     place = communicator.local_index(fittest)

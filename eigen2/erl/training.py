@@ -18,10 +18,10 @@ from eigen2.erl.state import GenerationState
 def draw_samples(
     state: GenerationState, learner: Learner, data: RolloutDataModule, learners: range, steps: int, seed: int
 ) -> None:
-    """Draw what the generation trains on: replay slots, and noise where the learner uses it.
+    """Draw into the state what the generation trains on: replay slots, and noise where the learner uses it.
 
     Args:
-        state: gets the slots and the noise.
+        state: of the generation.
         learner: trains the agents.
         data: holds the replay buffer.
         learners: numbers of this process's agents that learn.
@@ -65,15 +65,7 @@ def make_batch(
 def add_losses(
     state: GenerationState, learner: Learner, population: Population, batch: Batch, train_actor: bool
 ) -> Tensor:
-    """Compute a micro-batch's losses, record them, and return their sum; agents do not share any of it.
-
-    Args:
-        state: records the losses.
-        learner: computes them.
-        population: its first agents learn.
-        batch: their sample.
-        train_actor: whether actors learn too.
-    """
+    """Compute a micro-batch's losses, record them, and return their sum; no term depends on two agents."""
     losses = learner.losses(population, batch, train_actor)
     values, finite = state.quarantine.record_losses(losses)
     state.losses.add(values, finite, train_actor)

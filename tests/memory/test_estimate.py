@@ -9,7 +9,7 @@ from eigen2 import SyntheticMarket
 from eigen2.errors import UserError
 from eigen2.market.datamodule import MarketDataModule
 from eigen2.memory import estimate as ram
-from eigen2.memory.estimate import PeakEstimate, arithmetic
+from eigen2.memory.estimate import LivePeak, PeakEstimate, arithmetic
 from eigen2.memory.limits import Limit, limits
 
 
@@ -79,3 +79,32 @@ def test_counted_bytes_are_the_allocated_ones() -> None:
     needed = data.needed_bytes(3)
     assert data.eval_env.nbytes + data.val_env.nbytes == needed["environments"]
     assert needed["encoder"] == data.encoder.nbytes
+def test_live_tensors_are_counted_until_they_die() -> None:
+    with LivePeak() as tensors:
+        first = torch.ones(1000)  # 4,000 bytes
+        view = first[:10]
+        first.add_(1)
+        second = first * 2
+        assert tensors.live == 8000
+        del first
+        assert tensors.live == 8000  # the view keeps it
+        del view
+        assert tensors.live == 4000
+        third = second.double()
+    assert (tensors.live, tensors.peak) == (12_000, 12_000)
+    del second, third
+    assert tensors.live == 0
+
+
+def test_what_a_graph_keeps_counts_until_its_backward_pass() -> None:
+    weight = torch.ones(1000, requires_grad=True)
+    with LivePeak() as tensors:
+        loss = weight.exp().exp().sum()  # the graph keeps both results
+        assert tensors.live == 8000 + 4
+        loss.backward()
+        assert tensors.peak >= 8000 + 4 + 4000
+    del loss
+    assert tensors.live == 4000  # the gradient
+    assert weight.grad is not None
+
+

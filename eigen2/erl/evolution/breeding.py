@@ -62,9 +62,6 @@ def breed(
         operators: of the run.
         context: state of the run.
         communicator: partition of the population.
-
-    Raises:
-        RunStopped: contact with another process was lost.
     """
     first_row, fetched = communicator.rows.start, []
     for inherits in dict.fromkeys(child.operator.inherits for child in children if child.parents):
@@ -100,12 +97,9 @@ def evolve(
         fitness: of all agents, float64; NaN for those that failed.
         population: of this process.
         moments: of its optimizer, with a row an agent.
-        operators: of the run.
+        operators: of the run, in the order in which they choose agents.
         context: state of the run.
         communicator: partition of the population.
-
-    Raises:
-        RunStopped: contact with another process was lost.
     """
     ranking = ranking_of(fitness.numpy(), operators, context.learners)
     children = plan(ranking, operators, context, generator(context.seed, Role.SELECTION, context.generation))
