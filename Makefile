@@ -4,7 +4,7 @@ VENV := .venv
 INSTALLED := $(VENV)/.installed
 
 .PHONY: help train dashboard test slow faults fuzz torture golden soak memory bench bench-control bench-swimmer bench-halfcheetah scaling bench-processes bench-fire \
-  results planted ablations oracle study reference lint format clean
+  results planted ablations oracle study reference docs lint format clean
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
@@ -97,6 +97,10 @@ study: $(INSTALLED)  ## champions on real prices, walking forward, against buy-a
 
 reference: $(INSTALLED)  ## docs/configuration.md and the modules of docs/architecture.md from the code
 	$(VENV)/bin/python -m eigen2.cli.reference docs
+
+docs: $(INSTALLED)  ## build the documentation as a website in site/; a broken link fails
+	$(VENV)/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
+	$(VENV)/bin/python -m mkdocs build --strict
 
 lint: $(INSTALLED)  ## ruff and mypy
 	$(VENV)/bin/python -m ruff check .
