@@ -37,7 +37,7 @@ ROOT = Path(__file__).parents[1]
 FIGURES = ROOT / "docs" / "figures"
 MB = 1e6
 
-MODULES = {
+MODULES = {  # benchmarks by the module that holds them in `BENCHMARKS`
     "speed.bench": ("bench", "bench-1", "bench-2", "profiler"),
     "speed.limit": ("limit-1", "limit-2"),
     "speed.families": ("families-2",),
@@ -55,7 +55,6 @@ MODULES = {
     "scale.scaling": ("scaling",),
     "scale.processes": ("processes",),
 }
-"""Benchmarks by the module that holds them in `BENCHMARKS`."""
 
 KNOWN = ", ".join(name for names in MODULES.values() for name in names)
 
@@ -109,24 +108,18 @@ class Benchmark:
     tasks: Callable[[Settings], Sequence[Task]]
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Defaults of the benchmark's own options; `threads` is always one, 1 by default."""
-    smallest: Mapping[str, Any] = field(default_factory=dict)
-    """Settings at which a task takes seconds."""
+    smallest: Mapping[str, Any] = field(default_factory=dict)  # settings at which a task takes seconds
     figures: Callable[[Mapping[Task, Row]], Figures] = rows_by_case
     """Makes the JSON figures of all rows; `kept: false` in them ends the command with an error."""
     key: Callable[[Task, Settings], object] = no_key
     """What a row depends on beside its settings; a kept row with another key is refused."""
-    show: Callable[[Figures], str] = as_json
-    """Says what was measured, for the terminal."""
+    show: Callable[[Figures], str] = as_json  # says what was measured, for the terminal
     fresh: bool = False
     """Whether finished rows, and those of another commit, are measured anew: speed and memory change with the code."""
 
 
 def load(name: str) -> Benchmark:
-    """Return a benchmark by name.
-
-    Raises:
-        UserError: there is none of that name.
-    """
+    """Return a benchmark by name, or raise UserError if there is none of it."""
     for module, names in MODULES.items():
         if name in names:
             found: Benchmark = importlib.import_module(f"benchmarks.{module}").BENCHMARKS[name]
@@ -178,11 +171,7 @@ def _parser(benchmarks: Iterable[Benchmark]) -> argparse.ArgumentParser:
 
 
 def settings_of(benchmark: Benchmark, options: argparse.Namespace) -> Settings:
-    """Return a benchmark's settings: its defaults, those of the smallest size, then the options given.
-
-    Raises:
-        UserError: a number is below 1.
-    """
+    """Return a benchmark's settings: defaults, the smallest size's, options; UserError if a number is below 1."""
     settings = {"threads": 1, **benchmark.settings, **(benchmark.smallest if options.smallest else {})}
     settings |= {name: value for name in settings if (value := getattr(options, name, None)) is not None}
     for name, value in {**settings, "processes": options.processes}.items():
@@ -192,11 +181,7 @@ def settings_of(benchmark: Benchmark, options: argparse.Namespace) -> Settings:
 
 
 def run(name: str, benchmark: Benchmark, settings: Settings, options: argparse.Namespace) -> None:
-    """Measure the tasks without a row, and write the figures once every task has one.
-
-    Raises:
-        UserError: no such case, or a kept row is of other settings.
-    """
+    """Measure the tasks without a row, and write the figures once every task has one."""
     tasks = list(benchmark.tasks(settings))
     asked = _chosen(tasks, options)
     machine = {**describe_machine(), "threads": settings["threads"]}  # asked before files change the work tree
@@ -251,14 +236,7 @@ def _measure_here(benchmark: Benchmark, case: str, seed: str, settings: str, fol
 
 
 class Rows:
-    """Rows of a benchmark, a JSON file each.
-
-    Args:
-        folder: of the files.
-        benchmark: whose rows they are.
-        settings: they were measured with; a change of `threads` alone keeps rows that need not be fresh.
-        machine: where they are measured.
-    """
+    """Rows of a benchmark, a JSON file each; a change of `threads` alone keeps rows that need not be fresh."""
 
     def __init__(self, folder: Path, benchmark: Benchmark, settings: Settings, machine: Mapping[str, Any]) -> None:
         self.folder, self._benchmark, self._settings, self._machine = folder, benchmark, settings, machine
@@ -279,11 +257,7 @@ class Rows:
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
     def read(self, task: Task) -> Row | None:
-        """Return the row of a task, or None if it has to be measured.
-
-        Raises:
-            UserError: the row is of other settings.
-        """
+        """Return the row of a task, None if it has to be measured; UserError if it is of other settings."""
         path = self.path(task)
         kept = json.loads(path.read_text()) if path.exists() else None
         if kept is None or kept["key"] == self.key(task):
@@ -322,11 +296,7 @@ def describe_machine() -> dict[str, Any]:
 
 
 def python(*words: object, **environment: str) -> str:
-    """Run Python in the repository, with variables beside the present ones; return what it printed.
-
-    Raises:
-        SystemExit: it failed; the message ends with what it wrote to stderr.
-    """
+    """Run Python in the repository; return what it printed, or raise SystemExit with the end of its stderr."""
     command = [sys.executable, *map(str, words)]
     env = {**os.environ, **environment}
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
@@ -404,10 +374,7 @@ def median_seconds(run: Callable[[], object], runs: int) -> float:
 
 
 def median_ratio(ours: Callable[[], object], reference: Callable[[], object], runs: int) -> tuple[float, float, float]:
-    """Return the median seconds of both and the median of reference over ours, after a warm-up of each.
-
-    Runs alternate, so that a busy machine slows both.
-    """
+    """Return both median seconds and the median of reference over ours; runs alternate: a busy machine slows both."""
     for run in (ours, reference):
         run()
     pairs = [(seconds_of(ours), seconds_of(reference)) for _ in range(runs)]

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from benchmarks.harness import FIGURES, ROOT
 
-PAGES = {
+PAGES = {  # pages in docs/, each with the module that holds it as `PAGE`
     "results": "speed.tables",
     "memory": "memory.tables",
     "control": "learning.control_tables",
@@ -25,7 +25,6 @@ PAGES = {
     "scaling": "scale.scaling_tables",
     "processes": "scale.processes_tables",
 }
-"""Pages in docs/, each with the module that holds it as `PAGE`."""
 NOT_YET = "Not measured yet."
 
 
@@ -34,8 +33,7 @@ class Block(NamedTuple):
 
     make: Callable[..., Any]
     """Returns a block's text from the contents of the JSON files; a picture's also takes its path and its source."""
-    figures: tuple[str, ...]
-    """Names of the JSON files."""
+    figures: tuple[str, ...]  # names of the JSON files
 
 
 class Page(NamedTuple):
@@ -92,23 +90,12 @@ def grid(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 
 
 def table(columns: Mapping[str, str], rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return a Markdown table.
-
-    Args:
-        columns: a format of a row's fields by the header; `!n` shows a number with three significant digits.
-        rows: of which a field that is None, or lies in one, is left empty.
-    """
+    """Return a Markdown table of rows, a format a column; `!n` is `number`, and None or a field of it is empty."""
     return grid(list(columns), [[CELLS.vformat(form, (), row) for form in columns.values()] for row in rows])
 
 
 def across(header: str, lines: Mapping[str, str], columns: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return a Markdown table with a column for each of several figures.
-
-    Args:
-        header: of the first column.
-        lines: a format of the figures' fields by the line's label; a field that is None was not measured.
-        columns: figures by the column's header.
-    """
+    """Return a Markdown table with a line for each format, a column for each of several figures."""
     cells = {label: [CELLS.vformat(form, (), each) for each in columns.values()] for label, form in lines.items()}
     rows = [[label, *(cell or "not measured" for cell in each)] for label, each in cells.items()]
     return grid([header, *columns], rows)

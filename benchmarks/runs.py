@@ -25,13 +25,7 @@ from eigen2.runtime.phases import PHASES
 
 
 class Probe(Callback):
-    """Writes what metrics.csv and memory.csv do not say of a run; in process 0.
-
-    Args:
-        path: JSON file, written when training ends.
-        cache: folder of panels.
-        fill: whether to fill the replay buffer after the first generation.
-    """
+    """Writes what metrics.csv and memory.csv do not say of a run to the JSON file `path`; in process 0."""
 
     def __init__(self, path: str, cache: str = "/none", fill: bool = False) -> None:
         super().__init__()
@@ -110,15 +104,11 @@ class Fit:
 
     folder: Path
     printed: str
-    seconds: float
-    """From the start of the process to its end."""
-    cpu_s: float
-    """Processor seconds of the process, which other work on the machine changes less."""
-    stolen_share: float
-    """Processor seconds a second that a virtual machine's host gave to others meanwhile."""
+    seconds: float  # from the start of the process to its end
+    cpu_s: float  # processor seconds of the process, which other work on the machine changes less
+    stolen_share: float  # processor seconds a second that a virtual machine's host gave to others meanwhile
     metrics: list[dict[str, str]]
-    memory: list[dict[str, str]]
-    """Rows of memory.csv at the ends of generations."""
+    memory: list[dict[str, str]]  # rows of memory.csv at the ends of generations
     probe: dict[str, Any]
 
     @property
@@ -158,14 +148,8 @@ def fit(
 ) -> Fit:
     """Run `fit` in a process and a folder of its own, on the CPU with one thread unless settings say otherwise.
 
-    Args:
-        folder: of the run, made if it is not there.
-        config: configuration.
-        settings: beside the configuration's, by their keys.
-        words: further ones of the command line.
-        change: takes the configuration's callbacks and returns those of the run.
-        fill: whether to fill the replay buffer after the first generation.
-        environment: variables beside the present ones.
+    `change` takes the configuration's callbacks and returns those of the run; `fill` fills the replay buffer after the
+    first generation; `environment` holds variables beside the present ones.
     """
     folder.mkdir(parents=True, exist_ok=True)
     own = {"num_threads": 1, "trainer.accelerator": "cpu", "trainer.default_root_dir": folder, **settings}

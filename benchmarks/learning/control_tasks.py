@@ -8,13 +8,12 @@ from typing import Any
 from benchmarks.harness import ROOT, Benchmark, Figures, Row, Settings, Task, csv_rows, python
 from benchmarks.runs import command_line
 
-CURVE = {
+CURVE = {  # columns of metrics.csv that are kept, by name
     "env_steps": "replay/added",
     "fitness_max": "fitness/max",
     "fitness_mean": "fitness/mean",
     "champion": "champion/validation_fitness",
 }
-"""Columns of metrics.csv that are kept, by name."""
 
 
 def tasks(settings: Settings) -> list[Task]:

@@ -1,9 +1,4 @@
-"""Fuel breaks on landscapes that no fit has seen, over seeds.
-
-Each run is `fit --config configs/dqn_fuel_breaks.yaml`, timed from its start to its end, and then `test` on landscapes
-of its own seed that neither training nor the choice of the champion has looked at. Variants leave out what the agent is
-given beside the map.
-"""
+"""Fuel breaks over seeds: fits of configs/dqn_fuel_breaks.yaml, tested on landscapes that no fit has seen."""
 
 import json
 from pathlib import Path
@@ -31,13 +26,7 @@ def tasks(settings: Settings) -> list[Task]:
 
 
 def measure(task: Task, settings: Settings, folder: Path) -> Row:
-    """Fit and test a variant.
-
-    Returns:
-        `fit_s`, seconds of the fit's process; `validation`, the champion's, by epoch; `rss_mb`, by epoch; `steps` of
-        the environments and `gradient_steps`; `scores`, percent of the burned area saved on each landscape of the test,
-        by the champion and by each baseline.
-    """
+    """Fit and test a variant; return its curves and `scores`: percent of burned area saved, by policy and landscape."""
     run = folder / f"{task.case.replace(' ', '-')}-{task.seed}"
     own = {"seed_everything": task.seed, "data.landscape_seed": task.seed, "trainer.accelerator": "auto"}
     own |= VARIANTS[task.case]

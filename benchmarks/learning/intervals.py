@@ -11,10 +11,8 @@ from scipy import stats
 
 DRAWS = 10_000
 LEVEL = 0.95
-AT_ONCE = 100
-"""Series drawn at once, for the memory's sake."""
-BLOCK_DAYS = 20.0
-"""Mean days of a block: as long as a position is held at most, so that a block holds its whole course."""
+AT_ONCE = 100  # series drawn at once, for the memory's sake
+BLOCK_DAYS = 20.0  # mean days of a block: as long as a position is held at most, so that a block holds its whole course
 
 
 @dataclass(frozen=True)
@@ -35,12 +33,7 @@ def over_seeds(values: np.ndarray, generator: np.random.Generator, draws: int = 
     """Return the mean of all runs with a stratified bootstrap interval: the seeds of each fold are resampled.
 
     As in Agarwal et al., "Deep Reinforcement Learning at the Edge of the Statistical Precipice" (NeurIPS 2021), folds
-    in the place of tasks.
-
-    Args:
-        values: (folds, seeds); of a single seed the interval has no width.
-        generator: source of the draws.
-        draws: number of resampled means.
+    in the place of tasks. `values` are (folds, seeds); of a single seed the interval has no width.
     """
     mean = float(values.mean())
     if values.shape[1] == 1:
@@ -60,13 +53,8 @@ def over_days(
 ) -> Interval:
     """Return the mean of a daily series with an interval by the stationary bootstrap of Politis and Romano (1994).
 
-    Blocks begin on any day with the same chance, have geometric lengths, and go on at the first day after the last.
-
-    Args:
-        values: (days,).
-        generator: source of the draws.
-        draws: number of resampled means.
-        block_days: mean length of a block (1 or more; 1 resamples single days).
+    Blocks begin on any day with the same chance, have geometric lengths of mean `block_days` (1 or more), and go on at
+    the first day after the last.
     """
     parts = [min(AT_ONCE, draws - done) for done in range(0, draws, AT_ONCE)]
     means = [values[stationary_days(len(values), part, generator, block_days)].mean(1) for part in parts]

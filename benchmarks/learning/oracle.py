@@ -1,9 +1,8 @@
 """Whether agents use what a feature shows them.
 
-A market without any signal, positions of one day. In place of one feature (`FEATURE`) agents see, by variant,
-tomorrow's return of each column from open to close, that of two days ago, or the feature itself. With tomorrow's return
-they can do what the perfect rule does, which orders the column that will rise most; the other variants show nothing of
-use, and can earn no more than luck.
+A market without any signal, positions of one day. `FEATURE` shows agents, by variant, tomorrow's return of each column
+from open to close, that of two days ago, or itself. Only the first lets them earn more than luck: what the perfect rule
+earns, which orders the column that will rise most.
 """
 
 import dataclasses
@@ -33,12 +32,7 @@ SIZES = {"context_days": 4, "trading_days": 60, "settlement_days": 2, "replay_ca
 
 
 def returns_shown(prices: np.ndarray, delay: int) -> np.ndarray:
-    """Return each column's return from open to close `delay` days before each day, in deviations; 0 where unknown.
-
-    Args:
-        prices: (days, columns, 4) open, high, low, close.
-        delay: below 0 for a coming day.
-    """
+    """Return returns (days, columns) from open to close `delay` days before each, in deviations; 0 if unknown."""
     gain = np.nan_to_num(np.log(prices[..., 3] / prices[..., 0]))
     shown = np.zeros_like(gain)
     if delay < 0:
@@ -50,12 +44,7 @@ def returns_shown(prices: np.ndarray, delay: int) -> np.ndarray:
 
 
 class OracleRollouts(MarketDataModule):
-    """Market with one feature that may show another day's return.
-
-    Args:
-        delay: see `returns_shown`; None leaves the feature as it is.
-        settings: of `MarketDataModule`.
-    """
+    """Market with one feature that shows the return of another day, see `returns_shown`; with None, itself."""
 
     def __init__(self, delay: int | None, **settings: Any) -> None:
         super().__init__(**settings)

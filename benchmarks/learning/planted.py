@@ -1,8 +1,7 @@
 """What agents learn of a drift that is hidden in prices.
 
-Every seed is a market of its own, with 2,400 days to train and validate on and 600 days that nothing but the end of a
-run sees. There the champion plays against rules that know more and less of the drift, whose settings are the best in
-hindsight on those very days. All variants but one play the same number of agent-days.
+Every seed is a market of its own. On its holdout the champion plays against rules that know more and less of the drift,
+whose settings are the best in hindsight on those very days. All variants but one play as many agent-days.
 """
 
 import os
@@ -40,20 +39,18 @@ MARKET: dict[str, Any] = {"days": 3000, "columns": 40, "signal": 0.3, "half_life
 """A slow drift; half of the variance of prices moves overnight, without any of it."""
 SIZES: dict[str, Any] = {"validation_days": 400, "holdout_days": 600, "context_days": 64}
 """A context of three half-lives: longer ones say nothing more and leave fewer days to train on."""
-SMALL: dict[str, dict[str, Any]] = {
+SMALL: dict[str, dict[str, Any]] = {  # sizes that replace those of a variant for a run of seconds
     "market": {"days": 220, "columns": 4, "signal": 2.0},
     "sizes": {"context_days": 8, "validation_days": 30, "holdout_days": 40, "trading_days": 15, "settlement_days": 5}
     | {"replay_capacity": 4000, "replay_min_size": 100, "batch_size": 4},
     "model": {"population_size": 3, "gradient_steps": 1, "accumulate": 1},
 }
-"""Sizes that replace those of a variant for a run of seconds."""
 RULES = ("random", "momentum", "filtered", "informed")
 MAIN = ("erl", "gradients alone", "evolution alone", "evolution alone, as long")
-PROMISING = (
+PROMISING = (  # variants that looked better on one market, to be confirmed on others
     *("erl", "gradients alone", "noise 0.1", "reward scale 0.02", "proximal mutation", "adaptive mutation"),
     *("no mutation", "mutation scale 0.3", "champion reinjected"),
 )
-"""Variants that looked better on one market, to be confirmed on others."""
 
 
 def _evolving(*operators: Operator, elites: float = 0.5, crossover: float = 0.375) -> dict[str, Any]:

@@ -1,8 +1,7 @@
 """The champions on real prices, walking forward, against policies without learning.
 
-Each table of prices is cut into folds. A fold trains on the days up to some day, chooses its champion on the validation
-days after them, and plays it on the test days after those, which nothing has seen before; the next fold trains on these
-too, and so its test days follow them. Baselines play the same days with the same money and costs.
+A fold trains on the days up to some day, chooses its champion on the validation days after them, and plays it on the
+test days after those; the next fold's test days follow them. Baselines play the same days at the same costs.
 """
 
 import hashlib
@@ -34,23 +33,18 @@ from eigen2.market.simulation.rules import TradingRules
 from eigen2.market.simulation.simulate import Policy, Simulation, hide_window_end, simulate
 
 RULES = TradingRules(cost_bps=10.0, slippage_bps=0.0)
-MODEL: dict[str, Any] = {}
-"""Settings of the algorithm beside its defaults."""
-RANDOM_ACCOUNTS = 32
-"""Accounts of the random baseline, whose means count."""
+MODEL: dict[str, Any] = {}  # settings of the algorithm beside its defaults
+RANDOM_ACCOUNTS = 32  # accounts of the random baseline, whose means count
 
 
 @dataclass(frozen=True)
 class Table:
     """Prices and how they are cut into folds."""
 
-    path: Path
-    """File that `data prepare` reads."""
-    folds: int = 4
-    """Test spans, one after the other, the last of which ends with the last day."""
+    path: Path  # file that `data prepare` reads
+    folds: int = 4  # test spans, one after the other, the last of which ends with the last day
     test_days: int = 252
-    data: dict[str, Any] = field(default_factory=dict)
-    """Settings of the data module beside its defaults."""
+    data: dict[str, Any] = field(default_factory=dict)  # settings of the data module beside its defaults
     limits: Limits = field(default_factory=Limits)
     """Beyond which a price counts as false, and its row as a day without trading."""
 
@@ -70,11 +64,7 @@ TABLES = {
 
 
 def chosen_tables(settings: Settings) -> dict[str, Table]:
-    """Return the tables asked for by name: those of `TABLES` in `data_dir`, or price files.
-
-    Raises:
-        UserError: one is not there.
-    """
+    """Return the tables asked for: those of `TABLES` in `data_dir`, or price files; UserError if one is not there."""
     folder, chosen = Path(settings["data_dir"]), {}
     for name in settings["tables"]:
         known = TABLES.get(name)
@@ -114,16 +104,9 @@ def _fold(task: Task, settings: Settings) -> tuple[Table, int]:
 
 
 def fold_data(table: Table, fold: int, folder: Path, cache: Path) -> MarketDataModule:
-    """Return the data of a fold, not loaded yet: all days up to the last test day, whose test days are the holdout.
+    """Return the data of a fold from 0, not loaded yet: days up to its last test day; the test days are the holdout.
 
-    Args:
-        table: prices.
-        fold: from 0.
-        folder: of the cleaned and cut prices.
-        cache: folder of panels.
-
-    Raises:
-        UserError: the table has too few days.
+    The cleaned and cut prices go to `folder`, panels to `cache`; UserError if the table has too few days.
     """
     clean, path = folder / "clean.parquet", folder / f"fold-{fold}.parquet"
     if not clean.exists():
@@ -140,11 +123,7 @@ def fold_data(table: Table, fold: int, folder: Path, cache: Path) -> MarketDataM
 
 
 def measure(task: Task, settings: Settings, folder: Path) -> Row:
-    """Train on a fold; play its champion and the other policies on the test days.
-
-    Raises:
-        SystemExit: training was interrupted.
-    """
+    """Train on a fold; play its champion and the other policies on the test days."""
     os.environ["PL_GLOBAL_SEED"] = str(task.seed)
     generations, (table, fold) = settings["generations"], _fold(task, settings)
     with tempfile.TemporaryDirectory(dir=folder) as run:

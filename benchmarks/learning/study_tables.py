@@ -11,14 +11,12 @@ from benchmarks.pages import Block, Page, grid, table
 from eigen2.market.evaluation.performance import YEAR
 
 CHAMPION = "champion"
-NAMES = {
+NAMES = {  # policies that a champion is compared with
     "buy and hold": "equal-weight buy-and-hold",
     "momentum": "momentum",
     "random": "random entries of equal turnover",
 }
-"""Policies that a champion is compared with."""
-PERCENT = ("annual_return", "max_drawdown")
-"""Measures shown in percent."""
+PERCENT = ("annual_return", "max_drawdown")  # measures shown in percent
 MEASURES = {
     "annual_return": "return a year, %",
     "sharpe": "Sharpe",

@@ -18,7 +18,7 @@ WINDOWS = (
     "--model.gradient_steps=4",
 )
 BUILT_FIRST, RESUMED = "full scale, its panel built first", "the same, resumed"
-CASES: dict[str, tuple[str, Sequence[str]]] = {
+CASES: dict[str, tuple[str, Sequence[str]]] = {  # configuration, and words of the command line
     "the sample": (SAMPLE, ()),
     BUILT_FIRST: (FULL, ()),
     "full scale": (FULL, ()),
@@ -27,7 +27,6 @@ CASES: dict[str, tuple[str, Sequence[str]]] = {
     RESUMED: (SAMPLE, MUCH_REPLAY),
     "the sample, networks that read windows": (SAMPLE, WINDOWS),
 }
-"""Configuration, and words of the command line."""
 
 
 def measure(task: Task, settings: Settings, folder: Path) -> Row:

@@ -1,7 +1,6 @@
 """What an older fuel-break system held in memory, against what eigen2 holds.
 
-Each case of storage keeps the transitions of some episodes in one way, without a network. Each measure that was
-prescribed for the old system is then switched on and off in fits of this workload. Every case has a process of its own.
+A case keeps transitions in one way, without a network, or is a fit with one of the measures prescribed for that system.
 """
 
 import tempfile
@@ -26,23 +25,14 @@ from eigen2.memory.growth import theil_sen
 from eigen2.memory.process import BLOCK_BYTES, trim_malloc
 from eigen2.memory.process import measure as memory_now
 
-SIZE, PLANES = 50, 12
-"""Cells a side, and planes, of the old system's states: float32."""
-STEPS = 8 * 50
-"""Transitions of one of its episodes: steps of all its environments."""
-CAPACITY = 20_000
-"""Transitions of its replay; the ring here gets as many."""
-EPISODES, FILLING = 9, 6
-"""Episodes kept, and those after which a local buffer of 2,000 is full."""
+SIZE, PLANES = 50, 12  # cells a side, and planes, of the old system's states: float32
+STEPS = 8 * 50  # transitions of one of its episodes: steps of all its environments
+CAPACITY = 20_000  # transitions of its replay; the ring here gets as many
+EPISODES, FILLING = 9, 6  # episodes kept, and those after which a local buffer of 2,000 is full
 
 
 class Old:
-    """Storage of the old system.
-
-    Args:
-        copies: states of a transition that are tensors of their own (1 or 4); others share a tensor.
-        experience: most transitions of the local buffer, which nobody read; None for no bound.
-    """
+    """Storage of the old system: `copies` (1 or 4) states are tensors of their own; nobody read `experience`."""
 
     def __init__(self, copies: int, experience: int | None = None) -> None:
         self.copies = copies
@@ -97,11 +87,7 @@ def hold(name: str) -> Row:
 
 
 class KeepsFigures(Callback):
-    """Draws a figure an epoch with pyplot, which keeps it until it is closed.
-
-    Args:
-        close: whether to close it.
-    """
+    """Draws a figure an epoch with pyplot, which keeps it until it is closed."""
 
     def __init__(self, close: bool) -> None:
         self.close = close
@@ -121,12 +107,7 @@ class KeepsFigures(Callback):
 
 
 class KeepsLosses(Callback):
-    """Keeps the loss of every gradient step.
-
-    Args:
-        detach: whether to keep it without its graph.
-        most: number of losses to keep, the latest; None for all.
-    """
+    """Keeps the latest losses of gradient steps, detached from their graphs or with them."""
 
     def __init__(self, detach: bool, most: int | None) -> None:
         self.detach, self.kept = detach, deque[Any](maxlen=most)
@@ -165,8 +146,7 @@ MEASURES: dict[str, tuple[dict[str, int] | None, dict[str, Any] | None]] = {
     "all losses kept, with their graphs": (OFF, _own("KeepsLosses", detach=False, most=None)),
 }
 """Settings of `MemoryHygiene` beside its defaults, None without it; a further callback."""
-TOGETHER = 4
-"""Episodes of an epoch."""
+TOGETHER = 4  # episodes of an epoch
 SETTINGS = {
     **{"data.grid_size": 16, "data.budget": 0.05, "data.num_parallel_envs": TOGETHER},
     **{"data.buffer_size": 500, "data.warmup": 100, "model.validate_every": 10},
@@ -174,11 +154,7 @@ SETTINGS = {
 
 
 def measure_fit(name: str, folder: Path, epochs: int) -> Row:
-    """Run a fit and read its memory, without the first half of the epochs.
-
-    Returns:
-        `rss_kb` and `live_kb`, growth an episode; `between_mb`, resident after an epoch; `cpu_s` of the whole run.
-    """
+    """Return `rss_kb` and `live_kb`, growth an episode over the last half of a fit, `between_mb` and `cpu_s`."""
     settings, further = MEASURES[name]
 
     def change(callbacks: list[Row]) -> list[Row]:

@@ -25,14 +25,7 @@ def tasks(settings: Settings) -> list[Task]:
 
 
 def measure(task: Task, settings: Settings, folder: Path) -> Row:
-    """Run it and read what it wrote.
-
-    Returns:
-        `fit_s`, of the whole process; `stolen_share`; `start_s`, to the first generation; `seconds` of each phase,
-        medians of generations that trained; `imports_mb`, memory of a process that has imported eigen2, `start_mb` and
-        `end_mb` by kind; `peak_mb`; `owners_mb`; by generation `live_mb`, its `live_slope_kb` over the last half, and
-        `replay_size`.
-    """
+    """Run it; return seconds, and memory in MB by kind, by owner and by generation."""
     run = Path(tempfile.mkdtemp(dir=folder))
     threads = {"num_threads": settings["threads"], "data.cache_dir": run / "cache"}
     done = fit(run, CONFIG, threads, settings["words"])

@@ -1,8 +1,4 @@
-"""What each setting of `GarbageCollector` costs and saves.
-
-Every case differs in that setting alone: full scale with 48 agents and batches of 12, where a micro-batch takes some
-130 MB for a moment.
-"""
+"""What each setting of `GarbageCollector` costs and saves, at full scale with 48 agents and batches of 12."""
 
 import statistics
 import tempfile
@@ -13,8 +9,7 @@ from benchmarks.harness import MB, Benchmark, Row, Settings, Task, cases_list
 from benchmarks.memory.estimate import FULL, LARGE
 from benchmarks.runs import fit
 
-WARM_UP = 2
-"""Generations left out of medians."""
+WARM_UP = 2  # generations left out of medians
 CASES: dict[str, dict[str, Any] | None] = {
     "defaults": {},
     "without the callback": None,
@@ -31,12 +26,7 @@ CASES: dict[str, dict[str, Any] | None] = {
 
 
 def measure(task: Task, settings: Settings, folder: Path) -> Row:
-    """Run a case and read what it wrote.
-
-    Returns:
-        `peak_mb`; `between_mb`, resident at the end of a generation; `cleaning_ms` and `garbage` objects a generation;
-        `generation_s`.
-    """
+    """Run a case; return `peak_mb`, and a generation's seconds, MB at its end, `cleaning_ms` and `garbage` objects."""
     collector = CASES[task.case]
     environment = dict([task.case.split("=")]) if "=" in task.case else {}
 

@@ -15,11 +15,7 @@ MAPPING = re.compile(r"[0-9a-f]+-[0-9a-f]+ \S+ \S+ \S+ \S+ *(.*)")
 
 
 def require_linux() -> None:
-    """Refuse a system without /proc, before anything runs.
-
-    Raises:
-        UserError: there is nothing to read memory from.
-    """
+    """Raise UserError on a system without /proc, before anything runs."""
     if not SMAPS.exists():
         raise UserError(f"there is no {SMAPS} to read memory from; measure on Linux")
 

@@ -15,15 +15,13 @@ from benchmarks.harness import MB, Benchmark, Row, Settings, Task, only_row
 from benchmarks.runs import fit
 from eigen2.memory.growth import theil_sen
 
-WORKLOADS: Mapping[str, tuple[str, dict[str, Any]]] = {
+WORKLOADS: Mapping[str, tuple[str, dict[str, Any]]] = {  # configuration, and settings in place of its own
     "market": ("tests/small.yaml", {}),
     # of 7 breaks, on landscapes of 12 x 12 cells; the buffer is full after 29
     "fire": ("tests/fire/small.yaml", {"data.num_parallel_envs": 1, "data.buffer_size": 200}),
 }
-"""Configuration, and settings in place of its own."""
 WARM_UP = 50
-MOST_SLOPE = 1000.0
-"""Bytes a generation."""
+MOST_SLOPE = 1000.0  # bytes a generation
 
 
 def measure(task: Task, settings: Settings, folder: Path) -> Row:
@@ -42,15 +40,7 @@ def measure(task: Task, settings: Settings, folder: Path) -> Row:
 def judge(
     rows: Sequence[dict[str, str]], rss: Sequence[int], live: Sequence[int], printed: str, grown: Sequence[str]
 ) -> dict[str, Any]:
-    """Return what a run shows.
-
-    Args:
-        rows: of memory.csv at the ends of generations.
-        rss: resident bytes by generation.
-        live: bytes given out by generation.
-        printed: by the run.
-        grown: containers that grew.
-    """
+    """Return what a run shows by memory.csv's `rows`, bytes by generation, and the containers that grew."""
     heap = [int(row["heap_bytes"] or 0) for row in rows]
     counted = [name for name in rows[0] if name.startswith("count_")]
     slopes = {

@@ -19,22 +19,17 @@ from benchmarks.scale.traffic import Sizes, expected_parents, received, rows_of
 Seconds = Float64[np.ndarray, "devices"]
 PHASES = ("evaluate", "train", "evolve", "validate")
 MEASURED_INVESTABLE = 108
-GENERATIONS = 5
-"""Generations of the measured runs."""
-CURVE_BYTES = 140
-"""Bytes of an agent's numbers for the curves, about."""
-COPIES = 3
-"""Copies of what is gathered: as it came, put together, and taken apart again."""
+GENERATIONS = 5  # generations of the measured runs
+CURVE_BYTES = 140  # bytes of an agent's numbers for the curves, about
+COPIES = 3  # copies of what is gathered: as it came, put together, and taken apart again
 
 
 @dataclass(frozen=True)
 class Link:
     """Connection between two devices."""
 
-    latency_s: float = 50e-6
-    """Seconds of a message beyond what it takes in one machine."""
-    gbit: float = 10.0
-    """Gbit a second that a device receives."""
+    latency_s: float = 50e-6  # seconds of a message beyond what it takes in one machine
+    gbit: float = 10.0  # Gbit a second that a device receives
 
 
 @dataclass(frozen=True)
@@ -65,15 +60,7 @@ class Spent:
 
 
 class Costs:
-    """Costs of work and messages, fitted to what `benchmarks.scale.processes` measured.
-
-    Args:
-        measured: its figures.
-
-    Attributes:
-        sizes: weights and transitions of the measured runs.
-        deviation: of a phase's time from its median, relative.
-    """
+    """Costs of work and messages, fitted to what `benchmarks.scale.processes` measured."""
 
     def __init__(self, measured: Mapping[str, Any]) -> None:
         alone: Sequence[Mapping[str, Any]] = measured["alone"]
@@ -227,16 +214,7 @@ def simulate(
     generator: np.random.Generator,
     generations: int = 20,
 ) -> Spent:
-    """Replay generations of a run, message by message; return the seconds of one.
-
-    Args:
-        costs: of work and messages.
-        plan: the run.
-        link: between devices.
-        capacity: transitions that the replay buffer holds.
-        generator: source of the log-normal factors on the seconds of phases.
-        generations: number to replay.
-    """
+    """Replay generations of a run, phases' seconds times log-normal factors, by message; return the mean one."""
     devices, world = _Devices(plan.devices), plan.devices
     own = np.array([len(rows_of(plan.agents, rank, world)) for rank in range(world)])
     crowded = costs.crowding(world, plan.cores)

@@ -1,7 +1,6 @@
 """Full-scale runs in one and several processes, for the model of a cluster; on idle cores.
 
-Every figure is of runs of `fit --config configs/full_scale.yaml` with one thread each; rounds of all runs alternate,
-and medians over the generations of all rounds are kept.
+Rounds of all runs alternate; medians over the generations of all rounds are kept.
 """
 
 import json
@@ -29,11 +28,9 @@ from eigen2.core.transition_exchange import TransitionLog, exchange_transitions
 from eigen2.distributed.communicator import Communicator
 from eigen2.runtime.phases import PHASES
 
-GENERATIONS = 5
-"""Generations of a run; the first one, which begins training, is left out."""
+GENERATIONS = 5  # generations of a run; the first one, which begins training, is left out
 MESSAGE_BYTES = (100, 10_000, 1_000_000, 4_000_000, 16_000_000)
-EXCHANGE = {"agents": 16, "steps": 144, "bytes": 1530}
-"""What full scale puts into the replay buffer in a generation."""
+EXCHANGE = {"agents": 16, "steps": 144, "bytes": 1530}  # what full scale puts into the replay buffer in a generation
 
 
 @dataclass(frozen=True)
@@ -43,10 +40,8 @@ class Run:
     agents: int = 16
     investable: int = 108
     processes: int = 1
-    copies: int = 1
-    """How many such runs go on at once, independent of each other."""
-    optimizer_steps: int = 8
-    """Of a generation, where only the time of a micro-batch is sought; full scale has 32."""
+    copies: int = 1  # how many such runs go on at once, independent of each other
+    optimizer_steps: int = 8  # of a generation, where only the time of a micro-batch is sought; full scale has 32
 
 
 RUNS = {
@@ -54,8 +49,7 @@ RUNS = {
     "crowded": [Run(agents=agents, copies=copies) for agents, copies in ((8, 2), (4, 4), (16, 2), (8, 4))],
     "together": [Run(agents, processes=n, optimizer_steps=32) for agents in (16, 32) for n in (1, 2, 4)],
 }
-WORLDS = (2, 4)
-"""Processes whose messages are measured."""
+WORLDS = (2, 4)  # processes whose messages are measured
 
 
 def measure_run(run: Run, folder: Path, settings: Settings) -> dict[str, list[float]]:
@@ -154,11 +148,7 @@ def measure(task: Task, settings: Settings, folder: Path) -> Row:
 
 
 def figures(measured: Mapping[Task, Row]) -> Figures:
-    """Return messages, and for each run its fields and medians.
-
-    `deviation` is that of a generation's training from the median of its run, relative: its interquartile range over
-    1.349, which is the standard deviation of a normal distribution.
-    """
+    """Return messages, and for each run its fields and medians."""
     found: Figures = {"usable_cores": len(os.sched_getaffinity(0))}
     found["messages"] = [measured[Task(f"messages {world}")] for world in WORLDS]
     for kind, runs in RUNS.items():
@@ -170,7 +160,10 @@ def figures(measured: Mapping[Task, Row]) -> Figures:
 
 
 def summary(rows: list[Row]) -> dict[str, float]:
-    """Return medians over the generations of all rounds and copies, and their deviation."""
+    """Return medians over the generations of all rounds and copies, and their relative deviation.
+
+    `deviation` is the interquartile range of training over 1.349, the standard deviation of a normal distribution.
+    """
     seen = {name: [value for row in rows for value in row[name]] for name in rows[0] if name != "commit"}
     low, _, high = statistics.quantiles(seen.pop("deviations"), n=4)
     medians = {name: round(statistics.median(values), 5) for name, values in seen.items()}

@@ -1,7 +1,6 @@
 """Tables of docs/processes.md, and simulations of other runs than those.
 
-`python -m benchmarks.scale.processes_tables --agents 1000 --devices 100` simulates one run and prints where its time
-goes, what breaks first and what it costs.
+`python -m benchmarks.scale.processes_tables --agents 1000 --devices 100` says where time goes and what breaks first.
 """
 
 import argparse
@@ -17,11 +16,9 @@ from benchmarks.scale.cluster import PHASES, Costs, Link, Plan, Spent, simulate
 
 AGENTS, DEVICES = (10, 100, 1000, 10_000), (1, 10, 100, 1000)
 COLUMNS = (3_000, 10_000, 50_000)
-CAPACITY = 50_000
-"""Transitions of the replay buffer; more where a generation adds more."""
+CAPACITY = 50_000  # transitions of the replay buffer; more where a generation adds more
 DAYS = 3_781
-MAPPED_BYTES = 61
-"""Bytes of a column and day of the panel, docs/scaling.md."""
+MAPPED_BYTES = 61  # bytes of a column and day of the panel, docs/scaling.md
 GENERATIONS = 25
 SEED = 0
 MEASURED = {
@@ -63,8 +60,7 @@ class Terms:
 
     link: Link
     memory_gb: float
-    price: float
-    """Price of a device for an hour."""
+    price: float  # price of a device for an hour
 
 
 def capacity_of(costs: Costs, agents: int) -> int:

@@ -1,8 +1,4 @@
-"""Time and memory of full-scale runs as one size varies at a time.
-
-Every point is a run of `fit --config configs/full_scale.yaml` with the sizes of the point, few optimizer steps and a
-panel that lies in the cache already.
-"""
+"""Time and memory of runs of configs/full_scale.yaml as one size varies at a time, with few optimizer steps."""
 
 import json
 import sys
@@ -26,10 +22,8 @@ from eigen2.market.synthetic.generator import SyntheticMarket
 
 GENERATIONS = 3
 """Generations whose medians are taken; a run with a filled buffer plays one more, before it fills the buffer."""
-OPTIMIZER_STEPS = 4
-"""Steps a generation, in place of the 32 of full scale; each has the micro-batches of full scale."""
-WINDOW_DAYS, VALIDATION_DAYS, HOLDOUT_DAYS = 145, 252, 252
-"""Days of configs/full_scale.yaml."""
+OPTIMIZER_STEPS = 4  # steps a generation, in place of the 32 of full scale; each has the micro-batches of full scale
+WINDOW_DAYS, VALIDATION_DAYS, HOLDOUT_DAYS = 145, 252, 252  # days of configs/full_scale.yaml
 
 
 @dataclass(frozen=True)
@@ -37,18 +31,12 @@ class Sizes:
     """Sizes of a run; the defaults are those of configs/full_scale.yaml."""
 
     agents: int = 16
-    columns: int = 669
-    """Columns of the panel."""
-    investable: int = 108
-    """Columns agents may buy."""
-    days: int = 3781
-    """Days of the panel."""
-    context: int = 504
-    """Days of the past an agent sees."""
-    replay: int = 50_000
-    """Transitions the replay buffer holds."""
-    filled: bool = False
-    """Whether the buffer is filled after a first generation, with copies of what it holds then."""
+    columns: int = 669  # columns of the panel
+    investable: int = 108  # columns agents may buy
+    days: int = 3781  # days of the panel
+    context: int = 504  # days of the past an agent sees
+    replay: int = 50_000  # transitions the replay buffer holds
+    filled: bool = False  # whether the buffer is filled after a first generation, with copies of what it holds then
 
     @property
     def holdout(self) -> int:
@@ -99,15 +87,7 @@ def build(sizes: Sizes, cache: Path) -> Row:
 
 
 def measure(task: Task, settings: Settings, folder: Path) -> Row:
-    """Run a point.
-
-    Returns:
-        The sizes; `build` of its panel; `imports_mb`, memory of a process that has imported eigen2; `seconds` of each
-        phase and of the generation, medians; `memory_mb` after the last generation, with the peak of the process;
-        `owners_mb`; `start_s` from the start of the process to the first generation; `processor_share`, processor
-        seconds a second of the generations, below 1 where other processes took turns or files were waited for;
-        `draw_ms` of a micro-batch of all agents.
-    """
+    """Run a point; return its sizes, seconds by phase (medians), and memory in MB beside that of mere imports."""
     sizes, cache = POINTS[task.case], folder / "panels"
     built = folder / f"built-{sizes.panel}.json"
     if not built.exists():

@@ -20,8 +20,7 @@ from benchmarks.harness import Figures
 from benchmarks.pages import Block, Page, commit, table
 
 PHASES = ("evaluate", "train", "evolve", "validate")
-BOUND = 1.1
-"""Largest exponent that counts as linear: what is left is noise."""
+BOUND = 1.1  # largest exponent that counts as linear: what is left is noise
 UNITS = {
     "agents": "agents",
     "columns": "columns of the panel",
@@ -30,10 +29,8 @@ UNITS = {
     "context": "days of context",
     "replay": "replay capacity, transitions",
 }
-LARGE = "panel"
-"""The one entry that is a pair and no curve."""
-MAPPED = ("panel", "encoder")
-"""Owners whose bytes lie in mapped files."""
+LARGE = "panel"  # the one entry that is a pair and no curve
+MAPPED = ("panel", "encoder")  # owners whose bytes lie in mapped files
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9")
 MARKERS = ("o", "s", "^", "D", "v")
 MEMORY = {"rss": "resident", "anon": "anonymous", "peak": "highest resident"}
@@ -52,12 +49,7 @@ PANEL = {
 
 
 def exponent(sizes: Sequence[float], values: Sequence[float]) -> float:
-    """Return the p of values = a x sizes^p by least squares of logarithms; NaN unless two or more values are above 0.
-
-    Args:
-        sizes: above 0.
-        values: one for each size; those not above 0 are left out.
-    """
+    """Return p of values = a x sizes^p by least squares of logarithms; NaN unless two or more values are above 0."""
     kept = [(size, value) for size, value in zip(sizes, values, strict=True) if value > 0]
     if len(kept) < 2:
         return float("nan")

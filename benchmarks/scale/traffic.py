@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from eigen2.erl.evolution.statistics import MOST_COMPARED
 
 FLOAT = 4
-ROW_TENSORS = 4
-"""Numbers sent of a parent's weight: itself, its target and Adam's two moments."""
+ROW_TENSORS = 4  # numbers sent of a parent's weight: itself, its target and Adam's two moments
 
 
 @dataclass(frozen=True)
@@ -17,12 +16,9 @@ class Sizes:
     actor_weights: int
     critic_weights: int
     transition_bytes: int
-    steps: int
-    """Steps of the longest episode that the transition exchange has room for."""
-    transitions: int
-    """Transitions that an agent adds to the replay buffer in a generation."""
-    curve_bytes: int
-    """Bytes of an agent's numbers for the curves."""
+    steps: int  # steps of the longest episode that the transition exchange has room for
+    transitions: int  # transitions that an agent adds to the replay buffer in a generation
+    curve_bytes: int  # bytes of an agent's numbers for the curves
 
     @property
     def parent_bytes(self) -> int:
@@ -41,10 +37,7 @@ def rows_of(agents: int, rank: int, world: int) -> range:
 
 
 def received(sizes: Sizes, rank: int, world: int) -> dict[str, int]:
-    """Return the bytes that a process receives in every generation, whatever evolution chooses.
-
-    Parents, champions and checkpoints come on top.
-    """
+    """Return the bytes that a process receives in every generation, beside parents, champions and checkpoints."""
     most = max(len(rows_of(sizes.agents, other, world)) for other in range(world))
     compared = min(sizes.agents, MOST_COMPARED)
     rows = [place * sizes.agents // compared for place in range(compared)]

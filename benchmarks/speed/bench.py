@@ -1,7 +1,4 @@
-"""Speed and size of eigen2's parts against references kept here, or against bounds.
-
-Each pair is measured in one process, in turns, so that a busy machine slows both.
-"""
+"""Speed and size of eigen2's parts against references kept here, measured in turns, or against bounds."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -30,18 +27,12 @@ PARTS = {
     "checkpoints": checkpoints,
     "panel": panels,
 }
-ON_GPU = ("evaluation", "training", "assembly")
-"""Parts of which a GPU does any work."""
-SLOW = ("evaluation", "training")
-"""Parts whose pairs take about a second, and run a third as often as asked."""
+ON_GPU = ("evaluation", "training", "assembly")  # parts of which a GPU does any work
+SLOW = ("evaluation", "training")  # parts whose pairs take about a second, and run a third as often as asked
 
 
 def tasks(settings: Settings) -> list[Task]:
-    """Return the parts that the device does.
-
-    Raises:
-        UserError: there is no such device or configuration.
-    """
+    """Return the parts that the device does; UserError if there is no such device or configuration."""
     if settings["device"] not in ("cpu", "cuda"):
         raise UserError(f"--device is {settings['device']!r}; it must be cpu or cuda")
     if settings["device"] == "cuda" and not torch.cuda.is_available():

@@ -2,23 +2,18 @@
 
 from typing import Any, NamedTuple
 
-RATIO, SECONDS, PERCENT = "x", "s", "%"
-"""Units of a bound: the least ratio, the most seconds, the most percent."""
+RATIO, SECONDS, PERCENT = "x", "s", "%"  # units of a bound: the least ratio, the most seconds, the most percent
 
 
 class Comparison(NamedTuple):
     """A figure of eigen2, that of its reference or its bound, and what it means."""
 
     key: str
-    what: str
-    """What was measured, with its unit."""
+    what: str  # what was measured, with its unit
     ours: float
-    reference: float
-    """The same figure of a reference in the same process, or the bound to keep."""
-    ratio: float
-    """How many times better eigen2 is."""
-    bound: float = 1.0
-    """To keep: the least `ratio`, or, in seconds or percent, the most of `ours`."""
+    reference: float  # the same figure of a reference in the same process, or the bound to keep
+    ratio: float  # how many times better eigen2 is
+    bound: float = 1.0  # to keep: the least `ratio`, or, in seconds or percent, the most of `ours`
     unit: str = RATIO
 
     @property

@@ -8,8 +8,7 @@ from jaxtyping import Float32
 from eigen2.market.data.panel import MarketPanel
 
 FEATURES = 9
-CLIP = 5.0
-"""Encoded values lie in [-CLIP, CLIP]."""
+CLIP = 5.0  # encoded values lie in [-CLIP, CLIP]
 STATISTICS_DAYS = 256
 """Least number of training days, where there are as many, from which the spread of an average is taken."""
 
@@ -19,22 +18,14 @@ Statistics = Float32[np.ndarray, "spans described 10"]
 class Window(NamedTuple):
     """Past of a day, as dense systems keep it."""
 
-    day: int
-    """The last day of the window."""
-    values: Float32[np.ndarray, "context columns 9"]
-    """Each feature minus its mean over its deviation in the window."""
+    day: int  # the last day of the window
+    values: Float32[np.ndarray, "context columns 9"]  # each feature minus its mean over its deviation in the window
     mean: Float32[np.ndarray, "columns 9"]
     deviation: Float32[np.ndarray, "columns 9"]
 
 
 class DenseMarket:
-    """Copies windows, and encodes from a window alone what `AverageEncoder` encodes of its last day.
-
-    Args:
-        panel: the market.
-        investable: column indices that get a description of their own.
-        context_days: days of a window.
-    """
+    """Copies windows, and encodes from a window alone what `AverageEncoder` encodes of its last day."""
 
     def __init__(self, panel: MarketPanel, investable: list[int], context_days: int) -> None:
         self.panel, self.investable, self.context_days = panel, investable, context_days

@@ -15,14 +15,11 @@ from eigen2.market.simulation.windows import window_options
 from eigen2.market.synthetic.generator import SyntheticMarket
 from tests.market.simulation.reference import ReferenceAccount
 
-MANY, FEW = 256, 16
-"""Agents, each in one window."""
-BOUND = 400_000.0
-"""Agent-days a second of `MANY` agents; an agent-day is one agent in one window for one day."""
+MANY, FEW = 256, 16  # agents, each in one window
+BOUND = 400_000.0  # agent-days a second of `MANY` agents; an agent-day is one agent in one window for one day
 
 Prices = Float32[np.ndarray, "days columns 4"]
-Windows = Iterator[int]
-"""First days of windows that lie all over the panel."""
+Windows = Iterator[int]  # first days of windows that lie all over the panel
 
 
 def environments(full: FullScale, runs: int) -> list[Comparison]:

@@ -14,8 +14,7 @@ from benchmarks.speed.full_scale import FullScale
 from eigen2.erl.population import Population
 from eigen2.market.simulation.environment import LEVELS
 
-REFERENCE_DAYS = 10
-"""Days that the reference plays with one agent."""
+REFERENCE_DAYS = 10  # days that the reference plays with one agent
 
 
 class Step(NamedTuple):
@@ -31,8 +30,7 @@ class Step(NamedTuple):
 def evaluation(full: FullScale, runs: int) -> list[Comparison]:
     """Compare seconds in which all agents play a generation's windows and fill the replay buffer.
 
-    The reference plays the first `REFERENCE_DAYS` days of the first of these windows with one agent; its seconds are
-    multiplied by agents, windows and days, as each of its days costs the same.
+    The reference plays a few days of one window with one agent; its seconds are multiplied, as all days cost the same.
     """
     data, population = full.data, full.population()
     agents, windows, days = population.size, data.eval_env.windows, data.window_days - 1
@@ -47,13 +45,7 @@ def evaluation(full: FullScale, runs: int) -> list[Comparison]:
 
 
 class DenseAgent:
-    """Agent with a network and an environment of its own, which sees copies of windows.
-
-    Args:
-        full: the run whose market it trades on.
-        population: the population whose weights it copies.
-        row: the agent in it.
-    """
+    """Agent with a network and an environment of its own, and the weights of one row, which sees copies of windows."""
 
     def __init__(self, full: FullScale, population: Population, row: int) -> None:
         data = full.data

@@ -12,7 +12,7 @@ from benchmarks.memory.resident import memory_mb
 from benchmarks.speed.full_scale import CONFIG, FullScale
 
 NETWORKS = "eigen2.market.networks.windows"
-FAMILIES: dict[str, list[str]] = {
+FAMILIES: dict[str, list[str]] = {  # words of the command line that choose each
     "columns": [],
     "convolutions": ["--data.encoding=windows"],
     "cnn-lstm": [
@@ -21,9 +21,7 @@ FAMILIES: dict[str, list[str]] = {
         f"--model.critic.class_path={NETWORKS}.CnnLstmCritic",
     ],
 }
-"""Words of the command line that choose each."""
-LONG = 10.0
-"""Seconds of a run beyond which the first one counts, as a warm-up hardly changes it."""
+LONG = 10.0  # seconds of a run beyond which the first one counts, as a warm-up hardly changes it
 HALF = ", bf16-mixed"
 
 

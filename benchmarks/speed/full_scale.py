@@ -33,14 +33,7 @@ TRAINER = {"devices": 1, "enable_model_summary": False, "num_sanity_val_steps": 
 
 
 class FullScale:
-    """Parts of a configured run, made on first use; a context manager, as runs write to a temporary folder.
-
-    Args:
-        config: configuration of `python -m eigen2.cli fit`.
-        device: of population, encoder and replay buffer.
-        words: of the command line, beside the configuration.
-        cache: folder of panels; None makes a temporary one.
-    """
+    """Parts of a run of `fit`, made on first use; a context manager, as runs write to a temporary folder."""
 
     def __init__(
         self, config: Path = CONFIG, device: str = "cpu", words: Sequence[str] = (), cache: Path | None = None

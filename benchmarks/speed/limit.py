@@ -26,8 +26,7 @@ PASSES = {
     "copies and joins": ("aten::copy_", "aten::cat", "aten::index", "aten::index_select", "aten::fill_"),
 }
 STEP = "optimizer step"
-SIDE = 1024
-"""Rows and columns of the matrices whose product sets the machine's rate."""
+SIDE = 1024  # rows and columns of the matrices whose product sets the machine's rate
 
 
 class Step:
@@ -67,11 +66,7 @@ def operations(step: Step) -> int:
 
 
 def profiled(step: Step, runs: int) -> tuple[dict[str, float], list[tuple[str, Any, float]]]:
-    """Profile a step; the profiler slows down short operations.
-
-    Returns:
-        Share of the time by kind; name, shapes and times a step of each kind of matrix product.
-    """
+    """Return shares of a profiled step's time by kind; name, shapes and times a step of each kind of matrix product."""
     step()
     with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as seen:
         for _ in range(runs):
@@ -146,10 +141,7 @@ def channels(runs: int) -> dict[str, float]:
 
 
 def encodings(step: Step, runs: int) -> dict[str, float]:
-    """Return ms and MB of encoding a micro-batch's days from the table in half precision, and from float64 prefix sums.
-
-    The sums are of random numbers; shapes and work are the real ones.
-    """
+    """Return ms and MB of encoding a micro-batch's days from the half precision table and from random float64 sums."""
     data, day = step.full.data, step.full.replay.gather(step.slots[0])["day"]
     days, columns = data.panel.num_days, len(data.investable_columns) + 2
     length = torch.tensor(spans(data.context_days))

@@ -11,12 +11,9 @@ from benchmarks.speed.full_scale import FullScale, fit
 from callbacks import MemoryProfiler
 from callbacks.plots import draw_lines
 
-BOUND, PROFILER_BOUND = 5.0, 2.0
-"""Percent."""
-GENERATIONS = 5
-"""Measured generations: `MetricsPlot` draws one picture in as many."""
-OWN = ("on_train_epoch_start", "training_step", "evolve", "validate")
-"""Methods of ERLModule that do its work."""
+BOUND, PROFILER_BOUND = 5.0, 2.0  # percent
+GENERATIONS = 5  # measured generations: `MetricsPlot` draws one picture in as many
+OWN = ("on_train_epoch_start", "training_step", "evolve", "validate")  # methods of ERLModule that do its work
 PROFILER_HOOKS = ("on_phase_end", "on_validation_start", "on_validation_end", "on_train_epoch_end")
 """Hooks of `MemoryProfiler` in a generation."""
 
@@ -24,12 +21,9 @@ PROFILER_HOOKS = ("on_phase_end", "on_validation_start", "on_validation_end", "o
 class Share(NamedTuple):
     """Mean seconds of a generation and its parts."""
 
-    generation: float
-    """From one start to the next, without writing checkpoints."""
-    own: float
-    """In eigen2's own work."""
-    profiler: float = 0.0
-    """In `MemoryProfiler`, which is part of what is not eigen2's own work."""
+    generation: float  # from one start to the next, without writing checkpoints
+    own: float  # in eigen2's own work
+    profiler: float = 0.0  # in `MemoryProfiler`, which is part of what is not eigen2's own work
 
     @property
     def percent(self) -> float:
@@ -38,12 +32,7 @@ class Share(NamedTuple):
 
 
 class Marks(Callback):
-    """Reads the clock at the start of each generation, and lets the one after the last measured do no training.
-
-    Args:
-        generations: measured.
-        watches: read at the same moments.
-    """
+    """Reads the clock and watches at each generation's start; lets the one after the last measured do no training."""
 
     def __init__(self, generations: int, *watches: Stopwatch) -> None:
         self.generations, self.watches = generations, watches

@@ -1,7 +1,6 @@
-"""Plain DDPG against Stable-Baselines3's on Pendulum.
+"""Plain DDPG against Stable-Baselines3's on Pendulum: the same networks, batches, steps and threads.
 
-The same networks, batches, steps and threads; for every seed one run of each, one after the other. The first half of
-the steps is played at random, without training. Both are then played without noise in the same hundred episodes.
+The first half of the steps is played at random, without training; then both play the same episodes without noise.
 """
 
 import os

@@ -19,8 +19,7 @@ from eigen2.runtime.checkpoint import DurableCheckpointIO
 
 COPIED_WINDOWS = 4
 """Windows that the reference of a micro-batch copies; its seconds are multiplied up to two a transition."""
-REPEATS = 5
-"""Writes, and loads, of a checkpoint or a panel."""
+REPEATS = 5  # writes, and loads, of a checkpoint or a panel
 
 
 def replay_bytes(full: FullScale, runs: int) -> list[Comparison]:

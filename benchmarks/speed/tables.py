@@ -5,12 +5,9 @@ from collections.abc import Sequence
 from benchmarks.harness import Figures
 from benchmarks.pages import Block, Page, across, commit, table
 
-GOALS = {"evaluate": 0.3, "train": 4.0}
-"""Most seconds a generation."""
-MOST_MINUTES, MOST_PEAK_MB = 2.0, 1000.0
-"""Most of the whole run."""
-MAPPED = ("panel", "encoder")
-"""Owners whose bytes lie in mapped files."""
+GOALS = {"evaluate": 0.3, "train": 4.0}  # most seconds a generation
+MOST_MINUTES, MOST_PEAK_MB = 2.0, 1000.0  # most of the whole run
+MAPPED = ("panel", "encoder")  # owners whose bytes lie in mapped files
 PHASES = ("evaluate", "train", "evolve", "validate", "generation")
 LIMIT = {
     "matrix rate of the machine, GF/s": "{matrix_gflops_per_s!n}",

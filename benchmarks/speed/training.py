@@ -42,13 +42,7 @@ def population_step(full: FullScale, population: Population, batches: list[Batch
 
 
 class PlainAgent:
-    """Agent with modules and optimizers of its own and the weights of one row of a population.
-
-    Args:
-        full: the run, for networks and learning rates.
-        population: the population whose weights it copies.
-        row: the agent in it.
-    """
+    """Agent with modules and optimizers of its own and the weights of one row of a population."""
 
     def __init__(self, full: FullScale, population: Population, row: int) -> None:
         data, agent, self.row = full.data, population.agents[row], row
