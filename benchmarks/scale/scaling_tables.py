@@ -1,6 +1,6 @@
 """Exponents, tables and pictures of docs/scaling.md."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -17,7 +17,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator
 
 from benchmarks.harness import Figures
-from benchmarks.pages import Block, Page, commit, table
+from benchmarks.pages import Block, Page, commit, grid, table
 
 PHASES = ("evaluate", "train", "evolve", "validate")
 BOUND = 1.1  # largest exponent that counts as linear: what is left is noise
@@ -29,10 +29,9 @@ UNITS = {
     "context": "days of context",
     "replay": "replay capacity, transitions",
 }
-LARGE = "panel"  # the one entry that is a pair and no curve
 MAPPED = ("panel", "encoder")  # owners whose bytes lie in mapped files
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9")
-MARKERS = ("o", "s", "^", "D", "v")
+TIME = {phase: phase for phase in PHASES} | {"draw": "draw and gather a micro-batch"}
 MEMORY = {"rss": "resident", "anon": "anonymous", "peak": "highest resident"}
 PANEL = {
     "panel": "{columns:,} columns x {days:,} days",
@@ -63,28 +62,23 @@ def upper(values: Sequence[Any]) -> Sequence[Any]:
 
 
 def series(name: str, curve: Any) -> dict[str, list[float]]:
-    """Return what is fitted: seconds by phase, for the buffer ms of a draw, and MB above an import by kind."""
+    """Return what is fitted: seconds by phase and of the buffer's draws, and MB above an import by kind."""
     points, imports = curve["points"], curve["imports_mb"]
-    draws = {"draw": [point["draw_ms"] for point in points]} if name == "replay" else {}
     return {
         **{phase: [point["seconds"][phase] for point in points] for phase in PHASES},
-        **draws,
-        **{kind: [point["memory_mb"][kind] - imports[kind] for point in points] for kind in ("rss", "anon", "peak")},
+        **({"draw": [point["draw_ms"] / 1e3 for point in points]} if name == "replay" else {}),
+        **{kind: [point["memory_mb"][kind] - imports[kind] for point in points] for kind in MEMORY},
     }
 
 
 def exponents(curves: Figures) -> dict[tuple[str, str], tuple[float, float]]:
     """Return exponents (over all sizes, over the upper half) by curve and what is fitted."""
-    found = {}
-    for name in UNITS.keys() & curves.keys():
-        sizes = _sizes(name, curves[name])
-        for what, values in series(name, curves[name]).items():
-            found[name, what] = exponent(sizes, values), exponent(upper(sizes), upper(values))
-    return found
-
-
-def _sizes(name: str, curve: Any) -> list[float]:
-    return [point[name] for point in curve["points"]]
+    return {
+        (name, what): (exponent(sizes, values), exponent(upper(sizes), upper(values)))
+        for name in UNITS.keys() & curves.keys()
+        for sizes in [[point[name] for point in curves[name]["points"]]]
+        for what, values in series(name, curves[name]).items()
+    }
 
 
 def curve_table(name: str, found: Figures) -> str:
@@ -103,14 +97,12 @@ def exponents_table(found: Figures) -> str:
     """Return the exponents of all curves."""
     fitted = exponents(found)
     titles = {what: what for what in (*PHASES, "draw")} | {"rss": "RSS", "anon": "anonymous", "peak": "peak"}
-    columns = {"size": "{size}"} | {title: f"{{{what}}}" for what, title in titles.items()}
     rows = [
-        {"size": UNITS[name].split(",")[0]}
-        | {what: _pair(fitted[name, what]) if (name, what) in fitted else None for what in titles}
+        [UNITS[name].split(",")[0], *(_pair(fitted[name, what]) if (name, what) in fitted else "" for what in titles)]
         for name in UNITS
         if name in found
     ]
-    return table(columns, rows)
+    return grid(["size", *titles.values()], rows)
 
 
 def _pair(fitted: tuple[float, float]) -> str:
@@ -122,14 +114,11 @@ def verdict(found: Figures) -> str:
     largest = {key: max(pair) for key, pair in exponents(found).items() if not np.isnan(pair).any()}
     if not largest:
         return "There are too few sizes to fit."
-    name, what = max(largest, key=lambda key: largest[key])
-    top = largest[name, what]
+    (name, what), top = max(largest.items(), key=lambda item: item[1])
     held = "nothing grows" if top <= BOUND else "this grows"
     text = f"The largest exponent is {top:.2f}, of {what} over {name}: {held} faster than linearly."
-    context = {what: value for (name, what), value in largest.items() if name == "context"}
-    if context:
-        what = max(context, key=lambda key: context[key])
-        text += f" The largest one over days of context is {context[what]:.2f}, of {what}."
+    if context := [(value, what) for (name, what), value in largest.items() if name == "context"]:
+        text += " The largest one over days of context is {:.2f}, of {}.".format(*max(context))
     return text
 
 
@@ -157,43 +146,42 @@ def machines(found: Figures) -> str:
 
 def panel_table(found: Figures) -> str:
     """Return time and memory with a large panel beside the usual one."""
-    points = found[LARGE]["points"]
-    owned = [sum(size for owner, size in each["owners_mb"].items() if owner not in MAPPED) for each in points]
-    anonymous = [each["memory_mb"]["anon"] for each in points]
     rows = [
-        {**each, "owned": size, "gb": each["columns"] * each["days"] * 9 * 4 / 1e9}
-        for each, size in zip(points, owned, strict=True)
+        {
+            **each,
+            "owned": sum(size for owner, size in each["owners_mb"].items() if owner not in MAPPED),
+            "gb": each["columns"] * each["days"] * 9 * 4 / 1e9,
+        }
+        for each in found["panel"]["points"]
     ]
+    first, last = rows[0], rows[-1]
     return (
-        f"{table(PANEL, rows)}\n\nThe last takes {anonymous[-1] - anonymous[0]:,.0f} MB more of anonymous memory than "
-        f"the first, of which {owned[-1] - owned[0]:,.0f} MB are its owners'."
+        f"{table(PANEL, rows)}\n\nThe last takes {last['memory_mb']['anon'] - first['memory_mb']['anon']:,.0f} MB more "
+        f"of anonymous memory than the first, of which {last['owned'] - first['owned']:,.0f} MB are its owners'."
     )
 
 
-def draw(path: Path, source: str, found: Figures, lines_of: Callable[[str, Any], Any], unit: str) -> None:
-    """Draw every curve into one picture, which carries its source."""
-    curves = {name: found[name] for name in UNITS if name in found}
-    _picture({name: lines_of(name, curve) for name, curve in curves.items()}, curves, unit, path, source)
-
-
-def _picture(lines: dict[str, dict[str, list[float]]], curves: Figures, unit: str, path: Path, source: str) -> None:
-    """Draw small multiples, a curve each, on logarithmic axes; the vertical one is common to all."""
-    names = [name for name in UNITS if name in curves]
+def draw(path: Path, source: str, found: Figures, labels: Mapping[str, str], unit: str) -> None:
+    """Draw small multiples of what has a label, a curve each, on logarithmic axes; the vertical one is common."""
+    names = [name for name in UNITS if name in found]
+    lines = {
+        name: {labels[what]: values for what, values in series(name, found[name]).items() if what in labels}
+        for name in names
+    }
     rows = -(-len(names) // 2)
-    values = [value for name in names for line in lines[name].values() for value in line if value > 0]
+    values = [value for each in lines.values() for line in each.values() for value in line if value > 0]
     with plt.rc_context({"font.size": 10, "axes.grid": True, "grid.color": "#DDDDDD", "axes.axisbelow": True}):
         figure, axes = plt.subplots(rows, 2, figsize=(8, 2.8 * rows), squeeze=False, facecolor="white", sharey=True)
         shown: dict[str, Line2D] = {}
         for axis, name in zip(axes.flat, names, strict=False):
-            shown |= _plot(axis, _sizes(name, curves[name]), lines[name])
+            shown |= _plot(axis, [point[name] for point in found[name]["points"]], lines[name])
             axis.set(xlabel=UNITS[name], ylabel=unit, ylim=(min(values) / 1.5, max(values) * 1.5))
             axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if max(values) < 100 * min(values) else (1,)))
         for axis in axes.flat[len(names) :]:
             axis.set_visible(False)
         figure.tight_layout(rect=(0, 0, 1, 1 - 0.55 / (2.8 * rows)))
-        figure.legend(
-            shown.values(), shown.keys(), loc="upper center", ncols=4 if len(shown) == 4 else 3, frameon=False
-        )
+        ncols = 4 if len(shown) == 4 else 3
+        figure.legend(shown.values(), shown.keys(), loc="upper center", ncols=ncols, frameon=False)
         figure.savefig(path, dpi=130, metadata={"Source": source})
         plt.close(figure)
 
@@ -203,7 +191,7 @@ def _plot(axis: Axes, sizes: list[float], lines: dict[str, list[float]]) -> dict
     highest = max(values[0] for values in lines.values())
     linear = [highest * size / sizes[0] for size in sizes]
     shown = {"linear": axis.plot(sizes, linear, "--", color="#AAAAAA", linewidth=1)[0]}
-    for (label, values), colour, marker in zip(lines.items(), COLOURS, MARKERS, strict=False):
+    for (label, values), colour, marker in zip(lines.items(), COLOURS, "os^Dv", strict=False):
         (shown[label],) = axis.plot(sizes, values, marker, color=colour, linestyle="-", markersize=4)
     axis.set(xscale="log", yscale="log")
     axis.set_xticks(sizes)
@@ -218,19 +206,6 @@ def _short(size: float) -> str:
     return f"{size:g}" if size < 10_000 else f"{size / 1000:.3g}k" if size < 1e6 else f"{size / 1e6:g}M"
 
 
-def _time_lines(name: str, curve: Any) -> dict[str, list[float]]:
-    values = series(name, curve)
-    lines = {phase: values[phase] for phase in PHASES}
-    if "draw" in values:
-        lines["draw and gather a micro-batch"] = [value / 1e3 for value in values["draw"]]
-    return lines
-
-
-def _memory_lines(name: str, curve: Any) -> dict[str, list[float]]:
-    values = series(name, curve)
-    return {label: values[kind] for kind, label in MEMORY.items()}
-
-
 SCALING = ("scaling",)
 PAGE = Page(
     {
@@ -238,10 +213,10 @@ PAGE = Page(
         "exponents": Block(exponents_table, SCALING),
         "verdict": Block(verdict, SCALING),
         "machine": Block(machines, SCALING),
-        LARGE: Block(panel_table, SCALING),
+        "panel": Block(panel_table, SCALING),
     },
     {
-        "images/scaling-time.png": Block(partial(draw, lines_of=_time_lines, unit="seconds a generation"), SCALING),
-        "images/scaling-memory.png": Block(partial(draw, lines_of=_memory_lines, unit="MB above imports"), SCALING),
+        "images/scaling-time.png": Block(partial(draw, labels=TIME, unit="seconds a generation"), SCALING),
+        "images/scaling-memory.png": Block(partial(draw, labels=MEMORY, unit="MB above imports"), SCALING),
     },
 )
