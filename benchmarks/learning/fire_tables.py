@@ -11,9 +11,8 @@ VALIDATE = {
     "placement": "{name}",
     "here, all fires": "{travel_time:.1f}",
     "here, the same 60 fires": "{same_fires:.1f}",
-    "pyretechnics, no canopy": "{surface:.1f}",
-    "pyretechnics, crown fire": "{crown:.1f}",
 }
+VALIDATE |= {"pyretechnics, no canopy": "{surface:.1f}", "pyretechnics, crown fire": "{crown:.1f}"}
 
 
 def _runs(found: Figures) -> dict[str, list[Row]]:
@@ -29,8 +28,8 @@ def agents_table(found: Figures) -> str:
         _saved(f"agent, {name}", "champion", each) | {"seconds": median(run["fit_s"] for run in each)}
         for name, each in runs.items()
     ]
-    baselines = [name for name in first[0]["scores"] if name != "champion"]
-    return table(AGENTS, [*rows, *({**_saved(name, name, first), "seconds": None} for name in baselines)])
+    rows += [{**_saved(name, name, first), "seconds": None} for name in first[0]["scores"] if name != "champion"]
+    return table(AGENTS, rows)
 
 
 def _saved(name: str, policy: str, runs: Sequence[Row]) -> Row:

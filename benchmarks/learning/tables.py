@@ -27,25 +27,16 @@ def planted_table(planted: Figures, long: Figures) -> str:
     """Return fitness on the holdout of champions and rules, the mean of all markets and each market's."""
     runs: Runs = planted["runs"] | long["runs"]
     first = next(iter(runs.values()))
-    markets = {f"market {row['seed']}": i for i, row in enumerate(first)}
-    columns = {
-        "": "{name}",
-        "mean": "{mean:,.0f}",
-        "of momentum": "{momentum:.0f} %",
-        "of the filter": "{filtered:.0f} %",
-    }
-    columns |= {"minutes": "{minutes:.1f}", "all agents": "{agents:,.0f}"}
-    columns |= {market: f"{{each[{i}]:,.0f}}" for market, i in markets.items()}
+    columns = {"": "{name}", "mean": "{mean:,.0f}", **SHARES, "minutes": "{minutes:.1f}", "all agents": "{agents:,.0f}"}
+    columns |= {f"market {row['seed']}": f"{{each[{i}]:,.0f}}" for i, row in enumerate(first)}
 
-    def line(name: str, who: str, rows: list[Row]) -> Row:
+    def line(name: str, who: str, rows: list[Row], **more: float | None) -> Row:
         mean = _mean(rows, who)
-        return {"name": name, "mean": mean, **_of_rules(first, mean), "each": [row[who] for row in rows]}
+        return {"name": name, "mean": mean, **_of_rules(first, mean), "each": [row[who] for row in rows], **more}
 
-    nobody = {"minutes": None, "agents": None}
-    lines = [line(rule, rule, first) | nobody for rule in RULES]
-    for name in (name for name in MAIN if name in runs):
-        played = {"minutes": _mean(runs[name], "seconds") / 60, "agents": _mean(runs[name], "agents")}
-        lines.append(line(name, "champion", runs[name]) | played)
+    lines = [line(rule, rule, first, minutes=None, agents=None) for rule in RULES]
+    for name, rows in ((name, runs[name]) for name in MAIN if name in runs):
+        lines.append(line(name, "champion", rows, minutes=_mean(rows, "seconds") / 60, agents=_mean(rows, "agents")))
     return table(columns, lines)
 
 
@@ -53,12 +44,12 @@ def fresh_table(found: Figures) -> str:
     """Return mean fitness on the holdout in further markets, and in percent of the rules."""
     columns = {"": "{name}", "champion": "{champion:,.0f}", **SHARES}
     columns |= {"all agents": "{agents:,.0f}", "champion, market by market": "{each}"}
-    lines = []
-    for name, rows in found["runs"].items():
-        champion = _mean(rows, "champion")
-        each = spread([row["champion"] for row in rows], ",.0f")
-        lines.append({"name": name, "champion": champion, "agents": _mean(rows, "agents"), "each": each})
-        lines[-1] |= _of_rules(rows, champion)
+    lines = [
+        {"name": name, "champion": champion, "agents": _mean(rows, "agents"), **_of_rules(rows, champion)}
+        | {"each": spread([row["champion"] for row in rows], ",.0f")}
+        for name, rows in found["runs"].items()
+        for champion in [_mean(rows, "champion")]
+    ]
     return table(columns, lines)
 
 
@@ -94,11 +85,8 @@ def ablation_table(found: Figures) -> str:
     """Return what each change of the defaults adds or takes in each market, the best first by all agents."""
     runs: Runs = found["runs"]
     places = [(who, row["seed"]) for who in ("agents", "champion") for row in runs["erl"]]
-    cells = {
-        name: [_by_market(runs, name, who).get(market) for who, market in places] for name in runs if name != "erl"
-    }
-    names = {"agents": "all agents", "champion": "champion"}
-    header = ["change", *(f"{names[who]}, market {market}" for who, market in places)]
+    header = ["change", *(f"{'all ' * (who == 'agents')}{who}, market {market}" for who, market in places)]
+    cells = {name: [_by_market(runs, name, who).get(seed) for who, seed in places] for name in runs if name != "erl"}
     ranked = sorted(cells, key=lambda name: -(cells[name][0] or 0.0))
     return grid(header, [[name, *("" if cell is None else f"{cell:+,.0f}" for cell in cells[name])] for name in ranked])
 
@@ -122,11 +110,9 @@ def machines(*figures: Figures) -> str:
     lines = []
     for name, found in zip(MACHINES, figures, strict=True):
         machine = found["machine"]
-        commits = {row["commit"] for rows in found["runs"].values() for row in rows if row.get("commit")}
-        commit = ", ".join(sorted(each[:7] for each in commits)) or str(machine["commit"])[:7]
-        lines.append(
-            f"- {name}: {machine['machine']}, {machine['cores']} cores, torch {machine['torch']}, commit {commit}."
-        )
+        commits = {row["commit"][:7] for rows in found["runs"].values() for row in rows if row.get("commit")}
+        where = f"{machine['machine']}, {machine['cores']} cores, torch {machine['torch']}"
+        lines.append(f"- {name}: {where}, commit {', '.join(sorted(commits)) or str(machine['commit'])[:7]}.")
     return "\n".join(lines)
 
 

@@ -6,7 +6,8 @@
 import argparse
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import product
 
 import numpy as np
 
@@ -22,35 +23,25 @@ MAPPED_BYTES = 61  # bytes of a column and day of the panel, docs/scaling.md
 GENERATIONS = 25
 SEED = 0
 MEASURED = {
-    "agents": "{agents}",
-    "processes": "{processes}",
-    "generation s": "{seconds!n}",
-    "speed-up": "{speed_up:.2f}",
-    "train s": "{train!n}",
-    "messages s": "{exchange!n}",
-    "received MB": "{received_mb!n}",
-    "formula MB": "{formula!n}",
-    "predicted s": "{predicted!n}",
-    "error": "{error:+.0f} %",
+    **{"agents": "{agents}", "processes": "{processes}", "generation s": "{seconds!n}", "speed-up": "{speed_up:.2f}"},
+    **{"train s": "{train!n}", "messages s": "{exchange!n}", "received MB": "{received_mb!n}"},
+    **{"formula MB": "{formula!n}", "predicted s": "{predicted!n}", "error": "{error:+.0f} %"},
 }
+OUTSIDE = ("journal", "rest", "messages", "waiting")
 GRID = {
-    "agents": "{agents:,}",
-    "devices": "{devices:,}",
-    "generation s": "{seconds!n}",
-    "computing": "{computing:.0f} %",
-    **{f"{name} s": f"{{{name}!n}}" for name in ("journal", "rest", "messages", "waiting")},
-    "process 0 GB": "{memory_gb!n}",
-    "limit": "{limit}",
-    "cost": "{cost:,.2f}",
+    **{
+        "agents": "{agents:,}",
+        "devices": "{devices:,}",
+        "generation s": "{seconds!n}",
+        "computing": "{computing:.0f} %",
+    },
+    **{f"{name} s": f"{{{name}!n}}" for name in OUTSIDE},
+    **{"process 0 GB": "{memory_gb!n}", "limit": "{limit}", "cost": "{cost:,.2f}"},
 }
 WIDE = {
-    "columns": "{columns:,}",
-    "investable": "{investable:,}",
-    "panel GB": "{panel_gb!n}",
-    "its build's peak GB": "{build_gb!n}",
-    "generation s": "{seconds!n}",
-    "process 0 GB": "{memory_gb!n}",
-    "limit": "{limit}",
+    **{"columns": "{columns:,}", "investable": "{investable:,}", "panel GB": "{panel_gb!n}"},
+    **{"its build's peak GB": "{build_gb!n}", "generation s": "{seconds!n}"},
+    **{"process 0 GB": "{memory_gb!n}", "limit": "{limit}"},
 }
 
 
@@ -58,9 +49,9 @@ WIDE = {
 class Terms:
     """Properties of devices."""
 
-    link: Link
-    memory_gb: float
-    price: float  # price of a device for an hour
+    link: Link = field(default_factory=Link)
+    memory_gb: float = 8.0
+    price: float = 0.05  # price of a device for an hour
 
 
 def capacity_of(costs: Costs, agents: int) -> int:
@@ -74,29 +65,18 @@ def spent_by(costs: Costs, plan: Plan, link: Link) -> Spent:
     return simulate(costs, plan, link, capacity_of(costs, plan.agents), generator)
 
 
-def breaks_first(costs: Costs, plan: Plan, spent: Spent, terms: Terms) -> str:
-    """Return what limits a plan: memory, else where most of the time goes if not computing, else nothing."""
-    memory = costs.memory_bytes(plan, capacity_of(costs, plan.agents))
-    if memory > terms.memory_gb * 1e9:
-        return f"memory of process 0: {memory / 1e9:.0f} GB"
-    if spent.computing >= 0.5:
-        return "nothing"
-    other = {name: seconds for name, seconds in spent.parts.items() if name not in PHASES}
-    return max(other, key=lambda name: other[name])
-
-
-TERMS = Terms(Link(), memory_gb=8.0, price=0.05)
-
-
 def _simulated(costs: Costs, plan: Plan, terms: Terms) -> dict[str, object]:
-    spent = spent_by(costs, plan, terms.link)
+    """Return a plan's seconds, memory, cost, and its limit: memory, else where most time goes if not computing."""
+    spent, memory = spent_by(costs, plan, terms.link), costs.memory_bytes(plan, capacity_of(costs, plan.agents))
+    other = {name: seconds for name, seconds in spent.parts.items() if name not in PHASES}
+    limit = "nothing" if spent.computing >= 0.5 else max(other, key=lambda name: other[name])
     return {
-        **dict.fromkeys(("journal", "rest", "messages", "waiting"), 0.0),
+        **dict.fromkeys(OUTSIDE, 0.0),
         **spent.parts,
         "seconds": spent.seconds,
         "computing": 100 * spent.computing,
-        "memory_gb": costs.memory_bytes(plan, capacity_of(costs, plan.agents)) / 1e9,
-        "limit": breaks_first(costs, plan, spent, terms),
+        "memory_gb": memory / 1e9,
+        "limit": f"memory of process 0: {memory / 1e9:.0f} GB" if memory > terms.memory_gb * 1e9 else limit,
         "cost": GENERATIONS * spent.seconds / 3600 * plan.devices * terms.price,
     }
 
@@ -123,12 +103,9 @@ def measured_table(measured: Figures) -> str:
 
 def grid_table(measured: Figures) -> str:
     """Return simulated populations on devices."""
-    costs = Costs(measured)
-    plans = [Plan(agents, devices) for agents in AGENTS for devices in DEVICES if devices <= agents]
-    return table(
-        GRID,
-        [{"agents": plan.agents, "devices": plan.devices, **_simulated(costs, plan, TERMS)} for plan in plans],
-    )
+    costs, plans = Costs(measured), [Plan(*sizes) for sizes in product(AGENTS, DEVICES) if sizes[1] <= sizes[0]]
+    rows = [{"agents": plan.agents, "devices": plan.devices, **_simulated(costs, plan, Terms())} for plan in plans]
+    return table(GRID, rows)
 
 
 def wide_table(measured: Figures, scaling: Figures) -> str:
@@ -141,7 +118,7 @@ def wide_table(measured: Figures, scaling: Figures) -> str:
         billions = DAYS * columns / 1e9
         sizes = {"columns": columns, "panel_gb": MAPPED_BYTES * billions, "build_gb": cell_bytes * billions}
         for investable in (108, columns):
-            found = _simulated(costs, Plan(1000, 100, investable), TERMS)
+            found = _simulated(costs, Plan(1000, 100, investable), Terms())
             rows.append({**sizes, "investable": investable, **found})
     return table(WIDE, rows)
 
@@ -179,8 +156,8 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--investable", type=int, default=108, help="columns agents may buy (default 108)")
     parser.add_argument("--latency-us", type=float, default=50.0, help="microseconds between devices (default 50)")
     parser.add_argument("--gbit", type=float, default=10.0, help="Gbit a second of a device (default 10)")
-    parser.add_argument("--memory-gb", type=float, default=TERMS.memory_gb, help="of a device (default 8)")
-    parser.add_argument("--price", type=float, default=TERMS.price, help="of a device for an hour (default 0.05)")
+    parser.add_argument("--memory-gb", type=float, default=Terms.memory_gb, help="of a device (default 8)")
+    parser.add_argument("--price", type=float, default=Terms.price, help="of a device for an hour (default 0.05)")
     asked = parser.parse_args(words)
     if not 1 <= asked.devices <= asked.agents:
         parser.error(f"--devices is {asked.devices}; it must be at least 1 and at most --agents, {asked.agents}")

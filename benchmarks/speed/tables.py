@@ -1,9 +1,10 @@
 """Tables of docs/results.md."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
+from functools import partial
 
 from benchmarks.harness import Figures
-from benchmarks.pages import Block, Page, across, commit, table
+from benchmarks.pages import Block, Page, across, commit, grid, table
 
 GOALS = {"evaluate": 0.3, "train": 4.0}  # most seconds a generation
 MOST_MINUTES, MOST_PEAK_MB = 2.0, 1000.0  # most of the whole run
@@ -36,32 +37,26 @@ TRIED = {
     "bfloat16, times faster": "{bf16_ratio:.2f}",
 }
 FAMILIES = {
-    "networks": "{family}",
-    "weights an agent": "{weights:,}",
-    "a day's decisions ms": "{act_ms!n}",
-    "micro-batch ms": "{learn_ms!n}",
-    "peak RSS MB": "{peak_mb!n}",
+    **{"networks": "{family}", "weights an agent": "{weights:,}", "a day's decisions ms": "{act_ms!n}"},
+    **{"micro-batch ms": "{learn_ms!n}", "peak RSS MB": "{peak_mb!n}"},
 }
 KINDS = ("bench", "bench", "full-run", "full-run", "limit", "limit", "families")
 
 
 def machines(*figures: Figures) -> str:
     """Return where each of the page's figures comes from."""
-    lines = []
-    for kind, each in zip(KINDS, figures, strict=True):
-        machine = _machine(each)
-        lines.append(
-            f"- {kind}, {_threads(each)}: {machine['machine']}, {machine['cores']} cores, "
-            f"{machine['accelerator'] or 'no GPU'}, Python {machine['python']}, torch {machine['torch']}, "
-            f"{commit(machine)}."
-        )
-    return "\n".join(lines)
+    return "\n".join(
+        f"- {kind}, {_threads(each)}: {machine['machine']}, {machine['cores']} cores, "
+        f"{machine['accelerator'] or 'no GPU'}, Python {machine['python']}, torch {machine['torch']}, "
+        f"{commit(machine)}."
+        for kind, each in zip(KINDS, figures, strict=True)
+        for machine in [_machine(each)]
+    )
 
 
 def _machine(figures: Figures) -> Figures:
     """Return the machine's description, which lay at the top of older figures."""
-    machine = figures["machine"]
-    return machine if isinstance(machine, dict) else figures
+    return figures["machine"] if isinstance(figures["machine"], dict) else figures
 
 
 def _threads(figures: Figures) -> str:
@@ -74,13 +69,8 @@ def bench_table(*figures: Figures) -> str:
     units = {"x": "at least {:,g} x", "s": "at most {:g} s", "%": "at most {:g} %"}
     first = figures[0]
     ratios = {f"ratio, {_threads(each)}": [row["ratio"] for row in each["rows"]] for each in figures}
-    columns = {
-        "what": "{what}",
-        f"eigen2, {_threads(first)}": "{ours!n}",
-        "reference or bound": "{reference!n}",
-        **{name: f"{{{name}:,.1f}}" for name in ratios},
-        "to keep": "{to_keep}",
-    }
+    columns = {"what": "{what}", f"eigen2, {_threads(first)}": "{ours!n}", "reference or bound": "{reference!n}"}
+    columns |= {name: f"{{{name}:,.1f}}" for name in ratios} | {"to keep": "{to_keep}"}
     rows = [
         {**row, **{name: each[i] for name, each in ratios.items()}, "to_keep": units[row["unit"]].format(row["bound"])}
         for i, row in enumerate(first["rows"])
@@ -111,45 +101,32 @@ def memory_table(run: Figures) -> str:
         "other mapped files": end["other files"],
         "the rest: later imports (matplotlib, TensorBoard), torch's work space, free pieces of the heap": late,
     }
-    rows = [{"what": what, "mb": size} for what, size in {**held, "sum": sum(held.values())}.items()]
-    more = (
+    rows = [[what, f"{size:,.1f}"] for what, size in {**held, "sum": sum(held.values())}.items()]
+    return (
+        f"{grid(['of the resident memory after the last generation', 'MB'], rows)}\n\n"
         f"The kernel's own sum is {end['rss']:,.1f} MB; {start['rss']:,.1f} MB were resident before the first "
         f"generation, {run['peak_mb']:,.1f} MB at the highest. Panel and encoded days are "
         f"{sum(run['owners_mb'][name] for name in MAPPED):,.1f} MB of files, of which a generation reads the "
         "days it plays."
     )
-    held_by = {"of the resident memory after the last generation": "{what}", "MB": "{mb:,.1f}"}
-    return f"{table(held_by, rows)}\n\n{more}"
 
 
-def _by_threads(limits: Sequence[Figures]) -> dict[str, Figures]:
-    return {f"{each['machine']['threads']} threads": each for each in limits}
-
-
-def limit_table(*limits: Figures) -> str:
-    """Return how far a step is from the machine's matrix rate."""
-    return across("", LIMIT, _by_threads(limits))
+def across_threads(header: str, lines: Mapping[str, str], *limits: Figures) -> str:
+    """Return a table with a column for each number of threads."""
+    return across(header, lines, {f"{each['machine']['threads']} threads": each for each in limits})
 
 
 def time_table(*limits: Figures) -> str:
     """Return where a step's time goes."""
     shares = limits[0]["time_shares"]
     lines = {kind: f"{{{kind}:.0%}}" for kind in sorted(shares, key=lambda kind: -shares[kind])}
-    none = dict.fromkeys(lines, 0.0)
-    return across(
-        "share of a profiled step", lines, {n: none | each["time_shares"] for n, each in _by_threads(limits).items()}
-    )
+    every = [each | dict.fromkeys(lines, 0.0) | each["time_shares"] for each in limits]
+    return across_threads("share of a profiled step", lines, *every)
 
 
 def tried_table(*limits: Figures) -> str:
     """Return the alternatives that were tried."""
-    known = [{**each, "adam_ms": {"rows": None, **each["adam_ms"]}} for each in limits]
-    return across("tried", TRIED, _by_threads(known))
-
-
-def families_table(figures: Figures) -> str:
-    """Return speed and memory of each family of networks."""
-    return table(FAMILIES, figures["families"])
+    return across_threads("tried", TRIED, *({**each, "adam_ms": {"rows": None, **each["adam_ms"]}} for each in limits))
 
 
 BENCHES, RUNS, LIMITS = ("bench-1", "bench-2"), ("full-run-1", "full-run-2"), ("limit-1", "limit-2")
@@ -159,9 +136,9 @@ PAGE = Page(
         "bench": Block(bench_table, BENCHES),
         "run": Block(run_table, RUNS),
         "memory": Block(memory_table, RUNS[1:]),
-        "limit": Block(limit_table, LIMITS),
+        "limit": Block(partial(across_threads, "", LIMIT), LIMITS),
         "time": Block(time_table, LIMITS),
         "tried": Block(tried_table, LIMITS),
-        "families": Block(families_table, ("families-2",)),
+        "families": Block(lambda found: table(FAMILIES, found["families"]), ("families-2",)),
     }
 )
