@@ -85,8 +85,7 @@ def cases_list(measured: Mapping[Task, Row]) -> Figures:
 
 def only_row(measured: Mapping[Task, Row]) -> Figures:
     """Return the row of a benchmark with a single task."""
-    (row,) = measured.values()
-    return row
+    return next(iter(measured.values()))
 
 
 def as_json(figures: Figures) -> str:
@@ -94,28 +93,23 @@ def as_json(figures: Figures) -> str:
     return json.dumps(figures, indent=1, allow_nan=False)
 
 
-def no_key(task: Task, settings: Settings) -> object:
-    """Return nothing: a row depends on its task and the settings alone."""
-    return None
-
-
 @dataclass(frozen=True)
 class Benchmark:
     """A set of tasks and what becomes of their rows."""
 
+    # measures a task in the current process; the folder is shared with the benchmark's other tasks
     measure: Callable[[Task, Settings, Path], Row]
-    """Measures a task in the current process; the folder is shared with the benchmark's other tasks."""
     tasks: Callable[[Settings], Sequence[Task]]
+    # defaults of the benchmark's own options; `threads` is always one, 1 by default
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """Defaults of the benchmark's own options; `threads` is always one, 1 by default."""
     smallest: Mapping[str, Any] = field(default_factory=dict)  # settings at which a task takes seconds
+    # makes the JSON figures of all rows; `kept: false` in them ends the command with an error
     figures: Callable[[Mapping[Task, Row]], Figures] = rows_by_case
-    """Makes the JSON figures of all rows; `kept: false` in them ends the command with an error."""
-    key: Callable[[Task, Settings], object] = no_key
-    """What a row depends on beside its settings; a kept row with another key is refused."""
+    # what a row depends on beside its settings; a kept row with another key is refused
+    key: Callable[[Task, Settings], object] = lambda task, settings: None
     show: Callable[[Figures], str] = as_json  # says what was measured, for the terminal
+    # whether finished rows, and those of another commit, are measured anew: speed and memory change with the code
     fresh: bool = False
-    """Whether finished rows, and those of another commit, are measured anew: speed and memory change with the code."""
 
 
 def load(name: str) -> Benchmark:
@@ -160,13 +154,10 @@ def _parser(benchmarks: Iterable[Benchmark]) -> argparse.ArgumentParser:
     for benchmark in benchmarks:
         own |= benchmark.settings
     for name, default in own.items():
-        flag, shown = f"--{name.replace('_', '-')}", f"default {default!r}"
+        kind: dict[str, Any] = {"nargs": "+"} if isinstance(default, list) else {"type": type(default)}
         if isinstance(default, bool):
-            parser.add_argument(flag, action=argparse.BooleanOptionalAction, default=None, help=shown)
-        elif isinstance(default, list):
-            parser.add_argument(flag, nargs="+", help=shown)
-        else:
-            parser.add_argument(flag, type=type(default), help=shown)
+            kind = {"action": argparse.BooleanOptionalAction, "default": None}
+        parser.add_argument(f"--{name.replace('_', '-')}", **kind, help=f"default {default!r}")
     return parser
 
 
@@ -187,7 +178,8 @@ def run(name: str, benchmark: Benchmark, settings: Settings, options: argparse.N
     machine = {**describe_machine(), "threads": settings["threads"]}  # asked before files change the work tree
     rows = Rows(options.rows / (f"{name}-smallest" if options.smallest else name), benchmark, settings, machine)
     if benchmark.fresh and all(rows.read(task) for task in asked):
-        rows.forget(asked)
+        for task in asked:
+            rows.path(task).unlink()
     missing = [task for task in asked if rows.read(task) is None]
     with tempfile.TemporaryDirectory(prefix="eigen2-benchmark-") as folder:
 
@@ -248,11 +240,8 @@ class Rows:
 
     def key(self, task: Task) -> str:
         """Return a digest of everything that a row depends on."""
-        settings = dict(self._settings)
-        if self._benchmark.fresh:
-            settings["commit"] = self._machine["commit"]
-        else:
-            del settings["threads"]
+        settings = {name: value for name, value in self._settings.items() if name != "threads" or self._benchmark.fresh}
+        settings |= {"commit": self._machine["commit"]} if self._benchmark.fresh else {}
         text = json.dumps([settings, self._benchmark.key(task, self._settings)], sort_keys=True, default=repr)
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
@@ -274,11 +263,6 @@ class Rows:
         draft.write_text(json.dumps({"key": self.key(task), "commit": self._machine["commit"], **row}) + "\n")
         draft.replace(path)
 
-    def forget(self, tasks: Iterable[Task]) -> None:
-        """Remove the rows of these tasks."""
-        for task in tasks:
-            self.path(task).unlink()
-
 
 def describe_machine() -> dict[str, Any]:
     """Return what figures depend on beside settings; None for what cannot be known, or without an accelerator."""
@@ -298,8 +282,7 @@ def describe_machine() -> dict[str, Any]:
 def python(*words: object, **environment: str) -> str:
     """Run Python in the repository; return what it printed, or raise SystemExit with the end of its stderr."""
     command = [sys.executable, *map(str, words)]
-    env = {**os.environ, **environment}
-    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=ROOT, env=os.environ | environment, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"{' '.join(command)} failed:\n{done.stderr[-2000:]}")
     return done.stdout

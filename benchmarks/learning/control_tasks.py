@@ -34,13 +34,9 @@ def curve(metrics: Path, goal: float) -> dict[str, Any]:
     """Return a run's columns by generation, and when its champion's validation reached the goal: None for never."""
     rows = csv_rows(metrics)
     found: dict[str, Any] = {name: [_number(row[column]) for row in rows] for name, column in CURVE.items()}
-    reached = [
-        step
-        for step, value in zip(found["env_steps"], found["champion"], strict=True)
-        if value is not None and value >= goal
-    ]
-    generations = [int(row["generation"]) for row in rows]
-    return {"generation": generations, **found, "goal": goal, "goal_at_env_steps": reached[0] if reached else None}
+    pairs = zip(found["env_steps"], found["champion"], strict=True)
+    reached = next((step for step, value in pairs if value is not None and value >= goal), None)
+    return {"generation": [int(row["generation"]) for row in rows], **found, "goal": goal, "goal_at_env_steps": reached}
 
 
 def _number(text: str) -> float | None:

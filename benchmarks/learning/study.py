@@ -9,7 +9,6 @@ import inspect
 import os
 import tempfile
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.harness import Benchmark, Figures, Row, Settings, Task, quiet_trainer
+from benchmarks.harness import Benchmark, Row, Settings, Task, quiet_trainer
 from benchmarks.learning.study_tables import summarise, verdicts
 from eigen2.erl.module import ERLModule
 from eigen2.errors import UserError
@@ -70,10 +69,9 @@ def chosen_tables(settings: Settings) -> dict[str, Table]:
         known = TABLES.get(name)
         table = replace(known, path=folder / known.path) if known else Table(Path(name))
         if not table.path.is_file():
-            where = f"{folder} (--data-dir)" if known else "that path"
             raise UserError(
-                f"no prices for --tables {name} in {where}: name the folder of {', '.join(TABLES)} with --data-dir, or "
-                "a price file of your own with --tables"
+                f"no prices for --tables {name} at {table.path}: name the folder of {', '.join(TABLES)} with "
+                "--data-dir, or a price file of your own with --tables"
             )
         chosen[name if known else table.path.stem] = table
     return chosen
@@ -94,7 +92,7 @@ def key(task: Task, settings: Settings) -> object:
         for cls in (ERLModule, MarketDataModule)
     ]
     cuts = [table.folds, table.test_days, repr(table.data), repr(table.limits)]
-    own = {name: settings[name] for name in ("generations",)}
+    own = {"generations": settings["generations"]}
     return [hashlib.blake2b(table.path.read_bytes()).hexdigest(), defaults, cuts, own, MODEL, RULES, RANDOM_ACCOUNTS]
 
 
@@ -115,8 +113,9 @@ def fold_data(table: Table, fold: int, folder: Path, cache: Path) -> MarketDataM
     dates = select_rows(prices, ()).dates
     stop = len(dates) - (table.folds - 1 - fold) * table.test_days
     if stop < 1:
-        spans = f"{table.folds} folds of {table.test_days} days"
-        raise UserError(f"{table.path} has {len(dates)} days, too few for {spans}")
+        raise UserError(
+            f"{table.path} has {len(dates)} days, too few for {table.folds} folds of {table.test_days} days"
+        )
     prices[prices["date"].to_numpy() <= dates[stop - 1]].to_parquet(path, index=False)
     settings = {"rules": RULES, "holdout_days": table.test_days, **table.data}
     return MarketDataModule(path=str(path), cache_dir=str(cache), **settings)
@@ -167,8 +166,7 @@ def champion_policy(module: ERLModule, data: MarketDataModule) -> Policy:
 def play_all(champion: Policy, data: MarketDataModule, generator: np.random.Generator) -> dict[str, Simulation]:
     """Play champion and baselines on the holdout as one window; the first orders are of the close before it."""
     prices = np.ascontiguousarray(data.panel.prices[:, data.investable_columns])
-    holdout = data.panel.splits.holdout
-    days = range(holdout.start - 1, holdout.stop)
+    days = range(data.panel.splits.holdout.start - 1, data.panel.splits.holdout.stop)
     market = prices, data.rules, data.account, days
     played = simulate(*market, champion)
     drawn = random_baseline(prices, data.rules, played.orders, days, RANDOM_ACCOUNTS, generator)
@@ -180,17 +178,14 @@ def play_all(champion: Policy, data: MarketDataModule, generator: np.random.Gene
     }
 
 
-def figures(measured: Mapping[Task, Row]) -> Figures:
-    """Return means and intervals of all rows."""
-    return summarise(list(measured.values()))
-
-
-def show(found: Figures) -> str:
-    """Return what came out, a line a table and comparison."""
-    return "\n".join(verdicts(found))
-
-
 SAMPLE = "eigen2/market/data/sample/stocks.parquet"
 SETTINGS = {"data_dir": "../shared/data", "tables": list(TABLES), "seeds": 5, "generations": 25}
 SMALLEST = {"tables": [SAMPLE], "seeds": 1, "generations": 1}
-BENCHMARKS = {"study": Benchmark(measure, tasks, SETTINGS, SMALLEST, figures, key, show)}
+BENCHMARKS = {
+    "study": Benchmark(
+        *(measure, tasks, SETTINGS, SMALLEST),
+        figures=lambda measured: summarise(list(measured.values())),
+        key=key,
+        show=lambda found: "\n".join(verdicts(found)),
+    )
+}

@@ -17,47 +17,42 @@ NAMES = {  # policies that a champion is compared with
     "random": "random entries of equal turnover",
 }
 PERCENT = ("annual_return", "max_drawdown")  # measures shown in percent
-MEASURES = {
-    "annual_return": "return a year, %",
-    "sharpe": "Sharpe",
-    "max_drawdown": "largest drawdown, %",
-    "turnover": "turnover a year",
-    "exposure": "exposure",
-    "trades": "trades a span",
-}
+MEASURES = {"annual_return": "return a year, %", "sharpe": "Sharpe", "max_drawdown": "largest drawdown, %"}
+MEASURES |= {"turnover": "turnover a year", "exposure": "exposure", "trades": "trades a span"}
 DIFFERENCES = ("annual_return", "sharpe", "max_drawdown")
 
 
 def summarise(rows: Sequence[Row]) -> Figures:
     """Return means and intervals of the rows of every fold and seed: the same rows give the same figures."""
+    names = dict.fromkeys(row["table"] for row in rows)
     return {
         "generations": rows[0]["generations"],
         "seeds": len({row["seed"] for row in rows}),
         "seconds": sum(row["seconds"] for row in rows),
         "commits": sorted({row["commit"] for row in rows if row["commit"]}),
-        "tables": {name: _summarise_table([row for row in rows if row["table"] == name]) for name in _names(rows)},
+        "tables": {name: _summarise_table([row for row in rows if row["table"] == name]) for name in names},
     }
-
-
-def _names(rows: Sequence[Row]) -> list[str]:
-    return list(dict.fromkeys(row["table"] for row in rows))
 
 
 def _summarise_table(rows: Sequence[Row]) -> Figures:
-    grid = _grid(rows)
-    folds = [
-        {key: fold[0][key] for key in ("train", "train_days", "test", "test_days", "columns")}
-        | {"annual_return": {name: _mean(fold, name, "annual_return") for name in (CHAMPION, *NAMES)}}
-        for fold in grid
-    ]
+    grid, policies = _grid(rows), (CHAMPION, *NAMES)
+    facts = ("train", "train_days", "test", "test_days", "columns")
     return {
-        "folds": folds,
+        "folds": [
+            {key: fold[0][key] for key in facts}
+            | {"annual_return": {name: _mean(fold, name, "annual_return") for name in policies}}
+            for fold in grid
+        ],
         "policies": {
-            name: {measure: asdict(over_seeds(_values(grid, name, measure), _generator())) for measure in MEASURES}
-            for name in (CHAMPION, *NAMES)
+            name: {measure: _interval(_values(grid, name, measure)) for measure in MEASURES} for name in policies
         },
         "excess": {name: _excess(grid, name) for name in NAMES},
     }
+
+
+def _interval(values: np.ndarray) -> dict[str, float]:
+    """Return the interval over seeds, always of the same draws, so that a summary can be made again."""
+    return asdict(over_seeds(values, np.random.default_rng(0)))
 
 
 def _grid(rows: Sequence[Row]) -> list[list[Row]]:
@@ -78,11 +73,10 @@ def _values(grid: Sequence[Sequence[Row]], policy: str, measure: str) -> np.ndar
 def _excess(grid: Sequence[Sequence[Row]], other: str) -> Figures:
     """Return the champion's measures less those of another policy on the same days."""
     found: Figures = {
-        measure: asdict(over_seeds(_values(grid, CHAMPION, measure) - _values(grid, other, measure), _generator()))
-        for measure in DIFFERENCES
+        measure: _interval(_values(grid, CHAMPION, measure) - _values(grid, other, measure)) for measure in DIFFERENCES
     }
     days = YEAR * np.concatenate([_daily(fold, CHAMPION) - _daily(fold, other) for fold in grid])
-    found["daily"] = asdict(over_days(days, _generator()))
+    found["daily"] = asdict(over_days(days, np.random.default_rng(0)))
     ahead = [_mean(fold, CHAMPION, "annual_return") > _mean(fold, other, "annual_return") for fold in grid]
     return {**found, "folds_ahead": sum(ahead), "folds": len(ahead)}
 
@@ -91,11 +85,6 @@ def _daily(fold: Sequence[Row], policy: str) -> np.ndarray:
     """Return daily returns of a fold's test span, the mean of the seeds."""
     mean: np.ndarray = np.mean([row["policies"][policy]["returns"] for row in fold], axis=0)
     return mean
-
-
-def _generator() -> np.random.Generator:
-    """Return the same draws for every interval, so that a summary can be made again."""
-    return np.random.default_rng(0)
 
 
 def verdicts(summary: Figures) -> Iterator[str]:
@@ -124,14 +113,9 @@ def _significance(seeds: Interval, days: Interval) -> str:
 
 def folds_table(found: Figures) -> str:
     """Return the returns of each fold."""
-    columns = {
-        "table": "{table}",
-        "trained on": "{train[0]} to {train[1]}",
-        "tested on": "{test[0]} to {test[1]}",
-        "days": "{test_days:,}",
-        "columns": "{columns}",
-        **{f"{name}, % a year": f"{{{name}:+.1f}}" for name in (CHAMPION, *NAMES)},
-    }
+    columns = {"table": "{table}", "trained on": "{train[0]} to {train[1]}", "tested on": "{test[0]} to {test[1]}"}
+    columns |= {"days": "{test_days:,}", "columns": "{columns}"}
+    columns |= {f"{name}, % a year": f"{{{name}:+.1f}}" for name in (CHAMPION, *NAMES)}
     rows = [
         {**fold, "table": name, **{policy: 100 * value for policy, value in fold["annual_return"].items()}}
         for name, each in found["tables"].items()
@@ -182,14 +166,9 @@ def machine_text(found: Figures) -> str:
     )
 
 
-def verdicts_text(found: Figures) -> str:
-    """Return the verdicts as a list."""
-    return "\n".join(f"- {line}" for line in verdicts(found))
-
-
 TEXTS = {
     "folds": folds_table,
-    "verdict": verdicts_text,
+    "verdict": lambda found: "\n".join(f"- {line}" for line in verdicts(found)),
     "policies": policies_table,
     "excess": excess_table,
     "machine": machine_text,

@@ -50,9 +50,13 @@ def estimate(folder: Path, cache: Path, config: str, words: Sequence[str], gener
     return {"estimate_mb": round(before, 3), "peak_mb": round(peak, 3), "ratio": round(before / peak, 3)}
 
 
-def tasks(settings: Settings) -> list[Task]:
-    """Return all cases."""
-    return [Task(case) for case in CASES]
-
-
-BENCHMARKS = {"estimate": Benchmark(measure, tasks, {"generations": 5}, {"generations": 2}, cases_list, fresh=True)}
+BENCHMARKS = {
+    "estimate": Benchmark(
+        measure,
+        lambda _: [Task(case) for case in CASES],
+        {"generations": 5},
+        {"generations": 2},
+        cases_list,
+        fresh=True,
+    )
+}

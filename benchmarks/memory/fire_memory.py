@@ -132,6 +132,7 @@ def _own(name: str, **settings: Any) -> dict[str, Any]:
     return {"class_path": f"{__name__}.{name}", "init_args": settings}
 
 
+# settings of `MemoryHygiene` beside its defaults, None without it; a further callback
 MEASURES: dict[str, tuple[dict[str, int] | None, dict[str, Any] | None]] = {
     "without `MemoryHygiene`": (None, None),
     "bounded histories alone": (OFF, None),
@@ -145,7 +146,6 @@ MEASURES: dict[str, tuple[dict[str, int] | None, dict[str, Any] | None]] = {
     "1,000 losses kept, detached": (OFF, _own("KeepsLosses", detach=True, most=1000)),
     "all losses kept, with their graphs": (OFF, _own("KeepsLosses", detach=False, most=None)),
 }
-"""Settings of `MemoryHygiene` beside its defaults, None without it; a further callback."""
 TOGETHER = 4  # episodes of an epoch
 SETTINGS = {
     **{"data.grid_size": 16, "data.budget": 0.05, "data.num_parallel_envs": TOGETHER},
@@ -160,19 +160,14 @@ def measure_fit(name: str, folder: Path, epochs: int) -> Row:
     def change(callbacks: list[Row]) -> list[Row]:
         hygiene, *others = callbacks
         assert hygiene["class_path"].endswith("MemoryHygiene")
-        own = [] if settings is None else [{**hygiene, "init_args": settings}]
-        return [*own, *([further] if further else []), *others]
+        own = settings is not None and {**hygiene, "init_args": settings}
+        return [*filter(None, (own, further)), *others]
 
     own = {**SETTINGS, "trainer.max_epochs": epochs}
     done = fit(Path(tempfile.mkdtemp(dir=folder)), "tests/fire/small.yaml", own, change=change)
     rss, live = done.rss[epochs // 2 :], done.live[epochs // 2 :]
     slopes = {f"{what}_kb": theil_sen(sizes).median / TOGETHER / 1e3 for what, sizes in (("rss", rss), ("live", live))}
     return {**slopes, "between_mb": median(rss) / MB, "cpu_s": done.cpu_s}
-
-
-def tasks(settings: Settings) -> list[Task]:
-    """Return the cases of storage, then the measures."""
-    return [Task(case) for case in (*HELD, *MEASURES)]
 
 
 def measure(task: Task, settings: Settings, folder: Path) -> Row:
@@ -188,4 +183,13 @@ def figures(measured: Mapping[Task, Row]) -> Figures:
     return {"sizes": sizes, "held": cases[: len(HELD)], "measures": cases[len(HELD) :]}
 
 
-BENCHMARKS = {"fire-memory": Benchmark(measure, tasks, {"epochs": 80}, {"epochs": 8}, figures, fresh=True)}
+BENCHMARKS = {
+    "fire-memory": Benchmark(
+        measure,
+        lambda _: [Task(case) for case in (*HELD, *MEASURES)],
+        {"epochs": 80},
+        {"epochs": 8},
+        figures,
+        fresh=True,
+    )
+}

@@ -44,9 +44,13 @@ def measure(task: Task, settings: Settings, folder: Path) -> Row:
     return {name: round(value, 3) for name, value in found.items()}
 
 
-def tasks(settings: Settings) -> list[Task]:
-    """Return all cases."""
-    return [Task(case) for case in CASES]
-
-
-BENCHMARKS = {"hygiene": Benchmark(measure, tasks, {"generations": 8}, {"generations": 3}, cases_list, fresh=True)}
+BENCHMARKS = {
+    "hygiene": Benchmark(
+        measure,
+        lambda _: [Task(case) for case in CASES],
+        {"generations": 8},
+        {"generations": 3},
+        cases_list,
+        fresh=True,
+    )
+}

@@ -7,8 +7,7 @@ from pathlib import Path
 from benchmarks.harness import MB
 from eigen2.errors import UserError
 
-STATUS = Path("/proc/self/status")
-SMAPS = Path("/proc/self/smaps")
+STATUS, SMAPS = Path("/proc/self/status"), Path("/proc/self/smaps")
 KINDS = ("anonymous", "libraries", "panel", "other files")
 """Where resident pages come from: no file; shared objects and programs; the cache of panels; other files."""
 MAPPING = re.compile(r"[0-9a-f]+-[0-9a-f]+ \S+ \S+ \S+ \S+ *(.*)")

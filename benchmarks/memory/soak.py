@@ -7,7 +7,7 @@ changes, if a container grows with generations, or if the profiler finds a leak.
 import json
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -43,10 +43,8 @@ def judge(
     """Return what a run shows by memory.csv's `rows`, bytes by generation, and the containers that grew."""
     heap = [int(row["heap_bytes"] or 0) for row in rows]
     counted = [name for name in rows[0] if name.startswith("count_")]
-    slopes = {
-        f"{name}_slope": asdict(theil_sen(sizes[WARM_UP:]))
-        for name, sizes in (("rss", rss), ("heap", heap), ("live", live))
-    }
+    curves = {"rss": rss, "heap": heap, "live": live}
+    slopes = {f"{name}_slope": theil_sen(sizes[WARM_UP:])._asdict() for name, sizes in curves.items()}
     flat = all(slopes[name]["median"] < MOST_SLOPE for name in ("rss_slope", "live_slope"))
     constant = all(len({row[name] for row in rows}) == 1 for name in counted)
     healthy = "verdict: healthy" in printed
@@ -65,10 +63,12 @@ def judge(
     }
 
 
-def tasks(settings: Settings) -> list[Task]:
-    """Return the one task: the workload."""
-    return [Task(settings["workload"])]
-
-
-SOAK = Benchmark(measure, tasks, {"workload": "market", "generations": 1000}, {"generations": 60}, only_row, fresh=True)
+SOAK = Benchmark(
+    measure,
+    lambda own: [Task(own["workload"])],
+    {"workload": "market", "generations": 1000},
+    {"generations": 60},
+    only_row,
+    fresh=True,
+)
 BENCHMARKS = {"soak": SOAK, "soak-fire": replace(SOAK, settings={"workload": "fire", "generations": 500})}

@@ -100,9 +100,8 @@ class Costs:
 
     def crowding(self, devices: int, cores: int | None) -> float:
         """Return how many times longer work takes on cores that others use too."""
-        if cores is None:
-            return 1.0
-        return float(np.interp(devices, [1, *self._crowding], [1.0, *self._crowding.values()]))
+        known = self._crowding if cores is not None else {}
+        return float(np.interp(devices, [1, *known], [1.0, *known.values()]))
 
     def message_s(self, rounds: float, received_bytes: float, link: Link) -> float:
         """Return seconds of a message of so many rounds, from which a device receives so many bytes."""
@@ -129,9 +128,8 @@ class Costs:
 
     def received_bytes(self, plan: Plan, capacity: int) -> int:
         """Return the expected bytes that process 0 receives in a generation, without checkpoints."""
-        return int(
-            sum(received(self.traffic(plan, capacity), 0, plan.devices).values()) + self.parent_bytes(plan, capacity)
-        )
+        always = received(self.traffic(plan, capacity), 0, plan.devices)
+        return int(sum(always.values()) + self.parent_bytes(plan, capacity))
 
     def parent_bytes(self, plan: Plan, capacity: int) -> float:
         """Return the expected bytes of parents from other devices, where a quarter of the agents are replaced."""

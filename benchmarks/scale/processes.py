@@ -81,10 +81,9 @@ def measure_run(run: Run, folder: Path, settings: Settings) -> dict[str, list[fl
 
 def generation_figures(done: Fit) -> dict[str, list[float]]:
     """Return seconds by phase, of messages and of the rest, and bytes, of each generation of a run but the first."""
-    rows = done.metrics[1:]
-    found = {name: [float(row[f"time/{name}_s"]) for row in rows] for name in (*PHASES, "generation")}
-    for name, column in (("exchange", "time/exchange_s"), ("received_mb", "exchange/received_mb")):
-        found[name] = [float(row.get(column) or 0) for row in rows]
+    columns = {name: f"time/{name}_s" for name in (*PHASES, "generation", "exchange")}
+    columns["received_mb"] = "exchange/received_mb"
+    found = {name: [float(row.get(column) or 0) for row in done.metrics[1:]] for name, column in columns.items()}
     whole = [later - earlier for earlier, later in pairwise(done.probe["begun"])][1:]
     found["rest"] = [wall - inside for wall, inside in zip(whole, found["generation"], strict=False)]
     return found | {name: [value] for name, value in {"peak_mb": done.probe["peak_mb"], **done.probe["sizes"]}.items()}

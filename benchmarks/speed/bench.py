@@ -1,6 +1,6 @@
 """Speed and size of eigen2's parts against references kept here, measured in turns, or against bounds."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -54,10 +54,6 @@ def figures(measured: Mapping[Task, Row]) -> Figures:
     return {"rows": [row for part in measured.values() for row in part["rows"]]}
 
 
-def _profiler(settings: Settings) -> Sequence[Task]:
-    return [Task("overhead")]
-
-
 SETTINGS: Mapping[str, Any] = {"config": str(CONFIG), "device": "cpu", "runs": 30}
 SMALLEST = {"config": "tests/small.yaml", "runs": 1}
 BENCH = Benchmark(measure, tasks, SETTINGS, SMALLEST, figures, show=bench_table, fresh=True)
@@ -65,5 +61,5 @@ BENCHMARKS = {
     "bench": BENCH,
     "bench-1": BENCH,
     "bench-2": replace(BENCH, settings={**SETTINGS, "threads": 2}),
-    "profiler": replace(BENCH, tasks=_profiler),
+    "profiler": replace(BENCH, tasks=lambda _: [Task("overhead")]),
 }

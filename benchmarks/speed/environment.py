@@ -30,12 +30,10 @@ def environments(full: FullScale, runs: int) -> list[Comparison]:
     data = full.data
     days, columns = data.panel.num_days, len(data.investable_columns)
     prices = np.ascontiguousarray(SyntheticMarket(days=days, columns=columns, missing=0.01).prices())
-    lengths = data.trading_days, data.window_days
-    steps = data.window_days - 1
+    lengths, steps = (data.trading_days, data.window_days), data.window_days - 1
 
     def windows() -> Windows:
-        for window in count():
-            yield window * 997 % (days - data.window_days)
+        return (window * 997 % (days - data.window_days) for window in count())
 
     window = batched(prices, MANY, lengths, windows())
     window()

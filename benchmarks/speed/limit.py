@@ -52,12 +52,6 @@ class Step:
         gradients.update_targets(self.population, self.settings["tau"])
 
 
-def matrix_rate(runs: int) -> float:
-    """Return floating-point operations a second of a product of two large matrices."""
-    a, b = torch.randn(2, SIDE, SIDE)
-    return 2 * SIDE**3 / median_seconds(lambda: a @ b, runs)
-
-
 def operations(step: Step) -> int:
     """Return the floating-point operations of a step's matrix products; a multiply-add counts two."""
     with FlopCounterMode(display=False) as counter:
@@ -76,12 +70,11 @@ def profiled(step: Step, runs: int) -> tuple[dict[str, float], list[tuple[str, A
     whole = sum(event.cpu_time_total for event in events if event.key == STEP)
     shares: Counter[str] = Counter()
     products = []
+    kinds = {key: kind for kind, keys in {"matrix products": PRODUCTS, **PASSES}.items() for key in keys}
+    kinds[STEP] = "Python and calls into torch"
     for event in events:
-        kind = "matrix products" if event.key in PRODUCTS else None
-        kind = kind or next((name for name, keys in PASSES.items() if event.key in keys), None)
-        if event.key == STEP:
-            kind = "Python and calls into torch"
-        shares[kind or "views, small operations, autograd's nodes"] += event.self_cpu_time_total / whole
+        kind = kinds.get(event.key, "views, small operations, autograd's nodes")
+        shares[kind] += event.self_cpu_time_total / whole
         if event.key in PRODUCTS:
             products.append((event.key, event.input_shapes, event.count / runs))
     return dict(shares), products
@@ -132,10 +125,9 @@ def channels(runs: int) -> dict[str, float]:
     last = x[:, :, None].to(memory_format=torch.channels_last)
     weight = torch.randn(32, 9, 3)
     weight_last = weight[:, :, None].to(memory_format=torch.channels_last)
+    convolve = torch.nn.functional
     first_s, last_s, _ = median_ratio(
-        lambda: torch.nn.functional.conv1d(x, weight),
-        lambda: torch.nn.functional.conv2d(last, weight_last),
-        runs,
+        lambda: convolve.conv1d(x, weight), lambda: convolve.conv2d(last, weight_last), runs
     )
     return {"channels first": 1e3 * first_s, "channels last": 1e3 * last_s}
 
@@ -157,12 +149,8 @@ def encodings(step: Step, runs: int) -> dict[str, float]:
     encoder = data.encoder
     assert isinstance(encoder, AverageEncoder)
     table_s, sums_s, _ = median_ratio(lambda: encoder.describe(day), from_sums, runs)
-    return {
-        "table ms": 1e3 * table_s,
-        "table MB": data.encoder.nbytes / 1e6,
-        "sums ms": 1e3 * sums_s,
-        "sums MB": sums.nbytes / 1e6,
-    }
+    sizes = {"table MB": encoder.nbytes / 1e6, "sums MB": sums.nbytes / 1e6}
+    return {"table ms": 1e3 * table_s, "sums ms": 1e3 * sums_s, **sizes}
 
 
 def compiled(step: Step, runs: int) -> dict[str, float]:
@@ -198,8 +186,10 @@ def measure(task: Task, settings: Settings, folder: Path) -> Row:
 
 def distance(full: FullScale, runs: int, compile_too: bool) -> Row:
     """Return the distance from the matrix rate, where a step's time goes, and the alternatives."""
+    a, b = torch.randn(2, SIDE, SIDE)
+    rate = 2 * SIDE**3 / median_seconds(lambda: a @ b, runs)
     step = Step(full)
-    rate, count = matrix_rate(runs), operations(step)
+    count = operations(step)
     seconds = median_seconds(step, runs)
     shares, products = profiled(step, max(3, runs // 3))
     alone = products_alone(products, runs)

@@ -11,7 +11,6 @@ from benchmarks.speed.full_scale import FullScale, fit
 from callbacks import MemoryProfiler
 from callbacks.plots import draw_lines
 
-BOUND, PROFILER_BOUND = 5.0, 2.0  # percent
 GENERATIONS = 5  # measured generations: `MetricsPlot` draws one picture in as many
 OWN = ("on_train_epoch_start", "training_step", "evolve", "validate")  # methods of ERLModule that do its work
 PROFILER_HOOKS = ("on_phase_end", "on_validation_start", "on_validation_end", "on_train_epoch_end")
@@ -64,8 +63,8 @@ def overheads(full: FullScale, runs: int) -> list[Comparison]:
     what = f"Lightning, callbacks and loggers in a generation of {share.generation:.1f} s, %"
     profiler = 100 * share.profiler / share.generation
     return [
-        at_most("overhead", what, share.percent, BOUND, PERCENT),
-        at_most("profiler", "of it MemoryProfiler, %", profiler, PROFILER_BOUND, PERCENT),
+        at_most("overhead", what, share.percent, 5.0, PERCENT),
+        at_most("profiler", "of it MemoryProfiler, %", profiler, 2.0, PERCENT),
     ]
 
 

@@ -39,9 +39,9 @@ def mean_return(act: Callable[[dict[str, Tensor]], Tensor]) -> float:
 
 def speeds(train: Callable[[], object], steps: int) -> dict[str, float]:
     """Train; return environment steps a second by the wall's clock and by the processor's, which others may use too."""
-    wall, processor = time.perf_counter(), time.process_time()
+    begun = time.perf_counter(), time.process_time()
     train()
-    seconds = time.perf_counter() - wall, time.process_time() - processor
+    seconds = time.perf_counter() - begun[0], time.process_time() - begun[1]
     return {name: steps / each for name, each in zip(SPEEDS, seconds, strict=True)}
 
 

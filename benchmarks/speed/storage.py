@@ -3,6 +3,7 @@
 import statistics
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,8 +18,7 @@ from eigen2.market.data.cache import load_panel
 from eigen2.market.synthetic.generator import SyntheticMarket
 from eigen2.runtime.checkpoint import DurableCheckpointIO
 
-COPIED_WINDOWS = 4
-"""Windows that the reference of a micro-batch copies; its seconds are multiplied up to two a transition."""
+COPIED_WINDOWS = 4  # that the reference of a micro-batch copies; its seconds are multiplied up to two a transition
 REPEATS = 5  # writes, and loads, of a checkpoint or a panel
 
 
@@ -39,11 +39,7 @@ def dense_bytes(investable: int, days: int, columns: int, features: int) -> int:
 def batch_assembly(full: FullScale, runs: int) -> list[Comparison]:
     """Compare milliseconds until a micro-batch lies ready for the networks with copies of the windows of its days."""
     slots = full.slots()[0]
-
-    def gathered() -> None:
-        full.batch(slots)
-
-    ours, reference, ratio = median_ratio(gathered, copied_windows(full, slots), runs)
+    ours, reference, ratio = median_ratio(lambda: full.batch(slots), copied_windows(full, slots), runs)
     factor = 2 * slots.numel() / COPIED_WINDOWS
     agents, batch = slots.shape
     what = f"micro-batch of {agents} x {batch} transitions, ms (reference: from {COPIED_WINDOWS} windows)"
@@ -92,7 +88,6 @@ def write_checkpoint(full: FullScale, path: Path) -> None:
 def panels(full: FullScale, runs: int) -> list[Comparison]:
     """Measure seconds to build a panel of the configured sizes from Parquet, and of its fastest load from the cache."""
     sizes = full.data.panel
-    splits = len(sizes.splits.validation), len(sizes.splits.holdout)
     with tempfile.TemporaryDirectory(prefix="eigen2-bench-") as folder:
         path = Path(folder) / "prices.parquet"
         prices = SyntheticMarket(days=sizes.num_days, columns=sizes.num_columns).generate()
@@ -100,9 +95,8 @@ def panels(full: FullScale, runs: int) -> list[Comparison]:
         what = f"panel of {len(prices) / 1e6:.1f} million rows"
         del prices
 
-        def load() -> None:
-            load_panel(path, validation_days=splits[0], holdout_days=splits[1], cache_dir=Path(folder) / "cache")
-
+        held = {"validation_days": len(sizes.splits.validation), "holdout_days": len(sizes.splits.holdout)}
+        load = partial(load_panel, path, **held, cache_dir=Path(folder) / "cache")
         build = seconds_of(load)
         again = min(seconds_of(load) for _ in range(REPEATS))
     return [
