@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from jsonargparse import Namespace
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from eigen2.cli.parser import Parser
 from eigen2.errors import UserError, require_range
@@ -63,11 +63,7 @@ def make_parser(command: str = "fire") -> Parser:
 
 
 def run(command: str, chosen: Namespace) -> None:
-    """Run a fire command.
-
-    Raises:
-        UserError: bad input, in one line.
-    """
+    """Run a fire command."""
     COMMANDS[chosen.command][1](chosen[chosen.command])
 
 
@@ -131,8 +127,7 @@ def _check(chosen: Namespace) -> None:
 
 def _print(found: Validation) -> None:
     heads = {"travel_time": "all fires", "same_fires": "same fires", "surface": "surface", "crown": "crown"}
-    table = Table(title="burned area saved, %")
-    table.add_column("placement", no_wrap=True)
+    table = Table(Column("placement", no_wrap=True), title="burned area saved, %")
     for head in ("breaks", *heads.values()):
         table.add_column(head, justify="right")
     for name in found.order("travel_time"):

@@ -15,9 +15,7 @@ from eigen2.core.randomness import Role, generator
 from eigen2.errors import require_range
 
 TEST_EPISODES = 100
-"""Episodes of a test."""
-SEEDS = 2**31
-"""Environments are seeded with whole numbers below this."""
+SEEDS = 2**31  # environments are seeded with whole numbers below this
 
 
 class ControlDataModule(RolloutDataModule):
@@ -70,11 +68,8 @@ class ControlDataModule(RolloutDataModule):
     def build(self, agents: int, device: torch.device) -> None:
         """Make a copy of the environment for every agent and window, and one a validation window."""
         windows = self.windows_per_generation + self.exploration_windows
-        # in validation plays the fittest agent alone
-        self.eval_env, self.val_env = (
-            self._make(agents, windows, device),
-            self._make(1, self.validation_windows, device),
-        )
+        self.eval_env = self._make(agents, windows, device)
+        self.val_env = self._make(1, self.validation_windows, device)  # the fittest agent plays alone
         self._made = [self.eval_env, self.val_env]
 
     def _make(self, agents: int, windows: int, device: torch.device) -> ControlEnvironment:
@@ -150,8 +145,8 @@ class ControlDataModule(RolloutDataModule):
 
     def settings(self) -> dict[str, Any]:
         """Return the settings of every workload, and the environment's."""
-        own = {**self.environment, "validation_windows": self.validation_windows}
-        return {**super().settings(), **own, "gymnasium": gymnasium.__version__}
+        own = {"validation_windows": self.validation_windows, "gymnasium": gymnasium.__version__}
+        return {**super().settings(), **self.environment, **own}
 
     def inference_spec(self) -> dict[str, Any]:
         """Return which environment it is; a state and an action in [-1, 1] need nothing else."""

@@ -16,12 +16,7 @@ from eigen2.errors import UserError
 
 
 def make(env_id: str, settings: Mapping[str, Any], max_episode_steps: int | None) -> gymnasium.Env[Any, Any]:
-    """Make one environment with flat observations.
-
-    Args:
-        env_id: Gymnasium's name of it.
-        settings: keyword arguments of its class.
-        max_episode_steps: steps after which an episode is truncated; None takes the environment's own.
+    """Make one environment with flat observations; `max_episode_steps` None takes the environment's own.
 
     Raises:
         UserError: there is no such environment, a package is missing, or it does not suit continuous actions.
@@ -53,17 +48,14 @@ class ControlEnvironment:
     from the end of an episode to the start of another.
 
     Args:
-        env_id: Gymnasium's name of the environment.
+        env_id, settings, max_episode_steps: as `make` has them.
         agents: agents stepped together (1 or more).
         windows: episodes of each agent (1 or more).
-        settings: keyword arguments of the environment's class.
-        max_episode_steps: steps after which an episode is truncated; None takes the environment's own.
         device: of observations and rewards.
 
     Attributes:
         observation_fields: `state`, the environment's observation, flattened, in float32.
         copies: the environments, agent by agent.
-        max_episode_steps: steps after which an episode is truncated.
     """
 
     credit_steps = 0
@@ -88,10 +80,9 @@ class ControlEnvironment:
         self._action_dtype, self._device = space.dtype, torch.device(device)
         self._low, self._span = low.to(self._device), (high - low).to(self._device)
         count = len(self.copies)
-        self._state = np.zeros((count, *shape), np.float32)
+        self._state, self._length = np.zeros((count, *shape), np.float32), np.zeros(count, np.int64)
         self._reward, self._return = np.zeros(count, np.float32), np.zeros(count)
         self._terminated, self._truncated = np.ones(count, bool), np.zeros(count, bool)
-        self._length = np.zeros(count, np.int64)
 
     @property
     def action_shape(self) -> tuple[int, ...]:
@@ -115,8 +106,7 @@ class ControlEnvironment:
 
         Args:
             seed: of the first window, each next one has the next number; None takes `options`.
-            options: `seeds`, one for each window, where `seed` is None; `playing` (agents, windows): other copies are
-                truncated from the start.
+            options: `seeds`, one for each window; `playing` (agents, windows), others are truncated from the start.
         """
         seeds = list((options or {}).get("seeds", ())) if seed is None else [seed + i for i in range(self.windows)]
         if len(seeds) != self.windows:

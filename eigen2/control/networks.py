@@ -11,7 +11,7 @@ from eigen2.core.networks import Inputs, Linear, Sizes, require_width
 
 
 class _Perceptron(nn.Module):
-    """Layers of `Linear` with rectifiers between them, over the inputs side by side."""
+    """Layers of `Linear` with rectifiers between them, over the inputs side by side; hidden widths are 1 or more."""
 
     over_agents = "broadcast"
 
@@ -38,12 +38,7 @@ class _Perceptron(nn.Module):
 
 
 class MLPActor(_Perceptron):
-    """Multilayer perceptron from observation to action, with a hyperbolic tangent at its end.
-
-    Args:
-        sizes: shapes of observation and action.
-        hidden: width of each hidden layer (1 or more each).
-    """
+    """Multilayer perceptron from observation to action, with a hyperbolic tangent at its end."""
 
     def __init__(self, sizes: Sizes, hidden: Sequence[int] = (256, 256)) -> None:
         super().__init__(sizes, hidden, 0, math.prod(sizes.action))
@@ -55,12 +50,7 @@ class MLPActor(_Perceptron):
 
 
 class MLPCritic(_Perceptron):
-    """Multilayer perceptron from observation and action to value.
-
-    Args:
-        sizes: shapes of observation and action.
-        hidden: width of each hidden layer (1 or more each).
-    """
+    """Multilayer perceptron from observation and action to value."""
 
     def __init__(self, sizes: Sizes, hidden: Sequence[int] = (256, 256)) -> None:
         super().__init__(sizes, hidden, math.prod(sizes.action), 1)

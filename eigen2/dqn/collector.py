@@ -34,12 +34,13 @@ class VectorEnvironment(Protocol):
 
 
 class ObservationCodec(ABC):
-    """Packs observations for the replay buffer and restores them."""
+    """Packs observations for the replay buffer and restores them.
 
-    @property
-    @abstractmethod
-    def fields(self) -> dict[str, Field]:
-        """Return what is stored of an observation."""
+    Attributes:
+        fields: what is stored of an observation.
+    """
+
+    fields: Mapping[str, Field]
 
     @property
     @abstractmethod
@@ -61,26 +62,18 @@ class ObservationCodec(ABC):
 
 def replay_fields(codec: ObservationCodec) -> dict[str, Field]:
     """Return what a step stores; its next observation is what the next step of the same environment stores."""
-    return {
-        **codec.fields,
-        "action": Field((), torch.int64),
-        "reward": Field((), torch.float32),
-        "terminated": Field((), torch.bool),
-    }
+    step = {"action": torch.int64, "reward": torch.float32, "terminated": torch.bool}
+    return {**codec.fields, **{name: Field((), dtype) for name, dtype in step.items()}}
 
 
 class Collector:
     """Plays environments side by side; each of their steps adds one transition an environment to the buffer.
 
     Args:
-        environments: without automatic resets.
-        codec: of their observations.
-        buffer: that the transitions go to.
         learned_rewards: from the info before and after a step and the environments' rewards, the rewards to learn from.
 
     Attributes:
-        observation: uint8 (environments, ...), the current ones.
-        info: of the current observations.
+        observation, info: the current ones, uint8 (environments, ...) and arrays (environments, ...) by name.
     """
 
     def __init__(
@@ -90,8 +83,7 @@ class Collector:
         buffer: ReplayBuffer,
         learned_rewards: Callable[[Info, Info, np.ndarray], np.ndarray],
     ) -> None:
-        self.environments, self.codec, self.buffer = environments, codec, buffer
-        self.learned_rewards = learned_rewards
+        self.environments, self.codec, self.buffer, self.learned_rewards = environments, codec, buffer, learned_rewards
         self.observation: UInt8[np.ndarray, "environments ..."] = np.empty(0, np.uint8)
         self.info: dict[str, np.ndarray] = {}
         self._ended = np.zeros(environments.num_envs, bool)
@@ -112,24 +104,17 @@ class Collector:
         stored, before = self.codec.pack(self.observation, self.info), self.info
         self.observation, rewards, terminated, _, self.info = self.environments.step(actions)
         learned = self.learned_rewards(before, self.info, rewards)
-        self.buffer.add(
-            {
-                **stored,
-                "action": torch.from_numpy(actions.astype(np.int64)),
-                "reward": torch.from_numpy(learned.astype(np.float32)),
-                "terminated": torch.from_numpy(terminated.copy()),
-            }
-        )
         self._ended = terminated.copy()
+        step = {"action": actions.astype(np.int64), "reward": learned.astype(np.float32), "terminated": self._ended}
+        self.buffer.add({**stored, **{name: torch.from_numpy(values) for name, values in step.items()}})
         earned: Float[np.ndarray, " environments"] = rewards
         return earned
 
     def restart_ended(self) -> None:
         """Start another episode where one ended before those of other environments."""
         if self._ended.any():
-            before = self.info
             self.observation, fresh = self.environments.reset(options={"reset_mask": self._ended})
-            self.info = {name: value.copy() for name, value in before.items()}
+            self.info = {name: value.copy() for name, value in self.info.items()}
             for name, value in self.info.items():
                 value[self._ended] = fresh[name][self._ended]
             self._ended[:] = False
@@ -138,14 +123,10 @@ class Collector:
 def draw_slots(
     buffer: ReplayBuffer, environments: int, steps: int, batch_size: int, generator: np.random.Generator
 ) -> Int64[Tensor, "steps_and_next batch"]:
-    """Draw slots of transitions, and of those that followed them in the same environment.
+    """Draw slots of transitions, uniformly with replacement, and of those that followed them in the same environment.
 
-    Args:
-        buffer: to draw from.
-        environments: that add to it together, one after the other.
-        steps: of a transition, 1 or more; the newest ones of each environment are not followed by so many yet.
-        batch_size: transitions to draw, 1 or more, uniformly and with replacement.
-        generator: source of randomness.
+    The `environments` add to the buffer together, one after the other; the newest `steps` (1 or more) of each are not
+    followed by so many yet, and are not drawn.
 
     Returns:
         In row k the slots of what was stored k steps later; in the last row, of the observation after all `steps`.
@@ -159,11 +140,7 @@ def draw_slots(
 
 
 def draw_batch(
-    buffer: ReplayBuffer,
-    codec: ObservationCodec,
-    slots: Int64[Tensor, "steps_and_next batch"],
-    gamma: float,
-    scale: float,
+    buffer: ReplayBuffer, codec: ObservationCodec, slots: Int64[Tensor, "steps batch"], gamma: float, scale: float
 ) -> Batch:
     """Return the transitions of the slots of `draw_slots`, with rewards discounted by `gamma` and scaled."""
     first, last = buffer.gather(slots[0]), buffer.gather(slots[-1])

@@ -2,6 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 from typing import ClassVar
 
 import numpy as np
@@ -14,8 +15,7 @@ from eigen2.core.randomness import Role, generator
 from eigen2.dqn.collector import Actions, Collector, Info, ObservationCodec, VectorEnvironment, replay_fields
 from eigen2.errors import UserError, require_range
 
-SEEDS = 2**31
-"""Environments are seeded with whole numbers below this."""
+SEEDS = 2**31  # environments are seeded with whole numbers below this
 Policy = Callable[[UInt8[np.ndarray, "batch ..."]], Actions]
 """Map observations to an allowed action of each."""
 
@@ -30,36 +30,32 @@ class DQNDataModule(WorkloadDataModule):
         batch_size: transitions of a gradient step (1 or more).
 
     Attributes:
-        environments: that are played side by side; made by `build`, as is the codec.
-        codec: of their observations.
+        remedy: settings to lower where memory does not suffice.
+        fitness_words: unit of fitness and what it is averaged over, for the report.
+        baselines: names of the policies without learning.
+        default_baselines: those compared with the agent while it learns, unless `model.baselines` names others.
+        environments: that are played side by side; made by `build`, as is the codec of their observations.
         collector: plays the environments into the replay buffer; made by `allocate_replay`.
     """
 
     remedy: ClassVar[str]
-    """Settings to lower where memory does not suffice."""
     fitness_words: ClassVar[Mapping[str, str]]
-    """Unit of fitness and what it is averaged over, for the report."""
     baselines: ClassVar[tuple[str, ...]] = ()
-    """Names of the policies without learning."""
     default_baselines: ClassVar[tuple[str, ...]] = ()
-    """Names of those that are compared with the agent while it learns, unless `model.baselines` names others."""
-
     environments: VectorEnvironment
     codec: ObservationCodec
     collector: Collector
 
     def __init__(self, num_parallel_envs: int, buffer_size: int, warmup: int, batch_size: int) -> None:
         super().__init__()
-        given = {"num_parallel_envs": num_parallel_envs, "batch_size": batch_size, "warmup": warmup}
-        for name, value in {**given, "buffer_size": buffer_size}.items():
+        require_range("data.num_parallel_envs", num_parallel_envs, least=1)
+        sizes = {"batch_size": batch_size, "warmup": warmup, "buffer_size": buffer_size}
+        for name, value in sizes.items():
             require_range(f"data.{name}", value, least=1)
-        for less, less_value, more, more_value in (
-            ("batch_size", batch_size, "warmup", warmup),
-            ("warmup", warmup, "buffer_size", buffer_size),
-        ):
-            if less_value > more_value:
+        for (less, small), (more, large) in pairwise(sizes.items()):
+            if small > large:
                 raise UserError(
-                    f"data.{less} is {less_value}, more than data.{more} {more_value}: training would never start; "
+                    f"data.{less} is {small}, more than data.{more} {large}: training would never start; "
                     "lower the one or raise the other"
                 )
         self.num_parallel_envs, self.buffer_size, self.batch_size = num_parallel_envs, buffer_size, batch_size
@@ -106,12 +102,7 @@ class DQNDataModule(WorkloadDataModule):
 
     @abstractmethod
     def test(self, policy: Policy, generation: int) -> TestResult:
-        """Play the champion on cases that no fit has used.
-
-        Args:
-            policy: of the champion.
-            generation: in which it was found.
-        """
+        """Play the champion, found in `generation`, on cases that no fit has used."""
 
     def prefill(self, seed: int) -> None:
         """Play episodes into the empty replay buffer before the agent does; none by default."""
@@ -123,8 +114,7 @@ class DQNDataModule(WorkloadDataModule):
 
     def seeds(self, role: Role, epoch: int, seed: int) -> list[int]:
         """Return the seeds of the episodes of an epoch, one an environment."""
-        drawn = generator(seed, role, epoch).integers(SEEDS, size=self.num_parallel_envs)
-        return [int(each) for each in drawn]
+        return list(map(int, generator(seed, role, epoch).integers(SEEDS, size=self.num_parallel_envs)))
 
     def allocate_replay(self, device: torch.device) -> None:
         """Allocate the replay buffer, and make the collector that fills it.

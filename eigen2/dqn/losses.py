@@ -24,7 +24,6 @@ class Batch(NamedTuple):
     next_observation: UInt8[Tensor, "batch planes height width"]
     """Observation after the last step; anything where `terminated`."""
     next_allowed: Bool[Tensor, "batch actions"]
-    """Actions allowed there."""
     terminated: Bool[Tensor, " batch"]
     """Whether the episode terminated within the steps."""
     discount: Float[Tensor, " batch"]
@@ -32,13 +31,14 @@ class Batch(NamedTuple):
 
 
 class Loss(NamedTuple):
-    """Means over the batch; only `loss` carries gradients, and they go to the online network alone."""
+    """Means over the batch; only `loss` carries gradients, and they go to the online network alone.
+
+    `q_mean` is the mean value of the chosen actions, `error` their mean distance from the targets.
+    """
 
     loss: Float[Tensor, ""]
     q_mean: Float[Tensor, ""]
-    """Mean value of the chosen actions."""
     error: Float[Tensor, ""]
-    """Mean distance between those values and their targets."""
 
 
 def best_actions(
@@ -56,12 +56,8 @@ def best_actions(
 def td_targets(online: nn.Module, target: nn.Module, batch: Batch) -> Float[Tensor, " batch"]:
     """Return reward + discount x Q'(s', a') with a' = the best allowed action by Q (double Q-learning).
 
-    The second term is 0 where the episode terminated or no action is allowed any more.
-
-    Args:
-        online: Q, observations to values (batch, actions).
-        target: Q', likewise.
-        batch: the transitions.
+    Q is the online network, Q' the target network. The second term is 0 where the episode terminated or no action is
+    allowed any more.
     """
     actions = best_actions(online(batch.next_observation), batch.next_allowed)
     values = target(batch.next_observation).gather(1, actions[:, None])[:, 0]
@@ -70,14 +66,7 @@ def td_targets(online: nn.Module, target: nn.Module, batch: Batch) -> Float[Tens
 
 
 def loss(online: nn.Module, target: nn.Module, batch: Batch, delta: float = 1.0) -> Loss:
-    """Return the Huber loss of the chosen actions' values against `td_targets`.
-
-    Args:
-        online: network that learns, observations to values (batch, actions).
-        target: network that values the next observation.
-        batch: the transitions.
-        delta: error beyond which the loss grows linearly, > 0, in units of the reward.
-    """
+    """Return the Huber loss of the chosen actions' values against `td_targets`; errors above `delta` count linearly."""
     goal = td_targets(online, target, batch)
     value = online(batch.observation).gather(1, batch.action[:, None])[:, 0]
     error = (value.detach() - goal).abs().mean()
@@ -108,26 +97,16 @@ def epsilon_greedy(
 
 
 def linear_epsilon(step: int, steps: int, initial: float, final: float) -> float:
-    """Return the share of random actions, which falls linearly from `initial` to `final` over `steps` and then stays.
-
-    Args:
-        step: environment steps taken so far, >= 0.
-        steps: over which it falls, >= 0.
-        initial: at step 0, 0 to 1.
-        final: from `steps` on, 0 to 1.
-    """
+    """Return the share of random actions: falling linearly from `initial` to `final` over `steps`, then constant."""
     return initial + min(1.0, step / max(1, steps)) * (final - initial)
 
 
 def discounted(
     rewards: Float[Tensor, "steps batch"], terminated: Bool[Tensor, "steps batch"], gamma: float
 ) -> tuple[Float[Tensor, " batch"], Bool[Tensor, " batch"]]:
-    """Return the discounted sum of rewards until the episode terminated, and whether it did.
+    """Return the sum of rewards, discounted by `gamma` a step, until the episode terminated, and whether it did.
 
-    Args:
-        rewards: of the steps in their order; those after an end are another episode's and do not count.
-        terminated: whether the episode terminated with the step.
-        gamma: discount a step, 0 to 1.
+    Rewards after an end are another episode's and do not count.
     """
     ends = terminated.int().cumsum(0)
     over = (ends - terminated.int()) > 0  # before the step

@@ -168,10 +168,8 @@ class DQNModule(GenerationModule[DQNDataModule]):
     @property
     def epsilon(self) -> float:
         """Return the share of random actions now."""
-        own = self.hparams
-        return losses.linear_epsilon(
-            self.environment_steps, own["epsilon_decay_steps"], own["initial_epsilon"], own["epsilon_min"]
-        )
+        steps, first, last = (self.hparams[name] for name in ("epsilon_decay_steps", "initial_epsilon", "epsilon_min"))
+        return losses.linear_epsilon(self.environment_steps, steps, first, last)
 
     @torch.inference_mode()
     def values(self, network: nn.Module, observation: UInt8[np.ndarray, "batch ..."]) -> Tensor:
@@ -280,10 +278,8 @@ class DQNModule(GenerationModule[DQNDataModule]):
             )
         cut = most < data.episode_steps if isinstance(most, int) else most < 1.0
         if cut and not self.trainer.fast_dev_run:  # type: ignore[attr-defined]
-            raise UserError(
-                f"trainer.limit_train_batches is {most}, or trainer.overfit_batches: it would cut episodes of "
-                f"{data.episode_steps} steps; leave it out"
-            )
+            cutting = f"trainer.limit_train_batches is {most}, or trainer.overfit_batches"
+            raise UserError(f"{cutting}: it would cut episodes of {data.episode_steps} steps; leave it out")
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Return Adam of the online network; target network and champion only follow it."""
@@ -319,10 +315,7 @@ class DQNModule(GenerationModule[DQNDataModule]):
         return {"optimizer": (gradients, self.optimizer.state), "networks": (self.online, self.target, self.champion)}
 
     def reset_memory(self) -> None:
-        """Start over in the same memory: initial networks, no champion, an empty replay buffer.
-
-        After a fit, before the next; without it a further fit goes on with what was learned.
-        """
+        """Start over in the same memory: initial networks, no champion, no replay; a further fit otherwise goes on."""
         for network in (self.online, self.target, self.champion):
             network.load_state_dict(self._initial_network().state_dict())
         self.champion_fitness.fill_(-torch.inf)

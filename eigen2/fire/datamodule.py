@@ -25,10 +25,8 @@ from eigen2.fire.simulation.baselines import PLACEMENTS, reduction
 from eigen2.fire.simulation.environment import FuelBreakEnv, relative_reward
 from eigen2.fire.simulation.frames import Frames
 
-LANDSCAPE_BYTES = 130
-"""Bytes of a landscape's cell: its layers, its rates of spread, and the graph."""
-NETWORK_LAYERS = 8
-"""Layers of `QMap` as large as the map, nearly."""
+LANDSCAPE_BYTES = 130  # of a landscape's cell: its layers, its rates of spread, and the graph
+NETWORK_LAYERS = 8  # layers of `QMap` as large as the map, nearly
 
 
 class FuelBreakDataModule(DQNDataModule):
@@ -103,15 +101,8 @@ class FuelBreakDataModule(DQNDataModule):
         self.region = region
         self._region: Region | None = None
         self._digest: str | None = None
-        self._make_env = partial(
-            FuelBreakEnv,
-            budget=budget,
-            fire_simulation_max_duration=fire_simulation_max_duration,
-            ignitions=ignitions,
-            wind_speed=wind_speed,
-            wind_from=wind_from,
-            downstream_plane=downstream_plane,
-        )
+        names = "budget", "fire_simulation_max_duration", "ignitions", "wind_speed", "wind_from", "downstream_plane"
+        self._make_env = partial(FuelBreakEnv, **{name: given[name] for name in names})
         self._vector_env: SyncVectorEnv | AsyncVectorEnv | None = None
         self._held_out: dict[Split, list[FuelBreakEnv]] = {}
         self._placed: dict[tuple[str, Split], list[list[int]]] = {}
@@ -129,12 +120,12 @@ class FuelBreakDataModule(DQNDataModule):
 
     def specs(self, split: Split) -> list[Spec]:
         """Return how a file of placements names each landscape of a split."""
-        size, seed = self._settings["grid_size"], self._settings["landscape_seed"]
-        spec: Spec = {"grid_size": size, "split": split}
+        spec: Spec = {"grid_size": self._settings["grid_size"], "split": split}
         if self.region is None:
-            return [{**spec, "seed": seed, "number": number} for number in range(self.counts[split])]
-        numbers = _evenly(self.counts[split], len(self._tiles(split)))
-        return [{**spec, "region": region_spec(self.region), "number": number} for number in numbers]
+            spec["seed"], numbers = self._settings["landscape_seed"], list(range(self.counts[split]))
+        else:
+            spec["region"], numbers = region_spec(self.region), _evenly(self.counts[split], len(self._tiles(split)))
+        return [{**spec, "number": number} for number in numbers]
 
     def _tiles(self, split: Split) -> list[Landscape]:
         assert self.region is not None
@@ -163,11 +154,10 @@ class FuelBreakDataModule(DQNDataModule):
         Raises:
             UserError: a landscape has fewer cells that burn than there are breaks, so that episodes would end early.
         """
-        self.close()
+        self.teardown(stage)
         landscapes = self.landscapes("train")
         self.env = self._make_env(landscapes=landscapes)
-        # all are made now, and once: memory does not grow as landscapes are drawn
-        scenes = [self.env.scene(number) for number in range(len(landscapes))]
+        scenes = [self.env.scene(number) for number in range(len(landscapes))]  # now, so that memory does not grow
         burning = [int(scene.model.burnable.sum()) for scene in scenes]
         if min(burning) < self.env.budget:
             raise UserError(
@@ -193,9 +183,9 @@ class FuelBreakDataModule(DQNDataModule):
         episodes = self._settings["prefill_episodes"]
         steps = episodes * self.num_parallel_envs * self.episode_steps
         if self._settings["prefill"] != "none" and steps > self.buffer_size:
+            given = f"data.prefill_episodes is {episodes}, which are {steps} transitions in all environments"
             raise UserError(
-                f"data.prefill_episodes is {episodes}, which are {steps} transitions in all environments and more than "
-                f"data.buffer_size {self.buffer_size}; lower the one or raise the other"
+                f"{given} and more than data.buffer_size {self.buffer_size}; lower the one or raise the other"
             )
         super().allocate_replay(device)
 
@@ -283,11 +273,7 @@ class FuelBreakDataModule(DQNDataModule):
         return float(100 * self.baseline_savings(name, "validation").mean())
 
     def test(self, policy: Policy, generation: int) -> TestResult:
-        """Play the champion and every baseline on landscapes that no fit has used; save scores and placements.
-
-        Raises:
-            UserError: what was found cannot be written.
-        """
+        """Play the champion and every baseline on landscapes that no fit has used; save scores and placements."""
         saved = {"champion": self.play(policy, "test")}
         saved |= {name: self.baseline_savings(name, "test") for name in PLACEMENTS}
         if (folder := self._record_folder("test")) is not None:
@@ -323,9 +309,9 @@ class FuelBreakDataModule(DQNDataModule):
         plain = {name: value for name, value in self._settings.items() if name not in ("parallel_method", "region")}
         if self.region is not None and self._digest is None:
             digest = hashlib.sha256()
-            for landscape in (each for split in SPLITS for each in self.landscapes(split)):
-                for layer in landscape.layers().values():
-                    digest.update(layer.tobytes())
+            landscapes = (each for split in SPLITS for each in self.landscapes(split))
+            for layer in (layer for landscape in landscapes for layer in landscape.layers().values()):
+                digest.update(layer.tobytes())
             self._digest = digest.hexdigest()
         return {**plain, "region": self._digest}
 
@@ -334,11 +320,7 @@ class FuelBreakDataModule(DQNDataModule):
         return {name: self._settings[name] for name in ("downstream_plane", "landscape_seed")}
 
     def apply_inference_spec(self, spec: Mapping[str, Any]) -> None:
-        """Refuse to play a champion on other planes than it learned from, or on landscapes of another series.
-
-        Raises:
-            UserError: names the setting and both values.
-        """
+        """Refuse to play a champion on other planes than it learned from, or on landscapes of another series."""
         if (saved := spec["downstream_plane"]) != (mine := self._settings["downstream_plane"]):
             raise UserError(f"data.downstream_plane is {mine}, but the checkpoint's network has {saved}; give that")
         if (saved := spec["landscape_seed"]) != self._settings["landscape_seed"]:
@@ -359,15 +341,11 @@ class FuelBreakDataModule(DQNDataModule):
             f"{own['parallel_method']}",
         }
 
-    def close(self) -> None:
+    def teardown(self, stage: str) -> None:
         """End the environments."""
         if self._vector_env is not None:
             self._vector_env.close()
             self._vector_env = None
-
-    def teardown(self, stage: str) -> None:
-        """End the environments."""
-        self.close()
 
 
 def _evenly(count: int, available: int) -> list[int]:

@@ -11,8 +11,6 @@ from eigen2.dqn.module import DQNModule
 from eigen2.errors import UserError, require_range
 from eigen2.memory.process import rss_bytes
 
-MOST = 10**9
-
 
 class MemoryHygiene(GarbageCollector):
     """Cleans after so many training steps, environment steps and episodes; keeps histories of bounded length.
@@ -52,31 +50,25 @@ class MemoryHygiene(GarbageCollector):
             collection_times_size: Times of episode batches kept, >= 1. Default 20.
 
         Raises:
-            UserError: A number is below 1 or above MOST.
+            UserError: A number is below 1 or above a billion.
         """
         given = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
         for name, value in given.items():
-            require_range(f"{name} of MemoryHygiene", value, least=1, most=MOST)
+            require_range(f"{name} of MemoryHygiene", value, least=1, most=10**9)
         super().__init__()
         self.cleanup_frequency = cleanup_frequency
         self.collector_cleanup_frequency = collector_cleanup_frequency
         self.memory_cleanup_frequency = memory_cleanup_frequency
-        self.losses: deque[float] = deque(maxlen=max_history_size)
-        self.rewards: deque[float] = deque(maxlen=max_history_size)
-        self.experience: deque[float] = deque(maxlen=experience_buffer_size)
-        self.step_times: deque[float] = deque(maxlen=step_times_size)
-        self.collection_times: deque[float] = deque(maxlen=collection_times_size)
+        sizes = max_history_size, max_history_size, experience_buffer_size, step_times_size, collection_times_size
+        self._histories = [deque[float](maxlen=size) for size in sizes]
+        self.losses, self.rewards, self.experience, self.step_times, self.collection_times = self._histories
         self._light = GarbageCollector(trim=False)
         self._line = ""
         self._trained = self._stepped = self._played = 0
         self._step_began = self._epoch_began = 0.0
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Refuse a module without the rewards of deep Q-learning.
-
-        Raises:
-            UserError: it is no DQNModule.
-        """
+        """Refuse a module without the rewards of deep Q-learning."""
         if not isinstance(pl_module, DQNModule):
             raise UserError("MemoryHygiene needs a DQNModule; use callbacks.GarbageCollector with others")
 
@@ -101,9 +93,8 @@ class MemoryHygiene(GarbageCollector):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Keep the step's time; clean when due."""
-        now = time.perf_counter()
-        self.step_times.append(now - self._step_began)
-        self._step_began = now
+        began, self._step_began = self._step_began, time.perf_counter()
+        self.step_times.append(self._step_began - began)
         before, self._trained = self._trained, trainer.global_step
         if _passed(before, self._trained, self.cleanup_frequency):
             self._light.clean()
@@ -117,11 +108,9 @@ class MemoryHygiene(GarbageCollector):
         before, self._played = self._played, self._played + len(pl_module.returns)
         self._line = ""
         if _passed(before, self._played, self.memory_cleanup_frequency):
-            freed = self.cleanup_memory()
-            self._line = (
-                f"cleanup {self._played:,} episodes: freed {freed / 1e6:.1f} MB, RSS {rss_bytes() / 1e9:.3f} GB, "
-                f"step {1e3 * sum(self.step_times) / len(self.step_times):.0f} ms"
-            )
+            freed, step = self.cleanup_memory() / 1e6, 1e3 * sum(self.step_times) / len(self.step_times)
+            memory = f"freed {freed:.1f} MB, RSS {rss_bytes() / 1e9:.3f} GB"
+            self._line = f"cleanup {self._played:,} episodes: {memory}, step {step:.0f} ms"
 
     def status_line(self) -> str:
         """Return a line about the cleaning after this epoch; empty if there was none."""
@@ -135,7 +124,7 @@ class MemoryHygiene(GarbageCollector):
 
     def clear(self) -> None:
         """Clear all histories."""
-        for history in (self.losses, self.rewards, self.experience, self.step_times, self.collection_times):
+        for history in self._histories:
             history.clear()
 
     def state_dict(self) -> dict[str, Any]:

@@ -21,8 +21,7 @@ SHARPER = 20.0
 def downstream_share(planes: UInt8[Tensor, "batch planes height width"]) -> Float[Tensor, "batch height width"]:
     """Return the part of what still burns that burns through each cell (0 to 1), which bounds what a break there saves.
 
-    Args:
-        planes: of an observation with the downstream plane; its 255 levels are 5 % apart.
+    The 255 levels of the downstream plane are 5 % apart.
     """
     scaled = planes[:, [BURNS, DOWNSTREAM]].float() / 255
     through = torch.expm1(scaled[:, 1] * math.log1p(FINEST * scaled[0, 1].numel())) / FINEST

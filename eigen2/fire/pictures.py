@@ -40,18 +40,7 @@ LIGHT = np.array([-1.0, 1.0, 1.5]) / np.linalg.norm([-1.0, 1.0, 1.5])
 
 
 def draw_placement(landscape: Landscape, fires: Fires, breaks: Sequence[int], title: str, most: float) -> Picture:
-    """Draw a landscape with its breaks, beside the share of fires that burn each of its cells.
-
-    Args:
-        landscape: where.
-        fires: with the breaks.
-        breaks: cells, `row * columns + column`, in their order.
-        title: over both.
-        most: share of fires that has the darkest colour (above 0, at most 1).
-
-    Returns:
-        Red, green and blue in 0..255, (400, 720, 3).
-    """
+    """Draw a landscape with its breaks, in order, beside the share of fires that burn each cell, darkest at `most`."""
 
     def draw(figure: Any) -> None:
         figure.suptitle(title, x=0.02, ha="left", fontsize=12, fontweight="bold", color=INK)
@@ -75,16 +64,9 @@ def draw_placement(landscape: Landscape, fires: Fires, breaks: Sequence[int], ti
 def draw_placements(
     landscape: Landscape, model: FireModel, placements: Mapping[str, Sequence[int]], titles: Mapping[str, str]
 ) -> dict[str, Picture]:
-    """Draw the landscape without breaks, and each placement, in the same colours, with fires from every cell.
+    """Draw the landscape without breaks, named `NONE`, and each placement, in the same colours, with fires everywhere.
 
-    Args:
-        landscape: where.
-        model: of the landscape.
-        placements: breaks in their order, by name.
-        titles: in place of a placement's name.
-
-    Returns:
-        By name, the landscape without breaks first, as `NONE`.
+    `titles` replace the names of placements.
 
     Raises:
         UserError: a placement does not fit the landscape, or nothing burns on it.
@@ -203,11 +185,7 @@ class BreaksPlot(Callback):
         self.every_n_epochs, self.landscape, self.tag = every_n_epochs, landscape, tag
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Refuse another workload, and a landscape that does not exist.
-
-        Raises:
-            UserError: names the remedy.
-        """
+        """Refuse another workload, and a landscape that does not exist."""
         if not isinstance(pl_module, DQNModule) or not isinstance(pl_module.data, FuelBreakDataModule):
             raise UserError("BreaksPlot draws fuel breaks alone; leave it out with other workloads")
         count = len(pl_module.data.held_out("validation"))
@@ -246,7 +224,6 @@ class BreaksPlot(Callback):
 
 
 def _save(pictures: Mapping[str, Picture], folder: Path) -> None:
-    """Write a PNG of each picture, whole or not at all."""
     from matplotlib.image import imsave
 
     for number, (name, picture) in enumerate(pictures.items()):

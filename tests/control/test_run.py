@@ -59,7 +59,10 @@ def test_the_champion_is_validated_again_to_its_fitness(tmp_path: Path, capsys: 
         (["--data.max_episode_steps", "0"], "data.max_episode_steps is 0; it must be at least 1"),
         (["--data.validation_windows", "0"], "data.validation_windows is 0; it must be at least 1"),
         (["--data.path", "prices.parquet"], "unknown key data.path"),
-        (["--model.td3.policy_delay", "0"], "model.td3.policy_delay is 0; it must be at least 1"),
+        (
+            ["--model.learner", "{class_path: eigen2.TD3, init_args: {policy_delay: 0}}"],
+            "policy_delay is 0; it must be",
+        ),
         (["--model.learners", "9"], "model.learners is 9; it must be at least 1 and at most 4"),
         (["--model.validate_every", "0"], "model.validate_every is 0; it must be at least 1"),
     ],

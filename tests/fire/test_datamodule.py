@@ -34,7 +34,7 @@ def test_the_expert_fills_the_buffer_before_anything_is_learned() -> None:
             assert rows["action"].reshape(3, steps, 2)[episode, :, number].tolist() == expected
     assert rows["terminated"].reshape(3, steps, 2)[:, -1].all()
     assert not rows["terminated"].reshape(3, steps, 2)[:, :-1].any()
-    data.close()
+    data.teardown("fit")
 
 
 def test_no_landscape_is_in_two_splits() -> None:
@@ -65,4 +65,4 @@ def test_relative_rewards_are_of_what_still_burned() -> None:
     sums = data.buffer["reward"][: 2 * steps].reshape(steps, 2).sum(0)
     np.testing.assert_allclose(sums, 30 * np.log(start / collector.info["burned"]), rtol=1e-5)
     assert (sums > 0).all()
-    data.close()
+    data.teardown("fit")

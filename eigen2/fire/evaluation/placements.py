@@ -11,10 +11,7 @@ from eigen2.fire.landscapes.landscape import SPLITS, Landscape, synthetic
 from eigen2.fire.landscapes.rasters import Region, RegionFiles, read_region, tiles
 from eigen2.runtime.files import replacing
 
-LARGEST_GRID = 100
-"""Rows, and columns, of the largest landscape in a file: fires from all of its cells take 400 MB."""
-SYNTHETIC, TILE = ("grid_size", "seed", "number"), ("grid_size", "region", "split", "number")
-"""Required keys of the two kinds of landscapes."""
+LARGEST_GRID = 100  # rows, and columns, of the largest landscape in a file: fires from all of its cells take 400 MB
 FIRE = ("duration", "wind_speed", "wind_from")
 KEYS = ("landscapes", "placements", "fire", "generation")
 
@@ -26,14 +23,7 @@ Spec = dict[str, Any]
 
 @dataclass(frozen=True)
 class PlacementFile:
-    """Content of a file of placements, as `read_placements` describes it.
-
-    Attributes:
-        specs: one a landscape.
-        placements: the breaks of each placement, by its name.
-        fire: any of `FIRE`.
-        generation: of the champion; -1 if unknown.
-    """
+    """Content of a file of placements, as `read_placements` describes it; generation -1 is unknown."""
 
     specs: list[Spec]
     placements: dict[str, Cells]
@@ -59,8 +49,7 @@ def write_placements(path: Path, file: PlacementFile) -> None:
     """
     content = {"generation": file.generation, "fire": file.fire, "landscapes": file.specs}
     with replacing(path) as draft:
-        text = json.dumps({**content, "placements": file.placements}, allow_nan=False)
-        draft.write_text(f"{text}\n", encoding="utf-8")
+        draft.write_text(json.dumps({**content, "placements": file.placements}, allow_nan=False) + "\n", "utf-8")
 
 
 def read_placements(path: Path | str) -> PlacementFile:
@@ -94,23 +83,19 @@ def read_placements(path: Path | str) -> PlacementFile:
         raise UserError(f"landscapes of {path} must be a list of one or more")
     for number, spec in enumerate(landscapes):
         _check_spec(spec, f"landscapes[{number}] of {path}")
-    _check_placements(placements, path)
-    _check_fire(fire, path)
+    _check_rest(placements, fire, path)
     if type(generation := given.get("generation", -1)) is not int:
         raise UserError(f"generation of {path} is {generation}; it must be a whole number")
     return PlacementFile(landscapes, placements, fire, generation)
 
 
-def _check_placements(placements: object, path: Path | str) -> None:
+def _check_rest(placements: object, fire: object, path: Path | str) -> None:
     if not isinstance(placements, dict):
         raise UserError(f"placements of {path} must be an object of names and lists")
     for name, placed in placements.items():
         lists = isinstance(placed, list) and all(isinstance(cells, list) for cells in placed)
         if not lists or any(type(cell) is not int for cells in placed for cell in cells):
             raise UserError(f"placements.{name} of {path} must be a list of lists of cell numbers")
-
-
-def _check_fire(fire: object, path: Path | str) -> None:
     if not isinstance(fire, dict) or fire.keys() - set(FIRE):
         raise UserError(f"fire of {path} must be an object with the keys {', '.join(FIRE)}, no others")
     for key, value in fire.items():
@@ -120,7 +105,8 @@ def _check_fire(fire: object, path: Path | str) -> None:
 
 def _check_spec(spec: object, where: str) -> None:
     """Refuse a value that describes no landscape."""
-    keys = TILE if isinstance(spec, dict) and "region" in spec else SYNTHETIC
+    tile = isinstance(spec, dict) and "region" in spec
+    keys = ("grid_size", "region", "split", "number") if tile else ("grid_size", "seed", "number")
     if not isinstance(spec, dict) or not set(keys) <= spec.keys() <= {*keys, "split"}:
         raise UserError(f"{where} is {json.dumps(spec)[:80]}; it must be an object with the keys {', '.join(keys)}")
     for key, least, most in (("grid_size", 4, LARGEST_GRID), ("seed", 0, 2**32), ("number", 0, 2**32)):
@@ -129,7 +115,7 @@ def _check_spec(spec: object, where: str) -> None:
         require_range(f"{where}: {key}", spec.get(key, least), least=least, most=most)
     if spec.get("split", "test") not in SPLITS:
         raise UserError(f"{where} has split {spec['split']}; it must be one of {', '.join(SPLITS)}")
-    if "region" not in spec:
+    if not tile:
         return
     region, known = spec["region"], RegionFiles.__dataclass_fields__.keys()
     texts = isinstance(region, dict) and all(isinstance(value, str | None) for value in region.values())

@@ -35,16 +35,9 @@ def save_champion(folder: Path, placements: PlacementFile) -> None:
 def save_test(
     folder: Path, placements: PlacementFile, saved: Mapping[str, np.ndarray], unit: str, settings: dict[str, Any]
 ) -> None:
-    """Write the scores and placements of a test.
+    """Write the scores and placements of a test; `saved` and `settings` are as in `make_test_result` and of the data.
 
     A test of another champion or with other settings in the folder is moved to `test-1`, `test-2` and so on.
-
-    Args:
-        folder: of the test.
-        placements: on the test's landscapes.
-        saved: part of the burned area saved on each landscape, by name; the champion first, then baselines.
-        unit: of the scores, which are percent.
-        settings: of the data.
 
     Raises:
         UserError: a file cannot be written.
@@ -70,9 +63,7 @@ def save_test(
 def make_test_result(saved: Mapping[str, np.ndarray], generation: int) -> TestResult:
     """Return what placements save on the test's landscapes, as metrics and as a table.
 
-    Args:
-        saved: part of the burned area saved on each landscape, by name; the champion first, then baselines.
-        generation: of the champion.
+    `saved` is the part of the burned area saved on each landscape, by name; the champion first, then baselines.
     """
     lines = [
         f"champion     of epoch {generation}, on {len(saved['champion'])} landscapes that fit has not seen",

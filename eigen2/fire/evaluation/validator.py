@@ -27,27 +27,21 @@ from eigen2.fire.simulation.baselines import reduction
 from eigen2.fire.simulation.spread import FireModel, Weather
 
 WORKER = Path(__file__).with_name("pyretechnics_worker.py")
-NEWEST = "2026.8.10"
-"""Last version of pyretechnics under the EPL-2.0; later ones forbid commercial use without a paid licence."""
+NEWEST = "2026.8.10"  # the last under the EPL-2.0; later ones forbid commercial use without a paid licence
 VARIABLE = "EIGEN2_PYRETECHNICS_PYTHON"
 """Environment variable that names the interpreter."""
 INSTALL = (
     f"python3.11 -m venv ~/pyretechnics && ~/pyretechnics/bin/pip install 'pyretechnics=={NEWEST}' (which needs a C "
     f"compiler and a minute or two), then give --python ~/pyretechnics/bin/python, or set {VARIABLE} to it"
 )
-FOLIAR_MOISTURE = 0.9
-"""Moisture of the needles and leaves of crowns, for crown fire."""
+FOLIAR_MOISTURE = 0.9  # of the needles and leaves of crowns, for crown fire
 
 
 @dataclass(frozen=True)
 class Conditions:
-    """Conditions of all fires.
+    """Conditions of fires of a duration in minutes (above 0), `fires` of them on a landscape by pyretechnics.
 
-    Args:
-        weather: wind and moistures.
-        duration: of a fire, in minutes (above 0).
-        fires: burned on each landscape by pyretechnics, from random cells (1 or more).
-        seed: of those cells (0 or more).
+    Those start in random cells, drawn from `seed`.
 
     Raises:
         UserError: a value lies outside its range.
@@ -129,14 +123,7 @@ def validate(
     python: str | None,
     quiet: bool = True,
 ) -> Validation:
-    """Score placements by both models.
-
-    Args:
-        landscapes: one or more.
-        placements: the breaks of each placement on each landscape, by name.
-        conditions: of all fires.
-        python: interpreter of an environment that has pyretechnics; None refuses with how to install it.
-        quiet: hide the worker's progress.
+    """Score placements by both models; `python` is that of an environment with pyretechnics, `quiet` hides progress.
 
     Raises:
         UserError: the interpreter or its pyretechnics cannot be used, a placement does not fit the landscapes, or
@@ -150,8 +137,7 @@ def validate(
         model.draw(conditions.fires, np.random.default_rng([conditions.seed, number, 2]))
         for number, model in enumerate(models)
     ]
-    no_breaks: Cells = [[] for _ in models]
-    every = [no_breaks, *placements.values()]
+    every: list[Cells] = [[[] for _ in models], *placements.values()]  # the first without breaks
     same_fires = [  # cells that each fire burns, of each landscape (placements, fires)
         np.array([np.isfinite(model.start(cells, breaks[i]).arrival).sum(1) for breaks in every], float)
         for i, (model, cells) in enumerate(zip(models, ignitions, strict=True))
@@ -213,11 +199,9 @@ def _check(placements: Mapping[str, Cells], models: Sequence[FireModel]) -> None
         if not model.burnable.any():
             raise UserError(f"nothing burns in landscape {number}; leave it out, or look at its fuel and the moistures")
     for name, placed in placements.items():
-        if len(placed) != len(models):
-            raise UserError(
-                f"placements.{name} has breaks for {len(placed)} landscapes; it must have a list for each of "
-                f"the {len(models)}"
-            )
+        if len(placed) != (count := len(models)):
+            has = f"placements.{name} has breaks for {len(placed)} landscapes"
+            raise UserError(f"{has}; it must have a list for each of the {count}")
         for number, (cells, model) in enumerate(zip(placed, models, strict=True)):
             for place, cell in enumerate(cells):
                 holds = f"placements.{name}[{number}] holds cell {cell}"
@@ -262,9 +246,8 @@ def _pyretechnics(python: str, request: Mapping[str, Any], quiet: bool) -> dict[
         errors = subprocess.PIPE if quiet else None
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=errors, text=True, check=False)
         if done.returncode != 0 or not answered.is_file():
-            raise UserError(
-                f"pyretechnics failed ({_last_line(done)}); run it by hand: {' '.join(command[:3])} version"
-            )
+            by_hand = f"{' '.join(command[:3])} version"
+            raise UserError(f"pyretechnics failed ({_last_line(done)}); run it by hand: {by_hand}")
         reply = json.loads(answered.read_text(encoding="utf-8"))
     numbers = range(int(request["landscapes"]))
     shapes = [(len(request[f"{i}/breaks"]), len(request[f"{i}/ignitions"])) for i in numbers]

@@ -141,20 +141,16 @@ class Behavior(NamedTuple):
 
 def require_known(numbers: Iterable[int]) -> None:
     """Raise UserError for a number that is neither one of Scott and Burgan's 40 nor a non-burnable one."""
-    unknown = sorted(set(numbers) - FUEL_MODELS.keys() - NON_BURNABLE.keys())
-    if unknown:
-        raise UserError(
-            f"fuel model {unknown[0]} is not known; use Scott and Burgan's 101 to 204 (LANDFIRE's FBFM40), "
-            f"or {', '.join(map(str, NON_BURNABLE))} for what does not burn"
-        )
+    if unknown := sorted(set(numbers) - FUEL_MODELS.keys() - NON_BURNABLE.keys()):
+        remedy = "use Scott and Burgan's 101 to 204 (LANDFIRE's FBFM40)"
+        bare = ", ".join(map(str, NON_BURNABLE))
+        raise UserError(f"fuel model {unknown[0]} is not known; {remedy}, or {bare} for what does not burn")
 
 
 def behavior(numbers: Iterable[int], moisture: Moisture | None = None) -> Behavior:
     """Compute the coefficients of spread of some fuel models, in their order.
 
-    Args:
-        numbers: of the fuel models; ones that do not burn get rate 0, and 1 for the wind's coefficient and exponent.
-        moisture: of the fuels; None takes `Moisture()`.
+    Ones that do not burn get rate 0, and 1 for the wind's coefficient and exponent.
 
     Raises:
         UserError: a number is of no fuel model.
@@ -164,8 +160,7 @@ def behavior(numbers: Iterable[int], moisture: Moisture | None = None) -> Behavi
     burns = np.array([number in FUEL_MODELS for number in given], bool)
     values = np.zeros((len(Behavior._fields), len(given)))
     values[[2, 3]] = 1
-    if burns.any():
-        models = [FUEL_MODELS[number] for number in given if number in FUEL_MODELS]
+    if models := [FUEL_MODELS[number] for number in given if number in FUEL_MODELS]:
         values[:, burns] = _rothermel(models, moisture or Moisture())
     return Behavior(*values)
 

@@ -10,14 +10,11 @@ from numpy.typing import NDArray
 from eigen2.errors import UserError, require_range
 from eigen2.fire.landscapes.fuels import WATER, require_known
 
-MEAN_SLOPE = 0.25
-"""Mean slope of synthetic landscapes, rise over run; a scene of real mountains had 0.19."""
-LAKES = 0.03
-"""Share of a synthetic landscape's cells under water."""
+MEAN_SLOPE = 0.25  # of synthetic landscapes, rise over run; a scene of real mountains had 0.19
+LAKES = 0.03  # share of a synthetic landscape's cells under water
 LADDER = (101, 102, 104, 122, 145, 165, 183, 188)
 """Fuel models of synthetic landscapes, from the sparsest vegetation to the densest: grass, shrub, timber."""
-TIMBER = 165
-"""First fuel model of the ladder that has trees."""
+TIMBER = 165  # first fuel model of the ladder that has trees
 
 Split = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
@@ -113,13 +110,7 @@ def _checked_copy(name: str, layer: NDArray[Any], shape: tuple[int, ...]) -> NDA
 
 
 def flat(shape: tuple[int, int], fuel: int = 101, cell_size: float = 30.0) -> Landscape:
-    """Return level ground without trees, of one fuel model.
-
-    Args:
-        shape: rows and columns (1 or more each).
-        fuel: number of the fuel model.
-        cell_size: edge of a cell, in m (above 0).
-    """
+    """Return level ground of some rows and columns without trees, of one fuel model, with cells of `cell_size` m."""
     layers = {name: np.zeros(shape, np.float32) for name in RANGES}
     return Landscape(fuel=np.full(shape, fuel, np.int16), **layers, cell_size=cell_size)
 
@@ -138,11 +129,7 @@ def synthesize(size: int, rng: np.random.Generator, cell_size: float = 30.0) -> 
 
     Elevation and vegetation are Gaussian random fields with spectra like those of real ones. Slope and aspect follow
     from the elevation; each fuel of the ladder covers an equal share of the land; the canopy follows the vegetation.
-
-    Args:
-        size: rows, and columns (4 or more).
-        rng: source of all randomness.
-        cell_size: edge of a cell, in m (above 0).
+    It has `size` rows and columns (4 or more) of cells of `cell_size` m.
 
     Raises:
         UserError: the size is too small.
@@ -177,13 +164,9 @@ def synthesize(size: int, rng: np.random.Generator, cell_size: float = 30.0) -> 
 
 
 def synthetic(size: int, seed: int, number: int, split: Split | None = None) -> Landscape:
-    """Return one of a series of synthetic landscapes, the same in every call.
+    """Return a landscape of a series that `seed` (0 or more) determines, the same in every call.
 
-    Args:
-        size: rows, and columns (4 or more).
-        seed: of the series (0 or more).
-        number: in the series (0 or more).
-        split: of a run, each of which has its own series; None takes the series of `FuelBreakEnv`.
+    Each split of a run has its own series; None takes the series of `FuelBreakEnv`.
     """
     part = [] if split is None else [SPLITS.index(split)]
     return synthesize(size, np.random.default_rng([seed, *part, number]))

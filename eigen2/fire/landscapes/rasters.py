@@ -6,6 +6,7 @@ and the likely mistake is named.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,8 +18,7 @@ from eigen2.errors import UserError, require_range
 from eigen2.fire.landscapes.fuels import BARE, NON_BURNABLE, require_known
 from eigen2.fire.landscapes.landscape import RANGES, Landscape, Split, slopes
 
-LARGEST = 25_000_000
-"""Cells of the largest region: reading one takes about 150 bytes a cell."""
+LARGEST = 25_000_000  # cells of the largest region: reading one takes about 150 bytes a cell
 CANOPY = {
     "canopy_cover": (100, 1),
     "canopy_height": (10, 120),
@@ -27,8 +27,7 @@ CANOPY = {
 }
 """Of each canopy layer, LANDFIRE's units in one of ours (percent, m x 10, m x 10, kg/m3 x 100), and the largest
 plausible value in ours; the tallest tree has 116 m."""
-FILLERS = (-9999, -32768, 32767, -3.4028235e38)
-"""Values that often mark missing data."""
+FILLERS = (-9999, -32768, 32767, -3.4028235e38)  # values that often mark missing data
 Slopes = NDArray[np.float64]
 SLOPE_UNITS: dict[str, tuple[Callable[[Slopes], Slopes], float, str]] = {
     "degrees": (
@@ -41,15 +40,12 @@ SLOPE_UNITS: dict[str, tuple[Callable[[Slopes], Slopes], float, str]] = {
 }
 """Of each unit of slopes, its conversion to rise over run, the largest plausible value, and what to do about a larger
 one."""
-FEET = 3.28084
-"""Feet in a metre."""
+FEET = 3.28084  # in a metre
 PROJECT = "project it: gdalwarp -t_srs EPSG:NUMBER, with the number of the region's UTM zone"
 SPLIT_OF_BLOCK = ("train", "validation", "test", "train", "train")
 """Split of the tiles of a block, by `(2 * block row + block column) % 5`."""
-BLOCK = 4
-"""Tiles along the edge of a block."""
-BURNABLE = 0.5
-"""Least share of a tile's cells that must burn."""
+BLOCK = 4  # tiles along the edge of a block
+BURNABLE = 0.5  # least share of a tile's cells that must burn
 
 
 @dataclass(frozen=True)
@@ -100,26 +96,14 @@ class RegionFiles:
 
 
 class Region(NamedTuple):
-    """A landscape as large as the rasters.
-
-    Attributes:
-        landscape: with flat bare ground, which does not burn, at height 0 where data are missing.
-        missing: cells that lack data in any layer.
-    """
+    """A landscape as large as the rasters, with flat bare ground at height 0 where any layer lacks data."""
 
     landscape: Landscape
     missing: Bool[np.ndarray, "rows columns"]
 
 
 class Raster(NamedTuple):
-    """A raster as read from its file.
-
-    Attributes:
-        path: of the file.
-        values: (rows, columns), NaN where data are missing; row 0 is the northern edge.
-        transform: affine transform of that grid, from (column, row) to the projection.
-        crs: the projection; None if the file does not say.
-    """
+    """A raster as read from its file: NaN where data are missing, row 0 the northern edge, crs None if unknown."""
 
     path: str
     values: Float64[np.ndarray, "rows columns"]
@@ -149,7 +133,10 @@ def read_region(files: RegionFiles) -> Region:
         _raise_first(raster.path, _alignment_problems(raster, first, crs))
         known = raster.values[~np.isnan(raster.values)]
         _raise_first(raster.path, _value_problems(name, known, files))
-        layers[name] = _converted(name, raster.values, files)
+        if name == "slope":
+            layers[name] = SLOPE_UNITS[files.slope_units or ""][0](raster.values)
+        else:
+            layers[name] = raster.values / (CANOPY[name][0] if name in CANOPY and files.units == "landfire" else 1)
     cell_size = first.transform.a * (1.0 if crs is None else float(crs.linear_units_factor[1]))
     _add_terrain(layers, files, cell_size)
     for name in CANOPY:
@@ -176,10 +163,8 @@ def tiles(region: Region, size: int, split: Split) -> list[Landscape]:
         found.append(Landscape(**layers, cell_size=region.landscape.cell_size))
     if not found:
         rows, columns = region.missing.shape
-        raise UserError(
-            f"the region of {rows} x {columns} cells has no clean {split} tile of {size} x {size}: use smaller tiles, "
-            "or a larger region"
-        )
+        none = f"the region of {rows} x {columns} cells has no clean {split} tile of {size} x {size}"
+        raise UserError(f"{none}: use smaller tiles, or a larger region")
     return found
 
 
@@ -191,11 +176,6 @@ def tile_corners(region: Region, size: int, split: Split) -> list[tuple[int, int
     or column three are for training, one is for validation and one for the test. So tiles of different splits neither
     overlap nor touch, and the same rasters always make the same tiles. Tiles that lack data, or of which less than
     BURNABLE burns, are left out.
-
-    Args:
-        region: from `read_region`.
-        size: rows and columns of a tile (4 or more).
-        split: train, validation or test.
     """
     require_range("size", size, least=4)
     stride = BLOCK * size + size // 4
@@ -205,13 +185,12 @@ def tile_corners(region: Region, size: int, split: Split) -> list[tuple[int, int
         for cells in region.missing.shape
     )
     corners = []
-    for row in rows:
-        for column in columns:
-            of_split = SPLIT_OF_BLOCK[(2 * (row // stride) + column // stride) % len(SPLIT_OF_BLOCK)] == split
-            window = np.s_[row : row + size, column : column + size]
-            whole = burns[window].shape == (size, size) and not region.missing[window].any()
-            if of_split and whole and burns[window].mean() >= BURNABLE:
-                corners.append((row, column))
+    for row, column in product(rows, columns):
+        of_split = SPLIT_OF_BLOCK[(2 * (row // stride) + column // stride) % len(SPLIT_OF_BLOCK)] == split
+        window = np.s_[row : row + size, column : column + size]
+        whole = burns[window].shape == (size, size) and not region.missing[window].any()
+        if of_split and whole and burns[window].mean() >= BURNABLE:
+            corners.append((row, column))
     return corners
 
 
@@ -240,9 +219,8 @@ def _read(path: str) -> Raster:
     filled: NDArray[np.float64] = values.astype(np.float64).filled(np.nan)
     if transform.e > 0:  # the first row is the southern one
         filled = filled[::-1].copy()
-        transform = rasterio.Affine(
-            transform.a, 0, transform.c, 0, -transform.e, transform.f + transform.e * len(filled)
-        )
+        north = transform.f + transform.e * len(filled)
+        transform = rasterio.Affine(transform.a, 0, transform.c, 0, -transform.e, north)
     return Raster(path, filled, transform, crs)
 
 
@@ -308,10 +286,7 @@ def _fuel_problems(numbers: NDArray[np.float64]) -> Iterator[str]:
     if (broken := numbers[numbers != np.rint(numbers)]).size:
         yield f"holds {broken[0]:g}; fuel models have whole numbers (warp them with -r near)"
     if (old := numbers[(numbers >= 1) & (numbers <= 13)]).size:
-        yield (
-            f"holds fuel model {old[0]:g}, one of Anderson's 13; give the 40 of Scott and Burgan instead "
-            "(LANDFIRE's FBFM40)"
-        )
+        yield f"holds fuel model {old[0]:g}, one of Anderson's 13; give Scott and Burgan's 40 (LANDFIRE's FBFM40)"
     try:
         require_known(numbers.astype(int).tolist())
     except UserError as error:
@@ -334,13 +309,6 @@ def _limits(name: str, files: RegionFiles) -> tuple[float, float, str]:
     return 0, largest, f"{RANGES[name][2]}; is it LANDFIRE's? Then say units: landfire"
 
 
-def _converted(name: str, values: NDArray[np.float64], files: RegionFiles) -> NDArray[np.float64]:
-    """Return a layer in the units of a landscape."""
-    if name == "slope":
-        return SLOPE_UNITS[files.slope_units or ""][0](values)
-    return values / CANOPY[name][0] if name in CANOPY and files.units == "landfire" else values
-
-
 def _add_terrain(layers: dict[str, NDArray[np.float64]], files: RegionFiles, cell_size: float) -> None:
     """Complete slope and aspect from the elevation, and refuse given ones that contradict it."""
     if min(layers["elevation"].shape) < 2:
@@ -355,10 +323,8 @@ def _add_terrain(layers: dict[str, NDArray[np.float64]], files: RegionFiles, cel
     aspect = layers["aspect"]
     steep = (rise > 0.05) & (aspect >= 0)
     if steep.sum() >= 50 and np.cos(np.radians(aspect - facing))[steep].mean() < -0.3:
-        raise UserError(
-            f"{files.aspect} faces uphill on the heights of {files.elevation}; it must be downhill, in degrees "
-            "clockwise from north"
-        )
+        uphill = f"{files.aspect} faces uphill on the heights of {files.elevation}"
+        raise UserError(f"{uphill}; it must be downhill, in degrees clockwise from north")
     level = aspect == -1
     layers["slope"] = np.where(level, 0, slope)
     layers["aspect"] = np.where(level | (np.isnan(aspect) & (layers["slope"] == 0)), 0, aspect)
@@ -379,7 +345,5 @@ def _require_agreeing_slope(files: RegionFiles, slope: NDArray[np.float64], rise
             f"{derived:.3g}; slope_units is {units}: is it {likely}?"
         )
     if abs(np.log(given.mean() * FEET / derived)) < np.log(1.15):
-        raise UserError(
-            f"{files.elevation} is {FEET:.2g} times as steep as {files.slope}: are its heights in feet? They must be "
-            "in m"
-        )
+        steeper = f"{files.elevation} is {FEET:.2g} times as steep as {files.slope}"
+        raise UserError(f"{steeper}: are its heights in feet? They must be in m")

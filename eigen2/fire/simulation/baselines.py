@@ -11,13 +11,11 @@ from numpy.typing import NDArray
 from scipy import sparse
 from scipy.sparse import linalg
 
-from eigen2.errors import UserError
+from eigen2.errors import UserError, require_range
 from eigen2.fire.simulation.spread import FireModel
 
-SMALL = 64
-"""Nodes up to which all eigenvalues are computed, rather than the lowest one by iteration."""
-CANDIDATES = 24
-"""Cells that `greedy` tries for a break."""
+SMALL = 64  # nodes up to which all eigenvalues are computed, rather than the lowest one by iteration
+CANDIDATES = 24  # cells that `greedy` tries for a break
 Ignitions = Int[np.ndarray, " fires"] | None
 """Cells in which fires start; None takes every cell that burns."""
 Placement = Callable[..., list[int]]
@@ -50,12 +48,7 @@ def adaptive_downstream(
     model: FireModel, budget: int, rng: np.random.Generator, ignitions: Ignitions = None
 ) -> list[int]:
     """Choose one by one the cell through which most cells burn, given the breaks before it."""
-    fires = model.start(ignitions, trees=True)
-    chosen: list[int] = []
-    for _ in range(min(budget, int(model.burnable.sum()))):
-        chosen += _highest(model, np.where(fires.breaks, -1, fires.downstream), 1)
-        fires.add_break(chosen[-1])
-    return chosen
+    return greedy(model, budget, rng, ignitions, candidates=1)
 
 
 def greedy(
@@ -76,7 +69,7 @@ def greedy(
         bound = np.where(model.burnable & ~fires.breaks, fires.downstream, -1)
         order = np.argsort(-bound, kind="stable")[:candidates]
         best, most = int(order[0]), -1
-        for cell in order.tolist():
+        for cell in order.tolist() if order.size > 1 else ():  # one candidate needs no comparison
             if bound[cell] <= most:
                 break
             saved = fires.saved(cell)
@@ -88,12 +81,7 @@ def greedy(
 
 
 PLACEMENTS: dict[str, Placement] = {
-    "random": random,
-    "domirank": domirank,
-    "in_degree": in_degree,
-    "downstream": downstream,
-    "adaptive_downstream": adaptive_downstream,
-    "greedy": greedy,
+    place.__name__: place for place in (random, domirank, in_degree, downstream, adaptive_downstream, greedy)
 }
 
 
@@ -130,8 +118,7 @@ def domirank_scores(adjacency: sparse.csr_array, sigma: float) -> Float64[np.nda
     Raises:
         UserError: sigma is outside its range.
     """
-    if not 0 <= sigma < 1:
-        raise UserError(f"sigma is {sigma}; it must be at least 0 and below 1")
+    require_range("sigma", sigma, least=0, below=1)
     nodes = adjacency.shape[0]
     if nodes <= SMALL:
         lowest = float(np.linalg.eigvals(adjacency.toarray()).real.min())

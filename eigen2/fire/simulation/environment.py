@@ -13,21 +13,15 @@ from numpy.typing import NDArray
 
 from eigen2.errors import UserError, require_range
 from eigen2.fire.landscapes.landscape import Landscape, synthetic
-from eigen2.fire.simulation.spread import FireModel, Fires, Weather, spread_rates
+from eigen2.fire.simulation.spread import FireModel, Fires, Weather
 
 RATES = slice(0, 4)
 """Planes of the rates: how many cells fire crosses within its duration towards north, east, south and west."""
-BREAKS = 4
-"""Plane of the fuel breaks so far: 255, elsewhere 0."""
-BURNS = 5
-"""Plane of how many of the fires burn a cell."""
-BUDGET = 6
-"""Plane of the breaks left, over the budget: 255 at the start, 0 at the end, the same in all cells."""
-DOWNSTREAM = 7
-"""Plane of how many cells burn through a cell; absent without `downstream_plane`."""
-
-LARGEST_LOG_RATE = 9.0
-"""log(1 + cells crossed) at 255 in the rate planes; e**9 are 8,100 cells, beyond any fire here."""
+BREAKS, BURNS, BUDGET, DOWNSTREAM = 4, 5, 6, 7
+"""Planes of the fuel breaks so far (255, elsewhere 0); how many of the fires burn a cell; the breaks left over the
+budget (255 at the start, 0 at the end, the same in all cells); and, with `downstream_plane`, how many cells burn
+through a cell."""
+LARGEST_LOG_RATE = 9.0  # log(1 + cells crossed) at 255 in the rate planes; e**9 are 8,100 cells, beyond any fire here
 FINEST = 256
 """Resolution of the downstream plane: 1 / FINEST of a cell per fire differs from none."""
 REWARD_UNIT = 30.0
@@ -108,7 +102,8 @@ class FuelBreakEnv(gymnasium.Env[NDArray[np.uint8], np.int64]):
         self._duration, self._weather = fire_simulation_max_duration, Weather(wind_speed, wind_from)
         self._given = None if landscapes is None else list(landscapes)
         self.shape: tuple[int, int] = (grid_size, grid_size) if self._given is None else _common_shape(self._given)
-        self._scenes: list[Scene | None] = [None] * (num_landscapes if self._given is None else len(self._given))
+        self.num_landscapes = num_landscapes if self._given is None else len(self._given)
+        self._scenes: list[Scene | None] = [None] * self.num_landscapes
         cells = self.shape[0] * self.shape[1]
         self.budget = max(int(budget * cells), 1)
         self.observation_space = spaces.Box(0, 255, (8 if downstream_plane else 7, *self.shape), np.uint8)
@@ -116,11 +111,6 @@ class FuelBreakEnv(gymnasium.Env[NDArray[np.uint8], np.int64]):
         self._fires: Fires | None = None
         self._left, self._start, self._burned, self._landscape = 0, 0.0, 0.0, 0
         self.placed: list[int] = []  # the episode's breaks, in their order
-
-    @property
-    def num_landscapes(self) -> int:
-        """Return the number of landscapes to draw from."""
-        return len(self._scenes)
 
     @property
     def fires(self) -> Fires:
@@ -140,8 +130,7 @@ class FuelBreakEnv(gymnasium.Env[NDArray[np.uint8], np.int64]):
         """Return one of the landscapes ready to burn, made on the first call and then kept."""
         kept = self._scenes[number] if 0 <= number < len(self._scenes) else None
         if kept is None:
-            landscape = self.landscape(number)
-            model = FireModel(spread_rates(landscape, self._weather), landscape.cell_size, self._duration)
+            model = FireModel.of(self.landscape(number), self._weather, self._duration)
             if not model.burnable.any():
                 raise UserError(f"nothing burns in landscape {number}; leave it out, or look at its fuel and moistures")
             kept = self._scenes[number] = Scene(model, _rate_planes(model))
@@ -158,12 +147,7 @@ class FuelBreakEnv(gymnasium.Env[NDArray[np.uint8], np.int64]):
     def reset(
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
     ) -> tuple[NDArray[np.uint8], dict[str, Any]]:
-        """Start an episode.
-
-        Args:
-            seed: of the environment's generator; None continues it.
-            options: `landscape`, its number, and `ignitions`, how many or None for all; drawn, or the constructor's,
-                where they are left out.
+        """Start an episode; `seed` None continues the generator.
 
         Raises:
             UserError: an option is unknown or out of range.
@@ -222,11 +206,7 @@ class FuelBreakEnv(gymnasium.Env[NDArray[np.uint8], np.int64]):
 
 
 def action_mask(observation: Planes) -> Planes:
-    """Return `info["action_mask"]` from observations, bool (..., cells).
-
-    Args:
-        observation: uint8 (..., planes, rows, columns), array or tensor.
-    """
+    """Return `info["action_mask"]`, bool (..., cells), from an array or tensor (..., planes, rows, columns)."""
     allowed: Any = (observation[..., RATES, :, :] != 0).any(-3) & (observation[..., BREAKS, :, :] == 0)
     mask: Planes = allowed.reshape(*allowed.shape[:-2], -1)
     return mask
@@ -236,12 +216,8 @@ def relative_reward(before: float, after: float, cells: int) -> float:
     """Return REWARD_UNIT times the logarithm of the burned share before a break over that after it.
 
     The percentage points saved shrink with every break, as there is less left to save; these rewards stay of one size
-    through an episode, and still sum to a number that depends on the first and the last burned share alone.
-
-    Args:
-        before: burned share before the break (0 to 1).
-        after: burned share after it (0 to `before`).
-        cells: of the map (1 or more); one burned cell a fire is the least that counts.
+    through an episode, and still sum to a number that depends on the first and the last burned share alone. One burned
+    cell a fire, of `cells` of the map, is the least that counts.
     """
     return REWARD_UNIT * math.log(max(before, 1 / cells) / max(after, 1 / cells))
 

@@ -27,11 +27,7 @@ class Frames(ObservationCodec):
         self.rates = torch.from_numpy(np.stack(rates)).to(device)
         self.changing = [BREAKS, BURNS, DOWNSTREAM] if downstream else [BREAKS, BURNS]
         self.planes = 8 if downstream else 7
-
-    @property
-    def fields(self) -> dict[str, Field]:
-        """Return what is stored of an observation."""
-        return {
+        self.fields = {
             "planes": Field((len(self.changing), *self.rates.shape[2:]), torch.uint8),
             "budget": Field((), torch.uint8),
             "landscape": Field((), torch.int32),

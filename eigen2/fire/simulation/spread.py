@@ -21,13 +21,10 @@ from eigen2.fire.landscapes.landscape import Landscape
 
 STEPS = ((-1, 0), (0, 1), (1, 0), (0, -1))
 """Rows and columns to the neighbour in the north, east, south and west, the order of directions everywhere."""
-WIND_AT_20_FEET = 0.87
-"""Wind 20 ft above the vegetation, over wind at 10 m."""
+WIND_AT_20_FEET = 0.87  # above the vegetation, over wind at 10 m
 KM_PER_MILE = 1.609
-LONGEST_ELLIPSE = 8.0
-"""Largest length of a fire's ellipse over its width."""
-FIRES_AT_ONCE = 256
-"""Fires computed in one call, which bounds its memory."""
+LONGEST_ELLIPSE = 8.0  # largest length of a fire's ellipse over its width
+FIRES_AT_ONCE = 256  # computed in one call, which bounds its memory
 
 
 @dataclass(frozen=True)
@@ -53,17 +50,10 @@ class Weather:
 
 
 def spread_rates(landscape: Landscape, weather: Weather | None = None) -> Float32[np.ndarray, "4 rows columns"]:
-    """Return the rate of spread in each cell, by its fuel and slope, towards north, east, south and west.
+    """Return the rate of spread (m/min) in each cell towards north, east, south and west; 0 exactly where none burns.
 
     A fire under constant conditions grows as an ellipse with the ignition in a focus (Anderson 1983). Wind and slope
     add as vectors. The effective wind has no upper limit, and canopies give no shelter.
-
-    Args:
-        landscape: to burn.
-        weather: None takes `Weather()`.
-
-    Returns:
-        m/min, read-only; 0 exactly where nothing burns.
     """
     weather = weather or Weather()
     models, at = np.unique(landscape.fuel, return_inverse=True)
@@ -117,15 +107,13 @@ class FireModel:
         rows, columns = self.shape
         cells = np.arange(self.burnable.size).reshape(self.shape)
         bordered = np.pad(cells, 1, constant_values=-1)
-        froms, intos, minutes = [], [], []
+        edges = []
         for rate, (down, right) in zip(rates.astype(float), STEPS, strict=True):
             neighbour = bordered[1 + down : 1 + down + rows, 1 + right : 1 + right + columns]
             burns = (neighbour >= 0) & self.burnable[neighbour]
-            froms.append(cells[burns])
-            intos.append(neighbour[burns])
-            minutes.append(cell_size / rate.reshape(-1)[neighbour[burns]])
-        edges = np.concatenate(minutes), (np.concatenate(froms), np.concatenate(intos))
-        self.graph = sparse.csr_array(edges, shape=(cells.size, cells.size))
+            edges.append((cells[burns], neighbour[burns], cell_size / rate.reshape(-1)[neighbour[burns]]))
+        starts, ends, minutes = map(np.concatenate, zip(*edges, strict=True))
+        self.graph = sparse.csr_array((minutes, (starts, ends)), shape=(cells.size, cells.size))
 
     @classmethod
     def of(cls, landscape: Landscape, weather: Weather | None = None, duration: float = 240.0) -> "FireModel":
@@ -145,12 +133,7 @@ class FireModel:
     def start(
         self, ignitions: Int[np.ndarray, " fires"] | None = None, breaks: Iterable[int] = (), trees: bool = False
     ) -> "Fires":
-        """Burn fires.
-
-        Args:
-            ignitions: numbers of the cells in which a fire starts; None takes every burnable cell.
-            breaks: numbers of cells that are fuel breaks from the start.
-            trees: also compute `Fires.downstream`.
+        """Return `Fires`; `ignitions` None takes every burnable cell.
 
         Raises:
             ValueError: an ignition or a break does not burn.
@@ -168,11 +151,9 @@ class Fires:
         model: of the landscape.
         ignitions: numbers of the cells in which a fire starts.
         breaks: numbers of cells that are breaks from the start.
-        trees: also keep, for each fire, how many cells burned through each cell.
+        trees: also keep, for each fire, how many cells burned through each cell, for `downstream`.
 
     Attributes:
-        model: of the landscape.
-        ignitions: as given (fires,).
         breaks: (cells,); changed by `add_break` alone.
         arrival: minutes from the start of each fire (fires, cells), inf where it does not come.
         burns: fires that burn each cell (cells,).
@@ -292,9 +273,7 @@ def tree_sizes(
     By pointer doubling: each cell hands its count to the cell 1, 2, 4, ... places nearer the root in turn, which takes
     as many rounds as the depth has binary digits, each over all cells of all trees at once.
 
-    Args:
-        before: the cell before each in its tree; negative at the root.
-        inside: which cells are in the tree.
+    `before` is the cell before each in its tree, negative at the root; `inside` tells which cells are in the tree.
     """
     nodes = np.flatnonzero(inside)
     place = np.empty(inside.size, np.int64)
