@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -55,30 +55,19 @@ OPTIONS: dict[str, tuple[Any, Any, str]] = {
 def make_parser(command: str = "fire") -> Parser:
     """Return the parser of `fire`."""
     parser = Parser(prog=f"python -m eigen2.cli {command}", description="Evaluate placements of fuel breaks.")
-    commands = parser.add_subcommands(dest="command")
-    for name, (make, _) in COMMANDS.items():
-        own = make()
-        commands.add_subcommand(name, own, help=own.description)
+    validating = Parser(
+        description="Score placements of fuel breaks by pyretechnics too, a slower and more detailed model of fire.",
+    )
+    for name, (kind, default, text) in OPTIONS.items():
+        validating.add_argument(f"--{name}", type=kind, default=default, help=text)
+    validating.add_argument("--overwrite", action="store_true", help="Replace the file --out if it exists.")
+    parser.add_subcommands(dest="command").add_subcommand("validate", validating, help=validating.description)
     return parser
 
 
 def run(command: str, chosen: Namespace) -> None:
-    """Run a fire command."""
-    COMMANDS[chosen.command][1](chosen[chosen.command])
-
-
-def _validate_parser() -> Parser:
-    parser = Parser(
-        description="Score placements of fuel breaks by pyretechnics too, a slower and more detailed model of fire.",
-    )
-    for name, (kind, default, text) in OPTIONS.items():
-        parser.add_argument(f"--{name}", type=kind, default=default, help=text)
-    parser.add_argument("--overwrite", action="store_true", help="Replace the file --out if it exists.")
-    return parser
-
-
-def _validate(chosen: Namespace) -> None:
     """Score the chosen placements, print them as a table, and write the figures."""
+    chosen = chosen[chosen.command]
     _check(chosen)
     python = chosen.python or os.environ.get(VARIABLE)
     require_pyretechnics(python)  # before anything that takes long
@@ -95,14 +84,10 @@ def _validate(chosen: Namespace) -> None:
     for name in names:
         if name in placements:
             raise UserError(f"--baselines {name} is a placement of {chosen.placements} already; rename one")
-        placements[name] = [
-            PLACEMENTS[name](
-                conditions.model(landscape),
-                max(int(chosen.budget * landscape.fuel.size), 1),
-                np.random.default_rng([chosen.seed, number, 1]),
-            )
-            for number, landscape in enumerate(landscapes)
-        ]
+        placements[name] = []
+        for number, landscape in enumerate(landscapes):
+            rng, budget = np.random.default_rng([chosen.seed, number, 1]), int(chosen.budget * landscape.fuel.size)
+            placements[name].append(PLACEMENTS[name](conditions.model(landscape), max(budget, 1), rng))
     if not placements:
         raise UserError("there is no placement to score; give --placements with some, or --baselines")
     found = validate(landscapes, placements, conditions, python, quiet=False)
@@ -151,8 +136,3 @@ def _write(path: Path, figures: dict[str, Any]) -> None:
     except OSError as error:
         raise UserError(f"--out {path} cannot be written ({error.strerror}); name another file") from error
     Console(highlight=False).print(f"wrote                  {path}", soft_wrap=True, markup=False)
-
-
-COMMANDS: dict[str, tuple[Callable[[], Parser], Callable[[Namespace], None]]] = {
-    "validate": (_validate_parser, _validate),
-}

@@ -145,7 +145,7 @@ def _draw_burns(axes: Any, fires: Fires, most: float) -> Any:
     colours = colormaps["YlOrRd"].with_extremes(bad=FUELS[0][2])
     image = axes.imshow(burns, cmap=colours, vmin=0, vmax=most, interpolation="nearest")
     breaks = np.where(fires.breaks, 1.0, np.nan).reshape(model.shape)
-    axes.imshow(breaks, cmap=colormaps["Greys"], vmin=0, vmax=1.2, interpolation="nearest")
+    axes.imshow(breaks, cmap="Greys", vmin=0, vmax=1.2, interpolation="nearest")
     return image
 
 

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Int
 from numpy.typing import NDArray
 
 from eigen2.errors import UserError, require_range
@@ -64,21 +63,13 @@ class Conditions:
 
 @dataclass(frozen=True)
 class Score:
-    """Part of the burned area that a placement saves, the mean over landscapes (0 to 1; below 0 where more burns).
+    """Part of the burned area that a placement saves, the mean over landscapes (0 to 1; below 0 where more burns)."""
 
-    Args:
-        breaks: cells that are breaks, the mean over landscapes.
-        travel_time: by `simulation.spread`, over fires from every cell that burns.
-        same_fires: by the same, over the fires that pyretechnics burns.
-        surface: by pyretechnics, without the canopy.
-        crown: by pyretechnics, with the canopy and crown fire.
-    """
-
-    breaks: float
-    travel_time: float
-    same_fires: float
-    surface: float
-    crown: float
+    breaks: float  # cells
+    travel_time: float  # by `simulation.spread`, over fires from every cell that burns
+    same_fires: float  # by the same, over the fires that pyretechnics burns
+    surface: float  # by pyretechnics, without the canopy
+    crown: float  # by pyretechnics, with the canopy and crown fire
 
 
 @dataclass(frozen=True)
@@ -109,10 +100,7 @@ class Validation:
             "cells_burned_without_breaks": {name: round(value, 1) for name, value in self.cells.items()},
             "fires_agree": round(self.fires_agree, 4) if np.isfinite(self.fires_agree) else None,
             "order_kept": {by: self.order(by) == self.order("travel_time") for by in ("surface", "crown")},
-            "reduction": {
-                name: {key: round(value, 4) for key, value in vars(score).items()}
-                for name, score in self.scores.items()
-            },
+            "reduction": {n: {by: round(v, 4) for by, v in vars(score).items()} for n, score in self.scores.items()},
         }
 
 
@@ -132,11 +120,8 @@ def validate(
     version = require_pyretechnics(python)
     models = [conditions.model(landscape) for landscape in landscapes]
     _check(placements, models)
-    # the 2 separates these draws from those that made a landscape
-    ignitions = [
-        model.draw(conditions.fires, np.random.default_rng([conditions.seed, number, 2]))
-        for number, model in enumerate(models)
-    ]
+    fires, seed = conditions.fires, conditions.seed  # the 2 separates these draws from those that made a landscape
+    ignitions = [model.draw(fires, np.random.default_rng([seed, i, 2])) for i, model in enumerate(models)]
     every: list[Cells] = [[[] for _ in models], *placements.values()]  # the first without breaks
     same_fires = [  # cells that each fire burns, of each landscape (placements, fires)
         np.array([np.isfinite(model.start(cells, breaks[i]).arrival).sum(1) for breaks in every], float)
@@ -181,10 +166,9 @@ def require_pyretechnics(python: str | None) -> str:
         raise UserError(f"--python {python} has no pyretechnics: {INSTALL}")
     numbers, newest = ([int(part) for part in re.findall(r"\d+", version)] for version in (found, NEWEST))
     if numbers > newest:
-        raise UserError(
-            f"--python {python} has pyretechnics {found}, whose licence forbids use in for-profit organizations unless "
-            f"paid for; {NEWEST} and before are under the EPL-2.0: {INSTALL}"
-        )
+        licence = "whose licence forbids use in for-profit organizations unless paid for"
+        older = f"{NEWEST} and before are under the EPL-2.0: {INSTALL}"
+        raise UserError(f"--python {python} has pyretechnics {found}, {licence}; {older}")
     return str(found)
 
 
@@ -214,10 +198,7 @@ def _check(placements: Mapping[str, Cells], models: Sequence[FireModel]) -> None
 
 
 def _request(
-    landscapes: Sequence[Landscape],
-    ignitions: Sequence[Int[np.ndarray, " fires"]],
-    placed: Sequence[Cells],
-    conditions: Conditions,
+    landscapes: Sequence[Landscape], ignitions: Sequence[NDArray[Any]], placed: Sequence[Cells], conditions: Conditions
 ) -> dict[str, NDArray[Any]]:
     """Return what the worker reads, as its module describes."""
     weather = conditions.weather

@@ -85,11 +85,6 @@ class Landscape:
         rows, columns = self.fuel.shape
         return rows, columns
 
-    @property
-    def nbytes(self) -> int:
-        """Return the bytes of all layers."""
-        return sum(layer.nbytes for layer in self.layers().values())
-
 
 def _checked_copy(name: str, layer: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
     """Return a read-only copy of a layer whose shape and values are valid."""
