@@ -19,21 +19,11 @@ from eigen2.fire.landscapes.landscape import synthetic
 from eigen2.fire.simulation.baselines import PLACEMENTS
 from eigen2.fire.simulation.spread import Weather
 
-FIRE = {"duration": 240.0, "wind_speed": 15.0, "wind_from": 270.0}
-"""Conditions where neither an option nor a file says so."""
+FIRE = {"duration": 240.0, "wind_speed": 15.0, "wind_from": 270.0}  # where neither an option nor a file says so
 OPTIONS: dict[str, tuple[Any, Any, str]] = {
-    "placements": (
-        *(str | None, None),
-        "JSON file of landscapes and placements on them; null takes synthetic landscapes and all baselines.",
-    ),
-    "python": (
-        *(str | None, None),
-        f"Python of the environment that has pyretechnics; null takes the environment variable {VARIABLE}.",
-    ),
-    "baselines": (
-        *(list[str] | None, None),
-        f"Of {', '.join(PLACEMENTS)}; null takes all without --placements, and none beside it.",
-    ),
+    "placements": (str | None, None, "JSON file of placements; null takes synthetic landscapes and all baselines."),
+    "python": (str | None, None, f"Python that has pyretechnics; null takes the environment variable {VARIABLE}."),
+    "baselines": (list[str] | None, None, f"Of {', '.join(PLACEMENTS)}; null takes all, or none with --placements."),
     "landscapes": (int, 6, "Synthetic ones, without --placements (1 or more)."),
     "grid_size": (int, 32, f"Their rows, and columns, of 30 m (4 to {LARGEST_GRID})."),
     "seed": (int, 0, "Of synthetic landscapes, of the baselines and of the ignitions (0 or more)."),

@@ -11,11 +11,8 @@ from eigen2.core.networks import require_width
 from eigen2.errors import require_range
 from eigen2.fire.simulation.environment import BURNS, DOWNSTREAM, FINEST, REWARD_UNIT
 
-DILATIONS = (1, 2, 4)
-"""Dilations of the residual convolutions, in cells of the halved map; a cell sees 32 x 32 cells in all."""
-
-SHARPER = 20.0
-"""Factor on the downstream share as an input, as few cells have more than a twentieth; the input is 4 at most."""
+DILATIONS = (1, 2, 4)  # of the residual convolutions, in cells of the halved map; a cell sees 32 x 32 cells in all
+SHARPER = 20.0  # factor on the downstream share as an input, as few cells have more than a twentieth
 
 
 def downstream_share(planes: UInt8[Tensor, "batch planes height width"]) -> Float[Tensor, "batch height width"]:

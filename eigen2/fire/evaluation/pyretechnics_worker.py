@@ -26,8 +26,7 @@ from typing import Any
 
 import numpy as np
 
-NON_BURNABLE = 91
-"""Fuel model of a break."""
+NON_BURNABLE = 91  # fuel model of a break
 MOISTURES = ("dead_1hr", "dead_10hr", "dead_100hr", "live_herbaceous", "live_woody")
 CANOPY = ("canopy_cover", "canopy_height", "canopy_base_height", "canopy_bulk_density")
 

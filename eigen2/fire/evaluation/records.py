@@ -19,8 +19,7 @@ log = logging.getLogger(__name__)
 
 PLACEMENTS_FILE = "placements.json"
 SCORES_FILE = "scores.json"
-FOLDERS: dict[Split, str] = {"validation": "champion", "test": "test"}
-"""Folders of the records of a split, in the run's folder."""
+FOLDERS: dict[Split, str] = {"validation": "champion", "test": "test"}  # of the records of a split, in the run's folder
 
 
 def save_champion(folder: Path, placements: PlacementFile) -> None:

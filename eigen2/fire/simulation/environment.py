@@ -22,10 +22,8 @@ BREAKS, BURNS, BUDGET, DOWNSTREAM = 4, 5, 6, 7
 budget (255 at the start, 0 at the end, the same in all cells); and, with `downstream_plane`, how many cells burn
 through a cell."""
 LARGEST_LOG_RATE = 9.0  # log(1 + cells crossed) at 255 in the rate planes; e**9 are 8,100 cells, beyond any fire here
-FINEST = 256
-"""Resolution of the downstream plane: 1 / FINEST of a cell per fire differs from none."""
-REWARD_UNIT = 30.0
-"""`relative_reward` of a break after which 1/e of what burned still burns; breaks earn about 1 each."""
+FINEST = 256  # resolution of the downstream plane: 1 / FINEST of a cell per fire differs from none
+REWARD_UNIT = 30.0  # `relative_reward` of a break that leaves 1/e of what burned; breaks earn about 1 each
 Planes = TypeVar("Planes", bound=Any)
 
 

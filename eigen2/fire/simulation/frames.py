@@ -13,12 +13,9 @@ from eigen2.fire.simulation.environment import BREAKS, BUDGET, BURNS, DOWNSTREAM
 
 
 class Frames(ObservationCodec):
-    """Packs observations for the replay buffer and restores them bit for bit.
+    """Packs observations for the replay buffer and restores them bit for bit on a device.
 
-    Args:
-        rates: rate planes of every landscape, (4, rows, columns) each.
-        downstream: whether observations have the downstream plane.
-        device: where observations are restored.
+    `rates` are the rate planes of every landscape; `downstream` says whether observations have the downstream plane.
     """
 
     def __init__(

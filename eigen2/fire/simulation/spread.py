@@ -92,9 +92,7 @@ class FireModel:
 
     Attributes:
         shape: rows and columns. A cell's number is `row * columns + column`.
-        rates: m/min (4, rows, columns), read-only.
         burnable: (cells,), read-only.
-        duration: of a fire, in minutes.
         graph: minutes from cell to neighbouring cell (cells, cells).
     """
 
