@@ -73,7 +73,7 @@ def own(path: Path | str) -> list[str]:
         (["--data.batch_size", "0"], "data.batch_size is 0; it must be at least 1"),
         (["--data.context_days", "200"], "260 days leave 200 to train on after 30 validation and 30 holdout days"),
         (["--data.validation_days", "19"], "data.validation_days is 19, but a window takes"),
-        (["--data.synthetic.days", "1"], "days is 1: set it at least 2"),
+        (["--data.synthetic.days", "1"], "days of the synthetic market is 1; it must be at least 2"),
         (own("missing.parquet"), "no price file at 'missing.parquet'"),
         (own("tests"), "'tests' is a directory"),
         (["--data.path", "a.csv"], "data.path a.csv and data.synthetic are both given"),

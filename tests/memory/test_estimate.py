@@ -79,6 +79,8 @@ def test_counted_bytes_are_the_allocated_ones() -> None:
     needed = data.needed_bytes(3)
     assert data.eval_env.nbytes + data.val_env.nbytes == needed["environments"]
     assert needed["encoder"] == data.encoder.nbytes
+
+
 def test_live_tensors_are_counted_until_they_die() -> None:
     with LivePeak() as tensors:
         first = torch.ones(1000)  # 4,000 bytes
@@ -106,5 +108,3 @@ def test_what_a_graph_keeps_counts_until_its_backward_pass() -> None:
     del loss
     assert tensors.live == 4000  # the gradient
     assert weight.grad is not None
-
-

@@ -63,7 +63,7 @@ def run(root: Path, generations: int, *options: str) -> MemoryProfiler:
 @pytest.mark.parametrize(
     ("method", "plant", "phase", "verdict", "type_name"),
     [
-        ("evaluate", an_environment_an_agent, "evaluate", leaks.ENVIRONMENTS, "TradingEnvironment"),
+        ("begin_generation", an_environment_an_agent, "evaluate", leaks.ENVIRONMENTS, "TradingEnvironment"),
         pytest.param("training_step", a_loss_with_its_graph, "train", leaks.TENSORS, "Tensor", marks=pytest.mark.slow),
         pytest.param("evolve", the_old_population, "evolve", leaks.POPULATION, "Population", marks=pytest.mark.slow),
         pytest.param("validate", an_array_history, "validate", leaks.OTHER, "ndarray", marks=pytest.mark.slow),

@@ -193,7 +193,7 @@ def changes(network: StackedNetwork, rows: Tensor, x: Tensor, mutation: Magnitud
 @pytest.mark.parametrize("floor", [1e-4, 1.0])
 def test_actions_that_are_linear_in_the_weights_change_by_the_scale(fraction: float, floor: float) -> None:
     network, x = StackedNetwork(LinearActor()), drawn(1, 64, FEATURES) * torch.tensor([0.01, 1.0, 30.0])
-    mutation = probed(x, fraction=fraction, scale=0.2, floor=floor, projections=200)
+    mutation = probed(x, fraction=fraction, scale=0.2, floor=floor, projections=60)
     row = drawn(ACTIONS * FEATURES)
     mutants = [noise(network, row, mutation, seed) for seed in range(300)]
     mutants = [change for change in mutants if change.any()]

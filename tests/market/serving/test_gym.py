@@ -441,7 +441,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {**DRAWN, "synthetic": {"day": 9}},
         "synthetic is .*give settings of SyntheticMarket",
     ),
-    "market out of range": ({**DRAWN, "synthetic": {"days": 1}}, "days is 1"),
+    "market out of range": (
+        {**DRAWN, "synthetic": {"days": 1}},
+        "days of the synthetic market is 1; it must be",
+    ),
     "unknown ticker": ({"investable": {"tickers": ["X"]}}, "X"),
     "unknown render mode": ({"render_mode": "human"}, "render_mode is 'human'; set it to None or one of"),
 }

@@ -94,7 +94,7 @@ def changed(exported: Path, **config: object) -> ExportedChampion:
 def test_a_users_own_actor_is_loaded_only_if_asked_for(exported: Path) -> None:
     name = f"{Stranger.__module__}.Stranger"
     own = changed(exported, actor={"class_path": name, "init_args": {}})
-    with pytest.raises(UserError, match=rf"is {name}, which is not eigen2's own: .*, say --actor {name}$"):
+    with pytest.raises(UserError, match=rf"is {name}, which is not eigen2's own, .*, give --actor {name}$"):
         own.actor()
     assert isinstance(own.actor(trusted=name), Stranger)
     with pytest.raises(UserError, match="was made by a function"):
@@ -143,7 +143,7 @@ def test_a_graph_gives_what_torch_gives(exported: Path, tmp_path: Path) -> None:
         np.testing.assert_allclose(action, actor(inputs).numpy(), atol=1e-5)
     assert [path.name for path in tmp_path.iterdir()] == ["actor.onnx"]
     windows = replace(sizes, inputs={"day": (), "panel": (3, 9)})
-    with pytest.raises(UserError, match=r"ONNX takes actors of data\.encoding averages"):
+    with pytest.raises(UserError, match=r"train with data\.encoding averages"):
         write_onnx(actor, windows, tmp_path / "windows.onnx")
 
 
