@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +15,8 @@ from eigen2.market.data.cleaning.policy import Limits, Policy
 from eigen2.market.data.cleaning.prepare import changes_path, inspect, prepare
 from eigen2.market.synthetic.generator import SyntheticMarket, write_parquet
 
-LARGEST_CEILING = 3_000_000
-"""Days x columns up to which the ceiling of a synthetic market is simulated: about half a gigabyte."""
-SHORTEST_CEILING = 145
-"""Days of a ceiling's window, 125 trading and 20 settlement days."""
+LARGEST_CEILING = 3_000_000  # days x columns, about half a gigabyte
+SHORTEST_CEILING = 145  # days of a window: 125 of trading, 20 of settlement
 
 
 def make_parser(command: str = "data") -> Parser:
@@ -61,12 +58,8 @@ def make_parser(command: str = "data") -> Parser:
 
 
 def run(command: str, chosen: Namespace) -> None:
-    """Run a data command.
-
-    Raises:
-        UserError: bad input, in one line.
-    """
-    COMMANDS[chosen.command](chosen[chosen.command])
+    """Run a data command; bad input is a UserError of one line."""
+    {"inspect": _inspect, "prepare": _prepare, "synthesize": _synthesize}[chosen.command](chosen[chosen.command])
 
 
 def _inspect(chosen: Namespace) -> None:
@@ -122,10 +115,3 @@ def _print_json(report: dict[str, Any]) -> None:
 
 def _print(text: str) -> None:
     Console().print(text, markup=False, highlight=False)
-
-
-COMMANDS: dict[str, Callable[[Namespace], None]] = {
-    "inspect": _inspect,
-    "prepare": _prepare,
-    "synthesize": _synthesize,
-}

@@ -57,13 +57,7 @@ class Header:
 
 
 class PriceFile:
-    """A price file, whose header is read at once and whose columns are read in batches.
-
-    Attributes:
-        path: the file.
-        is_parquet: whether it is Parquet; else it is CSV.
-        header: its column names.
-        where: what error messages call the file.
+    """A price file, whose header is read at once and columns in batches; error messages call it `where`.
 
     Raises:
         UserError: when the file is missing, empty, damaged or of another format.
@@ -83,12 +77,7 @@ class PriceFile:
             self.header = _parquet_header(pq.read_schema(self.path)) if self.is_parquet else self._csv_header()
 
     def batches(self, text: Sequence[int], numbers: Sequence[int], batch_rows: int) -> Iterator[Batch]:
-        """Read columns, at most `batch_rows` rows at a time, in bounded memory.
-
-        Args:
-            text: positions of the columns of dates and names, dates first.
-            numbers: positions of the columns of numbers.
-            batch_rows: most rows of a batch.
+        """Read columns of text (positions, dates first) and numbers, at most `batch_rows` rows at a time.
 
         Raises:
             UserError: when a column of a Parquet file is nested, or the file is damaged.
@@ -197,13 +186,7 @@ class PriceFile:
 
 @dataclass(frozen=True)
 class Batch:
-    """Some rows of some columns of a file, parsed one column at a time.
-
-    Attributes:
-        columns: by their position in the file.
-        rows_before: data rows of the file before these.
-        file: where they are from.
-    """
+    """Rows of a file after its first `rows_before`, parsed one column at a time; columns go by their position."""
 
     columns: dict[int, pa.Array]
     rows_before: int
@@ -347,13 +330,7 @@ def _is_second_level(first: Sequence[str], second: Sequence[str]) -> bool:
 
 
 def _plain(column: pa.Array, *, is_date: bool) -> pa.Array:
-    """Cast a column of Parquet to a type of which pandas can hold every value.
-
-    Bytes become text, days timestamps, and other temporal types text unless dates are wanted.
-
-    Raises:
-        pyarrow.ArrowException: text is not UTF-8.
-    """
+    """Cast a column of Parquet to a type of which pandas can hold every value, or raise that text is not UTF-8."""
     types = pa.types
     kind = column.type.value_type if types.is_dictionary(column.type) else column.type
     if types.is_fixed_size_binary(kind):

@@ -314,11 +314,7 @@ def _moments(train: Float[np.ndarray, "days 9"]) -> Float[np.ndarray, "3 9"]:
 def _means_and_stds(
     moments: Float[np.ndarray, "3 columns 9"], pooled: Bool[np.ndarray, " columns"]
 ) -> tuple[Float[np.ndarray, "columns 9"], Float[np.ndarray, "columns 9"]]:
-    """Return each column's own mean and standard deviation where it has at least 60 values.
-
-    Where it has fewer, they are those of all `pooled` columns together, if it is one of them, else NaN. They are
-    NaN too for a feature that no pooled column has on any training day.
-    """
+    """Return each column's own mean and standard deviation; below 60 values all `pooled` ones', or NaN if not one."""
     counts, means, squares = moments
     count = counts[pooled].sum(axis=0)
     with np.errstate(invalid="ignore", divide="ignore"):

@@ -98,14 +98,7 @@ def _kept_days(
     usable: Bool[np.ndarray, " rows"],
     dates: Shaped[np.ndarray, " days"],
 ) -> Bool[np.ndarray, " days"]:
-    """Return on which dates tickers traded, and not just a stray few; warn about the others.
-
-    Args:
-        day: index into `dates` of every row of a ticker.
-        codes: number of the ticker.
-        usable: whether the row is usable.
-        dates: distinct dates of the table, in order.
-    """
+    """Return on which dates tickers traded, and not just a stray few; warn about the others."""
     there = np.bincount(day, minlength=len(dates)) > 0
     day, codes = day[usable], codes[usable]
     rows = np.bincount(day, minlength=len(dates))

@@ -29,9 +29,6 @@ def read_prices(path: str | Path) -> pd.DataFrame:
     timestamps or text that starts with YYYY-MM-DD or YYYYMMDD; a time of day is dropped, a time zone's local
     date is kept.
 
-    Args:
-        path: the file.
-
     Returns:
         Rows sorted by (ticker, date), with exactly `COLUMNS`: date datetime64[s] at midnight, ticker text
         (NA, NAN and TRUE are names, a number becomes its digits), the others float64. Values are as the file
@@ -84,12 +81,7 @@ def _positions(file: PriceFile) -> list[int]:
 
 
 def check_finite(prices: pd.DataFrame, columns: Sequence[str] = PRICE_COLUMNS, where: str = "the price table") -> None:
-    """Raise an error if a price is infinite or beyond float32, or a volume is infinite.
-
-    Args:
-        prices: long table with the columns of `COLUMNS`.
-        columns: those to look at.
-        where: what the message calls the table.
+    """Check that no price is infinite or beyond float32 and no volume infinite; `where` names the table in the error.
 
     Raises:
         UserError: with the number of such values and the first one.
@@ -110,9 +102,6 @@ def unusable_rows(prices: pd.DataFrame) -> dict[str, Bool[np.ndarray, " rows"]]:
     """Return which rows the panel treats as days without trading, and why.
 
     A close or open outside [low, high] is tolerated: common data sets adjust the close alone.
-
-    Args:
-        prices: long table with the columns of `COLUMNS`.
 
     Returns:
         For each reason a mask over the rows; a row is in one mask at most, the first that applies.

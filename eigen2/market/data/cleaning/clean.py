@@ -69,12 +69,7 @@ def clean(
 
 
 class _Cleaner:
-    """A block that is being cleaned.
-
-    Attributes:
-        values: (rows, 5) open, high, low, close and volume as they are by now.
-        gone: which rows are dropped.
-    """
+    """Block that is being cleaned: `values` (rows, 5) as they are by now, and which rows are `gone`."""
 
     def __init__(self, block: pd.DataFrame) -> None:
         self.values = block[list(VALUES)].to_numpy(copy=True)

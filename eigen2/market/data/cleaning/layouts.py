@@ -137,15 +137,7 @@ def _files_in(folder: Path) -> list[Path]:
 
 @dataclass(frozen=True)
 class _Layout:
-    """Positions of a file's columns.
-
-    Attributes:
-        kind: name of the layout.
-        date, ticker: their columns.
-        tickers: without a column of tickers, those that the other columns are of.
-        fields: for each of `FIELDS` that is read its column, or one column a ticker.
-        notes: what is done with prices that are missing or adjusted.
-    """
+    """Positions of a file's columns: `fields` has one for each field that is read, or one for each of `tickers`."""
 
     kind: str
     date: int
@@ -204,11 +196,7 @@ def _prices(values: dict[str, Float64[np.ndarray, " rows"]]) -> dict[str, Float6
 
 
 def _recognise(header: Header, stem: str, where: str, *, adjust: bool) -> _Layout:
-    """Find out the layout of a file.
-
-    Raises:
-        UserError: when the names fit no layout, or more than one column claims to be the same.
-    """
+    """Find out the layout of a file, or raise that its names fit none or that two columns claim to be the same."""
     if header.levels is None:
         kind, date, ticker, series = _one_level(header, stem, where)
     else:

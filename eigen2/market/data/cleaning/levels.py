@@ -35,14 +35,7 @@ LEFT_OF_THE_WAY = 1 / 3
 
 @dataclass(frozen=True)
 class Bars:
-    """Rows of a block as arrays, sorted by ticker and date.
-
-    Attributes:
-        row: position in the block.
-        ticker: a number for each ticker, ascending.
-        days: datetime64[D].
-        open, high, low, close, volume: as in the block, or on the basis of the close.
-    """
+    """Rows of a block as arrays, by ticker (numbered) and day (datetime64[D]); `row` is the position in the block."""
 
     row: Int[np.ndarray, " bars"]
     ticker: Int[np.ndarray, " bars"]

@@ -38,13 +38,8 @@ def inspect(
 ) -> Report:
     """Report what is wrong with price files and what `prepare` would do about it; nothing is written.
 
-    Args:
-        paths: files and folders, as for `open_inputs`.
-        policy: what `prepare` would do; a defect it would refuse is only counted here.
-        limits: those beyond which a value is a defect.
-        indicators: tickers that are series such as a rate, not prices: may be zero or negative.
-        adjust: multiply prices by adjusted close / close where a file has both.
-        temp_dir: folder for spill files as large as the inputs; None takes the system's.
+    The arguments are those of `prepare`; a defect that the policy refuses is only counted. `temp_dir` is the folder for
+    spill files as large as the inputs, None the system's.
 
     Raises:
         UserError: an input cannot be read.
