@@ -6,7 +6,7 @@ import logging
 import re
 import tracemalloc
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,20 +18,9 @@ from eigen2.memory.leaks import HEALTHY, Leak, LeakWatch
 from eigen2.memory.objects import InstanceCounter, classes_to_count, large_objects, type_counts
 from eigen2.memory.owners import owners_of
 from eigen2.memory.process import MB
-from eigen2.memory.snapshot import (
-    MemorySnapshot,
-    format_generations,
-    format_growth,
-    format_owners,
-    take_snapshot,
-)
+from eigen2.memory.snapshot import MemorySnapshot, format_generations, format_growth, format_owners, take_snapshot
 
 log = logging.getLogger(__name__)
-
-_MAX_TYPES = 10
-_MAX_HISTORY = 10**9
-_LEAST_OWNER_MB = 0.05
-
 _latest_profiler: MemoryProfiler | None = None
 
 
@@ -94,8 +83,8 @@ class MemoryProfiler(Callback):
                 string, or a name in it is no class, or one whose instances cannot be counted.
         """
         super().__init__()
-        if not 1 <= max_history <= _MAX_HISTORY:
-            raise ValueError(f"max_history is {max_history}: give 1 to {_MAX_HISTORY:,}")
+        if not 1 <= max_history <= 10**9:
+            raise ValueError(f"max_history is {max_history}: give 1 to 1,000,000,000")
         if top_objects < 0:
             raise ValueError(f"top_objects is {top_objects}: give 0 or more")
         for name, number in (("least_leak_kb", least_leak_kb), ("least_object_mb", least_object_mb)):
@@ -201,7 +190,8 @@ class MemoryProfiler(Callback):
         leak = None if self._watch is None else self._watch.generation_end(snapshot)
         if leak is not None:
             self._leak = leak
-            _print(trainer, leak.lines())
+            if trainer.is_global_zero:
+                _print(leak.lines())
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Print the summary and the largest objects."""
@@ -220,11 +210,9 @@ class MemoryProfiler(Callback):
         self._stop()
 
     def log_memory(self, label: str, show_objects: bool = False) -> MemorySnapshot:
-        """Take a snapshot by hand and print it, outside of a fit too.
+        """Take a snapshot by hand and print it, outside of a fit too; `show_objects` takes about a second more.
 
-        Args:
-            label: Its name, for `print_memory_growth`.
-            show_objects: Print the largest objects too, which takes about a second.
+        The label is its name for `print_memory_growth`.
         """
         before = self._by_hand[-1][0] if self._by_hand else self.latest
         generation = self._running[0].current_epoch if self._running else 0
@@ -240,8 +228,7 @@ class MemoryProfiler(Callback):
         """Print what grew since a snapshot: bytes, and the types whose objects became most.
 
         Args:
-            baseline_label: The label of a snapshot taken by `log_memory`, the last of that name; `baseline` is the
-                start of training.
+            baseline_label: The label of the last such snapshot of `log_memory`; `baseline` is the start of training.
 
         Raises:
             ValueError: There is no such snapshot.
@@ -255,8 +242,8 @@ class MemoryProfiler(Callback):
         baseline, types = labelled[baseline_label]
         now = self._take_by_hand(baseline.generation, "now", baseline)
         more = type_counts() - types if types else Counter()
-        lines = [*format_growth(now, baseline), *(f"{name:<40}{n:>+9,}" for name, n in more.most_common(_MAX_TYPES))]
-        print("\n".join(f"memory  {line}" for line in [f"growth since {baseline_label}", *lines]), flush=True)
+        lines = [*format_growth(now, baseline), *(f"{name:<40}{n:>+9,}" for name, n in more.most_common(10))]
+        _print([f"growth since {baseline_label}", *lines])
 
     def _take(self, trainer: Trainer, pl_module: LightningModule, phase: str, end: bool = False) -> MemorySnapshot:
         """Take a snapshot; at the end of an epoch, and at the start, with all that takes longer."""
@@ -286,14 +273,14 @@ class MemoryProfiler(Callback):
             return
         self._watch = None
         self._leak = watch.close()
-        owners = format_owners(latest, self._baseline, least_mb=0 if self.verbose else _LEAST_OWNER_MB)
+        owners = format_owners(latest, self._baseline, least_mb=0 if self.verbose else 0.05)
         verdict = ["verdict: healthy"] if self._leak is None else self._leak.lines()
-        _print(trainer, [*format_generations(watch.trend, self.verbose), *owners, *verdict])
+        if trainer.is_global_zero:
+            _print([*format_generations(watch.trend, self.verbose), *owners, *verdict])
 
     def _print_large(self, trainer: Trainer) -> None:
         if self.top_objects and trainer.is_global_zero:
-            large = large_objects(self.top_objects, int(self.least_object_mb * MB))
-            _print(trainer, [str(each) for each in large])
+            _print(large_objects(self.top_objects, int(self.least_object_mb * MB)))
 
     def _stop(self) -> None:
         self._running = None
@@ -332,6 +319,5 @@ def _owners(trainer: Trainer, pl_module: LightningModule) -> dict[str, object]:
     return owners_of([pl_module, data, *callbacks, *trainer.loggers, trainer.strategy.checkpoint_io])
 
 
-def _print(trainer: Trainer, lines: Sequence[str]) -> None:
-    if trainer.is_global_zero:
-        print("\n".join(f"memory  {line}" for line in lines), flush=True)
+def _print(lines: Iterable[object]) -> None:
+    print("\n".join(f"memory  {line}" for line in lines), flush=True)

@@ -15,7 +15,6 @@ from lightning.pytorch.utilities import rank_zero_warn
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _STYLES = ("-", "--", ":", "-.")
 _INK = "#333333"
-_MARK_EVERY_POINT_UP_TO = 30
 _MAX_COUNT = 10**9
 
 
@@ -98,7 +97,7 @@ class MetricsPlot(Callback):
 
     def memory_owners(self) -> dict[str, object]:
         """Return the bytes of the collected values."""
-        histories: list[deque[Any]] = [self._generations, *self._values.values()]
+        histories: tuple[deque[Any], ...] = (self._generations, *self._values.values())
         return {f"plot_{self.tag}": sum(sys.getsizeof(history) + 24 * len(history) for history in histories)}
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -143,7 +142,7 @@ def draw_lines(
     ylabel: str = "",
     band: Mapping[str, Sequence[float]] | None = None,
 ) -> UInt8[np.ndarray, "height=450 width=900 rgb=3"]:
-    """Plot lines over generations.
+    """Plot lines over generations as an image, RGB in 0..255.
 
     Args:
         generations: Epochs, ascending, at least one.
@@ -151,9 +150,6 @@ def draw_lines(
         title: Title, may be empty.
         ylabel: Label of the vertical axis, may be empty.
         band: A lower and an upper metric, in this order, with the area between them shaded.
-
-    Returns:
-        The image: red, green and blue in 0..255.
     """
 
     def draw(axes: Any) -> None:
@@ -179,16 +175,9 @@ def draw_lines(
 def draw_picture(
     draw: Callable[[Any], None], title: str = "", xlabel: str = "", ylabel: str = ""
 ) -> UInt8[np.ndarray, "height=450 width=900 rgb=3"]:
-    """Plot on Matplotlib axes in the common style: title, labels, grid, and a legend beside the axes.
+    """Plot on Matplotlib axes, which `draw` takes, in the common style: title, labels, grid, and a legend beside them.
 
-    Args:
-        draw: Takes the axes; what has a label is in the legend.
-        title: Title, may be empty.
-        xlabel: Label of the horizontal axis, may be empty.
-        ylabel: Label of the vertical axis, may be empty.
-
-    Returns:
-        The image: red, green and blue in 0..255.
+    The image is RGB in 0..255. What has a label is in the legend.
     """
 
     def whole(figure: Any) -> None:
@@ -210,16 +199,13 @@ def draw_picture(
 def draw_figure(
     draw: Callable[[Any], None], width: int, height: int, dpi: int = 100
 ) -> UInt8[np.ndarray, "height width rgb=3"]:
-    """Render a Matplotlib figure as an image; nothing of the figure stays in memory.
+    """Render a Matplotlib figure as an image, RGB in 0..255; nothing of the figure stays in memory.
 
     Args:
         draw: Takes the figure, which is empty and white, with constrained layout.
         width: Pixels of the image.
         height: Pixels of the image.
         dpi: Pixels per inch, which scales text.
-
-    Returns:
-        The image: red, green and blue in 0..255.
     """
     # The parts of a figure refer to each other: 2 MB per figure would wait for a full collection, which is rare and
     # slow. With automatic collection off, all that is made here stays in the youngest generation.
@@ -262,9 +248,7 @@ def _finite(values: Sequence[float]) -> np.ndarray:
 def _marked(y: np.ndarray) -> list[int]:
     """Return the indices of points to mark: all of a short line, the isolated ones of a long line."""
     marked = np.isfinite(y)
-    if len(y) > _MARK_EVERY_POINT_UP_TO:
-        beside = np.zeros_like(marked)
-        beside[1:] |= marked[:-1]
-        beside[:-1] |= marked[1:]
-        marked &= ~beside
+    if len(y) > 30:
+        beside = np.pad(marked, 1)
+        marked &= ~(beside[:-2] | beside[2:])
     return np.flatnonzero(marked).tolist()

@@ -12,18 +12,12 @@ from torch import distributed as dist
 
 from eigen2.errors import LOST_CONTACT, RunStopped
 
-Rows = Mapping[str, Tensor]
-"""Tensors by name with the same leading axis of rows; they travel in one message."""
+Rows = Mapping[str, Tensor]  # tensors by name with the same leading axis of rows; they travel in one message
 
 
 @contextmanager
 def in_contact(rank: int, world: int, purpose: str) -> Iterator[None]:
-    """Turn the failure of a collective into an error of one line.
-
-    Args:
-        rank: of this process.
-        world: number of processes.
-        purpose: of the collective, for the message.
+    """Turn the failure of a collective, whose purpose is for the message, into an error of one line.
 
     Raises:
         RunStopped: another process ended, or did not answer in time.
@@ -94,13 +88,7 @@ class Communicator:
         return unpack_rows(torch.cat(self.gather_parts(pack_rows(own), self._counts(), purpose)), own)
 
     def gather_parts(self, own: UInt8[Tensor, "rows bytes"], counts: Sequence[int], purpose: str) -> list[Tensor]:
-        """Return the packed rows of each process, by rank, on every process.
-
-        Args:
-            own: this process's, with as many bytes a row as those of the others.
-            counts: rows of each process.
-            purpose: for messages.
-        """
+        """Return the packed rows of each process, by rank, on every process; each has `counts` rows, of equal bytes."""
         if self.world == 1:
             return [own]
         padded = _padded(own, max(counts))
@@ -126,10 +114,7 @@ class Communicator:
     def fetch(self, own: Rows, wanted: Sequence[Sequence[int]], purpose: str) -> dict[str, Tensor]:
         """Return the rows this process wants, in order; rows travel only to the processes that want them.
 
-        Args:
-            own: this process's rows.
-            wanted: for each process, by rank, the rows it wants, ascending; the same on every process.
-            purpose: for messages.
+        `wanted` has for each process, by rank, the rows it wants, ascending; it is the same on every process.
         """
         if self.world == 1:
             return {name: values[list(wanted[0])] for name, values in own.items()}

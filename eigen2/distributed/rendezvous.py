@@ -6,8 +6,6 @@ from uuid import uuid4
 
 from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
 
-POLL_S = 0.01
-
 
 def rendezvous(store: Store, rank: int, world: int, timeout: timedelta) -> Store:
     """Return a part of a shared store that only the processes of this attempt know.
@@ -16,12 +14,6 @@ def rendezvous(store: Store, rank: int, world: int, timeout: timedelta) -> Store
     environment variable tells attempts apart: TORCHELASTIC_RESTART_COUNT is counted on each node for itself. So every
     process but the first publishes a token that was never used before, and the first answers each token it finds with
     the name of this attempt, until all processes of this attempt have joined.
-
-    Args:
-        store: shared by all processes.
-        rank: of this process.
-        world: number of processes.
-        timeout: to wait for the others.
 
     Raises:
         RuntimeError: not all processes came in time.
@@ -40,5 +32,5 @@ def rendezvous(store: Store, rank: int, world: int, timeout: timedelta) -> Store
                 store.set(f"eigen2/attempt/{store.get(f'eigen2/token/{other}').decode()}", attempt)
         if time.monotonic() > deadline:
             raise RuntimeError(f"{missing} of {world} processes did not come within {timeout.total_seconds():g} s")
-        time.sleep(POLL_S)
+        time.sleep(0.01)
     return PrefixStore(attempt, store)

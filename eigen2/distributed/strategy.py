@@ -126,10 +126,6 @@ def _leave() -> None:
 def check_processes(trainer: Trainer, agents: int) -> None:
     """Refuse a strategy that cannot spread a population over processes, and more processes than agents.
 
-    Args:
-        trainer: about to fit.
-        agents: size of the population.
-
     Raises:
         UserError: names the setting, its value and the remedy.
     """

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, SupportsFloat, TextIO
 
 Cell = SupportsFloat | str
-WAITING = 10_000
-"""Most rows that wait for a disk; the oldest are dropped."""
+WAITING = 10_000  # most rows that wait for a disk; the oldest are dropped
 
 
 class ResumableCsv:
@@ -25,15 +24,11 @@ class ResumableCsv:
 
     Floats are written in the shortest form that reads back as the same number, NaN as a blank cell. Columns
     may appear at any time: earlier rows are blank there. The file is UTF-8, lines end in `\n`, and no cell
-    contains a line break, so a line is a row. One process writes a file; nothing is opened before `start`.
-
-    Args:
-        path: The file to write. Missing folders are created.
-        key: Name of the integer column that orders the rows.
+    contains a line break, so a line is a row. One process writes a file; nothing is opened before `start`, which
+    creates missing folders too.
 
     Attributes:
-        path: The file.
-        key: Name of the column with the key.
+        key: Name of the integer column that orders the rows.
         columns: Names in the header, in file order; empty before the first row.
         error: Why rows wait; None if none does.
     """
@@ -48,10 +43,7 @@ class ResumableCsv:
         self._waiting: deque[dict[str, str]] = deque(maxlen=WAITING)
 
     def start(self, first: int) -> None:
-        """Open the file and keep only whole rows with a key below `first`.
-
-        Args:
-            first: Key of the first row about to be appended, >= 0. At 0 the file starts empty.
+        """Open the file and keep only whole rows with a key below `first`, that of the row to come; at 0 none.
 
         Raises:
             ValueError: `first` is negative, or an existing file has a header without the key, so is not ours.
@@ -67,15 +59,10 @@ class ResumableCsv:
         self._open = True
 
     def append(self, row: Mapping[str, Cell]) -> bool:
-        """Write one row, after those that wait, and hand it to the operating system.
+        """Write one row, after those that wait, and return whether all are in the file; if not, `error` says why.
 
-        A row that the disk refuses waits for the next one, `WAITING` rows at most.
-
-        Args:
-            row: Column name to value; must hold the key as an integer. Columns left out are blank.
-
-        Returns:
-            Whether all rows are in the file; if not, `error` says why.
+        The row must hold the key as an integer; columns left out are blank. A row that the disk refuses waits for the
+        next one, `WAITING` rows at most.
 
         Raises:
             ValueError: The key is missing or not an integer, or a name or string contains a line break.
@@ -145,12 +132,7 @@ class ResumableCsv:
 class AppendFile:
     """File to which each piece is appended whole or not at all, unbuffered; a piece that failed may be tried again.
 
-    Args:
-        path: The file; it is created if it does not exist. Raises OSError if it cannot be opened.
-
-    Attributes:
-        path: The file.
-        size: Bytes of the pieces that are in it.
+    It is created if it does not exist; `size` is the bytes of the pieces in it. Raises OSError if it cannot be opened.
     """
 
     def __init__(self, path: Path) -> None:

@@ -14,18 +14,14 @@ from eigen2.errors import UserError
 from eigen2.memory.limits import HasMemoryBudget, limits
 from eigen2.memory.process import GB, MB, peak_rss_bytes, rss_bytes, trim_malloc
 
-LATER_BYTES = 45_000_000
-"""What every process adds after the set-up: pages of code that runs first then, kernels, TensorBoard, plots."""
-FRAGMENTATION = 1.7
-"""Resident bytes of the C heap per byte of temporary tensors; 1.3 to 1.8 was measured (docs/memory.md)."""
+LATER_BYTES = 45_000_000  # what every process adds after the set-up: pages of code that runs first then, kernels, plots
+FRAGMENTATION = 1.7  # resident bytes of the C heap per byte of temporary tensors; 1.3 to 1.8 measured (docs/memory.md)
 
 
 def available_bytes(budget_bytes: int | None = None, processes: int = 1) -> int:
-    """Return the bytes this process may still take, by the tightest limit: budget, machine, container or shell.
+    """Return the bytes this process may still take, by the tightest limit: its budget, machine, container or shell.
 
-    Args:
-        budget_bytes: Budget of this process alone; None for none.
-        processes: Processes of one run that are about to take their memory; each gets an equal part of what is shared.
+    Of what is shared, each of the run's `processes` on this machine gets an equal part.
     """
     return min(limit.left // (processes if limit.shared else 1) for limit in limits(budget_bytes))
 
@@ -77,6 +73,7 @@ class PeakEstimate:
     def __init__(self, remedy: str, device: torch.device, budget_bytes: int | None = None, processes: int = 1) -> None:
         self._remedy = remedy
         self._gpu = device.type == "cuda"
+        self._kind = "GPU memory" if self._gpu else "RAM"
         if self._gpu:
             self._available, self._process = torch.cuda.mem_get_info(device)[0], 0
         else:
@@ -99,11 +96,7 @@ class PeakEstimate:
             )
 
     def require_temporary(self, tensors: int, checkpoint: int = 0) -> None:
-        """Add temporary memory, as `work space`.
-
-        Args:
-            tensors: Bytes of the temporary tensors of acting and learning.
-            checkpoint: Size of the file a run resumes from; it is read whole, before anything acts or learns.
+        """Add, as `work space`, the bytes of temporary tensors, or of the checkpoint read whole before any are made.
 
         Raises:
             UserError: The sum exceeds what was available at first.
@@ -115,10 +108,6 @@ class PeakEstimate:
         """Return the peak memory of the run, on the CPU the resident memory of the process."""
         return max(self._process + sum(self._needed.values()), self._peak_before)
 
-    @property
-    def _kind(self) -> str:
-        return "GPU memory" if self._gpu else "RAM"
-
     def __str__(self) -> str:
         held = self._needed if self._gpu else {"process": self._process, **self._needed}
         peak = f", at most {self.peak_bytes / GB:.2f} GB" if self.peak_bytes > sum(held.values()) else ""
@@ -126,12 +115,7 @@ class PeakEstimate:
 
 
 class LivePeak(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Context manager that counts the bytes of tensors created inside while they live, backward passes included.
-
-    Attributes:
-        live: Bytes of those that live now.
-        peak: The highest value of `live`.
-    """
+    """Context that counts the bytes of tensors created inside, backward passes included: `live` now, and the `peak`."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

@@ -7,14 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-WARM_UP = 2
-"""Generations at the start that grow in every run: kernels, caches and buffers are created on first use."""
-LEAST_GENERATIONS = 6
-"""Generations after the warm-up before growth is reported."""
-OUT_OF_SCATTER = 8
-"""Least ratio of growth to the median scatter around it; high, as the start of the growth was chosen to fit best."""
-WINDOW = 24
-"""Last generations looked at: growth that ended earlier does not count."""
+WARM_UP = 2  # generations at the start that grow in every run: kernels, caches and buffers are created on first use
+LEAST_GENERATIONS = 6  # generations after the warm-up before growth is reported
+WINDOW = 24  # last generations looked at: growth that ended earlier does not count
 
 
 class Slope(NamedTuple):
@@ -37,11 +32,7 @@ def theil_sen(values: Sequence[float] | np.ndarray, confidence: float = 0.99) ->
 
     Up to 29 % of the values may be outliers. The interval follows from the variance of Kendall's S without ties,
     n (n - 1) (2 n + 5) / 18. P. K. Sen, Estimates of the regression coefficient based on Kendall's tau, Journal of the
-    American Statistical Association 63 (1968).
-
-    Args:
-        values: At even steps, at least 2.
-        confidence: Of the interval, above 0 and below 1.
+    American Statistical Association 63 (1968). The values are at even steps, at least 2.
     """
     y = np.asarray(values, dtype=np.float64)
     n = len(y)
@@ -59,12 +50,8 @@ def find_growth(
     """Return how levels at the ends of generations keep growing; None if they do not, or it is too early to say.
 
     They grow if the whole interval of the slope after the warm-up lies above `least`, and the last half alone still
-    grows by at least half of that: what fills up and then stays is no leak.
-
-    Args:
-        generations: Ascending.
-        levels: One per generation, in bytes.
-        least: Bytes per generation below which growth does not matter.
+    grows by at least half of that: what fills up and then stays is no leak. Generations ascend, levels are in bytes,
+    `least` in bytes per generation.
     """
     x = np.asarray(generations)[WARM_UP:][-WINDOW:]
     y = np.asarray(levels, dtype=np.float64)[WARM_UP:][-WINDOW:]
@@ -80,7 +67,8 @@ def find_growth(
         return None
     reach = np.maximum(0, np.arange(len(y)) - start)
     scatter = np.abs(y - y[start] - slope.median * reach)
-    if slope.median * reach[-1] < OUT_OF_SCATTER * np.median(scatter):
+    # high, as the start of the growth was chosen to fit best
+    if slope.median * reach[-1] < 8 * np.median(scatter):
         return None
     # the bend is the last level before the growth
     return Growth(Slope(*(float(each / step) for each in slope)), int(x[start]) + 1)
@@ -99,11 +87,7 @@ def _bend(y: np.ndarray) -> int:
 
 
 class Trend:
-    """Named numbers per generation in a fixed amount of memory; when it is full, every other generation is dropped.
-
-    Args:
-        capacity: Generations held, an even number of at least 32.
-    """
+    """Named numbers per generation, at most `capacity`, which is even; when it is full, every other one is dropped."""
 
     def __init__(self, capacity: int = 512) -> None:
         self._capacity = capacity
@@ -149,13 +133,10 @@ class Trend:
 class Rise(NamedTuple):
     """A count that has risen in each generation since one."""
 
-    since: int
-    """First generation of the rise."""
-    start: int
-    """Count before it."""
+    since: int  # first generation of the rise
+    start: int  # count before it
     now: int
-    length: int
-    """Generations of the rise."""
+    length: int  # generations of the rise
 
 
 class Rising:

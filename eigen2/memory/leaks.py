@@ -20,28 +20,19 @@ FIGURES = "figures never closed"
 OTHER = "something kept"
 
 _ARRAYS = ("torch.Tensor", "numpy.ndarray")
-_PARAMETER = "torch.nn.parameter.Parameter"
-_MAX_TYPES = 4
-_ROOM_TO_FOLLOW = 300_000_000
-"""Bytes that must be left to follow survivors, which takes memory itself."""
+_ROOM_TO_FOLLOW = 300_000_000  # bytes that must be left to follow survivors, which takes memory itself
 
 
 @dataclass(frozen=True, slots=True)
 class Leak:
     """Memory that keeps growing."""
 
-    verdict: str
-    """Kind of the leak."""
-    phase: str
-    """The phase that keeps more each generation."""
-    growth: Growth
-    """How much, and since when."""
-    where: str
-    """`memory`, `GPU memory`, or the name of an owner."""
-    types: tuple[tuple[str, int, int], ...] = ()
-    """Types whose live objects became more: name, how many before the leak began, how many now."""
-    largest: tuple[LargeObject, ...] = ()
-    """The largest objects that one generation left behind."""
+    verdict: str  # kind of the leak
+    phase: str  # the phase that keeps more each generation
+    growth: Growth  # how much, and since when
+    where: str  # `memory`, `GPU memory`, or the name of an owner
+    types: tuple[tuple[str, int, int], ...] = ()  # with more live objects: name, how many before the leak, how many now
+    largest: tuple[LargeObject, ...] = ()  # the largest objects that one generation left behind
 
     def lines(self) -> list[str]:
         """Format the leak."""
@@ -56,11 +47,7 @@ class Leak:
 
 
 class LeakWatch:
-    """Finds growth in snapshots, then follows two generations to see what stays, and of which phase.
-
-    Args:
-        least: Bytes per generation below which growth does not matter.
-    """
+    """Finds growth of `least` bytes a generation, then follows two generations to see what stays, and whose."""
 
     def __init__(self, least: float) -> None:
         self.least = least
@@ -90,11 +77,11 @@ class LeakWatch:
         # following the survivors takes memory itself, so that these two generations are left out of the trend
         if self._survivors is not None:
             kept = self._survivors.generation_end()
-            if kept is not None:
-                self.leak = self._identify(kept, self._survivors)
-                self._stop_following()
-                return self.leak
-            return None
+            if kept is None:
+                return None
+            self.leak = self._identify(kept, self._survivors)
+            self._stop_following()
+            return self.leak
         owners = {f"owner {name}": held.total for name, held in snapshot.held.items() if name not in snapshot.filling}
         memory = {"memory": snapshot.live_bytes - snapshot.filling_bytes, "GPU memory": snapshot.gpu_allocated_bytes}
         self.trend.add(snapshot.generation, {"rss": snapshot.rss_bytes, **memory, **owners, **phases})
@@ -146,14 +133,14 @@ class LeakWatch:
             phase=phase,
             growth=growth._replace(since=self._since(phase, growth)),
             where=where,
-            types=tuple((name, *rising[name]) for name in types[:_MAX_TYPES]),
+            types=tuple((name, *rising[name]) for name in types[:4]),
             largest=left.described(),
         )
 
     def _rises(self) -> dict[str, Rise]:
         """Return the types that rise, without the profiler's own history, which has a bound."""
-        rises = self._rising.found()
-        return {name: rise for name, rise in rises.items() if not name.startswith(("callbacks.", "eigen2.memory."))}
+        own = "callbacks.", "eigen2.memory."
+        return {name: rise for name, rise in self._rising.found().items() if not name.startswith(own)}
 
     def _guilty_phase(self, kept: Mapping[str, Kept], growth: Growth, rising: Sequence[str]) -> str:
         """Return the phase that left most behind: of bytes if they explain the growth, else of the types that rise.
@@ -209,7 +196,7 @@ def _kind_of_leak(name: str) -> str:
         return ENVIRONMENTS
     if name == "matplotlib.figure.Figure":
         return FIGURES
-    return POPULATION if short.endswith(("agent", "population")) or name == _PARAMETER else ""
+    return POPULATION if short.endswith(("agent", "population")) or name == "torch.nn.parameter.Parameter" else ""
 
 
 def _verdict(phase: str, types: Sequence[str]) -> str:

@@ -10,8 +10,7 @@ import psutil
 
 _OWN_GROUPS = Path("/proc/self/cgroup")
 _MOUNTS = Path("/proc/self/mountinfo")
-_NO_LIMIT = 1 << 60
-"""Version 1 of control groups writes a number from here on for no limit."""
+_NO_LIMIT = 1 << 60  # version 1 of control groups writes a number from here on for no limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +88,7 @@ def _groups() -> Iterator[Limit]:
             continue
         folder = None if root is None else root / path.lstrip("/")
         while root is not None and folder is not None and folder.is_relative_to(root):
-            limit = _limit(folder, *names)
-            if limit is not None:
+            if (limit := _limit(folder, *names)) is not None:
                 yield limit
             folder = folder.parent
 

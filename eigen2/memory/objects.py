@@ -27,45 +27,27 @@ from torch import Tensor
 
 from eigen2.memory.owners import mapped_files, spans_of
 
-NO_ARRAYS = frozenset(
-    {
-        types.FunctionType,
-        types.BuiltinFunctionType,
-        types.GetSetDescriptorType,
-        types.MethodDescriptorType,
-        types.WrapperDescriptorType,
-        type,
-    }
-)
-"""Types that refer to no array directly: half of all objects."""
+# types that refer to no array directly: half of all objects
+_DESCRIPTORS = types.GetSetDescriptorType, types.MethodDescriptorType, types.WrapperDescriptorType
+NO_ARRAYS = frozenset({types.FunctionType, types.BuiltinFunctionType, *_DESCRIPTORS, type})
 _OWN_MODULES = ("eigen2.memory.", "callbacks.")
-_CHUNK = 2000
-_MAX_STEPS = 16
-"""Longest path."""
-_MAX_WIDTH = 256
-"""Referrers followed per step and target: what hundreds of objects refer to has no owner."""
-_LONG_TEXT = 100_000
-"""Characters from which a string is looked at."""
+_MAX_STEPS = 16  # longest path
+_MAX_WIDTH = 256  # referrers followed per step and target: what hundreds of objects refer to has no owner
+_LONG_TEXT = 100_000  # characters from which a string is looked at
 _TEXTS = (bytes, bytearray, str)
 _CONTAINERS = (list, dict, set, tuple, deque)
-_HAS_GC = 1 << 14
-"""Py_TPFLAGS_HAVE_GC: gc.get_objects() lists no instances of a type without it."""
+_HAS_GC = 1 << 14  # Py_TPFLAGS_HAVE_GC: gc.get_objects() lists no instances of a type without it
 
 
 @dataclass(frozen=True, slots=True)
 class LargeObject:
     """An object that holds many bytes."""
 
-    type: str
-    """Its type, for arrays and tensors with element type and shape."""
-    nbytes: int
-    """Bytes of the object, for arrays and tensors of the storage behind."""
-    path: str
-    """What keeps it alive, such as `app.state['runs'][3]`; `?` if no module, function or class was found."""
-    site: str
-    """File and line that created it, if tracemalloc was on; else empty."""
-    mapped: bool = False
-    """Whether it is a file mapped into memory."""
+    type: str  # its type, for arrays and tensors with element type and shape
+    nbytes: int  # bytes of the object, for arrays and tensors of the storage behind
+    path: str  # what keeps it alive, such as `app.state['runs'][3]`; `?` if no module, function or class was found
+    site: str  # file and line that created it, if tracemalloc was on; else empty
+    mapped: bool = False  # whether it is a file mapped into memory
 
     def __str__(self) -> str:
         site = f", made at {self.site}" if self.site else ""
@@ -91,9 +73,6 @@ class InstanceCounter:
     gc.get_objects() does not list frozen objects. So the first count after a freeze unfreezes for a moment, keeps weak
     references to the instances that it finds, and freezes all that is there then. Later counts look at the few new
     objects alone. Classes without weak references (`__slots__`) need the full look each time.
-
-    Args:
-        classes: What is counted, by the name of the count.
     """
 
     def __init__(self, classes: Mapping[str, type]) -> None:
@@ -144,12 +123,8 @@ def classes_to_count(names: Sequence[str]) -> dict[str, type]:
 def large_objects(top: int = 20, least_bytes: int = 10_000_000) -> list[LargeObject]:
     """Find the largest objects, largest first: arrays and tensors, each storage once, strings, and bare containers.
 
-    Looks at every object of the process, which takes about a second. Saved tensors of a graph that no Python object
-    refers to are not found.
-
-    Args:
-        top: Most objects returned, >= 1.
-        least_bytes: Smaller ones are left out.
+    Looks at every object of the process, which takes about a second, and returns at most `top` >= 1. Saved tensors of a
+    graph that no Python object refers to are not found.
     """
     with everything() as objects:
         found: dict[tuple[str, int], tuple[tuple[Any, ...], int]] = {}
@@ -171,11 +146,9 @@ def large_objects(top: int = 20, least_bytes: int = 10_000_000) -> list[LargeObj
 
 
 def describe_held(found: list[tuple[tuple[Any, ...], int]], ignore: Sequence[Any] = ()) -> list[LargeObject]:
-    """Describe objects.
+    """Describe objects, each after the untracked containers that hold it, with its bytes; 0 for `sys.getsizeof`.
 
-    Args:
-        found: Each object after the untracked containers that hold it, and its bytes; 0 for `sys.getsizeof`.
-        ignore: Holders that are no owners.
+    Holders in `ignore` are no owners.
     """
     ways = [way for way, _ in found]
     paths = _paths([way[0] for way in ways], [*ignore, found, *found, ways, *ways])
@@ -223,8 +196,8 @@ def held_arrays(objects: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
     stops tracking tuples and dictionaries of plain values and arrays, and arrays of objects are never tracked.
     """
     holders = [each for each in objects if type(each) not in NO_ARRAYS]
-    for first in range(0, len(holders), _CHUNK):
-        yield from _arrays_among(gc.get_referents(*holders[first : first + _CHUNK]))
+    for first in range(0, len(holders), 2000):
+        yield from _arrays_among(gc.get_referents(*holders[first : first + 2000]))
     for frame in _running_frames():
         yield from _arrays_among(list(frame.f_locals.values()))
 
@@ -251,12 +224,8 @@ class _Kinds(dict[type, tuple[type, ...]]):
 
     def __missing__(self, cls: type) -> tuple[type, ...]:
         arrays: tuple[type, ...] = (np.ndarray, Tensor)
-        if issubclass(cls, arrays):
-            self[cls] = arrays
-        elif issubclass(cls, _TEXTS):
-            self[cls] = _TEXTS
-        else:
-            self[cls] = _CONTAINERS if issubclass(cls, dict | tuple) else ()
+        kinds = {arrays: arrays, _TEXTS: _TEXTS, (dict, tuple): _CONTAINERS}
+        self[cls] = next((kind for base, kind in kinds.items() if issubclass(cls, base)), ())
         return self[cls]
 
 
@@ -317,10 +286,7 @@ class _Search:
 
 
 def _paths(targets: list[Any], ignore: list[Any]) -> list[str]:
-    """Return for each target the shortest path from a module, a class or a running function.
-
-    One pass over all objects per step finds the referrers of everything that was found in the step before.
-    """
+    """Return for each target the shortest path from a module, a class or a running function."""
     modules = {id(vars(module)): name for name, module in list(sys.modules.items()) if inspect.ismodule(module)}
     frames = [(frame, frame.f_locals) for frame in _running_frames()][::-1]
     local = {id(value): f"{_function(frame)}: {name}" for frame, names in frames for name, value in names.items()}
@@ -331,12 +297,10 @@ def _paths(targets: list[Any], ignore: list[Any]) -> list[str]:
         for search in searches:
             for address in list(search.level.keys() & local.keys())[:1]:
                 search.finish(search.level[address], local[address])
-        values = [
-            *{id(each): each for search in searches if not search.path for each in search.level.values()}.values()
-        ]
-        hidden |= {id(values)}
-        hidden |= {id(each) for search in searches for each in (search.level, search.upper)}
-        wanted = {id(each) for each in values}
+        # one pass over all objects per step finds the referrers of everything that was found in the step before
+        wanted = {id(each): each for search in searches if not search.path for each in search.level.values()}
+        values = [*wanted.values()]
+        hidden |= {id(each) for search in searches for each in (search.level, search.upper)} | {id(values), id(wanted)}
         for holder in gc.get_referrers(*values) if values else ():
             if id(holder) not in hidden and not isinstance(holder, types.FrameType):
                 parts = [each for each in gc.get_referents(holder) if id(each) in wanted]
@@ -349,7 +313,6 @@ def _paths(targets: list[Any], ignore: list[Any]) -> list[str]:
 
 
 def _function(frame: types.FrameType) -> str:
-    """Return `module.function` of a frame."""
     name = frame.f_globals.get("__name__", "?")
     return name if frame.f_code.co_name == "<module>" else f"{name}.{frame.f_code.co_qualname}"
 

@@ -37,22 +37,17 @@ class MemoryOwner(Protocol):
 class Filling:
     """An owner that grows up to a known size, such as a buffer, whose growth is no leak."""
 
-    value: object
-    """What holds the bytes."""
-    full: bool
-    """Whether it has reached its size."""
+    value: object  # what holds the bytes
+    full: bool  # whether it has reached its size
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
     """What an owner holds, in bytes."""
 
-    anonymous: int = 0
-    """Memory that only its owner can free."""
-    mapped: int = 0
-    """Files mapped into memory, resident or not; their pages are shared by processes, and the system may drop them."""
-    gpu: int = 0
-    """On other devices than the CPU."""
+    anonymous: int = 0  # memory that only its owner can free
+    mapped: int = 0  # files mapped into memory, resident or not; the system may drop their pages
+    gpu: int = 0  # on other devices than the CPU
 
     @property
     def total(self) -> int:
@@ -71,11 +66,8 @@ class Span(NamedTuple):
 def account(owners: Mapping[str, object]) -> dict[str, Held]:
     """Count what each owner holds; what several hold counts for the first of them.
 
-    Tensors count with their whole storage and views with the array they look into, as these are what stays alive.
-
-    Args:
-        owners: By name arrays, tensors, or objects and containers of them, in which all are found; or an int, bytes
-            that were counted already; either of them in a `Filling` if it grows up to a known size.
+    Tensors count with their whole storage and views with the array they look into, as these are what stays alive. For
+    what an owner may be see `MemoryOwner`.
     """
     files = np.array(mapped_files(), np.int64).reshape(-1, 2)
     counted: dict[str, list[tuple[int, int]]] = {}

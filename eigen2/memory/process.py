@@ -17,35 +17,23 @@ if sys.platform != "win32":
 
 GB = 1e9
 MB = 1e6
-BLOCK_BYTES = 64
-"""Typical size of a small Python object; the allocator's blocks take 16 to 512 bytes."""
+BLOCK_BYTES = 64  # typical size of a small Python object; the allocator's blocks take 16 to 512 bytes
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessMemory:
     """Memory of the process at one moment, in bytes; None where the system has no value."""
 
-    rss_bytes: int
-    """Physical memory, mapped files and libraries included."""
-    vms_bytes: int
-    """Address space."""
-    file_bytes: int | None
-    """Part of `rss_bytes`: pages of files and of memory shared with other processes."""
-    heap_bytes: int | None
-    """Allocated by the C library (glibc 2.33 or newer): arrays, tensors, large Python objects. Unlike RSS it leaves out
-    freed pieces, so that it shows a leak of kilobytes."""
-    python_blocks: int
-    """Number of blocks of Python's allocator of small objects, of up to 512 bytes each."""
-    gpu_allocated_bytes: int
-    """In live CUDA tensors, on all devices; 0 without CUDA."""
-    gpu_reserved_bytes: int
-    """Held by PyTorch's CUDA allocator, on all devices; 0 without CUDA."""
-    gpu_peak_bytes: int
-    """Highest `gpu_allocated_bytes` of each device so far, added up; 0 without CUDA."""
-    pss_bytes: int | None = None
-    """RSS with shared pages divided by the number of processes that share them; None if not asked for."""
-    uss_bytes: int | None = None
-    """RSS without shared pages; None if not asked for."""
+    rss_bytes: int  # physical memory, mapped files and libraries included
+    vms_bytes: int  # address space
+    file_bytes: int | None  # part of `rss_bytes`: pages of files and of memory shared with other processes
+    heap_bytes: int | None  # of the C library (glibc 2.33 or newer), without freed pieces: shows a leak of kilobytes
+    python_blocks: int  # number of blocks of Python's allocator of small objects, of up to 512 bytes each
+    gpu_allocated_bytes: int  # in live CUDA tensors, on all devices; 0 without CUDA
+    gpu_reserved_bytes: int  # held by PyTorch's CUDA allocator, on all devices; 0 without CUDA
+    gpu_peak_bytes: int  # highest `gpu_allocated_bytes` of each device so far, added up; 0 without CUDA
+    pss_bytes: int | None = None  # RSS with shared pages divided by the processes that share them; None if not asked
+    uss_bytes: int | None = None  # RSS without shared pages; None if not asked for
 
     @property
     def live_bytes(self) -> float:
@@ -100,13 +88,9 @@ def trim_malloc() -> bool:
 
 
 def release_pages(tensor: Tensor) -> int:
-    """Return the whole pages of a contiguous tensor to the system; they read as zeros afterwards.
+    """Return the whole pages of a contiguous CPU tensor to the system, on Linux alone; they read as zeros afterwards.
 
-    Returns:
-        Bytes returned: 0 on another device than the CPU, and on systems other than Linux.
-
-    Raises:
-        OSError: The system refused.
+    The result is the number of bytes returned. Raises OSError if the system refuses.
     """
     page = mmap.PAGESIZE
     first = -(-tensor.data_ptr() // page) * page
@@ -129,10 +113,8 @@ class _Mallinfo2(ctypes.Structure):
 
 def _heap_bytes() -> int | None:
     mallinfo2 = _libc_function("mallinfo2", _Mallinfo2)
-    if mallinfo2 is None:
-        return None
-    info = mallinfo2()
-    return int(info.uordblks + info.hblkhd)
+    info = None if mallinfo2 is None else mallinfo2()
+    return None if info is None else int(info.uordblks + info.hblkhd)
 
 
 @functools.cache

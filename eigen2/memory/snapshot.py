@@ -13,27 +13,18 @@ _COLUMNS = (
     *("uss_bytes", "unaccounted_bytes", "python_blocks", "gpu_allocated_bytes", "gpu_reserved_bytes", "gpu_peak_bytes"),
 )
 """Columns of memory.csv before those of counts and owners."""
-_ROWS = 8
-"""Generations shown of a long run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemorySnapshot(ProcessMemory):
     """Memory of the process at the end of a phase."""
 
-    generation: int
-    """The Trainer's epoch."""
-    phase: str
-    """`baseline` (start of this process), an announced phase, `validate`, `generation` (end of the epoch), or the label
-    of a snapshot taken by hand."""
-    delta_bytes: int
-    """Growth of `rss_bytes` since the snapshot before; 0 in the baseline."""
-    counts: Mapping[str, int] = field(default_factory=dict)
-    """Live instances by class name; empty except at `baseline` and `generation`."""
-    held: Mapping[str, Held] = field(default_factory=dict)
-    """What each owner holds."""
-    filling: tuple[str, ...] = ()
-    """Owners that grow up to a known size."""
+    generation: int  # the Trainer's epoch
+    phase: str  # `baseline` (start of this process), an announced one, `validate`, `generation` (end), or a label
+    delta_bytes: int  # growth of `rss_bytes` since the snapshot before; 0 in the baseline
+    counts: Mapping[str, int] = field(default_factory=dict)  # live instances by class, at `baseline` and `generation`
+    held: Mapping[str, Held] = field(default_factory=dict)  # what each owner holds
+    filling: tuple[str, ...] = ()  # owners that grow up to a known size
 
     @property
     def owner_bytes(self) -> dict[str, int]:
@@ -90,15 +81,9 @@ def take_snapshot(
     before: MemorySnapshot | None = None,
     full: bool = False,
 ) -> MemorySnapshot:
-    """Measure the memory of the process and of its owners.
+    """Measure the memory of the process and of its owners; with `full` PSS and USS too, which takes milliseconds.
 
-    Args:
-        generation: The epoch.
-        phase: What just ended, or a label.
-        owners: See `account`.
-        counts: Live instances by class name.
-        before: The snapshot to take the growth from.
-        full: Measure PSS and USS too, which takes milliseconds.
+    Phase is what just ended, or a label; the growth is that since `before`. For owners see `account`.
     """
     memory = process.measure(shares=full)  # before anything that takes memory itself
     return MemorySnapshot(
@@ -113,16 +98,11 @@ def take_snapshot(
 
 
 def format_generations(trend: Trend, every: bool = False) -> list[str]:
-    """Format a table of generations: RSS, live memory, and the growth of live memory by phase in MB.
-
-    Args:
-        trend: What `LeakWatch` keeps.
-        every: Show all generations, not just the first, the last and some between.
-    """
+    """Format a table of some generations, or of `every`: RSS, live memory, and its growth by phase in MB."""
     phases = [name for name in trend.names if name.startswith("phase ")]
     # what an epoch adds after its last phase is the rest
     titles = ["rest" if name == "phase generation" else name.removeprefix("phase ")[:8] for name in phases]
-    step = 1 if every else max(1, -(-len(trend) // _ROWS))
+    step = 1 if every else max(1, -(-len(trend) // 8))
     return [f"generation  RSS GB live MB{''.join(f'{title:>9}' for title in titles)}"] + [
         f"{trend.generations[row]:>10}{trend['rss'][row] / GB:>8.3f}{trend['memory'][row] / MB:>8.1f}"
         + "".join(f"{trend[phase][row] / MB:>+9.2f}" for phase in phases)
@@ -134,10 +114,7 @@ def format_generations(trend: Trend, every: bool = False) -> list[str]:
 def format_owners(now: MemorySnapshot, baseline: MemorySnapshot, least_mb: float = 0.0) -> list[str]:
     """Format who holds the memory, and the growth since a baseline: owners, files, the rest, and their sum.
 
-    Args:
-        now: The later snapshot.
-        baseline: The earlier one.
-        least_mb: Owners that hold less, mapped files included, are added up in one row.
+    Owners that hold less than `least_mb`, mapped files included, are added up in one row.
     """
 
     def row(name: str, nbytes: int, before: int) -> str:

@@ -20,10 +20,8 @@ _MAX_LARGEST = 5
 class Kept:
     """What one phase of one generation left behind."""
 
-    nbytes: int = 0
-    """Of arrays and tensors."""
-    types: Counter[str] = field(default_factory=Counter)
-    """Objects by type."""
+    nbytes: int = 0  # of arrays and tensors
+    types: Counter[str] = field(default_factory=Counter)  # objects by type
     largest: list[tuple[Any, int]] = field(default_factory=list)
     """The largest arrays with their bytes; without any, other objects."""
 
@@ -38,11 +36,8 @@ class Survivors:
 
     Weak references tell which objects are new after a phase, and which of them live in the end, without keeping them
     alive. Plain containers (dict, list, tuple), which allow none, are left out. Meanwhile nothing is frozen
-    (`gc.freeze`), as frozen objects are on no list, and tracemalloc records where objects are created.
-
-    Attributes:
-        arrays: Number of NumPy arrays alive at the start.
-        arrays_now: Their number at the end.
+    (`gc.freeze`), as frozen objects are on no list, and tracemalloc records where objects are created. `arrays` is the
+    number of NumPy arrays alive at the start, `arrays_now` at the end.
     """
 
     def __init__(self) -> None:

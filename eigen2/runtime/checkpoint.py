@@ -22,8 +22,7 @@ from eigen2.runtime.files import move_into_place
 log = logging.getLogger(__name__)
 
 LAST, BEST, DAMAGED = "last.ckpt", "best.ckpt", "damaged.ckpt"
-EARLIER = "generation-*.ckpt"
-"""Names of earlier checkpoints; the star is the generation."""
+EARLIER = "generation-*.ckpt"  # names of earlier checkpoints; the star is the generation
 
 
 class DurableCheckpointIO(TorchCheckpointIO):
@@ -91,14 +90,8 @@ class _Checkpoint(ModelCheckpoint):
     """One file in the run's folder; a write that the disk refuses is repeated after the next generation."""
 
     def __init__(self, dirpath: str | None, name: str, **options: Any) -> None:
-        super().__init__(
-            dirpath=dirpath,
-            filename=Path(name).stem,
-            save_top_k=1,
-            enable_version_counter=False,
-            save_on_train_epoch_end=True,
-            **options,
-        )
+        options |= {"save_top_k": 1, "enable_version_counter": False, "save_on_train_epoch_end": True}
+        super().__init__(dirpath=dirpath, filename=Path(name).stem, **options)
         self._name = name
         self._overdue = False
 
@@ -188,9 +181,7 @@ class ChampionCheckpoint(_Checkpoint):
 def keep_earlier(last: Path) -> None:
     """Give `last.ckpt` a second name by its generation, so that the next one does not replace it.
 
-    Raises:
-        OSError: there is none, or the name cannot be written.
-        DamagedFile: it has no checksum.
+    Raises OSError if there is none or the name cannot be written, DamagedFile if it has no checksum.
     """
     name = last.with_name(EARLIER.replace("*", f"{generation_of(last):05}"))
     name.unlink(missing_ok=True)
@@ -213,9 +204,7 @@ def earlier(folder: Path) -> list[Path]:
 def newest_whole(folder: Path, put_aside: bool = True) -> Path | None:
     """Return the newest checkpoint whose checksum is right; None if there are no checkpoints.
 
-    Args:
-        folder: of checkpoints.
-        put_aside: whether a damaged `last.ckpt` becomes `damaged.ckpt`, so that it is not kept as an earlier one.
+    With `put_aside` a damaged `last.ckpt` becomes `damaged.ckpt`, so that it is not kept as an earlier one.
 
     Raises:
         UserError: there are checkpoints, but all are damaged.

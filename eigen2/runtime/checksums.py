@@ -14,8 +14,6 @@ _COMMENT = "eigen2 generation {generation:+010d} blake2b "
 _DIGITS = 64
 _LENGTH = len(_COMMENT.format(generation=0)) + _DIGITS
 _PATTERN = re.compile(rb"eigen2 generation ([+-]\d{9}) blake2b ([0-9a-f]{64})")
-_NO_COMMENT = b"\0\0"
-_BLOCK = 1 << 20
 
 
 class DamagedFile(Exception):
@@ -30,9 +28,9 @@ def write_checksum(path: Path, generation: int) -> None:
     """
     with path.open("r+b") as file:
         # a zip archive ends with the two bytes of its comment's length
-        end = max(0, file.seek(0, 2) - len(_NO_COMMENT))
+        end = max(0, file.seek(0, 2) - 2)
         file.seek(end)
-        if file.read() != _NO_COMMENT:
+        if file.read() != b"\0\0":
             raise ValueError(f"{path} is no zip archive without a comment")
         file.seek(end)
         file.write(struct.pack("<H", _LENGTH) + _COMMENT.format(generation=generation).encode())
@@ -44,7 +42,6 @@ def verify_checksum(path: Path) -> int:
 
     Raises:
         DamagedFile: the file is not what was written.
-        OSError: it cannot be read.
     """
     with path.open("rb") as file:
         generation, digest, size = _read_comment(file)
@@ -54,12 +51,7 @@ def verify_checksum(path: Path) -> int:
 
 
 def generation_of(path: Path) -> int:
-    """Return the generation in a file's comment; the content is not verified.
-
-    Raises:
-        DamagedFile: the file has no such comment.
-        OSError: it cannot be read.
-    """
+    """Return the generation in a file's comment, its content not verified; raises DamagedFile if it has none."""
     with path.open("rb") as file:
         return _read_comment(file)[0]
 
@@ -81,7 +73,7 @@ def _digest(file: BinaryIO, size: int) -> str:
     file.seek(0)
     digest = hashlib.blake2b(digest_size=32)
     while size > 0:
-        block = file.read(min(_BLOCK, size))
+        block = file.read(min(1 << 20, size))
         if not block:
             raise DamagedFile("it became shorter while it was read")
         digest.update(block)

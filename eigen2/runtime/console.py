@@ -15,15 +15,11 @@ from tqdm import tqdm
 from eigen2.memory.process import GB, rss_bytes
 from eigen2.runtime.phases import PHASES, PhaseClock
 
-LOSSES = (("actor", "train/actor_loss"), ("critic", "train/critic_loss"))
-"""Heading and metric of the two losses of a population."""
+LOSSES = (("actor", "train/actor_loss"), ("critic", "train/critic_loss"))  # heading and metric of a population's two
 PHASE_HEADINGS = {"evaluate": "eval", "train": "train", "evolve": "evolv", "validate": "valid"}
-HEADER_EVERY = 10
-EXTRA_WIDTHS = 9, 8
-"""Characters of the two columns that a workload may add."""
+EXTRA_WIDTHS = 9, 8  # characters of the two columns that a workload may add
 
-Column = tuple[str, str, float]
-"""Heading, name of the metric, factor on it."""
+Column = tuple[str, str, float]  # heading, name of the metric, factor on it
 
 
 @runtime_checkable
@@ -120,7 +116,7 @@ class GenerationReport(ProgressBar):
             return
         module, data = _module(pl_module), _data(trainer)
         extra, losses, phases = data.table_columns, module.loss_columns, module.clock.phases
-        if self._rows % HEADER_EVERY == 0:
+        if self._rows % 10 == 0:
             for line in header(extra, losses, phases):
                 self._print(f"[dim]{line}[/dim]")
         self._rows += 1
@@ -170,11 +166,10 @@ class GenerationReport(ProgressBar):
             self._bar.set_description_str(f"generation {generation}/{trainer.max_epochs} {phase}")
 
     def _print(self, text: str) -> None:
-        if not self._enabled:
-            return
-        if self._bar is not None and not self._bar.disable:
-            self._bar.clear()
-        self._console.print(text)
+        if self._enabled:
+            if self._bar is not None and not self._bar.disable:
+                self._bar.clear()
+            self._console.print(text)
 
     def _close(self) -> None:
         if self._bar is not None:
@@ -216,16 +211,8 @@ def generation_rows(
 ) -> tuple[str, str]:
     """Return a generation's two table rows, at most 80 columns each, under `header(extra, losses, phases)`.
 
-    Args:
-        generation: counted from 0, as in TensorBoard and the CSV files.
-        metrics: of the generation; those that are missing are shown as nan.
-        training_starts: transitions at which training starts.
-        rss: bytes now.
-        growth: bytes since the last generation.
-        left_s: seconds until the run is over.
-        extra: the workload's columns.
-        losses: heading and metric of the module's two.
-        phases: of the module's generations.
+    The generation counts from 0, as in TensorBoard and the CSV files. Metrics that are missing are shown as nan.
+    `training_starts` is in transitions, RSS and its growth are in bytes, `left_s` is until the run is over.
     """
 
     def value(name: str) -> float:

@@ -12,16 +12,12 @@ from typing import Any
 
 from eigen2.errors import UserError
 
-WRITE_HINT = "name a file in a folder that exists and can be written"
-"""Remedy for a file that cannot be written, for error messages."""
+WRITE_HINT = "name a file in a folder that exists and can be written"  # for error messages
 
 
 @contextmanager
 def replacing(final: Path) -> Iterator[Path]:
-    """Yield a draft beside `final` that replaces it when the block ends, and is deleted if the block fails.
-
-    Args:
-        final: the file to write, replaced if it exists; if it is a link, the link's target is replaced.
+    """Yield a draft beside `final` that replaces it, or a link's target, at the end, and is deleted if the block fails.
 
     Raises:
         OSError: it is a folder or a device, or cannot be written.
@@ -82,13 +78,8 @@ def _sync(path: Path) -> None:
 def archive_other_test(summary: Path, now: Mapping[str, Any], keys: Sequence[str]) -> None:
     """Rename a test's folder to `test-1`, `test-2` and so on, unless it is about to be repeated.
 
-    Args:
-        summary: JSON file that describes the test in its folder; nothing is renamed if it is missing or damaged.
-        now: what the new test is about to write there.
-        keys: entries that tell one test from another.
-
-    Raises:
-        OSError: the folder cannot be renamed.
+    It is another one if `now`, about to be written to `summary`, a JSON file in that folder, differs in one of `keys`
+    from what is there. A missing or damaged file renames nothing. Raises OSError if the folder cannot be renamed.
     """
     try:
         before = json.loads(summary.read_text())

@@ -28,8 +28,8 @@ from eigen2.memory.csvfile import WAITING, AppendFile, ResumableCsv
 
 log = logging.getLogger(__name__)
 
+# scalars shown beside a run's settings where runs are compared
 COMPARED = ("champion/validation_fitness", "fitness/max", "fitness/mean", "time/generation_s")
-"""Scalars shown beside a run's settings where runs are compared."""
 _BEGAN = re.compile(r"events\.out\.tfevents\.(\d+(?:\.\d+)?)\.")
 
 
@@ -39,10 +39,8 @@ class EventFile:
     TensorBoard's own writer writes in a thread, dies of the first error of the disk and leaves a torn record behind, at
     which every reader stops.
 
-    Args:
-        folder: made if it does not exist.
-        warn: called with errors of the disk; the event is lost then.
-        purge_step: readers drop events of this step and later that earlier files hold.
+    An error of the disk goes to `warn`, and the event is lost. Readers drop events of `purge_step` and later that
+    earlier files hold.
     """
 
     def __init__(self, folder: Path, warn: Callable[[OSError], None], purge_step: int) -> None:
@@ -153,11 +151,7 @@ class RunLogger(Logger):
 
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float | torch.Tensor], step: int | None = None) -> None:
-        """Log scalars of a generation; NaN, for what has no value yet, draws no point.
-
-        Args:
-            metrics: scalar by name.
-            step: the generation.
+        """Log scalars of a generation, the step; NaN, for what has no value yet, draws no point.
 
         Raises:
             ValueError: no generation is given, or an earlier one than before.

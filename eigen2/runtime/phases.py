@@ -8,8 +8,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from lightning.pytorch import LightningModule, Trainer
 
-PHASES = ("evaluate", "train", "evolve", "validate")
-"""Phases of a population's generation, in order."""
+PHASES = ("evaluate", "train", "evolve", "validate")  # phases of a population's generation, in order
 
 
 @runtime_checkable
@@ -29,12 +28,7 @@ class StepListener(Protocol):
 
 
 class PhaseClock:
-    """Seconds spent in each phase of the generation in progress.
-
-    Args:
-        module: whose trainer's callbacks hear of the phases.
-        phases: their names, in order.
-    """
+    """Seconds spent in each phase of the generation in progress; the callbacks of the module's trainer hear of them."""
 
     def __init__(self, module: LightningModule, phases: Sequence[str] = PHASES) -> None:
         self._module = module

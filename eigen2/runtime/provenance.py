@@ -8,18 +8,15 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[2]
-"""Root of the source, in a clone."""
-_LONGEST = 40
-"""Characters of a setting's value that are shown."""
+ROOT = Path(__file__).parents[2]  # root of the source, in a clone
 
 
 def describe_run() -> dict[str, Any]:
     """Return versions, machine, and the commit where eigen2 runs from a clone; None for what cannot be known."""
     commit = _git("rev-parse", "HEAD")
-    packages = {name: version(name) for name in ("eigen2", "torch", "lightning")}
+    versions = {"eigen2": version("eigen2"), "python": platform.python_version()}
     return {
-        "versions": {"eigen2": packages.pop("eigen2"), "python": platform.python_version(), **packages},
+        "versions": versions | {name: version(name) for name in ("torch", "lightning")},
         "machine": f"{processor()}, {os.cpu_count()} cores",
         "commit": commit,
         "dirty": bool(_git("status", "--porcelain")) if commit else None,
@@ -37,20 +34,14 @@ def processor() -> str:
 
 
 def describe_changes(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """Describe each setting that differs between two runs, by its full key.
-
-    Args:
-        before: settings of the earlier run by full key.
-        now: settings of the later run.
-        prefix: only keys that begin with it are compared.
-    """
+    """Describe each setting whose full key begins with `prefix` and that differs between two runs, by that key."""
     keys = [key for key in sorted({*before, *now}) if key.startswith(prefix) and before.get(key) != now.get(key)]
     return {key: f"{key} {_shorten(before.get(key))}, now {_shorten(now.get(key))}" for key in keys}
 
 
 def _shorten(value: Any) -> str:
     text = "none" if value is None else str(value)
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+    return text if len(text) <= 40 else f"{text[:37]}..."
 
 
 def _git(*arguments: str) -> str | None:

@@ -21,11 +21,10 @@ from eigen2.runtime.provenance import describe_run
 
 log = logging.getLogger(__name__)
 
-RUN_FILES = (
+RUN_FILES = (  # what a run writes in its folder; the panel cache beside them is shared by all runs
     *("checkpoints", "tensorboard", "champion", "test", "failure"),
     *("metrics.csv", "memory.csv", "config.yaml", "run.json", "report.html"),
 )
-"""What a run writes in its folder; the panel cache beside them is shared by all runs."""
 
 
 @runtime_checkable
@@ -66,24 +65,16 @@ def _open_lock(path: Path) -> IO[str]:
 
 @contextmanager
 def in_turn(root: Path) -> Iterator[None]:
-    """Let the processes of a run look for their checkpoint one after the other: what one fetches, the next one finds.
-
-    Raises:
-        UserError: the folder cannot be written to.
-    """
+    """Let the processes of a run look for their checkpoint in turn: what one fetches, the next one finds."""
     with _open_lock(root / ".turn") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
 def find_checkpoint(root: Path, path: str | None, *, or_start: bool, put_aside: bool = True) -> str | None:
-    """Return the file that `best` or `last` stands for; `last` is the newest that is not damaged.
+    """Return the file that `best` or `last` stands for, or another path; `last` is the newest that is not damaged.
 
-    Args:
-        root: the run's folder.
-        path: `best`, `last`, a file, or None for none.
-        or_start: whether `last` may find nothing, for a run that has yet to start.
-        put_aside: whether a damaged one is given another name.
+    With `or_start`, for a run that has yet to start, `last` may find nothing; `put_aside` renames a damaged one.
 
     Raises:
         UserError: there is no such file, or all are damaged.
@@ -145,10 +136,8 @@ class RunFolder(SaveConfigCallback):
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Add the verdict of the memory profiler, if there is one."""
         profilers = [each for each in trainer.callbacks if isinstance(each, MemoryProfiler)]  # type: ignore[attr-defined]
-        memory = [
-            f"verdict: {each.verdict}" if each.leak is None else "; ".join(each.leak.lines()) for each in profilers
-        ]
-        _write_provenance(trainer, pl_module, memory)
+        verdicts = [each.leak.lines() if each.leak else [f"verdict: {each.verdict}"] for each in profilers]
+        _write_provenance(trainer, pl_module, ["; ".join(each) for each in verdicts])
 
 
 def _write_provenance(trainer: Trainer, pl_module: LightningModule, memory: list[str]) -> None:

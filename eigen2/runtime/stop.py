@@ -60,11 +60,7 @@ class GracefulStop(Callback):
             trainer.should_stop = True
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """End the run if a signal came.
-
-        Raises:
-            RunStopped: with the signal's exit code.
-        """
+        """End the run if a signal came: raises RunStopped with the signal's exit code."""
         asked = self._asked
         self._restore_handlers()
         if asked is not None:

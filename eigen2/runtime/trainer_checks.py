@@ -13,11 +13,7 @@ PRECISIONS = ("32-true", "bf16-mixed")
 
 
 def check_precision(precision: str) -> None:
-    """Refuse precisions that do not train a population correctly.
-
-    Raises:
-        UserError: with the reason.
-    """
+    """Refuse precisions that do not train a population correctly; raises UserError with the reason."""
     if precision in PRECISIONS:
         return
     reason = "is not supported"

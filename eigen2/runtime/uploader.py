@@ -81,11 +81,7 @@ class CheckpointUploader(Callback):
         return {"upload": min(self._queue.uploading_bytes, 2 * PART) if self._queue else 0}
 
     def open_store(self, root: Path) -> CheckpointStore:
-        """Return the bucket of the run in a folder.
-
-        Raises:
-            UserError: provider, bucket or library is missing.
-        """
+        """Return the bucket of the run in a folder; raises UserError if provider, bucket or library is missing."""
         place = resolve(*self._where, root)
         return CheckpointStore(partial(connect, place, self._request_timeout_s), place, keep=self._keep)
 
@@ -124,12 +120,8 @@ class CheckpointUploader(Callback):
         if self._store is None:
             return
         self._store.resumed = trainer.ckpt_path is not None
-        self._queue = UploadQueue(
-            partial(_send, self._store),
-            max_pending=self._max_pending,
-            attempts=self._attempts,
-            backoff_s=self._backoff_s,
-        )
+        limits = {"max_pending": self._max_pending, "attempts": self._attempts}
+        self._queue = UploadQueue(partial(_send, self._store), **limits, backoff_s=self._backoff_s)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Submit what the generation before left: now it is complete, in whatever order callbacks run."""
@@ -201,9 +193,9 @@ class CheckpointUploader(Callback):
             self._close()
 
     def _close(self) -> None:
-        queue, self._queue = self._queue, None
-        if queue is not None:
-            queue.close()
+        if self._queue is not None:
+            self._queue.close()
+            self._queue = None
 
 
 def _send(store: CheckpointStore, job: Job) -> str | None:
@@ -217,12 +209,7 @@ def _send(store: CheckpointStore, job: Job) -> str | None:
 
 
 def fetch_last(trainer: Trainer, ckpt_path: str | None) -> str | None:
-    """Return what `last` means where the run's folder has no checkpoint: the newest of the bucket, if there is one.
-
-    Args:
-        trainer: with its callbacks.
-        ckpt_path: as the user gave it.
-    """
+    """Return what `last` means where the run's folder has no checkpoint: the newest of the bucket, if there is one."""
     callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
     uploaders = [callback for callback in callbacks if isinstance(callback, CheckpointUploader)]
     if ckpt_path != "last" or not uploaders:

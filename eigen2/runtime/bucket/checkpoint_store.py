@@ -10,9 +10,11 @@ import hashlib
 import math
 import os
 import re
+from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -20,10 +22,7 @@ from eigen2.errors import UserError
 from eigen2.runtime.bucket.object_store import Place, StoreError
 from eigen2.runtime.files import move_into_place
 
-PART = 8 * 2**20
-"""Bytes of a file that are in memory at a time."""
-_MOST_PARTS = 10_000
-"""S3 takes no more for one object."""
+PART = 8 * 2**20  # bytes of a file that are in memory at a time
 _OBJECT = re.compile(r"run-(\d{3,})/(\d{6,})-([0-9a-f]{16})-([^/.][^/]*)(?<!\.json)")
 
 
@@ -31,14 +30,10 @@ _OBJECT = re.compile(r"run-(\d{3,})/(\d{6,})-([0-9a-f]{16})-([^/.][^/]*)(?<!\.js
 class Entry:
     """A checkpoint in the bucket; the newest is the largest."""
 
-    run: int
-    """Counts the runs of this prefix that began at generation 0."""
-    number: int
-    """Counts the checkpoints of the run."""
-    digest: str
-    """First 16 hexadecimal digits of the SHA-256 of its bytes."""
-    name: str
-    """Name of the local file."""
+    run: int  # counts the runs of this prefix that began at generation 0
+    number: int  # counts the checkpoints of the run
+    digest: str  # first 16 hexadecimal digits of the SHA-256 of its bytes
+    name: str  # name of the local file
 
     @property
     def path(self) -> str:
@@ -53,8 +48,8 @@ def kind_of(name: str) -> str:
 
 def part_size(size: int) -> int:
     """Return bytes of a part of an object of `size` bytes; a multiple of 256 KiB, as Google demands."""
-    unit = 2**18
-    return max(PART, math.ceil(size / _MOST_PARTS / unit) * unit)
+    most, unit = 10_000, 2**18  # S3 takes no more parts for one object
+    return max(PART, math.ceil(size / most / unit) * unit)
 
 
 class CheckpointStore:
@@ -64,25 +59,19 @@ class CheckpointStore:
         connect: returns the fsspec filesystem; called at the first use, as it may need a network.
         place: where in it.
         keep: newest checkpoints of each kind (last, best) that stay in the bucket; None keeps all.
-
-    Attributes:
-        resumed: whether this run goes on with the newest in the bucket, rather than begin the next.
     """
 
     def __init__(self, connect: Callable[[], Any], place: Place, *, keep: int | None = None) -> None:
         self.place = place
-        self.resumed = False
+        self.resumed = False  # whether this run goes on with the newest in the bucket, rather than begin the next
         self._connect = connect
         self._keep = keep
-        self._filesystem: Any = None
         self._run: int | None = None
         self._before = 0
 
-    @property
+    @cached_property
     def _fs(self) -> Any:
-        if self._filesystem is None:
-            self._filesystem = self._connect()
-        return self._filesystem
+        return self._connect()
 
     def _full(self, path: str) -> str:
         return f"{self.place.bucket}/{self.place.prefix}/{path}"
@@ -97,10 +86,7 @@ class CheckpointStore:
     def upload(self, file: BinaryIO, name: str, order: int) -> None:
         """Copy an open file that nobody writes to; do nothing if the bucket has it already.
 
-        Args:
-            file: open for reading; its name may be gone or another file's by now.
-            name: under which it is fetched.
-            order: 1 for the first checkpoint of this process, and so on; uploads may come in another order.
+        It is fetched under `name`; `order` is 1 for the first checkpoint of this process, whenever it is uploaded.
 
         Raises:
             StoreError: the store holds fewer bytes.
@@ -129,22 +115,17 @@ class CheckpointStore:
         """Delete this run's checkpoints beyond the newest few of each kind."""
         if self._keep is None:
             return
-        seen: dict[str, int] = {}
+        seen: Counter[str] = Counter()
         for entry in reversed([entry for entry in self.entries() if entry.run == self._run]):
             kind = kind_of(entry.name)
-            seen[kind] = seen.get(kind, 0) + 1
+            seen[kind] += 1
             if seen[kind] > self._keep:
                 self._fs.rm_file(self._full(entry.path))
 
     def fetch_newest(self, folder: Path, warn: Callable[[str], object]) -> Path | None:
-        """Download the newest whole checkpoint.
+        """Download the newest whole checkpoint into `folder`, under the name it had; return None if there is none.
 
-        Args:
-            folder: gets the file under the name it had.
-            warn: called with a line for every newer checkpoint that is not whole.
-
-        Returns:
-            The file; None if there is no checkpoint at all.
+        `warn` gets a line for every newer checkpoint that is not whole.
 
         Raises:
             UserError: there are checkpoints, but none is whole.

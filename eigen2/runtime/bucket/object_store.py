@@ -12,8 +12,8 @@ from eigen2.errors import UserError
 
 _PROVIDERS = {"s3": "s3", "aws": "s3", "gs": "gs", "gcs": "gs", "gcp": "gs"}
 _LIBRARIES = {"s3": "s3fs", "gs": "gcsfs"}
+# loggers that write addresses and request headers, which hold tokens
 _TALKATIVE = ("aiobotocore", "boto3", "botocore", "fsspec", "gcsfs", "google", "s3fs", "urllib3")
-"""Loggers that write addresses and request headers, which hold tokens."""
 _CREDENTIALS = "GOOGLE_APPLICATION_CREDENTIALS"
 
 
@@ -25,12 +25,9 @@ class StoreError(Exception):
 class Place:
     """Where a run's checkpoints lie."""
 
-    provider: str
-    """`s3` or `gs`."""
-    bucket: str
-    """Its bare name."""
-    prefix: str
-    """The folder in the bucket."""
+    provider: str  # `s3` or `gs`
+    bucket: str  # its bare name
+    prefix: str  # the folder in the bucket
 
     def __str__(self) -> str:
         return f"{self.provider}://{self.bucket}/{self.prefix}"
@@ -39,11 +36,7 @@ class Place:
 def resolve(provider: str | None, bucket: str | None, prefix: str | None, root: Path) -> Place:
     """Find out where checkpoints go, and that the library for it is installed; the network is not used.
 
-    Args:
-        provider: `s3` or `gs`; None takes CLOUD_PROVIDER.
-        bucket: its name; None takes CLOUD_BUCKET.
-        prefix: folder in the bucket; None takes the name of the run's folder.
-        root: the run's folder.
+    None takes CLOUD_PROVIDER, CLOUD_BUCKET and the name of the run's folder, which is `root`.
 
     Raises:
         UserError: something is missing or malformed. Values are not repeated: a bucket may be an address with a key.
@@ -82,11 +75,7 @@ def connect(place: Place, timeout_s: float) -> Any:
     """Return the fsspec filesystem of a place, with the credentials that the provider's own tools would use.
 
     Neither keys nor addresses are settings, so no configuration file holds them. The libraries' loggers are turned off:
-    at the level DEBUG they write request headers.
-
-    Args:
-        place: provider and bucket.
-        timeout_s: seconds that a request of one part may take.
+    at the level DEBUG they write request headers. A request of one part may take `timeout_s`.
     """
     for name in _TALKATIVE:
         logging.getLogger(name).setLevel(logging.CRITICAL + 1)

@@ -12,8 +12,7 @@ from eigen2.errors import UserError
 from eigen2.runtime.bucket.checkpoint_store import kind_of
 from eigen2.runtime.bucket.object_store import describe_error
 
-LONGEST_WAIT_S = 60.0
-"""Seconds between two attempts at most."""
+LONGEST_WAIT_S = 60.0  # seconds between two attempts at most
 Result = TypeVar("Result")
 
 
@@ -22,11 +21,8 @@ def retry(
 ) -> Result:
     """Try an action again after an error, but not after one that the user must correct.
 
-    Args:
-        action: what to try.
-        attempts: how often at most.
-        backoff_s: seconds before the second attempt; twice as many before each further one, 60 at most.
-        wait: waits so many seconds, and gives up if it returns True.
+    There are `backoff_s` before the second attempt, and twice as many before each further one, 60 at most; it gives up
+    if `wait` returns True.
     """
     for attempt in range(attempts - 1):
         try:
@@ -45,24 +41,18 @@ class Job:
 
     name: str
     file: BinaryIO
-    order: int
-    """Counts the jobs, from 1."""
-    failed: bool = False
-    """Whether all attempts failed since the last checkpoint was submitted."""
+    order: int  # counts the jobs, from 1
+    failed: bool = False  # whether all attempts failed since the last checkpoint was submitted
 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
     """How many checkpoints came to what; each is counted once."""
 
-    pending: int = 0
-    """Wait, or are being uploaded."""
-    done: int = 0
-    """Are in the bucket."""
-    failed: int = 0
-    """Failed in all attempts; tried again with the next checkpoint and at the end."""
-    superseded: int = 0
-    """Left out, as a newer one of their kind came before their turn."""
+    pending: int = 0  # wait, or are being uploaded
+    done: int = 0  # are in the bucket
+    failed: int = 0  # failed in all attempts; tried again with the next checkpoint and at the end
+    superseded: int = 0  # left out, as a newer one of their kind came before their turn
 
 
 class UploadQueue:
@@ -71,8 +61,8 @@ class UploadQueue:
     Args:
         send: uploads a job; raises what it likes, and returns a complaint that does not matter to the job, or None.
         max_pending: jobs that wait at most; beyond it the oldest that a newer one supersedes is left out.
-        attempts: tries of a job before it counts as failed.
-        backoff_s: seconds before the second try; twice as many before each further one.
+        attempts: tries of a job before it counts as failed; see `retry`.
+        backoff_s: seconds before the second try.
         wait: waits between tries; None waits until the queue is closed at most.
     """
 
