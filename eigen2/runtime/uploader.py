@@ -120,8 +120,8 @@ class CheckpointUploader(Callback):
         if self._store is None:
             return
         self._store.resumed = trainer.ckpt_path is not None
-        limits = {"max_pending": self._max_pending, "attempts": self._attempts}
-        self._queue = UploadQueue(partial(_send, self._store), **limits, backoff_s=self._backoff_s)
+        send, backoff_s = partial(_send, self._store), self._backoff_s
+        self._queue = UploadQueue(send, max_pending=self._max_pending, attempts=self._attempts, backoff_s=backoff_s)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Submit what the generation before left: now it is complete, in whatever order callbacks run."""
