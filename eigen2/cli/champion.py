@@ -70,11 +70,7 @@ def make_parser(command: str) -> Parser:
 
 
 def run(command: str, options: Namespace) -> None:
-    """Run `predict` or `export`.
-
-    Raises:
-        UserError: bad input, in one line.
-    """
+    """Run `predict` or `export`."""
     COMMANDS[command](options)
 
 

@@ -27,9 +27,6 @@ def main(args: Sequence[str] | None = None) -> None:
 
     Bad input exits with 2 after one line. A run that ends early exits with 3 (memory), 4 (all agents failed), 5
     (contact with another process lost), 130 (Ctrl-C), 143 (SIGTERM) or 138 (SIGUSR1), after one line on how to go on.
-
-    Args:
-        args: the command and its options; None takes those of the process.
     """
     words = sys.argv[1:] if args is None else list(args)
     try:

@@ -58,13 +58,7 @@ class Parser(ArgumentParser):
 
 
 def explain(message: str, error: BaseException | None = None, keys: Mapping[str, Any] | None = None) -> str:
-    """Return one line that says what is wrong with which key, and the remedy.
-
-    Args:
-        message: jsonargparse's, of any number of lines.
-        error: the exception that it is about.
-        keys: type of each key of the command.
-    """
+    """Return one line that says what is wrong with which key, and the remedy."""
     keys = keys or {}
     causes = list(_causes(error))
     reason = next((_flat(each) for each in causes if isinstance(each, UserError)), None)

@@ -28,11 +28,7 @@ def make_parser(command: str = "report") -> Parser:
 
 
 def run(command: str, chosen: Namespace) -> None:
-    """Write a report.
-
-    Raises:
-        UserError: there is no run, or the file cannot be written.
-    """
+    """Write a report."""
     folder = Path(chosen.folder)
     try:
         written = [write_report(folder, None if chosen.output is None else Path(chosen.output))]

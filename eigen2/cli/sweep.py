@@ -65,12 +65,7 @@ def make_parser(command: str = "sweep") -> Parser:
 
 
 def run(command: str, chosen: Namespace) -> None:
-    """Run a sweep, or resume one.
-
-    Raises:
-        UserError: bad input, in one line.
-        RunStopped: a signal ended it early, and it can be resumed.
-    """
+    """Run a sweep, or resume one."""
     for name, (_, least, _) in NUMBERS.items():
         require_range(f"--{name}", chosen[name], least=least, most=1024 if name == "workers" else 2**31)
     try:
@@ -114,11 +109,7 @@ def _set_options(chosen: Namespace, space: "Space") -> list[str]:
 
 
 def _check_settings(file: str, words: Sequence[str], space: "Space") -> None:
-    """Let fit parse each end and each choice before the first trial, in other processes as it needs 300 MB.
-
-    Raises:
-        UserError: fit refuses one, in one line.
-    """
+    """Let fit parse each end and each choice before the first trial, in other processes as it needs 300 MB."""
     from eigen2.sweep.space import corners, to_text
 
     def refusal(settings: dict[str, Any]) -> str | None:

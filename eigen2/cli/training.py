@@ -221,9 +221,6 @@ def add_run_arguments(parser: LightningArgumentParser) -> None:
 def run(words: Sequence[str]) -> None:
     """Run a training command.
 
-    Args:
-        words: the command and its options.
-
     Raises:
         UserError: bad input, in one line.
         RunStopped: the run ended early and can be resumed.
@@ -280,11 +277,7 @@ def _workload(words: Sequence[str]) -> str:
 
 
 def classes(workload: str) -> tuple[type[LightningModule], type[LightningDataModule]]:
-    """Return a workload's module and data module.
-
-    Raises:
-        UserError: a package that it needs is not installed.
-    """
+    """Return a workload's module and data module; refuse one that needs a package that is not installed."""
     try:
         module, data = (getattr(import_module(home), name) for home, name in WORKLOADS[workload])
     except ModuleNotFoundError as error:

@@ -111,10 +111,9 @@ class MarketDataModule(RolloutDataModule):
         encoding: Literal["averages", "windows"] = "averages",
     ) -> None:
         super().__init__(windows_per_generation, exploration_windows, replay_capacity, replay_min_size, batch_size)
-        require_range("data.context_days", context_days, least=1)
-        require_range("data.trading_days", trading_days, least=1)
-        require_range("data.settlement_days", settlement_days, least=1)
-        require_range("data.validation_days", validation_days, least=1)
+        days = {"context": context_days, "trading": trading_days, "settlement": settlement_days}
+        for name, value in {**days, "validation": validation_days}.items():
+            require_range(f"data.{name}_days", value, least=1)
         require_range("data.holdout_days", holdout_days, least=0)
         require_range("data.validation_windows", validation_windows, least=1)
         if path is not None and synthetic is not None:
@@ -124,11 +123,9 @@ class MarketDataModule(RolloutDataModule):
         self.trading_days, self.settlement_days = trading_days, settlement_days
         self.validation_days, self.holdout_days = validation_days, holdout_days
         self.validation_windows = validation_windows
-        self.credit = credit
+        self.credit, self.encoding, self.cache_dir = credit, encoding, cache_dir
         self.rules, self.account = rules, account
-        self.cache_dir = cache_dir
         self.investable, self.indicators = investable, list(indicators)
-        self.encoding = encoding
         self._spec: Mapping[str, Any] | None = None  # inference spec of the fit whose champion is used
 
     @property
@@ -189,8 +186,7 @@ class MarketDataModule(RolloutDataModule):
             self.encoder = MarketEncoder.restore(self._spec, self.panel, self.rules, window_days, device)
         prices = np.ascontiguousarray(remapped(self.panel).prices[:, columns])
         windows = self.windows_per_generation + self.exploration_windows
-        credit_orders = self.credit == "order"
-        self.eval_env = TradingEnvironment(prices, self.rules, agents, windows, device, credit_orders)
+        self.eval_env = TradingEnvironment(prices, self.rules, agents, windows, device, self.credit == "order")
         self.val_env = TradingEnvironment(prices, self.rules, agents, len(self.validation_starts()), device)
 
     def needed_bytes(self, agents: int) -> dict[str, int]:
@@ -239,11 +235,9 @@ class MarketDataModule(RolloutDataModule):
     def validation_starts(self) -> list[int]:
         """Return first days of windows that walk forward evenly; the last ends on the last validation day."""
         days = self.panel.splits.validation
-        to_cover_all = -(-len(days) // self.window_days)
-        distinct = len(days) - self.window_days + 1
+        to_cover_all, distinct = -(-len(days) // self.window_days), len(days) - self.window_days + 1
         count = min(max(self.validation_windows, to_cover_all), distinct)
-        starts = np.linspace(days.start, days.stop - self.window_days, count)
-        return [round(float(start)) for start in starts]
+        return [round(day) for day in np.linspace(days.start, days.stop - self.window_days, count).tolist()]
 
     def validation_options(self) -> dict[str, Any]:
         """Return the reset options of the validation windows."""
@@ -285,10 +279,7 @@ class MarketDataModule(RolloutDataModule):
         return {"first": str(dates[splits.train.start])[:10], "last": str(dates[splits.validation.stop - 1])[:10]}
 
     def require_unused(self, used: Mapping[str, Any]) -> None:
-        """Refuse a holdout with dates on which a fit has trained or validated; the context before it may be of them.
-
-        Args:
-            used: `data_used` of the fit.
+        """Refuse a holdout with dates of a fit's `data_used`; the context before it may be of them.
 
         Raises:
             UserError: names the dates in both.
@@ -303,6 +294,9 @@ class MarketDataModule(RolloutDataModule):
 
     def inference_spec(self) -> dict[str, Any]:
         """Return what turns prices into network inputs, and what the champion's orders mean."""
+        return {**self._shared_settings(), **self.encoder.state_dict()}
+
+    def _shared_settings(self) -> dict[str, Any]:
         return {
             "context_days": self.context_days,
             "trading_days": self.trading_days,
@@ -310,7 +304,6 @@ class MarketDataModule(RolloutDataModule):
             "encoding": self.encoding,
             "rules": asdict(self.rules),
             "account": asdict(self.account),
-            **self.encoder.state_dict(),
         }
 
     def apply_inference_spec(self, spec: Mapping[str, Any]) -> None:
@@ -378,15 +371,10 @@ class MarketDataModule(RolloutDataModule):
         """Return the settings of every workload and the market's; prices by their content."""
         return {
             **super().settings(),
-            "context_days": self.context_days,
-            "trading_days": self.trading_days,
-            "settlement_days": self.settlement_days,
+            **self._shared_settings(),
             "validation_windows": self.validation_windows,
             "credit": self.credit,
-            "encoding": self.encoding,
             "indicators": self.indicators,
-            "rules": asdict(self.rules),
-            "account": asdict(self.account),
             "investable": asdict(self.investable),
             "validation_days": len(self.panel.splits.validation),
             "holdout_days": len(self.panel.splits.holdout),

@@ -48,42 +48,34 @@ Chart = Any  # altair's types do not say what encoding and layering return
 
 def charts(run: RunRecord) -> dict[str, dict[str, Any]]:
     """Return every chart for which the run has data, in the order of the page."""
-    makers: tuple[Callable[[RunRecord], Chart | None], ...] = (
-        *(equity, drawdown, luck, scores, contribution, validation, baselines),
-        *(fitness, survival, diversity, rss, owners, seconds),
+    makers: tuple[tuple[Callable[[Any], Chart | None], Any], ...] = (
+        *((equity, run.equity), (drawdown, run.equity), (luck, run.test), (scores, run.scores)),
+        *((contribution, run.trades), (validation, run.validation), (baselines, run), (fitness, run)),
+        *((survival, run), (diversity, run), (rss, run.memory), (owners, run.memory), (seconds, run)),
     )
-    made = {make.__name__: make(run) for make in makers}
-    return {
-        name: chart.properties(width="container", height=HEIGHT).to_dict()
-        for name, chart in made.items()
-        if chart is not None
-    }
+    made = {make.__name__: make(found) for make, found in makers if found is not None}
+    size = {"width": "container", "height": HEIGHT}
+    return {name: chart.properties(**size).to_dict() for name, chart in made.items() if chart is not None}
 
 
-def equity(run: RunRecord) -> Chart | None:
+def equity(curves: pd.DataFrame) -> Chart:
     """Return each policy's equity on the test's days, with a band of the random baseline."""
-    if run.equity is None:
-        return None
-    band = run.equity.rename(columns={"random 5 %": "low", "random 95 %": "high"})[["date", "low", "high"]]
+    band = curves.rename(columns={"random 5 %": "low", "random 95 %": "high"})[["date", "low", "high"]]
     area = alt.Chart(band).mark_area(opacity=SHADE, color="gray").encode(x=DATE, y=_near("low"), y2="high:Q")
-    return alt.layer(area, *_curves(run.equity, "date:T", POLICIES, "equity", ",.0f"))
+    return alt.layer(area, *_curves(curves, "date:T", POLICIES, "equity", ",.0f"))
 
 
-def drawdown(run: RunRecord) -> Chart | None:
+def drawdown(curves: pd.DataFrame) -> Chart:
     """Return the loss of each policy since its highest close, on the test's days."""
-    if run.equity is None:
-        return None
-    lost = run.equity[list(POLICIES)] / run.equity[list(POLICIES)].cummax() - 1
-    return alt.layer(*_curves(lost.assign(date=run.equity["date"]), "date:T", POLICIES, "drawdown", ".1%"))
+    lost = curves[list(POLICIES)] / curves[list(POLICIES)].cummax() - 1
+    return alt.layer(*_curves(lost.assign(date=curves["date"]), "date:T", POLICIES, "drawdown", ".1%"))
 
 
-def luck(run: RunRecord) -> Chart | None:
+def luck(test: dict[str, Any]) -> Chart:
     """Return the distribution of the random baseline's returns in the test, with the champion's."""
-    if run.test is None:
-        return None
-    counts, edges = np.histogram(run.test["random_returns"], BINS)
+    counts, edges = np.histogram(test["random_returns"], BINS)
     bars = pd.DataFrame({"from": edges[:-1], "to": edges[1:], "policies": counts})
-    champion = pd.DataFrame({"return": [run.test["measures"]["champion"]["total return"]], "who": ["champion"]})
+    champion = pd.DataFrame({"return": [test["measures"]["champion"]["total return"]], "who": ["champion"]})
     histogram = alt.Chart(bars).mark_bar(color="gray", opacity=0.6)
     histogram = histogram.encode(
         x=alt.X("from:Q", bin="binned", title="total return", axis=alt.Axis(format=".0%")),
@@ -96,18 +88,16 @@ def luck(run: RunRecord) -> Chart | None:
     return histogram + rule.encode(x="return:Q", color=colour, tooltip=["who:N", _tip("return", ".1%")])
 
 
-def scores(run: RunRecord) -> Chart | None:
+def scores(test: dict[str, Any]) -> Chart:
     """Return what champion and baselines reached in each case of the test, and their means."""
-    if run.scores is None:
-        return None
-    found = run.scores["scores"]
+    found = test["scores"]
     cases = pd.DataFrame(
         [(name, number, value) for name, values in found.items() for number, value in enumerate(values)],
         columns=["who", "case", "score"],
     )
     means = cases.groupby("who", sort=False)["score"].mean().reset_index()
     shared = {
-        "x": alt.X("score:Q", title=run.scores["unit"], axis=alt.Axis(tickCount=8)),
+        "x": alt.X("score:Q", title=test["unit"], axis=alt.Axis(tickCount=8)),
         "y": alt.Y("who:N", sort=list(found), title=None),
         "color": alt.condition("datum.who == 'champion'", alt.value(ORANGE), alt.value(BLUE)),
     }
@@ -118,11 +108,11 @@ def scores(run: RunRecord) -> Chart | None:
     )
 
 
-def contribution(run: RunRecord) -> Chart | None:
+def contribution(trades: pd.DataFrame) -> Chart | None:
     """Return the profit of the champion's trades by ticker."""
-    if run.trades is None or run.trades.empty:
+    if trades.empty:
         return None
-    gained = run.trades.groupby("ticker")["profit"].agg(profit="sum", trades="size").reset_index()
+    gained = trades.groupby("ticker")["profit"].agg(profit="sum", trades="size").reset_index()
     most = gained.sort_values("profit", key=lambda profit: -profit.abs(), kind="stable")[:MOST_TICKERS]
     return _chart(
         alt.Chart(most).mark_bar(),
@@ -133,11 +123,9 @@ def contribution(run: RunRecord) -> Chart | None:
     )
 
 
-def validation(run: RunRecord) -> Chart | None:
+def validation(windows: pd.DataFrame) -> Chart:
     """Return the champion's growth in each validation window."""
-    if run.validation is None:
-        return None
-    frame = run.validation.assign(window=run.validation["window"].astype(str))
+    frame = windows.assign(window=windows["window"].astype(str))
     frame["growth"] = frame["equity"] / frame.groupby("window")["equity"].transform("first") - 1
     return _chart(
         alt.Chart(frame).mark_line(strokeWidth=1.5),
@@ -189,11 +177,9 @@ def diversity(run: RunRecord) -> Chart | None:
     return _lines(run, names, "distance between agents", ".3f")
 
 
-def rss(run: RunRecord) -> Chart | None:
+def rss(memory: pd.DataFrame) -> Chart:
     """Return resident memory at the end of each phase."""
-    if run.memory is None:
-        return None
-    frame = run.memory[["generation", "phase", "rss_bytes"]].query("phase != 'baseline'")
+    frame = memory[["generation", "phase", "rss_bytes"]].query("phase != 'baseline'")
     frame = frame.assign(MB=(frame["rss_bytes"] / MB).round(1)).drop(columns="rss_bytes")
     return _chart(
         alt.Chart(frame).mark_line(point=len(frame) < 200),
@@ -204,11 +190,9 @@ def rss(run: RunRecord) -> Chart | None:
     ).add_params(_zoom())
 
 
-def owners(run: RunRecord) -> Chart | None:
+def owners(memory: pd.DataFrame) -> Chart | None:
     """Return what holds memory at the end of each generation."""
-    if run.memory is None:
-        return None
-    ends = run.memory.query("phase == 'generation'").dropna(axis=1, how="all")
+    ends = memory.query("phase == 'generation'").dropna(axis=1, how="all")
     known = [str(name) for name in ends if str(name).startswith("owner_")]
     if not known:
         return None

@@ -32,11 +32,7 @@ MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", 
 
 
 def write_report(folder: Path, to: Path | None = None) -> Path:
-    """Write a run's report and return its path.
-
-    Args:
-        folder: the run's.
-        to: file to write; None is `report.html` in the folder.
+    """Write a run's report, by default to `report.html` in its folder, and return its path.
 
     Raises:
         UserError: there is no run in the folder, or a file of it is damaged.

@@ -62,22 +62,7 @@ SCORES = _mapping(
 
 @dataclass(frozen=True)
 class RunRecord:
-    """A run, read from its folder.
-
-    Attributes:
-        folder: the run's.
-        facts: versions, machine, settings and the memory's verdict, of run.json.
-        config: config.yaml as text.
-        prices: where they came from, by config.yaml; None without it, and for a workload without prices.
-        metrics: a row for each generation, of metrics.csv.
-        memory: a row for each generation and phase, of memory.csv.
-        validation: daily equity of the champion in each validation window.
-        trades: the champion's, in the test if there was one, else in validation.
-        test: summary of the test.
-        equity: daily equity of all policies in the test, by date.
-        scores: of a test on cases, what champion and baselines reached in each.
-        pictures: PNGs of the champion, by name.
-    """
+    """A run, read from its folder; None for what was not written."""
 
     folder: Path
     facts: dict[str, Any]
@@ -198,14 +183,7 @@ def _equity(path: Path, last: str) -> pd.DataFrame | None:
 def _table(
     path: Path, numbers: Collection[str], texts: Collection[str] = (), dates: Collection[str] = ()
 ) -> pd.DataFrame | None:
-    """Return a table that has these columns, without a last row that was torn; None if it was not written.
-
-    Args:
-        path: CSV file.
-        numbers: columns that must be there; all that are not `texts` or `dates` must hold numbers.
-        texts: columns of text.
-        dates: columns of days.
-    """
+    """Return a table with these columns, all others numbers, without a torn last row; None if it was not written."""
     if not path.is_file():
         return None
     with _reading(path):

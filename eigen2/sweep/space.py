@@ -20,11 +20,7 @@ LARGEST = 1e15
 
 
 def read_mapping(option: str, file: str) -> dict[Any, Any]:
-    """Return the mapping in a YAML file.
-
-    Args:
-        option: option that names the file.
-        file: path.
+    """Return the mapping in the YAML file that an option names.
 
     Raises:
         UserError: it cannot be read, or is not a mapping with keys.
@@ -51,11 +47,7 @@ def read_space(file: str) -> Space:
 
 
 def check_key(where: str, key: object) -> None:
-    """Refuse what is not a key of fit, and keys that a sweep sets itself.
-
-    Raises:
-        UserError: the key cannot be set.
-    """
+    """Refuse, by a UserError, what is not a key of fit, and keys that a sweep sets itself."""
     if not isinstance(key, str) or not key.replace(".", "").isidentifier():
         raise UserError(f"{where}: {_short(key)} is not a key; name full keys of fit, such as model.actor_lr")
     if key in RESERVED:

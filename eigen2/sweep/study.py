@@ -140,9 +140,7 @@ class Sweep:
         seed = np.random.SeedSequence([self.seed, trial.number]).generate_state(1)[0]
         self.study.sampler = optuna.samplers.TPESampler(seed=int(seed))
         for key, distribution in self.space.items():
-            trial._suggest(
-                key, distribution
-            )  # as study.ask does; suggest_float and the like would tell the types apart
+            trial._suggest(key, distribution)  # as study.ask does; suggest_float and the like tell the types apart
         return trial
 
     def _run_trial(self, trial: Trial) -> None:

@@ -19,9 +19,7 @@ METRIC = "champion/validation_fitness"
 def lock(path: Path, *, wait: bool = False) -> IO[str] | None:
     """Return an open file whose lock is held until it is closed, however this process ends.
 
-    Args:
-        path: the file, created if need be.
-        wait: whether to wait for a process that holds the lock, or else to return None.
+    Where another process holds it, wait for that or return None.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     file = path.open("w")
@@ -34,15 +32,10 @@ def lock(path: Path, *, wait: bool = False) -> IO[str] | None:
 
 
 def start(folder: Path, words: Sequence[str], running: IO[str]) -> subprocess.Popen[bytes]:
-    """Start or resume a trial's fit.
+    """Start or resume a trial's fit with these options; it holds the lock `running` even if the sweep is killed.
 
     The process is in a group of its own, so that Ctrl-C reaches it only through the sweep: a second signal would end it
     within a generation.
-
-    Args:
-        folder: the trial's.
-        words: settings, as options of fit.
-        running: a lock that the fit holds until it ends, even if the sweep is killed before.
     """
     cache = folder / "cache"
     if not cache.exists():

@@ -181,14 +181,7 @@ def backtest(
 ) -> Backtest:
     """Simulate champion, simple policies, random baseline and agents on the same days with the same money and costs.
 
-    Args:
-        market: what they trade.
-        champion: the policy to be judged.
-        agents: the population it came from, at the end of its fit.
-        tried: strategies that the run has looked at.
-        generation: the champion's.
-        rng: draws the random baseline.
-        policies: number of policies in the random baseline.
+    The agents are the population at the end of its fit; `tried` counts the strategies that the run has looked at.
 
     Raises:
         UserError: there are fewer than two days after the first.
@@ -211,12 +204,8 @@ def backtest(
 def write(found: Backtest, trades: pd.DataFrame, folder: Path, settings: Mapping[str, Any]) -> None:
     """Write `summary.json`, `equity.csv` and `trades.csv` into a folder, each complete or not at all.
 
-    Args:
-        found: what to write.
-        trades: the champion's, with names and dates.
-        folder: made if it is not there; an earlier test with other settings or of another champion is moved beside it,
-            as `test-1`, `test-2`, ...
-        settings: by full key, what was tested with.
+    The trades are the champion's, with names and dates. An earlier test with other settings (by full key) or of another
+    champion is moved beside the folder, as `test-1`, `test-2`, ...
     """
     summary = {**found.summary(), "settings": dict(settings)}
     text = json.dumps(summary, indent=1, allow_nan=False) + "\n"

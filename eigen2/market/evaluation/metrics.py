@@ -16,10 +16,6 @@ class PerformanceMetric(Metric):
     `update` takes one tensor for each series of the measure, see `performance.Measure`: the next days or trades, any
     shape. `compute` returns a float64 scalar, NaN where the measure does not exist yet. States keep what they were fed,
     in order; with several processes, each must have been fed days that follow those of the process before it.
-
-    Args:
-        measure: name in `performance.MEASURES`.
-        kwargs: of `torchmetrics.Metric`.
     """
 
     full_state_update = False

@@ -23,11 +23,7 @@ PerAccount = Float[np.ndarray, "*accounts"] | float
 
 
 def daily_returns(equity: Series) -> Float[np.ndarray, "*accounts returns"]:
-    """Return the relative change of each day's equity, one value fewer than days.
-
-    Args:
-        equity: money at each close, the first before any order; above 0 except perhaps on the last day.
-    """
+    """Return the relative change of each day's equity, one value fewer than days; only the last may be 0 or below."""
     returns: np.ndarray = equity[..., 1:] / equity[..., :-1] - 1
     return returns
 
@@ -100,12 +96,7 @@ def alpha_beta(equity: Series, benchmark: Series) -> tuple[PerAccount, PerAccoun
 
 
 def turnover(equity: Series, traded: PerAccount) -> PerAccount:
-    """Return half of the money bought and sold per year, relative to the mean equity: 1 replaces all once a year.
-
-    Args:
-        equity: money at each close.
-        traded: sum of what was bought and what was sold, in money.
-    """
+    """Return half of the money bought and sold per year, relative to the mean equity: 1 replaces all once a year."""
     years = (equity.shape[-1] - 1) / YEAR
     replaced: PerAccount = traded / 2 / equity.mean(-1) / years
     return replaced

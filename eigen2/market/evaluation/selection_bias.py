@@ -1,9 +1,4 @@
-"""How much of a backtest's success comes from choosing the best of many strategies.
-
-`deflated_sharpe_ratio` is the probability that the chosen strategy's Sharpe ratio is above what the best of as many
-without skill would show; `overfitting_probability` how often the best on half of the days is below the median on the
-other half.
-"""
+"""How much of a backtest's success comes from choosing the best of many strategies."""
 
 import math
 from itertools import combinations
@@ -18,13 +13,10 @@ NORMAL = NormalDist()
 
 
 def expected_best_sharpe(variance: float, trials: int) -> float:
-    """Return the Sharpe ratio that the best of independent trials without skill is expected to show.
+    """Return the Sharpe ratio that the best of independent trials (1 or more) without skill is expected to show.
 
-    Bailey and Lopez de Prado, "The Deflated Sharpe Ratio", 2014, equation 1 (with a mean of 0).
-
-    Args:
-        variance: of the trials' Sharpe ratios, per day or per year, as the result.
-        trials: how many there were (1 or more); for one 0 is expected.
+    Bailey and Lopez de Prado, "The Deflated Sharpe Ratio", 2014, equation 1 (with a mean of 0). The variance is that of
+    the trials' Sharpe ratios, per day or per year, as the result.
     """
     require_range("trials", trials, least=1)
     if trials == 1:
@@ -39,14 +31,8 @@ def probabilistic_sharpe_ratio(
 ) -> float:
     """Return the probability that the true Sharpe ratio is above a threshold, given an estimate of it.
 
-    Bailey and Lopez de Prado, "The Sharpe Ratio Efficient Frontier", 2012, equation 11.
-
-    Args:
-        sharpe: estimated from daily returns, not annualised.
-        threshold: in the same unit.
-        days: number of returns it was estimated from (2 or more).
-        skewness: of the returns.
-        kurtosis: of the returns, 3 for normal ones.
+    Bailey and Lopez de Prado, "The Sharpe Ratio Efficient Frontier", 2012, equation 11. Both are daily, not annualised,
+    and the estimate is from 2 or more days; the kurtosis of normal returns is 3.
     """
     require_range("days", days, least=2)
     spread = 1 - skewness * sharpe + (kurtosis - 1) / 4 * sharpe**2
@@ -83,14 +69,9 @@ def overfitting_logits(returns: Float[np.ndarray, "days strategies"], blocks: in
     """Rank the strategy that is best in one half of the blocks of days in the other half, for each way to halve them.
 
     Combinatorially symmetric cross-validation (Bailey, Borwein, Lopez de Prado and Zhu, "The Probability of Backtest
-    Overfitting", 2017, section 3). Best is the highest Sharpe ratio, the first of equal ones.
-
-    Args:
-        returns: daily returns of each strategy on the same days (2 strategies or more).
-        blocks: even number of blocks of consecutive days (2 to `days`); days left over at the end are not used.
-
-    Returns:
-        Logits of rank / (strategies + 1).
+    Overfitting", 2017, section 3). Best is the highest Sharpe ratio, the first of equal ones. There are 2 strategies or
+    more, an even number of blocks (2 to `days`), and days left over at the end are not used. Returns logits of
+    rank / (strategies + 1).
     """
     days, strategies = returns.shape
     require_range("strategies", strategies, least=2)

@@ -32,10 +32,9 @@ def spans(context_days: int) -> list[int]:
 
 
 def column_groups(panel: MarketPanel, investable: list[int]) -> list[list[int]]:
-    """Split the columns into groups that are encoded by their mean: investable, other tickers, indicators.
+    """Split the columns into groups encoded by their mean: investable, other tickers, indicators, without empty groups.
 
-    Empty groups are left out. Indicators are a group of their own because a few of them would vanish in the mean of
-    hundreds of tickers.
+    A few indicators would vanish in the mean of hundreds of tickers.
     """
     own = set(investable)
     context = [column for column in range(panel.num_columns) if column not in own]
@@ -80,14 +79,8 @@ def fill_averages(
 ) -> None:
     """Write each day's standardised averages of the investable columns, then of each group's mean, into `out`.
 
-    A feature that is not valid counts as 0, its mean, with a validity of 0; so do days before the first.
-
-    Args:
-        panel: the market.
-        investable: column indices that are encoded one by one.
-        context_days: the longest span, >= 1.
-        statistics: from `average_statistics`.
-        out: a row for each day: (columns + groups) x spans x CHANNELS numbers.
+    A row of `out` holds (columns + groups) x spans x CHANNELS numbers. A feature that is not valid counts as 0, its
+    mean, with a validity of 0; so do days before the first.
     """
     lengths = spans(context_days)
     groups = _group_means(panel, column_groups(panel, investable))

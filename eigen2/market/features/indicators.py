@@ -37,17 +37,10 @@ def ticker_features(prices: Float[np.ndarray, "days 4"]) -> Float[np.ndarray, "d
 
 
 def indicator_features(values: Float[np.ndarray, "days 4"]) -> Float[np.ndarray, "days 9"]:
-    """Compute the features of an indicator series, whose values may be zero or negative, from differences.
+    """Compute the features of an indicator series, which may be zero or negative, from differences in its units.
 
-    As `ticker_features`, but in units of the series instead of logs and percent: value minus the previous day's close;
-    the same rsi; MACD(12, 26) and its signal; the one-day difference of the triple exponential average; the close minus
-    its 20-day mean.
-
-    Args:
-        values: open, high, low, close of each day, of any sign; a day with a NaN is a hole.
-
-    Returns:
-        float64 in the order of `FEATURES`, NaN where undefined.
+    As `ticker_features`, without logs and percent: value minus the previous day's close; the same rsi; MACD(12, 26) and
+    its signal; the one-day difference of the triple exponential average; the close minus its 20-day mean.
     """
     return _by_stretch(values, relative=False)
 

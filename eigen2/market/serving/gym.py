@@ -88,10 +88,9 @@ class TradingWindows:
         rules: TradingRules | Mapping[str, Any] | None = None,
         cache_dir: str | Path | None = None,
     ) -> None:
-        require_range("num_envs", windows, least=1)
-        require_range("context_days", context_days, least=1)
-        require_range("trading_days", trading_days, least=1)
-        require_range("settlement_days", settlement_days, least=1)
+        lengths = {"context_days": context_days, "trading_days": trading_days, "settlement_days": settlement_days}
+        for name, value in {"num_envs": windows, **lengths}.items():
+            require_range(name, value, least=1)
         if split not in SPLITS:
             raise UserError(f"split is {split!r}; set it to one of {', '.join(SPLITS)}")
         markets = {"path": path, "synthetic": synthetic, "panel": panel}
@@ -133,9 +132,8 @@ class TradingWindows:
     ) -> tuple[Observations, list[Info]]:
         """Start new windows; return the observations and an info for each.
 
-        Args:
-            generators: draw the starts, evenly over `starts`, one a window.
-            options: `start_idx`, a day index for all windows or one for each, in place of the draw.
+        Each start is drawn by the window's generator, evenly over `starts`, or given by the option `start_idx`, a day
+        index for all windows or one for each.
 
         Raises:
             UserError: an option is unknown, or a start is not one of `starts`.
@@ -218,11 +216,7 @@ class _Market:
 
     @property
     def market(self) -> TradingWindows:
-        """Return the windows behind the environment.
-
-        Raises:
-            RuntimeError: the environment was closed.
-        """
+        """Return the windows behind the environment; a RuntimeError once it was closed."""
         if self._windows is None:
             raise RuntimeError("the environment is closed: make a new one")
         return self._windows
@@ -238,9 +232,6 @@ class TradingEnv(_Market, gymnasium.Env[Any, Any]):
     Args:
         render_mode: None, or "ansi": `render` returns a line of text.
         settings: those of `TradingWindows`, which also says what observations and actions mean.
-
-    Raises:
-        UserError: as `TradingWindows`, and for an unknown render mode.
     """
 
     metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012 - as the base class has it
@@ -281,10 +272,6 @@ class TradingVectorEnv(_Market, VectorEnv[Any, Any, Any]):
     Does what `gymnasium.vector.SyncVectorEnv` does with as many `TradingEnv`, of which it needs but one. All windows
     are of one length and end with the same step; the step after it resets all of them and ignores its actions
     (autoreset mode NEXT_STEP). Each window is drawn by a generator of its own.
-
-    Args:
-        num_envs: windows (1 or more).
-        settings: those of `TradingWindows`, which also says what is refused.
     """
 
     metadata: dict[str, Any] = {  # noqa: RUF012 - as the base class has it
@@ -315,14 +302,10 @@ class TradingVectorEnv(_Market, VectorEnv[Any, Any, Any]):
     def reset(
         self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observations, Info]:
-        """Start new windows.
+        """Start new windows, see `TradingWindows.reset`.
 
-        Args:
-            seed: of the first window, the second gets one more and so on; or one for each, None to keep its generator.
-            options: see `TradingWindows.reset`, also for what is refused.
-
-        Raises:
-            UserError: there are more or fewer seeds than windows.
+        A seed is that of the first window, the second gets one more and so on; a list has one for each, None to keep
+        its generator, and a UserError refuses another length.
         """
         seeds: list[int | None] = [seed + i for i in range(self.num_envs)] if isinstance(seed, int) else seed or []
         if seed is not None:

@@ -31,11 +31,6 @@ class Trader:
         champion: an exported champion.
         trusted: class of its actor, where that is not eigen2's own: loading it runs the code of its module.
 
-    Attributes:
-        rules, account: what it was trained to trade by.
-        investable: tickers it may buy, in the order of its columns.
-        last_seen: the last day that its fit used.
-
     Raises:
         UserError: it is of another workload, or its actor cannot be built.
     """
@@ -60,15 +55,11 @@ class Trader:
         return cls(load(path), trusted)
 
     def orders(self, prices: pd.DataFrame, first: date | None = None) -> pd.DataFrame:
-        """Return what it does at the close of each day, starting without positions; no row depends on later days.
+        """Return what it does at the close of each day, see `write_orders`; it starts without positions.
 
         Args:
             prices: long table as `market.data.source.read_prices` returns it, with the past of the first day too.
-            first: day of the first decision; None for the last that the fit used: as in a test, its orders fill on
-                later days.
-
-        Returns:
-            See `eigen2.market.serving.orders.write_orders`.
+            first: day of the first decision; None for the last that the fit used: its orders fill on later days.
 
         Raises:
             UserError: the prices have no day to decide on, too few before it, or none of its tickers.

@@ -50,13 +50,8 @@ class Account:
     close; the gross exposure is the sum of their absolute values. An account whose equity falls to 0 or below, which
     takes leverage or short sales, is ruined: until the next reset no order has a size.
 
-    Args:
-        rules: how much money there is and how it is spread.
-        trading: the environment's rules: costs, and when orders fill.
-        shape: of the accounts; its last axis are the environment's windows.
-        columns: columns of the environment.
-
     Attributes:
+        shape: of the accounts; its last axis are the environment's windows.
         cash, worth, exposure: money, equity and gross exposure at the last close, `shape`, float64.
         shares: held, negative where sold short, (*shape, columns) float64.
         ruined: whether the equity ever was 0 or below, `shape`.
@@ -179,10 +174,7 @@ class Account:
         """Return the daily curves since the last reset, a row for each window and day so far.
 
         Columns: window (and agent in front of it where there are agents), equity, cash, exposure. A window's first row
-        is the day of its first decision, before any order.
-
-        Args:
-            dates: of the market's days; an index "date" of them takes the place of "day", the days' numbers.
+        is the day of its first decision, before any order. The index is "day", or "date" where dates are given.
         """
         curves = self._curves[:, : self._step + 1]
         account, day = np.indices(curves.shape[:2]).reshape(2, -1)

@@ -8,11 +8,10 @@ OPEN, HIGHEST, LOWEST, CLOSE, LEAST_SIZE = range(5)
 
 
 def market_table(prices: Float32[np.ndarray, "days columns 4"]) -> Float32[np.ndarray, "days 5 columns"]:
-    """Return what each day decides, by column.
+    """Return each day's rows by column: open, highest and lowest price from the open on, last close, least order size.
 
-    The rows are the open, the highest and the lowest price from the open on (NaN where the column did not trade), the
-    last valid close (0 before the first), and the least size of an order: 1, or infinite where the column did not
-    trade.
+    Prices are NaN where the column did not trade, the last valid close is 0 before the first, and the least size of an
+    order is 1, or infinite where the column did not trade.
     """
     traded = (np.isfinite(prices) & (prices > 0)).all(-1)
     open_, high, low, close = np.moveaxis(np.where(traded[..., None], prices, np.float32(np.nan)), -1, 0)

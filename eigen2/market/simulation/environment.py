@@ -241,11 +241,7 @@ class TradingEnvironment:
     def _fill_orders(
         self, action: Float[np.ndarray, "agents windows columns 2"], before: Float32[np.ndarray, "5 windows columns"]
     ) -> tuple[Int[np.ndarray, " ordered"], Fills]:
-        """Fill the orders of the last close: the largest coefficients of at least 1 among columns not held.
-
-        Returns:
-            Cells in which an order was given, by rank and then by account, and what filled of them.
-        """
+        """Fill the orders of the last close: the largest coefficients of at least 1 among columns not held."""
         rules = self.rules
         size = action[..., 0].copy()  # contiguous, as what follows is much faster on that
         size.clip(self._low[0], self._high[0], out=size)
@@ -327,11 +323,7 @@ class TradingEnvironment:
         return tensor if self.device.type == "cpu" else tensor.to(self.device)
 
     def record(self, agent: int | None, rules: AccountRules | None = None) -> None:
-        """Keep money and trades of one agent in all windows, see `account`; ends the episode, the next reset starts it.
-
-        Args:
-            agent: which one, 0 to agents - 1; None stops the recording.
-            rules: how much money it has and how it is spread; None takes the defaults.
+        """Keep money and trades of one agent in all windows, see `account`; None stops it. The next reset starts it.
 
         Raises:
             UserError: there is no such agent.
@@ -345,11 +337,7 @@ class TradingEnvironment:
 
     @property
     def account(self) -> Account:
-        """Return the recorded agent's money in each window since the last reset.
-
-        Raises:
-            RuntimeError: no agent is recorded.
-        """
+        """Return the recorded agent's money in each window since the last reset; refuse where none is recorded."""
         if self._account is None:
             raise RuntimeError("no agent is recorded: call record() and then reset()")
         return self._account

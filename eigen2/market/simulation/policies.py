@@ -11,7 +11,9 @@ from eigen2.market.simulation.account import AccountRules
 from eigen2.market.simulation.bars import last_valid
 from eigen2.market.simulation.rules import TradingRules
 from eigen2.market.simulation.simulate import Policy, Prices, Simulation
-from eigen2.market.synthetic.forecast import CLOSE, OPEN, momentum_pct
+
+OPEN, CLOSE = 0, 3  # of the last axis of prices
+MOMENTUM_DAYS = 20
 
 
 def buy_and_hold(prices: Prices, rules: TradingRules, account: AccountRules, days: range) -> Simulation:
@@ -45,6 +47,14 @@ def buy_and_hold(prices: Prices, rules: TradingRules, account: AccountRules, day
     return Simulation(equity[None], exposure[None], np.array([traded]), trades, closed, orders=np.zeros((0, 2)))
 
 
+def momentum_pct(prices: Prices) -> Float[np.ndarray, "days columns"]:
+    """Return the percent gain of the last 20 days; 0 on days without both closes."""
+    past = np.zeros(prices.shape[:2])
+    ratio = prices[MOMENTUM_DAYS:, :, CLOSE].astype(np.float64) / prices[:-MOMENTUM_DAYS, :, CLOSE]
+    past[MOMENTUM_DAYS:] = np.nan_to_num(100 * (ratio - 1))
+    return past
+
+
 def momentum(prices: Prices, rules: TradingRules) -> Policy:
     """Order, at each close, the columns that gained most over the last 20 days, at the largest coefficient.
 
@@ -75,17 +85,10 @@ def random_baseline(
 ) -> Policy:
     """Give the orders of another policy on random days and in random columns: equal turnover, no knowledge.
 
-    Every account gives all of the orders, each with its own coefficient and target, in an order of its own: on days
-    drawn evenly from those of the span, no more a day than the rules allow, in columns drawn evenly from those that
-    have a price and are not held. An order for which no column is left waits for a day that has one.
-
-    Args:
-        prices: of the columns that may be bought.
-        rules: what the policy may do.
-        orders: coefficient and sale target of each, see `Simulation`.
-        days: those of the one simulation that the policy is for, the last without orders.
-        accounts: how many accounts draw.
-        rng: draws days and columns.
+    Every account gives all of the orders, coefficient and sale target of each (see `Simulation`), in an order of its
+    own: on days drawn evenly from those of the one simulation that the policy is for but the last, no more a day than
+    the rules allow, in columns drawn evenly from those that have a price and are not held. An order for which no column
+    is left waits for a day that has one.
     """
     priced = ~np.isnan(prices[..., CLOSE])
     most = rules.max_opens_per_day

@@ -95,17 +95,10 @@ class Simulation:
 def simulate(
     prices: Prices, rules: TradingRules, account: AccountRules, days: range, policy: Policy, accounts: int = 1
 ) -> Simulation:
-    """Play a policy through days as one window of the trading environment, without a break.
+    """Play a policy through 2 or more days as one window of the trading environment, without a break.
 
-    Orders are given at every close but the last, on which what is still held is sold.
-
-    Args:
-        prices: of the columns that may be bought.
-        rules: what the policy may do and what it costs.
-        account: how its orders become money.
-        days: 2 or more; at the close of the first the policy orders first.
-        policy: gives the orders.
-        accounts: how many trade beside each other, each with its own money.
+    Orders are given at every close but the last, on which what is still held is sold. Each of the accounts beside each
+    other has its own money.
     """
     require_range("days to trade", len(days), least=2)
     env = TradingEnvironment(prices, rules, 1, accounts)
@@ -132,7 +125,6 @@ def simulate(
 def hide_window_end(policy: Policy, window_days: int) -> Policy:
     """Return the policy with every day shown to it as the first of a window of so many days.
 
-    An agent that was trained in windows has learned what to do with the days that are left of one. What it would do
-    tomorrow must not depend on how many days of prices come after.
+    What an agent trained in windows would do tomorrow must not depend on how many days of prices come after.
     """
     return lambda seen: policy({**seen, "days_left": torch.full_like(seen["days_left"], window_days - 1)})

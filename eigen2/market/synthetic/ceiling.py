@@ -14,18 +14,10 @@ from torch import Tensor
 
 from eigen2.errors import UserError, require_range
 from eigen2.market.simulation.environment import TradingEnvironment, TradingRules
+from eigen2.market.simulation.policies import CLOSE, OPEN, momentum_pct
 from eigen2.market.simulation.simulate import play_days
 from eigen2.market.simulation.windows import window_options
-from eigen2.market.synthetic.forecast import (
-    CLOSE,
-    OPEN,
-    drift_ic,
-    expected_gain_pct,
-    filter_ic,
-    filtered_drift,
-    momentum_pct,
-    net_of_costs,
-)
+from eigen2.market.synthetic.forecast import drift_ic, expected_gain_pct, filter_ic, filtered_drift, net_of_costs
 from eigen2.market.synthetic.generator import SyntheticMarket
 
 TARGETS = 3
@@ -170,13 +162,10 @@ def ceiling(
         UserError: a setting is out of range, the market is shorter than a window, a window does not fit into its days,
             or its prices leave the float32 range.
     """
-    for name, value, least in (
-        ("random_agents", random_agents, 1),
-        ("seed", seed, 0),
-        ("trading_days", trading_days, 1),
-        ("settlement_days", settlement_days, 1),
-    ):
-        require_range(name, value, least=least)
+    require_range("seed", seed, least=0)
+    lengths = {"trading_days": trading_days, "settlement_days": settlement_days}
+    for name, value in {"random_agents": random_agents, **lengths}.items():
+        require_range(name, value, least=1)
     length = trading_days + settlement_days
     first_days = _walk(market.days, length) if starts is None else [int(start) for start in starts]
     require_range("number of starts", len(first_days), least=1)
@@ -232,7 +221,7 @@ def _walk(days: int, length: int) -> list[int]:
         )
     first = min(WARM_UP_DAYS, days - length)
     count = min((days - first) // length, MAX_WINDOWS)
-    return [round(float(start)) for start in np.linspace(first, days - length, count)]
+    return [round(start) for start in np.linspace(first, days - length, count).tolist()]
 
 
 class _Candidate(NamedTuple):

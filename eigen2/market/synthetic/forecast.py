@@ -3,12 +3,9 @@
 import numpy as np
 from jaxtyping import Float, Float32
 
-from eigen2.market.data.source import PRICE_COLUMNS
+from eigen2.market.simulation.policies import CLOSE, OPEN
 from eigen2.market.simulation.rules import TradingRules
 from eigen2.market.synthetic.generator import SyntheticMarket
-
-OPEN, CLOSE = PRICE_COLUMNS.index("open"), PRICE_COLUMNS.index("close")
-MOMENTUM_DAYS = 20
 
 
 def drift_ic(market: SyntheticMarket) -> float:
@@ -41,18 +38,11 @@ def _filter_variances(market: SyntheticMarket) -> tuple[float, float]:
 def filtered_drift(
     market: SyntheticMarket, prices: Float32[np.ndarray, "days columns 4"]
 ) -> tuple[Float[np.ndarray, "days columns"], Float[np.ndarray, "days columns"]]:
-    """Estimate each column's drift from its own past intraday returns, log(close / open): the Kalman filter.
+    """Estimate mean and variance of each column's drift[t], as log returns, from its own intraday returns up to day t.
 
-    This is the best estimate for normal noise of constant volatility, the best linear one for any independent noise of
-    constant variance; other columns, which share some of the noise, would add a little. Row t uses the rows of `prices`
-    up to t alone.
-
-    Args:
-        market: its settings are known to the filter.
-        prices: open, high, low, close; NaN on days without a row.
-
-    Returns:
-        Mean and variance of drift[t] given the days up to t, as log returns.
+    The Kalman filter of log(close / open), which knows the market's settings, is the best estimate for normal noise of
+    constant volatility, the best linear one for any independent noise of constant variance; other columns, which share
+    some of the noise, would add a little. Prices are NaN on days without a row.
     """
     noise, innovation = _filter_variances(market)
     phi = market.phi
@@ -79,15 +69,9 @@ def expected_gain_pct(
 
     With A(h) = 1 + phi + ... + phi^(h-1), the log return of h days has the mean A(h) drift. Its variance is that of h
     days' noise (at `next_open` without the first gap), of the innovations to come, each of which moves the drift for
-    the days left, and of the error of the drift. The gain is that of a normal log return; sale targets, halts,
-    delistings and a window's end are left out.
-
-    Args:
-        market: its settings are known.
-        rules: holding days, execution and costs.
-        drift: expected log return of the next day.
-        variance: of the drift, where it is an estimate; of a shape that broadcasts.
-        short: whether the position is sold short: its gain is relative to what was received for it.
+    the days left, and of the error of the drift (`variance`, where it is an estimate). The gain is that of a normal log
+    return, for a short sale relative to what was received; sale targets, halts, delistings and a window's end are left
+    out.
     """
     days = rules.max_holding_days
     noise = days - (market.gap**2 if rules.execution == "next_open" else 0)
@@ -103,11 +87,3 @@ def expected_gain_pct(
 def net_of_costs(rules: TradingRules) -> float:
     """Return received / paid for the same price, with commission and slippage on both sides."""
     return (1 - rules.side_cost) / (1 + rules.side_cost)
-
-
-def momentum_pct(prices: Float32[np.ndarray, "days columns 4"]) -> Float[np.ndarray, "days columns"]:
-    """Return the percent gain of the last 20 days; 0 on days without both closes."""
-    past = np.zeros(prices.shape[:2])
-    ratio = prices[MOMENTUM_DAYS:, :, CLOSE].astype(np.float64) / prices[:-MOMENTUM_DAYS, :, CLOSE]
-    past[MOMENTUM_DAYS:] = np.nan_to_num(100 * (ratio - 1))
-    return past

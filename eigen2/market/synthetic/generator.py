@@ -19,13 +19,8 @@ from eigen2.runtime.files import draft_folder, move_into_place
 FIRST_DAY = np.datetime64("2000-01-03")
 COLUMNS_PER_BLOCK = 64
 """Columns drawn at once: 15,000 days of them take about 0.2 GB."""
-SCHEMA = pa.schema(
-    [
-        ("date", pa.timestamp("ms")),
-        ("ticker", pa.string()),
-        *((name, pa.float64()) for name in (*PRICE_COLUMNS, "volume")),
-    ]
-)
+NUMBERS = dict.fromkeys((*PRICE_COLUMNS, "volume"), pa.float64())
+SCHEMA = pa.schema({"date": pa.timestamp("ms"), "ticker": pa.string(), **NUMBERS})
 # address of each kind of draw, so that changing one setting leaves the other draws alone
 DRIFT, START, GAP, MARKET, OWN, HIGH, LOW, VOLUME, MISSING, SECTOR, TAIL, REGIME, LIFETIME, HALT = range(14)
 
@@ -43,9 +38,7 @@ BOUNDS: dict[str, dict[str, float]] = {
     "halts": {"least": 0, "most": 1000},
     **{name: {"least": 0, "below": 1} for name in ("missing", "delisting_fall")},
     **{name: {"least": 1, "most": 1e6} for name in ("calm_days", "turbulent_days", "halt_days")},
-    **{
-        name: {"least": 0, "most": 1} for name in ("market_share", "gap", "sector_share", "late_listings", "delistings")
-    },
+    **{n: {"least": 0, "most": 1} for n in ("market_share", "gap", "sector_share", "late_listings", "delistings")},
 }
 """Range of every setting, see `require_range`."""
 
@@ -165,11 +158,7 @@ class SyntheticMarket:
         return states
 
     def prices(self) -> Float32[np.ndarray, "days columns 4"]:
-        """Return open, high, low and close as the panel holds them: NaN on days without a row.
-
-        Raises:
-            UserError: prices leave the float32 range.
-        """
+        """Return open, high, low and close as the panel holds them: NaN on days without a row. Refuses as `blocks`."""
         prices = np.full((self.days, self.columns, len(PRICE_COLUMNS)), np.nan, dtype=np.float32)
         for columns in self._column_blocks(COLUMNS_PER_BLOCK):
             kept = self._kept_rows(columns).T
@@ -203,11 +192,7 @@ class SyntheticMarket:
             )
 
     def generate(self) -> pd.DataFrame:
-        """Return the market as `eigen2.market.data.source.read_prices` would, sorted by (ticker, date).
-
-        Raises:
-            UserError: prices leave the float32 range.
-        """
+        """Return the market as `market.data.source.read_prices` would, sorted by (ticker, date). See `blocks`."""
         return pd.concat(self.blocks(), ignore_index=True)
 
     @property
@@ -219,8 +204,8 @@ class SyntheticMarket:
         return self.turbulent_days / (self.calm_days + self.turbulent_days)
 
     def _column_blocks(self, columns_per_block: int) -> Iterator[range]:
-        for start in range(0, self.columns, columns_per_block):
-            yield range(start, min(start + columns_per_block, self.columns))
+        columns = range(self.columns)
+        return (columns[start : start + columns_per_block] for start in columns[::columns_per_block])
 
     def _drift(self, columns: range) -> Float[np.ndarray, "columns days"]:
         if self.signal == 0:
@@ -237,7 +222,9 @@ class SyntheticMarket:
         volatility = self._daily_volatility()
         intraday = self._noise(columns) * (volatility * np.sqrt(1 - self.gap**2))
         intraday[:, 1:] += self._drift(columns)[:, :-1]
-        self._fall(intraday, columns)
+        for row, column in enumerate(columns if self.delisting_fall else ()):
+            if (last := self._lifetime(column)[1]) < self.days - 1:
+                intraday[row, last] += np.log1p(-self.delisting_fall)
         move = self._normals(GAP, columns) * (self.gap * volatility) + intraday
         start = [self._rng(START, column).uniform(np.log(10), np.log(200)) for column in columns]
         log_close = np.array(start)[:, None] + np.cumsum(move, axis=1)
@@ -276,14 +263,6 @@ class SyntheticMarket:
             return normal
         return normal * np.sqrt((self.tail_df - 2) / self._rng(TAIL, role, number).chisquare(self.tail_df, self.days))
 
-    def _fall(self, intraday: Float[np.ndarray, "columns days"], columns: range) -> None:
-        if self.delisting_fall == 0:
-            return
-        for row, column in enumerate(columns):
-            _, last = self._lifetime(column)
-            if last < self.days - 1:
-                intraday[row, last] += np.log1p(-self.delisting_fall)
-
     def _lifetime(self, column: int) -> tuple[int, int]:
         """Return the first and last day on which the column is listed."""
         late, early, first_share, last_share = self._rng(LIFETIME, column).random(4).tolist()
@@ -296,10 +275,10 @@ class SyntheticMarket:
 
     def _kept_rows(self, columns: range) -> Bool[np.ndarray, "columns days"]:
         kept = np.ones((len(columns), self.days), dtype=np.bool_)
-        for row, column in zip(kept, columns, strict=True):
+        if self.missing or self.halts or self.late_listings or self.delistings:
             # the first column keeps every day, so that rows of drift() and of the panel agree
-            if column > 0 and (self.missing or self.halts or self.late_listings or self.delistings):
-                self._leave_out(row, column)
+            for column in range(max(columns.start, 1), columns.stop):
+                self._leave_out(kept[column - columns.start], column)
         return kept
 
     def _leave_out(self, kept: Bool[np.ndarray, " days"], column: int) -> None:
@@ -328,12 +307,8 @@ def write_parquet(market: SyntheticMarket, path: str | Path, *, columns_per_bloc
     """Write the market as a Parquet file, a block of columns at a time, and return the number of rows.
 
     The file appears complete or not at all, and replaces an earlier one. What a killed process leaves in a hidden
-    folder beside it is removed by the next one that writes the same file.
-
-    Args:
-        market: what to draw.
-        path: file that ends in .parquet.
-        columns_per_block: columns held in memory at once, at least 1; a row group of the file.
+    folder beside it is removed by the next one that writes the same file. A row group holds `columns_per_block` columns
+    (at least 1), which are in memory at once.
 
     Raises:
         UserError: the path does not end in .parquet, its folder is missing or cannot be written to, another process is

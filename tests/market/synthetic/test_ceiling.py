@@ -11,9 +11,10 @@ import torch
 
 from eigen2.errors import UserError
 from eigen2.market.simulation.environment import TradingEnvironment, TradingRules
+from eigen2.market.simulation.policies import momentum_pct
 from eigen2.market.simulation.windows import window_options
 from eigen2.market.synthetic.ceiling import RULES, THRESHOLDS_PCT, Ceiling, Play, ceiling
-from eigen2.market.synthetic.forecast import drift_ic, expected_gain_pct, filter_ic, filtered_drift, momentum_pct
+from eigen2.market.synthetic.forecast import drift_ic, expected_gain_pct, filter_ic, filtered_drift
 from eigen2.market.synthetic.generator import SyntheticMarket
 
 OPEN, CLOSE = 0, 3
