@@ -23,13 +23,9 @@ DESCRIPTIONS = {
     "export": "Write the champion alone: its actor's weights (champion.safetensors) and all else that it takes to use "
     "them (champion.json).",
 }
-Option = tuple[str, Any, Any, str]
-"""Name, type, default (`...`: required) and help."""
+Option = tuple[str, Any, Any, str]  # name, type, default (`...`: required) and help
 SHARED: tuple[Option, ...] = (
-    (
-        *("--ckpt_path", str, "best"),
-        "Whose champion: best or last of the run, a checkpoint file, or a folder that export wrote.",
-    ),
+    ("--ckpt_path", str, "best", "Champion of: best or last of the run, a checkpoint file, or a folder of export."),
     ("--trainer.default_root_dir", str | None, None, "The run's folder; null: lightning_logs."),
     (
         *("--config", str | None, None),
@@ -134,9 +130,8 @@ def _print_last_day(orders: pd.DataFrame, output: Path) -> None:
     console = Console(highlight=False)
     days = orders["date"].unique()
     last = orders.loc[orders["date"] == days[-1], list(TABLE)]
-    text = (
-        last.astype({"days_held": object}).where(last.notna(), "").to_string(index=False, float_format="{:.2f}".format)
-    )
+    shown = last.astype({"days_held": object}).where(last.notna(), "")
+    text = shown.to_string(index=False, float_format="{:.2f}".format)
     console.print(f"at the close of {days[-1]:%Y-%m-%d}:\n{text}", soft_wrap=True, markup=False)
     span = f"{days[0]:%Y-%m-%d} to {days[-1]:%Y-%m-%d}"
     console.print(f"orders       {output}, {len(days)} days, {span}", soft_wrap=True, markup=False)

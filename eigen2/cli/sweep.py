@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from eigen2.sweep.space import Space
     from eigen2.sweep.study import Sweep
 
-SHOWN = 15
-"""Trials in the table at the end, the best ones."""
+SHOWN = 15  # trials in the table at the end, the best ones
 NUMBERS = {
     "trials": (50, 1, "Complete and pruned trials to have in the end (1 or more)."),
     "workers": (1, 1, "Trials at a time, each a process (1 or more). With one, only the seed decides what is tried."),

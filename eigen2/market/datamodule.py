@@ -139,7 +139,21 @@ class MarketDataModule(RolloutDataModule):
         """Load the panel, choose the investable columns and make sure that a window fits into the splits."""
         self._spec = None
         self._load()
-        self._check_days()
+        splits = self.panel.splits
+        needed = self.context_days - 1 + self.window_days  # the window's first day is the context's last
+        if len(splits.train) < needed:
+            raise UserError(
+                f"{self.panel.num_days} days leave {len(splits.train)} to train on after {len(splits.validation)} "
+                f"validation and {len(splits.holdout)} holdout days, but context_days {self.context_days}, ending with "
+                f"the first of trading_days {self.trading_days} + settlement_days {self.settlement_days}, need "
+                f"{needed}; lower one or bring more days"
+            )
+        if len(splits.validation) < self.window_days:
+            raise UserError(
+                f"data.validation_days is {len(splits.validation)}, but a window takes trading_days "
+                f"{self.trading_days} + settlement_days {self.settlement_days} = {self.window_days} days; raise "
+                "validation_days or shorten the window"
+            )
         self.investable_columns = resolve(self.investable, self.panel)
 
     def _load(self, scale: FeatureScale | None = None) -> None:
@@ -158,23 +172,6 @@ class MarketDataModule(RolloutDataModule):
             self.panel = build_panel(self.synthetic.generate(), **options)  # in a script it leaves no files
         else:
             self.panel = load_panel(self.synthetic or self.path or sample_path(), **options, cache_dir=cache)
-
-    def _check_days(self) -> None:
-        splits = self.panel.splits
-        needed = self.context_days - 1 + self.window_days  # the window's first day is the context's last
-        if len(splits.train) < needed:
-            raise UserError(
-                f"{self.panel.num_days} days leave {len(splits.train)} to train on after {len(splits.validation)} "
-                f"validation and {len(splits.holdout)} holdout days, but context_days {self.context_days}, ending with "
-                f"the first of trading_days {self.trading_days} + settlement_days {self.settlement_days}, need "
-                f"{needed}; lower one or bring more days"
-            )
-        if len(splits.validation) < self.window_days:
-            raise UserError(
-                f"data.validation_days is {len(splits.validation)}, but a window takes trading_days "
-                f"{self.trading_days} + settlement_days {self.settlement_days} = {self.window_days} days; raise "
-                "validation_days or shorten the window"
-            )
 
     def build(self, agents: int, device: torch.device) -> None:
         """Make the encoder and the two environments."""

@@ -12,13 +12,10 @@ from eigen2.report.record import POLICIES, RunRecord
 
 HEIGHT = 260
 MB = 1e6
-BINS = 40
-"""Bars of the histogram."""
-MOST_TICKERS = 20
-"""Tickers in the chart of contributions, those with the largest gains and losses."""
+BINS = 40  # bars of the histogram
+MOST_TICKERS = 20  # tickers in the chart of contributions, those with the largest gains and losses
 PHASES = ("evaluate", "train", "evolve", "validate")
-BASELINE = "baseline/"
-"""Prefix of the scalars that hold a baseline's score in validation."""
+BASELINE = "baseline/"  # prefix of the scalars that hold a baseline's score in validation
 SHADE = 0.25
 GREEN, RED, ORANGE, BLUE = "#2a9d5c", "#d1495b", "#e07b39", "#2f7ed8"
 GENERATION = alt.X(

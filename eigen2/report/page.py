@@ -17,17 +17,14 @@ from eigen2.report.record import RunRecord, load
 from eigen2.runtime.files import replacing
 from eigen2.runtime.provenance import describe_changes
 
-HASH = 12
-"""Letters of a hash that are shown."""
-MOST_OF_PICTURES = 2_000_000
-"""Bytes of all pictures together; they take a third more in the page."""
+HASH = 12  # letters of a hash that are shown
+MOST_OF_PICTURES = 2_000_000  # bytes of all pictures together; they take a third more in the page
 NUMBERS = {
     **{"coefficient": "coefficient", "entry": "entry_price", "exit": "exit_price"},
     **{"gain, %": "gain_pct", "profit": "profit"},
 }
 """Heading of each column of the trades that is a number, to its name in the table."""
-TEXT = ("ticker", "reason")
-"""Columns of the trades that are text."""
+TEXT = ("ticker", "reason")  # columns of the trades that are text
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 

@@ -16,11 +16,9 @@ from eigen2.errors import UserError
 
 METRICS = "metrics.csv"
 POLICIES = ("champion", "buy and hold", "momentum")
-RANDOM = ("random 5 %", "random 95 %")
-"""Columns of the test's equity: quantiles of the random baseline."""
+RANDOM = ("random 5 %", "random 95 %")  # columns of the test's equity: quantiles of the random baseline
 TRADE = ("coefficient", "entry_price", "exit_price", "gain_pct", "profit")
-PNG = b"\x89PNG\r\n\x1a\n", b"IEND\xaeB`\x82"
-"""First and last bytes of a picture."""
+PNG = b"\x89PNG\r\n\x1a\n", b"IEND\xaeB`\x82"  # first and last bytes of a picture
 
 
 def _mapping(required: dict[str, Any], others: Any = True) -> dict[str, Any]:

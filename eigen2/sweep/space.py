@@ -10,13 +10,11 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, Floa
 
 from eigen2.errors import UserError
 
-Space = dict[str, BaseDistribution]
-"""Distribution of each key, in alphabetical order."""
+Space = dict[str, BaseDistribution]  # distribution of each key, in alphabetical order
 FORMS = "{low: .., high: ..}, with log: true or step: .. if need be, or {choices: [.., ..]}"
 RESERVED = ("config", "ckpt_path", "report", "trainer.default_root_dir")
 """Keys of fit that a sweep sets itself."""
-LARGEST = 1e15
-"""Largest magnitude of a number; up to it a float represents every integer."""
+LARGEST = 1e15  # largest magnitude of a number; up to it a float represents every integer
 
 
 def read_mapping(option: str, file: str) -> dict[Any, Any]:

@@ -21,29 +21,23 @@ from eigen2.runtime.signals import CODES
 from eigen2.sweep.space import Space, to_text
 from eigen2.sweep.trial import METRIC, fitness, last_line, lock, start
 
-MOST_FAILURES = 5
-"""Trials that may fail in a row before a sweep gives up."""
+MOST_FAILURES = 5  # trials that may fail in a row before a sweep gives up
 STOPPED = {*CODES.values(), *(-each for each in CODES)}
 """Exit codes of a fit that a signal ended and that can be resumed; negative before it has installed its handlers."""
-POLL_S = 1.0
-"""Seconds between two looks at a trial."""
+POLL_S = 1.0  # seconds between two looks at a trial
 DONE = (TrialState.COMPLETE, TrialState.PRUNED)
 
 
 class Sweep:
-    """Trials in a folder that any number of processes may work on.
+    """Trials in a folder that any number of processes may work on: study.db, trials.csv and a folder for each trial.
 
     Optuna's database holds the trials; a lock in a trial's folder shows that a process works on it. Locks end with
     their process, so a trial that is running by the database but not locked was left by a kill, and is resumed in its
     place. (Optuna's heartbeat would repeat it as another trial, a minute later.)
 
-    Args:
-        folder: holds study.db, trials.csv and a folder for each trial.
-        words: options of fit that all trials share.
-        space: what is chosen for each trial.
-        fixed: settings that may not change when the sweep is resumed, by the option that they come from.
-        seed: of the choices; with one worker they depend on nothing else.
-        prune_after: complete trials, and generations, before a trial may be pruned.
+    All trials share the options `words` of fit. `fixed` are settings that may not change when the sweep is resumed, by
+    option, `prune_after` the complete trials, and generations, before a trial may be pruned. With one worker the
+    choices depend on the seed alone.
 
     Raises:
         UserError: the folder cannot be used, or holds another sweep.
@@ -83,11 +77,7 @@ class Sweep:
         return sum(trial.state in DONE for trial in self.trials)
 
     def run(self, trials: int, workers: int) -> None:
-        """Work until enough trials are done, by whatever process, or the sweep is asked to stop.
-
-        Args:
-            trials: complete and pruned ones together.
-            workers: trials at a time in this process.
+        """Work until so many trials are complete or pruned, by whatever process, or the sweep is asked to stop.
 
         Raises:
             UserError: too many trials failed in a row, or the folder cannot be written.
@@ -154,13 +144,11 @@ class Sweep:
                     return
                 time.sleep(POLL_S)
             with running:
-                process = start(folder, [*self.words, *self._options(trial)], running)
+                options = [f"--{key}={to_text(trial.params[key])}" for key in self.space]
+                process = start(folder, [*self.words, *options], running)
             code, pruned = self._follow(process, trial, reported)
         if pruned or code not in STOPPED:
             self._finish(trial, code, pruned)
-
-    def _options(self, trial: Trial) -> list[str]:
-        return [f"--{key}={to_text(trial.params[key])}" for key in self.space]
 
     def _follow(self, process: subprocess.Popen[bytes], trial: Trial, reported: set[int]) -> tuple[int, bool]:
         """Report generations as they end, pass on requests to stop; return the exit code and whether it was pruned."""

@@ -10,10 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-PROGRAM = (sys.executable, "-m", "eigen2.cli", "fit")
-"""Command that runs a trial."""
-METRIC = "champion/validation_fitness"
-"""Column of metrics.csv that a sweep maximizes."""
+PROGRAM = (sys.executable, "-m", "eigen2.cli", "fit")  # command that runs a trial
+METRIC = "champion/validation_fitness"  # column of metrics.csv that a sweep maximizes
 
 
 def lock(path: Path, *, wait: bool = False) -> IO[str] | None:

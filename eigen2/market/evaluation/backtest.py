@@ -20,13 +20,11 @@ from eigen2.market.simulation.rules import TradingRules
 from eigen2.market.simulation.simulate import Policy, Prices, Simulation, simulate
 from eigen2.runtime.files import archive_other_test, move_into_place
 
-RANDOM_POLICIES = 2000
-"""Policies of the random baseline."""
+RANDOM_POLICIES = 2000  # policies of the random baseline
 BLOCKS = 16
 """Blocks of days for cross-validation, as in its paper; fewer where there are not `BLOCK_DAYS` for each."""
 BLOCK_DAYS = 5
-QUANTILES = (5, 50, 95)
-"""Percentiles of the random baseline that are reported."""
+QUANTILES = (5, 50, 95)  # percentiles of the random baseline that are reported
 
 
 @dataclass(frozen=True)
@@ -94,8 +92,13 @@ class Backtest:
 
     def measures(self) -> dict[str, dict[str, float]]:
         """Return every one of `performance.MEASURES` of each policy but the random baseline."""
-        market = self.simulations["buy and hold"].returns
-        return {name: _measures(each, market) for name, each in self.simulations.items() if name != "random"}
+        market, measures = self.simulations["buy and hold"].returns, {}
+        for name, each in self.simulations.items():
+            series = {"returns": each.returns, "benchmark": market, "traded": each.traded, "gains": each.gains}
+            series |= {"equity": each.equity[0], "exposure": each.exposure[0]}
+            if name != "random":
+                measures[name] = {key: measure(series) for key, measure in MEASURES.items()}
+        return measures
 
     def summary(self) -> dict[str, Any]:
         """Return all results as plain values; a number that does not exist is None."""
@@ -155,19 +158,6 @@ class Backtest:
         columns |= {f"random {percent} %": curve for percent, curve in zip(QUANTILES, random, strict=True)}
         columns["champion exposure"] = self.champion.exposure[0]
         return pd.DataFrame(columns, index=pd.Index(self.dates, name="date"))
-
-
-def _measures(simulation: Simulation, market: Float[np.ndarray, " days"]) -> dict[str, float]:
-    """Return every measure of a simulation of one account, against the benchmark's daily returns."""
-    series = {
-        "returns": simulation.returns,
-        "benchmark": market,
-        "equity": simulation.equity[0],
-        "exposure": simulation.exposure[0],
-        "traded": simulation.traded,
-        "gains": simulation.gains,
-    }
-    return {name: measure(series) for name, measure in MEASURES.items()}
 
 
 def backtest(

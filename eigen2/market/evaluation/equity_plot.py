@@ -14,11 +14,7 @@ log = logging.getLogger(__name__)
 
 
 class EquityPlot(Callback):
-    """Draws the champion's equity, day by day, in the windows that validated it.
-
-    It reads `champion/equity.csv` of the run's folder, so that a picture is of the champion whether this process found
-    it or one before.
-    """
+    """Draws the champion's equity, day by day, in the windows that validated it, by the file in the run's folder."""
 
     def __init__(self, every_n_epochs: int = 5, tag: str = "champion/equity") -> None:
         """Choose how often.

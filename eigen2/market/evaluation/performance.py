@@ -1,7 +1,6 @@
-"""Return, risk and trading measures of daily equity series.
+"""Return, risk and trading measures of daily equity series; the risk-free rate counts as 0.
 
-A ratio whose denominator does not exist, such as gains over losses where nothing was lost, is NaN. Cash earns nothing,
-so the risk-free rate counts as 0.
+A ratio whose denominator does not exist, such as gains over losses where nothing was lost, is NaN.
 """
 
 import math
@@ -12,14 +11,11 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-YEAR = 252
-"""Trading days of a year."""
-MIN_DEVIATION = 1e-12
-"""Daily returns with a smaller standard deviation vary by rounding alone."""
+YEAR = 252  # trading days of a year
+MIN_DEVIATION = 1e-12  # daily returns with a smaller standard deviation vary by rounding alone
 
 Series = Float[np.ndarray, "*accounts days"]
-PerAccount = Float[np.ndarray, "*accounts"] | float
-"""One number per account; for a single series, a number."""
+PerAccount = Float[np.ndarray, "*accounts"] | float  # one number per account; for a single series, a number
 
 
 def daily_returns(equity: Series) -> Float[np.ndarray, "*accounts returns"]:

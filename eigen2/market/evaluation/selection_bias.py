@@ -45,12 +45,12 @@ def deflated_sharpe_ratio(
 ) -> float:
     """Return the probability that the true Sharpe ratio is above what the best of all trials would show without skill.
 
-    Bailey and Lopez de Prado, "The Deflated Sharpe Ratio", 2014, equation 2.
+    Bailey and Lopez de Prado, "The Deflated Sharpe Ratio", 2014, equation 2. All trials count as independent; those of
+    a population are related, which makes the result too strict rather than too lenient.
 
     Args:
         returns: daily, of the chosen trial (2 or more).
-        trials: how many strategies were tried in all. They count as independent; those of a population are related,
-            which makes the result too strict rather than too lenient.
+        trials: how many strategies were tried in all.
         trial_sharpes: daily Sharpe ratios of known trials, whose variance stands for that of all (2 or more).
 
     Returns:

@@ -13,11 +13,9 @@ from jaxtyping import Float, Float16, Float32
 
 from eigen2.market.data.panel import FEATURES, MarketPanel
 
-CLIP = 5.0
-"""Encoded values lie in [-CLIP, CLIP], in standard deviations over the training days."""
+CLIP = 5.0  # encoded values lie in [-CLIP, CLIP], in standard deviations over the training days
 
-CHANNELS = len(FEATURES) + 1
-"""The features of a day, and the fraction of them that is valid."""
+CHANNELS = len(FEATURES) + 1  # the features of a day, and the fraction of them that is valid
 
 MIN_DEVIATION = 1e-3
 SAMPLED_DAYS = 256

@@ -23,14 +23,8 @@ from eigen2.market.simulation.environment import LEVELS, TradingRules
 class MarketEncoder(ABC):
     """Turns observations of a `TradingEnvironment` into network inputs.
 
-    Args:
-        panel: the market.
-        investable: indices of the columns agents may buy.
-        context_days: days of the past that networks see, >= 1.
-        rules: scale the positions.
-        window_days: days of an episode's window; scales the time left.
-        device: of the inputs.
-        statistics: measured by a fit on its training days; None measures them on this panel's, where any are needed.
+    The columns in `investable` are those agents may buy. `statistics` are those that a fit has measured on its training
+    days; None measures them on this panel's, where any are needed.
 
     Attributes:
         input_shapes: shape of each input without the axes of agents and batch; of `panel` without the days.
@@ -136,11 +130,6 @@ class AverageEncoder(MarketEncoder):
     span: `width` = spans x 10 numbers. Groups of columns (see `column_groups`) are described by the same numbers of
     their members' mean, so that columns nobody may buy are seen too. All days are encoded at the start, in half
     precision; for a mapped panel in a file beside it, which later runs and other processes share.
-
-    Attributes:
-        width: numbers per column.
-        groups: number of group descriptions per day, 1 to 3.
-        statistics: see `averages.average_statistics`.
     """
 
     actor, critic = ColumnActor, ColumnCritic
@@ -210,11 +199,7 @@ def _shapes(
 
 
 class WindowEncoder(MarketEncoder):
-    """Hands networks the days and the panel in which to look up the last `context_days` days themselves.
-
-    The features are passed as they are, on a CPU mapped from the panel's file, so that a network copies no more of a
-    window than it reads.
-    """
+    """Hands networks the days and the panel, on a CPU mapped from its file, to look up the last days themselves."""
 
     actor, critic = ConvolutionActor, ConvolutionCritic
 

@@ -46,10 +46,8 @@ def indicator_features(values: Float[np.ndarray, "days 4"]) -> Float[np.ndarray,
 
 
 def _by_stretch(values: Float[np.ndarray, "days 4"], relative: bool) -> Float[np.ndarray, "days 9"]:
-    """Compute the features of every stretch of days without a hole."""
     features = np.full((len(values), len(FEATURES)), np.nan)
-    complete = np.isfinite(values).all(axis=1)
-    edges = np.flatnonzero(np.diff(complete, prepend=False, append=False))
+    edges = np.flatnonzero(np.diff(np.isfinite(values).all(axis=1), prepend=False, append=False))
     for start, stop in zip(edges[::2], edges[1::2], strict=True):
         _fill(features[start:stop], values[start:stop], relative)
     return features

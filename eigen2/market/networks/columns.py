@@ -1,7 +1,6 @@
 """The default actor and critic: one token per column with weights shared by all columns, and a context across columns.
 
-What is learned on one column serves all, and the order of columns does not matter. The modules are written for one
-agent; as `Linear` counts axes from the last, a leading agent axis of weights and inputs passes through them.
+Modules are written for one agent; as `Linear` counts axes from the last, a leading agent axis passes through them.
 """
 
 from collections.abc import Callable
@@ -14,14 +13,10 @@ from torch import Tensor, nn
 from eigen2.core.networks import DESCRIBED, Inputs, Linear, Sizes, require_width
 from eigen2.errors import UserError, require_range
 
-PORTFOLIO = 5
-"""Numbers an observation holds for a position, the first of which says whether there is one."""
-ACTION = 2
-"""Numbers of an action per column: coefficient and sale target."""
-MAX_SHARPNESS = 1e6
-"""A softmax over coefficients in [-1, 1] that is sharper has no gradient left."""
-NEVER = -10.0
-"""Below every coefficient."""
+PORTFOLIO = 5  # numbers an observation holds for a position, the first of which says whether there is one
+ACTION = 2  # numbers of an action per column: coefficient and sale target
+MAX_SHARPNESS = 1e6  # a softmax over coefficients in [-1, 1] that is sharper has no gradient left
+NEVER = -10.0  # below every coefficient
 
 
 @dataclass(frozen=True)
@@ -88,11 +83,6 @@ class _ColumnTrunk(nn.Module):
 
 class ColumnNetwork(nn.Module):
     """What actors and critics of all families share: a token of every column, from its description and position.
-
-    Args:
-        sizes: what the network is built for.
-        extra: numbers of a position beside its portfolio.
-        hidden: numbers of a token.
 
     Raises:
         UserError: the inputs are those of another encoding, or `hidden` is out of range.

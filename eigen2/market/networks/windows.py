@@ -1,9 +1,7 @@
 """Actors and critics that read the last days of the panel themselves, where the default ones read averages of them.
 
-Two families: `Convolution*`, dilated causal convolutions over the days of the investable columns, beside the means of
-all columns; and `CnnLstm*`, which reads every column, day by day. They differ in how they describe a day
-(`DilatedConvolutions`, `MarketSequence`). All columns share weights and are pooled, never flattened, so that their
-order does not matter.
+`Convolution*` are dilated causal convolutions over the days of the investable columns, beside the means of all columns;
+`CnnLstm*` read every column, day by day. All columns share weights and are pooled, so their order does not matter.
 """
 
 from typing import Literal
@@ -19,10 +17,8 @@ from eigen2.market.networks.columns import ONE_ORDER, Choice, ColumnActor, Colum
 
 MEANS = 2
 """Means over columns that accompany each column: of all columns, and of those that are not investable."""
-STRIDES = (2, 2, 2)
-"""Strides of the CNN's layers: eight days per step of the market's sequence."""
-KERNEL = 4
-"""Steps that a layer of the CNN sees; more than its stride, so that neighbours overlap."""
+STRIDES = (2, 2, 2)  # strides of the CNN's layers: eight days per step of the market's sequence
+KERNEL = 4  # steps that a layer of the CNN sees; more than its stride, so that neighbours overlap
 
 
 def window_rows(day: Tensor, context: int) -> tuple[Tensor, Tensor]:
@@ -55,11 +51,6 @@ class DilatedConvolutions(nn.Module):
 
     The first layer sees the means over columns of the same days too: a column's move means something else when all
     move. Only investable columns are gathered; the others enter by their means alone.
-
-    Args:
-        features: numbers per column and day.
-        hidden: channels per layer.
-        context: days of a window, >= 1.
     """
 
     def __init__(self, features: int, hidden: int, context: int) -> None:
@@ -101,13 +92,6 @@ class MarketSequence(nn.Module):
     to columns by learned queries (Lee et al., "Set Transformer", 2019). An LSTM reads the resulting sequence of the
     market, and its last state attends to all its steps (Luong et al., "Effective approaches to attention-based neural
     machine translation", 2015). A column's token joins its convolution output, last and attended, and the market's.
-
-    Args:
-        features: numbers per column and day.
-        hidden: units of the LSTM and of a token.
-        filters: channels of the last convolution; the first has a quarter and the second half of them.
-        heads: heads of the attention over columns.
-        context: days of a window, >= 1.
     """
 
     def __init__(self, features: int, hidden: int, filters: int, heads: int, context: int) -> None:

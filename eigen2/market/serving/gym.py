@@ -26,8 +26,7 @@ from eigen2.market.simulation.environment import TradingEnvironment, TradingRule
 from eigen2.market.simulation.windows import window_options
 from eigen2.market.synthetic.generator import SyntheticMarket
 
-PARTS = ("market", "columns", "portfolio")
-"""Parts of an observation, in this order."""
+PARTS = ("market", "columns", "portfolio")  # parts of an observation, in this order
 SPLITS = ("train", "validation", "holdout")
 Settings = TypeVar("Settings", TradingRules, SyntheticMarket, Universe)
 Observations = Float32[np.ndarray, "windows size"]

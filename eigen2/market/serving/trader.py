@@ -70,7 +70,8 @@ class Trader:
         begin = self._begin(panel, first)
         # features are made of all prices, averages of the context's
         context_start = begin - spec["context_days"] + 1
-        panel = _from_day(panel, context_start)
+        arrays = {name: getattr(panel, name)[context_start:] for name in ("dates", "features", "valid", "prices")}
+        panel = replace(panel, splits=Splits.from_days(panel.num_days - context_start, 0, 0), **arrays)
         encoder = MarketEncoder.restore(spec, panel, self.rules, window_days)
         own_prices = np.ascontiguousarray(panel.prices[:, encoder.investable])
 
@@ -106,11 +107,3 @@ class Trader:
                 f"context_days {needed}, the day itself among them; bring earlier prices or give a later day"
             )
         return begin
-
-
-def _from_day(panel: MarketPanel, first: int) -> MarketPanel:
-    """Return the panel without the days before one; all that is left counts as training days."""
-    days = slice(first, None)
-    splits = Splits.from_days(panel.num_days - first, 0, 0)
-    features, valid, prices = (array[days] for array in (panel.features, panel.valid, panel.prices))
-    return replace(panel, dates=panel.dates[days], features=features, valid=valid, prices=prices, splits=splits)

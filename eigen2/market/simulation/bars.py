@@ -3,8 +3,7 @@
 import numpy as np
 from jaxtyping import Float, Float32
 
-OPEN, HIGHEST, LOWEST, CLOSE, LEAST_SIZE = range(5)
-"""Rows of a day in `market_table`."""
+OPEN, HIGHEST, LOWEST, CLOSE, LEAST_SIZE = range(5)  # rows of a day in `market_table`
 
 
 def market_table(prices: Float32[np.ndarray, "days columns 4"]) -> Float32[np.ndarray, "days 5 columns"]:

@@ -1,7 +1,6 @@
 """The trading environment: every agent in every window, one day a step, in memory that is allocated once.
 
-Accounts are kept on the host, in NumPy: a day is many small operations and few large ones, for which a GPU would only
-be waited for. Actions come over once a step, and observations go back.
+Accounts are kept in NumPy on the host: a day is many small operations, for which a GPU would only be waited for.
 """
 
 from typing import Any
@@ -71,16 +70,11 @@ class TradingEnvironment:
     1/255 of the largest allowed; with short sales `coefficient` is int8 in 1/127, negative for them. The market itself
     is a function of the day (see `MarketEncoder`).
 
-    Args:
-        prices: (days, columns, 4) open, high, low, close of the investable columns; NaN where a column did not trade.
-        rules: what agents may do and what it costs.
-        agents: accounts in each window.
-        windows: windows stepped side by side; all of one length.
-        device: where observations and rewards go.
-        credit_orders: whether `info["credit"]` of a step says which earlier steps ordered what has closed.
+    `prices` are those of the investable columns: open, high, low, close, NaN where a column did not trade. All windows
+    are of one length. With `credit_orders`, `info["credit"]` of a step says which earlier steps ordered what has
+    closed, at most `credit_steps` before.
 
     Attributes:
-        credit_steps: how many steps earlier that is at most; 0 without `credit_orders`.
         action_space: of one account: coefficients and targets in percent, shape (columns, 2).
     """
 

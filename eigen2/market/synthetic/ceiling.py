@@ -143,20 +143,12 @@ def ceiling(
     - filtered does the same with the best linear estimate of the drift from the column's own past returns, for which
       it knows the market's settings but sees only its prices;
     - momentum expects the percent gain of the last 20 days;
-    - random draws its expectations;
+    - random draws its expectations, for each sale target so many agents (1 or more) with orders of the given seed;
     - no trade orders nothing.
 
-    Rules are greedy, so that a better one may earn a little more.
-
-    Args:
-        market: must fit into memory, with about 150 bytes per day and column.
-        rules: what agents may do and what it costs.
-        trading_days: days of a window on which orders may be given (1 or more).
-        settlement_days: days after them in which positions run out (1 or more).
-        starts: first day of each window; None walks windows evenly from day 60 to the last day, as many as fit without
-            overlap, 32 at most.
-        random_agents: agents that order at random, for each sale target (1 or more).
-        seed: seed of their orders.
+    Rules are greedy, so that a better one may earn a little more. The market must fit into memory, with about 150 bytes
+    per day and column. A window has 1 or more trading days and 1 or more settlement days; without `starts`, windows
+    walk evenly from day 60 to the last day, as many as fit without overlap, 32 at most.
 
     Raises:
         UserError: a setting is out of range, the market is shorter than a window, a window does not fit into its days,
@@ -255,8 +247,7 @@ def _play(
 ) -> Float[np.ndarray, "agents windows"]:
     """Play one episode and return the sums of rewards.
 
-    `scores` holds, for the first of `RULES`, the percent expected: negative for a short sale, 0 for no order, NaN on
-    days without a price.
+    `scores` are the percent expected by the first of `RULES`: negative for a short sale, NaN without a price.
     """
     sizes = torch.tensor([len(c.agents) for c in candidates])
     settings = torch.tensor([(c.target_pct, c.threshold_pct) for c in candidates], dtype=torch.float32)

@@ -17,8 +17,7 @@ from eigen2.market.data.source import LARGEST_PRICE, PRICE_COLUMNS, SMALLEST_PRI
 from eigen2.runtime.files import draft_folder, move_into_place
 
 FIRST_DAY = np.datetime64("2000-01-03")
-COLUMNS_PER_BLOCK = 64
-"""Columns drawn at once: 15,000 days of them take about 0.2 GB."""
+COLUMNS_PER_BLOCK = 64  # columns drawn at once: 15,000 days of them take about 0.2 GB
 NUMBERS = dict.fromkeys((*PRICE_COLUMNS, "volume"), pa.float64())
 SCHEMA = pa.schema({"date": pa.timestamp("ms"), "ticker": pa.string(), **NUMBERS})
 # address of each kind of draw, so that changing one setting leaves the other draws alone
