@@ -291,9 +291,6 @@ class MarketDataModule(RolloutDataModule):
 
     def inference_spec(self) -> dict[str, Any]:
         """Return what turns prices into network inputs, and what the champion's orders mean."""
-        return {**self._shared_settings(), **self.encoder.state_dict()}
-
-    def _shared_settings(self) -> dict[str, Any]:
         return {
             "context_days": self.context_days,
             "trading_days": self.trading_days,
@@ -301,6 +298,7 @@ class MarketDataModule(RolloutDataModule):
             "encoding": self.encoding,
             "rules": asdict(self.rules),
             "account": asdict(self.account),
+            **self.encoder.state_dict(),
         }
 
     def apply_inference_spec(self, spec: Mapping[str, Any]) -> None:
@@ -368,10 +366,15 @@ class MarketDataModule(RolloutDataModule):
         """Return the settings of every workload and the market's; prices by their content."""
         return {
             **super().settings(),
-            **self._shared_settings(),
+            "context_days": self.context_days,
+            "trading_days": self.trading_days,
+            "settlement_days": self.settlement_days,
             "validation_windows": self.validation_windows,
             "credit": self.credit,
+            "encoding": self.encoding,
             "indicators": self.indicators,
+            "rules": asdict(self.rules),
+            "account": asdict(self.account),
             "investable": asdict(self.investable),
             "validation_days": len(self.panel.splits.validation),
             "holdout_days": len(self.panel.splits.holdout),
