@@ -38,7 +38,12 @@ class _Perceptron(nn.Module):
 
 
 class MLPActor(_Perceptron):
-    """Multilayer perceptron from observation to action, with a hyperbolic tangent at its end."""
+    """Multilayer perceptron from observation to action, with a hyperbolic tangent at its end.
+
+    Args:
+        sizes: shapes of observation and action.
+        hidden: width of each hidden layer (1 or more each).
+    """
 
     def __init__(self, sizes: Sizes, hidden: Sequence[int] = (256, 256)) -> None:
         super().__init__(sizes, hidden, 0, math.prod(sizes.action))
@@ -50,7 +55,12 @@ class MLPActor(_Perceptron):
 
 
 class MLPCritic(_Perceptron):
-    """Multilayer perceptron from observation and action to value."""
+    """Multilayer perceptron from observation and action to value.
+
+    Args:
+        sizes: shapes of observation and action.
+        hidden: width of each hidden layer (1 or more each).
+    """
 
     def __init__(self, sizes: Sizes, hidden: Sequence[int] = (256, 256)) -> None:
         super().__init__(sizes, hidden, math.prod(sizes.action), 1)
