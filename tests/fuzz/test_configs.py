@@ -78,7 +78,7 @@ FIRE: list[tuple[str, Any]] = [
     *((f"model.{name}", value) for name in ("gamma", "tau", "learning_rate", "reward_scale") for value in (-1, INF)),
     *((f"model.{name}", value) for name in ("initial_epsilon", "epsilon_min") for value in (2, None)),
     *((f"model.{name}", 0) for name in ("train_frequency", "validate_every")),
-    *(("model.baselines", value) for value in (["a"], "abc", None)),
+    *(("model.baselines", value) for value in (["a"], "abc")),
 ]
 
 
