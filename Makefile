@@ -95,7 +95,7 @@ study: $(INSTALLED)  ## champions on real prices, walking forward, against buy-a
 	$(MEASURE) study --out docs/figures
 	$(VENV)/bin/python -m benchmarks.pages study
 
-reference: $(INSTALLED)  ## docs/configuration.md and the modules of docs/architecture.md from the code
+reference: $(INSTALLED)  ## write the table of modules in docs/architecture.md
 	$(VENV)/bin/python -m eigen2.cli.reference docs
 
 docs: $(INSTALLED)  ## build the documentation as a website in site/; a broken link fails

@@ -1,4 +1,4 @@
-"""Hooks of MkDocs: show files from outside docs/ on the site, with the same links as in the repository."""
+"""Hooks of MkDocs: add the page of all settings, and files from outside docs/ with the links they have there."""
 
 import re
 from pathlib import Path
@@ -7,13 +7,16 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
+from eigen2.cli.reference import reference
+
 PAGES = {"index.md": "README.md", "contributing.md": "CONTRIBUTING.md"}
 LINK = re.compile(r"(?<=\]\()(?!https?:|#)([^)#\s]+)")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add README.md and CONTRIBUTING.md as pages, and the files that pages link to."""
+    """Add the settings, README.md and CONTRIBUTING.md as pages, and the files that pages link to."""
     root = Path(config.config_file_path).parent
+    files.append(File.generated(config, "configuration.md", content=reference()))
     for name, source in PAGES.items():
         files.append(File.generated(config, name, content=_moved((root / source).read_text())))
     pages = [root / source for source in PAGES.values()] + sorted((root / "docs").glob("*.md"))

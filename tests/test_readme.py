@@ -219,5 +219,5 @@ def test_targets_links_and_settings_exist(capsys: pytest.CaptureFixture[str]) ->
         own = [page.stem] if page.stem in WORKLOADS else ["market", "fire"] if page.stem == "curves" else ["market"]
         helps = "".join(known[each] for each in own)
         keys = re.findall(r"`--?((?:data|model|trainer)\.[\w.]+)|`((?:data|model)\.\w+(?:\.\w+)?)`", text)
-        for key in ("".join(pair) for pair in keys if page.name != "configuration.md"):
+        for key in ("".join(pair) for pair in keys):
             assert f"--{key}" in helps, f"{page.name} speaks of {key}"

@@ -1,4 +1,4 @@
-"""Write the docs pages that follow from the code: `python -m eigen2.cli.reference docs`."""
+"""Documentation that follows from the code: all settings, and the modules (`python -m eigen2.cli.reference docs`)."""
 
 import ast
 import dataclasses
@@ -17,7 +17,7 @@ from eigen2.compat import option_type, parser_options
 
 HEAD = """# Configuration
 
-Every key of a configuration file, with type, default, unit and range (`make reference` writes this page from the code).
+Every key of a configuration file, with type, default, unit and range.
 On the command line a key is an option, `--model.population_size 32`; `fit --help` says the same. `trainer` is
 Lightning's [Trainer](https://lightning.ai/docs/pytorch/stable/common/trainer.html).
 """
@@ -64,7 +64,7 @@ SECTIONS: dict[str, tuple[tuple[str, str], ...]] = {
 
 
 def reference() -> str:
-    """Return the page."""
+    """Return the page of all settings."""
     run = TrainingParser()
     add_run_arguments(run)
     lines = [HEAD, "## The run\n", TABLE, *_rows("", run)]
@@ -115,8 +115,7 @@ def with_modules(page: str, table: str) -> str:
 
 
 def main(docs: Path) -> None:
-    """Write both pages in the folder `docs` of a checkout."""
-    (docs / "configuration.md").write_text(reference())
+    """Write the table of modules into `architecture.md` in the folder `docs` of a checkout."""
     page = docs / "architecture.md"
     page.write_text(with_modules(page.read_text(), module_table(docs.resolve().parent)))
 
