@@ -105,7 +105,7 @@ docs: $(INSTALLED)  ## build the documentation as a website in site/; a broken l
 lint: $(INSTALLED)  ## ruff and mypy
 	$(VENV)/bin/python -m ruff check .
 	$(VENV)/bin/python -m ruff format --check .
-	$(VENV)/bin/python -m mypy
+	$(VENV)/bin/python -m mypy --num-workers 2
 
 format: $(INSTALLED)  ## let ruff format the code
 	$(VENV)/bin/python -m ruff format .
