@@ -1,7 +1,7 @@
-"""Commands in processes of their own, forked from one that has imported torch, Lightning and eigen2 already.
+"""Run commands of eigen2 in processes forked from a server that has already imported torch, Lightning and eigen2.
 
-A process begins in milliseconds; one that imports all that takes five seconds of a processor. Where the memory of a
-process, its environment at the start or the interpreter itself is what matters, tests start a real one.
+A fork takes milliseconds, the imports five seconds. Tests of a process's memory, of its first environment or of
+the interpreter start a real one.
 """
 
 import multiprocessing
@@ -19,58 +19,51 @@ _server.set_forkserver_preload(["tests.ready"])
 
 
 def eigen2(*words: object, cwd: Path = ROOT, env: Mapping[str, str] | None = None) -> CompletedProcess[str]:
-    """`python -m eigen2.cli` with these words.
+    """Run `python -m eigen2.cli` with these arguments and wait for its end.
 
     Args:
-        words: of the command line.
-        cwd: folder it runs in.
-        env: all of its environment, of which only what is read after imports counts; None is that of this process.
+        words: arguments of the command line.
+        cwd: working directory.
+        env: whole environment, of which only what is read after imports counts; None takes that of this process.
     """
     return Started(words, cwd, env).ended()
 
 
 class Started:
-    """A command that runs.
-
-    Args:
-        words: of the command line.
-        cwd: folder it runs in.
-        env: as for `eigen2`.
-    """
+    """A command that runs in the background; arguments as for `eigen2`."""
 
     def __init__(self, words: Sequence[object], cwd: Path = ROOT, env: Mapping[str, str] | None = None) -> None:
         self._line = [str(word) for word in words]
         self._folder = tempfile.TemporaryDirectory()
-        self._said = [Path(self._folder.name) / name for name in ("out", "err")]
-        said = [str(path) for path in self._said]
-        args = (self._line, str(cwd), dict(env or os.environ), *said)
+        self._outputs = [Path(self._folder.name) / name for name in ("out", "err")]
+        args = (self._line, str(cwd), dict(env or os.environ), *map(str, self._outputs))
         self.process = _server.Process(target=_command, args=args)
         self.process.start()
 
     def ended(self, timeout_s: float | None = None) -> CompletedProcess[str]:
-        """Wait for the end; a process that is still there after the time is killed."""
+        """Wait for the end, kill the process after the timeout, and return exit code and output."""
         self.process.join(timeout_s)
         if self.process.exitcode is None:
             self.process.kill()
             self.process.join()
         code = self.process.exitcode
         assert code is not None
-        out, err = (path.read_text() if path.exists() else "" for path in self._said)
+        out, err = (path.read_text() if path.exists() else "" for path in self._outputs)
         self._folder.cleanup()
         return CompletedProcess(self._line, code, out, err)
 
 
 def together(world: int, *words: object, **variables: str) -> list[Started]:
-    """Processes of one run, as torchrun starts them on one machine.
+    """Start the processes of one run as torchrun does on one machine.
 
     Args:
-        world: how many.
-        words: of each one's command line.
-        variables: of the environment, beside those of this process.
+        world: number of processes.
+        words: arguments of each one's command line.
+        variables: environment variables besides those of this process.
     """
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port = str(found.getsockname()[1])
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
     shared = {"WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     shared |= {"TORCHELASTIC_RUN_ID": "test", "GROUP_RANK": "0", "GROUP_WORLD_SIZE": "1", **variables}
     return [
@@ -79,16 +72,16 @@ def together(world: int, *words: object, **variables: str) -> list[Started]:
     ]
 
 
-def _command(line: list[str], cwd: str, env: dict[str, str], *said: str) -> None:
-    for number, path in enumerate(said, 1):
+def _command(line: list[str], cwd: str, env: dict[str, str], *outputs: str) -> None:
+    for number, path in enumerate(outputs, 1):
         file = os.open(path, os.O_WRONLY | os.O_CREAT)
         os.dup2(file, number)
         os.close(file)
-    # what was there before belongs to the server
+    # the streams before belong to the server
     sys.stdout, sys.stderr = os.fdopen(1, "w", closefd=False), os.fdopen(2, "w", 1, closefd=False)
     os.environ.clear()
     os.environ.update(env)
-    tempfile.tempdir = None  # of the environment that was
+    tempfile.tempdir = None  # the server's
     os.chdir(cwd)
     sys.path.insert(0, cwd)  # as python -m does
     sys.argv = ["eigen2/cli.py", *line]

@@ -1,4 +1,4 @@
-"""Of all tests."""
+"""Settings of the whole suite."""
 
 from hypothesis import settings
 

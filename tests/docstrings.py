@@ -1,4 +1,4 @@
-"""Docstrings do not change while tests run: read once, not for each of the hundreds of command lines."""
+"""Parse each docstring once, not for each of the hundreds of command lines; they do not change during tests."""
 
 import functools
 

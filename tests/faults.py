@@ -1,4 +1,4 @@
-"""A callback that breaks the disk under a run, and mends it."""
+"""Callback that makes the disk of a run fail, and work again."""
 
 import os
 import shutil
@@ -10,10 +10,10 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 
 
 class Faults(Callback):
-    """Does what `plan` says at the start of a generation: the n-th word in the n-th.
+    """Applies the n-th word of `plan` at the start of the n-th generation.
 
-    `full` fills the disk up, `free` empties it again; `read-only` and `writable` say what the folder of checkpoints
-    becomes, `deleted` removes it; `clock` sets the clock back by an hour; `-` does nothing.
+    `full` fills the disk, `free` empties it again; `read-only` and `writable` remount the folder of checkpoints,
+    `deleted` removes it; `clock` sets the clock back by an hour; `-` does nothing.
     """
 
     def __init__(self, disk: str, plan: list[str]) -> None:

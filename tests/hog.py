@@ -1,4 +1,4 @@
-"""A callback that takes memory in training until a number of generations is reached, to see what stops it."""
+"""Callbacks that take ever more memory, and that switch the budget off."""
 
 import resource
 
@@ -10,7 +10,7 @@ from callbacks import MemoryBudget
 
 
 class Hog(Callback):
-    """Keeps `megabytes` more after the training of each generation; the address space may grow by `room` of them."""
+    """Allocates `megabytes` more after each training phase; `room` limits the growth of the address space, in MB."""
 
     def __init__(self, megabytes: int, room: int = 0) -> None:
         self.megabytes = megabytes
@@ -28,7 +28,7 @@ class Hog(Callback):
 
 
 class NoBudget(Callback):
-    """Switches every `MemoryBudget` of the run off, to see what happens without."""
+    """Switches off every `MemoryBudget` of the run."""
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         for callback in trainer.callbacks:  # type: ignore[attr-defined]

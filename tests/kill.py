@@ -1,4 +1,4 @@
-"""A callback that kills its own process, as a power cut would, at a chosen moment."""
+"""Callbacks that kill their own process at a chosen moment, as a power cut would."""
 
 import io
 import json
@@ -16,9 +16,9 @@ def kill() -> None:
 
 
 class KillAt(Callback):
-    """SIGKILL in generation `generation`: in the rollouts, in training, after a phase, or in the checkpoint's write.
+    """Sends SIGKILL in a generation: in `rollouts`, in `training`, after a phase, or while the checkpoint is written.
 
-    `write` is in the middle of the file, at `share` of its bytes; `checkpoint` before it is renamed.
+    `write` is in the middle of the file, after `share` of its bytes; `checkpoint` is before the file is renamed.
     """
 
     def __init__(self, place: str, generation: int, share: float = 0.5) -> None:
@@ -68,7 +68,7 @@ class KillAt(Callback):
 
 
 class FaultOf(KillAt):
-    """SIGKILL, or with `stop ` before the place SIGSTOP, in one of a run's processes, by `EIGEN2_FAULT`."""
+    """Sends SIGKILL, or SIGSTOP if the place begins with `stop `, to the process that EIGEN2_FAULT names."""
 
     def __init__(self) -> None:
         plan = json.loads(os.environ["EIGEN2_FAULT"])
@@ -89,7 +89,7 @@ def stop() -> None:
 
 
 class KillAnywhere(KillAt):
-    """SIGKILL at a place, in one of the next two generations, that a seed decides."""
+    """Sends SIGKILL at a place and in one of the next two generations, both drawn by a seed."""
 
     def __init__(self, seed: int) -> None:
         chance = np.random.default_rng(seed)

@@ -1,11 +1,11 @@
-"""A callback that leaks, to show that a leak is seen."""
+"""Callback that leaks memory."""
 
 import numpy as np
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 
 class Leak(Callback):
-    """Keeps `bytes_per_generation` more bytes after each generation."""
+    """Allocates `bytes_per_generation` more bytes after each generation."""
 
     def __init__(self, bytes_per_generation: int) -> None:
         self.bytes_per_generation = bytes_per_generation

@@ -1,4 +1,4 @@
-"""What commands have imported before they begin; `tests.command` forks them from here."""
+"""Imports of the server from which `tests.command` forks commands."""
 
 import contextlib
 import io

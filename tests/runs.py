@@ -1,4 +1,4 @@
-"""Runs of `fit` on tests/small.yaml, and what two runs must have in common to be the same."""
+"""Runs of `fit` on tests/small.yaml, and their results in a form that can be compared."""
 
 import csv
 from pathlib import Path
@@ -12,13 +12,13 @@ from tests.command import eigen2
 
 
 def run(root: Path, *options: object, **environment: Any) -> CompletedProcess[str]:
-    """Start or resume a run in a folder."""
+    """Start or resume a run in a folder, and wait for its end."""
     folder = ["--trainer.default_root_dir", root, "--ckpt_path", "last"]
     return eigen2("fit", "--config", "tests/small.yaml", *folder, *options, **environment)
 
 
 def finish(root: Path, *options: object) -> CompletedProcess[str]:
-    """Let a run come to its end."""
+    """Start or resume a run that must succeed."""
     done = run(root, *options)
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
@@ -26,7 +26,7 @@ def finish(root: Path, *options: object) -> CompletedProcess[str]:
 
 
 def state(root: Path, data: str = "MarketDataModule") -> dict[str, object]:
-    """Return all of the last checkpoint that decides how a run goes on."""
+    """Return the parts of the last checkpoint that a resumed run depends on."""
     checkpoint = torch.load(root / "checkpoints" / "last.ckpt", weights_only=True)
     return {
         "weights": checkpoint["state_dict"],
@@ -37,7 +37,7 @@ def state(root: Path, data: str = "MarketDataModule") -> dict[str, object]:
 
 
 def metrics(root: Path) -> list[dict[str, str]]:
-    """Return the rows of metrics.csv without what a clock or the memory of a process decides."""
+    """Return the rows of metrics.csv without times, memory and transfers."""
     with (root / "metrics.csv").open() as file:
         rows = list(csv.DictReader(file))
     return [{k: v for k, v in row.items() if not k.startswith(("time/", "memory/", "exchange/"))} for row in rows]

@@ -1,4 +1,4 @@
-"""A callback that sends its own process a signal at a chosen moment."""
+"""Callback that sends signals to its own process at a chosen moment."""
 
 import os
 import signal
