@@ -57,11 +57,8 @@ class ControlDataModule(RolloutDataModule):
         require_range("data.validation_windows", validation_windows, least=1)
         if max_episode_steps is not None:
             require_range("data.max_episode_steps", max_episode_steps, least=1)
-        self.environment: dict[str, Any] = {
-            "env_id": env_id,
-            "env_settings": dict(env_settings),
-            "max_episode_steps": max_episode_steps,
-        }
+        own = {"env_id": env_id, "env_settings": dict(env_settings), "max_episode_steps": max_episode_steps}
+        self.environment: dict[str, Any] = own
         self.validation_windows = validation_windows
         self._made: list[ControlEnvironment] = []
 
@@ -70,11 +67,11 @@ class ControlDataModule(RolloutDataModule):
         windows = self.windows_per_generation + self.exploration_windows
         self.eval_env = self._make(agents, windows, device)
         self.val_env = self._make(1, self.validation_windows, device)  # the fittest agent plays alone
-        self._made = [self.eval_env, self.val_env]
 
     def _make(self, agents: int, windows: int, device: torch.device) -> ControlEnvironment:
         env_id, settings, steps = self.environment.values()
-        return ControlEnvironment(env_id, agents, windows, settings, steps, device)
+        self._made.append(ControlEnvironment(env_id, agents, windows, settings, steps, device))
+        return self._made[-1]
 
     def needed_bytes(self, agents: int) -> dict[str, int]:
         """Return nothing, as what a copy of an environment holds is unknown before it is made."""
@@ -104,19 +101,16 @@ class ControlDataModule(RolloutDataModule):
 
     def training_options(self, generation: int, seed: int) -> dict[str, Any]:
         """Return the seeds of a generation's windows."""
-        windows = self.windows_per_generation + self.exploration_windows
-        return {"seeds": generator(seed, Role.WINDOWS, generation).integers(SEEDS, size=windows).tolist()}
+        return _seeds(self.windows_per_generation + self.exploration_windows, seed, Role.WINDOWS, generation)
 
     def validation_options(self) -> dict[str, Any]:
         """Return the seeds of the validation windows, which do not depend on the run's seed."""
-        return {"seeds": generator(0, Role.VALIDATION).integers(SEEDS, size=self.validation_windows).tolist()}
+        return _seeds(self.validation_windows, 0, Role.VALIDATION)
 
     def test(self, policies: TrainedPolicies) -> TestResult:
         """Play the champion in episodes whose starts fit has not seen."""
         env = self._make(1, TEST_EPISODES, torch.device("cpu"))
-        seeds = generator(policies.seed, Role.TEST).integers(SEEDS, size=TEST_EPISODES).tolist()
-        returns = play(env, policies.champion, {"seeds": seeds})[0]
-        env.close()
+        returns = play(env, policies.champion, _seeds(TEST_EPISODES, policies.seed, Role.TEST))[0]
         mean, deviation = float(returns.mean()), float(returns.std())
         return TestResult(
             {"test/return": mean, "test/return_std": deviation},
@@ -146,7 +140,7 @@ class ControlDataModule(RolloutDataModule):
     def settings(self) -> dict[str, Any]:
         """Return the settings of every workload, and the environment's."""
         own = {"validation_windows": self.validation_windows, "gymnasium": gymnasium.__version__}
-        return {**super().settings(), **self.environment, **own}
+        return super().settings() | self.environment | own
 
     def inference_spec(self) -> dict[str, Any]:
         """Return which environment it is; a state and an action in [-1, 1] need nothing else."""
@@ -154,5 +148,10 @@ class ControlDataModule(RolloutDataModule):
 
     def teardown(self, stage: str) -> None:
         """Close the environments."""
-        for env in self._made:
-            env.close()
+        while self._made:
+            self._made.pop().close()
+
+
+def _seeds(count: int, *address: Any) -> dict[str, Any]:
+    """Return the reset options of episodes whose seeds are drawn at an address."""
+    return {"seeds": generator(*address).integers(SEEDS, size=count).tolist()}

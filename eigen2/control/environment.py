@@ -22,23 +22,25 @@ def make(env_id: str, settings: Mapping[str, Any], max_episode_steps: int | None
         UserError: there is no such environment, a package is missing, or it does not suit continuous actions.
     """
     try:
-        made = gymnasium.make(env_id, max_episode_steps=max_episode_steps, disable_env_checker=True, **dict(settings))
-    except gymnasium.error.DependencyNotInstalled as error:
-        raise UserError(f"data.env_id {env_id}: {error}; pip install 'eigen2[control]' has MuJoCo") from error
+        made = gymnasium.make(env_id, max_episode_steps=max_episode_steps, disable_env_checker=True, **settings)
     except (gymnasium.error.Error, ImportError, TypeError, ValueError) as error:
-        raise UserError(f"data.env_id {env_id}: {error}") from error
+        missing = isinstance(error, gymnasium.error.DependencyNotInstalled)
+        hint = "; pip install 'eigen2[control]' has MuJoCo" if missing else ""
+        raise UserError(f"data.env_id {env_id}: {error}{hint}") from error
     action, observation = made.action_space, made.observation_space
+    fault = None
     if not isinstance(action, spaces.Box) or not np.issubdtype(action.dtype, np.floating):
-        raise UserError(f"data.env_id {env_id} has actions {action}; agents give continuous ones, a Box of floats")
-    if not action.is_bounded():
-        raise UserError(f"data.env_id {env_id} has unbounded actions {action}; wrap it in RescaleAction")
-    if made.spec is None or made.spec.max_episode_steps is None:
-        raise UserError(f"data.env_id {env_id} has episodes without end; set data.max_episode_steps")
-    if isinstance(observation, spaces.Box) and len(observation.shape) == 1:
-        return made
-    if not observation.is_np_flattenable:
-        raise UserError(f"data.env_id {env_id} has observations {observation}, which no vector of numbers can hold")
-    return FlattenObservation(made)
+        fault = f"actions {action}; agents give continuous ones, a Box of floats"
+    elif not action.is_bounded():
+        fault = f"unbounded actions {action}; wrap it in RescaleAction"
+    elif made.spec is None or made.spec.max_episode_steps is None:
+        fault = "episodes without end; set data.max_episode_steps"
+    elif not observation.is_np_flattenable:
+        fault = f"observations {observation}, which no vector of numbers can hold"
+    if fault is not None:
+        raise UserError(f"data.env_id {env_id} has {fault}")
+    flat = isinstance(observation, spaces.Box) and len(observation.shape) == 1
+    return made if flat else FlattenObservation(made)
 
 
 class ControlEnvironment:
@@ -79,15 +81,11 @@ class ControlEnvironment:
         low, high = (torch.from_numpy(bound.astype(np.float32)) for bound in (space.low, space.high))
         self._action_dtype, self._device = space.dtype, torch.device(device)
         self._low, self._span = low.to(self._device), (high - low).to(self._device)
+        self.action_shape = tuple(low.shape)
         count = len(self.copies)
         self._state, self._length = np.zeros((count, *shape), np.float32), np.zeros(count, np.int64)
         self._reward, self._return = np.zeros(count, np.float32), np.zeros(count)
         self._terminated, self._truncated = np.ones(count, bool), np.zeros(count, bool)
-
-    @property
-    def action_shape(self) -> tuple[int, ...]:
-        """Return the shape of one agent's action in one window."""
-        return tuple(self._low.shape)
 
     @property
     def nbytes(self) -> int:
@@ -108,14 +106,15 @@ class ControlEnvironment:
             seed: of the first window, each next one has the next number; None takes `options`.
             options: `seeds`, one for each window; `playing` (agents, windows), others are truncated from the start.
         """
-        seeds = list((options or {}).get("seeds", ())) if seed is None else [seed + i for i in range(self.windows)]
+        options = options or {}
+        seeds = list(options.get("seeds", ())) if seed is None else [seed + i for i in range(self.windows)]
         if len(seeds) != self.windows:
             raise ValueError(f"{len(seeds)} seeds for {self.windows} windows")
         for i, copy in enumerate(self.copies):
             self._state[i], _ = copy.reset(seed=int(seeds[i % self.windows]))
         for each in (self._reward, self._terminated, self._truncated, self._length, self._return):
             each[:] = 0
-        if options is not None and "playing" in options:
+        if "playing" in options:
             self._truncated[:] = ~options["playing"].numpy().reshape(-1)
         return {"state": self._tensor(self._state)}, {}
 

@@ -27,11 +27,7 @@ def flatten(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def saved_run(checkpoint: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return what eigen2 saved about the run that wrote a checkpoint.
-
-    Raises:
-        UserError: eigen2 did not write it.
-    """
+    """Return what eigen2 saved about the run that wrote a checkpoint; raise a UserError if eigen2 did not write it."""
     if "eigen2" not in checkpoint:
         raise UserError("the checkpoint was not written by eigen2; give one that was, or none")
     saved: Mapping[str, Any] = checkpoint["eigen2"]
@@ -39,40 +35,21 @@ def saved_run(checkpoint: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def saved_part(saved: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """Return the part `name`, one of `REQUIRED`, of what a run saved.
-
-    Raises:
-        UserError: an earlier version of eigen2 wrote the checkpoint, without this part.
-    """
+    """Return a part of what a run saved, one of `REQUIRED`; raise a UserError if an earlier version did not save it."""
     part = saved.get(name)
     if not isinstance(part, Mapping):
         raise UserError(f"the checkpoint is of an earlier version, which did not save {REQUIRED[name]}; fit again")
     return part
 
 
-def require_workload(saved: str | None, current: str) -> None:
-    """Refuse a checkpoint of another workload; one without a workload is accepted.
-
-    Raises:
-        UserError: the workloads differ.
-    """
-    if saved is not None and saved != current:
-        raise UserError(f"the checkpoint is of the workload {saved}, not {current}; give --workload {saved}")
-
-
 def check_settings(saved: Mapping[str, Any], current: Mapping[str, Any]) -> None:
-    """Refuse to resume with other settings than the checkpoint's, except `FREE` ones, which are logged.
-
-    Args:
-        saved: settings by full key of the run that wrote the checkpoint.
-        current: settings by full key of this run.
+    """Refuse to resume with other settings, by full key, than the checkpoint's, except `FREE` ones, which are logged.
 
     Raises:
         UserError: lists every setting that differs and may not, with both values.
     """
     changed = describe_changes(saved, current)
-    refused = [text for key, text in changed.items() if not _is_free(key)]
-    if refused:
+    if refused := [text for key, text in changed.items() if not any(f"{key}.".startswith(f"{free}.") for free in FREE)]:
         raise UserError(
             f"the checkpoint is of a run with other settings: {'; '.join(refused)}; resume with "
             "its settings (config.yaml in its folder), or start a new run in another --trainer.default_root_dir"
@@ -82,22 +59,6 @@ def check_settings(saved: Mapping[str, Any], current: Mapping[str, Any]) -> None
 
 
 def log_data_differences(saved: Mapping[str, Any], current: Mapping[str, Any], action: str) -> None:
-    """Log the data settings in which a test or validation differs from the fit of its checkpoint.
-
-    Args:
-        saved: settings by full key of the fit.
-        current: settings by full key of this run.
-        action: `tested` or `validated`.
-    """
+    """Log the data settings in which a run that `tested` or `validated` differs from the fit of its checkpoint."""
     if changed := describe_changes(saved, current, "data."):
         log.warning("%s with other settings than those of the fit: %s", action, "; ".join(changed.values()))
-
-
-def refused_differences(saved: Mapping[str, Any], current: Mapping[str, Any]) -> str:
-    """Return "; settings that differ: ..." with the keys that may not differ; empty without any."""
-    changed = [key for key in describe_changes(saved, current) if not _is_free(key)]
-    return f"; settings that differ: {', '.join(changed)}" if changed else ""
-
-
-def _is_free(key: str) -> bool:
-    return any(key == free or key.startswith(f"{free}.") for free in FREE)

@@ -30,9 +30,8 @@ class CreditedSteps:
     """
 
     def __init__(self, buffer: ReplayBuffer, accounts: int, steps: int) -> None:
-        self._buffer = buffer
+        self._buffer, self._step = buffer, -1
         self._slots = np.full((steps + 1, accounts), -1)
-        self._step = -1
 
     def record(self, stored: Tensor) -> None:
         """Record the slots of a step about to be added; `stored` (agents, windows) selects its transitions."""

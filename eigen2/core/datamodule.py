@@ -1,7 +1,7 @@
 """Data modules: what a workload provides to an algorithm, and what all workloads have in common."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -44,25 +44,11 @@ class TestResult:
     """Summary for the terminal."""
 
 
-class StepTokens:
-    """Sized iterable of `count` step numbers, in place of a DataLoader.
-
-    A DataLoader draws from the global generator at each epoch, which breaks exact resume; an unsized iterable is read
-    one item ahead, before the generation's rollouts.
-    """
-
-    def __init__(self, count: int) -> None:
-        self.count = count
-
-    def __len__(self) -> int:
-        return self.count
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(range(self.count))
-
-
 class WorkloadDataModule(LightningDataModule, ABC):
     """Base of all workloads: settings, replay buffer, data loaders, state.
+
+    Its loaders are ranges of step numbers: a DataLoader draws from the global generator at each epoch, which breaks
+    exact resume, and an iterable without a length is read one item ahead, before the generation's rollouts.
 
     Attributes:
         training_steps: training steps of a generation.
@@ -93,25 +79,14 @@ class WorkloadDataModule(LightningDataModule, ABC):
         return {}
 
     def require_unused(self, used: Mapping[str, Any]) -> None:
-        """Refuse to test on data that a fit has used.
-
-        Args:
-            used: `data_used` of the fit.
-
-        Raises:
-            UserError: names the data in both.
-        """
+        """Refuse, by a UserError that names it, to test on data in a fit's `data_used`."""
 
     def inference_spec(self) -> dict[str, Any]:
         """Return what turns other data into the network inputs of this fit, as JSON can hold it; after the build."""
         return {}
 
     def apply_inference_spec(self, spec: Mapping[str, Any]) -> None:
-        """Turn this data into network inputs as a fit did; after the build.
-
-        Args:
-            spec: `inference_spec` of the fit.
-        """
+        """Turn this data into network inputs as the fit with this `inference_spec` did; after the build."""
 
     @property
     def buffer(self) -> ReplayBuffer:
@@ -121,8 +96,9 @@ class WorkloadDataModule(LightningDataModule, ABC):
 
     def allocate_buffer(self, capacity: int, fields: dict[str, Field], device: torch.device) -> None:
         """Allocate the replay buffer, or empty the one there is where it is the same: fitting again takes no second."""
-        if self._buffer is not None and self._buffer.matches(capacity, fields, device):
-            self._buffer.reset_memory()
+        held = self._buffer
+        if held is not None and (held.capacity, held.fields, held.device) == (capacity, fields, device):
+            held.reset_memory()
         else:
             self._buffer = ReplayBuffer(capacity, fields, device)
 
@@ -131,17 +107,17 @@ class WorkloadDataModule(LightningDataModule, ABC):
         """Return whether the buffer is full enough to train from."""
         return len(self.buffer) >= self.replay_min_size
 
-    def train_dataloader(self) -> StepTokens:
-        """Return one token a training step."""
-        return StepTokens(self.training_steps)
+    def train_dataloader(self) -> range:
+        """Return the numbers of the training steps."""
+        return range(self.training_steps)
 
-    def val_dataloader(self) -> StepTokens:
-        """Return one token: the whole validation is one step."""
-        return StepTokens(1)
+    def val_dataloader(self) -> range:
+        """Return one number: the whole validation is one step."""
+        return range(1)
 
-    def test_dataloader(self) -> StepTokens:
-        """Return one token: the whole test is one step."""
-        return StepTokens(1)
+    def test_dataloader(self) -> range:
+        """Return one number: the whole test is one step."""
+        return range(1)
 
     def memory_owners(self) -> dict[str, object]:
         """Return what holds bytes, for a memory profiler."""
@@ -176,7 +152,6 @@ class RolloutDataModule(WorkloadDataModule):
 
     validates_every_agent: ClassVar[bool] = True
     """Whether every agent is validated in each generation; else the fittest alone, and `val_env` has one agent."""
-
     eval_env: Environment
     val_env: Environment
 
@@ -199,11 +174,8 @@ class RolloutDataModule(WorkloadDataModule):
                 f"data.replay_min_size is {replay_min_size}, more than data.replay_capacity {replay_capacity}: "
                 "training would never start; lower the one or raise the other"
             )
-        self.windows_per_generation = windows_per_generation
-        self.exploration_windows = exploration_windows
-        self.replay_capacity = replay_capacity
-        self.replay_min_size = replay_min_size
-        self.batch_size = batch_size
+        self.windows_per_generation, self.exploration_windows = windows_per_generation, exploration_windows
+        self.replay_capacity, self.replay_min_size, self.batch_size = replay_capacity, replay_min_size, batch_size
         self.transition_log: TransitionLog | None = None
 
     # What a workload provides
@@ -251,11 +223,7 @@ class RolloutDataModule(WorkloadDataModule):
         return {}
 
     def test(self, policies: TrainedPolicies) -> TestResult:
-        """Play the champion on data that no fit has used.
-
-        Raises:
-            UserError: the workload has no such data.
-        """
+        """Play the champion on data that no fit has used; raise a UserError where the workload has none."""
         raise UserError(f"{type(self).__name__} has nothing to test on that fit does not use")
 
     def record_agent(self, agent: int) -> None:
@@ -279,22 +247,16 @@ class RolloutDataModule(WorkloadDataModule):
     def allocate_replay(self, device: torch.device, communicator: Communicator) -> None:
         """Allocate the replay buffer; with agents on several processes the transition log too.
 
-        Args:
-            device: holds the memory.
-            communicator: partition of the population.
-
         Raises:
             UserError: one step of all agents in all windows would not fit.
         """
         env = self.eval_env
-        per_step = communicator.total * env.windows
-        steps = env.credit_steps + 1
+        per_step, steps = communicator.total * env.windows, env.credit_steps + 1
         if self.replay_capacity < per_step * steps:
+            credited = f", and rewards go back to those of {steps - 1} steps before" if steps > 1 else ""
             raise UserError(
-                f"data.replay_capacity is {self.replay_capacity}, but {communicator.total} agents in "
-                f"{env.windows} windows add {per_step} transitions at once"
-                + (f", and rewards go back to those of {steps - 1} steps before" if steps > 1 else "")
-                + f"; raise it to at least {per_step * steps}"
+                f"data.replay_capacity is {self.replay_capacity}, but {communicator.total} agents in {env.windows} "
+                f"windows add {per_step} transitions at once{credited}; raise it to at least {per_step * steps}"
             )
         self.transition_log = None
         if communicator.world > 1:

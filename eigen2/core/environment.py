@@ -20,8 +20,8 @@ Policy = Callable[[Observation], Tensor]
 class Environment(Protocol):
     """Workspace that steps all agents in several windows at once and is reset for the life of the run.
 
-    The caller owns what it returns: later steps and resets do not change it. Tensors have the leading axes (agents,
-    windows); observations may have 1 for agents where all see the same.
+    Later steps and resets do not change what it returned. Tensors have the leading axes (agents, windows);
+    observations may have 1 for agents where all see the same.
     """
 
     agents: int
@@ -77,18 +77,15 @@ def play(
     """
     observation, _ = env.reset(options=options)
     observation_finite = _finite(observation.values())
-    returns = alive = torch.empty(0)
-    first = True
+    alive = options.get("playing", torch.ones(env.agents, env.windows, dtype=torch.bool))
+    returns = torch.zeros(env.agents, env.windows, dtype=torch.float64)
     credited = None
     if buffer is not None and env.credit_steps:
         credited = CreditedSteps(buffer, env.agents * env.windows, env.credit_steps)
-    while first or bool(alive.any()):
+    while bool(alive.any()):
         action = policy(observation)
         following, reward, terminated, truncated, info = env.step(env.native_action(action))
-        if first:
-            alive = options.get("playing", torch.ones((), dtype=torch.bool)).to(reward.device).expand_as(terminated)
-            returns = torch.zeros_like(reward, dtype=torch.float64)
-            first = False
+        alive, returns = alive.to(reward.device), returns.to(reward.device)
         action_finite = _finite([action])
         earned = reward if action_finite is None else torch.where(action_finite, reward, torch.nan)
         if buffer is not None:
@@ -96,11 +93,8 @@ def play(
             stored = alive
             for finite in (observation_finite, following_finite, _finite([earned])):
                 stored = stored if finite is None else stored & finite
-            transition = {
-                **observation,
-                **{f"next_{name}": value for name, value in following.items()},
-                **{"action": action, "reward": reward, "terminated": terminated, "truncated": truncated},
-            }
+            ends = {"action": action, "reward": reward, "terminated": terminated, "truncated": truncated}
+            transition = {**observation, **{f"next_{name}": value for name, value in following.items()}, **ends}
             if credited is not None:
                 credited.record(stored)
             buffer.add(_rows(transition, stored))
@@ -125,9 +119,5 @@ def _finite(values: Iterable[Tensor]) -> Tensor | None:
 
 def _rows(transition: dict[str, Tensor], chosen: Tensor) -> dict[str, Tensor]:
     """Return the chosen transitions (agents, windows) as rows, agent by agent; shared values are repeated."""
-    agents = len(chosen)
-    rows = {
-        name: (value if value.shape[0] == agents else value.expand(agents, *value.shape[1:])).flatten(0, 1)
-        for name, value in transition.items()
-    }
+    rows = {name: value.expand(len(chosen), *value.shape[1:]).flatten(0, 1) for name, value in transition.items()}
     return rows if bool(chosen.all()) else {name: value[chosen.flatten()] for name, value in rows.items()}

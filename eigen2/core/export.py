@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from types import FunctionType
 from typing import Any
 
 import torch
@@ -20,7 +19,7 @@ from eigen2.core.compatibility import saved_part, saved_run
 from eigen2.core.networks import Sizes, StackedNetwork
 from eigen2.errors import UserError
 from eigen2.runtime.checksums import DamagedFile, verify_checksum
-from eigen2.runtime.files import move_into_place
+from eigen2.runtime.files import replacing
 
 FORMAT = 1
 WEIGHTS, CONFIG = "champion.safetensors", "champion.json"
@@ -66,13 +65,15 @@ class ExportedChampion:
     def save(self, folder: Path) -> list[Path]:
         """Write `champion.safetensors` and `champion.json`, each completely or not at all."""
         folder.mkdir(parents=True, exist_ok=True)
-        drafts = {name: folder / f".{name}" for name in (WEIGHTS, CONFIG)}
-        drafts[WEIGHTS].write_bytes(save({name: weight.contiguous() for name, weight in self.weights.items()}))
         lines = [f"{json.dumps(key)}: {json.dumps(value, allow_nan=False)}" for key, value in self.config.items()]
-        drafts[CONFIG].write_text("{\n" + ",\n".join(lines) + "\n}\n")
-        for name, draft in drafts.items():
-            move_into_place(draft, folder / name)
-        return [folder / name for name in drafts]
+        contents = {
+            folder / WEIGHTS: save({name: weight.contiguous() for name, weight in self.weights.items()}),
+            folder / CONFIG: ("{\n" + ",\n".join(lines) + "\n}\n").encode(),
+        }
+        for path, content in contents.items():
+            with replacing(path) as draft:
+                draft.write_bytes(content)
+        return list(contents)
 
 
 def load(path: str | Path) -> ExportedChampion:
@@ -111,10 +112,9 @@ def _from_checkpoint(file: Path) -> ExportedChampion:
             f"checkpoint {file} is of the workload {spec['workload']}, whose champion only validate and test can use; "
             "give one of another workload"
         )
-    generation = int(state["population.champion_generation"])
+    generation, fitness = (state[f"population.champion_{name}"].item() for name in ("generation", "fitness"))
     if generation < 0:
         raise UserError(f"checkpoint {file} has no champion: none was validated before it was written")
-    fitness = float(state["population.champion_fitness"])
     config = {
         "format": FORMAT,
         **{name: spec[name] for name in ("workload", "actor", "sizes")},
@@ -122,24 +122,19 @@ def _from_checkpoint(file: Path) -> ExportedChampion:
         "data_used": saved["data_used"],
         "inference": spec["data"],
     }
-    rows = state["population.champion_actor"].float()
     shapes = {name: tuple(shape) for name, shape in spec["weights"].items()}
-    pieces = torch.split(rows[0], [math.prod(shape) for shape in shapes.values()])
-    weights = {name: piece.reshape(shape).clone() for (name, shape), piece in zip(shapes.items(), pieces, strict=True)}
-    return ExportedChampion(config, weights)
+    row = state["population.champion_actor"][0].float()
+    pieces = zip(shapes.items(), row.split([math.prod(shape) for shape in shapes.values()]), strict=True)
+    return ExportedChampion(config, {name: piece.reshape(shape).clone() for (name, shape), piece in pieces})
 
 
 def describe(network: StackedNetwork, factory: object | None, sizes: Sizes) -> dict[str, Any]:
     """Return what `ExportedChampion` needs to know of an actor, as plain values.
 
-    Args:
-        network: holds it.
-        factory: made it; None for a workload's default, which takes sizes alone.
-        sizes: shapes it was built for.
+    The `factory` made it for these sizes; None for a workload's default, which takes sizes alone.
     """
-    own = {"class_path": _path(type(network.network)), "init_args": {}}
     return {
-        "actor": own if factory is None else call_of(factory),
+        "actor": call_of(type(network.network) if factory is None else factory),
         "sizes": {
             "inputs": {name: list(shape) for name, shape in sizes.inputs.items()},
             "action": list(sizes.action),
@@ -151,16 +146,15 @@ def describe(network: StackedNetwork, factory: object | None, sizes: Sizes) -> d
 
 def call_of(factory: object) -> dict[str, Any] | None:
     """Return class and arguments of a network factory: a class, or a `functools.partial` of one; None for others."""
-    parts = [factory.func, *factory.args] if isinstance(factory, functools.partial) else [factory]
+    partial = factory if isinstance(factory, functools.partial) else None
+    parts = [factory] if partial is None else [partial.func, *partial.args]
     classes = [part for part in parts if inspect.isclass(part) and issubclass(part, nn.Module)]
-    if not classes:
-        return None
-    arguments = dict(factory.keywords) if isinstance(factory, functools.partial) else {}
     try:
-        arguments = json.loads(json.dumps(arguments, allow_nan=False))
+        arguments = json.loads(json.dumps({} if partial is None else partial.keywords, allow_nan=False))
     except (TypeError, ValueError):
         return None
-    return {"class_path": _path(classes[0]), "init_args": arguments}
+    path = [f"{each.__module__}.{each.__qualname__}" for each in classes[:1]]
+    return {"class_path": path[0], "init_args": arguments} if path else None
 
 
 def format_factory(factory: object | None) -> str | None:
@@ -169,7 +163,7 @@ def format_factory(factory: object | None) -> str | None:
         return None
     call = call_of(factory)
     if call is None:
-        return factory.__qualname__ if isinstance(factory, FunctionType) else type(factory).__qualname__
+        return str(getattr(factory, "__qualname__", type(factory).__qualname__))
     arguments = ", ".join(f"{name}={value!r}" for name, value in sorted(call["init_args"].items()))
     return f"{call['class_path']}({arguments})"
 
@@ -197,10 +191,6 @@ def build(call: Mapping[str, Any] | None, sizes: Sizes, trusted: str | None = No
     except (ImportError, AttributeError, TypeError, ValueError) as error:
         raise UserError(f"the champion's actor {path} cannot be built: {_line(error)}") from error
     return network
-
-
-def _path(cls: type) -> str:
-    return f"{cls.__module__}.{cls.__qualname__}"
 
 
 def _line(error: Exception) -> str:

@@ -10,14 +10,7 @@ from lightning.pytorch import LightningModule
 from lightning.pytorch.core.optimizer import LightningOptimizer
 from lightning.pytorch.trainer.states import TrainerFn
 
-from eigen2.core.compatibility import (
-    check_settings,
-    flatten,
-    log_data_differences,
-    require_workload,
-    saved_part,
-    saved_run,
-)
+from eigen2.core.compatibility import check_settings, flatten, log_data_differences, saved_part, saved_run
 from eigen2.core.datamodule import TestResult, WorkloadDataModule
 from eigen2.distributed.strategy import check_processes
 from eigen2.errors import UserError
@@ -57,7 +50,6 @@ class GenerationModule(LightningModule, ABC, Generic[Data]):
     """Settings to lower where memory does not suffice."""
     data_class: ClassVar[type[WorkloadDataModule]]
     """Class of the data module that the algorithm needs."""
-
     population_size: int = 1
     validate_every: int = 1
     memory: PeakEstimate
@@ -65,9 +57,8 @@ class GenerationModule(LightningModule, ABC, Generic[Data]):
     def __init__(self) -> None:
         super().__init__()
         self.automatic_optimization = False
-        self.seed = 0
+        self.seed = self.generations_run = 0
         self.clock = PhaseClock(self, self.phases)
-        self.generations_run = 0
         self.metrics: dict[str, float] = {}
         self.test_result: TestResult | None = None
         self._built = False
@@ -92,7 +83,7 @@ class GenerationModule(LightningModule, ABC, Generic[Data]):
 
     @abstractmethod
     def test_champion(self) -> TestResult:
-        """Play the champion on data that no fit has used."""
+        """Play the champion on data that no fit has used; raise a UserError without one."""
 
     @abstractmethod
     def generation_metrics(self) -> dict[str, float]:
@@ -104,11 +95,7 @@ class GenerationModule(LightningModule, ABC, Generic[Data]):
 
     @abstractmethod
     def check_shapes(self, checkpoint: Mapping[str, Any]) -> None:
-        """Refuse a checkpoint whose weights are not of these networks.
-
-        Raises:
-            UserError: names what differs, and the remedy.
-        """
+        """Refuse, by a UserError that names what differs, a checkpoint whose weights are not of these networks."""
 
     def model_settings(self) -> dict[str, Any]:
         """Return the algorithm's settings as plain values."""
@@ -151,12 +138,10 @@ class GenerationModule(LightningModule, ABC, Generic[Data]):
     def setup(self, stage: str) -> None:
         """Check the trainer and build everything."""
         if stage == "fit":
-            processes = self.trainer.world_size
-            if self.max_processes is not None and processes > self.max_processes:
-                raise UserError(
-                    f"trainer.devices makes {processes} processes; {type(self).__name__} trains in "
-                    f"{self.max_processes}: leave it out"
-                )
+            processes, most = self.trainer.world_size, self.max_processes
+            if most is not None and processes > most:
+                name = type(self).__name__
+                raise UserError(f"trainer.devices makes {processes} processes; {name} trains in {most}: leave it out")
             check_trainer(self.trainer)
             check_processes(self.trainer, self.population_size)
         self.seed = int(os.environ.get("PL_GLOBAL_SEED", "0"))
@@ -242,8 +227,9 @@ class GenerationModule(LightningModule, ABC, Generic[Data]):
                 f"{name} is built by a Trainer together with its data: give ckpt_path to trainer.fit or validate"
             )
         saved = saved_run(checkpoint)
-        spec = saved_part(saved, "inference")
-        require_workload(spec.get("workload"), self.data.workload)
+        spec, workload = saved_part(saved, "inference"), self.data.workload
+        if (other := spec.get("workload", workload)) != workload:
+            raise UserError(f"the checkpoint is of the workload {other}, not {workload}; give --workload {other}")
         if self.fitting:
             check_settings(saved["settings"], self.settings())
         self.check_shapes(checkpoint)
@@ -252,6 +238,5 @@ class GenerationModule(LightningModule, ABC, Generic[Data]):
             if self.trainer.testing:
                 self.data.require_unused(saved_part(saved, "data_used"))
             log_data_differences(saved["settings"], self.settings(), "tested" if self.trainer.testing else "validated")
-        self.seed = int(saved["seed"])
-        self.generations_run = max(self.generations_run, int(saved["generations"]))
+        self.seed, self.generations_run = int(saved["seed"]), max(self.generations_run, int(saved["generations"]))
         self.restore_state(saved)

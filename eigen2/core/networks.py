@@ -16,13 +16,10 @@ logger = logging.getLogger(__name__)
 
 Inputs = dict[str, Tensor]
 """Named network inputs with a leading agent axis, of size 1 where all agents see the same."""
-
 Weights = dict[str, Tensor]
 """Weights by name; those of many agents have a leading agent axis."""
-
 MOST_WIDTH = 16_384
 """Widest layer; two such layers have a GB of weights between them."""
-
 DESCRIBED = "described"
 """Name of the input that holds what a network's `describe` returned."""
 
@@ -43,12 +40,9 @@ NetworkFactory = Callable[[Sizes], nn.Module]
 """Build one agent's network."""
 
 
-_unsafe_view = torch.ops.aten._unsafe_view.default
-
-
 def _no_view(out: Tensor, shape: tuple[int, ...]) -> Tensor:
     """Reshape a fresh result without telling autograd that it is a view, so that it may be changed in place."""
-    shaped: Tensor = _unsafe_view(out, shape)
+    shaped: Tensor = torch.ops.aten._unsafe_view.default(out, shape)
     return shaped
 
 
@@ -85,13 +79,10 @@ class Linear(nn.Linear):
 class StackedNetwork:
     """Plain `nn.Module`, written for one agent and a batch of inputs, run with the weights of many agents at once.
 
-    Weights are rows of a matrix. The module's class attribute `over_agents` chooses how they are run:
-
-    - `vmap` (the default): one vectorised call (`torch.func.vmap`). A module without a vmap rule, such as an LSTM,
-      falls back to `loop`, with the same result.
-    - `broadcast`: one call of `forward` with a leading agent axis on weights and inputs, without vmap's cost for each
-      operation. All layers must be `Linear` of this file, or count axes from the last.
-    - `loop`: agent by agent, in the memory of one.
+    Weights are rows of a matrix. The module's class attribute `over_agents` chooses how they are run: `vmap` (the
+    default) in one vectorised call of `torch.func.vmap`, or by `loop` where the module has no vmap rule, as an LSTM;
+    `broadcast` in one call of `forward` with a leading agent axis on weights and inputs, for modules whose layers are
+    `Linear` of this file or count axes from the last; `loop` agent by agent, in the memory of one.
 
     A critic may have a method `describe(inputs) -> Tensor` for the part that does not depend on the action. Its
     `forward` then reads `inputs["described"]`, or calls `describe` where that is missing, so that the values of two
@@ -105,50 +96,36 @@ class StackedNetwork:
     """
 
     def __init__(self, network: nn.Module) -> None:
-        buffers = [name for name, _ in network.named_buffers()]
-        if buffers:
+        name = f"network {type(network).__name__}"
+        if buffers := [buffer for buffer, _ in network.named_buffers()]:
             raise UserError(
-                f"network {type(network).__name__} has buffers ({', '.join(buffers)}); a population has weights only: "
-                "use LayerNorm in place of BatchNorm, and plain attributes for constants"
+                f"{name} has buffers ({', '.join(buffers)}); a population has weights only: use LayerNorm in place of "
+                "BatchNorm, and plain attributes for constants"
             )
         self.network = network.eval().requires_grad_(False)
         self.shapes = {name: weight.shape for name, weight in network.named_parameters()}
         self.sizes = [shape.numel() for shape in self.shapes.values()]
+        self.num_weights = sum(self.sizes)
         self.over_agents: Literal["vmap", "broadcast", "loop"] = getattr(network, "over_agents", "vmap")
         if self.over_agents not in ("vmap", "broadcast", "loop"):
-            raise UserError(
-                f"network {type(network).__name__} has over_agents {self.over_agents!r}; set vmap, broadcast or loop"
-            )
+            raise UserError(f"{name} has over_agents {self.over_agents!r}; set vmap, broadcast or loop")
         self._describe: Callable[..., Tensor] | None = getattr(network, "describe", None)
         names = {id(weight): name for name, weight in network.named_parameters()}
         # every place that holds a weight: tied weights have several
         self._places = [
-            (module, name, names[id(weight)])
+            (module, name, names[id(weight)], weight)
             for module in network.modules()
             for name, weight in module.named_parameters(recurse=False)
         ]
-        self._template = [module._parameters[name] for module, name, _ in self._places]
-
-    @property
-    def num_weights(self) -> int:
-        """Return the number of weights of one agent."""
-        return sum(self.sizes)
 
     def weights(self, rows: Float[Tensor, "agents weights"]) -> Weights:
         """Return named weights of shape (agents, *shape), as views of the rows."""
         pieces = torch.split(rows, self.sizes, dim=1)  # one split: its backward is one concatenation
-        return {
-            name: piece.reshape(len(rows), *shape)
-            for (name, shape), piece in zip(self.shapes.items(), pieces, strict=True)
-        }
+        named = zip(self.shapes.items(), pieces, strict=True)
+        return {name: piece.reshape(len(rows), *shape) for (name, shape), piece in named}
 
     def __call__(self, rows: Float[Tensor, "agents weights"] | Weights, *inputs: Inputs | Tensor) -> Tensor:
-        """Return outputs of shape (agents, ...).
-
-        Args:
-            rows: the agents' weights, as rows or as `weights` returned them.
-            inputs: each with a leading agent axis, of size 1 where shared.
-        """
+        """Return outputs (agents, ...), from weights as rows or by name and inputs with a leading agent axis or 1."""
         return self._run(self.network, rows, inputs)
 
     def described(self, rows: Float[Tensor, "agents weights"] | Weights, inputs: Inputs) -> Inputs:
@@ -167,10 +144,12 @@ class StackedNetwork:
             # an output that depends on no weight has no agent axis of its own
             return output if len(output) == agents else output.expand(agents, *output.shape[1:])
         if self.over_agents == "vmap":
+            # an input of size 1 among several agents is not expanded
+            axes = [_each(value, lambda part: None if len(part) == 1 < agents else 0) for value in inputs]
+            parts = [_each(value, lambda part: part[0] if len(part) == 1 < agents else part) for value in inputs]
             try:
-                arguments, axes = zip(*(_split_shared(value, agents) for value in inputs), strict=True)
-                call = partial(self._call, function)
-                vectorised: Tensor = torch.func.vmap(call, in_dims=(0, *axes))(weights, *arguments)
+                run = torch.func.vmap(partial(self._call, function), in_dims=(0, *axes))
+                vectorised: Tensor = run(weights, *parts)
                 return vectorised
             except RuntimeError as error:
                 if "Batching rule not implemented" not in str(error):
@@ -179,45 +158,27 @@ class StackedNetwork:
                 logger.info("%s runs agent by agent: %s", type(self.network).__name__, str(error).split(". ")[0])
         outputs = []
         for row in range(agents):
-            own = {name: weight[row] for name, weight in weights.items()}
-            outputs.append(self._call(function, own, *(_of_agent(value, row) for value in inputs)))
+            own = [_each(value, lambda part: part[row if len(part) > 1 else 0]) for value in inputs]  # noqa: B023
+            outputs.append(self._call(function, {name: weight[row] for name, weight in weights.items()}, *own))
         return torch.stack(outputs)
 
     def _call(self, function: Callable[..., Tensor], weights: Weights, *inputs: Inputs | Tensor) -> Tensor:
         """Call the network's function with other weights: `torch.func.functional_call` at a tenth of its cost."""
         try:
-            for module, name, source in self._places:
+            for module, name, source, _ in self._places:
                 module._parameters[name] = weights[source]  # type: ignore[assignment]
             return function(*inputs)
         finally:
-            for (module, name, _), weight in zip(self._places, self._template, strict=True):
-                module._parameters[name] = weight
+            for module, name, _, own in self._places:
+                module._parameters[name] = own
 
 
-def _split_shared(value: Inputs | Tensor, agents: int) -> tuple[Any, Any]:
-    """Return a value and its axes for vmap: an axis of size 1 among several agents is dropped, not expanded."""
-    if isinstance(value, dict):
-        parts = {name: _split_shared(part, agents) for name, part in value.items()}
-        return {name: part[0] for name, part in parts.items()}, {name: part[1] for name, part in parts.items()}
-    return (value.squeeze(0), None) if len(value) == 1 < agents else (value, 0)
-
-
-def _of_agent(value: Inputs | Tensor, row: int) -> Inputs | Tensor:
-    if isinstance(value, dict):
-        return {name: part[row if len(part) > 1 else 0] for name, part in value.items()}
-    return value[row if len(value) > 1 else 0]
+def _each(value: Inputs | Tensor, change: Callable[[Tensor], Any]) -> Any:
+    return {name: change(part) for name, part in value.items()} if isinstance(value, dict) else change(value)
 
 
 def require_width(name: str, value: int) -> None:
-    """Refuse a layer width that is impossible, or would exhaust memory before it is counted.
-
-    Args:
-        name: the network's argument.
-        value: width of the layer.
-
-    Raises:
-        UserError: not from 1 to MOST_WIDTH.
-    """
+    """Refuse, by a UserError, a layer width that is impossible, or would exhaust memory before it is counted."""
     require_range(name, value, least=1, most=MOST_WIDTH)
 
 

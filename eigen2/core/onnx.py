@@ -11,11 +11,9 @@ from torch import Tensor, nn
 
 from eigen2.core.networks import Sizes
 from eigen2.errors import UserError
-from eigen2.runtime.files import move_into_place
+from eigen2.runtime.files import replacing
 
 LIBRARIES = ("onnx", "onnxscript")
-BATCH = 2
-"""Batch size of the traced inputs; the graph takes any."""
 
 
 class _Positional(nn.Module):
@@ -31,12 +29,7 @@ class _Positional(nn.Module):
 
 
 def write_onnx(actor: nn.Module, sizes: Sizes, file: Path) -> Path:
-    """Write a graph with the actor's inputs by name, (batch, ...) each, and the output `action` in [-1, 1].
-
-    Args:
-        actor: `forward(inputs) -> (batch, *action)`.
-        sizes: shapes it was built for.
-        file: written completely or not at all.
+    """Write a graph with the inputs of an actor of these sizes by name, (batch, ...) each, and the output `action`.
 
     Raises:
         UserError: the libraries are not installed, or the actor cannot be exported.
@@ -49,33 +42,25 @@ def write_onnx(actor: nn.Module, sizes: Sizes, file: Path) -> Path:
             "an actor of data.encoding windows reads the whole panel, which an ONNX graph does not hold; "
             "train with data.encoding averages"
         )
-    names = list(sizes.inputs)
-    example = tuple(torch.zeros(BATCH, *sizes.inputs[name]) for name in names)
+    for name in ("torch.onnx", *LIBRARIES):
+        logging.getLogger(name).setLevel(logging.ERROR)  # they report their progress as warnings
     batch = torch.export.Dim("batch")
-    quiet = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript")]
-    levels = [logger.level for logger in quiet]
     try:
-        for logger in quiet:
-            logger.setLevel(logging.ERROR)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch's, about its own pytrees and axis names
             program = torch.onnx.export(
-                _Positional(actor, names).eval(),
-                example,
+                _Positional(actor, list(sizes.inputs)).eval(),
+                tuple(torch.zeros(2, *shape) for shape in sizes.inputs.values()),  # the graph takes any batch size
                 dynamo=True,
-                input_names=names,
+                input_names=list(sizes.inputs),
                 output_names=["action"],
-                dynamic_shapes=(tuple({0: batch} for _ in names),),
+                dynamic_shapes=(tuple({0: batch} for _ in sizes.inputs),),
                 verbose=False,
             )
     except Exception as error:  # tracing a user's network may raise anything
         reason = " ".join(str(error).split())[:160]
         raise UserError(f"{type(actor).__name__} cannot be written as an ONNX graph: {reason}") from error
-    finally:
-        for logger, level in zip(quiet, levels, strict=True):
-            logger.setLevel(level)
     assert program is not None
-    draft = file.with_name(f".{file.name}")
-    program.save(draft)
-    move_into_place(draft, file)
+    with replacing(file) as draft:
+        program.save(draft)
     return file

@@ -1,7 +1,6 @@
 """Addressed randomness: every generator is made from (seed, role, generation, agent) where it is used.
 
-A checkpoint holds no generator: a run that resumes, or uses more processes, makes the same generators and so draws the
-same numbers.
+No checkpoint holds a generator: a run that resumes, or uses more processes, makes the same ones again.
 """
 
 import enum
@@ -32,13 +31,9 @@ class Role(enum.IntEnum):
 
 
 def generator(seed: int, role: Role, generation: int = 0, agent: int = 0) -> np.random.Generator:
-    """Return the generator at an address; equal addresses draw equal numbers, others independent ones.
+    """Return the generator at an address of numbers >= 0; equal addresses draw equal numbers, others independent ones.
 
-    Args:
-        seed: the run's seed, >= 0.
-        role: purpose of the numbers.
-        generation: the generation that draws them, >= 0.
-        agent: number of the agent that draws them, >= 0; 0 for draws that all agents share.
+    `agent` is its number in the whole population; 0 for draws that all agents share.
     """
     return np.random.default_rng(np.random.SeedSequence([seed, int(role), generation, agent]))
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from eigen2.core.randomness import Role, generator
 from eigen2.errors import UserError
 from eigen2.memory.process import release_pages
+from eigen2.runtime.provenance import describe_changes
 
 
 class Field(NamedTuple):
@@ -44,7 +45,7 @@ class ReplayBuffer:
     """Ring of transitions: named fields of fixed size, all memory allocated and touched at the start.
 
     Args:
-        capacity: transitions held, >= 1; a further one replaces the oldest.
+        capacity: transitions held, 1 or more; a further one replaces the oldest.
         fields: name, shape and dtype of each field, `reward` among them.
         device: holds the memory.
 
@@ -57,11 +58,8 @@ class ReplayBuffer:
     def __init__(self, capacity: int, fields: Mapping[str, Field], device: torch.device | str = "cpu") -> None:
         if capacity < 1:
             raise UserError(f"replay capacity is {capacity}; it must be at least 1")
-        self.capacity = capacity
-        self.fields = dict(fields)
-        self.size = 0
-        self.position = 0
-        self.added = 0
+        self.capacity, self.fields, self.device = capacity, dict(fields), torch.device(device)
+        self.size = self.position = self.added = 0
         # fill_ touches every page now: RSS does not creep up while the buffer fills
         self._storage = {
             name: torch.empty((capacity, *field.shape), dtype=field.dtype, device=device).fill_(0)
@@ -85,11 +83,6 @@ class ReplayBuffer:
         """Return the bytes held, full or not."""
         return self.capacity * self.bytes_per_transition
 
-    def matches(self, capacity: int, fields: Mapping[str, Field], device: torch.device | str) -> bool:
-        """Return whether a buffer made with these arguments would have the same memory."""
-        at = self._storage["reward"].device
-        return (capacity, dict(fields), torch.device(device)) == (self.capacity, self.fields, at)
-
     def reset_memory(self) -> None:
         """Drop every transition and keep the memory."""
         for stored in self._storage.values():
@@ -97,35 +90,26 @@ class ReplayBuffer:
         self.size = self.position = self.added = 0
 
     def cleanup_memory(self) -> int:
-        """Release the pages of empty slots to the system and return their bytes; on Linux and the CPU alone.
-
-        They are allocated again, page by page, as transitions are added.
-        """
+        """Release the pages of empty slots to the system and return their bytes; on Linux and the CPU alone."""
         return sum(release_pages(stored[self.size :]) for stored in self._storage.values())
 
     def add(self, transitions: Mapping[str, Tensor]) -> None:
         """Add `n` transitions, each field of shape (n, ...), in place of the oldest.
 
         Raises:
-            KeyError: a field is missing or unknown.
-            ValueError: more transitions than the capacity at once, or a field of another shape.
+            ValueError: a field is missing, unknown or of another shape, or there are more than the capacity.
         """
-        if transitions.keys() != self.fields.keys():
-            raise KeyError(f"transition fields {sorted(transitions)} are not {sorted(self.fields)}")
-        count = len(transitions["reward"])
+        count = len(next(iter(transitions.values())))
+        shapes = {name: tuple(values.shape) for name, values in transitions.items()}
+        if shapes != (own := {name: (count, *field.shape) for name, field in self.fields.items()}):
+            raise ValueError(f"transitions have the shapes {shapes}, not {own}")
         if count > self.capacity:
             raise ValueError(f"{count} transitions at once exceed the capacity of {self.capacity}")
-        for name, field in self.fields.items():
-            if transitions[name].shape != (count, *field.shape):
-                raise ValueError(f"{name} has shape {tuple(transitions[name].shape)}, not {(count, *field.shape)}")
         head = min(count, self.capacity - self.position)
-        for name, values in transitions.items():
-            stored, values = self._storage[name], values.detach()
-            if head == count:
-                stored[self.position : self.position + count] = values
-            else:
-                stored[self.position :] = values[:head]
-                stored[: count - head] = values[head:]
+        for name, given in transitions.items():
+            stored, values = self._storage[name], given.detach()
+            stored[self.position : self.position + head] = values[:head]
+            stored[: count - head] = values[head:]
         self.skip(count)
 
     def skip(self, count: int) -> None:
@@ -139,8 +123,7 @@ class ReplayBuffer:
         # summed here: on a GPU the order of several additions to one place is not fixed
         places, which = np.unique(slots, return_inverse=True)
         sums = np.bincount(which, amounts, minlength=len(places)).astype(np.float32)
-        rewards = self._storage["reward"]
-        rewards[torch.from_numpy(places).to(rewards.device)] += torch.from_numpy(sums).to(rewards.device)
+        self._storage["reward"][torch.from_numpy(places).to(self.device)] += torch.from_numpy(sums).to(self.device)
 
     def gather(self, slots: Int[Tensor, "..."]) -> dict[str, Tensor]:
         """Return copies of the transitions in `slots`; a field of shape s comes out as (*slots.shape, *s)."""
@@ -157,17 +140,15 @@ class ReplayBuffer:
         Raises:
             UserError: the saved buffer has another capacity or other fields.
         """
-        saved = {name: (tuple(values.shape), values.dtype) for name, values in state["storage"].items()}
-        mine = {name: (tuple(values.shape), values.dtype) for name, values in self._storage.items()}
-        if saved != mine:
-            detail = ", ".join(
-                f"{name} {_format(saved.get(name))} for {_format(mine.get(name))}"
-                for name in sorted(saved.keys() | mine.keys())
-                if saved.get(name) != mine.get(name)
-            )
+        saved, mine = (
+            {name: f"{tuple(values.shape)} {values.dtype}" for name, values in storage.items()}
+            for storage in (state["storage"], self._storage)
+        )
+        if changes := describe_changes(saved, mine):
             raise UserError(
-                f"the checkpoint's replay buffer does not fit this configuration ({detail}); resume with the "
-                "data settings of the run that wrote it, or start a new run in another --trainer.default_root_dir"
+                f"the checkpoint's replay buffer does not fit this configuration ({', '.join(changes.values())}); "
+                "resume with the data settings of the run that wrote it, or start a new run in another "
+                "--trainer.default_root_dir"
             )
         for name, stored in self._storage.items():
             stored.copy_(state["storage"][name])
@@ -192,8 +173,3 @@ def sample_slots(
         drawn = generator(seed, Role.REPLAY, generation, agent).integers(stored, size=(batches, batch_size))
         slots[:, place] = torch.from_numpy(drawn)
     return slots
-
-
-def _format(field: tuple[tuple[int, ...], torch.dtype] | None) -> str:
-    """Format the shape and dtype of a stored field for a message."""
-    return "absent" if field is None else f"{field[0]} {str(field[1]).removeprefix('torch.')}"

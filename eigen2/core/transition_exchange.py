@@ -25,11 +25,7 @@ class TransitionLog(ReplayBuffer):
         self.counts: list[int] = []
 
     def add(self, transitions: Mapping[str, Tensor]) -> None:
-        """Add the transitions of a step.
-
-        Raises:
-            ValueError: the episode is longer than `steps`.
-        """
+        """Add the transitions of a step, of no more than `steps`."""
         if len(self.counts) == self.steps:
             raise ValueError(f"an episode has more steps than the {self.steps} of the longest episode")
         super().add(transitions)
@@ -42,17 +38,10 @@ class TransitionLog(ReplayBuffer):
 
 
 def exchange_transitions(log: TransitionLog, buffer: ReplayBuffer, communicator: Communicator) -> None:
-    """Add the transitions of all processes to the buffer, in the order of one process that plays all agents.
+    """Add the transitions of all processes' logs to the buffer, as one process that plays all agents would; clear them.
 
-    Transitions that later steps of the same generation would overwrite are not sent. The log is cleared.
-
-    Args:
-        log: transitions of this process.
-        buffer: gets the transitions step by step, those of the first agents first.
-        communicator: partition of the population.
-
-    Raises:
-        RunStopped: contact with another process was lost.
+    They are added step by step, those of the first agents first. What later steps of the same generation would
+    overwrite is not sent.
     """
     own = torch.zeros(1, log.steps, dtype=torch.int64)
     own[0, : len(log.counts)] = torch.tensor(log.counts, dtype=torch.int64)
@@ -61,16 +50,16 @@ def exchange_transitions(log: TransitionLog, buffer: ReplayBuffer, communicator:
     added = unpack_rows(torch.cat(received), like)["counts"]  # (processes, steps)
     later = added.sum(0).flip(0).cumsum(0).flip(0) - added.sum(0)
     first = int((later >= buffer.capacity).sum())
-    before = added[:, :first].sum(1)
+    before, added = added[:, :first].sum(1), added[:, first:]
     buffer.skip(int(before.sum()))
     kept = {name: log[name][int(before[communicator.rank]) :] for name in log.fields}
-    parts = communicator.gather_parts(pack_rows(kept), added[:, first:].sum(1).tolist(), "transitions")
-    rows = [unpack_rows(part, kept) for part in parts]
-    ends = added[:, first:].cumsum(1)
-    for step, count in enumerate(added[:, first:].unbind(1)):
-        cuts = [slice(int(end - size), int(end)) for end, size in zip(ends[:, step], count, strict=True)]
-        if int(count.sum()):
-            buffer.add(
-                {name: torch.cat([each[name][cut] for each, cut in zip(rows, cuts, strict=True)]) for name in kept}
-            )
+    packed = communicator.gather_parts(pack_rows(kept), added.sum(1).tolist(), "transitions")
+    # of each process, the transitions of each step
+    parts = [
+        {name: torch.split(values, counts) for name, values in unpack_rows(part, kept).items()}
+        for part, counts in zip(packed, added.tolist(), strict=True)
+    ]
+    for step in range(added.shape[1]):
+        if added[:, step].any():
+            buffer.add({name: torch.cat([part[name][step] for part in parts]) for name in kept})
     log.clear()

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,9 +21,7 @@ from eigen2.erl.evolution import EvolutionContext, Operator
 from eigen2.erl.evolution.statistics import SAMPLED_INPUTS, diversity_metrics
 from eigen2.erl.learners import Learner
 from eigen2.erl.population import Population
-from eigen2.erl.quarantine import evidence, save_evidence
 from eigen2.erl.row_adam import RowAdam
-from eigen2.erl.settings import check_sizes
 from eigen2.erl.state import GenerationState
 from eigen2.erl.training import sample_inputs
 from eigen2.errors import ALL_AGENTS_FAILED, RunStopped, UserError
@@ -94,17 +91,17 @@ class PopulationModule(GenerationModule[RolloutDataModule]):
         agents = self.communicator.rows
         self.memory.require(data.needed_bytes(len(agents)))
         data.build(len(agents), device)
-        make_actor, make_critic = self.network_makers(data)
+        makers = self.network_makers(data)
         with torch_seed(self.seed, Role.WEIGHTS, agent=0):
-            weights = weight_bytes(make_actor()) + weight_bytes(make_critic())
+            weights = sum(weight_bytes(make()) for make in makers)
         if stage == "fit":
-            workspace = workspace_bytes(data, self.learner, device, make_actor, make_critic, self.precision)
-            checkpoint = checkpoint_bytes(self.trainer)
-            require_fit(self.memory, data, self.communicator, weights, self.micro_batches, workspace, checkpoint)
+            workspace = workspace_bytes(data, self.learner, device, *makers, self.precision)
+            require_fit(self.memory, data, self.communicator, weights, self.micro_batches)
+            self.memory.require_temporary(len(agents) * workspace, checkpoint_bytes(self.trainer))
             data.allocate_replay(device, self.communicator)
         if "population" not in self._modules:  # fitting or validating again goes on with what was learned
             learners, noise = len(range(self.learners)[agents.start : agents.stop]), self.hparams["noise"]
-            self.population = Population(self.communicator, make_actor, make_critic, self.seed, noise, learners)
+            self.population = Population(self.communicator, *makers, self.seed, noise, learners)
         elif weights != 4 * self.population.weights_per_agent:
             raise UserError("this module was fitted to data of other sizes; make a new ERLModule for these")
 
@@ -141,18 +138,11 @@ class PopulationModule(GenerationModule[RolloutDataModule]):
             sample_inputs=partial(sample_inputs, self.data, self.device),
         )
 
-    def all_failed(self, fitness: torch.Tensor) -> RunStopped:
-        """Save why all agents failed, and return the error that ends the run."""
-        state, path = self.state, Path(self.trainer.default_root_dir) / "failure" / "evidence.pt"
-        place = f"process 0 writes its evidence to {path}"
-        if self.communicator.rank == 0:
-            found = evidence(state.quarantine, self.population, fitness, state.slots, self.hparams["accumulate"])
-            if "slots" in found:
-                found["rewards"] = self.data.buffer["reward"][found["slots"].to(self.device)]
-            place = save_evidence({"generation": state.generation, **found}, path)
+    def all_failed(self) -> RunStopped:
+        """Return the error that ends a run in which all agents failed; this process's own are in its message."""
         return RunStopped(
-            f"all agents ({self.population_size}) failed in generation {state.generation}, not finite: "
-            f"{state.quarantine.parts()}; {place}; start again with a lower model.actor_lr, model.critic_lr, "
+            f"all agents ({self.population_size}) failed in generation {self.state.generation}, not finite: "
+            f"{self.state.quarantine.parts()}; start again with a lower model.actor_lr, model.critic_lr, "
             "model.max_grad_norm or model.reward_scale",
             ALL_AGENTS_FAILED,
         )
@@ -168,11 +158,7 @@ class PopulationModule(GenerationModule[RolloutDataModule]):
         return fitness
 
     def test_champion(self) -> TestResult:
-        """Play the champion on data that no fit has used.
-
-        Raises:
-            UserError: there is no champion.
-        """
+        """Play the champion on data that no fit has used; raise a UserError without one."""
         candidates = self.generations_run * self.population_size
         policies = rollout.trained_policies(self.population, self.data, self.precision, candidates, self.seed)
         return self.data.test(policies)
@@ -195,18 +181,23 @@ class PopulationModule(GenerationModule[RolloutDataModule]):
 
     def model_settings(self) -> dict[str, Any]:
         """Return the algorithm's settings, networks included, as plain values."""
-        networks = {"actor": format_factory(self._actor), "critic": format_factory(self._critic)}
-        return {**self.hparams, **networks}
+        return {**self.hparams, "actor": format_factory(self._actor), "critic": format_factory(self._critic)}
 
     def inference_spec(self) -> dict[str, Any]:
         """Return what the champion's weights need to act, as plain values."""
-        network = describe(self.population.actor_network, self._actor, self.data.sizes)
-        return {**network, **super().inference_spec()}
+        return describe(self.population.actor_network, self._actor, self.data.sizes) | super().inference_spec()
 
     def check_shapes(self, checkpoint: Mapping[str, Any]) -> None:
-        """Refuse a checkpoint of another population size or other networks."""
-        sizes = {"actor": self.population.actor.shape[1], "critic": self.population.critic.shape[1]}
-        check_sizes(checkpoint, self.population_size, sizes, self.settings())
+        """Refuse a checkpoint of another population size or other networks, by a UserError with both sizes."""
+        for network in ("actor", "critic"):
+            size = self.population.rows()[network].shape[1]
+            saved = tuple(checkpoint["state_dict"].get(f"population.{network}", torch.empty(0, 0)).shape)
+            if saved != (self.population_size, size):
+                raise UserError(
+                    f"the checkpoint holds {saved[0]} agents with {saved[1]} {network} weights, this configuration "
+                    f"makes {self.population_size} with {size}; use the settings of the run that wrote it "
+                    "(config.yaml in its folder)"
+                )
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add what resuming needs, and the rows of other processes."""

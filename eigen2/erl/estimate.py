@@ -23,15 +23,8 @@ def workspace_bytes(
 ) -> int:
     """Return the bytes of temporary tensors an agent needs to act in all windows, or to learn from a micro-batch.
 
-    All agents act and learn together, so all need that much each. Nothing is kept and no random numbers are drawn.
-
-    Args:
-        data: after `build`; its `eval_env` is reset.
-        learner: trains the agents.
-        device: runs the networks.
-        make_actor: builds one actor.
-        make_critic: builds one critic.
-        precision: makes the context in which networks run.
+    All agents act and learn together, so all need that much each. Nothing is kept and no random numbers are drawn;
+    `data.eval_env` is reset.
     """
     agent = Population(Communicator(1), make_actor, make_critic, seed=0, noise=0.0).to(device)
     observation, _ = data.eval_env.reset(options=data.training_options(0, seed=0))
@@ -51,27 +44,11 @@ def workspace_bytes(
 
 
 def require_fit(
-    memory: PeakEstimate,
-    data: RolloutDataModule,
-    communicator: Communicator,
-    weights: int,
-    micro_batches: int,
-    workspace: int,
-    checkpoint: int,
+    memory: PeakEstimate, data: RolloutDataModule, communicator: Communicator, weights: int, micro_batches: int
 ) -> None:
-    """Add what a fit takes beside its environments to an estimate.
+    """Add to an estimate what a fit holds beside its environments, or raise a UserError where it does not fit.
 
-    Args:
-        memory: estimate of the run.
-        data: after `build`.
-        communicator: partition of the population.
-        weights: bytes of an actor and a critic.
-        micro_batches: of a generation.
-        workspace: `workspace_bytes` of one agent.
-        checkpoint: bytes of the checkpoint a run resumes from.
-
-    Raises:
-        UserError: it does not fit.
+    `weights` are the bytes of an actor and a critic.
     """
     agents = len(communicator.rows)
     memory.require({"population": 2 * weights * agents})  # weights and targets
@@ -79,7 +56,5 @@ def require_fit(
     memory.require({"replay": data.replay_capacity * data.transition_bytes})
     if communicator.world > 1:
         memory.require({"exchange": agents * data.eval_env.windows * data.longest_episode * data.transition_bytes})
-    memory.require(
-        {"samples": 8 * (agents + 1) * micro_batches * data.batch_size}
-    )  # slots, and one agent's beside them
-    memory.require_temporary(agents * workspace, checkpoint)
+    # slots, and one agent's beside them
+    memory.require({"samples": 8 * (agents + 1) * micro_batches * data.batch_size})

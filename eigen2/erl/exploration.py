@@ -40,41 +40,23 @@ class Draws:
         return self._block[:, self._drawn - 1]
 
 
-class ExplorationNoise:
-    """Noise of one generation's exploration windows, the last ones; fitness windows have none.
+def explore(
+    action: Tensor, windows: int, draws: Draws, scale: Float[Tensor, " agents"], uniform: bool = False
+) -> Tensor:
+    """Add noise to the last `windows`, which explore, of actions (agents, windows, *action_shape), within [-1, 1].
 
     Args:
-        scale: (agents,) standard deviation of each agent's noise, in action units of [-1, 1].
+        action: of a step.
         windows: number of exploration windows.
-        action_shape: of one agent in one window.
-        agents: numbers of the agents in the whole population.
-        seed: the run's seed.
-        generation: the generation in progress.
-        uniform: whether to replace the agents' actions by uniform ones in [-1, 1].
+        draws: of (windows, *action_shape) for each agent.
+        scale: standard deviation of each agent's noise, in action units of [-1, 1].
+        uniform: whether to replace the actions by uniform ones instead.
     """
-
-    def __init__(
-        self,
-        scale: Float[Tensor, " agents"],
-        windows: int,
-        action_shape: tuple[int, ...],
-        agents: range,
-        seed: int,
-        generation: int,
-        uniform: bool = False,
-    ) -> None:
-        self._scale = scale.reshape(-1, *[1] * (1 + len(action_shape)))
-        self._windows = windows
-        self._uniform = uniform
-        self._draws = Draws(Role.EXPLORATION, agents, (windows, *action_shape), seed, generation)
-
-    def add(self, action: Tensor) -> Tensor:
-        """Add noise to the last windows of actions (agents, windows, *action_shape), clipped to [-1, 1]."""
-        if self._windows == 0:
-            return action
-        drawn = self._draws.next().to(action.device)
-        first = action.shape[1] - self._windows
-        noisy = action[:, first:]
-        # erf of a normal number over sqrt(2) is uniform in [-1, 1]
-        own = torch.erf(drawn / math.sqrt(2)) if self._uniform else (noisy + drawn * self._scale).clamp(-1, 1)
-        return torch.cat([action[:, :first], own], dim=1) if first else own
+    if windows == 0:
+        return action
+    drawn, first = draws.next().to(action.device), action.shape[1] - windows
+    if uniform:
+        noisy = torch.erf(drawn / math.sqrt(2))  # erf of a normal number over sqrt(2) is uniform in [-1, 1]
+    else:
+        noisy = (action[:, first:] + drawn * scale.reshape(-1, *[1] * (action.dim() - 1))).clamp(-1, 1)
+    return torch.cat([action[:, :first], noisy], dim=1) if first else noisy

@@ -12,8 +12,6 @@ from eigen2.erl.state import GenerationState
 
 LOSS_METRICS = ("actor_loss", "critic_loss", "q_mean", "action_saturation")
 """Names of the fields of `Losses`."""
-QUARTILES = (25, 50, 75)
-"""Percentiles of fitness over agents."""
 
 
 def generation_metrics(
@@ -23,21 +21,15 @@ def generation_metrics(
 
     Units: fitness in rewards a window, averages over agents whose own is finite; population in agents.
 
-    Args:
-        state: of the generation.
-        population: of this process.
-        summary: of this process's fitness windows, (agents,) each.
-        communicator: partition of the population.
-
     Returns:
-        The scalars, and the summary of all agents.
+        The scalars, and the `summary` of the fitness windows, (agents,) each, of all processes' agents.
     """
     fitness, validation = _finite(state.fitness), _finite(state.validation)
     agents = communicator.gather(
         {
             **{f"summary {name}": values for name, values in summary.items()},
-            "sums": state.losses.sums.T,
-            "counts": state.losses.counts.T,
+            "sums": state.loss_sums.T,
+            "counts": state.loss_counts.T,
             "quarantined": state.quarantine.agents,
             "failed": state.quarantine.failed,
             "noise": population.noise,
@@ -49,7 +41,7 @@ def generation_metrics(
         "fitness/mean": float(fitness.mean()),
         "fitness/max": float(fitness.max()),
         "fitness/min": float(fitness.min()),
-        **{f"fitness/q{percent}": float(fitness.quantile(percent / 100)) for percent in QUARTILES},
+        **{f"fitness/q{percent}": float(fitness.quantile(percent / 100)) for percent in (25, 50, 75)},
         "fitness/std": float(fitness.std(correction=0)),
         "champion/validation_fitness": float(population.champion_fitness),
         "champion/generation": float(population.champion_generation),
@@ -71,13 +63,8 @@ def usage_metrics(buffer: ReplayBuffer, communicator: Communicator) -> dict[str,
         "replay/utilization": len(buffer) / buffer.capacity,
         "replay/added": float(buffer.added),
     }
-    if communicator.world == 1:
-        return replay
-    return {
-        **replay,
-        "exchange/received_mb": communicator.received_bytes / 1e6,
-        "time/exchange_s": communicator.seconds,
-    }
+    exchange = {"exchange/received_mb": communicator.received_bytes / 1e6, "time/exchange_s": communicator.seconds}
+    return replay if communicator.world == 1 else replay | exchange
 
 
 def _finite(values: Tensor) -> Tensor:

@@ -13,7 +13,6 @@ from eigen2.erl.evolution import Elitism, MagnitudeMutation, Operator, Tournamen
 from eigen2.erl.evolution.breeding import evolve
 from eigen2.erl.learners import DDPG, Learner
 from eigen2.erl.learners.gradients import moments
-from eigen2.erl.quarantine import judge_agents
 from eigen2.erl.settings import check_settings, plain_settings
 from eigen2.erl.state import GenerationState
 
@@ -96,9 +95,8 @@ class ERLModule(PopulationModule):
         self.state = GenerationState.begin(self.current_epoch, agents, self.population_size, self.device)
         with self.clock.phase("evaluate"):
             after_step, random = self.clock.environment_step, self.hparams["random_warmup"]
-            rollout.evaluate(
-                self.state, self.population, self.data, self.precision, self.communicator, self.seed, random, after_step
-            )
+            played = self.state, self.population, self.data, self.precision, self.communicator
+            rollout.evaluate(*played, self.seed, random, after_step)
         self.clock.begin("train")
         if self.data.ready and self.micro_batches:
             learners = agents[: self.population.learners]
@@ -117,8 +115,8 @@ class ERLModule(PopulationModule):
             losses = training.add_losses(state, self.learner, population, sample, train_actor)
             self.manual_backward(losses / own["accumulate"])
         if part + 1 == own["accumulate"]:
-            clip, tau = own["max_grad_norm"], own["tau"]
-            training.optimizer_step(state, population, self.optimizer, clip, tau, train_actor)
+            limits = own["max_grad_norm"], own["tau"]
+            training.optimizer_step(state, population, self.optimizer, *limits, train_actor)
 
     def on_train_batch_end(self, outputs: Any, batch: int, batch_idx: int) -> None:
         """Evolve after the last micro-batch, so that validation plays the next generation's agents."""
@@ -131,9 +129,8 @@ class ERLModule(PopulationModule):
     def evolve(self) -> None:
         """Replace the less fit agents, with targets, critics and moments, by children of the fitter; decay noise."""
         state, population, operators = self.state, self.population, self.operators
-        measured = state.fitness.clone()
-        if judge_agents(state.quarantine, state.fitness, population, self.optimizer, self.communicator).all():
-            raise self.all_failed(measured)
+        if state.quarantine.judge(state.fitness, population, self.optimizer, self.communicator).all():
+            raise self.all_failed()
         state.quarantine.warn(state.generation, ", replaced" if operators else ", not replaced without evolution")
         if operators and self.population_size > 1:
             own, context = moments(population, self.optimizer), self.evolution_context()

@@ -12,9 +12,6 @@ from eigen2.core.networks import Inputs, StackedNetwork
 from eigen2.core.randomness import Role, torch_seed
 from eigen2.distributed.communicator import Communicator
 
-CHAMPION = ("actor", "critic")
-"""Rows that a champion has."""
-
 
 class Population(nn.Module):
     """Actors, critics and targets of this process's agents as rows, and the champion beside them.
@@ -29,26 +26,20 @@ class Population(nn.Module):
 
     Attributes:
         actor, critic: parameters (agents, weights).
-        actor_target, critic_target: their slow copies (agents, weights).
-        noise: (agents,) standard deviation of each agent's exploration noise.
-        origin: (all agents,) how the last evolution made each, a place in `evolution.statistics.origins`.
-        parents_fitness: (all agents,) fitness of each agent's parents when they were chosen; 0 at first.
-        champion_actor, champion_critic: (1, weights) copy of the best validated agent.
-        champion_fitness: its validation fitness, -inf before the first.
-        champion_generation: the generation it was found in, -1 before the first.
-        validations_since_champion: validations since then, or since the start, without a better one.
+        agents: a handle of each agent of this process.
+        champion: handle of the champion.
     """
 
-    actor_target: Tensor
+    actor_target: Tensor  # slow copies (agents, weights)
     critic_target: Tensor
-    noise: Tensor
-    origin: Tensor
-    parents_fitness: Tensor
-    champion_actor: Tensor
+    noise: Tensor  # (agents,) standard deviation of each agent's exploration noise
+    origin: Tensor  # (all agents,) how the last evolution made each, a place in `evolution.statistics.origins`
+    parents_fitness: Tensor  # (all agents,) fitness of each agent's parents when they were chosen; 0 at first
+    champion_actor: Tensor  # (1, weights) copies of the best validated agent
     champion_critic: Tensor
-    champion_fitness: Tensor
-    champion_generation: Tensor
-    validations_since_champion: Tensor
+    champion_fitness: Tensor  # its validation fitness, float64, -inf before the first
+    champion_generation: Tensor  # the generation it was found in, -1 before the first
+    validations_since_champion: Tensor  # validations since then, or since the start, without a better one
 
     def __init__(
         self,
@@ -60,23 +51,27 @@ class Population(nn.Module):
         learners: int | None = None,
     ) -> None:
         super().__init__()
-        size, total = len(communicator.rows), communicator.total
         self._rows = communicator.rows
+        size = len(self._rows)
         self.learners = size if learners is None else learners
         with torch_seed(seed, Role.WEIGHTS, agent=0):
             self.actor_network, self.critic_network = StackedNetwork(make_actor()), StackedNetwork(make_critic())
         self.actor = nn.Parameter(torch.empty(size, self.actor_network.num_weights))
         self.critic = nn.Parameter(torch.empty(size, self.critic_network.num_weights))
-        self.register_buffer("actor_target", torch.empty_like(self.actor))
-        self.register_buffer("critic_target", torch.empty_like(self.critic))
-        self.register_buffer("noise", torch.empty(size))
-        self.register_buffer("origin", torch.zeros(total, dtype=torch.int64))
-        self.register_buffer("parents_fitness", torch.zeros(total, dtype=torch.float64))
-        self.register_buffer("champion_actor", torch.empty_like(self.actor[:1]))
-        self.register_buffer("champion_critic", torch.empty_like(self.critic[:1]))
-        self.register_buffer("champion_fitness", torch.tensor(0.0, dtype=torch.float64))
-        self.register_buffer("champion_generation", torch.tensor(0))
-        self.register_buffer("validations_since_champion", torch.tensor(0))
+        buffers = {
+            "actor_target": torch.empty_like(self.actor),
+            "critic_target": torch.empty_like(self.critic),
+            "noise": torch.empty(size),
+            "origin": torch.zeros(communicator.total, dtype=torch.int64),
+            "parents_fitness": torch.zeros(communicator.total, dtype=torch.float64),
+            "champion_actor": torch.empty_like(self.actor[:1]),
+            "champion_critic": torch.empty_like(self.critic[:1]),
+            "champion_fitness": torch.tensor(0.0, dtype=torch.float64),
+            "champion_generation": torch.tensor(0),
+            "validations_since_champion": torch.tensor(0),
+        }
+        for name, values in buffers.items():
+            self.register_buffer(name, values)
         self.reset_memory(make_actor, make_critic, seed, noise)
         self.agents = tuple(DDPGAgent(self, row) for row in range(size))
         self.champion = DDPGAgent(self, None)
@@ -98,9 +93,8 @@ class Population(nn.Module):
 
     def rows(self) -> dict[str, Tensor]:
         """Return every tensor with a row for each agent of this process by its name, detached."""
-        return {
-            "actor": self.actor.detach(),
-            "critic": self.critic.detach(),
+        networks = {"actor": self.actor.detach(), "critic": self.critic.detach()}
+        return networks | {
             "actor_target": self.actor_target,
             "critic_target": self.critic_target,
             "noise": self.noise,
@@ -121,7 +115,7 @@ class Population(nn.Module):
         self.noise.fill_(noise)
         self.origin.zero_()
         self.parents_fitness.zero_()
-        self._set_champion({name: rows[:1] for name, rows in self.rows().items() if name in CHAMPION}, -math.inf, -1)
+        self._set_champion({name: rows[:1] for name, rows in self.rows().items()}, -math.inf, -1)
 
     def cleanup_memory(self) -> int:
         """Free the gradients, which the next training step allocates again, and return their bytes."""
@@ -140,8 +134,7 @@ class Population(nn.Module):
     def policy(self, agent: "DDPGAgent | None" = None) -> Callable[[Inputs], Tensor]:
         """Return the policy of every agent, or of one, for many steps between which no weights change.
 
-        Args:
-            agent: alone; its actions are (1, batch, *action_shape).
+        The actions of one are (1, batch, *action_shape).
         """
         if agent is None:
             return functools.partial(self.actor_network, self.actor_network.weights(self.actor.detach()))
@@ -149,12 +142,8 @@ class Population(nn.Module):
         return lambda inputs: self.actor_network(weights, agent.own(inputs))
 
     def set_champion(self, row: int, fitness: float, generation: int, communicator: Communicator) -> None:
-        """Copy agent `row`, of whichever process, into every process's champion.
-
-        Raises:
-            RunStopped: contact with another process was lost.
-        """
-        own = {name: rows for name, rows in self.rows().items() if name in CHAMPION}
+        """Copy agent `row`, of whichever process, into every process's champion."""
+        own = {name: rows for name, rows in self.rows().items() if name in ("actor", "critic")}
         self._set_champion(communicator.broadcast(own, row, "the champion"), fitness, generation)
 
     def _set_champion(self, agent: Mapping[str, Tensor], fitness: float, generation: int) -> None:
@@ -166,31 +155,24 @@ class Population(nn.Module):
 
 
 class DDPGAgent:
-    """Handle of one agent: a row of the population, or the champion. It owns no weights.
-
-    Args:
-        population: holds the row.
-        row: place among the agents of this process; None for the champion.
-    """
+    """Handle of one agent, a `row` of this process, or of the champion, None. It owns no weights."""
 
     def __init__(self, population: Population, row: int | None) -> None:
         # a plain attribute of a plain object: nn.Module does not see it, so nothing is saved or counted twice
-        self._population = population
-        self.row = row
+        self._population, self.row = population, row
 
     @property
     def actor(self) -> Float[Tensor, "1 weights"]:
         """Return the actor's weights, a view."""
-        if self.row is None:
-            return self._population.champion_actor
-        return self._population.actor.detach()[self.row : self.row + 1]
+        return self._view(self._population.actor, self._population.champion_actor)
 
     @property
     def critic(self) -> Float[Tensor, "1 weights"]:
         """Return the critic's weights, a view."""
-        if self.row is None:
-            return self._population.champion_critic
-        return self._population.critic.detach()[self.row : self.row + 1]
+        return self._view(self._population.critic, self._population.champion_critic)
+
+    def _view(self, rows: Tensor, champion: Tensor) -> Tensor:
+        return champion if self.row is None else rows.detach()[self.row : self.row + 1]
 
     def act(self, inputs: Inputs) -> Tensor:
         """Return the agent's action for a batch, (1, batch, *action_shape) in [-1, 1]."""

@@ -8,10 +8,11 @@ from torch import Tensor
 
 from eigen2.core.datamodule import RolloutDataModule, TrainedPolicies
 from eigen2.core.environment import Observation, Policy, play
+from eigen2.core.randomness import Role
 from eigen2.core.transition_exchange import exchange_transitions
 from eigen2.distributed.communicator import Communicator
 from eigen2.erl.evolution.selection import rank
-from eigen2.erl.exploration import ExplorationNoise
+from eigen2.erl.exploration import Draws, explore
 from eigen2.erl.population import DDPGAgent, Population
 from eigen2.erl.state import GenerationState
 from eigen2.errors import UserError
@@ -55,14 +56,15 @@ def evaluate(
     if population.learners < population.size:
         options["playing"] = torch.ones(env.agents, env.windows, dtype=torch.bool)
         options["playing"][population.learners :, counted:] = False
-    uniform = uniform and not data.ready
-    windows = env.windows - counted
-    noise = ExplorationNoise(
-        population.noise, windows, env.action_shape, communicator.rows, seed, state.generation, uniform
-    )
-    policy = make_policy(population, data, precision)
+    uniform, windows = uniform and not data.ready, env.windows - counted
+    draws = Draws(Role.EXPLORATION, communicator.rows, (windows, *env.action_shape), seed, state.generation)
+    act = make_policy(population, data, precision)
+
+    def policy(observation: Observation) -> Tensor:
+        return explore(act(observation), windows, draws, population.noise, uniform)
+
     buffer = data.buffer if data.transition_log is None else data.transition_log
-    returns = play(env, lambda observation: noise.add(policy(observation)), options, buffer, after_step)
+    returns = play(env, policy, options, buffer, after_step)
     if data.transition_log is not None:
         exchange_transitions(data.transition_log, data.buffer, communicator)
     state.quarantine.misplayed = ~torch.isfinite(returns).all(1)
@@ -91,8 +93,7 @@ def validate(
     if data.validates_every_agent:
         own = play(data.val_env, make_policy(population, data, precision), data.validation_options()).mean(1).cpu()
     elif place is not None:
-        policy = make_policy(population, data, precision, population.agents[place])
-        own[place] = play(data.val_env, policy, data.validation_options())[0].mean()
+        own[place] = _play_alone(population, data, precision, population.agents[place])
     state.validation = communicator.gather({"fitness": own}, "validation fitness")["fitness"]
     population.validations_since_champion += 1
     validated = state.validation[fittest]
@@ -106,24 +107,25 @@ def validate(
 def play_champion(population: Population, data: RolloutDataModule, precision: Precision) -> float:
     """Play the validation windows with the champion, recorded, and return its validation fitness."""
     data.record_agent(0)
-    policy = make_policy(population, data, precision, population.champion)
+    return _play_alone(population, data, precision, population.champion)
+
+
+def _play_alone(population: Population, data: RolloutDataModule, precision: Precision, agent: DDPGAgent) -> float:
+    policy = make_policy(population, data, precision, agent)
     return float(play(data.val_env, policy, data.validation_options())[0].mean())
 
 
 def trained_policies(
     population: Population, data: RolloutDataModule, precision: Precision, candidates: int, seed: int
 ) -> TrainedPolicies:
-    """Return champion and population as policies on the CPU, wherever their networks run.
-
-    Raises:
-        UserError: there is no champion.
-    """
+    """Return champion and population as policies on the CPU, wherever their networks run; UserError if no champion."""
     generation = int(population.champion_generation)
     if generation < 0:
         raise UserError("the checkpoint has no champion: none was validated before it was written")
     device = population.actor.device
 
     def on_cpu(agent: DDPGAgent) -> Policy:
+        """Return an agent's policy."""
         act = population.policy(agent)
 
         @torch.inference_mode()

@@ -14,10 +14,7 @@ class RowAdam(torch.optim.Adam):
     A row is stepped as `torch.optim.Adam(fused=True)` would step it alone, bit for bit. Over the whole matrix the last
     bit of a number depends on whether it falls into a vector register or into the rest after the last one, and so on
     how many agents a process has. The state has Adam's names and shapes: `exp_avg`, `exp_avg_sq` and one `step` for
-    all rows.
-
-    Args:
-        groups: as `torch.optim.Adam` takes them, each with its `lr`; every parameter (agents, weights).
+    all rows. `groups` are as `torch.optim.Adam` takes them; every parameter is (agents, weights).
     """
 
     def __init__(self, groups: list[dict[str, Any]]) -> None:
@@ -26,30 +23,29 @@ class RowAdam(torch.optim.Adam):
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Step every row of the parameters that have a gradient; return what the closure returned."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        with torch.enable_grad():
+            loss = None if closure is None else closure()
         for group in self.param_groups:
             for rows in group["params"]:
                 if rows.grad is not None:
-                    self._step(rows, group)
+                    self._step(rows, rows.grad, group)
         return loss
 
-    def _step(self, rows: Tensor, group: dict[str, Any]) -> None:
-        state, grad = self.state[rows], rows.grad
-        assert grad is not None
+    def _step(self, rows: Tensor, grad: Tensor, group: dict[str, Any]) -> None:
+        state, (beta1, beta2) = self.state[rows], group["betas"]
         if not state:
             state["step"] = torch.zeros((), device=rows.device)
             state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(rows), torch.zeros_like(rows)
-        beta1, beta2 = group["betas"]
+        steps = state["step"].repeat(len(rows))  # copies: the call increments each
+        parts = rows, grad, state["exp_avg"], state["exp_avg_sq"], steps
+        weights, gradients, averages, squares, counts = (list(part.unbind()) for part in parts)
         adam(
-            list(rows.unbind()),
-            list(grad.unbind()),
-            list(state["exp_avg"].unbind()),
-            list(state["exp_avg_sq"].unbind()),
+            weights,
+            gradients,
+            averages,
+            squares,
             [],
-            list(state["step"].repeat(len(rows)).unbind()),  # copies: the call increments each
+            counts,
             fused=True,
             amsgrad=False,
             beta1=beta1,

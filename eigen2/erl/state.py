@@ -10,35 +10,6 @@ from eigen2.erl.exploration import Draws
 from eigen2.erl.learners import Losses
 from eigen2.erl.quarantine import Quarantine
 
-CRITIC_LOSSES = slice(1, 3)
-"""Losses that are known where actors skip a step."""
-
-
-@dataclass
-class LossSums:
-    """Sums of each agent's losses over a generation, and how many were finite."""
-
-    sums: Float[Tensor, "losses agents"]
-    counts: Float[Tensor, "losses agents"]
-
-    @classmethod
-    def zeros(cls, agents: int, device: torch.device | str = "cpu") -> "LossSums":
-        """Return sums of nothing."""
-        sums = torch.zeros(len(Losses._fields), agents, device=device)
-        return cls(sums, torch.zeros_like(sums))
-
-    def add(self, values: Tensor, finite: Tensor, trains_actor: bool) -> None:
-        """Add a micro-batch.
-
-        Args:
-            values: (losses, learners), 0 where not finite.
-            finite: (learners,) whether all of an agent's losses are.
-            trains_actor: whether actors have losses.
-        """
-        learners = values.shape[1]
-        self.sums[:, :learners] += values
-        self.counts[slice(None) if trains_actor else CRITIC_LOSSES, :learners] += finite
-
 
 @dataclass
 class GenerationState:
@@ -49,7 +20,10 @@ class GenerationState:
     """Of all agents, float64; NaN for those that failed."""
     validation: Float[Tensor, " agents"]
     """Validation fitness of all agents, float64; NaN for those not validated."""
-    losses: LossSums
+    loss_sums: Float[Tensor, "losses agents"]
+    """Sums of each agent's finite losses over the micro-batches, by the fields of `Losses`."""
+    loss_counts: Float[Tensor, "losses agents"]
+    """How many micro-batches each sum is of."""
     quarantine: Quarantine
     slots: Tensor | None = None
     """Replay slots of every micro-batch, (micro-batches, learners, batch); None where nothing is trained."""
@@ -60,14 +34,15 @@ class GenerationState:
 
     @classmethod
     def begin(cls, generation: int, agents: range, total: int, device: torch.device | str = "cpu") -> "GenerationState":
-        """Return the state at the start of a generation.
+        """Return the state at the start of a generation, for this process's `agents` of a population of `total`."""
+        fitness, validation = torch.full((2, total), torch.nan, dtype=torch.float64)
+        sums, counts = torch.zeros(2, len(Losses._fields), len(agents), device=device)
+        return cls(generation, fitness, validation, sums, counts, Quarantine(agents, device))
 
-        Args:
-            generation: its number.
-            agents: numbers of this process's agents.
-            total: agents of the whole population.
-            device: of the population.
-        """
-        unknown = torch.full((total,), torch.nan, dtype=torch.float64)
-        losses = LossSums.zeros(len(agents), device)
-        return cls(generation, unknown, unknown.clone(), losses, Quarantine(agents, device))
+    def record_losses(self, losses: Losses, train_actor: bool) -> None:
+        """Add a micro-batch's losses, those of actors only where they train."""
+        values, finite = self.quarantine.record_losses(losses)
+        learners = values.shape[1]
+        self.loss_sums[:, :learners] += values
+        # the critic's losses are known where actors skip a step
+        self.loss_counts[slice(None) if train_actor else slice(1, 3), :learners] += finite

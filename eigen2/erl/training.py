@@ -18,15 +18,9 @@ from eigen2.erl.state import GenerationState
 def draw_samples(
     state: GenerationState, learner: Learner, data: RolloutDataModule, learners: range, steps: int, seed: int
 ) -> None:
-    """Draw into the state what the generation trains on: replay slots, and noise where the learner uses it.
+    """Draw into the state what a generation of `steps` micro-batches trains on: replay slots, and the learner's noise.
 
-    Args:
-        state: of the generation.
-        learner: trains the agents.
-        data: holds the replay buffer.
-        learners: numbers of this process's agents that learn.
-        steps: micro-batches of the generation.
-        seed: the run's seed.
+    `learners` are the numbers of this process's agents that learn.
     """
     state.slots = sample_slots(len(data.buffer), steps, data.batch_size, learners, seed, state.generation)
     if learner.uses_noise:
@@ -67,8 +61,7 @@ def add_losses(
 ) -> Tensor:
     """Compute a micro-batch's losses, record them, and return their sum; no term depends on two agents."""
     losses = learner.losses(population, batch, train_actor)
-    values, finite = state.quarantine.record_losses(losses)
-    state.losses.add(values, finite, train_actor)
+    state.record_losses(losses, train_actor)
     return (losses.actor + losses.critic).sum()
 
 
@@ -80,10 +73,7 @@ def optimizer_step(
     tau: float,
     train_actor: bool,
 ) -> None:
-    """Clip each agent's gradients, step the optimizer and move the targets.
-
-    Agents with numbers that are not finite skip the step, bit for bit.
-    """
+    """Step the optimizer and move the targets; agents with numbers that are not finite skip both, bit for bit."""
     faults = step(population, optimizer, max_grad_norm, state.quarantine.loss, train_actor)
     broken = state.quarantine.record_step(faults)
     clear_gradients(population)

@@ -198,9 +198,7 @@ def test_bf16_mixed_runs_and_differs(run: Path, tmp_path: Path) -> None:
     assert half == pytest.approx(full, rel=0.5)
 
 
-def test_a_run_that_blows_up_ends_in_one_line_with_its_evidence(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_a_run_that_blows_up_ends_in_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """Steps of 1e30 break every agent in the first generation that trains, the second: the first one's state stays."""
     with pytest.raises(SystemExit) as left:
         main(["fit", *SMALL, "--trainer.default_root_dir", str(tmp_path), "--model.critic_lr", "1e30"])
@@ -208,9 +206,7 @@ def test_a_run_that_blows_up_ends_in_one_line_with_its_evidence(
     error = capsys.readouterr().err
     assert "Traceback" not in error
     (line,) = [line for line in error.splitlines() if "all agents (4) failed in generation 1" in line]
-    evidence = tmp_path / "failure" / "evidence.pt"
-    assert f"critic loss, actor gradient, critic gradient; evidence in {evidence}; start again with a lower" in line
-    assert torch.load(evidence, weights_only=True)["critic"].isfinite().all()
+    assert "critic gradient; start again with a lower" in line
     last = torch.load(tmp_path / "checkpoints" / "last.ckpt", weights_only=True)
     assert last["epoch"] == 0
     assert last["state_dict"]["population.critic"].abs().max() < 100

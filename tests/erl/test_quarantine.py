@@ -1,4 +1,4 @@
-"""One agent's numbers go wrong: who notices, who does not, what becomes of it, and what is left if all do."""
+"""One agent's numbers go wrong: who notices, who does not, and what becomes of it."""
 
 import logging
 from collections.abc import Callable
@@ -13,8 +13,6 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
 from eigen2.core.networks import Inputs
-from eigen2.erl import quarantine
-from eigen2.erl.learners.gradients import PARTS
 from eigen2.erl.module import ERLModule
 from eigen2.erl.population import DDPGAgent
 from eigen2.errors import ALL_AGENTS_FAILED, RunStopped
@@ -140,9 +138,8 @@ def healthy() -> Steps:
 @pytest.mark.parametrize(
     ("part", "value"),
     [
-        *((part, NAN) for part in ("actor", "critic", "actor_target", "critic_target", "gradient", "loss")),
-        *(("actor.exp_avg", NAN), ("critic.exp_avg_sq", INF)),
-        *((part, value) for part in ("actor", "loss") for value in (INF, -INF)),
+        *((part, NAN) for part in ("actor", "critic_target", "gradient", "actor.exp_avg")),
+        *(("critic", -INF), ("actor_target", INF), ("loss", -INF), ("critic.exp_avg_sq", INF)),
     ],
 )
 def test_a_broken_agent_sits_the_step_out_and_the_others_are_the_same_to_the_bit(
@@ -170,25 +167,21 @@ def test_a_broken_agent_sits_the_step_out_and_the_others_are_the_same_to_the_bit
 
 def test_over_generations_the_others_miss_the_broken_agents_transitions_and_nothing_else() -> None:
     """Whatever silences an agent, the others learn from the same experience, and come out the same to the bit."""
-    runs = [
+    first, other = (
         run(*faults, epochs=3)[0]
-        for faults in ([Silent()], [Fault("actor")], [Silent(), Fault("critic", INF, 3), Fault("gradient", NAN, 1, 1)])
-    ]
-    for other in runs[1:]:
-        for left, right in zip(runs[0].states, other.states, strict=True):
-            assert different(left, right, OTHERS) == []
-        for left, right in zip(runs[0].stored, other.stored, strict=True):
-            assert [name for name in left if not same(left[name], right[name])] == []
-        assert all(
-            same(left[OTHERS], right[OTHERS]) for left, right in zip(runs[0].fitness, other.fitness, strict=True)
-        )
-    assert len(runs[0].stored[2]["action"]) == 3 * 3 * WINDOWS
-    assert all(torch.isnan(fitness[BROKEN]) for fitness in runs[0].fitness)
+        for faults in ([Fault("actor")], [Silent(), Fault("critic", INF, 3), Fault("gradient", NAN, 1, 1)])
+    )
+    for left, right in zip(first.states, other.states, strict=True):
+        assert different(left, right, OTHERS) == []
+    for left, right in zip(first.stored, other.stored, strict=True):
+        assert [name for name in left if not same(left[name], right[name])] == []
+    assert all(same(left[OTHERS], right[OTHERS]) for left, right in zip(first.fitness, other.fitness, strict=True))
+    assert len(first.stored[2]["action"]) == 3 * 3 * WINDOWS
+    assert all(torch.isnan(fitness[BROKEN]) for fitness in first.fitness)
 
 
-@pytest.mark.parametrize("part", ["gradient", "loss"])
-def test_a_fault_of_one_step_is_over_with_it(part: str) -> None:
-    steps, module = run(Fault(part, NAN, 3))
+def test_a_fault_of_one_step_is_over_with_it() -> None:
+    steps, module = run(Fault("loss", NAN, 3))
     states = [each["critic"][BROKEN] for each in steps.states]
     assert same(states[2], states[3])
     assert not same(states[3], states[5])
@@ -234,10 +227,8 @@ def test_an_agent_that_is_lost_gives_way_to_an_elites_mutant_though_it_is_the_fi
     ("gradient_steps", "skipped", "replaced"),
     [
         (4, [0, 1, 2], False),
-        (4, [3], False),
         (4, [1, 3], False),
         (4, [2, 3], True),
-        (4, [0, 1, 2, 3], True),
         (1, [0], True),
     ],
 )
@@ -335,59 +326,21 @@ def stopped(folder: Path, *callbacks: Callback, **settings: Any) -> RunStopped:
     return stop.value
 
 
-@pytest.mark.parametrize("settings", [{}, {"evolution": None}, {"population_size": 1}])
-def test_if_all_fail_the_run_stops_with_the_evidence_and_the_last_checkpoint(
-    settings: dict[str, Any], tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("settings", [{"evolution": None}, {"population_size": 1}])
+def test_if_all_fail_the_run_stops_with_the_last_checkpoint(settings: dict[str, Any], tmp_path: Path) -> None:
     agents = settings.get("population_size", 4)
     stop = stopped(tmp_path, Fault("critic", NAN, 5, generation=2, row=slice(None)), **settings)
     assert stop.code == ALL_AGENTS_FAILED == 4
-    path = tmp_path / "failure" / "evidence.pt"
-    for words in (f"all agents ({agents}) failed in generation 2", "critic weights", str(path), "model.critic_lr"):
+    for words in (f"all agents ({agents}) failed in generation 2", "critic weights", "model.critic_lr"):
         assert words in str(stop)
     assert "\n" not in str(stop)
     last = torch.load(tmp_path / "last.ckpt", weights_only=True)
     assert last["epoch"] == 1
-    assert all(
-        value.isfinite().all() for name, value in last["state_dict"].items() if name.endswith(("actor", "critic"))
-    )
-    evidence = torch.load(path, weights_only=True)
-    assert (evidence["generation"], evidence["steps"], evidence["step"]) == (2, STEPS, STEPS - 1)
-    assert evidence["skipped"].tolist() == [2] * agents
-    assert evidence["faults"].shape == (len(PARTS), agents)
-    assert dict(zip(evidence["parts"], evidence["faults"][:, 0].tolist(), strict=True)) == {
-        **dict.fromkeys(PARTS, 0),
-        **dict.fromkeys(("actor loss", "critic loss", "actor gradient", "critic gradient"), 2),
-        "critic weights": 3,  # and after training
-    }
-    assert torch.isnan(evidence["critic"][:, 1]).all()
-    assert evidence["actor"].isfinite().all()
-    assert evidence["losses"].shape == (2, agents)
-    assert evidence["slots"].shape == evidence["rewards"].shape == (ACCUMULATE, agents, 32)
-    assert evidence["rewards"].isfinite().all()
+    weights = [value for name, value in last["state_dict"].items() if name.endswith(("actor", "critic"))]
+    assert all(value.isfinite().all() for value in weights)
 
 
 def test_a_run_that_never_trained_can_fail_too(tmp_path: Path) -> None:
     stop = stopped(tmp_path, Fault("actor", NAN, row=slice(None)), gradient_steps=0)
-    assert "not finite: actions or rewards, actor weights; evidence in" in str(stop)
-    evidence = torch.load(tmp_path / "failure" / "evidence.pt", weights_only=True)
-    assert evidence["misplayed"].all()
-    assert "slots" not in evidence
+    assert "not finite: actions or rewards, actor weights; start again" in str(stop)
     assert not (tmp_path / "last.ckpt").exists()
-
-
-def test_the_evidence_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quarantine, "EVIDENCE_BYTES", 20_000)
-    stopped(tmp_path, Fault("critic", NAN, 5, row=slice(None)), population_size=64)
-    path = tmp_path / "failure" / "evidence.pt"
-    evidence = torch.load(path, weights_only=True)
-    kept = [evidence[name].numel() * 4 for name in ("actor", "critic", "actor_target", "critic_target")]
-    assert 10_000 < sum(kept) <= 20_000
-    assert evidence["fitness"].shape == (64,)
-
-
-def test_a_disk_that_takes_no_evidence_does_not_hide_why_the_run_stopped(tmp_path: Path) -> None:
-    (tmp_path / "failure").write_text("in the way")
-    stop = stopped(tmp_path, Fault("critic", NAN, 5, row=slice(None)))
-    assert "all agents (4) failed" in str(stop)
-    assert "the evidence could not be written to" in str(stop)

@@ -1,27 +1,14 @@
 """Evolution of the population: a list of operators."""
 
-from eigen2.erl.evolution.operator import AgentRows, EvolutionContext, Operator, Parents, Ranking
-from eigen2.erl.evolution.operators import (
-    Elitism,
-    Injection,
-    MagnitudeMutation,
-    PlateauGrowth,
-    Reinjection,
-    TournamentCrossover,
-)
-from eigen2.erl.evolution.proximal import ProximalMutation
-
-__all__ = [
-    "AgentRows",
-    "Elitism",
-    "EvolutionContext",
-    "Injection",
-    "MagnitudeMutation",
-    "Operator",
-    "Parents",
-    "PlateauGrowth",
-    "ProximalMutation",
-    "Ranking",
-    "Reinjection",
-    "TournamentCrossover",
-]
+from eigen2.erl.evolution.operator import AgentRows as AgentRows
+from eigen2.erl.evolution.operator import EvolutionContext as EvolutionContext
+from eigen2.erl.evolution.operator import Operator as Operator
+from eigen2.erl.evolution.operator import Parents as Parents
+from eigen2.erl.evolution.operator import Ranking as Ranking
+from eigen2.erl.evolution.operators import Elitism as Elitism
+from eigen2.erl.evolution.operators import Injection as Injection
+from eigen2.erl.evolution.operators import MagnitudeMutation as MagnitudeMutation
+from eigen2.erl.evolution.operators import PlateauGrowth as PlateauGrowth
+from eigen2.erl.evolution.operators import Reinjection as Reinjection
+from eigen2.erl.evolution.operators import TournamentCrossover as TournamentCrossover
+from eigen2.erl.evolution.proximal import ProximalMutation as ProximalMutation

@@ -18,24 +18,20 @@ def parents_of(children: Iterable[Child]) -> list[int]:
     return sorted({parent for child in children for parent in child.parents})
 
 
-def inherit(rows: Tensor, children: Sequence[Child], parents: Tensor | None = None, first_row: int = 0) -> None:
+def inherit(rows: Tensor, children: Sequence[Child], parents: Tensor, first_row: int = 0) -> None:
     """Overwrite the children's rows of a tensor (agents, ...) with the blend of their parents' rows, in place.
 
-    Parents are read before any row is written, so an agent may be parent and be replaced at once. A child with blend 1
-    is its first parent's exact copy; one without parents keeps its row.
+    A child with blend 1 is its first parent's exact copy.
 
     Args:
         rows: of the agents from `first_row` on, to which all children belong.
-        children: of those agents.
-        parents: rows of the agents `parents_of(children)`, which may be others; None for all of `rows`.
+        children: of those agents, each with parents.
+        parents: copies of the rows of the agents `parents_of(children)`, which may be others.
         first_row: number of the first agent.
     """
-    children = [child for child in children if child.parents]
     if not children:
         return
-    numbers = parents_of(children)
-    parents = rows[numbers] if parents is None else parents
-    place = {row: i for i, row in enumerate(numbers)}
+    place = {row: i for i, row in enumerate(parents_of(children))}
     first, second = (parents[[place[child.parents[i]] for child in children]] for i in (0, -1))
     blend = torch.tensor([child.blend for child in children], dtype=rows.dtype, device=rows.device)
     # where() keeps copies exact: 1 x first + 0 x second is NaN for an infinite second
@@ -54,16 +50,10 @@ def breed(
 ) -> None:
     """Overwrite the rows of replaced agents by those of their parents, then let operators change them.
 
-    Every process writes its own rows; parents' rows travel to the processes that need them.
-
-    Args:
-        rows: every tensor with a row for each agent of this process, by the names of `AgentRows`.
-        children: of `plan`, on all processes.
-        operators: of the run.
-        context: state of the run.
-        communicator: partition of the population.
+    `rows` are every tensor with a row for each agent of this process, by the names of `AgentRows`; `children` are those
+    on all processes. Parents' rows travel to the processes that need them.
     """
-    first_row, fetched = communicator.rows.start, []
+    fetched = []
     for inherits in dict.fromkeys(child.operator.inherits for child in children if child.parents):
         chosen = rows if inherits is None else {name: rows[name] for name in inherits}
         own = [child for child in children if child.parents and child.operator.inherits == inherits]
@@ -72,7 +62,7 @@ def breed(
         fetched.append((homes[communicator.rank], parents))
     for own, parents in fetched:  # after all parents were read
         for name, values in parents.items():
-            inherit(rows[name], own, values, first_row)
+            inherit(rows[name], own, values, communicator.rows.start)
     for operator in operators:
         operator.begin(context)
     for child in children:
@@ -93,13 +83,8 @@ def evolve(
 ) -> dict[str, float]:
     """Replace agents by the operators' children, and return statistics of the generation's evolution.
 
-    Args:
-        fitness: of all agents, float64; NaN for those that failed.
-        population: of this process.
-        moments: of its optimizer, with a row an agent.
-        operators: of the run, in the order in which they choose agents.
-        context: state of the run.
-        communicator: partition of the population.
+    `fitness` is that of all agents, float64, NaN for those that failed; `moments` of this process's optimizer have a
+    row an agent.
     """
     ranking = ranking_of(fitness.numpy(), operators, context.learners)
     children = plan(ranking, operators, context, generator(context.seed, Role.SELECTION, context.generation))

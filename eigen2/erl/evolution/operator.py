@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
@@ -53,14 +53,9 @@ class Ranking:
     fittest_learner: int | None
     """Of the learners that do not evolve; None without any that has not failed."""
 
-    def failed(self, row: int) -> bool:
-        """Return whether an agent has no finite fitness."""
-        return not np.isfinite(self.fitness[row])
-
     def least_fit(self, taken: Collection[int]) -> list[int]:
         """Return the least fit agent that is no elite and not taken, in a list; empty if there is none."""
-        free = [row for row in self.evolving[len(self.elites) :] if row not in taken]
-        return free[-1:]
+        return [row for row in self.evolving[len(self.elites) :] if row not in taken][-1:]
 
 
 class Parents(NamedTuple):
@@ -95,37 +90,21 @@ class Operator(ABC):
         """Return the agents to replace: by default the first `share` of those that have not failed, or the rest."""
         if self.share is None:
             return ranking.replaced
-        candidates = [row for row in ranking.replaced if not ranking.failed(row)]
+        candidates = [row for row in ranking.replaced if np.isfinite(ranking.fitness[row])]
         return candidates[: round(self.share * len(ranking.evolving))]
 
     @abstractmethod
     def parents(self, ranking: Ranking, generator: np.random.Generator) -> Parents:
-        """Choose the parents of one child.
-
-        Args:
-            ranking: of the generation.
-            generator: shared by all children of the generation, which are planned in the order of their rows.
-        """
+        """Choose one child's parents; children share the generator and are planned in the order of their rows."""
 
     def apply(  # noqa: B027 - optional
         self, agent: AgentRows, context: EvolutionContext, generator: np.random.Generator
     ) -> None:
-        """Change a child in place, after it has inherited its parents' rows.
-
-        Args:
-            agent: the child's rows.
-            context: state of the run.
-            generator: the child's own.
-        """
+        """Change a child's rows in place, after it has inherited its parents', by a generator of its own."""
 
     def metrics(self, context: EvolutionContext) -> dict[str, float]:
         """Return scalars to log for the generation, by their full names."""
         return {}
-
-    def settings(self) -> dict[str, Any]:
-        """Return class and settings as plain values."""
-        own = {name: value for name, value in vars(self).items() if not name.startswith("_")}
-        return {"class": f"{type(self).__module__}.{type(self).__qualname__}", **own}
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -13,6 +13,14 @@ from torch import Tensor
 from eigen2.core.networks import StackedNetwork
 from eigen2.erl.evolution.operator import AgentRows, EvolutionContext, Operator, Parents, Ranking
 from eigen2.errors import require_range
+
+
+def require(settings: object, *names: str, least: float = 0, most: float | None = None) -> None:
+    """Refuse, by a UserError with its full name, an attribute outside its range; None is in every range."""
+    for name in names:
+        value = vars(settings)[name]
+        if value is not None:
+            require_range(f"{type(settings).__name__}.{name}", value, least=least, most=most)
 
 
 @dataclass
@@ -25,7 +33,7 @@ class Elitism(Operator):
     """Share of the evolving agents that is kept (0 to 1, at least one agent)."""
 
     def __post_init__(self) -> None:
-        require_range("Elitism.share", self.share, least=0, most=1)
+        require(self, "share", most=1)
 
     def kept(self, evolving: int) -> int:
         """Return how many of the fittest agents are kept."""
@@ -52,8 +60,8 @@ class TournamentCrossover(Operator):
     """Agents drawn for a tournament, of which the fittest becomes a parent (1 or more; larger is greedier)."""
 
     def __post_init__(self) -> None:
-        require_range("TournamentCrossover.share", self.share, least=0, most=1)
-        require_range("TournamentCrossover.tournament_size", self.tournament_size, least=1)
+        require(self, "share", most=1)
+        require(self, "tournament_size", least=1)
 
     def rows(self, ranking: Ranking, context: EvolutionContext, taken: Collection[int]) -> Sequence[int]:
         """Return the agents to replace; none where there are no two parents."""
@@ -61,11 +69,11 @@ class TournamentCrossover(Operator):
 
     def parents(self, ranking: Ranking, generator: np.random.Generator) -> Parents:
         """Choose two different parents and the first one's weight, even in 0 to 1."""
-        place = {row: position for position, row in enumerate(ranking.eligible)}
 
         def winner(candidates: Sequence[int]) -> int:
+            """Return the fittest of those drawn."""
             drawn = generator.choice(candidates, size=min(self.tournament_size, len(candidates)), replace=False)
-            return min((int(row) for row in drawn), key=place.__getitem__)
+            return min((int(row) for row in drawn), key=ranking.eligible.index)
 
         first = winner(ranking.eligible)
         second = winner([row for row in ranking.eligible if row != first])
@@ -84,9 +92,7 @@ class PlateauGrowth:
     """Largest multiple of the configured scale (1 or more)."""
 
     def __post_init__(self) -> None:
-        require_range("PlateauGrowth.patience", self.patience, least=1)
-        require_range("PlateauGrowth.factor", self.factor, least=1)
-        require_range("PlateauGrowth.most", self.most, least=1)
+        require(self, "patience", "factor", "most", least=1)
 
     def multiple(self, validations: int) -> float:
         """Return the factor on the scale, `validations` after the last champion."""
@@ -111,11 +117,8 @@ class MagnitudeMutation(Operator):
     """How the scale grows while there is no better champion; null keeps it."""
 
     def __post_init__(self) -> None:
-        kind = type(self).__name__
-        if self.share is not None:
-            require_range(f"{kind}.share", self.share, least=0, most=1)
-        require_range(f"{kind}.fraction", self.fraction, least=0, most=1)
-        require_range(f"{kind}.scale", self.scale, least=0)
+        require(self, "share", "fraction", most=1)
+        require(self, "scale")
 
     def parents(self, ranking: Ranking, generator: np.random.Generator) -> Parents:
         """Choose an elite, evenly; without elites, any agent that has not failed."""
@@ -144,10 +147,6 @@ class MagnitudeMutation(Operator):
         plateau = float(context.validations_since_champion)
         return {"plateau/validations": plateau, "plateau/mutation_scale": self._scale(context)}
 
-    def settings(self) -> dict[str, Any]:
-        """Return class and settings as plain values."""
-        return super().settings() | {"growth": None if self.growth is None else vars(self.growth)}
-
     def _scale(self, context: EvolutionContext) -> float:
         multiple = 1.0 if self.growth is None else self.growth.multiple(context.validations_since_champion)
         return self.scale * multiple
@@ -167,7 +166,7 @@ class Injection(Operator):
     """Generations from one injection to the next (1 or more)."""
 
     def __post_init__(self) -> None:
-        require_range("Injection.every", self.every, least=1)
+        require(self, "every", least=1)
 
     def rows(self, ranking: Ranking, context: EvolutionContext, taken: Collection[int]) -> Sequence[int]:
         """Return the least fit agent when an injection is due."""
@@ -190,7 +189,7 @@ class Reinjection(Operator):
     """Validations without a better champion after which it returns, and after as many more again (1 or more)."""
 
     def __post_init__(self) -> None:
-        require_range("Reinjection.patience", self.patience, least=1)
+        require(self, "patience", least=1)
 
     def rows(self, ranking: Ranking, context: EvolutionContext, taken: Collection[int]) -> Sequence[int]:
         """Return the least fit agent at the end of each plateau, once."""

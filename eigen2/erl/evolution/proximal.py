@@ -17,7 +17,7 @@ from torch import Tensor
 from eigen2.core.networks import Inputs, StackedNetwork
 from eigen2.core.randomness import Role, generator
 from eigen2.erl.evolution.operator import EvolutionContext
-from eigen2.erl.evolution.operators import MagnitudeMutation
+from eigen2.erl.evolution.operators import MagnitudeMutation, require
 from eigen2.errors import require_range
 
 MOST_DRAWN = 10_000
@@ -50,8 +50,7 @@ class ProximalMutation(MagnitudeMutation):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_range("ProximalMutation.probes", self.probes, least=1, most=MOST_DRAWN)
-        require_range("ProximalMutation.projections", self.projections, least=1, most=MOST_DRAWN)
+        require(self, "probes", "projections", least=1, most=MOST_DRAWN)
         require_range("ProximalMutation.floor", self.floor, above=0, most=1)
         self._probe: Probe | None = None
 
@@ -77,10 +76,9 @@ class ProximalMutation(MagnitudeMutation):
 def sensitivity(network: StackedNetwork, row: Float[Tensor, " weights"], probe: Probe) -> Float[Tensor, " weights"]:
     """Estimate sqrt(mean over observations and action numbers of (d action / d weight)^2), for each weight.
 
-    Actions may be hundreds, each with a backward pass of its own, so random sums of them are differentiated: with
-    independent signs e the expectation of (sum of e_i d a_i / d w)^2 is the sum of (d a_i / d w)^2, as products of
-    different signs are 0 in the mean. Signs differ between observations too: summed over states before they are
-    squared, as in SM-G-SUM, gradients of opposite signs would cancel.
+    Actions may be hundreds, each with a backward pass of its own, so sums of them with random signs are differentiated:
+    the expectation of the square is the sum of squares, as products of different signs are 0 in the mean. Signs differ
+    between observations too: summed over states before they are squared, opposite gradients would cancel.
     """
     leaf = row.detach()[None].clone().requires_grad_()
     with torch.enable_grad():
@@ -97,14 +95,8 @@ def proximal_deviation(
 ) -> Float[Tensor, " weights"] | None:
     """Return each weight's deviation for which the actions' root mean square change is expected to be 1.
 
-    Args:
-        sensitive: what `sensitivity` returned.
-        chosen: the weights that change.
-        floor: least sensitivity that counts, in units of the root mean square of all.
-
-    Returns:
-        None where there is no such deviation: the actions depend on none of the weights that change, or so little that
-        no number is large enough.
+    It is None where actions depend on none of the `chosen` weights, or so little that no number is large enough.
+    `floor` is the least sensitivity that counts, in units of the root mean square of all.
     """
     exact = sensitive.double()
     counted = exact.clamp(min=floor * float(exact.square().mean().sqrt()))

@@ -27,14 +27,7 @@ def origins(operators: Sequence[Operator]) -> tuple[str, ...]:
 def bred_origins(
     size: int, children: Sequence[Child], operators: Sequence[Operator], learners: int = 0
 ) -> Int[Tensor, " agents"]:
-    """Return every agent's origin after an evolution, a place in `origins`.
-
-    Args:
-        size: agents.
-        children: of the evolution.
-        operators: of the run.
-        learners: the first agents, where they do not evolve.
-    """
+    """Return every agent's origin after an evolution without the first `learners`, a place in `origins`."""
     names = origins(operators)
     found = torch.full((size,), names.index(ELITE))
     found[:learners] = names.index("learner")
@@ -47,8 +40,7 @@ def parents_fitness(fitness: Float[Tensor, " agents"], children: Sequence[Child]
     """Return the mean fitness of each agent's parents; an agent's own if it was not replaced, NaN without parents."""
     found = fitness.clone()
     for child in children:
-        parents = torch.tensor(child.parents, dtype=torch.int64)
-        found[child.row] = fitness[parents].mean() if child.parents else math.nan
+        found[child.row] = fitness[list(child.parents)].mean() if child.parents else math.nan
     return found
 
 
@@ -69,9 +61,10 @@ def operator_metrics(
         operators: of the run.
     """
     names, found = origins(operators), {}
-    for place, name in list(enumerate(names))[names.index(ELITE) :]:
+    elite = names.index(ELITE)
+    for place, name in enumerate(names[elite:], elite):
         rows = (origin == place) & torch.isfinite(fitness)
-        found[f"operators/{name}_survival"] = float((survived[rows] == names.index(ELITE)).double().mean())
+        found[f"operators/{name}_survival"] = float((survived[rows] == elite).double().mean())
         found[f"operators/{name}_fitness"] = float(fitness[rows].mean())
         found[f"operators/{name}_parents_fitness"] = float(parents[rows].mean())
     return found
@@ -94,16 +87,9 @@ def action_diversity(actions: Float[Tensor, "agents batch ..."]) -> float:
 def diversity_metrics(
     network: StackedNetwork, actor: Tensor, inputs: Inputs | None, communicator: Communicator
 ) -> dict[str, float]:
-    """Return how far actors lie apart, by weights and by actions; of a large population, evenly spaced agents.
+    """Return how far this and other processes' actors lie apart, by weights, and by actions on inputs (1, batch, ...).
 
-    Args:
-        network: of the actors.
-        actor: weights (agents, weights) of this process's agents.
-        inputs: (1, batch, ...) on which actions are compared; None while nothing is stored.
-        communicator: partition of the population.
-
-    Raises:
-        RunStopped: contact with another process was lost.
+    Of a large population, evenly spaced agents are compared; actions only once there are inputs.
     """
     total = communicator.total
     count = min(total, MOST_COMPARED)

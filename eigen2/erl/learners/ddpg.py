@@ -13,7 +13,10 @@ SATURATED = 0.98
 
 
 class DDPG(Learner):
-    """Deep deterministic policy gradient: one critic, trained actors and targets at every optimizer step."""
+    """Deep deterministic policy gradient: trained actors and targets at every optimizer step.
+
+    An agent's critic has the output (batch,), or (batch, critics) for several in one; the first one trains the actor.
+    """
 
     def losses(self, population: Population, batch: Batch, train_actor: bool = True) -> Losses:
         """Compute the critic's squared TD error (equation 5) and minus its value of the actor's action (equation 6).
@@ -25,16 +28,16 @@ class DDPG(Learner):
         network = population.critic_network
         weights = network.weights(population.learning(population.critic))
         inputs = network.described(weights, batch.inputs)
-        values = network(weights, inputs, batch.action).float()
-        critic = self.critic_loss(values, target)
-        q_mean = self.first(values.detach()).mean(1)
+        values = _by_critic(network(weights, inputs, batch.action))
+        critic = (values - target[..., None]).square().mean(1).sum(1)
+        q_mean = values.detach()[..., 0].mean(1)
         if not train_actor:
             return Losses(torch.zeros_like(q_mean), critic, q_mean, torch.zeros_like(q_mean))
         action = population.actor_network(population.learning(population.actor), batch.inputs)
         fixed = {name: part.detach() if name == DESCRIBED else part for name, part in inputs.items()}
-        own_values = network({name: weight.detach() for name, weight in weights.items()}, fixed, action).float()
+        own_values = network({name: weight.detach() for name, weight in weights.items()}, fixed, action)
         return Losses(
-            actor=-self.first(own_values).mean(1),
+            actor=-_by_critic(own_values)[..., 0].mean(1),
             critic=critic,
             q_mean=q_mean,
             action_saturation=(action.detach().abs() > SATURATED).float().flatten(1).mean(1),
@@ -44,27 +47,19 @@ class DDPG(Learner):
     def td_target(self, population: Population, batch: Batch) -> Float[Tensor, "agents batch"]:
         """Return reward + discount x Q'(s', mu'(s')), without the second term where the episode terminated.
 
-        A truncated episode bootstraps.
+        A truncated episode bootstraps; the lowest of several critics counts.
         """
         action = population.actor_network(population.learning(population.actor_target), batch.next_inputs)
         critic = population.learning(population.critic_target)
-        values = population.critic_network(critic, batch.next_inputs, self.target_action(action, batch)).float()
-        return batch.reward + batch.discount * torch.where(batch.terminated, 0.0, self.lowest(values))
-
-    # What TD3 does otherwise
+        values = _by_critic(
+            population.critic_network(critic, batch.next_inputs, self.target_action(action, batch))
+        ).amin(-1)
+        return batch.reward + batch.discount * torch.where(batch.terminated, 0.0, values)
 
     def target_action(self, action: Tensor, batch: Batch) -> Tensor:
-        """Return the action that the target critic evaluates."""
+        """Return the action that the target critic evaluates, from the target actor's."""
         return action
 
-    def critic_loss(self, values: Tensor, target: Float[Tensor, "agents batch"]) -> Float[Tensor, " agents"]:
-        """Return the mean squared error of a critic's values."""
-        return (values - target).square().mean(1)
 
-    def lowest(self, values: Tensor) -> Float[Tensor, "agents batch"]:
-        """Return the values that targets use."""
-        return values
-
-    def first(self, values: Tensor) -> Float[Tensor, "agents batch"]:
-        """Return the values that train the actor."""
-        return values
+def _by_critic(values: Tensor) -> Float[Tensor, "agents batch critics"]:
+    return values.float().reshape(*values.shape[:2], -1)

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -37,7 +37,10 @@ class Losses(NamedTuple):
 
 
 class Learner(ABC):
-    """Losses of an algorithm that trains actors and critics; gradients, clipping and targets are the population's."""
+    """Losses of an algorithm that trains actors and critics; gradients, clipping and targets are the population's.
+
+    Attributes that do not begin with an underscore are its settings.
+    """
 
     uses_noise: ClassVar[bool] = False
     """Whether batches carry noise of an action's shape."""
@@ -52,15 +55,7 @@ class Learner(ABC):
 
     @abstractmethod
     def losses(self, population: Population, batch: Batch, train_actor: bool = True) -> Losses:
-        """Compute every agent's losses; without `train_actor`, actor loss and saturation are 0.
+        """Compute the losses of the first `population.learners` agents on the sample drawn for them.
 
-        Args:
-            population: its first `learners` agents learn.
-            batch: their sample.
-            train_actor: whether actors learn too.
+        Without `train_actor` actors do not learn: their loss and saturation are 0.
         """
-
-    def settings(self) -> dict[str, Any]:
-        """Return class and settings as plain values."""
-        own = {name: value for name, value in vars(self).items() if not name.startswith("_")}
-        return {"class": f"{type(self).__module__}.{type(self).__qualname__}", **own}

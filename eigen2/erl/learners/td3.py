@@ -6,7 +6,6 @@ from functools import partial
 from typing import Any, ClassVar
 
 import torch
-from jaxtyping import Float
 from torch import Tensor, nn
 
 from eigen2.core.networks import DESCRIBED, Inputs
@@ -16,11 +15,7 @@ from eigen2.errors import require_range
 
 
 class TwinCritic(nn.Module):
-    """Two critics of the same kind with weights of their own; values (batch, 2).
-
-    Args:
-        make_critic: builds one.
-    """
+    """Two critics, built by `make_critic`, with weights of their own; values (batch, 2)."""
 
     def __init__(self, make_critic: Callable[[], nn.Module]) -> None:
         super().__init__()
@@ -57,9 +52,8 @@ class TD3(DDPG):
     """Bound on the absolute value of that noise (0 or more)."""
 
     def __post_init__(self) -> None:
-        require_range("model.learner.policy_delay", self.policy_delay, least=1)
-        require_range("model.learner.target_noise", self.target_noise, least=0)
-        require_range("model.learner.target_noise_clip", self.target_noise_clip, least=0)
+        for name, least in (("policy_delay", 1), ("target_noise", 0), ("target_noise_clip", 0)):
+            require_range(f"model.learner.{name}", vars(self)[name], least=least)
 
     def critic_factory(self, make_critic: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
         """Return what builds twin critics."""
@@ -75,15 +69,3 @@ class TD3(DDPG):
             return action
         noise = (batch.noise * self.target_noise).clamp(-self.target_noise_clip, self.target_noise_clip)
         return (action + noise).clamp(-1, 1)
-
-    def critic_loss(self, values: Tensor, target: Float[Tensor, "agents batch"]) -> Float[Tensor, " agents"]:
-        """Return the sum of both critics' mean squared errors."""
-        return (values - target[..., None]).square().mean(1).sum(1)
-
-    def lowest(self, values: Tensor) -> Float[Tensor, "agents batch"]:
-        """Return the lower of both values."""
-        return values.amin(-1)
-
-    def first(self, values: Tensor) -> Float[Tensor, "agents batch"]:
-        """Return the first critic's values."""
-        return values[..., 0]
