@@ -8,6 +8,7 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
+from eigen2.errors import UserError
 from tests.erl.conftest import SEED
 from tests.erl.evolution.builders import evolution
 from tests.erl.probe import Probe, ProbeActor, ProbeCritic, ProbeEnvironment, fit
@@ -22,8 +23,7 @@ PHASES = ["evaluate", "train", "evolve", "validate"]
 # Training
 
 
-@pytest.mark.parametrize("truncated", [False, True])
-@pytest.mark.parametrize("accumulate", [1, 3])
+@pytest.mark.parametrize(("accumulate", "truncated"), [(1, False), (3, True)])
 def test_learning_is_that_of_separate_agents_on_whole_batches(accumulate: int, truncated: bool) -> None:
     """Micro-batches of 32 / `accumulate` through the module against one batch of their union through plain modules."""
     recorder, max_norm = Recorder(), 0.7
@@ -66,15 +66,9 @@ def test_learning_is_that_of_separate_agents_on_whole_batches(accumulate: int, t
             trained = recorder.states[generation, "train"]
             for name, row in alone.rows().items():
                 torch.testing.assert_close(trained[name][agent], row, atol=1e-5, rtol=0)
+    assert len({tuple(recorder.drawn[0]["reward"][:, agent].flatten().tolist()) for agent in range(4)}) == 4
     assert recorder.drawn[1]["truncated"].any() == truncated
     assert recorder.drawn[1]["terminated"].any() != truncated
-
-
-def test_agents_learn_from_samples_of_their_own() -> None:
-    recorder = Recorder()
-    fit(WALK, recorder)
-    rewards = recorder.drawn[0]["reward"]
-    assert len({tuple(rewards[:, agent].flatten().tolist()) for agent in range(4)}) == 4
 
 
 def test_losses_are_averaged_over_the_generation_and_the_agents() -> None:
@@ -110,7 +104,7 @@ def test_without_gradient_steps_only_evolution_changes_rows() -> None:
     assert "actor.exp_avg" not in recorder.states[1, "validate"]
 
 
-@pytest.mark.parametrize("every", [1, 2, 3])
+@pytest.mark.parametrize("every", [1, 2])
 def test_champions_are_found_in_the_generations_that_validate(every: int) -> None:
     recorder = Recorder()
     module = fit(AIM, recorder, epochs=5, validate_every=every, actor_lr=3e-3)
@@ -121,6 +115,29 @@ def test_champions_are_found_in_the_generations_that_validate(every: int) -> Non
     assert int(module.population.champion_generation) in validates
     best = max(float(recorder.validation[one][recorder.fitness[one].argmax()]) for one in validates)
     assert recorder.metrics[4]["champion/validation_fitness"] == pytest.approx(best)
+
+
+# Where only the first agents learn: Khadka and Tumer, "Evolution-guided policy gradient", 2018
+
+
+def test_gradients_move_the_learners_alone_and_they_alone_explore() -> None:
+    recorder = Recorder()
+    module = fit(
+        AIM, recorder, population_size=5, learners=2, data={"windows_per_generation": 2, "exploration_windows": 13}
+    )
+    assert module.data.buffer.added == 5 * 2 + 2 * 13
+    before, after = recorder.states[0, "evaluate"], recorder.states[0, "train"]
+    for name in ("actor", "critic"):
+        assert same(before[name][2:], after[name][2:])
+        assert not (before[name][:2] == after[name][:2]).all(1).any()
+        for moment in ("exp_avg", "exp_avg_sq"):
+            assert after[f"{name}.{moment}"][:2].any(1).all()
+            assert not after[f"{name}.{moment}"][2:].any()
+
+
+def test_agents_that_only_evolve_need_windows_of_their_own() -> None:
+    with pytest.raises(UserError, match=r"windows_per_generation is 0"):
+        fit(AIM, learners=1, data={"windows_per_generation": 0})
 
 
 # Warm-up
@@ -174,12 +191,6 @@ def test_exploration_windows_alone_are_noisy(noise: float) -> None:
         else:
             assert (float(loud.min()), float(loud.max())) == (-1.0, 1.0)
     assert len(module.data.buffer) == 40 * 4 * (counted + 5)
-
-
-def test_every_agent_plays_the_same_windows() -> None:
-    module = fit(AIM, gradient_steps=0, data={"exploration_windows": 0})
-    x = module.data.buffer["x"].reshape(4, 4)
-    assert (x == x[0]).all()
 
 
 def test_callbacks_hear_of_every_environment_step_of_the_evaluation() -> None:

@@ -1,5 +1,6 @@
 """Operators, contexts and plans for tests, by the numbers that matter in them."""
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -49,11 +50,16 @@ def context(sizes: list[int] | None = None, **changes: Any) -> EvolutionContext:
         "has_champion": False,
         "validations_since_champion": 0,
         "champion": {},
-        "actor_network": StackedNetwork(nn.ParameterList(torch.zeros(size) for size in sizes or [])),
+        "actor_network": _network(*(sizes or [])),
         "action_shape": (1,),
         "sample_inputs": lambda generator, count: None,
     }
     return EvolutionContext(**{**settings, **changes})
+
+
+@functools.cache
+def _network(*sizes: int) -> StackedNetwork:
+    return StackedNetwork(nn.ParameterList(torch.zeros(size) for size in sizes))
 
 
 def planned(

@@ -86,7 +86,7 @@ def test_one_state_of_a_linear_actor_tells_each_weights_sensitivity_exactly(x: l
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-18)
 
 
-@pytest.mark.parametrize("over_agents", ["vmap", "broadcast", "loop"])
+@pytest.mark.parametrize("over_agents", ["vmap", "broadcast"])
 def test_over_all_signs_the_estimate_is_the_formula(over_agents: str) -> None:
     network, x = StackedNetwork(Perceptron(over_agents)), drawn(1, 4, FEATURES)
     row = drawn(network.num_weights, seed=1) / 2
@@ -101,8 +101,8 @@ def test_opposite_effects_in_two_states_do_not_cancel() -> None:
     torch.testing.assert_close(found, torch.tensor([1.0, 2.0, 3.0] * 2) / math.sqrt(2))
 
 
-@pytest.mark.parametrize("projections", [8, 128])
-def test_few_projections_come_near_it(projections: int) -> None:
+def test_few_projections_come_near_it() -> None:
+    projections = 32
     network, x = StackedNetwork(Perceptron("broadcast")), drawn(1, 64, FEATURES)
     row = drawn(network.num_weights, seed=1) / 2
     ratio = sensitivity(network, row, Probe({"x": x}, signs(projections, 64))) / by_jacobian(network, row, x)
@@ -110,22 +110,7 @@ def test_few_projections_come_near_it(projections: int) -> None:
     assert float(ratio.std()) < 1.3 / math.sqrt(2 * projections)
 
 
-def test_neither_rows_nor_gradients_are_touched() -> None:
-    network = StackedNetwork(LinearActor())
-    row = nn.Parameter(drawn(ACTIONS * FEATURES))
-    before = row.detach().clone()
-    with torch.no_grad():
-        found = sensitivity(network, row, Probe({"x": drawn(1, 2, FEATURES)}, signs(2, 2)))
-    assert same(row.detach(), before)
-    assert row.grad is None
-    assert not found.requires_grad
-
-
 # The scale
-
-
-def test_a_sensitivity_too_small_to_divide_by_counts_as_none() -> None:
-    assert proximal_deviation(torch.tensor([5e-324], dtype=torch.float64), torch.tensor([True]), 1.0) is None
 
 
 @given(
@@ -151,6 +136,7 @@ def test_the_expected_change_is_one_and_even_above_the_floor(weights: list[tuple
 @pytest.mark.parametrize("sensitive", [[0.0, 0.0], [0.0, 1.0], [math.nan, 1.0], [math.inf, 1.0]])
 def test_there_is_no_deviation_where_no_number_would_do(sensitive: list[float]) -> None:
     assert proximal_deviation(torch.tensor(sensitive), torch.tensor([True, False]), 0.1) is None
+    assert proximal_deviation(torch.tensor([5e-324], dtype=torch.float64), torch.tensor([True]), 1.0) is None
 
 
 def test_without_stored_observations_the_noise_is_that_of_magnitude() -> None:
@@ -189,16 +175,15 @@ def changes(network: StackedNetwork, rows: Tensor, x: Tensor, mutation: Magnitud
     return torch.stack(found)
 
 
-@pytest.mark.parametrize("fraction", [0.5, 1.0])
-@pytest.mark.parametrize("floor", [1e-4, 1.0])
+@pytest.mark.parametrize(("fraction", "floor"), [(0.5, 1e-4), (1.0, 1.0)])
 def test_actions_that_are_linear_in_the_weights_change_by_the_scale(fraction: float, floor: float) -> None:
     network, x = StackedNetwork(LinearActor()), drawn(1, 64, FEATURES) * torch.tensor([0.01, 1.0, 30.0])
-    mutation = probed(x, fraction=fraction, scale=0.2, floor=floor, projections=60)
+    mutation = probed(x, fraction=fraction, scale=0.2, floor=floor, projections=30)
     row = drawn(ACTIONS * FEATURES)
-    mutants = [noise(network, row, mutation, seed) for seed in range(300)]
+    mutants = [noise(network, row, mutation, seed) for seed in range(150)]
     mutants = [change for change in mutants if change.any()]
     effect = network(torch.stack(mutants), {"x": x}).square().mean((1, 2)).detach()
-    assert float(effect.mean().sqrt()) == pytest.approx(0.2, rel=0.1)
+    assert float(effect.mean().sqrt()) == pytest.approx(0.2, rel=0.12)
 
 
 def test_with_equal_settings_actions_change_far_more_evenly_than_by_magnitude() -> None:
