@@ -94,11 +94,7 @@ class Population(nn.Module):
     def rows(self) -> dict[str, Tensor]:
         """Return every tensor with a row for each agent of this process by its name, detached."""
         networks = {"actor": self.actor.detach(), "critic": self.critic.detach()}
-        return networks | {
-            "actor_target": self.actor_target,
-            "critic_target": self.critic_target,
-            "noise": self.noise,
-        }
+        return networks | {"actor_target": self.actor_target, "critic_target": self.critic_target, "noise": self.noise}
 
     @torch.no_grad()
     def reset_memory(

@@ -225,12 +225,7 @@ def test_an_agent_that_is_lost_gives_way_to_an_elites_mutant_though_it_is_the_fi
 
 @pytest.mark.parametrize(
     ("gradient_steps", "skipped", "replaced"),
-    [
-        (4, [0, 1, 2], False),
-        (4, [1, 3], False),
-        (4, [2, 3], True),
-        (1, [0], True),
-    ],
+    [(4, [0, 1, 2], False), (4, [1, 3], False), (4, [2, 3], True), (1, [0], True)],
 )
 def test_an_agent_is_replaced_if_it_is_still_out_at_the_end(
     gradient_steps: int, skipped: list[int], replaced: bool

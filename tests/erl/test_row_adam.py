@@ -25,12 +25,7 @@ def row_adam(rows: nn.Parameter) -> RowAdam:
     return RowAdam([{"params": [rows], "lr": LR}])
 
 
-@given(
-    st.integers(1, 5),
-    st.sampled_from([1, 7, 8, 33, 257]),
-    st.integers(1, 6),
-    st.integers(0, 1000),
-)
+@given(st.integers(1, 5), st.sampled_from([1, 7, 8, 33, 257]), st.integers(1, 6), st.integers(0, 1000))
 def test_every_row_is_stepped_as_torch_steps_it_alone_bit_for_bit(
     agents: int, weights: int, steps: int, seed: int
 ) -> None:

@@ -29,16 +29,7 @@ def evolved() -> Recorder:
     recorder = Recorder()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PL_GLOBAL_SEED", str(SEED))
-        fit(
-            AIM,
-            recorder,
-            epochs=3,
-            population_size=8,
-            noise=0.3,
-            noise_decay=0.5,
-            noise_min=0.1,
-            evolution=OPERATORS,
-        )
+        fit(AIM, recorder, epochs=3, population_size=8, noise=0.3, noise_decay=0.5, noise_min=0.1, evolution=OPERATORS)
     return recorder
 
 

@@ -69,15 +69,12 @@ class TournamentCrossover(Operator):
 
     def parents(self, ranking: Ranking, generator: np.random.Generator) -> Parents:
         """Choose two different parents and the first one's weight, even in 0 to 1."""
-
-        def winner(candidates: Sequence[int]) -> int:
-            """Return the fittest of those drawn."""
+        winners: list[int] = []
+        for _ in range(2):
+            candidates = [row for row in ranking.eligible if row not in winners]
             drawn = generator.choice(candidates, size=min(self.tournament_size, len(candidates)), replace=False)
-            return min((int(row) for row in drawn), key=ranking.eligible.index)
-
-        first = winner(ranking.eligible)
-        second = winner([row for row in ranking.eligible if row != first])
-        return Parents((first, second), float(generator.uniform()))
+            winners.append(min(map(int, drawn), key=ranking.eligible.index))
+        return Parents((winners[0], winners[1]), float(generator.uniform()))
 
 
 @dataclass

@@ -113,10 +113,7 @@ def test_few_projections_come_near_it() -> None:
 # The scale
 
 
-@given(
-    st.lists(st.tuples(st.floats(0, 1e6), st.booleans()), min_size=1, max_size=30),
-    st.floats(1e-3, 1),
-)
+@given(st.lists(st.tuples(st.floats(0, 1e6), st.booleans()), min_size=1, max_size=30), st.floats(1e-3, 1))
 def test_the_expected_change_is_one_and_even_above_the_floor(weights: list[tuple[float, bool]], floor: float) -> None:
     sensitive = torch.tensor([weight for weight, _ in weights], dtype=torch.float64)
     chosen = torch.tensor([choice for _, choice in weights])
