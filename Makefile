@@ -44,8 +44,8 @@ MEASURE = $(VENV)/bin/python -m benchmarks
 soak: $(INSTALLED)  ## a thousand generations of a small run, 500 episodes of fuel breaks: memory must stay flat; a quarter of an hour
 	$(MEASURE) soak soak-fire --out docs/figures
 
-memory: $(INSTALLED)  ## measure and write the figures of docs/memory.md, after soak; half an hour
-	$(MEASURE) estimate hygiene profiler full-live fire-memory --out docs/figures
+memory: $(INSTALLED)  ## measure and write the figures of docs/memory.md, after soak; a quarter of an hour
+	$(MEASURE) estimate full-live --out docs/figures
 	$(VENV)/bin/python -m benchmarks.pages memory
 
 bench-control: $(INSTALLED)  ## plain DDPG against Stable-Baselines3's on Pendulum; three quarters of an hour
@@ -67,7 +67,7 @@ scaling: $(INSTALLED)  ## time and memory as one size varies at a time, measured
 	$(MEASURE) scaling --out docs/figures
 	$(VENV)/bin/python -m benchmarks.pages scaling
 
-bench-fire: $(INSTALLED)  ## five seeds of configs/dqn_fuel_breaks.yaml, and without what it is given; two hours
+bench-fire: $(INSTALLED)  ## five seeds of configs/dqn_fuel_breaks.yaml; a quarter of an hour
 	$(MEASURE) fire --out docs/figures
 	$(VENV)/bin/python -m benchmarks.pages fire
 
@@ -75,15 +75,15 @@ bench-processes: $(INSTALLED)  ## full scale in 1, 2 and 4 processes, and what a
 	$(MEASURE) processes --out docs/figures
 	$(VENV)/bin/python -m benchmarks.pages processes
 
-results: $(INSTALLED)  ## measure and write the figures of docs/results.md; half an hour, on an idle machine
-	$(MEASURE) bench-1 bench-2 full-run-1 full-run-2 limit-1 limit-2 families-2 --out docs/figures
+results: $(INSTALLED)  ## measure and write the figures of docs/results.md; a quarter of an hour, on an idle machine
+	$(MEASURE) bench limit full-run-1 full-run-2 --out docs/figures
 	$(VENV)/bin/python -m benchmarks.pages results
 
 planted: $(INSTALLED)  ## ERL, gradients alone and evolution alone on markets with a hidden drift; five hours
 	$(MEASURE) planted planted-long planted-fresh planted-short --out docs/figures
 	$(VENV)/bin/python -m benchmarks.pages learning
 
-ablations: $(INSTALLED)  ## each default against another value on one such market, some on two more; two hours
+ablations: $(INSTALLED)  ## what decides whether learning works, on one such market; half an hour
 	$(MEASURE) ablations --out docs/figures
 	$(VENV)/bin/python -m benchmarks.pages learning
 

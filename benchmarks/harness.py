@@ -10,17 +10,17 @@ import hashlib
 import importlib
 import json
 import logging
+import multiprocessing
 import os
 import platform
 import re
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 
 import lightning
 import torch
-from lightning.pytorch import Trainer
+from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 
 from eigen2.errors import UserError, require_range
 from eigen2.runtime.provenance import describe_run, processor
@@ -38,24 +38,18 @@ FIGURES = ROOT / "docs" / "figures"
 MB = 1e6
 
 MODULES = {  # benchmarks by the module that holds them in `BENCHMARKS`
-    "speed.bench": ("bench", "bench-1", "bench-2", "profiler"),
-    "speed.limit": ("limit-1", "limit-2"),
-    "speed.families": ("families-2",),
-    "speed.pendulum": ("control",),
+    "speed.bench": ("bench", "limit"),
     "memory.full_run": ("full-run-1", "full-run-2", "full-live"),
     "memory.estimate": ("estimate",),
-    "memory.hygiene": ("hygiene",),
     "memory.soak": ("soak", "soak-fire"),
-    "memory.fire_memory": ("fire-memory",),
     "learning.planted": ("planted", "planted-long", "planted-fresh", "planted-short", "ablations"),
     "learning.oracle": ("oracle",),
-    "learning.control_tasks": ("swimmer", "halfcheetah"),
+    "learning.control": ("control", "swimmer", "halfcheetah"),
     "learning.fire": ("fire",),
     "learning.study": ("study",),
     "scale.scaling": ("scaling",),
     "scale.processes": ("processes",),
 }
-
 KNOWN = ", ".join(name for names in MODULES.values() for name in names)
 
 Settings = Mapping[str, Any]
@@ -78,11 +72,6 @@ def rows_by_case(measured: Mapping[Task, Row]) -> Figures:
     return {"runs": runs}
 
 
-def cases_list(measured: Mapping[Task, Row]) -> Figures:
-    """Return the rows of cases without seeds as the list `cases`."""
-    return {"cases": [{"case": task.case, **row} for task, row in measured.items()]}
-
-
 def only_row(measured: Mapping[Task, Row]) -> Figures:
     """Return the row of a benchmark with a single task."""
     return next(iter(measured.values()))
@@ -100,16 +89,13 @@ class Benchmark:
     # measures a task in the current process; the folder is shared with the benchmark's other tasks
     measure: Callable[[Task, Settings, Path], Row]
     tasks: Callable[[Settings], Sequence[Task]]
-    # defaults of the benchmark's own options; `threads` is always one, 1 by default
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)  # defaults of its own options beside `threads`
     smallest: Mapping[str, Any] = field(default_factory=dict)  # settings at which a task takes seconds
     # makes the JSON figures of all rows; `kept: false` in them ends the command with an error
     figures: Callable[[Mapping[Task, Row]], Figures] = rows_by_case
-    # what a row depends on beside its settings; a kept row with another key is refused
-    key: Callable[[Task, Settings], object] = lambda task, settings: None
+    key: Callable[[Task, Settings], object] = lambda task, settings: None  # what else a kept row depends on
     show: Callable[[Figures], str] = as_json  # says what was measured, for the terminal
-    # whether finished rows, and those of another commit, are measured anew: speed and memory change with the code
-    fresh: bool = False
+    fresh: bool = False  # whether to repeat finished and earlier commits' rows: speed and memory change with the code
 
 
 def load(name: str) -> Benchmark:
@@ -133,10 +119,7 @@ def main(words: Sequence[str] | None = None) -> None:
         if options.out is not None and not options.out.is_dir():
             raise UserError(f"--out {options.out} is no folder; make it or name another")
         for name, benchmark in benchmarks.items():
-            if options.task:
-                _measure_here(benchmark, *options.task)
-            else:
-                run(name, benchmark, settings_of(benchmark, options), options)
+            run(name, benchmark, settings_of(benchmark, options), options)
     except UserError as error:
         sys.stderr.write(f"error: {error}\n")
         raise SystemExit(2) from error
@@ -149,7 +132,6 @@ def _parser(benchmarks: Iterable[Benchmark]) -> argparse.ArgumentParser:
     parser.add_argument("--only", nargs="+", metavar="CASE", help="measure these cases alone")
     parser.add_argument("--processes", type=int, default=1, help="tasks measured at once (default 1)")
     parser.add_argument("--smallest", action="store_true", help="try the first task at its smallest size")
-    parser.add_argument("--task", nargs=5, help=argparse.SUPPRESS)  # case, seed, settings, folder and row of a child
     own: dict[str, Any] = {"threads": 1}
     for benchmark in benchmarks:
         own |= benchmark.settings
@@ -181,21 +163,13 @@ def run(name: str, benchmark: Benchmark, settings: Settings, options: argparse.N
         for task in asked:
             rows.path(task).unlink()
     missing = [task for task in asked if rows.read(task) is None]
-    with tempfile.TemporaryDirectory(prefix="eigen2-benchmark-") as folder:
-
-        def measure(task: Task) -> None:
-            begun, row = time.perf_counter(), Path(folder) / f"row-{rows.path(task).name}"
-            child = ["-m", "benchmarks", name, "--task", task.case, str(task.seed), json.dumps(dict(settings))]
-            path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-            environment = {**os.environ, "PYTHONPATH": path}
-            done = subprocess.run([sys.executable, *child, folder, row], env=environment, check=False)
-            if done.returncode or not row.exists():  # Lightning exits with 0 when it is terminated
-                raise SystemExit(done.returncode or f"{name}: {task} was stopped and left no row")
-            rows.write(task, json.loads(row.read_text()))
-            print(f"{name}: {task.case}, seed {task.seed}, {time.perf_counter() - begun:.0f} s", file=sys.stderr)
-
-        with ThreadPoolExecutor(options.processes) as pool:
-            list(pool.map(measure, missing))
+    with tempfile.TemporaryDirectory(prefix="eigen2-benchmark-") as folder, workers(options.processes) as pool:
+        started: dict[Future[Row], Task] = {
+            pool.submit(_measure, benchmark.measure, task, dict(settings), Path(folder)): task for task in missing
+        }
+        for done in as_completed(started):
+            rows.write(started[done], done.result())
+            print(f"{name}: {started[done].case}, seed {started[done].seed}, measured", file=sys.stderr)
     measured = {task: row for task in tasks if (row := rows.read(task)) is not None}
     if len(measured) < len(tasks):
         print(f"{name}: {len(measured)} of {len(tasks)} rows measured; figures need all", file=sys.stderr)
@@ -217,14 +191,18 @@ def _chosen(tasks: Sequence[Task], options: argparse.Namespace) -> Sequence[Task
     return chosen[:1] if options.smallest and not options.only else chosen
 
 
-def _measure_here(benchmark: Benchmark, case: str, seed: str, settings: str, folder: str, row: str) -> None:
-    """Measure one task in this process and write its row."""
+def workers(processes: int) -> ProcessPoolExecutor:
+    """Return processes of which each measures one task: none inherits memory, threads or seeds of another."""
+    return ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), max_tasks_per_child=1)
+
+
+def _measure(measure: Callable[[Task, Settings, Path], Row], task: Task, settings: Settings, folder: Path) -> Row:
     del sys.argv[1:]  # Lightning warns of arguments that are not its own
-    asked = json.loads(settings)
-    torch.set_num_threads(asked["threads"])
-    silence()
-    found = benchmark.measure(Task(case, int(seed)), asked, Path(folder))
-    Path(row).write_text(json.dumps(found))
+    torch.set_num_threads(settings["threads"])
+    for name in ("lightning.pytorch", "lightning.fabric"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore")
+    return measure(task, settings, folder)
 
 
 class Rows:
@@ -248,9 +226,9 @@ class Rows:
     def read(self, task: Task) -> Row | None:
         """Return the row of a task, None if it has to be measured; UserError if it is of other settings."""
         path = self.path(task)
-        kept = json.loads(path.read_text()) if path.exists() else None
-        if kept is None or kept["key"] == self.key(task):
-            return None if kept is None else {name: value for name, value in kept.items() if name != "key"}
+        row: Row | None = json.loads(path.read_text()) if path.exists() else None
+        if row is None or row.pop("key") == self.key(task):
+            return row
         if self._benchmark.fresh:
             return None
         raise UserError(f"{path} is of other settings or data: name another folder with --rows, or remove it")
@@ -279,10 +257,10 @@ def describe_machine() -> dict[str, Any]:
     }
 
 
-def python(*words: object, **environment: str) -> str:
+def python(*words: object) -> str:
     """Run Python in the repository; return what it printed, or raise SystemExit with the end of its stderr."""
     command = [sys.executable, *map(str, words)]
-    done = subprocess.run(command, cwd=ROOT, env=os.environ | environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"{' '.join(command)} failed:\n{done.stderr[-2000:]}")
     return done.stdout
@@ -294,16 +272,13 @@ def csv_rows(path: Path, phase: str | None = None) -> list[dict[str, str]]:
         return [row for row in csv.DictReader(file) if phase in (None, row.get("phase"))]
 
 
-def silence() -> None:
-    """Turn off Lightning's messages and warnings."""
-    for name in ("lightning.pytorch", "lightning.fabric"):
-        logging.getLogger(name).setLevel(logging.ERROR)
-    warnings.filterwarnings("ignore")
+def train(module: LightningModule, data: LightningDataModule, seed: int, generations: int, folder: Path) -> float:
+    """Train with a seed on the CPU, printing, logging and saving nothing; return the seconds.
 
-
-def quiet_trainer(generations: int, folder: str | Path) -> Trainer:
-    """Return a Trainer on the CPU that prints, logs and saves nothing; panels go to `folder`."""
-    return Trainer(
+    Panels go to a new folder in `folder`. Raises SystemExit if training ends early, as when it is interrupted.
+    """
+    os.environ["PL_GLOBAL_SEED"] = str(seed)
+    trainer = Trainer(
         max_epochs=generations,
         accelerator="cpu",
         devices=1,
@@ -312,54 +287,10 @@ def quiet_trainer(generations: int, folder: str | Path) -> Trainer:
         enable_progress_bar=False,
         enable_model_summary=False,
         num_sanity_val_steps=0,
-        default_root_dir=folder,
+        default_root_dir=tempfile.mkdtemp(dir=folder),
     )
-
-
-class Stopwatch:
-    """Adds up the seconds spent in the methods it wraps, which must not call each other."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-
-    def wrap(self, owner: object, name: str) -> None:
-        """Replace a method of `owner` by a timed one."""
-        method: Callable[..., Any] = getattr(owner, name)
-
-        def timed(*args: Any, **kwargs: Any) -> Any:
-            begun = time.perf_counter()
-            try:
-                return method(*args, **kwargs)
-            finally:
-                self.seconds += time.perf_counter() - begun
-
-        setattr(owner, name, timed)
-
-
-def seconds_of(run: Callable[[], object]) -> float:
-    """Return the seconds that `run` takes, work queued on a GPU included."""
-    _finish_queued()
     begun = time.perf_counter()
-    run()
-    _finish_queued()
+    trainer.fit(module, datamodule=data)
+    if trainer.current_epoch < generations:
+        raise SystemExit(f"training stopped after {trainer.current_epoch} of {generations} generations: no row")
     return time.perf_counter() - begun
-
-
-def _finish_queued() -> None:
-    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # asking a GPU that nothing has used would claim some of its memory
-        torch.cuda.synchronize()
-
-
-def median_seconds(run: Callable[[], object], runs: int) -> float:
-    """Return the median seconds of `run` after a warm-up."""
-    run()
-    return statistics.median(seconds_of(run) for _ in range(runs))
-
-
-def median_ratio(ours: Callable[[], object], reference: Callable[[], object], runs: int) -> tuple[float, float, float]:
-    """Return both median seconds and the median of reference over ours; runs alternate: a busy machine slows both."""
-    for run in (ours, reference):
-        run()
-    pairs = [(seconds_of(ours), seconds_of(reference)) for _ in range(runs)]
-    ours_s, reference_s = (statistics.median(column) for column in zip(*pairs, strict=True))
-    return ours_s, reference_s, statistics.median(b / a for a, b in pairs)

@@ -3,7 +3,6 @@
 A block of a page stands between `<!-- measured: NAME -->` and `<!-- end -->`; the modules below say what goes into it.
 """
 
-import hashlib
 import importlib
 import json
 import re
@@ -13,26 +12,25 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.harness import FIGURES, ROOT
+from benchmarks.harness import FIGURES, ROOT, Figures
 
 PAGES = {  # pages in docs/, each with the module that holds it as `PAGE`
     "results": "speed.tables",
     "memory": "memory.tables",
-    "control": "learning.control_tables",
-    "fire": "learning.fire_tables",
+    "control": "learning.control",
+    "fire": "learning.fire",
     "learning": "learning.tables",
     "study": "learning.study_tables",
     "scaling": "scale.scaling_tables",
     "processes": "scale.processes_tables",
 }
-NOT_YET = "Not measured yet."
 
 
 class Block(NamedTuple):
     """The text of a block, or a picture, made from figures: the same figures make the same."""
 
     make: Callable[..., Any]
-    """Returns a block's text from the contents of the JSON files; a picture's also takes its path and its source."""
+    """Returns a block's text from the contents of the JSON files; for a picture, draws it to the path given first."""
     figures: tuple[str, ...]  # names of the JSON files
 
 
@@ -49,28 +47,16 @@ def load(name: str) -> Page:
     return page
 
 
+def read(block: Block, figures: Path = FIGURES) -> list[Figures] | None:
+    """Return what a block is made of, None if some of it was not measured yet."""
+    paths = [figures / f"{name}.json" for name in block.figures]
+    return [json.loads(path.read_text()) for path in paths] if all(path.exists() for path in paths) else None
+
+
 def blocks(page: Page, figures: Path = FIGURES) -> dict[str, str]:
-    """Return the text of each block of a page; one whose figures are not there says so."""
-    texts = {}
-    for name, block in page.blocks.items():
-        paths = [figures / f"{each}.json" for each in block.figures]
-        ready = all(path.exists() for path in paths)
-        texts[name] = block.make(*(json.loads(path.read_text()) for path in paths)) if ready else NOT_YET
-    return texts
-
-
-def draw(page: Page, docs: Path, figures: Path = FIGURES) -> None:
-    """Draw the pictures of a page whose figures are there."""
-    for name, picture in page.pictures.items():
-        (path,) = (figures / f"{each}.json" for each in picture.figures)
-        if path.exists():
-            (docs / name).parent.mkdir(parents=True, exist_ok=True)
-            picture.make(docs / name, digest(path), json.loads(path.read_text()))
-
-
-def digest(path: Path) -> str:
-    """Return what a picture carries to name the figures it was drawn from."""
-    return hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()
+    """Return the text of each block of a page."""
+    found = {name: (block, read(block, figures)) for name, block in page.blocks.items()}
+    return {name: "Not measured yet." if each is None else block.make(*each) for name, (block, each) in found.items()}
 
 
 def fill(text: str, texts: Mapping[str, str]) -> str:
@@ -83,22 +69,10 @@ def fill(text: str, texts: Mapping[str, str]) -> str:
     return re.sub(r"<!-- measured: (\w+) -->\n.*?<!-- end -->", replace, text, flags=re.DOTALL)
 
 
-def grid(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Return a Markdown table of cells, its columns aligned to the right."""
-    lines = [header, ["--:"] * len(header), *rows]
-    return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
-
-
 def table(columns: Mapping[str, str], rows: Sequence[Mapping[str, Any]]) -> str:
     """Return a Markdown table of rows, a format a column; `!n` is `number`, and None or a field of it is empty."""
-    return grid(list(columns), [[CELLS.vformat(form, (), row) for form in columns.values()] for row in rows])
-
-
-def across(header: str, lines: Mapping[str, str], columns: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return a Markdown table with a line for each format, a column for each of several figures."""
-    cells = {label: [CELLS.vformat(form, (), each) for each in columns.values()] for label, form in lines.items()}
-    rows = [[label, *(cell or "not measured" for cell in each)] for label, each in cells.items()]
-    return grid([header, *columns], rows)
+    cells = [[CELLS.vformat(form, (), row) for form in columns.values()] for row in rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in [list(columns), ["--:"] * len(columns), *cells])
 
 
 def number(value: float) -> str:
@@ -113,9 +87,25 @@ def spread(values: Sequence[float], form: str = ",.1f") -> str:
     return ", ".join(format(value, form) for value in values)
 
 
-def commit(machine: Mapping[str, Any]) -> str:
-    """Return the short commit of a machine's description, and whether the work tree had changes."""
-    return f"commit {str(machine['commit'])[:7]}{' with changes' * bool(machine['dirty'])}"
+def where(found: Figures, *commits: str) -> str:
+    """Return the machine and the commit of figures; of rows measured at other commits, name those."""
+    machine = found["machine"]
+    threads = f" with {machine['threads']} thread{'s' * (machine['threads'] > 1)}" if "threads" in machine else ""
+    measured = ", ".join(sorted({commit[:7] for commit in commits or (str(machine["commit"]),)}))
+    changed = " with changes" * bool(machine["dirty"])
+    return (
+        f"{machine['machine']}, {machine['cores']} cores, torch {machine['torch']}{threads}, commit {measured}{changed}"
+    )
+
+
+def machines(names: Sequence[str], *figures: Figures) -> str:
+    """Return where each of several named figures comes from."""
+    commits = [
+        [row["commit"] for rows in found.get("runs", {}).values() for row in rows if row.get("commit")]
+        for found in figures
+    ]
+    found = zip(names, figures, commits, strict=True)
+    return "\n".join(f"- {name}: {where(each, *measured)}." for name, each, measured in found)
 
 
 class _Cells(string.Formatter):
@@ -140,13 +130,16 @@ CELLS = _Cells()
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Fill the pages named, or all."""
+    """Fill the pages named, or all, and draw their pictures."""
+    docs = ROOT / "docs"
     for name in (sys.argv[1:] if words is None else words) or PAGES:
         if name not in PAGES:
             raise SystemExit(f"error: no page is named {name!r}; choose from {', '.join(PAGES)}")
-        page, path = load(name), ROOT / "docs" / f"{name}.md"
+        page, path = load(name), docs / f"{name}.md"
         path.write_text(fill(path.read_text(), blocks(page)))
-        draw(page, path.parent)
+        for picture, block in page.pictures.items():
+            if (found := read(block)) is not None:
+                block.make(docs / picture, *found)
 
 
 if __name__ == "__main__":

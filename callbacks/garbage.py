@@ -14,7 +14,7 @@ class GarbageCollector(Callback):
     """Collects garbage and returns free memory to the system: at the end of an epoch, after phases, every n steps.
 
     Callbacks run in the order in which the Trainer lists them: put this one before `MemoryProfiler`, or the profiler
-    measures before the cleaning. What each setting costs and saves is measured in docs/memory.md.
+    measures before the cleaning. See docs/memory.md for the settings.
     """
 
     def __init__(

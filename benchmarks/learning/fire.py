@@ -2,49 +2,78 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from statistics import fmean, median
 
-import yaml
-
-from benchmarks.harness import MB, ROOT, Benchmark, Row, Settings, Task, python
-from benchmarks.runs import command_line, fit
+from benchmarks.harness import MB, Benchmark, Figures, Row, Settings, Task
+from benchmarks.pages import Block, Page, spread, table, where
+from benchmarks.runs import eigen2, fit
 
 CONFIG = "configs/dqn_fuel_breaks.yaml"
-VARIANTS: dict[str, dict[str, Any]] = {
-    "default": {},
-    "three times as long": {"trainer.max_epochs": 3},
-    "no prior": {"model.prior": "false"},
-    "no prior, no downstream plane": {"model.prior": "false", "data.downstream_plane": "false"},
+SCORES = {"": "{name}", "saved, %": "{mean:.1f}", "each seed": "{each}", "fit, s": "{seconds:.0f}"}
+VALIDATE = {
+    "placement": "{name}",
+    "here, all fires": "{travel_time:.1f}",
+    "here, the same 60 fires": "{same_fires:.1f}",
+    "pyretechnics, no canopy": "{surface:.1f}",
+    "pyretechnics, crown fire": "{crown:.1f}",
 }
-"""Settings beside the configuration's; of `trainer.max_epochs`, how many times as many."""
-EPOCHS = int(yaml.safe_load((ROOT / CONFIG).read_text())["trainer"]["max_epochs"])
-
-
-def tasks(settings: Settings) -> list[Task]:
-    """Return every variant with each seed."""
-    return [Task(variant, seed) for variant in VARIANTS for seed in range(1, settings["seeds"] + 1)]
 
 
 def measure(task: Task, settings: Settings, folder: Path) -> Row:
-    """Fit and test a variant; return its curves and `scores`: percent of burned area saved, by policy and landscape."""
-    run = folder / f"{task.case.replace(' ', '-')}-{task.seed}"
+    """Fit and test a seed; return its curves and `scores`: percent of burned area saved, by policy and landscape."""
+    run = folder / str(task.seed)
     own = {"seed_everything": task.seed, "data.landscape_seed": task.seed, "trainer.accelerator": "auto"}
-    own |= VARIANTS[task.case]
-    own["trainer.max_epochs"] = settings["epochs"] * own.get("trainer.max_epochs", 1)
     done = fit(run, CONFIG, {**own, "num_threads": settings["threads"]}, settings["words"])
     own |= {"trainer.default_root_dir": run, "num_threads": 1, "ckpt_path": "best"}
-    python(*command_line("test", CONFIG, own, *settings["words"]))
+    eigen2("test", CONFIG, own, *settings["words"])
     champion = [row["champion/validation_fitness"] for row in done.metrics]
     return {
         "fit_s": round(done.seconds, 1),
         "validation": [None if value in ("", "nan") else round(float(value), 2) for value in champion],
         "rss_mb": [round(size / MB, 1) for size in done.rss],
-        "steps": int(float(done.metrics[-1]["replay/added"])),
-        "gradient_steps": sum(int(float(row["train/gradient_steps"])) for row in done.metrics),
         "scores": json.loads((run / "test" / "scores.json").read_text())["scores"],
     }
 
 
-SETTINGS = {"seeds": 5, "epochs": EPOCHS, "threads": 2, "words": []}
-SMALLEST = {"seeds": 1, "epochs": 1, "words": ["--data.grid_size=12", "--data.buffer_size=200"]}
-BENCHMARKS = {"fire": Benchmark(measure, tasks, SETTINGS, SMALLEST)}
+def agents_table(found: Figures) -> str:
+    """Return percent of the burned area saved by the agent and by each baseline on the same landscapes."""
+    runs = found["runs"]["default"]
+    rows = []
+    for policy in runs[0]["scores"]:
+        means = [fmean(run["scores"][policy]) for run in runs]
+        agent = {"name": "agent", "seconds": median(run["fit_s"] for run in runs)}
+        own = agent if policy == "champion" else {"name": policy, "seconds": None}
+        rows.append({**own, "mean": fmean(means), "each": spread(means)})
+    return table(SCORES, rows)
+
+
+def machine_text(found: Figures) -> str:
+    """Return where the fits ran, and their resident memory."""
+    half = [run["rss_mb"][len(run["rss_mb"]) // 2 :] for run in found["runs"]["default"]]
+    least, most = min(map(min, half)), max(map(max, half))
+    return f"{where(found)}. RSS in the second half of the fits was {least:.0f} to {most:.0f} MB."
+
+
+def validate_table(found: Figures) -> str:
+    """Return what placements save by this fire model and by pyretechnics, in percent."""
+    reduction = found["reduction"].items()
+    return table(VALIDATE, [{"name": name, **{key: 100 * each[key] for key in each}} for name, each in reduction])
+
+
+SETTINGS = {"seeds": 5, "threads": 2, "words": []}
+SMALLEST = {
+    "seeds": 1,
+    "words": ["--trainer.max_epochs=1", "--data.grid_size=12", "--data.buffer_size=200", "--data.warmup=20"],
+}
+BENCHMARKS = {
+    "fire": Benchmark(
+        measure, lambda own: [Task("default", seed) for seed in range(1, own["seeds"] + 1)], SETTINGS, SMALLEST
+    )
+}
+PAGE = Page(
+    {
+        "agents": Block(agents_table, ("fire",)),
+        "agents_machine": Block(machine_text, ("fire",)),
+        "fire_validate": Block(validate_table, ("fire-validate",)),
+    }
+)

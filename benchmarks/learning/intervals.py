@@ -4,7 +4,7 @@ The first says how far a mean would move with other seeds of the same training o
 other days of the same kind, the training as it came out.
 """
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from scipy import stats
@@ -15,8 +15,7 @@ AT_ONCE = 100  # series drawn at once, for the memory's sake
 BLOCK_DAYS = 20.0  # mean days of a block: as long as a position is held at most, so that a block holds its whole course
 
 
-@dataclass(frozen=True)
-class Interval:
+class Interval(NamedTuple):
     """A mean, and the bounds of the middle `LEVEL` of resampled means."""
 
     mean: float
@@ -40,7 +39,7 @@ def over_seeds(values: np.ndarray, generator: np.random.Generator, draws: int = 
         return Interval(mean, mean, mean)
 
     def mean_of_folds(*folds: np.ndarray, axis: int = -1) -> np.ndarray:
-        return np.mean([fold.mean(axis=axis) for fold in folds], axis=0)
+        return np.asarray(np.mean([fold.mean(axis=axis) for fold in folds], axis=0))
 
     low, high = stats.bootstrap(
         tuple(values), mean_of_folds, n_resamples=draws, confidence_level=LEVEL, method="percentile", rng=generator

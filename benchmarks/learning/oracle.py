@@ -6,16 +6,14 @@ earns, which orders the column that will rise most.
 """
 
 import dataclasses
-import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from benchmarks.harness import Benchmark, Row, Settings, Task, quiet_trainer
-from benchmarks.learning.planted import holdout_rewards, holdout_starts
+from benchmarks.harness import Benchmark, Row, Settings, Task, train
+from benchmarks.learning.planted import holdout_reward, holdout_starts
 from eigen2.core.environment import play
 from eigen2.erl.module import ERLModule
 from eigen2.market.data.panel import FEATURES
@@ -43,7 +41,7 @@ def returns_shown(prices: np.ndarray, delay: int) -> np.ndarray:
     return scaled
 
 
-class OracleRollouts(MarketDataModule):
+class OracleMarket(MarketDataModule):
     """Market with one feature that shows the return of another day, see `returns_shown`; with None, itself."""
 
     def __init__(self, delay: int | None, **settings: Any) -> None:
@@ -78,20 +76,20 @@ def perfect_reward(data: MarketDataModule) -> float:
     return float(play(env, act, data.window_options(starts)).mean())
 
 
-def tasks(settings: Settings) -> list[Task]:
-    """Return every variant on the market of each seed."""
-    return [Task(variant, seed) for seed in range(settings["seeds"]) for variant in DELAYS]
-
-
 def measure(task: Task, settings: Settings, folder: Path) -> Row:
     """Train on the market of a seed; return the rewards of champion and perfect rule on the holdout."""
-    os.environ["PL_GLOBAL_SEED"] = str(task.seed)
     market = SyntheticMarket(seed=task.seed, days=1500, signal=0.0)
-    data, module = OracleRollouts(DELAYS[task.case], synthetic=market, rules=RULES, **SIZES), ERLModule()
-    with tempfile.TemporaryDirectory(dir=folder) as run:
-        quiet_trainer(settings["generations"], run).fit(module, datamodule=data)
-        champion = float(holdout_rewards(module, data).mean())
-    return {"champion": champion, "perfect": perfect_reward(data)}
+    data, module = OracleMarket(DELAYS[task.case], synthetic=market, rules=RULES, **SIZES), ERLModule()
+    train(module, data, task.seed, settings["generations"], folder)
+    return {"champion": holdout_reward(module, data), "perfect": perfect_reward(data)}
 
 
-BENCHMARKS = {"oracle": Benchmark(measure, tasks, {"seeds": 5, "generations": 25}, {"generations": 1}, fresh=True)}
+BENCHMARKS = {
+    "oracle": Benchmark(
+        measure,
+        lambda own: [Task(variant, seed) for seed in range(own["seeds"]) for variant in DELAYS],
+        {"seeds": 5, "generations": 25},
+        {"generations": 1},
+        fresh=True,
+    )
+}

@@ -6,9 +6,7 @@ test days after those; the next fold's test days follow them. Baselines play the
 
 import hashlib
 import inspect
-import os
 import tempfile
-import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.harness import Benchmark, Row, Settings, Task, quiet_trainer
+from benchmarks.harness import Benchmark, Row, Settings, Task, train
 from benchmarks.learning.study_tables import summarise, verdicts
 from eigen2.erl.module import ERLModule
 from eigen2.errors import UserError
@@ -44,8 +42,7 @@ class Table:
     folds: int = 4  # test spans, one after the other, the last of which ends with the last day
     test_days: int = 252
     data: dict[str, Any] = field(default_factory=dict)  # settings of the data module beside its defaults
-    limits: Limits = field(default_factory=Limits)
-    """Beyond which a price counts as false, and its row as a day without trading."""
+    limits: Limits = field(default_factory=Limits)  # beyond which a row counts as wrong: a day without trading
 
 
 TABLES = {
@@ -86,7 +83,7 @@ def tasks(settings: Settings) -> list[Task]:
 
 def key(task: Task, settings: Settings) -> object:
     """Return what a row depends on but for the code: prices, cuts, settings and defaults."""
-    table, _ = _fold(task, settings)
+    table = chosen_tables(settings)[_fold(task)[0]]
     defaults = [
         {name: repr(given.default) for name, given in inspect.signature(cls.__init__).parameters.items()}
         for cls in (ERLModule, MarketDataModule)
@@ -96,9 +93,9 @@ def key(task: Task, settings: Settings) -> object:
     return [hashlib.blake2b(table.path.read_bytes()).hexdigest(), defaults, cuts, own, MODEL, RULES, RANDOM_ACCOUNTS]
 
 
-def _fold(task: Task, settings: Settings) -> tuple[Table, int]:
+def _fold(task: Task) -> tuple[str, int]:
     name, fold = task.case.rsplit(" fold ", 1)
-    return chosen_tables(settings)[name], int(fold)
+    return name, int(fold)
 
 
 def fold_data(table: Table, fold: int, folder: Path, cache: Path) -> MarketDataModule:
@@ -123,20 +120,14 @@ def fold_data(table: Table, fold: int, folder: Path, cache: Path) -> MarketDataM
 
 def measure(task: Task, settings: Settings, folder: Path) -> Row:
     """Train on a fold; play its champion and the other policies on the test days."""
-    os.environ["PL_GLOBAL_SEED"] = str(task.seed)
-    generations, (table, fold) = settings["generations"], _fold(task, settings)
-    with tempfile.TemporaryDirectory(dir=folder) as run:
-        module, data = ERLModule(**MODEL), fold_data(table, fold, Path(run), folder / "cache")
-        trainer = quiet_trainer(generations, run)
-        began = time.perf_counter()
-        trainer.fit(module, datamodule=data)
-        seconds = time.perf_counter() - began
-        if trainer.current_epoch < generations:
-            raise SystemExit(f"{task} stopped after {trainer.current_epoch} of {generations} generations: no row")
-        tracks = play_all(champion_policy(module, data), data, np.random.default_rng([task.seed, fold]))
+    name, fold = _fold(task)
+    table, run = chosen_tables(settings)[name], Path(tempfile.mkdtemp(dir=folder))
+    module, data = ERLModule(**MODEL), fold_data(table, fold, run, folder / "cache")
+    seconds = train(module, data, task.seed, settings["generations"], run)
+    tracks = play_all(champion_policy(module, data), data, np.random.default_rng([task.seed, fold]))
     splits, dates = data.panel.splits, data.panel.dates
     return {
-        "table": task.case.rsplit(" fold ", 1)[0],
+        "table": name,
         "fold": fold,
         "seed": task.seed,
         "train": [str(dates[day]) for day in (splits.train[0], splits.train[-1])],
@@ -144,7 +135,7 @@ def measure(task: Task, settings: Settings, folder: Path) -> Row:
         "test": [str(dates[day]) for day in (splits.holdout[0], splits.holdout[-1])],
         "test_days": len(splits.holdout),
         "columns": len(data.investable_columns),
-        "generations": generations,
+        "generations": settings["generations"],
         "champion_generation": int(module.population.champion_generation),
         "validation_fitness": float(module.population.champion_fitness),
         "seconds": seconds,

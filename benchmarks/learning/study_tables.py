@@ -1,13 +1,12 @@
 """Summary of the study of champions on real prices, and the tables of docs/study.md."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 
 import numpy as np
 
 from benchmarks.harness import Figures, Row
 from benchmarks.learning.intervals import Interval, over_days, over_seeds
-from benchmarks.pages import Block, Page, grid, table
+from benchmarks.pages import Block, Page, table, where
 from eigen2.market.evaluation.performance import YEAR
 
 CHAMPION = "champion"
@@ -16,10 +15,20 @@ NAMES = {  # policies that a champion is compared with
     "momentum": "momentum",
     "random": "random entries of equal turnover",
 }
-PERCENT = ("annual_return", "max_drawdown")  # measures shown in percent
-MEASURES = {"annual_return": "return a year, %", "sharpe": "Sharpe", "max_drawdown": "largest drawdown, %"}
-MEASURES |= {"turnover": "turnover a year", "exposure": "exposure", "trades": "trades a span"}
-DIFFERENCES = ("annual_return", "sharpe", "max_drawdown")
+MEASURES = {  # each with its title, and with the factor and the format it is shown with
+    "annual_return": ("return a year, %", 100, "{:.1f}"),
+    "sharpe": ("Sharpe", 1, "{:.2f}"),
+    "max_drawdown": ("largest drawdown, %", 100, "{:.1f}"),
+    "turnover": ("turnover a year", 1, "{:.2f}"),
+    "exposure": ("exposure", 1, "{:.2f}"),
+    "trades": ("trades a span", 1, "{:.0f}"),
+}
+DIFFERENCES = {  # of the champion and another policy
+    "annual_return": "return, points a year",
+    "sharpe": "Sharpe",
+    "max_drawdown": "largest drawdown, points",
+    "daily": "mean daily return x 252, points; over days",
+}
 
 
 def summarise(rows: Sequence[Row]) -> Figures:
@@ -35,56 +44,47 @@ def summarise(rows: Sequence[Row]) -> Figures:
 
 
 def _summarise_table(rows: Sequence[Row]) -> Figures:
-    grid, policies = _grid(rows), (CHAMPION, *NAMES)
+    numbers = sorted({row["fold"] for row in rows})
+    folds = [sorted((row for row in rows if row["fold"] == n), key=lambda row: row["seed"]) for n in numbers]
+    policies = (CHAMPION, *NAMES)
     facts = ("train", "train_days", "test", "test_days", "columns")
     return {
         "folds": [
             {key: fold[0][key] for key in facts}
-            | {"annual_return": {name: _mean(fold, name, "annual_return") for name in policies}}
-            for fold in grid
+            | {"annual_return": {name: float(_values([fold], name, "annual_return").mean()) for name in policies}}
+            for fold in folds
         ],
         "policies": {
-            name: {measure: _interval(_values(grid, name, measure)) for measure in MEASURES} for name in policies
+            name: {measure: _interval(_values(folds, name, measure)) for measure in MEASURES} for name in policies
         },
-        "excess": {name: _excess(grid, name) for name in NAMES},
+        "excess": {name: _excess(folds, name) for name in NAMES},
     }
 
 
 def _interval(values: np.ndarray) -> dict[str, float]:
     """Return the interval over seeds, always of the same draws, so that a summary can be made again."""
-    return asdict(over_seeds(values, np.random.default_rng(0)))
+    return over_seeds(values, np.random.default_rng(0))._asdict()
 
 
-def _grid(rows: Sequence[Row]) -> list[list[Row]]:
-    """Return the rows by fold and seed."""
-    folds = sorted({row["fold"] for row in rows})
-    return [sorted((row for row in rows if row["fold"] == fold), key=lambda row: row["seed"]) for fold in folds]
+def _values(folds: Sequence[Sequence[Row]], policy: str, measure: str) -> np.ndarray:
+    """Return a measure of one policy, (folds, seeds); (folds, seeds, days) of its daily returns."""
+    return np.array([[row["policies"][policy][measure] for row in fold] for fold in folds])
 
 
-def _mean(rows: Sequence[Row], policy: str, measure: str) -> float:
-    return float(np.mean([row["policies"][policy][measure] for row in rows]))
-
-
-def _values(grid: Sequence[Sequence[Row]], policy: str, measure: str) -> np.ndarray:
-    """Return a measure of one policy, (folds, seeds)."""
-    return np.array([[row["policies"][policy][measure] for row in fold] for fold in grid])
-
-
-def _excess(grid: Sequence[Sequence[Row]], other: str) -> Figures:
+def _excess(folds: Sequence[Sequence[Row]], other: str) -> Figures:
     """Return the champion's measures less those of another policy on the same days."""
     found: Figures = {
-        measure: _interval(_values(grid, CHAMPION, measure) - _values(grid, other, measure)) for measure in DIFFERENCES
+        measure: _interval(_values(folds, CHAMPION, measure) - _values(folds, other, measure))
+        for measure in DIFFERENCES
+        if measure in MEASURES
     }
-    days = YEAR * np.concatenate([_daily(fold, CHAMPION) - _daily(fold, other) for fold in grid])
-    found["daily"] = asdict(over_days(days, np.random.default_rng(0)))
-    ahead = [_mean(fold, CHAMPION, "annual_return") > _mean(fold, other, "annual_return") for fold in grid]
-    return {**found, "folds_ahead": sum(ahead), "folds": len(ahead)}
-
-
-def _daily(fold: Sequence[Row], policy: str) -> np.ndarray:
-    """Return daily returns of a fold's test span, the mean of the seeds."""
-    mean: np.ndarray = np.mean([row["policies"][policy]["returns"] for row in fold], axis=0)
-    return mean
+    daily = [  # of each fold's test span, the means of the seeds
+        np.subtract(*(_values([fold], policy, "returns")[0].mean(axis=0) for policy in (CHAMPION, other)))
+        for fold in folds
+    ]
+    found["daily"] = over_days(YEAR * np.concatenate(daily), np.random.default_rng(0))._asdict()
+    champion, others = (_values(folds, policy, "annual_return").mean(1) for policy in (CHAMPION, other))
+    return {**found, "folds_ahead": int((champion > others).sum()), "folds": len(folds)}
 
 
 def verdicts(summary: Figures) -> Iterator[str]:
@@ -103,12 +103,12 @@ def verdicts(summary: Figures) -> Iterator[str]:
 def _significance(seeds: Interval, days: Interval) -> str:
     """Return whether the difference is more than chance, by each interval."""
     if seeds.side and days.side:
-        both = "both 95 % intervals leave 0 out"
+        both = "both 95 % intervals exclude 0"
         return both if seeds.side == days.side else f"{both}, on different sides"
     if seeds.side or days.side:
         one, other = ("seeds", "days") if seeds.side else ("days", "seeds")
-        return f"the 95 % interval over {one} leaves 0 out, that over {other} does not"
-    return "no 95 % interval leaves 0 out: not told apart from chance"
+        return f"the 95 % interval over {one} excludes 0, that over {other} does not"
+    return "no 95 % interval excludes 0: not told apart from chance"
 
 
 def folds_table(found: Figures) -> str:
@@ -126,43 +126,41 @@ def folds_table(found: Figures) -> str:
 
 def policies_table(found: Figures) -> str:
     """Return the measures of each policy."""
+    columns = {"table": "{table}", "policy": "{policy}"}
+    columns |= {title: f"{{{measure}}}" for measure, (title, *_) in MEASURES.items()}
     rows = [
-        [name, policy, *(_shown(measures[measure], measure) for measure in MEASURES)]
+        {"table": name, "policy": policy, **{measure: _shown(measures[measure], measure) for measure in MEASURES}}
         for name, each in found["tables"].items()
         for policy, measures in each["policies"].items()
     ]
-    return grid(["table", "policy", *MEASURES.values()], rows)
+    return table(columns, rows)
 
 
 def excess_table(found: Figures) -> str:
     """Return what the champions earned more than each other policy."""
+    columns = {"table": "{table}", "champions less": "{other}"}
+    columns |= {title: f"{{{measure}}}" for measure, title in DIFFERENCES.items()}
     rows = [
-        [
-            *(name, NAMES[other], *(_shown(excess[measure], measure) for measure in DIFFERENCES)),
-            *(_shown(excess["daily"], "annual_return"), f"{excess['folds_ahead']} of {excess['folds']}"),
-        ]
+        {**excess, "table": name, "other": NAMES[other]}
+        | {measure: _shown(excess[measure], measure) for measure in DIFFERENCES}
         for name, each in found["tables"].items()
         for other, excess in each["excess"].items()
     ]
-    header = ["table", "champions less", "return, points a year", "Sharpe", "largest drawdown, points"]
-    return grid([*header, "mean daily return x 252, points; over days", "folds ahead"], rows)
+    return table({**columns, "folds ahead": "{folds_ahead} of {folds}"}, rows)
 
 
 def _shown(found: dict[str, float], measure: str) -> str:
     """Return the mean, and its interval where it has a width."""
-    factor, form = (100, "{:.1f}") if measure in PERCENT else (1, "{:.0f}" if measure == "trades" else "{:.2f}")
+    _, factor, form = MEASURES["annual_return" if measure == "daily" else measure]
     mean, low, high = (form.format(factor * found[key]) for key in ("mean", "low", "high"))
     return mean if found["low"] == found["high"] else f"{mean} ({low} to {high})"
 
 
 def machine_text(found: Figures) -> str:
     """Return how and where the study was run."""
-    machine, plural = found["machine"], "s" * (found["machine"]["threads"] > 1)
-    commits = ", ".join(commit[:7] for commit in found["commits"]) or "unknown"
+    minutes = f"{found['seconds'] / 60:,.0f} minutes of training in all"
     return (
-        f"{found['seeds']} seeds, {found['generations']} generations, {found['seconds'] / 60:,.0f} minutes of training "
-        f"in all on {machine['machine']}, {machine['threads']} thread{plural} a process, Python {machine['python']}, "
-        f"torch {machine['torch']}, commit {commits}{' with changes' * bool(machine['dirty'])}."
+        f"{found['seeds']} seeds, {found['generations']} generations, {minutes} on {where(found, *found['commits'])}."
     )
 
 

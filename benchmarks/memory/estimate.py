@@ -1,10 +1,10 @@
 """The peak of memory estimated before a run, against the one it had; each case a run of a few generations."""
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from benchmarks.harness import Benchmark, Row, Settings, Task, cases_list
+from benchmarks.harness import Benchmark, Figures, Row, Settings, Task
 from benchmarks.runs import fit
 
 SAMPLE, FULL = "configs/erl.yaml", "configs/full_scale.yaml"
@@ -13,10 +13,6 @@ LARGE = (
     *("--model.gradient_steps=4", "--model.accumulate=2"),
 )
 MUCH_REPLAY = ("--data.replay_capacity=6000000",)
-WINDOWS = (
-    *("--data.encoding=windows", "--data.windows_per_generation=2", "--model.population_size=8"),
-    "--model.gradient_steps=4",
-)
 BUILT_FIRST, RESUMED = "full scale, its panel built first", "the same, resumed"
 CASES: dict[str, tuple[str, Sequence[str]]] = {  # configuration, and words of the command line
     "the sample": (SAMPLE, ()),
@@ -25,7 +21,6 @@ CASES: dict[str, tuple[str, Sequence[str]]] = {  # configuration, and words of t
     "full scale, 48 agents, batches of 12": (FULL, LARGE),
     "the sample, 6 million transitions": (SAMPLE, MUCH_REPLAY),
     RESUMED: (SAMPLE, MUCH_REPLAY),
-    "the sample, networks that read windows": (SAMPLE, WINDOWS),
 }
 
 
@@ -50,13 +45,12 @@ def estimate(folder: Path, cache: Path, config: str, words: Sequence[str], gener
     return {"estimate_mb": round(before, 3), "peak_mb": round(peak, 3), "ratio": round(before / peak, 3)}
 
 
+def figures(measured: Mapping[Task, Row]) -> Figures:
+    """Return the cases with their rows."""
+    return {"cases": [{"case": task.case, **row} for task, row in measured.items()]}
+
+
+TASKS = [Task(case) for case in CASES]
 BENCHMARKS = {
-    "estimate": Benchmark(
-        measure,
-        lambda _: [Task(case) for case in CASES],
-        {"generations": 5},
-        {"generations": 2},
-        cases_list,
-        fresh=True,
-    )
+    "estimate": Benchmark(measure, lambda _: TASKS, {"generations": 5}, {"generations": 2}, figures, fresh=True)
 }

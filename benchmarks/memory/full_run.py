@@ -1,13 +1,11 @@
 """The full-scale run from the start of its process to the end, and who holds its resident memory."""
 
-import json
 import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.harness import MB, Benchmark, Row, Settings, Task, only_row, python
-from benchmarks.memory.resident import require_linux
-from benchmarks.runs import fit
+from benchmarks.harness import MB, Benchmark, Row, Settings, Task, only_row, workers
+from benchmarks.runs import fit, memory_mb, require_linux
 from benchmarks.speed.full_scale import CONFIG
 from eigen2.memory.growth import theil_sen
 
@@ -15,7 +13,6 @@ TINY = (
     *("--trainer.max_epochs=2", "--model.gradient_steps=1", "--model.population_size=3", "--data.replay_min_size=4"),
     *("--data.synthetic.days=1000", "--data.synthetic.columns=6", "--data.investable.top=4", "--data.context_days=8"),
 )
-IMPORTS = "import json, eigen2.cli.training; from benchmarks.memory.resident import resident_mb"
 
 
 def tasks(settings: Settings) -> list[Task]:
@@ -24,25 +21,29 @@ def tasks(settings: Settings) -> list[Task]:
     return [Task("run")]
 
 
+def imports_mb() -> Row:
+    """Return the resident memory of a process that has imported this module."""
+    return memory_mb()
+
+
 def measure(task: Task, settings: Settings, folder: Path) -> Row:
     """Run it; return seconds, and memory in MB by kind, by owner and by generation."""
     run = Path(tempfile.mkdtemp(dir=folder))
     threads = {"num_threads": settings["threads"], "data.cache_dir": run / "cache"}
     done = fit(run, CONFIG, threads, settings["words"])
-    imported = json.loads(python("-c", f"{IMPORTS}; print(json.dumps(resident_mb('/none')))"))
+    with workers(1) as pool:
+        imported = pool.submit(imports_mb).result()
     half = len(done.live) // 2
-    kinds = {"imports_mb": imported, "start_mb": done.probe["start_mb"], "end_mb": done.probe["end_mb"]}
     return {
         "generations": len(done.metrics),
         "trained": len(done.trained),
         "fit_s": round(done.seconds, 1),
-        "stolen_share": round(done.stolen_share, 3),
         "start_s": round(done.probe["start_s"], 1),
         "seconds": done.phase_seconds(),
-        **{when: {kind: round(size, 1) for kind, size in sizes.items()} for when, sizes in kinds.items()},
+        "imports_mb": imported,
+        "end_mb": done.probe["memory_mb"],
         "peak_mb": round(done.probe["peak_mb"], 1),
         "owners_mb": done.owners_mb(),
-        "replay_size": [int(float(row["replay/size"])) for row in done.metrics],
         "live_mb": [round(size / MB, 2) for size in done.live],
         "live_slope_kb": round(theil_sen(done.live[half:]).median / 1e3, 2) if half > 1 else None,
     }

@@ -33,8 +33,7 @@ def measure(task: Task, settings: Settings, folder: Path) -> Row:
     words = ["--trainer.callbacks+=tests.containers.Grown", f"--trainer.callbacks.path={grown}"]
     words += [f"--trainer.callbacks.generations={looks}"]
     done = fit(run, config, {**own, "trainer.max_epochs": generations}, words)
-    found = judge(done.memory, done.rss, done.live, done.printed, json.loads(grown.read_text()))
-    return {**found, "seconds": round(done.seconds)}
+    return judge(done.memory, done.rss, done.live, done.printed, json.loads(grown.read_text()))
 
 
 def judge(
@@ -47,28 +46,19 @@ def judge(
     slopes = {f"{name}_slope": theil_sen(sizes[WARM_UP:])._asdict() for name, sizes in curves.items()}
     flat = all(slopes[name]["median"] < MOST_SLOPE for name in ("rss_slope", "live_slope"))
     constant = all(len({row[name] for row in rows}) == 1 for name in counted)
-    healthy = "verdict: healthy" in printed
     shown = (WARM_UP, len(rows) // 2, len(rows) - 1)
     return {
         "generations": len(rows),
         **slopes,
         "rss_mb": {f"{n}": round(rss[n] / MB, 1) for n in shown},
-        "live_mb": {f"{n}": round(live[n] / MB, 1) for n in shown},
         "counts": {name.removeprefix("count_"): int(rows[-1][name]) for name in counted},
-        "counts_constant": constant,
         "containers_grown": list(grown),
-        "verdict_healthy": healthy,
-        "curves_mb": {name: [round(size / MB, 2) for size in sizes] for name, sizes in (("RSS", rss), ("heap", heap))},
-        "kept": flat and constant and not grown and healthy,
+        "kept": flat and constant and not grown and "verdict: healthy" in printed,
     }
 
 
+SETTINGS = {"workload": "market", "generations": 1000}
 SOAK = Benchmark(
-    measure,
-    lambda own: [Task(own["workload"])],
-    {"workload": "market", "generations": 1000},
-    {"generations": 60},
-    only_row,
-    fresh=True,
+    measure, lambda own: [Task(own["workload"])], SETTINGS, {"generations": 60}, figures=only_row, fresh=True
 )
 BENCHMARKS = {"soak": SOAK, "soak-fire": replace(SOAK, settings={"workload": "fire", "generations": 500})}

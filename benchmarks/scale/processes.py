@@ -3,15 +3,13 @@
 Rounds of all runs alternate; medians over the generations of all rounds are kept.
 """
 
-import json
+import multiprocessing
 import os
 import statistics
-import sys
 import tempfile
 import time
-from collections import defaultdict
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -19,9 +17,8 @@ from pathlib import Path
 import torch
 from torch import distributed as dist
 
-from benchmarks.harness import Benchmark, Figures, Row, Settings, Task, python
-from benchmarks.memory.resident import require_linux
-from benchmarks.runs import Fit, fit
+from benchmarks.harness import Benchmark, Figures, Row, Settings, Task
+from benchmarks.runs import fit, require_linux
 from benchmarks.speed.full_scale import CONFIG
 from eigen2.core.replay import Field, ReplayBuffer
 from eigen2.core.transition_exchange import TransitionLog, exchange_transitions
@@ -38,64 +35,49 @@ class Run:
     """A run to measure."""
 
     agents: int = 16
-    investable: int = 108
     processes: int = 1
-    copies: int = 1  # how many such runs go on at once, independent of each other
     optimizer_steps: int = 8  # of a generation, where only the time of a micro-batch is sought; full scale has 32
 
 
 RUNS = {
-    "alone": [Run(agents=agents) for agents in (1, 2, 4, 8, 16, 32, 64)] + [Run(investable=n) for n in (32, 216)],
-    "crowded": [Run(agents=agents, copies=copies) for agents, copies in ((8, 2), (4, 4), (16, 2), (8, 4))],
+    "alone": [Run(agents=agents) for agents in (1, 2, 4, 8, 16, 32, 64)],
     "together": [Run(agents, processes=n, optimizer_steps=32) for agents in (16, 32) for n in (1, 2, 4)],
 }
 WORLDS = (2, 4)  # processes whose messages are measured
 
 
 def measure_run(run: Run, folder: Path, settings: Settings) -> dict[str, list[float]]:
-    """Run all copies at once; return what they measured of each generation but the first."""
+    """Return what a run measured of each generation but the first."""
     own = {
         "trainer.accelerator": settings["accelerator"],
         "trainer.devices": run.processes,
         "trainer.max_epochs": GENERATIONS,
         "model.population_size": run.agents,
         "model.gradient_steps": run.optimizer_steps,
-        "data.investable.top": run.investable,
         "data.replay_min_size": 4,  # a micro-batch: the first generation trains
         "data.cache_dir": folder / "cache",
     }
-    built = folder / f"built-{run.investable}"
+    built = folder / "built"
     if not built.exists():
         fit(built, CONFIG, {**own, "trainer.devices": 1, "model.population_size": 2}, settings["words"])
     own |= {"model.evolution": "null"} if run.agents == 1 else {}
-    seen: dict[str, list[float]] = defaultdict(list)
-    with tempfile.TemporaryDirectory(dir=folder) as home, ThreadPoolExecutor(run.copies) as pool:
-        parts = [Path(home) / str(copy) for copy in range(run.copies)]
-        for done in list(pool.map(lambda part: fit(part, CONFIG, own, settings["words"]), parts)):
-            found = generation_figures(done)
-            median = statistics.median(found["train"])
-            for name, values in {**found, "deviations": [value / median for value in found["train"]]}.items():
-                seen[name] += values
-    return dict(seen)
-
-
-def generation_figures(done: Fit) -> dict[str, list[float]]:
-    """Return seconds by phase, of messages and of the rest, and bytes, of each generation of a run but the first."""
+    done = fit(Path(tempfile.mkdtemp(dir=folder)), CONFIG, own, settings["words"])
     columns = {name: f"time/{name}_s" for name in (*PHASES, "generation", "exchange")}
     columns["received_mb"] = "exchange/received_mb"
     found = {name: [float(row.get(column) or 0) for row in done.metrics[1:]] for name, column in columns.items()}
     whole = [later - earlier for earlier, later in pairwise(done.probe["begun"])][1:]
     found["rest"] = [wall - inside for wall, inside in zip(whole, found["generation"], strict=False)]
+    median = statistics.median(found["train"])
+    found["deviations"] = [seconds / median for seconds in found["train"]]
     return found | {name: [value] for name, value in {"peak_mb": done.probe["peak_mb"], **done.probe["sizes"]}.items()}
 
 
 def messages(world: int, folder: Path, rounds: int) -> Row:
     """Measure messages between processes of this machine that do nothing else."""
-    ranks = [("-m", __name__, rank, world, folder / f"store-{world}", rounds) for rank in range(world)]
-    with ThreadPoolExecutor(world) as pool:
-        printed = list(pool.map(lambda words: python(*words), ranks))
-    found: Row = json.loads(printed[0])
-    return found
+    with ProcessPoolExecutor(world, multiprocessing.get_context("spawn")) as pool:
+        ranks = [pool.submit(exchange, rank, world, folder / f"store-{world}", rounds) for rank in range(world)]
+        found = [rank.result() for rank in ranks]
+    return found[0]
 
 
 def exchange(rank: int, world: int, store: Path, rounds: int) -> Row:
@@ -127,7 +109,7 @@ def exchange(rank: int, world: int, store: Path, rounds: int) -> Row:
     sizes = {"processes": world, "transitions": EXCHANGE["agents"] * EXCHANGE["steps"], **EXCHANGE}
     dist.barrier()
     dist.destroy_process_group()
-    return {"messages": found, "journal": {**sizes, "seconds": statistics.median(seconds)}}
+    return {"messages": found, "transition_exchange": {**sizes, "seconds": statistics.median(seconds)}}
 
 
 def tasks(settings: Settings) -> list[Task]:
@@ -159,7 +141,7 @@ def figures(measured: Mapping[Task, Row]) -> Figures:
 
 
 def summary(rows: list[Row]) -> dict[str, float]:
-    """Return medians over the generations of all rounds and copies, and their relative deviation.
+    """Return medians over the generations of all rounds, and their relative deviation.
 
     `deviation` is the interquartile range of training over 1.349, the standard deviation of a normal distribution.
     """
@@ -171,10 +153,3 @@ def summary(rows: list[Row]) -> dict[str, float]:
 
 SETTINGS = {"rounds": 2, "repeats": 20, "accelerator": "cpu", "words": []}
 BENCHMARKS = {"processes": Benchmark(measure, tasks, SETTINGS, {"rounds": 1, "repeats": 2}, figures, fresh=True)}
-
-
-if __name__ == "__main__":
-    place, count, path, repeats = sys.argv[1:]
-    exchanged = exchange(int(place), int(count), Path(path), int(repeats))
-    if place == "0":
-        print(json.dumps(exchanged))

@@ -1,20 +1,17 @@
 """Time and memory of runs of configs/full_scale.yaml as one size varies at a time, with few optimizer steps."""
 
 import json
-import sys
 import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 import yaml
 
-from benchmarks.harness import Benchmark, Figures, Row, Settings, Task, python
-from benchmarks.memory.resident import memory_mb, require_linux
-from benchmarks.runs import fit
+from benchmarks.harness import Benchmark, Figures, Row, Settings, Task, workers
+from benchmarks.runs import fit, memory_mb, require_linux
 from benchmarks.speed.full_scale import CONFIG
 from eigen2.market.data.universe import Universe
 from eigen2.market.datamodule import MarketDataModule
@@ -23,25 +20,27 @@ from eigen2.market.synthetic.generator import SyntheticMarket
 GENERATIONS = 3
 """Generations whose medians are taken; a run with a filled buffer plays one more, before it fills the buffer."""
 OPTIMIZER_STEPS = 4  # steps a generation, in place of the 32 of full scale; each has the micro-batches of full scale
-WINDOW_DAYS, VALIDATION_DAYS, HOLDOUT_DAYS = 145, 252, 252  # days of configs/full_scale.yaml
+FULL = yaml.safe_load(CONFIG.read_text())
+DATA = FULL["data"]
 
 
 @dataclass(frozen=True)
 class Sizes:
     """Sizes of a run; the defaults are those of configs/full_scale.yaml."""
 
-    agents: int = 16
-    columns: int = 669  # columns of the panel
-    investable: int = 108  # columns agents may buy
-    days: int = 3781  # days of the panel
-    context: int = 504  # days of the past an agent sees
-    replay: int = 50_000  # transitions the replay buffer holds
+    agents: int = FULL["model"]["population_size"]
+    columns: int = DATA["synthetic"]["columns"]  # columns of the panel
+    investable: int = DATA["investable"]["top"]  # columns agents may buy
+    days: int = DATA["synthetic"]["days"]  # days of the panel
+    context: int = DATA["context_days"]  # days of the past an agent sees
+    replay: int = DATA["replay_capacity"]  # transitions the replay buffer holds
     filled: bool = False  # whether the buffer is filled after a first generation, with copies of what it holds then
 
     @property
     def holdout(self) -> int:
         """Return what few days leave beside one context, a window and the validation days."""
-        return max(0, min(HOLDOUT_DAYS, self.days - VALIDATION_DAYS - (self.context - 1 + WINDOW_DAYS)))
+        needed = self.context - 1 + DATA["trading_days"] + DATA["settlement_days"] + DATA["validation_days"]
+        return max(0, min(int(DATA["holdout_days"]), self.days - needed))
 
     @property
     def panel(self) -> str:
@@ -62,21 +61,19 @@ CURVES: dict[str, list[Sizes]] = {
     "days": [Sizes(days=n) for n in (1000, 2000, 3781, 7500, 15000)],
     "context": [Sizes(context=n) for n in (32, 63, 126, 252, 504, 1008)],
     "replay": [Sizes(replay=n, filled=True) for n in (10_000, 31_623, 100_000, 316_228, 1_000_000)],
-    "panel": [Sizes(), Sizes(columns=3000, days=15000)],
 }
-"""The size a curve varies is the field of its name; `panel` sets a large mapped panel beside the usual one."""
+"""The size a curve varies is the field of its name."""
 TINY = Sizes(agents=2, columns=12, investable=6, days=1000, context=32, replay=2000, filled=True)
 POINTS = {sizes.case: sizes for curve in (*CURVES.values(), [TINY]) for sizes in curve}
 
 
 def build(sizes: Sizes, cache: Path) -> Row:
     """Put a point's panel and its encoded days into the cache; return seconds and the peak memory of this process."""
-    settings = yaml.safe_load(CONFIG.read_text())["data"]
     begun = time.perf_counter()
     data = MarketDataModule(
-        synthetic=SyntheticMarket(**settings["synthetic"] | {"days": sizes.days, "columns": sizes.columns}),
+        synthetic=SyntheticMarket(**DATA["synthetic"] | {"days": sizes.days, "columns": sizes.columns}),
         context_days=sizes.context,
-        validation_days=VALIDATION_DAYS,
+        validation_days=DATA["validation_days"],
         holdout_days=sizes.holdout,
         investable=Universe(top=sizes.investable),
         cache_dir=str(cache),
@@ -86,13 +83,19 @@ def build(sizes: Sizes, cache: Path) -> Row:
     return {"seconds": round(time.perf_counter() - begun, 2), "peak_mb": round(memory_mb()["peak"], 1)}
 
 
+def imports_mb() -> Row:
+    """Return the memory of a process that has imported this module."""
+    return memory_mb()
+
+
 def measure(task: Task, settings: Settings, folder: Path) -> Row:
     """Run a point; return its sizes, seconds by phase (medians), and memory in MB beside that of mere imports."""
     sizes, cache = POINTS[task.case], folder / "panels"
     built = folder / f"built-{sizes.panel}.json"
-    if not built.exists():
-        built.write_text(python("-m", __name__, json.dumps(asdict(sizes)), cache))
-    imports = python("-m", __name__)
+    with workers(1) as pool:
+        if not built.exists():
+            built.write_text(json.dumps(pool.submit(build, sizes, cache).result()))
+        imports = pool.submit(imports_mb).result()
     own = {
         "num_threads": settings["threads"],
         "trainer.max_epochs": sizes.filled + GENERATIONS,
@@ -107,18 +110,16 @@ def measure(task: Task, settings: Settings, folder: Path) -> Row:
         "data.replay_min_size": 4,  # a micro-batch: the first generation trains
         "data.cache_dir": cache,
     }
-    with tempfile.TemporaryDirectory(dir=folder) as run:
-        done = fit(Path(run), CONFIG, own, fill=sizes.filled)
+    done = fit(Path(tempfile.mkdtemp(dir=folder)), CONFIG, own, fill=sizes.filled)
     assert len(done.trained) == len(done.metrics), "a measured generation did not train"
     memory = {**done.probe["memory_mb"], "peak": done.probe["peak_mb"]}
     return {
         **asdict(sizes),
         "seconds": done.phase_seconds(skip=int(sizes.filled)),
-        **{name: round(done.probe[name], 4) for name in ("start_s", "processor_share", "draw_ms")},
+        "start_s": round(done.probe["start_s"], 4),
         "memory_mb": {name: round(value, 1) for name, value in memory.items()},
-        "owners_mb": done.owners_mb(),
         "build": json.loads(built.read_text()),
-        "imports_mb": json.loads(imports),
+        "imports_mb": imports,
     }
 
 
@@ -138,12 +139,3 @@ def figures(measured: Mapping[Task, Row]) -> Figures:
 
 
 BENCHMARKS = {"scaling": Benchmark(measure, tasks, {"tiny": False}, {"tiny": True}, figures, fresh=True)}
-
-
-def _child(words: list[str]) -> Any:
-    """Build the panel of a point into a cache, or do nothing but import eigen2."""
-    return build(Sizes(**json.loads(words[0])), Path(words[1])) if words else memory_mb()
-
-
-if __name__ == "__main__":
-    print(json.dumps(_child(sys.argv[1:])))

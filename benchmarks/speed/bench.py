@@ -7,28 +7,21 @@ from typing import Any
 
 import torch
 
-from benchmarks.harness import Benchmark, Figures, Row, Settings, Task
-from benchmarks.speed.environment import environments
+from benchmarks.harness import Benchmark, Figures, Row, Settings, Task, as_json, only_row
 from benchmarks.speed.evaluation import evaluation
 from benchmarks.speed.full_scale import CONFIG, FullScale
-from benchmarks.speed.overhead import overheads
-from benchmarks.speed.storage import batch_assembly, checkpoints, panels, replay_bytes
+from benchmarks.speed.storage import checkpoints, replay_bytes
 from benchmarks.speed.tables import bench_table
-from benchmarks.speed.training import training_step
+from benchmarks.speed.training import limit, training_step
 from eigen2.errors import UserError
 
 PARTS = {
     "evaluation": evaluation,
     "training": training_step,
-    "assembly": batch_assembly,
     "replay": replay_bytes,
-    "environment": environments,
-    "overhead": overheads,
     "checkpoints": checkpoints,
-    "panel": panels,
 }
-ON_GPU = ("evaluation", "training", "assembly")  # parts of which a GPU does any work
-SLOW = ("evaluation", "training")  # parts whose pairs take about a second, and run a third as often as asked
+ON_GPU = ("evaluation", "training")  # parts of which a GPU does any work; their pairs take about a second
 
 
 def tasks(settings: Settings) -> list[Task]:
@@ -43,10 +36,10 @@ def tasks(settings: Settings) -> list[Task]:
 
 
 def measure(task: Task, settings: Settings, folder: Path) -> Row:
-    """Compare one part."""
-    runs = -(-settings["runs"] // 3) if task.case in SLOW else settings["runs"]
-    with FullScale(Path(settings["config"]), settings["device"], cache=folder / "cache") as full:
-        return {"rows": [found.json() for found in PARTS[task.case](full, runs)]}
+    """Compare one part, or measure the distance of an optimizer step from the matrix rate."""
+    runs = -(-settings["runs"] // 3) if task.case in ON_GPU else settings["runs"]
+    with FullScale(Path(settings["config"]), settings["device"], folder / "cache") as full:
+        return limit(full, runs) if task == LIMIT else {"rows": PARTS[task.case](full, runs)}
 
 
 def figures(measured: Mapping[Task, Row]) -> Figures:
@@ -54,12 +47,11 @@ def figures(measured: Mapping[Task, Row]) -> Figures:
     return {"rows": [row for part in measured.values() for row in part["rows"]]}
 
 
+LIMIT = Task("limit")
 SETTINGS: Mapping[str, Any] = {"config": str(CONFIG), "device": "cpu", "runs": 30}
 SMALLEST = {"config": "tests/small.yaml", "runs": 1}
 BENCH = Benchmark(measure, tasks, SETTINGS, SMALLEST, figures, show=bench_table, fresh=True)
 BENCHMARKS = {
     "bench": BENCH,
-    "bench-1": BENCH,
-    "bench-2": replace(BENCH, settings={**SETTINGS, "threads": 2}),
-    "profiler": replace(BENCH, tasks=lambda _: [Task("overhead")]),
+    "limit": replace(BENCH, tasks=lambda _: [LIMIT], figures=only_row, show=as_json),
 }

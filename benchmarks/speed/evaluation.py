@@ -1,20 +1,36 @@
-"""Windows played by the whole population, against agents that play one by one on copied windows of days."""
+"""A generation's windows played by the whole population, against dense systems' agents.
+
+Those play one by one, on windows of days copied out of the panel, normalised and encoded day by day.
+"""
 
 from itertools import count
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from jaxtyping import Float32
 from torch import Tensor, nn
 
-from benchmarks.harness import median_ratio
-from benchmarks.speed.comparison import Comparison
-from benchmarks.speed.dense import CLIP, DenseMarket, Window
+from benchmarks.harness import Row
 from benchmarks.speed.full_scale import FullScale
+from benchmarks.speed.timing import at_least, median_ratio
 from eigen2.erl.population import Population
+from eigen2.market.datamodule import MarketDataModule
+from eigen2.market.features.averages import CHANNELS, CLIP, column_groups, spans
+from eigen2.market.features.encoding import AverageEncoder
 from eigen2.market.simulation.environment import LEVELS
 
+FEATURES = CHANNELS - 1
 REFERENCE_DAYS = 10  # days that the reference plays with one agent
+
+
+class Window(NamedTuple):
+    """Past of a day, as dense systems keep it."""
+
+    day: int  # the last day of the window
+    values: Float32[np.ndarray, "context columns 9"]  # each feature minus its mean over its deviation in the window
+    mean: Float32[np.ndarray, "columns 9"]
+    deviation: Float32[np.ndarray, "columns 9"]
 
 
 class Step(NamedTuple):
@@ -22,12 +38,103 @@ class Step(NamedTuple):
 
     window: Window
     next_window: Window
-    observation: dict[str, Tensor]
     action: Tensor
     reward: float
 
 
-def evaluation(full: FullScale, runs: int) -> list[Comparison]:
+class DenseMarket:
+    """Copies windows, and encodes from a window alone what `AverageEncoder` encodes of its last day."""
+
+    def __init__(self, data: MarketDataModule) -> None:
+        assert isinstance(data.encoder, AverageEncoder)
+        self.panel, self.investable, self.context_days = data.panel, data.investable_columns, data.context_days
+        self.spans = spans(self.context_days)
+        self.groups = column_groups(self.panel, self.investable)
+        self.validity = self.panel.valid.mean(axis=2, dtype=np.float32)
+        row = np.zeros(len(self.investable) + len(self.groups), np.int64)  # all columns share the first statistics
+        row[len(self.investable) :] = 1 + np.arange(len(self.groups))
+        self.mean, self.scale = data.encoder.statistics[:, :, row].astype(np.float32)
+
+    def window(self, day: int) -> Window:
+        """Return a copy of the window that ends with `day`; a feature that is constant in it becomes 0."""
+        values = self.panel.features[day + 1 - self.context_days : day + 1].copy()
+        mean = values.mean(axis=0)
+        values -= mean
+        deviation = np.sqrt(np.einsum("dcf,dcf->cf", values, values) / len(values)).clip(min=1e-6)
+        values /= deviation
+        return Window(day, values, mean, deviation)
+
+    def encode(self, window: Window) -> tuple[Float32[np.ndarray, "columns width"], Float32[np.ndarray, " described"]]:
+        """Return the encoding of each investable column and of the groups, from averages over each span."""
+        averages = self._averages(window)
+        means = [averages[:, group].mean(axis=1, keepdims=True) for group in self.groups]
+        described = np.concatenate([averages[:, self.investable], *means], axis=1)
+        encoded = ((described - self.mean) * self.scale).clip(-CLIP, CLIP).swapaxes(0, 1)
+        flat = encoded.reshape(len(encoded), -1)
+        return flat[: len(self.investable)], flat[len(self.investable) :].reshape(-1)
+
+    def _averages(self, window: Window) -> Float32[np.ndarray, "spans columns 10"]:
+        """Return averages of all columns over the last days of the window; every day is added up once."""
+        last = window.day + 1
+        total = np.zeros((self.panel.num_columns, CHANNELS), np.float32)
+        averages, added = np.empty((len(self.spans), *total.shape), np.float32), 0
+        for average, span in zip(averages, self.spans, strict=True):
+            start, stop = self.context_days - span, self.context_days - added
+            total[:, :FEATURES] += window.values[start:stop].sum(axis=0)
+            total[:, FEATURES] += self.validity[last - span : last - added].sum(axis=0)
+            np.divide(total, span, out=average)
+            added = span
+        averages[..., :FEATURES] *= window.deviation
+        averages[..., :FEATURES] += window.mean
+        return averages
+
+
+class DenseAgent:
+    """Agent with a network and an environment of its own, and the weights of one row, which sees copies of windows."""
+
+    def __init__(self, full: FullScale, population: Population, row: int) -> None:
+        self._data, self._device = full.data, full.device
+        self.market = DenseMarket(full.data)
+        self._env = full.environment(agents=1)
+        self._actor: nn.Module = full.data.make_actor().to(full.device)
+        self._actor.load_state_dict(dict(population.agents[row].actor_weights()))
+
+    @torch.no_grad()
+    def play(self, generation: int, days: int) -> list[Step]:
+        """Play `days` days of a generation's first window; return their transitions."""
+        asked: dict[str, Any] = self._data.training_options(generation, seed=0)
+        observation, _ = self._env.reset(options={name: bounds[:1] for name, bounds in asked.items()})
+        window = self.market.window(int(observation["day"]))
+        steps = []
+        for _ in range(days):
+            action = self._actor(self.inputs(window, observation)).float()
+            observation, reward, *_ = self._env.step(self._env.native_action(action[None]))
+            next_window = self.market.window(int(observation["day"]))
+            steps.append(Step(window, next_window, action[0], float(reward)))
+            window = next_window
+        return steps
+
+    def inputs(self, window: Window, observation: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return the network's inputs in a batch of one."""
+        columns, groups = self.market.encode(window)
+        names = ("held_days", "gain", "target", "coefficient")
+        held_days, gain, target, coefficient = (observation[name][0, 0].float() for name in names)
+        position = [
+            (held_days > 0).float(),
+            held_days / self._data.rules.max_holding_days,
+            (gain * 10).clamp(-CLIP, CLIP),
+            target / LEVELS,
+            coefficient / torch.iinfo(observation["coefficient"].dtype).max,
+        ]
+        left = np.float32(int(observation["days_left"]) / self._data.window_days)
+        return {
+            "columns": torch.from_numpy(columns)[None].to(self._device),
+            "portfolio": torch.stack(position, dim=-1)[None],
+            "market": torch.from_numpy(np.append(groups, left))[None].to(self._device),
+        }
+
+
+def evaluation(full: FullScale, runs: int) -> list[Row]:
     """Compare seconds in which all agents play a generation's windows and fill the replay buffer.
 
     The reference plays a few days of one window with one agent; its seconds are multiplied, as all days cost the same.
@@ -41,52 +148,4 @@ def evaluation(full: FullScale, runs: int) -> list[Comparison]:
     )
     factor = agents * windows * days / timed
     what = f"evaluation, {agents} agents x {windows * data.window_days} days, s (reference: from {timed} agent-days)"
-    return [Comparison("evaluation", what, ours, factor * reference, factor * ratio, bound=50.0)]
-
-
-class DenseAgent:
-    """Agent with a network and an environment of its own, and the weights of one row, which sees copies of windows."""
-
-    def __init__(self, full: FullScale, population: Population, row: int) -> None:
-        data = full.data
-        self._data, self._device = data, full.device
-        self.market = DenseMarket(data.panel, data.investable_columns, data.context_days)
-        self._env = full.environment(agents=1)
-        self._actor: nn.Module = data.make_actor().to(full.device)
-        self._actor.load_state_dict(dict(population.agents[row].actor_weights()))
-
-    @torch.no_grad()
-    def play(self, generation: int, days: int) -> list[Step]:
-        """Play `days` days of a generation's first window; return their transitions."""
-        asked: dict[str, Any] = self._data.training_options(generation, seed=0)
-        observation, _ = self._env.reset(options={name: bounds[:1] for name, bounds in asked.items()})
-        window = self.market.window(int(observation["day"]))
-        steps = []
-        for _ in range(days):
-            action = self._actor(self.inputs(window, observation)).float()
-            following, reward, *_ = self._env.step(self._env.native_action(action[None]))
-            next_window = self.market.window(int(following["day"]))
-            steps.append(Step(window, next_window, observation, action[0], float(reward)))
-            window, observation = next_window, following
-        return steps
-
-    def inputs(self, window: Window, observation: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return the network's inputs in a batch of one."""
-        rules = self._data.rules
-        columns, groups = self.market.encode(window)
-        held_days, gain, target, coefficient = (
-            observation[name][0, 0].float() for name in ("held_days", "gain", "target", "coefficient")
-        )
-        position = [
-            (held_days > 0).float(),
-            held_days / rules.max_holding_days,
-            (gain * 10).clamp(-CLIP, CLIP),
-            target / LEVELS,
-            coefficient / torch.iinfo(observation["coefficient"].dtype).max,
-        ]
-        left = np.float32(int(observation["days_left"]) / self._data.window_days)
-        return {
-            "columns": torch.from_numpy(columns)[None].to(self._device),
-            "portfolio": torch.stack(position, dim=-1)[None],
-            "market": torch.from_numpy(np.append(groups, left))[None].to(self._device),
-        }
+    return [at_least("evaluation", what, ours, factor * reference, factor * ratio, bound=50.0)]

@@ -2,19 +2,18 @@
 
 import contextlib
 import io
-import logging
 import tempfile
 import warnings
-from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
 import torch
+from torch import Tensor
 
 from benchmarks.harness import ROOT
 from benchmarks.runs import fill
-from eigen2.cli.training import EigenCLI
+from eigen2.cli.training import TRAINER_DEFAULTS, EigenCLI
 from eigen2.core.environment import play
 from eigen2.core.replay import ReplayBuffer, sample_slots
 from eigen2.distributed.communicator import Communicator
@@ -28,28 +27,43 @@ from eigen2.market.datamodule import MarketDataModule
 from eigen2.market.simulation.environment import TradingEnvironment
 
 CONFIG = ROOT / "configs" / "full_scale.yaml"
-TRAINER = {"devices": 1, "enable_model_summary": False, "num_sanity_val_steps": 0, "log_every_n_steps": 1}
-"""Defaults of eigen2's command line."""
 
 
 class FullScale:
     """Parts of a run of `fit`, made on first use; a context manager, as runs write to a temporary folder."""
 
-    def __init__(
-        self, config: Path = CONFIG, device: str = "cpu", words: Sequence[str] = (), cache: Path | None = None
-    ) -> None:
-        self.config, self.words = config, tuple(words)
-        self.device = torch.device(device)
+    def __init__(self, config: Path = CONFIG, device: str = "cpu", cache: Path | None = None) -> None:
+        self.config, self.device = config, torch.device(device)
         self._folder = tempfile.TemporaryDirectory(prefix="eigen2-bench-")
         self.folder = Path(self._folder.name)
         self._cache = cache or self.folder / "cache"
-        self._runs = 0
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
         self._folder.cleanup()
+
+    def start(self, *words: str) -> EigenCLI:
+        """Return `trainer`, `model` and `datamodule` of a run in a folder of its own, ready for `fit`."""
+        settings = {
+            "config": self.config,
+            "num_threads": torch.get_num_threads(),
+            "trainer.default_root_dir": tempfile.mkdtemp(dir=self.folder),
+            "trainer.accelerator": "cpu",
+            "data.cache_dir": self._cache,
+        }
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="LightningCLI's args parameter")
+            return EigenCLI(
+                ERLModule,
+                MarketDataModule,
+                run=False,
+                save_config_callback=None,
+                trainer_defaults=TRAINER_DEFAULTS,
+                auto_configure_optimizers=False,
+                args=[*(f"--{name}={value}" for name, value in settings.items()), *words],
+            )
 
     @cached_property
     def _parts(self) -> tuple[ERLModule, MarketDataModule]:
@@ -73,30 +87,6 @@ class FullScale:
         """The configured market with `eval_env`, encoder and replay buffer; its windows are those of fitness alone."""
         return self._parts[1]
 
-    def start(self, *words: str) -> EigenCLI:
-        """Return `trainer`, `model` and `datamodule` of a run in a folder of its own, ready for `fit`."""
-        self._runs += 1
-        settings = {
-            "config": self.config,
-            "num_threads": torch.get_num_threads(),
-            "trainer.default_root_dir": self.folder / str(self._runs),
-            "trainer.accelerator": "cpu",
-            "data.cache_dir": self._cache,
-        }
-        for name in ("lightning.pytorch", "lightning.fabric"):
-            logging.getLogger(name).setLevel(logging.WARNING)
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="LightningCLI's args parameter")
-            return EigenCLI(
-                ERLModule,
-                MarketDataModule,
-                run=False,
-                save_config_callback=None,
-                trainer_defaults=TRAINER,
-                auto_configure_optimizers=False,
-                args=[*(f"--{name}={value}" for name, value in settings.items()), *self.words, *words],
-            )
-
     def population(self) -> Population:
         """Return a new population, always of the same weights."""
         makers = self.module.network_makers(self.data)
@@ -118,30 +108,28 @@ class FullScale:
         data, generator = self.data, torch.Generator().manual_seed(0)
         shape = (self.module.population_size, data.eval_env.windows, *data.eval_env.action_shape)
 
-        def act(observation: dict[str, torch.Tensor]) -> torch.Tensor:
+        def act(observation: dict[str, Tensor]) -> Tensor:
             return (2 * torch.rand(shape, generator=generator) - 1).to(self.device)
 
         play(data.eval_env, act, data.training_options(0, seed=0), data.buffer)
         fill(data.buffer)
         return data.buffer
 
-    def play(self, population: Population, generation: int) -> torch.Tensor:
+    def play(self, population: Population, generation: int) -> Tensor:
         """Return the returns (agents, windows) of a generation without exploration; fill the buffer of `data`."""
         data = self.data
 
-        def act(observation: dict[str, torch.Tensor]) -> torch.Tensor:
-            with torch.no_grad():
-                return population.act(data.network_inputs(observation)).float()
+        def act(observation: dict[str, Tensor]) -> Tensor:
+            return population.act(data.network_inputs(observation)).float()
 
         return play(data.eval_env, act, data.training_options(generation, seed=0), data.buffer)
 
-    def slots(self) -> torch.Tensor:
-        """Return replay slots of one optimizer step, (accumulate, agents, batch_size)."""
-        assert len(self.replay) == self.data.replay_capacity, "slots are drawn from a full buffer"
+    def slots(self) -> Tensor:
+        """Return replay slots of one optimizer step from a full buffer, (accumulate, agents, batch_size)."""
         sizes = len(self.replay), self.module.hparams["accumulate"], self.data.batch_size
         return sample_slots(*sizes, range(self.module.population_size), seed=0, generation=0).to(self.device)
 
-    def batch(self, slots: torch.Tensor) -> Batch:
+    def batch(self, slots: Tensor) -> Batch:
         """Return what agents learn from the transitions in `slots` (agents, batch_size)."""
         size, own = self.module.population_size, self.module.hparams
         state = GenerationState.begin(0, range(size), size, self.device)

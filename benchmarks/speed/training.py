@@ -1,19 +1,22 @@
-"""An optimizer step of the whole population against a loop over separate modules and optimizers."""
+"""An optimizer step of the whole population, against a loop over agents and against the machine's matrix rate."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks.harness import median_ratio
-from benchmarks.speed.comparison import Comparison
+from benchmarks.harness import Row
 from benchmarks.speed.full_scale import FullScale
+from benchmarks.speed.timing import at_least, median_ratio, median_seconds
 from eigen2.erl.learners import Batch
 from eigen2.erl.learners.gradients import clear_gradients, step, update_targets
 from eigen2.erl.population import Population
 
+SIDE = 1024  # rows and columns of the matrices whose product sets the machine's rate
 
-def training_step(full: FullScale, runs: int) -> list[Comparison]:
+
+def training_step(full: FullScale, runs: int) -> list[Row]:
     """Compare milliseconds of an optimizer step, which averages the gradients of `accumulate` micro-batches."""
     population = full.population()
     batches = [full.batch(slots) for slots in full.slots()]
@@ -23,17 +26,19 @@ def training_step(full: FullScale, runs: int) -> list[Comparison]:
     )
     shape = batches[0].reward.shape
     what = f"optimizer step of {shape[0]} agents, {len(batches)} micro-batches of {shape[1]}, ms"
-    return [Comparison("training_step", what, 1e3 * ours, 1e3 * loop, ratio, bound=1.8)]
+    return [at_least("training_step", what, 1e3 * ours, 1e3 * loop, ratio, bound=1.8)]
 
 
-def population_step(full: FullScale, population: Population, batches: list[Batch]) -> Callable[[], None]:
-    """Return one optimizer step of all agents at once, by the optimizer that ships."""
-    optimizer, settings = full.optimizer(population), full.module.hparams
+def population_step(
+    full: FullScale, population: Population, batches: Sequence[Batch] | None = None
+) -> Callable[[], None]:
+    """Return one step of all agents at once by the optimizer that ships; without `batches` it gathers them too."""
+    optimizer, settings, slots = full.optimizer(population), full.module.hparams, full.slots()
 
     def run() -> None:
-        for batch in batches:
+        for batch in batches or map(full.batch, slots):
             losses = full.module.learner.losses(population, batch)
-            ((losses.actor + losses.critic).sum() / len(batches)).backward()  # type: ignore[no-untyped-call]
+            ((losses.actor + losses.critic).sum() / len(slots)).backward()  # type: ignore[no-untyped-call]
         step(population, optimizer, settings["max_grad_norm"])
         clear_gradients(population)
         update_targets(population, settings["tau"])
@@ -48,9 +53,8 @@ class PlainAgent:
         data, agent, self.row = full.data, population.agents[row], row
         self.actor, self.slow_actor = (_network(data.make_actor(), agent.actor) for _ in range(2))
         self.critic, self.slow_critic = (_network(data.make_critic(), agent.critic) for _ in range(2))
-        actor_lr, critic_lr = full.module.learning_rates()
-        self.actor_optimizer = torch.optim.Adam(self.actor.parameters(), lr=actor_lr)
-        self.critic_optimizer = torch.optim.Adam(self.critic.parameters(), lr=critic_lr)
+        rates = zip((self.actor, self.critic), full.module.learning_rates(), strict=True)
+        self.optimizers = [torch.optim.Adam(net.parameters(), lr=rate) for net, rate in rates]
 
     def learn(self, batch: Batch, weight: float) -> None:
         """Add a micro-batch's gradients of the critic's loss to the critic, of the actor's to the actor."""
@@ -65,10 +69,8 @@ class PlainAgent:
 
     def step(self, max_grad_norm: float, tau: float) -> None:
         """Clip both gradients, step both optimizers and move the targets."""
-        for net, slow, optimizer in (
-            (self.actor, self.slow_actor, self.actor_optimizer),
-            (self.critic, self.slow_critic, self.critic_optimizer),
-        ):
+        networks = (self.actor, self.slow_actor), (self.critic, self.slow_critic)
+        for (net, slow), optimizer in zip(networks, self.optimizers, strict=True):
             nn.utils.clip_grad_norm_(net.parameters(), max_grad_norm)
             optimizer.step()
             optimizer.zero_grad()
@@ -80,7 +82,7 @@ class PlainAgent:
         return {name: value[self.row if len(value) > 1 else 0].float() for name, value in inputs.items()}
 
 
-def looped_step(full: FullScale, agents: list[PlainAgent], batches: list[Batch]) -> Callable[[], None]:
+def looped_step(full: FullScale, agents: list[PlainAgent], batches: Sequence[Batch]) -> Callable[[], None]:
     """Return the same step, agent by agent."""
     settings = full.module.hparams
 
@@ -97,3 +99,20 @@ def _network(network: nn.Module, weights: Tensor) -> nn.Module:
     network = network.to(weights.device)
     nn.utils.vector_to_parameters(weights[0].clone(), network.parameters())
     return network
+
+
+def limit(full: FullScale, runs: int) -> Row:
+    """Measure how far a step, replay slots to targets, is from the machine's matrix rate."""
+    a, b = torch.randn(2, SIDE, SIDE)
+    rate = 2 * SIDE**3 / median_seconds(lambda: a @ b, runs)
+    run = population_step(full, full.population())
+    with FlopCounterMode(display=False) as counter:
+        run()
+    operations, seconds = counter.get_total_flops(), median_seconds(run, runs)
+    return {
+        "matrix_gflops_per_s": rate / 1e9,
+        "operations_gflop": operations / 1e9,
+        "step_ms": 1e3 * seconds,
+        "step_gflops_per_s": operations / seconds / 1e9,
+        "share_of_rate": operations / seconds / rate,
+    }

@@ -15,8 +15,8 @@ from eigen2.memory.process import rss_bytes
 class MemoryHygiene(GarbageCollector):
     """Cleans after so many training steps, environment steps and episodes; keeps histories of bounded length.
 
-    Memory is flat because everything large is allocated once; what this callback is worth beside that is measured in
-    docs/memory.md. Use it in place of `GarbageCollector`, which cleans by epochs.
+    Memory is flat because everything large is allocated once, see docs/memory.md. Use this callback in place of
+    `GarbageCollector`, which cleans by epochs.
 
     Attributes:
         losses, rewards: latest mean losses of an epoch, and returns of an episode, `max_history_size` of each.

@@ -1,6 +1,7 @@
 """Rows are measured once, in processes of their own, and figures are made of all of them."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,13 @@ import pytest
 import torch
 
 from benchmarks import harness
-from benchmarks.harness import MODULES, Benchmark, Rows, Settings, Task, as_json, describe_machine, load, main, only_row
+from benchmarks.harness import MODULES, Benchmark, Settings, Task, load, main, only_row
+
+asked: list[Task] = []
 
 
 def measure(task: Task, settings: Settings, folder: Path) -> dict[str, Any]:
+    asked.append(task)
     return {"value": task.seed, "large": settings["large"]}
 
 
@@ -24,22 +28,14 @@ TINY = Benchmark(measure, tasks, {"large": 7, "names": ["x"]}, {"large": 1})
 
 
 @pytest.fixture
-def children(monkeypatch: pytest.MonkeyPatch) -> list[Task]:
-    """Measure in this process what a child would; list its tasks."""
-    started: list[Task] = []
-
-    def child(command: list[Any], **rest: object) -> Any:
-        case, seed, settings, folder, row = command[command.index("--task") + 1 :]
-        started.append(Task(case, int(seed)))
-        found = harness.load("tiny").measure(started[-1], json.loads(settings), Path(folder))
-        if found is not None:
-            Path(row).write_text(as_json(found))
-        return type("Done", (), {"returncode": 0})
-
-    monkeypatch.setattr(harness.subprocess, "run", child)
+def patch(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """Measure in this process what a child would."""
+    asked.clear()
+    monkeypatch.setattr(harness, "workers", ThreadPoolExecutor)
+    monkeypatch.setattr(harness, "_measure", lambda run, *given: run(*given))
     monkeypatch.setattr(harness, "describe_machine", lambda: {"commit": "c1"})
     monkeypatch.setattr(harness, "load", lambda name: TINY)
-    return started
+    return monkeypatch
 
 
 def call(folder: Path, *words: str) -> None:
@@ -57,54 +53,55 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     return said.err
 
 
-def test_rows_are_measured_once_and_collected(children: list[Task], tmp_path: Path) -> None:
+def test_rows_are_measured_once_and_collected(patch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     call(tmp_path, "--only", "b")
-    assert children == [Task("b", 1), Task("b", 2)]
+    assert asked == [Task("b", 1), Task("b", 2)]
     assert not (tmp_path / "tiny.json").exists()
     call(tmp_path, "--threads", "2")
-    assert children[2:] == [Task("a", 1), Task("a", 2)]
+    assert asked[2:] == [Task("a", 1), Task("a", 2)]
     found = json.loads((tmp_path / "tiny.json").read_text())
     assert found["machine"] == {"commit": "c1", "threads": 2}
     rows = [{"seed": seed, "commit": "c1", "value": seed, "large": 7} for seed in (1, 2)]
     assert found["runs"] == {"a": rows, "b": rows}
     call(tmp_path, "--smallest")
-    assert children[4:] == [Task("a", 1)]
+    assert asked[4:] == [Task("a", 1)]
 
 
-def test_rows_of_other_settings_are_refused_but_for_speed(
-    children: list[Task], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_rows_of_other_settings_are_refused_and_those_of_speed_repeated(
+    patch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     call(tmp_path)
     capsys.readouterr()
-    assert "--rows" in refused(capsys, "tiny", "--rows", str(tmp_path / "rows"), "--large", "8")
-    keyed = replace(TINY, key=lambda task, settings: "other prices")
-    monkeypatch.setattr(harness, "load", lambda name: keyed)
-    assert "--rows" in refused(capsys, "tiny", "--rows", str(tmp_path / "rows"))
-    fresh = replace(TINY, fresh=True)
-    monkeypatch.setattr(harness, "load", lambda name: fresh)
-    for _ in range(2):
-        children.clear()
-        call(tmp_path)
-        assert len(children) == 4
-    first = Rows(tmp_path / "rows" / "tiny", fresh, {"threads": 1, **TINY.settings}, {"commit": "c1"})
-    assert first.read(Task("a", 1)) is not None
-    assert Rows(first.folder, fresh, {"threads": 1, **TINY.settings}, {"commit": "c2"}).read(Task("a", 1)) is None
+    rows = ("tiny", "--rows", str(tmp_path / "rows"))
+    assert "--rows" in refused(capsys, *rows, "--large", "8")
+    patch.setattr(harness, "load", lambda name: replace(TINY, key=lambda task, settings: "other prices"))
+    assert "--rows" in refused(capsys, *rows)
+    patch.setattr(harness, "load", lambda name: replace(TINY, fresh=True))
+    for words, count in (((), 4), ((), 4), (("--only", "a"), 2), ((), 4)):  # all rows are there, then all again
+        asked.clear()
+        call(tmp_path, *words)
+        assert len(asked) == count
+    patch.setattr(harness, "describe_machine", lambda: {"commit": "c2"})
+    call(tmp_path, "--only", "a")
+    assert {json.loads(path.read_text())["commit"] for path in (tmp_path / "rows" / "tiny").iterdir()} == {"c1", "c2"}
+    asked.clear()
+    call(tmp_path)
+    assert asked == [Task("b", 1), Task("b", 2)]
 
 
-def test_a_task_without_a_row_stops_the_benchmark(
-    children: list[Task], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(harness, "load", lambda name: replace(TINY, measure=lambda *given: None))
-    with pytest.raises(SystemExit, match="left no row"):
+def test_a_failed_task_leaves_no_row(patch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def stopped(*given: Any) -> Any:
+        raise SystemExit("training stopped")
+
+    patch.setattr(harness, "load", lambda name: replace(TINY, measure=stopped))
+    with pytest.raises(SystemExit, match="training stopped"):
         call(tmp_path)
     assert not list((tmp_path / "rows").rglob("*.json"))
 
 
-def test_a_bound_that_is_not_kept_is_an_error(
-    children: list[Task], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bound_that_is_not_kept_is_an_error(patch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     broken = replace(TINY, measure=lambda *given: {"kept": False}, tasks=lambda _: [Task("a")], figures=only_row)
-    monkeypatch.setattr(harness, "load", lambda name: broken)
+    patch.setattr(harness, "load", lambda name: broken)
     with pytest.raises(SystemExit, match="a bound is not kept"):
         call(tmp_path)
     assert json.loads((tmp_path / "tiny.json").read_text())["kept"] is False
@@ -117,7 +114,6 @@ def test_a_bound_that_is_not_kept_is_an_error(
         ([], "name a benchmark"),
         (["bench", "--only", "speed"], "'speed'"),
         (["bench", "--runs", "0"], "--runs is 0"),
-        (["bench", "--threads", "0"], "--threads is 0"),
         (["study", "--processes", "0"], "--processes is 0"),
         (["bench", "--config", "no/such.yaml"], "no/such.yaml"),
         (["bench", "--device", "cuda"], "--device is cuda"),
@@ -136,14 +132,13 @@ def test_every_benchmark_is_found_and_has_a_smallest_size() -> None:
     for name in (name for names in MODULES.values() for name in names):
         benchmark = load(name)
         assert benchmark.smallest.keys() <= benchmark.settings.keys(), name
-        assert benchmark.measure.__module__.endswith(next(module for module in MODULES if name in MODULES[module]))
     named = {name: set(MODULES[name]) for name in MODULES}
     found = {name: set(__import__(f"benchmarks.{name}", fromlist=["x"]).BENCHMARKS) for name in MODULES}
     assert named == found
 
 
-def test_figures_say_where_they_come_from() -> None:
-    found = describe_machine()
-    assert all(found[name] for name in ("machine", "cores", "python", "torch", "lightning"))
-    assert found["commit"] is None or len(found["commit"]) == 40
-    assert {"dirty", "accelerator"} <= found.keys()
+@pytest.mark.slow
+def test_a_task_is_measured_in_a_process_of_its_own(tmp_path: Path) -> None:
+    main(["planted", "--smallest", "--rows", str(tmp_path)])
+    (row,) = tmp_path.rglob("*.json")
+    assert json.loads(row.read_text())["informed"] > 0
