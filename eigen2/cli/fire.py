@@ -14,7 +14,7 @@ from rich.table import Column, Table
 from eigen2.cli.parser import Parser
 from eigen2.errors import UserError, require_range
 from eigen2.fire.evaluation.placements import LARGEST_GRID, Cells, read_placements
-from eigen2.fire.evaluation.validator import VARIABLE, Conditions, Validation, require_pyretechnics, validate
+from eigen2.fire.evaluation.validator import VARIABLE, Conditions, Score, require_pyretechnics, validate
 from eigen2.fire.landscapes.landscape import synthetic
 from eigen2.fire.simulation.baselines import PLACEMENTS
 from eigen2.fire.simulation.spread import Weather
@@ -59,8 +59,8 @@ def run(command: str, chosen: Namespace) -> None:
     """Score the chosen placements, print them as a table, and write the figures."""
     chosen = chosen[chosen.command]
     _check(chosen)
-    python = chosen.python or os.environ.get(VARIABLE)
-    require_pyretechnics(python)  # before anything that takes long
+    python: str = chosen.python or os.environ.get(VARIABLE, "")
+    version = require_pyretechnics(python)  # before anything that takes long
     fire: Mapping[str, float] = {}
     placements: dict[str, Cells] = {}
     if chosen.placements is None:
@@ -80,11 +80,12 @@ def run(command: str, chosen: Namespace) -> None:
             placements[name].append(PLACEMENTS[name](conditions.model(landscape), max(budget, 1), rng))
     if not placements:
         raise UserError("there is no placement to score; give --placements with some, or --baselines")
-    found = validate(landscapes, placements, conditions, python, quiet=False)
-    _print(found)
+    found = validate(landscapes, placements, conditions, python)
+    _print(found, version)
     if chosen.out is not None:
         given = {key: value for key, value in chosen.as_dict().items() if key not in ("python", "out", "overwrite")}
-        _write(Path(chosen.out), {"settings": {**given, **fire}, **found.as_dict()})
+        scores = {name: {by: round(value, 4) for by, value in vars(score).items()} for name, score in found.items()}
+        _write(Path(chosen.out), {"settings": {**given, **fire}, "pyretechnics": version, "reduction": scores})
 
 
 def _check(chosen: Namespace) -> None:
@@ -100,21 +101,19 @@ def _check(chosen: Namespace) -> None:
         raise UserError(f"{chosen.out!r} exists: name another file, or give --overwrite")
 
 
-def _print(found: Validation) -> None:
+def _print(found: Mapping[str, Score], version: str) -> None:
     heads = {"travel_time": "all fires", "same_fires": "same fires", "surface": "surface", "crown": "crown"}
     table = Table(Column("placement", no_wrap=True), title="burned area saved, %")
     for head in ("breaks", *heads.values()):
         table.add_column(head, justify="right")
-    for name in found.order("travel_time"):
-        score = vars(found.scores[name])
+    for name in sorted(found, key=lambda name: found[name].travel_time):
+        score = vars(found[name])
         table.add_row(name, f"{score['breaks']:g}", *(f"{100 * score[by]:.1f}" for by in heads))
-    others = [heads[by] for by in ("surface", "crown") if found.order(by) != found.order("travel_time")]
     console = Console(highlight=False)
     console.print(table)
     for line in (
         "all fires, same fires  by eigen2: fires from every cell that burns, and the same ones as pyretechnics",
-        f"surface, crown         by pyretechnics {found.pyretechnics}: without the canopy, and with it and crown fire",
-        f"order                  {'different by ' + ' and '.join(others) if others else 'the same by both'}",
+        f"surface, crown         by pyretechnics {version}: without the canopy, and with it and crown fire",
     ):
         console.print(line, soft_wrap=True, markup=False)
 

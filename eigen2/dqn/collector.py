@@ -1,7 +1,7 @@
 """Episodes in several environments side by side, whose steps go into the replay buffer."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -15,37 +15,31 @@ from eigen2.dqn.losses import Batch, discounted
 Actions = Int64[np.ndarray, " environments"]
 Info = Mapping[str, np.ndarray]
 """What a vector environment says beside its observations, (environments, ...) each."""
+SEEDS = 2**31  # environments are seeded with whole numbers below this
 
 
 @runtime_checkable
 class VectorEnvironment(Protocol):
-    """Environments stepped together, without automatic resets, as Gymnasium's `SyncVectorEnv` and `AsyncVectorEnv`."""
+    """Environments stepped together, without automatic resets, as Gymnasium's vector environments."""
 
     num_envs: int
 
-    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Start episodes in all environments, or in those of the option `reset_mask`."""
+    def reset(self, *, seed: Any = None) -> tuple[Any, dict[str, Any]]:
+        """Start episodes in all environments; return observations and info."""
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Return next observations, rewards, terminated, truncated and info."""
 
-    def close(self) -> None:
-        """End the environments."""
-
 
 class ObservationCodec(ABC):
-    """Packs observations for the replay buffer and restores them.
+    """Packs observations into the replay buffer's `fields` and restores them.
 
     Attributes:
-        fields: what is stored of an observation.
+        nbytes: bytes of what all observations share.
     """
 
     fields: Mapping[str, Field]
-
-    @property
-    @abstractmethod
-    def nbytes(self) -> int:
-        """Return the bytes of what all observations share."""
+    nbytes: int
 
     @abstractmethod
     def pack(self, observation: UInt8[np.ndarray, "batch ..."], info: Info) -> dict[str, Tensor]:
@@ -70,11 +64,17 @@ class Collector:
     """Plays environments side by side; each of their steps adds one transition an environment to the buffer.
 
     Args:
+        environments: without automatic resets; their episodes are of the same length.
+        codec: of their observations.
+        buffer: gets the transitions.
         learned_rewards: from the info before and after a step and the environments' rewards, the rewards to learn from.
 
     Attributes:
         observation, info: the current ones, uint8 (environments, ...) and arrays (environments, ...) by name.
     """
+
+    observation: UInt8[np.ndarray, "environments ..."]
+    info: Info
 
     def __init__(
         self,
@@ -84,9 +84,6 @@ class Collector:
         learned_rewards: Callable[[Info, Info, np.ndarray], np.ndarray],
     ) -> None:
         self.environments, self.codec, self.buffer, self.learned_rewards = environments, codec, buffer, learned_rewards
-        self.observation: UInt8[np.ndarray, "environments ..."] = np.empty(0, np.uint8)
-        self.info: dict[str, np.ndarray] = {}
-        self._ended = np.zeros(environments.num_envs, bool)
 
     @property
     def allowed(self) -> Bool[np.ndarray, "environments actions"]:
@@ -94,30 +91,20 @@ class Collector:
         found: Bool[np.ndarray, "environments actions"] = self.codec.allowed(torch.from_numpy(self.observation)).numpy()
         return found
 
-    def begin(self, seeds: Sequence[int]) -> None:
-        """Start an episode in every environment, each from its seed."""
-        self.observation, self.info = self.environments.reset(seed=list(seeds))
-        self._ended[:] = False
+    def begin(self, generator: np.random.Generator) -> None:
+        """Start an episode in every environment, each from a seed of its own."""
+        seeds = generator.integers(SEEDS, size=self.environments.num_envs)
+        self.observation, self.info = self.environments.reset(seed=seeds.tolist())
 
     def step(self, actions: Actions) -> Float[np.ndarray, " environments"]:
         """Take an allowed action in each environment and return the environments' rewards."""
         stored, before = self.codec.pack(self.observation, self.info), self.info
         self.observation, rewards, terminated, _, self.info = self.environments.step(actions)
         learned = self.learned_rewards(before, self.info, rewards)
-        self._ended = terminated.copy()
-        step = {"action": actions.astype(np.int64), "reward": learned.astype(np.float32), "terminated": self._ended}
+        step = {"action": actions.astype(np.int64), "reward": learned.astype(np.float32), "terminated": terminated}
         self.buffer.add({**stored, **{name: torch.from_numpy(values) for name, values in step.items()}})
         earned: Float[np.ndarray, " environments"] = rewards
         return earned
-
-    def restart_ended(self) -> None:
-        """Start another episode where one ended before those of other environments."""
-        if self._ended.any():
-            self.observation, fresh = self.environments.reset(options={"reset_mask": self._ended})
-            self.info = {name: value.copy() for name, value in self.info.items()}
-            for name, value in self.info.items():
-                value[self._ended] = fresh[name][self._ended]
-            self._ended[:] = False
 
 
 def draw_slots(
@@ -134,22 +121,21 @@ def draw_slots(
     newest = environments * steps
     age = generator.integers(newest, len(buffer), size=batch_size)  # 0 is the newest transition
     first = torch.from_numpy((buffer.position - 1 - age) % buffer.capacity)
-    later = environments * torch.arange(steps + 1)[:, None]
-    slots: Tensor = (first + later) % buffer.capacity
+    slots: Tensor = (first + environments * torch.arange(steps + 1)[:, None]) % buffer.capacity
     return slots
 
 
 def draw_batch(
-    buffer: ReplayBuffer, codec: ObservationCodec, slots: Int64[Tensor, "steps batch"], gamma: float, scale: float
+    buffer: ReplayBuffer, codec: ObservationCodec, slots: Int64[Tensor, "steps batch"], gamma: float
 ) -> Batch:
-    """Return the transitions of the slots of `draw_slots`, with rewards discounted by `gamma` and scaled."""
+    """Return the transitions of the slots of `draw_slots`, with rewards discounted by `gamma`."""
     first, last = buffer.gather(slots[0]), buffer.gather(slots[-1])
     following = codec.unpack(last)
     reward, terminated = discounted(buffer["reward"][slots[:-1]], buffer["terminated"][slots[:-1]], gamma)
     return Batch(
         observation=codec.unpack(first),
         action=first["action"],
-        reward=reward * scale,
+        reward=reward,
         next_observation=following,
         next_allowed=codec.allowed(following),
         terminated=terminated,

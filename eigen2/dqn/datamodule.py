@@ -11,11 +11,9 @@ from jaxtyping import Float, UInt8
 from torch import nn
 
 from eigen2.core.datamodule import TestResult, WorkloadDataModule
-from eigen2.core.randomness import Role, generator
 from eigen2.dqn.collector import Actions, Collector, Info, ObservationCodec, VectorEnvironment, replay_fields
 from eigen2.errors import UserError, require_range
 
-SEEDS = 2**31  # environments are seeded with whole numbers below this
 Policy = Callable[[UInt8[np.ndarray, "batch ..."]], Actions]
 """Map observations to an allowed action of each."""
 
@@ -36,6 +34,7 @@ class DQNDataModule(WorkloadDataModule):
         default_baselines: those compared with the agent while it learns, unless `model.baselines` names others.
         environments: that are played side by side; made by `build`, as is the codec of their observations.
         collector: plays the environments into the replay buffer; made by `allocate_replay`.
+        episode_steps: steps of every episode; known after `build`.
     """
 
     remedy: ClassVar[str]
@@ -45,6 +44,7 @@ class DQNDataModule(WorkloadDataModule):
     environments: VectorEnvironment
     codec: ObservationCodec
     collector: Collector
+    episode_steps: int
 
     def __init__(self, num_parallel_envs: int, buffer_size: int, warmup: int, batch_size: int) -> None:
         super().__init__()
@@ -54,10 +54,8 @@ class DQNDataModule(WorkloadDataModule):
             require_range(f"data.{name}", value, least=1)
         for (less, small), (more, large) in pairwise(sizes.items()):
             if small > large:
-                raise UserError(
-                    f"data.{less} is {small}, more than data.{more} {large}: training would never start; "
-                    "lower the one or raise the other"
-                )
+                never = "training would never start; lower the one or raise the other"
+                raise UserError(f"data.{less} is {small}, more than data.{more} {large}: {never}")
         self.num_parallel_envs, self.buffer_size, self.batch_size = num_parallel_envs, buffer_size, batch_size
         self.replay_min_size = warmup
 
@@ -70,11 +68,6 @@ class DQNDataModule(WorkloadDataModule):
     @abstractmethod
     def build(self, stage: str, device: torch.device) -> None:
         """Make the environments, the codec, and the cases that the stage validates or tests on."""
-
-    @property
-    @abstractmethod
-    def episode_steps(self) -> int:
-        """Return the steps of an episode, after `build`."""
 
     @abstractmethod
     def make_network(self, width: int, dueling: bool, prior: bool) -> nn.Module:
@@ -104,17 +97,10 @@ class DQNDataModule(WorkloadDataModule):
     def test(self, policy: Policy, generation: int) -> TestResult:
         """Play the champion, found in `generation`, on cases that no fit has used."""
 
-    def prefill(self, seed: int) -> None:
-        """Play episodes into the empty replay buffer before the agent does; none by default."""
-
     def save_champion_record(self, generation: int, baselines: tuple[str, ...]) -> None:
         """Save what the policy that was just validated did, which became champion of `generation`."""
 
     # What every workload has
-
-    def seeds(self, role: Role, epoch: int, seed: int) -> list[int]:
-        """Return the seeds of the episodes of an epoch, one an environment."""
-        return list(map(int, generator(seed, role, epoch).integers(SEEDS, size=self.num_parallel_envs)))
 
     def allocate_replay(self, device: torch.device) -> None:
         """Allocate the replay buffer, and make the collector that fills it.
@@ -124,10 +110,8 @@ class DQNDataModule(WorkloadDataModule):
         """
         least = self.num_parallel_envs * (self.episode_steps + 1)
         if self.buffer_size < least:
-            raise UserError(
-                f"data.buffer_size is {self.buffer_size}; an episode in each of {self.num_parallel_envs} environments "
-                f"has {least}: raise it to at least that"
-            )
+            episodes = f"an episode in each of {self.num_parallel_envs} environments has {least}"
+            raise UserError(f"data.buffer_size is {self.buffer_size}; {episodes}: raise it to at least that")
         self.allocate_buffer(self.buffer_size, replay_fields(self.codec), device)
         self.collector = Collector(self.environments, self.codec, self.buffer, self.learned_rewards)
 

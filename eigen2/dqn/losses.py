@@ -15,26 +15,22 @@ from torch.nn import functional
 
 
 class Batch(NamedTuple):
-    """Sample of n-step transitions."""
+    """Sample of n-step transitions; `reward` and `terminated` are those of `discounted`.
+
+    `next_observation`, after the last step, is anything where `terminated`; `discount` is gamma to the power of n.
+    """
 
     observation: UInt8[Tensor, "batch planes height width"]
     action: Int64[Tensor, " batch"]
     reward: Float[Tensor, " batch"]
-    """Discounted sum over the steps, as `discounted` returns it."""
     next_observation: UInt8[Tensor, "batch planes height width"]
-    """Observation after the last step; anything where `terminated`."""
     next_allowed: Bool[Tensor, "batch actions"]
     terminated: Bool[Tensor, " batch"]
-    """Whether the episode terminated within the steps."""
     discount: Float[Tensor, " batch"]
-    """Discount of the value after the last step: gamma to the power of the number of steps."""
 
 
 class Loss(NamedTuple):
-    """Means over the batch; only `loss` carries gradients, and they go to the online network alone.
-
-    `q_mean` is the mean value of the chosen actions, `error` their mean distance from the targets.
-    """
+    """Means over the batch: loss with gradients, value of the chosen actions, and its distance from the target."""
 
     loss: Float[Tensor, ""]
     q_mean: Float[Tensor, ""]
@@ -44,9 +40,9 @@ class Loss(NamedTuple):
 def best_actions(
     values: Float[Tensor, "batch actions"], allowed: Bool[Tensor, "batch actions"]
 ) -> Int64[Tensor, " batch"]:
-    """Return the allowed action of the highest value in each row; the first of equal ones; 0 where none is allowed.
+    """Return the allowed action of the highest value in each row, even where values are not finite.
 
-    An action that is not allowed never wins, even where values are not finite.
+    It is the first of equal ones, and 0 where none is allowed.
     """
     lowest = torch.finfo(values.dtype).min
     return torch.where(allowed, values.clamp(min=lowest), -torch.inf).argmax(1)
@@ -65,12 +61,12 @@ def td_targets(online: nn.Module, target: nn.Module, batch: Batch) -> Float[Tens
     return batch.reward + batch.discount * torch.where(over, 0.0, values)
 
 
-def loss(online: nn.Module, target: nn.Module, batch: Batch, delta: float = 1.0) -> Loss:
-    """Return the Huber loss of the chosen actions' values against `td_targets`; errors above `delta` count linearly."""
+def loss(online: nn.Module, target: nn.Module, batch: Batch) -> Loss:
+    """Return the Huber loss of the chosen actions' values against `td_targets`, for the online network alone."""
     goal = td_targets(online, target, batch)
     value = online(batch.observation).gather(1, batch.action[:, None])[:, 0]
     error = (value.detach() - goal).abs().mean()
-    return Loss(functional.huber_loss(value, goal, delta=delta), value.detach().mean(), error)
+    return Loss(functional.huber_loss(value, goal), value.detach().mean(), error)
 
 
 def epsilon_greedy(
@@ -94,11 +90,6 @@ def epsilon_greedy(
     ranks = np.minimum((which * counts).astype(np.int64), counts - 1)
     anywhere = (np.cumsum(allowed, 1) > ranks[:, None]).argmax(1)  # the action with `rank` allowed ones before it
     return np.where(explore < epsilon, anywhere, greedy)
-
-
-def linear_epsilon(step: int, steps: int, initial: float, final: float) -> float:
-    """Return the share of random actions: falling linearly from `initial` to `final` over `steps`, then constant."""
-    return initial + min(1.0, step / max(1, steps)) * (final - initial)
 
 
 def discounted(

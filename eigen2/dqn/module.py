@@ -35,7 +35,6 @@ class DQNModule(GenerationModule[DQNDataModule]):
         n_steps: rewards that are summed before the target network's value counts (1 or more).
         tau: fraction by which the target network moves to the network after each gradient step (above 0, at most 1).
         max_grad_norm: longer gradients are scaled down to this norm (above 0).
-        reward_scale: factor on rewards, to bring returns near 1 (above 0).
         train_frequency: environment steps for each gradient step (1 or more).
         initial_epsilon: share of random actions at first (0 to 1).
         epsilon_min: share of random actions in the end (0 to 1).
@@ -70,7 +69,6 @@ class DQNModule(GenerationModule[DQNDataModule]):
         n_steps: int = 1,
         tau: float = 0.005,
         max_grad_norm: float = 10.0,
-        reward_scale: float = 1.0,
         train_frequency: int = 2,
         initial_epsilon: float = 1.0,
         epsilon_min: float = 0.05,
@@ -79,8 +77,16 @@ class DQNModule(GenerationModule[DQNDataModule]):
         baselines: tuple[str, ...] | None = None,
     ) -> None:
         super().__init__()
-        _check(locals())
         self.save_hyperparameters(logger=False)
+        require_width("model.width", width)
+        for name in ("train_frequency", "validate_every", "n_steps"):
+            require_range(f"model.{name}", self.hparams[name], least=1)
+        for name in ("learning_rate", "max_grad_norm"):
+            require_range(f"model.{name}", self.hparams[name], above=0)
+        for name in ("gamma", "initial_epsilon", "epsilon_min"):
+            require_range(f"model.{name}", self.hparams[name], least=0, most=1)
+        require_range("model.tau", tau, above=0, most=1)
+        require_range("model.epsilon_decay_steps", epsilon_decay_steps, least=0)
         self.validate_every, self.baselines = validate_every, baselines or ()
         self.register_buffer("champion_fitness", torch.tensor(-torch.inf, dtype=torch.float64))
         self.register_buffer("champion_generation", torch.tensor(-1))
@@ -97,19 +103,35 @@ class DQNModule(GenerationModule[DQNDataModule]):
         self.sums, self.updates = torch.zeros(len(self.LOSSES), device=self.device), 0
         self.returns = np.zeros(self.data.num_parallel_envs)
         self.clock.begin("train")
-        if not len(self.data.buffer):
-            self.data.prefill(self.seed)
-        self.data.collector.begin(self.data.seeds(Role.WINDOWS, self.current_epoch, self.seed))
+        self.data.collector.begin(generator(self.seed, Role.WINDOWS, self.current_epoch))
 
     def training_step(self, batch: int, batch_idx: int) -> None:
-        """Take a step in every environment, then the gradient steps that are due."""
-        before = self.environment_steps // self.hparams["train_frequency"]
-        self.collect(batch_idx)
-        due = self.environment_steps // self.hparams["train_frequency"] - before
+        """Take an epsilon-greedy step in every environment, then the gradient steps that are due."""
+        collector, frequency = self.data.collector, self.hparams["train_frequency"]
+        chance = generator(self.seed, Role.EXPLORATION, self.current_epoch, batch_idx)
+        values = self.values(self.online, collector.observation)
+        self.earned = collector.step(losses.epsilon_greedy(values, collector.allowed, self.epsilon, chance))
+        self.returns += self.earned
+        before, self.environment_steps = self.environment_steps, self.environment_steps + len(self.earned)
+        self.clock.environment_step()
         if self.data.ready:
             chance = generator(self.seed, Role.REPLAY, self.current_epoch, batch_idx)
-            for _ in range(due):
+            for _ in range(self.environment_steps // frequency - before // frequency):
                 self.learn(chance)
+
+    def learn(self, chance: np.random.Generator) -> None:
+        """Take one gradient step, from transitions that `chance` draws."""
+        data, own = self.data, self.hparams
+        slots = draw_slots(data.buffer, data.num_parallel_envs, own["n_steps"], data.batch_size, chance)
+        batch = draw_batch(data.buffer, data.codec, slots.to(self.device), own["gamma"])
+        found = losses.loss(self.online, self.target, batch)
+        self.optimizer.zero_grad()
+        self.manual_backward(found.loss)
+        nn.utils.clip_grad_norm_(self.online.parameters(), own["max_grad_norm"])
+        self.optimizer.step()
+        losses.update_target(self.target, self.online, own["tau"])
+        self.sums += torch.stack([found.loss.detach(), found.q_mean, found.error])
+        self.updates += 1
 
     def on_train_batch_end(self, outputs: Any, batch: int, batch_idx: int) -> None:
         """End the training phase with the last step of the episodes.
@@ -119,36 +141,9 @@ class DQNModule(GenerationModule[DQNDataModule]):
         """
         if self.trainer.is_last_batch:
             if not self.sums.isfinite().all():
-                raise RunStopped(
-                    f"the loss is not finite in epoch {self.current_epoch}; resume by --ckpt_path last with a lower "
-                    "model.learning_rate, or start anew with a lower model.reward_scale",
-                    ALL_AGENTS_FAILED,
-                )
+                remedy = "resume by --ckpt_path last with a lower model.learning_rate"
+                raise RunStopped(f"the loss is not finite in epoch {self.current_epoch}; {remedy}", ALL_AGENTS_FAILED)
             self.clock.end("train")
-
-    def collect(self, step: int) -> None:
-        """Take an epsilon-greedy action in every environment."""
-        collector, chance = self.data.collector, generator(self.seed, Role.EXPLORATION, self.current_epoch, step)
-        collector.restart_ended()
-        values = self.values(self.online, collector.observation)
-        self.earned = collector.step(losses.epsilon_greedy(values, collector.allowed, self.epsilon, chance))
-        self.returns += self.earned
-        self.environment_steps += len(self.earned)
-        self.clock.environment_step()
-
-    def learn(self, chance: np.random.Generator) -> None:
-        """Take one gradient step, from transitions that `chance` draws."""
-        data, own = self.data, self.hparams
-        slots = draw_slots(data.buffer, data.num_parallel_envs, own["n_steps"], data.batch_size, chance)
-        batch = draw_batch(data.buffer, data.codec, slots.to(self.device), own["gamma"], own["reward_scale"])
-        found = losses.loss(self.online, self.target, batch)
-        self.optimizer.zero_grad()
-        self.manual_backward(found.loss)
-        nn.utils.clip_grad_norm_(self.online.parameters(), own["max_grad_norm"])
-        self.optimizer.step()
-        losses.update_target(self.target, self.online, own["tau"])
-        self.sums += torch.stack([found.loss.detach(), found.q_mean, found.error])
-        self.updates += 1
 
     def validate(self) -> None:
         """Play the validation cases; the network becomes champion if it is better than the one before."""
@@ -167,9 +162,9 @@ class DQNModule(GenerationModule[DQNDataModule]):
 
     @property
     def epsilon(self) -> float:
-        """Return the share of random actions now."""
-        steps, first, last = (self.hparams[name] for name in ("epsilon_decay_steps", "initial_epsilon", "epsilon_min"))
-        return losses.linear_epsilon(self.environment_steps, steps, first, last)
+        """Return the share of random actions now: it falls linearly, then stays."""
+        first, last, steps = (self.hparams[name] for name in ("initial_epsilon", "epsilon_min", "epsilon_decay_steps"))
+        return float(first + min(1.0, self.environment_steps / max(1, steps)) * (last - first))
 
     @torch.inference_mode()
     def values(self, network: nn.Module, observation: UInt8[np.ndarray, "batch ..."]) -> Tensor:
@@ -190,11 +185,7 @@ class DQNModule(GenerationModule[DQNDataModule]):
     # Champion and metrics
 
     def champion_policy(self) -> Policy:
-        """Return the champion's policy.
-
-        Raises:
-            UserError: there is no champion.
-        """
+        """Return the champion's policy; UserError if there is none."""
         if self.champion_generation < 0:
             raise UserError("the checkpoint has no champion: none was validated before it was written")
         return self.greedy(self.champion)
@@ -212,11 +203,8 @@ class DQNModule(GenerationModule[DQNDataModule]):
         buffer, fitness, found = self.data.buffer, self.data.episode_fitness(), int(self.champion_generation)
         means = (self.sums / self.updates).tolist() if self.updates else [np.nan] * len(self.LOSSES)
         return {
-            "fitness/mean": float(fitness.mean()),
-            "fitness/max": float(fitness.max()),
-            "fitness/min": float(fitness.min()),
+            **{f"fitness/{name}": float(getattr(fitness, name)()) for name in ("mean", "max", "min", "std")},
             **{f"fitness/q{share}": float(np.percentile(fitness, share)) for share in (25, 50, 75)},
-            "fitness/std": float(fitness.std()),
             "champion/validation_fitness": float(self.champion_fitness) if found >= 0 else np.nan,
             "champion/generation": found if found >= 0 else np.nan,
             "validation/mean": float(self.validation.mean()),
@@ -240,8 +228,7 @@ class DQNModule(GenerationModule[DQNDataModule]):
     def build(self, stage: str) -> None:
         """Build environments, networks and replay buffer, each after a check that it fits into memory."""
         data, own, device = self.data, self.hparams, self.trainer.strategy.root_device
-        if own["baselines"] is None:
-            self.baselines = data.default_baselines
+        self.baselines = data.default_baselines if own["baselines"] is None else own["baselines"]
         if unknown := [name for name in self.baselines if name not in data.baselines]:
             raise UserError(f"model.baselines names {unknown[0]}; choose among {', '.join(data.baselines)}")
         self.memory.require(data.needed_bytes(stage))
@@ -305,8 +292,7 @@ class DQNModule(GenerationModule[DQNDataModule]):
         """Refuse a checkpoint of a network with other settings."""
         saved = checkpoint["eigen2"]["settings"]
         for name in ("width", "dueling", "prior"):
-            mine, its = self.hparams[name], saved[f"model.{name}"]
-            if its != mine:
+            if (its := saved[f"model.{name}"]) != (mine := self.hparams[name]):
                 raise UserError(f"model.{name} is {mine}, but the checkpoint's network has {its}; give that")
 
     def memory_owners(self) -> dict[str, object]:
@@ -338,16 +324,3 @@ class DQNModule(GenerationModule[DQNDataModule]):
             f"{buffer.nbytes / 1e6:,.1f} MB; training starts at {self.data.replay_min_size:,}",
             "memory": str(self.memory),
         }
-
-
-def _check(given: Mapping[str, Any]) -> None:
-    """Refuse settings outside their range, by full key."""
-    require_width("model.width", given["width"])
-    for name in ("train_frequency", "validate_every", "n_steps"):
-        require_range(f"model.{name}", given[name], least=1)
-    for name in ("learning_rate", "max_grad_norm", "reward_scale"):
-        require_range(f"model.{name}", given[name], above=0)
-    for name in ("gamma", "initial_epsilon", "epsilon_min"):
-        require_range(f"model.{name}", given[name], least=0, most=1)
-    require_range("model.tau", given["tau"], above=0, most=1)
-    require_range("model.epsilon_decay_steps", given["epsilon_decay_steps"], least=0)

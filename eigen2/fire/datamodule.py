@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,7 +17,7 @@ from eigen2.dqn.collector import Info
 from eigen2.dqn.datamodule import DQNDataModule, Policy
 from eigen2.errors import UserError, require_range
 from eigen2.fire.evaluation import records
-from eigen2.fire.evaluation.placements import PlacementFile, Spec, region_spec
+from eigen2.fire.evaluation.placements import Cells, PlacementFile, Spec
 from eigen2.fire.landscapes.landscape import SPLITS, Landscape, Split, synthetic
 from eigen2.fire.landscapes.rasters import Region, RegionFiles, read_region, tiles
 from eigen2.fire.networks import QMap
@@ -26,6 +26,7 @@ from eigen2.fire.simulation.environment import FuelBreakEnv, relative_reward
 from eigen2.fire.simulation.frames import Frames
 
 LANDSCAPE_BYTES = 130  # of a landscape's cell: its layers, its rates of spread, and the graph
+FIRE_BYTES = 8  # of a fire in a cell
 NETWORK_LAYERS = 8  # layers of `QMap` as large as the map, nearly
 
 
@@ -46,7 +47,6 @@ class FuelBreakDataModule(DQNDataModule):
         landscape_seed: of synthetic landscapes (0 or more).
         region: rasters to cut landscapes from; null makes synthetic ones. `grid_size` is that of the tiles, each of the
             three numbers of landscapes the most that are used.
-        downstream_plane: show agents how many cells burn through each cell; model.prior needs it.
         relative_rewards: learn from what a break saves of what still burned, which stays of one size through an
             episode as model.prior expects, rather than from points of the whole map.
         num_parallel_envs: episodes played at a time, the batch of an epoch (1 or more).
@@ -55,8 +55,6 @@ class FuelBreakDataModule(DQNDataModule):
         buffer_size: transitions the replay buffer holds (1 or more).
         warmup: transitions in it before training starts (batch_size to buffer_size).
         batch_size: transitions of a gradient step (1 or more).
-        prefill: baseline that places breaks before the agent does, to fill the buffer: domirank, downstream or none.
-        prefill_episodes: episodes of each environment that are played so (1 or more).
     """
 
     workload = "fire"
@@ -83,69 +81,73 @@ class FuelBreakDataModule(DQNDataModule):
         test_landscapes: int = 12,
         landscape_seed: int = 0,
         region: RegionFiles | None = None,
-        downstream_plane: bool = True,
         relative_rewards: bool = True,
         num_parallel_envs: int = 4,
         parallel_method: Literal["sync", "async"] = "sync",
         buffer_size: int = 10_000,
         warmup: int = 500,
         batch_size: int = 32,
-        prefill: Literal["domirank", "downstream", "none"] = "none",
-        prefill_episodes: int = 5,
     ) -> None:
         given = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
-        _check(given)
+        least = {"grid_size": 4, "landscape_seed": 0, "num_landscapes": 1, "eval_landscapes": 1, "test_landscapes": 1}
+        for name, smallest in least.items():
+            require_range(f"data.{name}", given[name], least=smallest)
+        require_range("data.ignitions", 1 if ignitions is None else ignitions, least=1)
+        require_range("data.budget", budget, above=0, most=1)
+        require_range("data.fire_simulation_max_duration", fire_simulation_max_duration, above=0, most=1e9)
+        require_range("data.wind_speed", wind_speed, least=0, most=200)
+        require_range("data.wind_from", wind_from, least=0, most=360)
         super().__init__(num_parallel_envs, buffer_size, warmup, batch_size)
-        self._settings = given
+        self.region, self._settings = region, given
         self.counts = dict(zip(SPLITS, (num_landscapes, eval_landscapes, test_landscapes), strict=True))
-        self.region = region
-        self._region: Region | None = None
-        self._digest: str | None = None
-        names = "budget", "fire_simulation_max_duration", "ignitions", "wind_speed", "wind_from", "downstream_plane"
+        names = "budget", "fire_simulation_max_duration", "ignitions", "wind_speed", "wind_from"
         self._make_env = partial(FuelBreakEnv, **{name: given[name] for name in names})
         self._vector_env: SyncVectorEnv | AsyncVectorEnv | None = None
         self._held_out: dict[Split, list[FuelBreakEnv]] = {}
-        self._placed: dict[tuple[str, Split], list[list[int]]] = {}
-        self._saved: dict[tuple[str, Split], np.ndarray] = {}
+        self._baselines: dict[tuple[str, Split], tuple[Cells, np.ndarray]] = {}
 
     # Landscapes
 
     def landscapes(self, split: Split) -> list[Landscape]:
         """Return the landscapes of a split, all different."""
-        size, seed = self._settings["grid_size"], self._settings["landscape_seed"]
-        if self.region is None:
-            return [synthetic(size, seed, number, split) for number in range(self.counts[split])]
-        found = self._tiles(split)
-        return [found[number] for number in _evenly(self.counts[split], len(found))]
+        return [landscape for landscape, _ in self._numbered(split)]
 
     def specs(self, split: Split) -> list[Spec]:
         """Return how a file of placements names each landscape of a split."""
         spec: Spec = {"grid_size": self._settings["grid_size"], "split": split}
         if self.region is None:
-            spec["seed"], numbers = self._settings["landscape_seed"], list(range(self.counts[split]))
+            spec["seed"] = self._settings["landscape_seed"]
         else:
-            spec["region"], numbers = region_spec(self.region), _evenly(self.counts[split], len(self._tiles(split)))
-        return [{**spec, "number": number} for number in numbers]
+            spec["region"] = {name: str(Path(path).resolve()) for name, path in self.region.given().items()}
+        return [{**spec, "number": number} for _, number in self._numbered(split)]
 
-    def _tiles(self, split: Split) -> list[Landscape]:
+    def _numbered(self, split: Split) -> list[tuple[Landscape, int]]:
+        """Return the landscapes of a split with their numbers; of a region's tiles at most as many, spread evenly."""
+        size, seed, count = self._settings["grid_size"], self._settings["landscape_seed"], self.counts[split]
+        if self.region is None:
+            return [(synthetic(size, seed, number, split), number) for number in range(count)]
+        found = tiles(self._region, size, split)
+        spread = np.linspace(0, len(found) - 1, min(count, len(found))).round().astype(int)
+        return [(found[number], number) for number in spread.tolist()]
+
+    @cached_property
+    def _region(self) -> Region:
         assert self.region is not None
-        if self._region is None:
-            self._region = read_region(self.region)
-        return tiles(self._region, self._settings["grid_size"], split)
+        return read_region(self.region)
 
     # Set-up
 
     def needed_bytes(self, stage: str) -> dict[str, int]:
         """Return the most bytes by owner that a stage keeps of landscapes and fires."""
         own = self._settings
-        cells, per_cell = own["grid_size"] ** 2, 8 if own["downstream_plane"] else 4  # bytes of a fire in a cell
+        cells = own["grid_size"] ** 2
         fires = min(own["ignitions"] or cells, cells)
-        held_out = self.counts["test" if stage == "test" else "validation"]
+        held_out = self.counts[_held_out_split(stage)]
         copies = 1 if own["parallel_method"] == "sync" else 1 + self.num_parallel_envs  # of landscapes ready to burn
         return {
             "landscapes": (self.counts["train"] * copies + held_out) * cells * LANDSCAPE_BYTES,
-            "fires": self.num_parallel_envs * fires * cells * per_cell,
-            "fires elsewhere": held_out * cells * cells * per_cell,
+            "fires": self.num_parallel_envs * fires * cells * FIRE_BYTES,
+            "fires elsewhere": held_out * cells * cells * FIRE_BYTES,
         }
 
     def build(self, stage: str, device: torch.device) -> None:
@@ -155,50 +157,26 @@ class FuelBreakDataModule(DQNDataModule):
             UserError: a landscape has fewer cells that burn than there are breaks, so that episodes would end early.
         """
         self.teardown(stage)
-        landscapes = self.landscapes("train")
-        self.env = self._make_env(landscapes=landscapes)
-        scenes = [self.env.scene(number) for number in range(len(landscapes))]  # now, so that memory does not grow
-        burning = [int(scene.model.burnable.sum()) for scene in scenes]
-        if min(burning) < self.env.budget:
-            raise UserError(
-                f"data.budget is {self._settings['budget']}, which is {self.env.budget} breaks, but only "
-                f"{min(burning)} cells of landscape {int(np.argmin(burning))} burn; lower it"
-            )
+        self.env = self._make_env(landscapes=self.landscapes("train"))
+        self.episode_steps = self.env.budget
+        scenes = [scene for env in (self.env, *self.held_out(_held_out_split(stage))) for scene in env.scenes]
+        if (burning := min(int(scene.model.burnable.sum()) for scene in scenes)) < self.episode_steps:
+            share = f"data.budget is {self._settings['budget']}, which is {self.episode_steps} breaks"
+            raise UserError(f"{share}, but only {burning} cells of a landscape burn; lower it")
         kind = SyncVectorEnv if self._settings["parallel_method"] == "sync" else AsyncVectorEnv
         twins = [self.env.twin] * self.num_parallel_envs
         self.environments = self._vector_env = kind(twins, autoreset_mode=AutoresetMode.DISABLED)
-        self.codec = Frames([scene.planes for scene in scenes], self._settings["downstream_plane"], device)
-        self.held_out("test" if stage == "test" else "validation")
+        self.codec = Frames([scene.planes for scene in self.env.scenes], device)
 
     def held_out(self, split: Split) -> list[FuelBreakEnv]:
         """Return an environment for each landscape of a split, made on the first call."""
         if split not in self._held_out:
             self._held_out[split] = [self._make_env(landscapes=[each]) for each in self.landscapes(split)]
-            for env in self._held_out[split]:
-                env.scene(0)
         return self._held_out[split]
-
-    def allocate_replay(self, device: torch.device) -> None:
-        """Allocate the replay buffer, if it holds the episodes that are to be played into it."""
-        episodes = self._settings["prefill_episodes"]
-        steps = episodes * self.num_parallel_envs * self.episode_steps
-        if self._settings["prefill"] != "none" and steps > self.buffer_size:
-            given = f"data.prefill_episodes is {episodes}, which are {steps} transitions in all environments"
-            raise UserError(
-                f"{given} and more than data.buffer_size {self.buffer_size}; lower the one or raise the other"
-            )
-        super().allocate_replay(device)
-
-    @property
-    def episode_steps(self) -> int:
-        """Return the breaks of an episode."""
-        return self.env.budget
 
     def make_network(self, width: int, dueling: bool, prior: bool) -> QMap:
         """Build the Q-network of the maps."""
-        if prior and not self._settings["downstream_plane"]:
-            raise UserError("model.prior is true, but data.downstream_plane is false: set both, or neither")
-        return QMap(self.codec.planes, width, dueling, prior)
+        return QMap(width, dueling, prior)
 
     def activation_bytes(self, width: int) -> int:
         """Return the bytes of one network's activations for a batch."""
@@ -210,8 +188,7 @@ class FuelBreakDataModule(DQNDataModule):
         """Return the relative rewards, or the environments' own."""
         if not self._settings["relative_rewards"]:
             return rewards
-        cells = self.env.shape[0] * self.env.shape[1]
-        burned = zip(before["burned"], after["burned"], strict=True)
+        cells, burned = self.env.shape[0] * self.env.shape[1], zip(before["burned"], after["burned"], strict=True)
         return np.array([relative_reward(had, has, cells) for had, has in burned])
 
     def episode_fitness(self) -> Float[np.ndarray, " environments"]:
@@ -219,50 +196,26 @@ class FuelBreakDataModule(DQNDataModule):
         saved: Float[np.ndarray, " environments"] = 100 * self.collector.info["reduction"]
         return saved
 
-    def prefill(self, seed: int) -> None:
-        """Fill the replay buffer with episodes of the chosen baseline."""
-        if self._settings["prefill"] == "none":
-            return
-        place, chance = PLACEMENTS[self._settings["prefill"]], generator(seed, Role.PREFILL)
-        for episode in range(self._settings["prefill_episodes"]):
-            self.collector.begin(self.seeds(Role.PREFILL, episode, seed))
-            models = [self.env.scene(int(number)).model for number in self.collector.info["landscape"]]
-            orders = [place(model, self.episode_steps, chance) for model in models]
-            for step in range(self.episode_steps):
-                self.collector.step(np.array([order[step] for order in orders]))
-
     def play(self, policy: Policy, split: Split) -> Float[np.ndarray, " landscapes"]:
         """Place breaks on all landscapes of a split; return the part of the burned area saved on each (0 to 1)."""
         environments = self.held_out(split)
-        observations = np.stack([env.reset(options={"ignitions": None})[0] for env in environments])
-        saved, playing = np.zeros(len(environments)), np.arange(len(environments))
-        while len(playing):
-            going = []
-            for number, cell in zip(playing, policy(observations[playing]), strict=True):
-                observations[number], _, ended, _, info = environments[number].step(cell)
-                saved[number] = info["reduction"]
-                if not ended:
-                    going.append(number)
-            playing = np.array(going, int)
+        found: list[Any] = [env.reset(options={"ignitions": None}) for env in environments]
+        for _ in range(self.episode_steps):
+            cells = policy(np.stack([observation for observation, *_ in found]))
+            found = [env.step(cell) for env, cell in zip(environments, cells, strict=True)]
         for env in environments:
-            env.free_fires()
-        return saved
+            env.fires = None  # those of all cells take much memory
+        return np.array([info["reduction"] for *_, info in found])
 
-    def placement(self, name: str, split: Split) -> list[list[int]]:
-        """Return the breaks of a baseline on each landscape of a split, in order; computed once."""
-        if (name, split) not in self._placed:
-            self._placed[name, split] = [
-                PLACEMENTS[name](env.scene(0).model, env.budget, generator(0, Role.VALIDATION, number))
-                for number, env in enumerate(self.held_out(split))
-            ]
-        return self._placed[name, split]
-
-    def baseline_savings(self, name: str, split: Split) -> Float[np.ndarray, " landscapes"]:
-        """Return the part of the burned area that a baseline saves on each landscape of a split; computed once."""
-        if (name, split) not in self._saved:
-            each = zip(self.held_out(split), self.placement(name, split), strict=True)
-            self._saved[name, split] = np.array([reduction(env.scene(0).model, cells) for env, cells in each])
-        return self._saved[name, split]
+    def baseline(self, name: str, split: Split) -> tuple[Cells, Float[np.ndarray, " landscapes"]]:
+        """Return the breaks of a baseline on each landscape of a split, and the part of the burned area they save."""
+        if (name, split) not in self._baselines:
+            models = [env.scenes[0].model for env in self.held_out(split)]
+            chances = (generator(0, Role.VALIDATION, number) for number in range(len(models)))
+            placed = [PLACEMENTS[name](each, self.env.budget, rng) for each, rng in zip(models, chances, strict=True)]
+            saved = [reduction(model, cells) for model, cells in zip(models, placed, strict=True)]
+            self._baselines[name, split] = placed, np.array(saved)
+        return self._baselines[name, split]
 
     def validation_fitness(self, policy: Policy) -> Float[np.ndarray, " landscapes"]:
         """Return the percentage of the burned area that a policy saves on each validation landscape."""
@@ -270,12 +223,12 @@ class FuelBreakDataModule(DQNDataModule):
 
     def baseline_fitness(self, name: str) -> float:
         """Return the mean percentage that a baseline saves on the validation landscapes."""
-        return float(100 * self.baseline_savings(name, "validation").mean())
+        return float(100 * self.baseline(name, "validation")[1].mean())
 
     def test(self, policy: Policy, generation: int) -> TestResult:
         """Play the champion and every baseline on landscapes that no fit has used; save scores and placements."""
         saved = {"champion": self.play(policy, "test")}
-        saved |= {name: self.baseline_savings(name, "test") for name in PLACEMENTS}
+        saved |= {name: self.baseline(name, "test")[1] for name in PLACEMENTS}
         if (folder := self._record_folder("test")) is not None:
             placements = self._placements("test", generation, tuple(PLACEMENTS))
             records.save_test(folder, placements, saved, self.fitness_words["unit"], self.settings())
@@ -297,7 +250,7 @@ class FuelBreakDataModule(DQNDataModule):
         """Return the breaks of the episodes last played on a split, and those of baselines."""
         own = self._settings
         placed = {"champion": [list(env.placed) for env in self.held_out(split)]}
-        placed |= {name: self.placement(name, split) for name in baselines}
+        placed |= {name: self.baseline(name, split)[0] for name in baselines}
         fire = {"duration": own["fire_simulation_max_duration"]}
         fire |= {name: own[name] for name in ("wind_speed", "wind_from")}
         return PlacementFile(self.specs(split), placed, fire, generation)
@@ -307,22 +260,24 @@ class FuelBreakDataModule(DQNDataModule):
     def settings(self) -> dict[str, Any]:
         """Return everything about the data that determines results, as plain values; rasters by a hash."""
         plain = {name: value for name, value in self._settings.items() if name not in ("parallel_method", "region")}
-        if self.region is not None and self._digest is None:
-            digest = hashlib.sha256()
-            landscapes = (each for split in SPLITS for each in self.landscapes(split))
-            for layer in (layer for landscape in landscapes for layer in landscape.layers().values()):
-                digest.update(layer.tobytes())
-            self._digest = digest.hexdigest()
         return {**plain, "region": self._digest}
 
+    @cached_property
+    def _digest(self) -> str | None:
+        if self.region is None:
+            return None
+        digest = hashlib.sha256()
+        for landscape in (each for split in SPLITS for each in self.landscapes(split)):
+            for layer in landscape.layers().values():
+                digest.update(layer.tobytes())
+        return digest.hexdigest()
+
     def inference_spec(self) -> dict[str, Any]:
-        """Return what decides the network's input, and which landscapes fit has not used."""
-        return {name: self._settings[name] for name in ("downstream_plane", "landscape_seed")}
+        """Return what decides which landscapes fit has not used."""
+        return {"landscape_seed": self._settings["landscape_seed"]}
 
     def apply_inference_spec(self, spec: Mapping[str, Any]) -> None:
-        """Refuse to play a champion on other planes than it learned from, or on landscapes of another series."""
-        if (saved := spec["downstream_plane"]) != (mine := self._settings["downstream_plane"]):
-            raise UserError(f"data.downstream_plane is {mine}, but the checkpoint's network has {saved}; give that")
+        """Refuse to play a champion on landscapes of another series."""
         if (saved := spec["landscape_seed"]) != self._settings["landscape_seed"]:
             raise UserError(
                 f"data.landscape_seed is not the fit's, {saved}, which determines what it has not seen; leave it out"
@@ -330,15 +285,13 @@ class FuelBreakDataModule(DQNDataModule):
 
     def describe(self) -> dict[str, str]:
         """Return name and value of what a user should see at the start."""
-        own, size = self._settings, self._settings["grid_size"]
-        counts = ", ".join(f"{len(self.landscapes(split))} for {split}" for split in SPLITS)
+        own, counts = self._settings, " + ".join(map(str, self.counts.values()))
         source = "synthetic" if self.region is None else f"of {self.region.elevation} and further rasters"
         return {
-            "landscapes": f"{counts}, {size} x {size} cells, {source}",
+            "landscapes": f"{counts} to train, validate and test on, {own['grid_size']} cells a side, {source}",
             "fires": f"{own['ignitions'] or 'all'} an episode, {own['fire_simulation_max_duration']:g} minutes each, "
             f"wind {own['wind_speed']:g} km/h from {own['wind_from']:g} degrees",
-            "episode": f"{self.env.budget} breaks; {self.num_parallel_envs} episodes at a time, "
-            f"{own['parallel_method']}",
+            "episode": f"{self.env.budget} breaks; {self.num_parallel_envs} episodes at a time",
         }
 
     def teardown(self, stage: str) -> None:
@@ -348,19 +301,5 @@ class FuelBreakDataModule(DQNDataModule):
             self._vector_env = None
 
 
-def _evenly(count: int, available: int) -> list[int]:
-    """Return at most `count` numbers from 0 to `available` - 1, spread evenly."""
-    spread: list[int] = np.linspace(0, available - 1, min(count, available)).round().astype(int).tolist()
-    return spread
-
-
-def _check(given: Mapping[str, Any]) -> None:
-    """Refuse settings outside their range, by full key."""
-    least = {"grid_size": 4, "landscape_seed": 0, "num_landscapes": 1, "eval_landscapes": 1, "test_landscapes": 1}
-    for name, smallest in {**least, "prefill_episodes": 1, "ignitions": 1}.items():
-        if given[name] is not None:
-            require_range(f"data.{name}", given[name], least=smallest)
-    require_range("data.budget", given["budget"], above=0, most=1)
-    require_range("data.fire_simulation_max_duration", given["fire_simulation_max_duration"], above=0, most=1e9)
-    require_range("data.wind_speed", given["wind_speed"], least=0, most=200)
-    require_range("data.wind_from", given["wind_from"], least=0, most=360)
+def _held_out_split(stage: str) -> Split:
+    return "test" if stage == "test" else "validation"

@@ -19,10 +19,8 @@ class MemoryHygiene(GarbageCollector):
     `GarbageCollector`, which cleans by epochs.
 
     Attributes:
-        losses, rewards: latest mean losses of an epoch, and returns of an episode, `max_history_size` of each.
-        experience: rewards of the latest environment steps.
-        step_times: seconds of the latest steps of all environments, with the gradient steps after them.
-        collection_times: seconds of the latest batches of episodes.
+        histories: the latest `losses` of epochs, `rewards` of episodes, `experience`, the rewards of environment steps,
+            `step_times`, and `collection_times` of batches of episodes, in s.
     """
 
     def __init__(
@@ -35,33 +33,29 @@ class MemoryHygiene(GarbageCollector):
         step_times_size: int = 100,
         collection_times_size: int = 20,
     ) -> None:
-        """Choose how often to clean, and how much to keep.
+        """Choose how often to clean, and how much to keep: 1 to a billion each.
 
         Args:
-            max_history_size: Losses and returns kept, >= 1. Default 1000.
-            cleanup_frequency: Training steps (of the optimizer) from one collection of garbage to the next, >= 1; the
-                CUDA cache is emptied with it. Default 100.
-            collector_cleanup_frequency: The same in steps of the environments together, >= 1. Default 50.
-            memory_cleanup_frequency: Episodes from one full cleaning to the next, >= 1: free pages go back to the
-                system too, and a line reports what that freed. Default 10.
-            experience_buffer_size: Rewards of environment steps kept, >= 1; the old system kept whole transitions here
-                that it never read. Default 2000.
-            step_times_size: Step times kept, >= 1. Default 100.
-            collection_times_size: Times of episode batches kept, >= 1. Default 20.
+            max_history_size: Losses and returns kept. Default 1000.
+            cleanup_frequency: Training steps (of the optimizer) between collections of garbage. Default 100.
+            collector_cleanup_frequency: Steps of the environments together between them. Default 50.
+            memory_cleanup_frequency: Episodes between full cleanings, which return free pages to the system too and
+                report what that freed. Default 10.
+            experience_buffer_size: Rewards of environment steps kept. Default 2000.
+            step_times_size: Step times kept. Default 100.
+            collection_times_size: Times of episode batches kept. Default 20.
 
         Raises:
-            UserError: A number is below 1 or above a billion.
+            UserError: A number is out of range.
         """
-        given = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
-        for name, value in given.items():
-            require_range(f"{name} of MemoryHygiene", value, least=1, most=10**9)
+        for name, value in locals().items():
+            if name not in ("self", "__class__"):
+                require_range(f"{name} of MemoryHygiene", value, least=1, most=10**9)
         super().__init__()
-        self.cleanup_frequency = cleanup_frequency
-        self.collector_cleanup_frequency = collector_cleanup_frequency
-        self.memory_cleanup_frequency = memory_cleanup_frequency
-        sizes = max_history_size, max_history_size, experience_buffer_size, step_times_size, collection_times_size
-        self._histories = [deque[float](maxlen=size) for size in sizes]
-        self.losses, self.rewards, self.experience, self.step_times, self.collection_times = self._histories
+        sizes = {"losses": max_history_size, "rewards": max_history_size, "experience": experience_buffer_size}
+        sizes |= {"step_times": step_times_size, "collection_times": collection_times_size}
+        self.histories = {name: deque[float](maxlen=size) for name, size in sizes.items()}
+        self._frequencies = cleanup_frequency, collector_cleanup_frequency, memory_cleanup_frequency
         self._light = GarbageCollector(trim=False)
         self._line = ""
         self._trained = self._stepped = self._played = 0
@@ -84,9 +78,9 @@ class MemoryHygiene(GarbageCollector):
     def on_environment_step(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Keep the rewards; clean when due."""
         assert isinstance(pl_module, DQNModule)
-        self.experience.extend(pl_module.earned.tolist())
+        self.histories["experience"].extend(pl_module.earned.tolist())
         before, self._stepped = self._stepped, self._stepped + len(pl_module.earned)
-        if _passed(before, self._stepped, self.collector_cleanup_frequency):
+        if _passed(before, self._stepped, self._frequencies[1]):
             self._light.clean()
 
     def on_train_batch_end(
@@ -94,48 +88,39 @@ class MemoryHygiene(GarbageCollector):
     ) -> None:
         """Keep the step's time; clean when due."""
         began, self._step_began = self._step_began, time.perf_counter()
-        self.step_times.append(self._step_began - began)
+        self.histories["step_times"].append(self._step_began - began)
         before, self._trained = self._trained, trainer.global_step
-        if _passed(before, self._trained, self.cleanup_frequency):
+        if _passed(before, self._trained, self._frequencies[0]):
             self._light.clean()
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Keep the loss, the returns and the time of the episodes; clean thoroughly when due."""
         assert isinstance(pl_module, DQNModule)
-        self.losses.append(pl_module.metrics["train/loss"])
-        self.rewards.extend(pl_module.returns.tolist())
-        self.collection_times.append(time.perf_counter() - self._epoch_began)
+        self.histories["losses"].append(pl_module.metrics["train/loss"])
+        self.histories["rewards"].extend(pl_module.returns.tolist())
+        self.histories["collection_times"].append(time.perf_counter() - self._epoch_began)
         before, self._played = self._played, self._played + len(pl_module.returns)
         self._line = ""
-        if _passed(before, self._played, self.memory_cleanup_frequency):
-            freed, step = self.cleanup_memory() / 1e6, 1e3 * sum(self.step_times) / len(self.step_times)
-            memory = f"freed {freed:.1f} MB, RSS {rss_bytes() / 1e9:.3f} GB"
-            self._line = f"cleanup {self._played:,} episodes: {memory}, step {step:.0f} ms"
+        if _passed(before, self._played, self._frequencies[2]):
+            held = rss_bytes()
+            self.clean()
+            left = rss_bytes()
+            freed = f"freed {(held - left) / 1e6:.1f} MB, RSS {left / 1e9:.3f} GB"
+            self._line = f"cleanup {self._played:,} episodes: {freed}"
 
     def status_line(self) -> str:
         """Return a line about the cleaning after this epoch; empty if there was none."""
         return self._line
 
-    def cleanup_memory(self) -> int:
-        """Collect garbage, give the CUDA cache and free pages back, and return the resident bytes that this freed."""
-        before = rss_bytes()
-        self.clean()
-        return before - rss_bytes()
-
-    def clear(self) -> None:
-        """Clear all histories."""
-        for history in self._histories:
-            history.clear()
-
     def state_dict(self) -> dict[str, Any]:
         """Return the histories, except of times."""
-        return {"losses": [*self.losses], "rewards": [*self.rewards], "experience": [*self.experience]}
+        return {name: [*kept] for name, kept in self.histories.items() if not name.endswith("_times")}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore the histories, as far as they fit."""
-        for name, history in (("losses", self.losses), ("rewards", self.rewards), ("experience", self.experience)):
-            history.clear()
-            history.extend(state_dict[name])
+        for name, kept in state_dict.items():
+            self.histories[name].clear()
+            self.histories[name].extend(kept)
 
 
 def _passed(before: int, now: int, every: int) -> bool:

@@ -8,8 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from eigen2.core.networks import require_width
-from eigen2.errors import require_range
-from eigen2.fire.simulation.environment import BURNS, DOWNSTREAM, FINEST, REWARD_UNIT
+from eigen2.fire.simulation.environment import BURNS, DOWNSTREAM, FINEST, PLANES, REWARD_UNIT
 
 DILATIONS = (1, 2, 4)  # of the residual convolutions, in cells of the halved map; a cell sees 32 x 32 cells in all
 SHARPER = 20.0  # factor on the downstream share as an input, as few cells have more than a twentieth
@@ -33,27 +32,23 @@ class QMap(nn.Module):
     joined, and two 1x1 convolutions give each cell its advantage. A value head reads the average over the map. There is
     no batch normalisation and no dropout, so acting and learning see the same function, and any map size will do.
 
-    With `dueling`, Q(s, a) = V(s) + A(s, a) - mean of A(s, .) over ALL cells (Wang et al., "Dueling network
-    architectures for deep reinforcement learning", 2016, equation 9), so the mean of a map of values is V. All cells
-    rather than the allowed ones, since then the network needs no mask: the two differ by a number a state, which V can
-    learn, and which no choice of a cell depends on.
+    With `dueling`, Q(s, a) = V(s) + A(s, a) - mean of A(s, .) over all cells, not only the allowed ones (Wang et al.,
+    "Dueling network architectures for deep reinforcement learning", 2016, equation 9): the mean of the values is V.
 
     With `prior`, the advantage is what the network adds to a learned multiple of `downstream_share`, which is an input
     as well. The network begins by adding nothing: the untrained policy takes the cell through which most cells burn, as
     the placement `adaptive_downstream` does.
 
     Args:
-        planes: of the observation, 1 or more; with `prior`, more than the number of the downstream plane.
         width: channels of each layer, 1 to 16,384.
         dueling: with a value head; without it, the advantages are the values.
         prior: begin with the downstream share; for rewards of the size of `simulation.environment.relative_reward`.
     """
 
-    def __init__(self, planes: int, width: int = 32, dueling: bool = True, prior: bool = False) -> None:
+    def __init__(self, width: int = 32, dueling: bool = True, prior: bool = False) -> None:
         super().__init__()
-        require_range("planes", planes, least=DOWNSTREAM + 1 if prior else 1)
         require_width("width", width)
-        self.stem = nn.Conv2d(planes + prior, width, 3, padding=1)
+        self.stem = nn.Conv2d(PLANES + prior, width, 3, padding=1)
         self.residual = nn.ModuleList(nn.Conv2d(width, width, 3, padding=step, dilation=step) for step in DILATIONS)
         self.near = nn.Conv2d(width, width, 1)
         self.far = nn.Conv2d(width, width, 1, bias=False)
@@ -68,8 +63,8 @@ class QMap(nn.Module):
         """Return the values of all cells in row-major order, in units of the return; 255 in a plane counts as 1."""
         height, width = planes.shape[-2:]
         scaled = planes.contiguous(memory_format=torch.channels_last).to(self.stem.weight.dtype) / 255
-        share = None if self.prior is None else downstream_share(planes)
-        if share is not None:
+        if self.prior is not None:
+            share = downstream_share(planes)
             scaled = torch.cat([scaled, (SHARPER * share[:, None]).clamp(max=4.0)], 1)
         near = functional.relu(self.stem(scaled))
         # at the edge of an odd map the average is over the cells that exist
@@ -79,7 +74,7 @@ class QMap(nn.Module):
         # as a 1x1 convolution of both side by side, but applied to the halved map before it is four times as large
         upsampled = functional.interpolate(self.far(far), scale_factor=2.0, mode="nearest")[..., :height, :width]
         advantage: Tensor = self.advantage(functional.relu(self.near(near) + upsampled)).flatten(1).float()
-        if self.prior is not None and share is not None:
+        if self.prior is not None:
             advantage = advantage + REWARD_UNIT * self.prior * share.flatten(1)
         if self.value is None:
             return advantage

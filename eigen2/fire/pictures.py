@@ -16,16 +16,13 @@ from eigen2.fire.datamodule import FuelBreakDataModule
 from eigen2.fire.evaluation.placements import read_placements
 from eigen2.fire.evaluation.records import FOLDERS, PLACEMENTS_FILE
 from eigen2.fire.landscapes.landscape import Landscape
-from eigen2.fire.simulation.environment import FuelBreakEnv
-from eigen2.fire.simulation.spread import FireModel, Fires
+from eigen2.fire.simulation.environment import Scene
+from eigen2.fire.simulation.spread import Fires
 from eigen2.runtime.files import replacing
 
 log = logging.getLogger(__name__)
 
-Picture = UInt8[np.ndarray, "height width rgb=3"]
-
-WIDTH, HEIGHT, DPI = 720, 400, 110
-NONE = "no breaks"
+WIDTH, HEIGHT, DPI = 720, 400, 110  # of the picture of one placement
 INK = "#333333"
 FUELS = (
     ("nothing burns", range(91, 100), "#9fb4c7"),
@@ -35,127 +32,88 @@ FUELS = (
     ("slash", range(200, 220), "#b58a63"),
 )
 """Kinds of fuel, the numbers of their models, and their colours."""
-LIGHT = np.array([-1.0, 1.0, 1.5]) / np.linalg.norm([-1.0, 1.0, 1.5])
-"""Direction of the light (east, north, up): from the north-west, as on maps."""
 
 
-def draw_placement(landscape: Landscape, fires: Fires, breaks: Sequence[int], title: str, most: float) -> Picture:
-    """Draw a landscape with its breaks, in order, beside the share of fires that burn each cell, darkest at `most`."""
+def draw_placements(scene: Scene, placements: Mapping[str, Sequence[int]]) -> UInt8[np.ndarray, "height width rgb=3"]:
+    """Draw a landscape without breaks and with each placement, in order, beside the share of fires that burn each cell.
 
-    def draw(figure: Any) -> None:
-        figure.suptitle(title, x=0.02, ha="left", fontsize=12, fontweight="bold", color=INK)
-        (left, right), (order, share) = figure.subplots(2, 2, height_ratios=[1, 0.04])
-        left.imshow(ground(landscape), interpolation="nearest")
-        if len(breaks):
-            image = _draw_order(left, breaks, landscape.shape)
-            _colorbar(figure, image, order, [1, max(len(breaks), 2)], ["first break", "last"])
-        else:
-            _draw_legend(order, landscape)
-        _colorbar(figure, _draw_burns(right, fires, most), share, [0, most], ["none", f"{100 * most:.0f} %"])
-        titles = "breaks, on fuel and terrain" if len(breaks) else "fuel and terrain", "fires that burn a cell"
-        for axes, each in zip((left, right), titles, strict=True):
-            axes.set_title(each, fontsize=10, color=INK)
-            axes.set(xticks=[], yticks=[])
-            axes.spines[:].set_color("#999999")
-
-    return draw_figure(draw, WIDTH, HEIGHT, DPI)
-
-
-def draw_placements(
-    landscape: Landscape, model: FireModel, placements: Mapping[str, Sequence[int]], titles: Mapping[str, str]
-) -> dict[str, Picture]:
-    """Draw the landscape without breaks, named `NONE`, and each placement, in the same colours, with fires everywhere.
-
-    `titles` replace the names of placements.
+    Fires start everywhere. Pictures are side by side, two in a row, in the same colours.
 
     Raises:
-        UserError: a placement does not fit the landscape, or nothing burns on it.
+        UserError: a placement does not fit the landscape.
     """
+    model = scene.model
     before = model.start()
-    if before.burned == 0:
-        raise UserError("nothing burns in the landscape; look at its fuel and the moistures")
     most = float(before.frequency.max())
-    title = f"{NONE}: an average fire burns {100 * before.burned:.1f} %"
-    pictures = {NONE: draw_placement(landscape, before, (), title, most)}
+    drawn: list[tuple[str, Fires, Sequence[int]]] = [
+        (f"no breaks: an average fire burns {100 * before.burned:.1f} %", before, ())
+    ]
     for name, breaks in placements.items():
         try:
             after = model.start(breaks=breaks)
         except ValueError as error:
             raise UserError(f"the placement {name} does not fit the landscape ({error})") from error
-        title = f"{titles.get(name, name)}: saves {100 * (1 - after.burned / before.burned):.1f} %"
-        pictures[name] = draw_placement(landscape, after, breaks, title, most)
-    return pictures
+        drawn.append((f"{name}: saves {100 * (1 - after.burned / before.burned):.1f} %", after, breaks))
+    rows = -(-len(drawn) // 2)
 
+    def draw(figure: Any) -> None:
+        parts = figure.subfigures(rows, 2, squeeze=False).flat
+        for part, (title, fires, breaks) in zip(parts, drawn, strict=False):
+            part.suptitle(title, x=0.02, ha="left", fontsize=12, fontweight="bold", color=INK)
+            _draw_placement(part, scene.landscape, fires, breaks, most)
 
-def side_by_side(pictures: Sequence[Picture], columns: int = 2) -> UInt8[np.ndarray, "high wide rgb=3"]:
-    """Join pictures of one size from left to right and top to bottom; the rest of the last row is white."""
-    height, width, _ = pictures[0].shape
-    rows = -(-len(pictures) // columns)
-    grid = np.full((rows * columns, height, width, 3), 255, np.uint8)
-    grid[: len(pictures)] = pictures
-    return grid.reshape(rows, columns, height, width, 3).swapaxes(1, 2).reshape(rows * height, columns * width, 3)
+    return draw_figure(draw, 2 * WIDTH, rows * HEIGHT, DPI)
 
 
 def ground(landscape: Landscape) -> Float64[np.ndarray, "rows columns rgb=3"]:
-    """Return the colours of fuel in the light and shadow of the terrain, 0 to 1."""
-    from matplotlib.colors import to_rgb
+    """Return the colours of fuel in the light and shadow of the terrain, 0 to 1; lit from the north-west, as maps."""
+    from matplotlib.colors import LightSource, to_rgb
 
     colours = np.ones((*landscape.shape, 3))
     for _, numbers, colour in FUELS:
         colours[np.isin(landscape.fuel, list(numbers))] = to_rgb(colour)
-    slope, downhill = landscape.slope.astype(float), np.radians(landscape.aspect.astype(float))
-    normal = np.stack([slope * np.sin(downhill), slope * np.cos(downhill), np.ones(landscape.shape)], -1)
-    normal /= np.linalg.norm(normal, axis=-1, keepdims=True)
-    brightness = 0.55 + 0.45 * np.clip(normal @ LIGHT, 0, None) / LIGHT[2]  # 1 on level ground
-    shaded: Float64[np.ndarray, "rows columns rgb=3"] = np.clip(colours * brightness[..., None], 0, 1)
+    light, size = LightSource(azdeg=315, altdeg=45), landscape.cell_size
+    shaded: Float64[np.ndarray, "rows columns rgb=3"] = light.shade_rgb(
+        colours, landscape.elevation, blend_mode="soft", dx=size, dy=size
+    )
     return shaded
 
 
-def _draw_legend(axes: Any, landscape: Landscape) -> None:
-    """Draw a legend of the landscape's fuels."""
-    from matplotlib.patches import Patch
-
-    present = [fuel for fuel in FUELS if np.isin(landscape.fuel, list(fuel[1])).any()]
-    legend = axes.legend(
-        handles=[Patch(color=colour, label=name) for name, _, colour in present],
-        **{"loc": "upper center", "ncols": 4, "frameon": False, "fontsize": 9, "labelcolor": INK},
-        **{"handlelength": 1, "handletextpad": 0.3, "columnspacing": 0.7, "borderpad": 0},
-    )
-    legend.set_in_layout(False)
-    axes.axis("off")
-
-
-def _draw_order(axes: Any, breaks: Sequence[int], shape: tuple[int, int]) -> Any:
-    """Draw breaks in colours of their order, and return the image."""
+def _draw_placement(part: Any, landscape: Landscape, fires: Fires, breaks: Sequence[int], most: float) -> None:
+    """Draw terrain, fuel and breaks, in colours of their order, beside the share of fires that burn each cell."""
     from matplotlib import colormaps
     from matplotlib.colors import ListedColormap
+    from matplotlib.patches import Patch
 
-    place = np.full(shape, np.nan)
-    place.reshape(-1)[list(breaks)] = np.arange(1, len(breaks) + 1)
-    colours = ListedColormap(colormaps["RdPu_r"](np.linspace(0.0, 0.7, 256)))
-    return axes.imshow(place, cmap=colours, vmin=1, vmax=max(len(breaks), 2), interpolation="nearest")
-
-
-def _draw_burns(axes: Any, fires: Fires, most: float) -> Any:
-    """Draw where fires burn, with black breaks and a colour for what never burns, and return the image."""
-    from matplotlib import colormaps
-
-    model = fires.model
-    burns = np.where(model.burnable & ~fires.breaks, fires.frequency, np.nan).reshape(model.shape)
+    (left, right), (order, share) = part.subplots(2, 2, height_ratios=[1, 0.04])
+    left.imshow(ground(landscape), interpolation="nearest")
+    if len(breaks):
+        place = np.full(landscape.shape, np.nan)
+        place.reshape(-1)[list(breaks)] = np.arange(1, len(breaks) + 1)
+        ordered, last = ListedColormap(colormaps["RdPu_r"](np.linspace(0.0, 0.7, 256))), max(len(breaks), 2)
+        image = left.imshow(place, cmap=ordered, vmin=1, vmax=last, interpolation="nearest")
+        _colorbar(part, image, order, [1, last], ["first break", "last"])
+    else:
+        present = [fuel for fuel in FUELS if np.isin(landscape.fuel, list(fuel[1])).any()]
+        handles = [Patch(color=colour, label=name) for name, _, colour in present]
+        order.legend(handles=handles, loc="upper center", ncols=2, frameon=False, fontsize=8).set_in_layout(False)
+        order.axis("off")
+    never = ~fires.model.burnable | fires.breaks
+    burns = np.where(never, np.nan, fires.frequency).reshape(landscape.shape)
     colours = colormaps["YlOrRd"].with_extremes(bad=FUELS[0][2])
-    image = axes.imshow(burns, cmap=colours, vmin=0, vmax=most, interpolation="nearest")
-    breaks = np.where(fires.breaks, 1.0, np.nan).reshape(model.shape)
-    axes.imshow(breaks, cmap="Greys", vmin=0, vmax=1.2, interpolation="nearest")
-    return image
+    image = right.imshow(burns, cmap=colours, vmin=0, vmax=most, interpolation="nearest")
+    _colorbar(part, image, share, [0, most], ["none", f"{100 * most:.0f} %"])
+    black = np.where(fires.breaks, 1.0, np.nan).reshape(landscape.shape)
+    right.imshow(black, cmap="Greys", vmin=0, vmax=1.2, interpolation="nearest")
+    for axes, title in ((left, "fuel and terrain, breaks"), (right, "fires that burn a cell")):
+        axes.set_title(title, fontsize=10, color=INK)
+        axes.set(xticks=[], yticks=[])
 
 
 def _colorbar(figure: Any, image: Any, axes: Any, ticks: list[float], labels: list[str]) -> None:
     """Draw the colours of an image, with labels at both ends."""
     bar = figure.colorbar(image, cax=axes, orientation="horizontal")
     bar.set_ticks(ticks, labels=labels)
-    first, *_, last = bar.ax.get_xticklabels()
-    first.set_ha("left")
-    last.set_ha("right")
     bar.ax.tick_params(labelsize=9, labelcolor=INK, length=0)
     bar.outline.set_visible(False)
 
@@ -163,18 +121,17 @@ def _colorbar(figure: Any, image: Any, axes: Any, ticks: list[float], labels: li
 class BreaksPlot(Callback):
     """Draws where the champion and the baselines put fuel breaks on one of the validation landscapes.
 
-    The pictures go to TensorBoard every few epochs, all in one, and to `champion/` in the run's folder when the
-    champion is new, a file each. It reads `champion/placements.json`, so that they are of the champion whether this
-    process found it or one before; nothing is kept from one epoch to the next.
+    The picture goes to TensorBoard as `champion/breaks` every few epochs, and to `champion/breaks.png` in the run's
+    folder when the champion is new. It reads `champion/placements.json`, so that it is of the champion whether this
+    process found it or one before.
     """
 
-    def __init__(self, every_n_epochs: int = 5, landscape: int = 0, tag: str = "champion/breaks") -> None:
+    def __init__(self, every_n_epochs: int = 5, landscape: int = 0) -> None:
         """Choose how often to draw, and which landscape.
 
         Args:
             every_n_epochs: Add to TensorBoard at the end of every n-th epoch, >= 1. Default 5.
             landscape: Number of the validation landscape, >= 0 and below their number. Default 0.
-            tag: Name of the picture in TensorBoard.
 
         Raises:
             UserError: A number is out of range.
@@ -182,50 +139,44 @@ class BreaksPlot(Callback):
         super().__init__()
         require_range("every_n_epochs of BreaksPlot", every_n_epochs, least=1)
         require_range("landscape of BreaksPlot", landscape, least=0)
-        self.every_n_epochs, self.landscape, self.tag = every_n_epochs, landscape, tag
+        self.every_n_epochs, self.landscape = every_n_epochs, landscape
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Refuse another workload, and a landscape that does not exist."""
-        if not isinstance(pl_module, DQNModule) or not isinstance(pl_module.data, FuelBreakDataModule):
-            raise UserError("BreaksPlot draws fuel breaks alone; leave it out with other workloads")
-        count = len(pl_module.data.held_out("validation"))
+        count = len(_data(pl_module).held_out("validation"))
         require_range("landscape of BreaksPlot", self.landscape, least=0, most=count - 1)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Draw, if the champion is new or a picture is due."""
         assert isinstance(pl_module, DQNModule)
-        assert isinstance(pl_module.data, FuelBreakDataModule)
         epoch, found = trainer.current_epoch, int(pl_module.champion_generation)
         new, due = found == epoch, found >= 0 and (epoch + 1) % self.every_n_epochs == 0
         folder = Path(trainer.default_root_dir) / FOLDERS["validation"]
         if not (new or due) or not trainer.is_global_zero:
             return
         try:
-            environment = pl_module.data.held_out("validation")[self.landscape]
-            pictures = self._draw(folder / PLACEMENTS_FILE, environment)
+            placed = read_placements(folder / PLACEMENTS_FILE).placements
+            cells = {name: each[self.landscape] for name, each in placed.items()}
+            picture = draw_placements(_data(pl_module).held_out("validation")[self.landscape].scenes[0], cells)
             if new:
-                _save(pictures, folder)
-        except (OSError, UserError) as error:
+                _save(picture, folder / "breaks.png")
+        except (OSError, UserError, IndexError) as error:
             log.warning("cannot draw the champion's fuel breaks: %s", error)
             return
-        experiments: list[Any] = [getattr(logger, "experiment", None) for logger in trainer.loggers] if due else []
-        for experiment in experiments:
+        for logger in trainer.loggers if due else ():
+            experiment: Any = getattr(logger, "experiment", None)
             if hasattr(experiment, "add_image"):
-                whole = side_by_side(list(pictures.values()))
-                experiment.add_image(self.tag, whole, global_step=epoch, dataformats="HWC")
-
-    def _draw(self, path: Path, environment: FuelBreakEnv) -> dict[str, Picture]:
-        file = read_placements(path)
-        if (count := min((len(each) for each in file.placements.values()), default=0)) <= self.landscape:
-            raise UserError(f"{path} has breaks for {count} landscapes, none for number {self.landscape}")
-        cells = {name: each[self.landscape] for name, each in file.placements.items()}
-        titles = {"champion": f"champion of generation {file.generation}"}
-        return draw_placements(environment.landscape(0), environment.scene(0).model, cells, titles)
+                experiment.add_image("champion/breaks", picture, global_step=epoch, dataformats="HWC")
 
 
-def _save(pictures: Mapping[str, Picture], folder: Path) -> None:
+def _data(module: LightningModule) -> FuelBreakDataModule:
+    if not isinstance(module, DQNModule) or not isinstance(module.data, FuelBreakDataModule):
+        raise UserError("BreaksPlot draws fuel breaks alone; leave it out with other workloads")
+    return module.data
+
+
+def _save(picture: UInt8[np.ndarray, "height width rgb=3"], path: Path) -> None:
     from matplotlib.image import imsave
 
-    for number, (name, picture) in enumerate(pictures.items()):
-        with replacing(folder / f"breaks-{number}-{name.replace(' ', '-')}.png") as draft:
-            imsave(draft, picture, format="png", metadata={"Description": f"fuel breaks: {name}"})
+    with replacing(path) as draft:
+        imsave(draft, picture, format="png")

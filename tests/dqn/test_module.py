@@ -4,10 +4,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pytest
 import torch
-from lightning.pytorch import Trainer
+from lightning.pytorch import Callback, LightningModule, Trainer
 
 from eigen2.dqn.module import DQNModule
+from eigen2.errors import UserError
 from eigen2.fire.datamodule import FuelBreakDataModule
 from eigen2.fire.hygiene import MemoryHygiene
 
@@ -15,13 +18,12 @@ SMALL: dict[str, Any] = {"grid_size": 8, "ignitions": 6, "num_landscapes": 2, "e
 SMALL |= {"num_parallel_envs": 2, "buffer_size": 30, "warmup": 8, "batch_size": 4}
 
 
-def fitted(root: Path, epochs: int, module: DQNModule, data: FuelBreakDataModule, *callbacks: Any) -> Trainer:
-    trainer = Trainer(
+def trainer_of(root: Path, epochs: int, *callbacks: Callback, precision: Any = "32-true") -> Trainer:
+    return Trainer(
         max_epochs=epochs, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
         enable_model_summary=False, default_root_dir=root, num_sanity_val_steps=0, callbacks=[*callbacks],
+        precision=precision,
     )  # fmt: skip
-    trainer.fit(module, datamodule=data)
-    return trainer
 
 
 def weights(module: DQNModule) -> list[torch.Tensor]:
@@ -30,7 +32,7 @@ def weights(module: DQNModule) -> list[torch.Tensor]:
 
 def test_a_module_that_was_reset_learns_what_a_fresh_one_learns(tmp_path: Path) -> None:
     module, data = DQNModule(width=3, validate_every=1, baselines=("random",)), FuelBreakDataModule(**SMALL)
-    fitted(tmp_path, 3, module, data)
+    trainer_of(tmp_path, 3).fit(module, datamodule=data)
     first, buffer = weights(module), data.buffer
     storage = {name: stored.data_ptr() for name, stored in buffer._storage.items()}
     module.online(torch.zeros(1, 8, 8, 8, dtype=torch.uint8)).sum().backward()
@@ -39,12 +41,42 @@ def test_a_module_that_was_reset_learns_what_a_fresh_one_learns(tmp_path: Path) 
     module.reset_memory()
     assert len(buffer) == module.environment_steps == 0
     assert int(module.champion_generation) == -1
-    fitted(tmp_path, 3, module, data)
+    trainer_of(tmp_path, 3).fit(module, datamodule=data)
     assert data.buffer is buffer
     assert {name: stored.data_ptr() for name, stored in buffer._storage.items()} == storage
     assert all(torch.equal(one, other) for one, other in zip(first, weights(module), strict=True))
-    fitted(tmp_path, 3, module, data)  # without a reset it goes on
+    trainer_of(tmp_path, 3).fit(module, datamodule=data)  # without a reset it goes on
     assert not all(torch.equal(one, other) for one, other in zip(first, weights(module), strict=True))
+
+
+class Metrics(Callback):
+    """The metrics of each epoch."""
+
+    def __init__(self) -> None:
+        self.epochs: list[dict[str, float]] = []
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        assert isinstance(pl_module, DQNModule)
+        self.epochs.append(pl_module.metrics)
+
+
+def test_the_champion_is_the_best_of_the_epochs_that_are_validated(tmp_path: Path) -> None:
+    found = Metrics()
+    module = DQNModule(width=3, validate_every=2, epsilon_decay_steps=24, baselines=("random",))
+    data = FuelBreakDataModule(**SMALL)
+    trainer = trainer_of(tmp_path, 5, found, precision="bf16-mixed")
+    with pytest.raises(UserError, match="has no champion"):
+        module.champion_policy()
+    trainer.fit(module, datamodule=data)
+    means = [row["validation/mean"] for row in found.epochs]
+    assert np.isnan(means).tolist() == [True, False, True, False, True]
+    fitness = [row["champion/validation_fitness"] for row in found.epochs]
+    assert np.isnan(fitness[0])
+    assert fitness[4] == fitness[3] == max(fitness[1], means[3])
+    assert [row["train/epsilon"] for row in found.epochs] == pytest.approx([1 - 0.95 / 4 * n for n in (1, 2, 3, 4, 4)])
+    assert next(iter(module.online.parameters())).dtype == torch.float32
+    (again,) = trainer.validate(module, datamodule=data, verbose=False)
+    assert again["champion/validation_fitness"] == pytest.approx(fitness[4], rel=1e-6)
 
 
 def test_a_run_draws_no_figure_that_stays(tmp_path: Path) -> None:
@@ -55,6 +87,6 @@ def test_a_run_draws_no_figure_that_stays(tmp_path: Path) -> None:
     plt.close("all")
     plot = MetricsPlot(metrics=["fitness/mean"], tag="fitness", every_n_epochs=1)
     module, data = DQNModule(width=2, validate_every=1, baselines=("random",)), FuelBreakDataModule(**SMALL)
-    fitted(tmp_path, 2, module, data, MemoryHygiene(), plot)
+    trainer_of(tmp_path, 2, MemoryHygiene(), plot).fit(module, datamodule=data)
     assert "matplotlib.pyplot" in sys.modules
     assert plt.get_fignums() == []

@@ -1,40 +1,9 @@
-"""The data module of fuel breaks: splits, prefill, rewards to learn from, settings."""
-
-from typing import Any
+"""The data module of fuel breaks: splits, rewards to learn from, settings."""
 
 import numpy as np
 import torch
 
 from eigen2.fire.datamodule import FuelBreakDataModule
-from eigen2.fire.simulation.baselines import PLACEMENTS
-
-
-def built(**settings: Any) -> FuelBreakDataModule:
-    data = FuelBreakDataModule(
-        **{"batch_size": 2, "warmup": 2, "num_parallel_envs": 2, "eval_landscapes": 1, **settings}
-    )
-    data.build("fit", torch.device("cpu"))
-    data.allocate_replay(torch.device("cpu"))
-    return data
-
-
-def test_the_expert_fills_the_buffer_before_anything_is_learned() -> None:
-    data = built(grid_size=8, ignitions=9, num_landscapes=3, prefill="downstream", prefill_episodes=3, buffer_size=50)
-    data.prefill(seed=4)
-    buffer, steps = data.buffer, data.env.budget
-    assert len(buffer) == 3 * 2 * steps
-    rows = buffer.gather(torch.arange(len(buffer)))
-    where = rows["landscape"].reshape(3, steps, 2)
-    assert len(where.unique()) > 1
-    for episode in range(3):
-        for number in range(2):
-            (landscape,) = where[episode, :, number].unique().tolist()
-            model = data.env.scene(landscape).model
-            expected = PLACEMENTS["downstream"](model, steps, np.random.default_rng(0))
-            assert rows["action"].reshape(3, steps, 2)[episode, :, number].tolist() == expected
-    assert rows["terminated"].reshape(3, steps, 2)[:, -1].all()
-    assert not rows["terminated"].reshape(3, steps, 2)[:, :-1].any()
-    data.teardown("fit")
 
 
 def test_no_landscape_is_in_two_splits() -> None:
@@ -50,15 +19,18 @@ def test_no_landscape_is_in_two_splits() -> None:
 
 
 def test_how_environments_are_played_is_no_setting() -> None:
-    settings = [FuelBreakDataModule(parallel_method=method).settings() for method in ("sync", "async")]
-    assert settings[0] == settings[1]
-    assert "num_parallel_envs" in settings[0]
+    one, other = FuelBreakDataModule(parallel_method="sync"), FuelBreakDataModule(parallel_method="async")
+    assert one.settings() == other.settings()
+    assert "num_parallel_envs" in one.settings()
 
 
 def test_relative_rewards_are_of_what_still_burned() -> None:
-    data, chance = built(grid_size=10, num_landscapes=1, budget=0.08, ignitions=30), np.random.default_rng(0)
+    sizes = {"num_landscapes": 1, "eval_landscapes": 1, "num_parallel_envs": 2, "batch_size": 2, "warmup": 2}
+    data, chance = FuelBreakDataModule(grid_size=10, budget=0.08, ignitions=30, **sizes), np.random.default_rng(0)
+    data.build("fit", torch.device("cpu"))
+    data.allocate_replay(torch.device("cpu"))
     collector, steps = data.collector, data.episode_steps
-    collector.begin([1, 2])
+    collector.begin(np.random.default_rng(1))
     start = collector.info["burned"]
     for _ in range(steps):
         collector.step(np.array([chance.choice(np.flatnonzero(allowed)) for allowed in collector.allowed]))

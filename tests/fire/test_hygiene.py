@@ -1,6 +1,7 @@
-"""MemoryHygiene: how often it cleans, what it keeps, and what the module gives back."""
+"""MemoryHygiene: how often it cleans, and what it keeps."""
 
-from pathlib import Path
+import gc
+import weakref
 
 import numpy as np
 import pytest
@@ -10,8 +11,6 @@ from eigen2.dqn.module import DQNModule
 from eigen2.errors import UserError
 from eigen2.fire import hygiene
 from eigen2.fire.hygiene import MemoryHygiene
-
-HISTORIES = ("losses", "rewards", "experience", "step_times", "collection_times")
 
 
 class CountingTrainer(Trainer):
@@ -26,17 +25,18 @@ class CountingTrainer(Trainer):
 
 
 class Played:
-    """A callback through epochs of a run: how often it cleaned, and after what."""
+    """A callback through epochs of a run: how often it cleaned lightly (0) and thoroughly (1)."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, **settings: int) -> None:
-        self.callback = MemoryHygiene(**settings)
-        self.cleaned: list[tuple[str, int]] = []
-        for name, collector in (("garbage", self.callback._light), ("whole", self.callback)):
-            monkeypatch.setattr(collector, "clean", lambda name=name: self.cleaned.append((name, self.count)))
-        self.count = 0
+        self.callback, self.cleaned = MemoryHygiene(**settings), [0, 0]
+        for number, collector in enumerate((self.callback._light, self.callback)):
+            monkeypatch.setattr(collector, "clean", lambda number=number: self._count(number))
         self.trainer, self.module = CountingTrainer(), DQNModule()
         self.callback.freeze = False
         self.callback.on_train_start(self.trainer, self.module)
+
+    def _count(self, number: int) -> None:
+        self.cleaned[number] += 1
 
     def epoch(self, number: int, steps: int, environments: int, gradient_steps: int) -> str:
         """Play one; what the callback says of it."""
@@ -52,103 +52,79 @@ class Played:
         return self.callback.status_line()
 
 
-def test_the_defaults_are_those_the_old_system_was_given() -> None:
-    callback = MemoryHygiene()
-    assert (callback.cleanup_frequency, callback.collector_cleanup_frequency) == (100, 50)
-    assert callback.memory_cleanup_frequency == 10
-    lengths = [getattr(callback, name).maxlen for name in HISTORIES]
-    assert lengths == [1000, 1000, 2000, 100, 20]
-
-
 @pytest.mark.parametrize(
-    ("settings", "kind", "expected"),
+    ("settings", "light", "thorough"),
     [
         # 6 epochs of 5 steps in 4 environments, 2 gradient steps after each: 60, 120 environment steps, 24 episodes
-        ({"cleanup_frequency": 7, "collector_cleanup_frequency": 10**6}, "garbage", 60 // 7),
-        ({"cleanup_frequency": 10**6, "collector_cleanup_frequency": 50}, "garbage", 120 // 50),
-        ({"cleanup_frequency": 10**6, "collector_cleanup_frequency": 3}, "garbage", 30),  # once a step at most
-        ({"memory_cleanup_frequency": 10}, "whole", 2),
-        ({"memory_cleanup_frequency": 4}, "whole", 6),
-        ({"memory_cleanup_frequency": 25}, "whole", 0),
+        ({}, 120 // 50, 24 // 10),
+        ({"cleanup_frequency": 7, "collector_cleanup_frequency": 10**6}, 60 // 7, 2),
+        ({"cleanup_frequency": 10**6, "collector_cleanup_frequency": 3}, 30, 2),  # once a step at most
+        ({"memory_cleanup_frequency": 4}, 2, 6),
+        ({"memory_cleanup_frequency": 25}, 2, 0),
     ],
 )
 def test_it_cleans_as_often_as_it_was_told(
-    settings: dict[str, int], kind: str, expected: int, monkeypatch: pytest.MonkeyPatch
+    settings: dict[str, int], light: int, thorough: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     played = Played(monkeypatch, **settings)
     lines = [played.epoch(number, 5, 4, 2) for number in range(6)]
-    assert [name for name, _ in played.cleaned].count(kind) == expected
-    if kind == "whole":
-        assert sum(line.startswith("cleanup") for line in lines) == expected
-        assert sum(line == "" for line in lines) == 6 - expected
+    assert played.cleaned == [light, thorough]
+    assert [line.startswith("cleanup") for line in lines].count(True) == thorough
+    assert lines.count("") == 6 - thorough
 
 
-def test_histories_keep_the_latest_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_histories_keep_the_latest_and_survive_a_resume(monkeypatch: pytest.MonkeyPatch) -> None:
+    lengths = {name: kept.maxlen for name, kept in MemoryHygiene().histories.items()}
+    assert lengths == {
+        **{"losses": 1000, "rewards": 1000, "experience": 2000, "step_times": 100, "collection_times": 20}
+    }
     sizes = {"max_history_size": 6, "experience_buffer_size": 7, "step_times_size": 3, "collection_times_size": 2}
     played = Played(monkeypatch, **sizes)
     for number in range(9):
         played.epoch(number, 5, 4, 1)
-    callback = played.callback
-    assert list(callback.losses) == [3.0, 4.0, 5.0, 6.0, 7.0, 8.0]
-    assert list(callback.rewards) == [7.0, 7.0, 8.0, 8.0, 8.0, 8.0]
-    assert list(callback.experience) == [3.0, 3.0, 3.0, 4.0, 4.0, 4.0, 4.0]
-    assert (len(callback.step_times), len(callback.collection_times)) == (3, 2)
-    assert all(type(each) is float for name in HISTORIES for each in getattr(callback, name))
-    callback.clear()
-    assert not any(getattr(callback, name) for name in HISTORIES)
-
-
-def test_a_resume_keeps_the_latest_of_what_was_saved(monkeypatch: pytest.MonkeyPatch) -> None:
-    played = Played(monkeypatch)
-    for number in range(5):
-        played.epoch(number, 2, 2, 1)
     saved = played.callback.state_dict()
-    assert saved.keys() == {"losses", "rewards", "experience"}
-    assert all(isinstance(kept, list) for kept in saved.values())
-    same, shorter = MemoryHygiene(), MemoryHygiene(max_history_size=2)
-    for other in (same, shorter):
-        other.losses.append(9.0)  # of before
+    assert saved == {
+        "losses": [3.0, 4.0, 5.0, 6.0, 7.0, 8.0],
+        "rewards": [7.0, 7.0, 8.0, 8.0, 8.0, 8.0],
+        "experience": [3.0, 3.0, 3.0, 4.0, 4.0, 4.0, 4.0],
+    }
+    assert all(type(each) is float for kept in saved.values() for each in kept)
+    assert [len(played.callback.histories[name]) for name in ("step_times", "collection_times")] == [3, 2]
+    resumed, shorter = MemoryHygiene(), MemoryHygiene(max_history_size=2)
+    for other in (resumed, shorter):
+        other.histories["losses"].append(9.0)  # of before
         other.load_state_dict(saved)
-    assert same.state_dict() == saved
-    assert list(shorter.losses) == [3.0, 4.0]
+    assert resumed.state_dict() == saved
+    assert list(shorter.histories["losses"]) == [7.0, 8.0]
 
 
 def test_the_line_says_what_a_cleaning_freed(monkeypatch: pytest.MonkeyPatch) -> None:
     played = Played(monkeypatch, memory_cleanup_frequency=4)
-    sizes = iter([900_000_000, 888_000_000, 888_000_000])  # before, after, and for the line
+    sizes = iter([900_000_000, 888_000_000])  # before and after
     monkeypatch.setattr(hygiene, "rss_bytes", lambda: next(sizes))
-    line = played.epoch(0, 2, 4, 1)
-    assert line.startswith("cleanup 4 episodes: freed 12.0 MB, RSS 0.888 GB, step ")
-    assert len(line) <= 80
+    assert played.epoch(0, 2, 4, 1) == "cleanup 4 episodes: freed 12.0 MB, RSS 0.888 GB"
 
 
-def test_a_cleaning_collects_garbage_and_says_what_went() -> None:
+def test_a_cleaning_collects_garbage() -> None:
     class Circle:
-        pass
-
-    import gc
-    import weakref
+        own: object
 
     gc.disable()
     try:
         one = Circle()
-        one.own = one  # type: ignore[attr-defined]
+        one.own = one
         seen = weakref.ref(one)
         del one
         assert seen() is not None
-        assert isinstance(MemoryHygiene().cleanup_memory(), int)
+        MemoryHygiene()._light.clean()
         assert seen() is None
     finally:
         gc.enable()
 
 
-@pytest.mark.parametrize("value", [0, -1, 10**10])
-@pytest.mark.parametrize("name", ["max_history_size", "collector_cleanup_frequency", "collection_times_size"])
-def test_numbers_that_cannot_be_are_refused(name: str, value: int) -> None:
-    with pytest.raises(UserError, match=f"^{name} of MemoryHygiene is {value}; it must be at least 1"):
-        MemoryHygiene(**{name: value})
-
-
-def test_another_module_is_refused(tmp_path: Path) -> None:
+def test_wrong_numbers_and_modules_are_refused() -> None:
+    for name, value in (("max_history_size", 0), ("collector_cleanup_frequency", -1), ("step_times_size", 10**10)):
+        with pytest.raises(UserError, match=f"^{name} of MemoryHygiene is {value}; it must be at least 1"):
+            MemoryHygiene(**{name: value})
     with pytest.raises(UserError, match="MemoryHygiene needs a DQNModule; use"):
         MemoryHygiene().setup(CountingTrainer(), LightningModule(), "fit")

@@ -3,8 +3,7 @@
 Not to be imported: `validator` runs it as `python -I pyretechnics_worker.py ...`, and it imports numpy, pyretechnics
 and the standard library alone.
 
-    pyretechnics_worker.py version            prints {"python": "3.11.7", "pyretechnics": "2026.8.10"}, or null for the
-                                              latter where it is not installed
+    pyretechnics_worker.py version            prints the version of pyretechnics in JSON, null if it is not installed
     pyretechnics_worker.py REQUEST REPLY      burns what the .npz REQUEST asks for and writes the JSON file REPLY
 
 A request holds `wind_speed` (km/h at 10 m), `wind_from` (degrees clockwise from north), `moisture` (dead 1-h, 10-h,
@@ -19,7 +18,6 @@ is how many cells of landscape i fire j burns under placement k, including the c
 """
 
 import json
-import platform
 import sys
 from importlib import metadata
 from typing import Any
@@ -31,20 +29,18 @@ MOISTURES = ("dead_1hr", "dead_10hr", "dead_100hr", "live_herbaceous", "live_woo
 CANOPY = ("canopy_cover", "canopy_height", "canopy_base_height", "canopy_bulk_density")
 
 
-def version() -> dict[str, str | None]:
-    """Return the versions of this interpreter and of pyretechnics."""
+def version() -> str | None:
+    """Return the version of pyretechnics here."""
     try:
-        found = metadata.version("pyretechnics")
+        return metadata.version("pyretechnics")
     except metadata.PackageNotFoundError:
-        found = None
-    return {"python": platform.python_version(), "pyretechnics": found}
+        return None
 
 
 def burn(request: dict[str, Any]) -> dict[str, list[list[list[int]]]]:
     """Burn all fires of a request, arrays by name, and return the reply."""
     reply: dict[str, list[list[list[int]]]] = {"surface": [], "crown": []}
     for number in range(int(request["landscapes"])):
-        print(f"landscape {number + 1} of {int(request['landscapes'])}", file=sys.stderr, flush=True)
         names = ("slope", "aspect", "fuel", "cell_size", "ignitions", "breaks", *CANOPY)
         scene = request | {name: request[f"{number}/{name}"] for name in names}
         for model, burned in reply.items():
@@ -91,10 +87,9 @@ def main(arguments: list[str]) -> None:
     if arguments == ["version"]:
         print(json.dumps(version()))
         return
-    request, reply = arguments
-    with np.load(request, allow_pickle=False) as arrays:
-        burned = burn({name: arrays[name] for name in arrays.files})
-    with open(reply, "w", encoding="utf-8") as file:
+    with np.load(arguments[0], allow_pickle=False) as arrays:
+        burned = burn(dict(arrays))
+    with open(arguments[1], "w", encoding="utf-8") as file:
         json.dump(burned, file)
 
 

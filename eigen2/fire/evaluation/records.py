@@ -18,7 +18,6 @@ from eigen2.runtime.files import archive_other_test, replacing
 log = logging.getLogger(__name__)
 
 PLACEMENTS_FILE = "placements.json"
-SCORES_FILE = "scores.json"
 FOLDERS: dict[Split, str] = {"validation": "champion", "test": "test"}  # of the records of a split, in the run's folder
 
 
@@ -50,10 +49,10 @@ def save_test(
     }
     text = json.dumps(summary, indent=1, allow_nan=False) + "\n"
     try:
-        archive_other_test(folder / SCORES_FILE, json.loads(text), ("settings", "champion_generation"))
+        archive_other_test(folder / "scores.json", json.loads(text), ("settings", "champion_generation"))
         folder.mkdir(parents=True, exist_ok=True)
         write_placements(folder / PLACEMENTS_FILE, placements)
-        with replacing(folder / SCORES_FILE) as draft:
+        with replacing(folder / "scores.json") as draft:
             draft.write_text(text, encoding="utf-8")
     except OSError as error:
         raise UserError(f"cannot write the test to {folder}: {error.strerror or error}; make room there") from error

