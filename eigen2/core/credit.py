@@ -12,12 +12,9 @@ from eigen2.core.replay import ReplayBuffer
 class Credit(NamedTuple):
     """Parts of a step's rewards that earlier steps earned."""
 
-    account: Int[np.ndarray, " parts"]
-    """Index into (agents, windows), flattened."""
-    steps_ago: Int[np.ndarray, " parts"]
-    """Steps since the part was earned; 0 for this very step."""
-    amount: Float[np.ndarray, " parts"]
-    """The part of the reward."""
+    account: Int[np.ndarray, " parts"]  # index into (agents, windows), flattened
+    steps_ago: Int[np.ndarray, " parts"]  # steps since the part was earned; 0 for this very step
+    amount: Float[np.ndarray, " parts"]  # the part of the reward
 
 
 class CreditedSteps:

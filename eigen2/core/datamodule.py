@@ -23,10 +23,8 @@ class TrainedPolicies:
     """Policies of a trained population, for a test."""
 
     champion: Policy
-    agents: list[Policy]
-    """The population of the checkpoint."""
-    generation: int
-    """Generation in which the champion was found."""
+    agents: list[Policy]  # the population of the checkpoint
+    generation: int  # generation in which the champion was found
     candidates: int
     """Agents whose fitness was measured, in all generations together: the champion is the best of so many."""
     seed: int
@@ -38,10 +36,8 @@ class TestResult:
 
     __test__ = False  # no test case of pytest's
 
-    metrics: dict[str, float]
-    """Scalars by name."""
-    text: str
-    """Summary for the terminal."""
+    metrics: dict[str, float]  # scalars by name
+    text: str  # summary for the terminal
 
 
 class WorkloadDataModule(LightningDataModule, ABC):
@@ -55,8 +51,7 @@ class WorkloadDataModule(LightningDataModule, ABC):
         replay_min_size: transitions in the buffer before training starts.
     """
 
-    workload: ClassVar[str] = ""
-    """Name on the command line."""
+    workload: ClassVar[str] = ""  # name on the command line
     table_columns: ClassVar[tuple[tuple[str, str, float], ...]] = ()
     """Heading, metric and factor of the workload's columns in the terminal's table."""
     training_steps: int = 1

@@ -33,8 +33,7 @@ class GenerationModule(LightningModule, ABC, Generic[Data]):
         memory: estimate of the memory a run needs.
     """
 
-    phases: ClassVar[tuple[str, ...]] = PHASES
-    """Phases of a generation, in order."""
+    phases: ClassVar[tuple[str, ...]] = PHASES  # phases of a generation, in order
     loss_columns: ClassVar[tuple[tuple[str, str], ...]] = (
         ("actor", "train/actor_loss"),
         ("critic", "train/critic_loss"),
@@ -42,14 +41,11 @@ class GenerationModule(LightningModule, ABC, Generic[Data]):
     """Heading and metric of the two losses in the terminal's table."""
     fitness_words: Mapping[str, str] | None = None
     """`unit` of fitness and what it is averaged `over`, for the report; None for rewards over agents."""
-    max_processes: ClassVar[int | None] = None
-    """Most processes that the algorithm uses; None for any number."""
+    max_processes: ClassVar[int | None] = None  # most processes that the algorithm uses; None for any number
     config_defaults: ClassVar[Mapping[str, Any]] = {}
     """Defaults that are objects in Python, as a configuration file writes them."""
-    remedy: str
-    """Settings to lower where memory does not suffice."""
-    data_class: ClassVar[type[WorkloadDataModule]]
-    """Class of the data module that the algorithm needs."""
+    remedy: str  # settings to lower where memory does not suffice
+    data_class: ClassVar[type[WorkloadDataModule]]  # class of the data module that the algorithm needs
     population_size: int = 1
     validate_every: int = 1
     memory: PeakEstimate

@@ -14,30 +14,22 @@ from eigen2.errors import UserError, require_range
 
 logger = logging.getLogger(__name__)
 
-Inputs = dict[str, Tensor]
-"""Named network inputs with a leading agent axis, of size 1 where all agents see the same."""
-Weights = dict[str, Tensor]
-"""Weights by name; those of many agents have a leading agent axis."""
-MOST_WIDTH = 16_384
-"""Widest layer; two such layers have a GB of weights between them."""
-DESCRIBED = "described"
-"""Name of the input that holds what a network's `describe` returned."""
+Inputs = dict[str, Tensor]  # named network inputs with a leading agent axis, of size 1 where all agents see the same
+Weights = dict[str, Tensor]  # weights by name; those of many agents have a leading agent axis
+MOST_WIDTH = 16_384  # widest layer; two such layers have a GB of weights between them
+DESCRIBED = "described"  # name of the input that holds what a network's `describe` returned
 
 
 @dataclass(frozen=True)
 class Sizes:
     """Shapes that a network is built for."""
 
-    inputs: Mapping[str, tuple[int, ...]]
-    """Shape of each input without the axes of agents and batch."""
-    action: tuple[int, ...]
-    """Shape of an action."""
-    context: int = 1
-    """Past steps, the current one included, that a network of time series may read."""
+    inputs: Mapping[str, tuple[int, ...]]  # shape of each input without the axes of agents and batch
+    action: tuple[int, ...]  # shape of an action
+    context: int = 1  # past steps, the current one included, that a network of time series may read
 
 
-NetworkFactory = Callable[[Sizes], nn.Module]
-"""Build one agent's network."""
+NetworkFactory = Callable[[Sizes], nn.Module]  # build one agent's network
 
 
 def _no_view(out: Tensor, shape: tuple[int, ...]) -> Tensor:

@@ -9,8 +9,7 @@ from torch import Tensor
 
 from eigen2.core.randomness import Role, generator
 
-BLOCK_BYTES = 2**20
-"""Bytes of the draws of several steps, which are made together: one step alone has few."""
+BLOCK_BYTES = 2**20  # bytes of the draws of several steps, which are made together: one step alone has few
 
 
 class Draws:

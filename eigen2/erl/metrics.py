@@ -10,8 +10,7 @@ from eigen2.distributed.communicator import Communicator
 from eigen2.erl.population import Population
 from eigen2.erl.state import GenerationState
 
-LOSS_METRICS = ("actor_loss", "critic_loss", "q_mean", "action_saturation")
-"""Names of the fields of `Losses`."""
+LOSS_METRICS = ("actor_loss", "critic_loss", "q_mean", "action_saturation")  # names of the fields of `Losses`
 
 
 def generation_metrics(

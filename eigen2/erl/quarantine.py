@@ -14,8 +14,7 @@ from eigen2.erl.population import Population
 log = logging.getLogger(__name__)
 
 RETURNS = "actions or rewards"
-MOST_NAMED = 8
-"""Agents that a warning names."""
+MOST_NAMED = 8  # agents that a warning names
 LAST_STEPS = 2
 """An agent that skipped so many steps in a row up to the generation's end has failed: one alone may be chance."""
 

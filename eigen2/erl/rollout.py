@@ -17,8 +17,7 @@ from eigen2.erl.population import DDPGAgent, Population
 from eigen2.erl.state import GenerationState
 from eigen2.errors import UserError
 
-Precision = Callable[[], AbstractContextManager[None]]
-"""Make the context in which networks run."""
+Precision = Callable[[], AbstractContextManager[None]]  # make the context in which networks run
 
 
 def make_policy(

@@ -16,21 +16,16 @@ class GenerationState:
     """What a generation has computed so far."""
 
     generation: int
-    fitness: Float[Tensor, " agents"]
-    """Of all agents, float64; NaN for those that failed."""
-    validation: Float[Tensor, " agents"]
-    """Validation fitness of all agents, float64; NaN for those not validated."""
+    fitness: Float[Tensor, " agents"]  # of all agents, float64; NaN for those that failed
+    validation: Float[Tensor, " agents"]  # validation fitness of all agents, float64; NaN for those not validated
     loss_sums: Float[Tensor, "losses agents"]
     """Sums of each agent's finite losses over the micro-batches, by the fields of `Losses`."""
-    loss_counts: Float[Tensor, "losses agents"]
-    """How many micro-batches each sum is of."""
+    loss_counts: Float[Tensor, "losses agents"]  # how many micro-batches each sum is of
     quarantine: Quarantine
     slots: Tensor | None = None
     """Replay slots of every micro-batch, (micro-batches, learners, batch); None where nothing is trained."""
-    noise: Draws | None = None
-    """Noise of the learner, where it uses any."""
-    evolution: dict[str, float] = field(default_factory=dict)
-    """Statistics of the generation's evolution."""
+    noise: Draws | None = None  # noise of the learner, where it uses any
+    evolution: dict[str, float] = field(default_factory=dict)  # statistics of the generation's evolution
 
     @classmethod
     def begin(cls, generation: int, agents: range, total: int, device: torch.device | str = "cpu") -> "GenerationState":

@@ -22,15 +22,11 @@ class EvolutionContext:
 
     seed: int
     generation: int
-    learners: int
-    """The first agents, which learn and do not evolve; 0 where all learn and evolve."""
-    validated: bool
-    """Whether the generation before was validated."""
+    learners: int  # the first agents, which learn and do not evolve; 0 where all learn and evolve
+    validated: bool  # whether the generation before was validated
     has_champion: bool
-    validations_since_champion: int
-    """Validations since the last new champion."""
-    champion: AgentRows
-    """Rows (1, weights) `actor` and `critic` of the champion."""
+    validations_since_champion: int  # validations since the last new champion
+    champion: AgentRows  # rows (1, weights) `actor` and `critic` of the champion
     actor_network: StackedNetwork
     action_shape: tuple[int, ...]
     sample_inputs: Callable[[np.random.Generator, int], Inputs | None]
@@ -42,16 +38,11 @@ class Ranking:
     """Agents by fitness. An agent without a finite fitness has failed: it is no elite, no parent, and is replaced."""
 
     fitness: Float[np.ndarray, " agents"]
-    evolving: Sequence[int]
-    """Agents that evolve, from the fittest to the least fit, failed ones last."""
-    eligible: Sequence[int]
-    """Those of them that have not failed."""
-    elites: Sequence[int]
-    """The fittest, which are kept."""
-    replaced: Sequence[int]
-    """Agents to be replaced, ascending, failed learners among them."""
-    fittest_learner: int | None
-    """Of the learners that do not evolve; None without any that has not failed."""
+    evolving: Sequence[int]  # agents that evolve, from the fittest to the least fit, failed ones last
+    eligible: Sequence[int]  # those of them that have not failed
+    elites: Sequence[int]  # the fittest, which are kept
+    replaced: Sequence[int]  # agents to be replaced, ascending, failed learners among them
+    fittest_learner: int | None  # of the learners that do not evolve; None without any that has not failed
 
     def least_fit(self, taken: Collection[int]) -> list[int]:
         """Return the least fit agent that is no elite and not taken, in a list; empty if there is none."""
@@ -74,10 +65,8 @@ class Operator(ABC):
 
     name: ClassVar[str]
     """Names the operator's agents in metrics (`operators/NAME_survival` and others), curves and report."""
-    inherits: ClassVar[Sequence[str] | None] = None
-    """Rows that a child takes from its parents; None for all."""
-    share: float | None = None
-    """Share of the evolving agents that the operator fills (0 to 1); None fills the rest."""
+    inherits: ClassVar[Sequence[str] | None] = None  # rows that a child takes from its parents; None for all
+    share: float | None = None  # share of the evolving agents that the operator fills (0 to 1); None fills the rest
 
     def kept(self, evolving: int) -> int:
         """Return how many of the fittest agents are kept."""
@@ -114,5 +103,4 @@ class Child:
     row: int
     operator: Operator
     parents: tuple[int, ...]
-    blend: float = 1.0
-    """Weight of the first parent: blend x first + (1 - blend) x second."""
+    blend: float = 1.0  # weight of the first parent: blend x first + (1 - blend) x second

@@ -11,12 +11,9 @@ from eigen2.core.networks import Inputs, StackedNetwork
 from eigen2.distributed.communicator import Communicator
 from eigen2.erl.evolution.operator import Child, Operator
 
-ELITE = "elite"
-"""Name of agents that no operator replaced."""
-SAMPLED_INPUTS = 64
-"""Stored observations on which agents' actions are compared."""
-MOST_COMPARED = 64
-"""Most agents that are compared: pairs grow with the square, and rows travel to be compared."""
+ELITE = "elite"  # name of agents that no operator replaced
+SAMPLED_INPUTS = 64  # stored observations on which agents' actions are compared
+MOST_COMPARED = 64  # most agents that are compared: pairs grow with the square, and rows travel to be compared
 
 
 def origins(operators: Sequence[Operator]) -> tuple[str, ...]:

@@ -8,8 +8,7 @@ from eigen2.core.networks import DESCRIBED
 from eigen2.erl.learners.learner import Batch, Learner, Losses
 from eigen2.erl.population import Population
 
-SATURATED = 0.98
-"""Absolute action, in units of its bound, from which an output counts as saturated."""
+SATURATED = 0.98  # absolute action, in units of its bound, from which an output counts as saturated
 
 
 class DDPG(Learner):

@@ -17,13 +17,10 @@ class Batch(NamedTuple):
     inputs: Inputs
     next_inputs: Inputs
     action: Tensor
-    reward: Float[Tensor, "agents batch"]
-    """Rewards, scaled by model.reward_scale."""
+    reward: Float[Tensor, "agents batch"]  # rewards, scaled by model.reward_scale
     terminated: Tensor
-    discount: float
-    """Discount a step, 0 to 1."""
-    noise: Tensor | None = None
-    """Standard normal numbers of an action's shape, for learners that use noise."""
+    discount: float  # discount a step, 0 to 1
+    noise: Tensor | None = None  # standard normal numbers of an action's shape, for learners that use noise
 
 
 class Losses(NamedTuple):
@@ -32,8 +29,7 @@ class Losses(NamedTuple):
     actor: Float[Tensor, " agents"]
     critic: Float[Tensor, " agents"]
     q_mean: Float[Tensor, " agents"]
-    action_saturation: Float[Tensor, " agents"]
-    """Share of the actor's outputs beyond 0.98 of their bound."""
+    action_saturation: Float[Tensor, " agents"]  # share of the actor's outputs beyond 0.98 of their bound
 
 
 class Learner(ABC):
@@ -42,8 +38,7 @@ class Learner(ABC):
     Attributes that do not begin with an underscore are its settings.
     """
 
-    uses_noise: ClassVar[bool] = False
-    """Whether batches carry noise of an action's shape."""
+    uses_noise: ClassVar[bool] = False  # whether batches carry noise of an action's shape
 
     def critic_factory(self, make_critic: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
         """Return what builds an agent's critic from what builds the workload's."""
