@@ -18,12 +18,9 @@ class Credit(NamedTuple):
 
 
 class CreditedSteps:
-    """Replay slots of an episode's last steps, between which rewards are moved.
+    """Replay slots of an episode's last steps, between which rewards are moved, by `steps` (0 or more) at most.
 
-    Args:
-        buffer: holds at least `steps` + 1 transitions of every account.
-        accounts: agents x windows.
-        steps: most steps that a reward moves back (0 or more).
+    The buffer holds at least `steps` + 1 transitions of every account, agents x windows.
     """
 
     def __init__(self, buffer: ReplayBuffer, accounts: int, steps: int) -> None:

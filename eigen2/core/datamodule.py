@@ -107,12 +107,10 @@ class WorkloadDataModule(LightningDataModule, ABC):
         return range(self.training_steps)
 
     def val_dataloader(self) -> range:
-        """Return one number: the whole validation is one step."""
+        """Return one number: a whole validation, or test, is one step."""
         return range(1)
 
-    def test_dataloader(self) -> range:
-        """Return one number: the whole test is one step."""
-        return range(1)
+    test_dataloader = val_dataloader
 
     def memory_owners(self) -> dict[str, object]:
         """Return what holds bytes, for a memory profiler."""
@@ -142,6 +140,7 @@ class RolloutDataModule(WorkloadDataModule):
 
     Attributes:
         eval_env, val_env: the two environments of the run.
+        fitness_windows: those whose mean return is an agent's fitness.
         transition_log: transitions of this process's agents, where a population is spread over several processes.
     """
 
@@ -171,6 +170,7 @@ class RolloutDataModule(WorkloadDataModule):
             )
         self.windows_per_generation, self.exploration_windows = windows_per_generation, exploration_windows
         self.replay_capacity, self.replay_min_size, self.batch_size = replay_capacity, replay_min_size, batch_size
+        self.fitness_windows = slice(0, windows_per_generation or None)
         self.transition_log: TransitionLog | None = None
 
     # What a workload provides
@@ -231,13 +231,8 @@ class RolloutDataModule(WorkloadDataModule):
 
     def settings(self) -> dict[str, Any]:
         """Return everything about the data that determines results, as plain values; after `setup`."""
-        return {
-            "windows_per_generation": self.windows_per_generation,
-            "exploration_windows": self.exploration_windows,
-            "replay_capacity": self.replay_capacity,
-            "replay_min_size": self.replay_min_size,
-            "batch_size": self.batch_size,
-        }
+        windows = {name: vars(self)[name] for name in ("windows_per_generation", "exploration_windows")}
+        return windows | {name: vars(self)[name] for name in ("replay_capacity", "replay_min_size", "batch_size")}
 
     def allocate_replay(self, device: torch.device, communicator: Communicator) -> None:
         """Allocate the replay buffer; with agents on several processes the transition log too.
@@ -258,11 +253,6 @@ class RolloutDataModule(WorkloadDataModule):
             rows = env.agents * env.windows
             self.transition_log = TransitionLog(rows, self.longest_episode, self.replay_fields, device)
         self.allocate_buffer(self.replay_capacity, self.replay_fields, device)
-
-    @property
-    def fitness_windows(self) -> slice:
-        """Return the windows whose mean return is an agent's fitness."""
-        return slice(0, self.windows_per_generation or None)
 
     @property
     def replay_fields(self) -> dict[str, Field]:

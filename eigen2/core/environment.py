@@ -64,15 +64,15 @@ def play(
 ) -> Tensor:
     """Play one episode in every window and return the undiscounted returns, (agents, windows) float64.
 
-    A return is NaN where an action was not finite, whatever the environment made of it. The buffer gets rewards at the
-    steps that earned them, as the environment reports; their sum over an episode is the same.
+    A return is NaN where an action was not finite, whatever the environment made of it.
 
     Args:
         env: reset here; afterwards it holds the episode's summary.
         policy: maps observations to actions in [-1, 1].
         options: passed to `env.reset`; `playing` (agents, windows), where present, selects the episodes to play.
         buffer: gets every transition up to the end of its episode, except those with an observation, action or reward
-            that is not finite: they would break every agent that learns from them.
+            that is not finite: they would break every agent that learns from them. Rewards go to the steps that earned
+            them, as the environment reports; their sum over an episode is the same.
         after_step: called after every step of the environment.
     """
     observation, _ = env.reset(options=options)

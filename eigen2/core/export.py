@@ -29,15 +29,13 @@ WEIGHTS, CONFIG = "champion.safetensors", "champion.json"
 class ExportedChampion:
     """Champion without its population.
 
-    Attributes:
-        config: JSON values: `format`; `workload`; `actor`, its class and arguments; `sizes` it was built for;
-            `champion`, its generation and validation fitness; `data_used` in its fit; `inference`, what turns the
-            workload's data into the actor's inputs.
-        weights: the actor's, float32 by name.
+    Its config has, as JSON values, `format`; `workload`; `actor`, its class and arguments; `sizes` it was built for;
+    `champion`, its generation and validation fitness; `data_used` in its fit; `inference`, what turns the workload's
+    data into the actor's inputs.
     """
 
     config: dict[str, Any]
-    weights: dict[str, Tensor]
+    weights: dict[str, Tensor]  # the actor's, float32 by name
 
     @property
     def sizes(self) -> Sizes:
@@ -49,11 +47,8 @@ class ExportedChampion:
     def actor(self, trusted: str | None = None) -> nn.Module:
         """Build the actor with the champion's weights, `forward(inputs) -> (batch, *action)` in [-1, 1].
 
-        Args:
-            trusted: class that may be loaded beside eigen2's own; loading it runs the code of its module.
-
-        Raises:
-            UserError: the class is neither, cannot be built, or does not take the weights.
+        The class is eigen2's own or `trusted`, as loading it runs the code of its module; a UserError says why it is
+        refused, cannot be built, or does not take the weights.
         """
         network = build(self.config["actor"], self.sizes, trusted)
         try:
@@ -77,11 +72,7 @@ class ExportedChampion:
 
 
 def load(path: str | Path) -> ExportedChampion:
-    """Load the champion of an exported folder, or of a checkpoint.
-
-    Raises:
-        UserError: there is none, or it cannot be read.
-    """
+    """Load the champion of an exported folder, or of a checkpoint; raise a UserError if there is none to be read."""
     path = Path(path)
     return _from_folder(path) if path.is_dir() else _from_checkpoint(path)
 
@@ -108,10 +99,8 @@ def _from_checkpoint(file: Path) -> ExportedChampion:
     saved, state = saved_run(found), found["state_dict"]
     spec = saved_part(saved, "inference")
     if "actor" not in spec:
-        raise UserError(
-            f"checkpoint {file} is of the workload {spec['workload']}, whose champion only validate and test can use; "
-            "give one of another workload"
-        )
+        only = f"{spec['workload']}, whose champion only validate and test can use"
+        raise UserError(f"checkpoint {file} is of the workload {only}; give one of another workload")
     generation, fitness = (state[f"population.champion_{name}"].item() for name in ("generation", "fitness"))
     if generation < 0:
         raise UserError(f"checkpoint {file} has no champion: none was validated before it was written")
@@ -129,10 +118,7 @@ def _from_checkpoint(file: Path) -> ExportedChampion:
 
 
 def describe(network: StackedNetwork, factory: object | None, sizes: Sizes) -> dict[str, Any]:
-    """Return what `ExportedChampion` needs to know of an actor, as plain values.
-
-    The `factory` made it for these sizes; None for a workload's default, which takes sizes alone.
-    """
+    """Return what `ExportedChampion` needs to know of an actor; a factory of None is the workload's default."""
     return {
         "actor": call_of(type(network.network) if factory is None else factory),
         "sizes": {
@@ -169,11 +155,7 @@ def format_factory(factory: object | None) -> str | None:
 
 
 def build(call: Mapping[str, Any] | None, sizes: Sizes, trusted: str | None = None) -> nn.Module:
-    """Build the network that `call_of` described, with initial weights.
-
-    Raises:
-        UserError: it has no name, is not trusted, or cannot be built.
-    """
+    """Build the network that `call_of` described; raise a UserError if it is not trusted, or cannot be built."""
     if call is None:
         raise UserError("the champion's actor was made by a function; give model.actor a class, or a partial of one")
     path = str(call["class_path"])

@@ -34,11 +34,11 @@ class GenerationModule(LightningModule, ABC, Generic[Data]):
     """
 
     phases: ClassVar[tuple[str, ...]] = PHASES  # phases of a generation, in order
+    # heading and metric of the two losses in the terminal's table
     loss_columns: ClassVar[tuple[tuple[str, str], ...]] = (
         ("actor", "train/actor_loss"),
         ("critic", "train/critic_loss"),
     )
-    """Heading and metric of the two losses in the terminal's table."""
     fitness_words: Mapping[str, str] | None = None
     """`unit` of fitness and what it is averaged `over`, for the report; None for rewards over agents."""
     max_processes: ClassVar[int | None] = None  # most processes that the algorithm uses; None for any number
@@ -115,8 +115,8 @@ class GenerationModule(LightningModule, ABC, Generic[Data]):
         """Return the data module of the running trainer."""
         data: Data = self.trainer.datamodule  # type: ignore[attr-defined]
         if not isinstance(data, self.data_class):
-            name = type(self).__name__
-            raise UserError(f"{name} needs a {self.data_class.__name__}: trainer.fit(module, datamodule=...)")
+            needed = f"{type(self).__name__} needs a {self.data_class.__name__}"
+            raise UserError(f"{needed}: trainer.fit(module, datamodule=...)")
         return data
 
     @property
@@ -134,9 +134,8 @@ class GenerationModule(LightningModule, ABC, Generic[Data]):
     def setup(self, stage: str) -> None:
         """Check the trainer and build everything."""
         if stage == "fit":
-            processes, most = self.trainer.world_size, self.max_processes
+            processes, most, name = self.trainer.world_size, self.max_processes, type(self).__name__
             if most is not None and processes > most:
-                name = type(self).__name__
                 raise UserError(f"trainer.devices makes {processes} processes; {name} trains in {most}: leave it out")
             check_trainer(self.trainer)
             check_processes(self.trainer, self.population_size)
@@ -214,14 +213,11 @@ class GenerationModule(LightningModule, ABC, Generic[Data]):
         """Restore the seed; refuse a checkpoint that does not fit this run.
 
         Raises:
-            UserError: the checkpoint is of another module, workload or network, or, to resume, of a run with settings
-                that must not change; or a test would use data that the fit has used.
+            UserError: it is of another workload or network, or, to resume, of a run with settings that must not change;
+                or a test would use data that the fit has used.
         """
         if not self._built:
-            name = type(self).__name__
-            raise UserError(
-                f"{name} is built by a Trainer together with its data: give ckpt_path to trainer.fit or validate"
-            )
+            raise UserError("a module is built by a Trainer with its data: give ckpt_path to trainer.fit or validate")
         saved = saved_run(checkpoint)
         spec, workload = saved_part(saved, "inference"), self.data.workload
         if (other := spec.get("workload", workload)) != workload:

@@ -80,11 +80,8 @@ class StackedNetwork:
     `forward` then reads `inputs["described"]`, or calls `describe` where that is missing, so that the values of two
     actions on the same inputs share it.
 
-    Args:
-        network: template, put into evaluation mode; its own weights are not used.
-
-    Raises:
-        UserError: the module has buffers (batch normalisation), which rows cannot hold, or an unknown `over_agents`.
+    The module is a template, put into evaluation mode. One with buffers (batch normalisation), which rows cannot hold,
+    is refused by a UserError.
     """
 
     def __init__(self, network: nn.Module) -> None:

@@ -42,14 +42,11 @@ def transition_fields(observation: Mapping[str, Field], action_shape: tuple[int,
 
 
 class ReplayBuffer:
-    """Ring of transitions: named fields of fixed size, all memory allocated and touched at the start.
-
-    Args:
-        capacity: transitions held, 1 or more; a further one replaces the oldest.
-        fields: name, shape and dtype of each field, `reward` among them.
-        device: holds the memory.
+    """Ring of transitions: named fields of fixed size, `reward` among them, allocated and touched at the start.
 
     Attributes:
+        capacity: transitions held, 1 or more; a further one replaces the oldest.
+        bytes_per_transition, nbytes: bytes of one transition, and of all slots, full or not.
         size: transitions held now.
         position: the slot the next transition goes to.
         added: transitions added since it was made or reset.
@@ -59,6 +56,8 @@ class ReplayBuffer:
         if capacity < 1:
             raise UserError(f"replay capacity is {capacity}; it must be at least 1")
         self.capacity, self.fields, self.device = capacity, dict(fields), torch.device(device)
+        self.bytes_per_transition = sum(field.nbytes for field in self.fields.values())
+        self.nbytes = capacity * self.bytes_per_transition
         self.size = self.position = self.added = 0
         # fill_ touches every page now: RSS does not creep up while the buffer fills
         self._storage = {
@@ -72,16 +71,6 @@ class ReplayBuffer:
     def __getitem__(self, name: str) -> Tensor:
         """Return the stored field `name`, shape (size, ...), as a view."""
         return self._storage[name][: self.size]
-
-    @property
-    def bytes_per_transition(self) -> int:
-        """Return the bytes of one transition."""
-        return sum(field.nbytes for field in self.fields.values())
-
-    @property
-    def nbytes(self) -> int:
-        """Return the bytes held, full or not."""
-        return self.capacity * self.bytes_per_transition
 
     def reset_memory(self) -> None:
         """Drop every transition and keep the memory."""
@@ -135,11 +124,7 @@ class ReplayBuffer:
         return {"size": self.size, "position": self.position, "added": self.added, "storage": dict(self._storage)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Copy a saved buffer into this one.
-
-        Raises:
-            UserError: the saved buffer has another capacity or other fields.
-        """
+        """Copy a saved buffer into this one; raise a UserError if it has another capacity or other fields."""
         saved, mine = (
             {name: f"{tuple(values.shape)} {values.dtype}" for name, values in storage.items()}
             for storage in (state["storage"], self._storage)
@@ -158,15 +143,9 @@ class ReplayBuffer:
 def sample_slots(
     stored: int, batches: int, batch_size: int, agents: range, seed: int, generation: int
 ) -> Int[Tensor, "batches agents batch"]:
-    """Sample the slots of a generation's micro-batches, evenly and with replacement, each agent by its own generator.
+    """Sample slots of `stored` transitions for a generation's micro-batches, evenly, with replacement.
 
-    Args:
-        stored: transitions in the buffer, 1 or more.
-        batches: micro-batches of the generation.
-        batch_size: transitions of an agent's micro-batch.
-        agents: numbers of the agents in the whole population.
-        seed: the run's seed.
-        generation: the generation in progress.
+    `agents` are their numbers in the whole population: each draws by a generator of its own.
     """
     slots = torch.empty(batches, len(agents), batch_size, dtype=torch.int64)
     for place, agent in enumerate(agents):

@@ -12,11 +12,7 @@ from eigen2.distributed.communicator import Communicator, pack_rows, unpack_rows
 class TransitionLog(ReplayBuffer):
     """Transitions that this process's agents add in one generation, step by step, until they are exchanged.
 
-    Args:
-        rows: most transitions that one step adds.
-        steps: steps of the longest episode.
-        fields: those of the replay buffer.
-        device: holds the memory.
+    It holds `steps`, those of the longest episode, of which each adds at most `rows` transitions.
     """
 
     def __init__(self, rows: int, steps: int, fields: Mapping[str, Field], device: torch.device | str = "cpu") -> None:

@@ -14,13 +14,14 @@ from eigen2.core.module import GenerationModule
 from eigen2.core.networks import NetworkFactory, weight_bytes
 from eigen2.core.randomness import Role, generator, torch_seed
 from eigen2.distributed.communicator import Communicator
-from eigen2.erl import metrics, rollout
+from eigen2.erl import metrics
 from eigen2.erl.checkpoint_rows import collect_rows, keep_own_rows
 from eigen2.erl.estimate import require_fit, workspace_bytes
 from eigen2.erl.evolution import EvolutionContext, Operator
 from eigen2.erl.evolution.statistics import SAMPLED_INPUTS, diversity_metrics
 from eigen2.erl.learners import Learner
 from eigen2.erl.population import Population
+from eigen2.erl.rollout import Rollout
 from eigen2.erl.row_adam import RowAdam
 from eigen2.erl.state import GenerationState
 from eigen2.erl.training import sample_inputs
@@ -29,51 +30,28 @@ from eigen2.memory.estimate import checkpoint_bytes
 
 
 class PopulationModule(GenerationModule[RolloutDataModule]):
-    """Module that trains a population of agents.
-
-    Args:
-        population_size: agents of the whole population.
-        learners: agents that learn by gradients, the first ones.
-        learner: trains them.
-        operators: evolve the population.
-        actor: builds an actor; None takes the workload's.
-        critic: builds a critic; None takes the workload's.
-
-    Attributes:
-        population: this process's agents.
-        state: of the generation in progress.
-        communicator: partition of the population.
-    """
+    """Module that trains a population of agents."""
 
     data_class = RolloutDataModule
     remedy = (
         "lower data.replay_capacity, data.batch_size, model.population_size, model.gradient_steps or the number of "
         "windows"
     )
-    population: Population
-    state: GenerationState
-
-    def __init__(
-        self,
-        population_size: int,
-        learners: int,
-        learner: Learner,
-        operators: Sequence[Operator],
-        actor: NetworkFactory | None,
-        critic: NetworkFactory | None,
-    ) -> None:
-        super().__init__()
-        self.population_size, self.learners = population_size, learners
-        self.learner, self.operators = learner, tuple(operators)
-        self._actor, self._critic = actor, critic
-        self.communicator = Communicator(population_size)
+    learners: int  # agents that learn by gradients, the first ones
+    learner: Learner
+    operators: Sequence[Operator]
+    micro_batches: int  # training steps of a generation
+    make_networks: tuple[NetworkFactory | None, NetworkFactory | None]  # of actor and critic; None is the workload's
+    communicator: Communicator
+    population: Population  # this process's agents
+    state: GenerationState  # of the generation in progress
 
     # Set-up
 
     @property
-    def micro_batches(self) -> int:
-        """Return the training steps of a generation."""
-        return int(self.hparams["gradient_steps"] * self.hparams["accumulate"])
+    def rollout(self) -> Rollout:
+        """Return what plays the population."""
+        return Rollout(self.population, self.data, self.precision, self.communicator)
 
     def precision(self) -> AbstractContextManager[None]:
         """Return the context in which networks run."""
@@ -107,9 +85,9 @@ class PopulationModule(GenerationModule[RolloutDataModule]):
 
     def network_makers(self, data: RolloutDataModule) -> tuple[Callable[[], nn.Module], Callable[[], nn.Module]]:
         """Return what builds one agent's actor and critic: the configured networks, else the workload's."""
-        make_actor = partial(self._actor, data.sizes) if self._actor else data.make_actor
-        make_critic = partial(self._critic, data.sizes) if self._critic else data.make_critic
-        return make_actor, self.learner.critic_factory(make_critic)
+        actor, critic = self.make_networks
+        make_critic = partial(critic, data.sizes) if critic else data.make_critic
+        return partial(actor, data.sizes) if actor else data.make_actor, self.learner.critic_factory(make_critic)
 
     def learning_rates(self) -> Sequence[float]:
         """Return the learning rates of actors and critics."""
@@ -153,15 +131,13 @@ class PopulationModule(GenerationModule[RolloutDataModule]):
 
     def validate_champion(self) -> float:
         """Return the champion's validation fitness, played and recorded once more."""
-        fitness = rollout.play_champion(self.population, self.data, self.precision)
+        fitness = self.rollout.play_champion()
         self.data.save_champion_record(int(self.population.champion_generation))
         return fitness
 
     def test_champion(self) -> TestResult:
         """Play the champion on data that no fit has used; raise a UserError without one."""
-        candidates = self.generations_run * self.population_size
-        policies = rollout.trained_policies(self.population, self.data, self.precision, candidates, self.seed)
-        return self.data.test(policies)
+        return self.data.test(self.rollout.trained_policies(self.generations_run * self.population_size, self.seed))
 
     def generation_metrics(self) -> dict[str, float]:
         """Return the scalars of the generation that was just validated, by full name."""
@@ -170,22 +146,19 @@ class PopulationModule(GenerationModule[RolloutDataModule]):
         found, episodes = metrics.generation_metrics(self.state, population, summary, communicator)
         chance = generator(self.seed, Role.PROBE, self.current_epoch)
         inputs = sample_inputs(data, self.device, chance, SAMPLED_INPUTS)
-        return {
-            **found,
-            **diversity_metrics(population.actor_network, population.actor, inputs, communicator),
-            **data.episode_metrics(episodes),
-            **metrics.usage_metrics(data.buffer, communicator),
-        }
+        found |= diversity_metrics(population.actor_network, population.actor, inputs, communicator)
+        return found | data.episode_metrics(episodes) | metrics.usage_metrics(data.buffer, communicator)
 
     # Checkpoint and memory
 
     def model_settings(self) -> dict[str, Any]:
         """Return the algorithm's settings, networks included, as plain values."""
-        return {**self.hparams, "actor": format_factory(self._actor), "critic": format_factory(self._critic)}
+        return {**self.hparams, **dict(zip(("actor", "critic"), map(format_factory, self.make_networks), strict=True))}
 
     def inference_spec(self) -> dict[str, Any]:
         """Return what the champion's weights need to act, as plain values."""
-        return describe(self.population.actor_network, self._actor, self.data.sizes) | super().inference_spec()
+        network = describe(self.population.actor_network, self.make_networks[0], self.data.sizes)
+        return network | super().inference_spec()
 
     def check_shapes(self, checkpoint: Mapping[str, Any]) -> None:
         """Refuse a checkpoint of another population size or other networks, by a UserError with both sizes."""

@@ -29,18 +29,18 @@ def workspace_bytes(
     agent = Population(Communicator(1), make_actor, make_critic, seed=0, noise=0.0).to(device)
     observation, _ = data.eval_env.reset(options=data.training_options(0, seed=0))
     first = {name: values[:1] for name, values in observation.items()}
-    with LivePeak() as acting, torch.inference_mode(), precision():
-        agent.act(data.network_inputs(first)).float()
     size = data.batch_size
     stored = {name: values[:, :1].expand(1, size, *values.shape[2:]) for name, values in first.items()}
-    with LivePeak() as learning, precision():
+    with LivePeak() as tensors, precision():
+        with torch.inference_mode():
+            agent.act(data.network_inputs(first)).float()
         flags = torch.zeros(1, size, device=device)
         actions = torch.zeros(1, size, *data.eval_env.action_shape, device=device)
         inputs, following = data.network_inputs(stored), data.network_inputs(stored)
         losses = learner.losses(agent, Batch(inputs, following, actions, flags, flags.bool(), discount=1.0))
         torch.autograd.backward([losses.actor.sum(), losses.critic.sum()])
-    peaks: tuple[int, int] = acting.peak, learning.peak
-    return max(peaks)
+    peak: int = tensors.peak
+    return peak
 
 
 def require_fit(

@@ -15,12 +15,7 @@ BLOCK_BYTES = 2**20  # bytes of the draws of several steps, which are made toget
 class Draws:
     """Standard normal numbers, step by step through one generation, each agent's from a generator of its own.
 
-    Args:
-        role: purpose of the numbers.
-        agents: numbers of the agents in the whole population.
-        shape: of one agent's numbers in a step.
-        seed: the run's seed.
-        generation: the generation in progress.
+    `agents` are their numbers in the whole population, `shape` is that of one agent's numbers in a step.
     """
 
     def __init__(self, role: Role, agents: range, shape: tuple[int, ...], seed: int, generation: int) -> None:
@@ -44,12 +39,8 @@ def explore(
 ) -> Tensor:
     """Add noise to the last `windows`, which explore, of actions (agents, windows, *action_shape), within [-1, 1].
 
-    Args:
-        action: of a step.
-        windows: number of exploration windows.
-        draws: of (windows, *action_shape) for each agent.
-        scale: standard deviation of each agent's noise, in action units of [-1, 1].
-        uniform: whether to replace the actions by uniform ones instead.
+    `scale` is the standard deviation of each agent's noise, in action units; `draws` are of (windows, *action_shape).
+    With `uniform` the actions are replaced by uniform ones in [-1, 1] instead.
     """
     if windows == 0:
         return action

@@ -7,12 +7,13 @@ import torch
 from torch import nn
 
 from eigen2.core.networks import Sizes
-from eigen2.erl import rollout, training
+from eigen2.distributed.communicator import Communicator
+from eigen2.erl import training
 from eigen2.erl.base import PopulationModule
 from eigen2.erl.evolution import Elitism, MagnitudeMutation, Operator, TournamentCrossover
 from eigen2.erl.evolution.breeding import evolve
 from eigen2.erl.learners import DDPG, Learner
-from eigen2.erl.learners.gradients import moments
+from eigen2.erl.learners.gradients import clear_gradients, moments, step, update_targets
 from eigen2.erl.settings import check_settings, plain_settings
 from eigen2.erl.state import GenerationState
 
@@ -80,10 +81,12 @@ class ERLModule(PopulationModule):
     ) -> None:
         given = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
         check_settings(given)
-        learning = population_size if learners is None else learners
-        super().__init__(population_size, learning, learner, tuple(evolution or ()), actor, critic)
-        self.validate_every = validate_every
+        super().__init__()
         self.save_hyperparameters(plain_settings(given), logger=False)
+        self.population_size, self.micro_batches = population_size, gradient_steps * accumulate
+        self.learners, self.learner = population_size if learners is None else learners, learner
+        self.operators, self.validate_every = tuple(evolution or ()), validate_every
+        self.make_networks, self.communicator = (actor, critic), Communicator(population_size)
 
     # A generation, in the order it happens
 
@@ -94,9 +97,8 @@ class ERLModule(PopulationModule):
         agents = self.communicator.rows
         self.state = GenerationState.begin(self.current_epoch, agents, self.population_size, self.device)
         with self.clock.phase("evaluate"):
-            after_step, random = self.clock.environment_step, self.hparams["random_warmup"]
-            played = self.state, self.population, self.data, self.precision, self.communicator
-            rollout.evaluate(*played, self.seed, random, after_step)
+            random = self.hparams["random_warmup"]
+            self.rollout.evaluate(self.state, self.seed, random, self.clock.environment_step)
         self.clock.begin("train")
         if self.data.ready and self.micro_batches:
             learners = agents[: self.population.learners]
@@ -112,11 +114,17 @@ class ERLModule(PopulationModule):
         if population.learners:
             slots = state.slots[batch_idx].to(self.device)
             sample = training.make_batch(state, self.data, slots, own["gamma"], own["reward_scale"])
-            losses = training.add_losses(state, self.learner, population, sample, train_actor)
-            self.manual_backward(losses / own["accumulate"])
+            losses = self.learner.losses(population, sample, train_actor)
+            state.record_losses(losses, train_actor)
+            loss = (losses.actor + losses.critic).sum()  # no term depends on two agents
+            self.manual_backward(loss / own["accumulate"])
         if part + 1 == own["accumulate"]:
-            limits = own["max_grad_norm"], own["tau"]
-            training.optimizer_step(state, population, self.optimizer, *limits, train_actor)
+            # agents with numbers that are not finite skip the step, and their targets stay
+            faults = step(population, self.optimizer, own["max_grad_norm"], state.quarantine.loss, train_actor)
+            broken = state.quarantine.record_step(faults)
+            clear_gradients(population)
+            if train_actor:
+                update_targets(population, own["tau"], broken)
 
     def on_train_batch_end(self, outputs: Any, batch: int, batch_idx: int) -> None:
         """Evolve after the last micro-batch, so that validation plays the next generation's agents."""
@@ -140,4 +148,4 @@ class ERLModule(PopulationModule):
 
     def validate(self) -> None:
         """Play the validation windows; the fittest agent becomes champion if it is better than the one before."""
-        rollout.validate(self.state, self.population, self.data, self.precision, self.communicator)
+        self.rollout.validate(self.state)

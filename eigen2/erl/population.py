@@ -26,8 +26,9 @@ class Population(nn.Module):
 
     Attributes:
         actor, critic: parameters (agents, weights).
-        agents: a handle of each agent of this process.
-        champion: handle of the champion.
+        size: agents of this process, without the champion.
+        weights_per_agent: of one actor and one critic.
+        agents, champion: a handle of each agent of this process, and of the champion.
     """
 
     actor_target: Tensor  # slow copies (agents, weights)
@@ -52,10 +53,11 @@ class Population(nn.Module):
     ) -> None:
         super().__init__()
         self._rows = communicator.rows
-        size = len(self._rows)
+        self.size = size = len(self._rows)
         self.learners = size if learners is None else learners
         with torch_seed(seed, Role.WEIGHTS, agent=0):
             self.actor_network, self.critic_network = StackedNetwork(make_actor()), StackedNetwork(make_critic())
+        self.weights_per_agent = self.actor_network.num_weights + self.critic_network.num_weights
         self.actor = nn.Parameter(torch.empty(size, self.actor_network.num_weights))
         self.critic = nn.Parameter(torch.empty(size, self.critic_network.num_weights))
         buffers = {
@@ -75,16 +77,6 @@ class Population(nn.Module):
         self.reset_memory(make_actor, make_critic, seed, noise)
         self.agents = tuple(DDPGAgent(self, row) for row in range(size))
         self.champion = DDPGAgent(self, None)
-
-    @property
-    def size(self) -> int:
-        """Return the number of agents of this process, without the champion."""
-        return len(self.actor)
-
-    @property
-    def weights_per_agent(self) -> int:
-        """Return the number of weights of one actor and one critic."""
-        return self.actor_network.num_weights + self.critic_network.num_weights
 
     @property
     def nbytes(self) -> int:

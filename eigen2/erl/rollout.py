@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -17,123 +18,104 @@ from eigen2.erl.population import DDPGAgent, Population
 from eigen2.erl.state import GenerationState
 from eigen2.errors import UserError
 
-Precision = Callable[[], AbstractContextManager[None]]  # make the context in which networks run
 
+@dataclass(frozen=True)
+class Rollout:
+    """Episodes of a population in the environments of a data module."""
 
-def make_policy(
-    population: Population, data: RolloutDataModule, precision: Precision, agent: DDPGAgent | None = None
-) -> Policy:
-    """Return the policy of every agent, or of one in place of all agents of `data.val_env`."""
-    act, inputs = population.policy(agent), data.network_inputs
+    population: Population
+    data: RolloutDataModule
+    precision: Callable[[], AbstractContextManager[None]]  # makes the context in which networks run
+    communicator: Communicator
 
-    @torch.inference_mode()
-    def policy(observation: Observation) -> Tensor:
-        with precision():
-            action = act(inputs(observation)).float()
-        return action if agent is None else action.expand(data.val_env.agents, *action.shape[1:])
+    def policy(self, agent: DDPGAgent | None = None) -> Policy:
+        """Return the policy of every agent, or of one in place of all agents of `data.val_env`."""
+        act, data = self.population.policy(agent), self.data
 
-    return policy
+        @torch.inference_mode()
+        def policy(observation: Observation) -> Tensor:
+            with self.precision():
+                action = act(data.network_inputs(observation)).float()
+            return action if agent is None else action.expand(data.val_env.agents, *action.shape[1:])
 
+        return policy
 
-def evaluate(
-    state: GenerationState,
-    population: Population,
-    data: RolloutDataModule,
-    precision: Precision,
-    communicator: Communicator,
-    seed: int,
-    uniform: bool,
-    after_step: Callable[[], None],
-) -> None:
-    """Play the generation's windows with every agent: set its fitness in the state, fill the replay buffer.
+    def evaluate(self, state: GenerationState, seed: int, uniform: bool, after_step: Callable[[], None]) -> None:
+        """Play the generation's windows with every agent: set its fitness in the state, fill the replay buffer.
 
-    Agents that do not learn play fitness windows alone. With `uniform`, exploration windows are played with uniform
-    actions until training starts.
-    """
-    env, counted = data.eval_env, data.windows_per_generation
-    options = data.training_options(state.generation, seed)
-    if population.learners < population.size:
-        options["playing"] = torch.ones(env.agents, env.windows, dtype=torch.bool)
-        options["playing"][population.learners :, counted:] = False
-    uniform, windows = uniform and not data.ready, env.windows - counted
-    draws = Draws(Role.EXPLORATION, communicator.rows, (windows, *env.action_shape), seed, state.generation)
-    act = make_policy(population, data, precision)
+        Agents that do not learn play fitness windows alone. With `uniform`, exploration windows are played with uniform
+        actions until training starts.
+        """
+        population, data, env = self.population, self.data, self.data.eval_env
+        counted, windows = data.windows_per_generation, env.windows - data.windows_per_generation
+        options = data.training_options(state.generation, seed)
+        if population.learners < population.size:
+            options["playing"] = torch.ones(env.agents, env.windows, dtype=torch.bool)
+            options["playing"][population.learners :, counted:] = False
+        uniform = uniform and not data.ready
+        draws = Draws(Role.EXPLORATION, self.communicator.rows, (windows, *env.action_shape), seed, state.generation)
+        act = self.policy()
 
-    def policy(observation: Observation) -> Tensor:
-        return explore(act(observation), windows, draws, population.noise, uniform)
+        def policy(observation: Observation) -> Tensor:
+            return explore(act(observation), windows, draws, population.noise, uniform)
 
-    buffer = data.buffer if data.transition_log is None else data.transition_log
-    returns = play(env, policy, options, buffer, after_step)
-    if data.transition_log is not None:
-        exchange_transitions(data.transition_log, data.buffer, communicator)
-    state.quarantine.misplayed = ~torch.isfinite(returns).all(1)
-    own = returns[:, data.fitness_windows].mean(1).cpu()
-    state.fitness = communicator.gather({"fitness": own}, "fitness")["fitness"]
+        buffer = data.buffer if data.transition_log is None else data.transition_log
+        returns = play(env, policy, options, buffer, after_step)
+        if data.transition_log is not None:
+            exchange_transitions(data.transition_log, data.buffer, self.communicator)
+        state.quarantine.misplayed = ~torch.isfinite(returns).all(1)
+        own = returns[:, data.fitness_windows].mean(1).cpu()
+        state.fitness = self.communicator.gather({"fitness": own}, "fitness")["fitness"]
 
+    @torch.no_grad()
+    def validate(self, state: GenerationState) -> None:
+        """Play the validation windows; the fittest agent becomes champion if it validates better than the one before.
 
-@torch.no_grad()
-def validate(
-    state: GenerationState,
-    population: Population,
-    data: RolloutDataModule,
-    precision: Precision,
-    communicator: Communicator,
-) -> None:
-    """Play the validation windows; the fittest agent becomes champion if it validates better than the one before.
+        There is one candidate a generation, chosen on other days: the best of all agents on the validation days would
+        be the luckiest as often as the best.
+        """
+        population, data, communicator = self.population, self.data, self.communicator
+        fittest = rank(state.fitness.numpy())[0]
+        place = communicator.local_index(fittest)
+        own = torch.full((population.size,), torch.nan, dtype=torch.float64)
+        if place is not None:
+            data.record_agent(place)
+        if data.validates_every_agent:
+            own = play(data.val_env, self.policy(), data.validation_options()).mean(1).cpu()
+        elif place is not None:
+            own[place] = self._play_alone(population.agents[place])
+        state.validation = communicator.gather({"fitness": own}, "validation fitness")["fitness"]
+        population.validations_since_champion += 1
+        validated = state.validation[fittest]
+        if torch.isfinite(state.fitness[fittest]) and validated > population.champion_fitness.cpu():
+            population.set_champion(fittest, float(validated), state.generation, communicator)
+            if communicator.rank == 0 and place is None:  # another process has recorded it
+                self.play_champion()
+            data.save_champion_record(state.generation)
 
-    There is one candidate a generation, chosen on other days: the best of all agents on the validation days would be
-    the luckiest as often as the best.
-    """
-    fittest = rank(state.fitness.numpy())[0]
-    place = communicator.local_index(fittest)
-    own = torch.full((population.size,), torch.nan, dtype=torch.float64)
-    if place is not None:
-        data.record_agent(place)
-    if data.validates_every_agent:
-        own = play(data.val_env, make_policy(population, data, precision), data.validation_options()).mean(1).cpu()
-    elif place is not None:
-        own[place] = _play_alone(population, data, precision, population.agents[place])
-    state.validation = communicator.gather({"fitness": own}, "validation fitness")["fitness"]
-    population.validations_since_champion += 1
-    validated = state.validation[fittest]
-    if torch.isfinite(state.fitness[fittest]) and validated > population.champion_fitness.cpu():
-        population.set_champion(fittest, float(validated), state.generation, communicator)
-        if communicator.rank == 0 and place is None:  # another process has recorded it
-            play_champion(population, data, precision)
-        data.save_champion_record(state.generation)
+    def play_champion(self) -> float:
+        """Play the validation windows with the champion, recorded, and return its validation fitness."""
+        self.data.record_agent(0)
+        return self._play_alone(self.population.champion)
 
+    def _play_alone(self, agent: DDPGAgent) -> float:
+        return float(play(self.data.val_env, self.policy(agent), self.data.validation_options())[0].mean())
 
-def play_champion(population: Population, data: RolloutDataModule, precision: Precision) -> float:
-    """Play the validation windows with the champion, recorded, and return its validation fitness."""
-    data.record_agent(0)
-    return _play_alone(population, data, precision, population.champion)
+    def trained_policies(self, candidates: int, seed: int) -> TrainedPolicies:
+        """Return champion and population as policies on the CPU; raise a UserError if there is no champion."""
+        population, generation = self.population, int(self.population.champion_generation)
+        if generation < 0:
+            raise UserError("the checkpoint has no champion: none was validated before it was written")
+        agents = [self._on_cpu(agent) for agent in population.agents]
+        return TrainedPolicies(self._on_cpu(population.champion), agents, generation, candidates, seed)
 
-
-def _play_alone(population: Population, data: RolloutDataModule, precision: Precision, agent: DDPGAgent) -> float:
-    policy = make_policy(population, data, precision, agent)
-    return float(play(data.val_env, policy, data.validation_options())[0].mean())
-
-
-def trained_policies(
-    population: Population, data: RolloutDataModule, precision: Precision, candidates: int, seed: int
-) -> TrainedPolicies:
-    """Return champion and population as policies on the CPU, wherever their networks run; UserError if no champion."""
-    generation = int(population.champion_generation)
-    if generation < 0:
-        raise UserError("the checkpoint has no champion: none was validated before it was written")
-    device = population.actor.device
-
-    def on_cpu(agent: DDPGAgent) -> Policy:
-        """Return an agent's policy."""
-        act = population.policy(agent)
+    def _on_cpu(self, agent: DDPGAgent) -> Policy:
+        act, device = self.population.policy(agent), self.population.actor.device
 
         @torch.inference_mode()
         def policy(observation: Observation) -> Tensor:
             moved = {name: part.to(device) for name, part in observation.items()}
-            with precision():
-                return act(data.network_inputs(moved)).float().cpu()
+            with self.precision():
+                return act(self.data.network_inputs(moved)).float().cpu()
 
         return policy
-
-    agents = [on_cpu(agent) for agent in population.agents]
-    return TrainedPolicies(on_cpu(population.champion), agents, generation, candidates, seed)

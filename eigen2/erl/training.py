@@ -1,4 +1,4 @@
-"""Train the agents that learn: batches from the replay buffer, losses, the optimizer's step."""
+"""Samples that a generation trains on, drawn from the replay buffer."""
 
 import numpy as np
 import torch
@@ -10,8 +10,6 @@ from eigen2.core.randomness import Role
 from eigen2.core.replay import sample_slots
 from eigen2.erl.exploration import Draws
 from eigen2.erl.learners import Batch, Learner
-from eigen2.erl.learners.gradients import Optimizer, clear_gradients, step, update_targets
-from eigen2.erl.population import Population
 from eigen2.erl.state import GenerationState
 
 
@@ -54,28 +52,3 @@ def make_batch(
         discount=gamma,
         noise=None if state.noise is None else state.noise.next().to(slots.device),
     )
-
-
-def add_losses(
-    state: GenerationState, learner: Learner, population: Population, batch: Batch, train_actor: bool
-) -> Tensor:
-    """Compute a micro-batch's losses, record them, and return their sum; no term depends on two agents."""
-    losses = learner.losses(population, batch, train_actor)
-    state.record_losses(losses, train_actor)
-    return (losses.actor + losses.critic).sum()
-
-
-def optimizer_step(
-    state: GenerationState,
-    population: Population,
-    optimizer: Optimizer,
-    max_grad_norm: float,
-    tau: float,
-    train_actor: bool,
-) -> None:
-    """Step the optimizer and move the targets; agents with numbers that are not finite skip both, bit for bit."""
-    faults = step(population, optimizer, max_grad_norm, state.quarantine.loss, train_actor)
-    broken = state.quarantine.record_step(faults)
-    clear_gradients(population)
-    if train_actor:
-        update_targets(population, tau, broken)

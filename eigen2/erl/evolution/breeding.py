@@ -21,13 +21,8 @@ def parents_of(children: Iterable[Child]) -> list[int]:
 def inherit(rows: Tensor, children: Sequence[Child], parents: Tensor, first_row: int = 0) -> None:
     """Overwrite the children's rows of a tensor (agents, ...) with the blend of their parents' rows, in place.
 
-    A child with blend 1 is its first parent's exact copy.
-
-    Args:
-        rows: of the agents from `first_row` on, to which all children belong.
-        children: of those agents, each with parents.
-        parents: copies of the rows of the agents `parents_of(children)`, which may be others.
-        first_row: number of the first agent.
+    A child with blend 1 is its first parent's exact copy. `rows` are of the agents from `first_row` on, to which all
+    children belong; `parents` are copies of the rows of `parents_of(children)`, which may be other agents.
     """
     if not children:
         return

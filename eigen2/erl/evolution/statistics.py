@@ -50,12 +50,8 @@ def operator_metrics(
 ) -> dict[str, float]:
     """Return, by origin, the share that survives, and fitness beside the parents'; NaN where there is no such agent.
 
-    Args:
-        origin: of the agents that were evaluated.
-        parents: their parents' fitness, of the generation before.
-        fitness: their own, of this generation.
-        survived: origins after this generation's evolution: an elite has survived.
-        operators: of the run.
+    `origin`, `parents` (their fitness in the generation before) and `fitness` are of the agents that were evaluated;
+    `survived` has origins after this generation's evolution, in which an elite has survived.
     """
     names, found = origins(operators), {}
     elite = names.index(ELITE)

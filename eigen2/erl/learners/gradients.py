@@ -46,23 +46,19 @@ def _state(population: Population, optimizer: Optimizer) -> list[list[Tensor]]:
     return [*([rows.detach()] for rows in (*networks, *targets)), *(_moments(rows, optimizer) for rows in networks)]
 
 
-def state_faults(population: Population, optimizer: Optimizer) -> Bool[Tensor, "parts agents"] | None:
-    """Return where weights, targets or moments are not finite, by `PARTS` from the fifth on; None if all are finite."""
-    if bool(_state_is_finite(population, optimizer)):
+def state_faults(
+    population: Population, optimizer: Optimizer, finite: Tensor | None = None
+) -> Bool[Tensor, "parts agents"] | None:
+    """Return where weights, targets or moments are not finite, by `PARTS` from the fifth on.
+
+    None if all are finite, and `finite` holds, the result of another check: the one synchronization with the device.
+    """
+    state = _state(population, optimizer)
+    total = torch.stack([rows.sum() for tensors in state for rows in tensors]).sum()  # false alarms only beyond 1e30
+    if bool(torch.isfinite(total) if finite is None else torch.isfinite(total) & finite):
         return None
-    return _state_faults(population, optimizer)
-
-
-def _state_is_finite(population: Population, optimizer: Optimizer) -> Tensor:
-    """Return whether everything is finite, by sums: false alarms only beyond 1e30."""
-    sums = [rows.sum() for tensors in _state(population, optimizer) for rows in tensors]
-    return torch.isfinite(torch.stack(sums).sum())
-
-
-def _state_faults(population: Population, optimizer: Optimizer) -> Bool[Tensor, "parts agents"]:
     none = torch.zeros_like(population.noise, dtype=torch.bool)
-    broken = [[~torch.isfinite(rows).all(1) for rows in tensors] for tensors in _state(population, optimizer)]
-    return torch.stack([sum(rows, none) for rows in broken])
+    return torch.stack([sum((~torch.isfinite(rows).all(1) for rows in tensors), none) for tensors in state])
 
 
 @contextmanager
@@ -82,16 +78,10 @@ def step(
     loss: Float[Tensor, "2 agents"] | None = None,
     train_actor: bool = True,
 ) -> Bool[Tensor, "parts agents"] | None:
-    """Clip each agent's gradients and step the optimizer, except for agents with a number that is not finite.
+    """Clip each agent's actor and critic gradients and step the optimizer, but for agents with a number not finite.
 
-    Those keep weights and moments bit for bit: even with a zero gradient Adam's momentum would move them.
-
-    Args:
-        population: with gradients.
-        optimizer: Adam over its actors and critics.
-        max_grad_norm: largest norm of one agent's actor or critic gradient.
-        loss: the step's actor and critic losses of each agent; None counts as finite.
-        train_actor: whether actors take the step too.
+    Those keep weights and moments bit for bit: even with a zero gradient Adam's momentum would move them. Actors take
+    part only with `train_actor`. `loss` has the step's actor and critic losses of each agent; None counts as finite.
 
     Returns:
         Where a part is not finite, by `PARTS`; None if everything is finite.
@@ -100,10 +90,9 @@ def step(
     gradients = [_gradient(rows) for rows in networks]
     norms = torch.stack([torch.linalg.vector_norm(gradient, dim=1) for gradient in gradients])
     finite = torch.isfinite(torch.cat([torch.zeros_like(norms) if loss is None else loss, norms]))
-    faults = broken = None
-    if not bool(finite.all() & _state_is_finite(population, optimizer)):  # the one synchronization with the device
-        faults = torch.cat([~finite, _state_faults(population, optimizer)])
-        broken = faults.any(0)
+    state = state_faults(population, optimizer, finite.all())
+    faults = None if state is None else torch.cat([~finite, state])
+    broken = None if faults is None else faults.any(0)
     for gradient, norm in zip(gradients, norms, strict=True):
         gradient.mul_((max_grad_norm / (norm + 1e-6)).clamp(max=1.0)[:, None])
         if broken is not None:
