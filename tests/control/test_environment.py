@@ -18,14 +18,12 @@ def made(agents: int = 2, windows: int = 3, env_id: str = "tests/Count-v0", **op
     return ControlEnvironment(env_id, agents, windows, **options)  # type: ignore[arg-type]
 
 
-def test_it_is_an_environment_of_the_algorithm() -> None:
-    assert isinstance(made(), Environment)
-
-
 @pytest.mark.parametrize("env_id", ["Pendulum-v1", "MountainCarContinuous-v0"])
 def test_every_copy_does_what_the_environment_alone_does(env_id: str) -> None:
     env, chance = made(env_id=env_id), np.random.default_rng(0)
+    assert isinstance(env, Environment)
     observation, _ = env.reset(options=SEEDS)
+    first, kept = observation["state"], observation["state"].clone()
     alone = [gymnasium.make(env_id) for _ in range(6)]
     for i, each in enumerate(alone):
         expected, _ = each.reset(seed=SEEDS["seeds"][i % 3])
@@ -40,6 +38,7 @@ def test_every_copy_does_what_the_environment_alone_does(env_id: str) -> None:
             assert observation["state"][at].tolist() == state.astype(np.float32).tolist()
             assert float(reward[at]) == np.float32(pay)
             assert [bool(terminated[at]), bool(truncated[at])] == ends
+    assert torch.equal(first, kept), "what was returned does not change later"
 
 
 def test_actions_reach_from_the_lowest_to_the_highest() -> None:
@@ -81,18 +80,6 @@ def test_what_a_play_stores_is_each_step_of_each_episode_once() -> None:
     torch.testing.assert_close(returns, torch.tensor(expected, dtype=torch.float64), rtol=1e-6, atol=0)
 
 
-def test_what_was_returned_does_not_change_later() -> None:
-    env = made()
-    observation, _ = env.reset(options=SEEDS)
-    first = observation["state"].clone()
-    _, reward, *_ = env.step(torch.ones(2, 3, 1))
-    before = reward.clone()
-    env.step(torch.zeros(2, 3, 1))
-    env.reset(options=SEEDS)
-    assert torch.equal(observation["state"], first)
-    assert torch.equal(reward, before)
-
-
 def test_reset_again_is_the_same_as_anew() -> None:
     def episode(env: ControlEnvironment) -> list[float]:
         play(env, lambda seen: seen["state"][..., :1] * 2 - 1, SEEDS)
@@ -127,7 +114,6 @@ def test_dictionaries_become_vectors() -> None:
         ("tests/Unbounded-v0", "has unbounded actions"),
         ("tests/Endless-v0", "has episodes without end; set data.max_episode_steps"),
         ("tests/Sequences-v0", "which no vector of numbers can hold"),
-        ("Pendulum-v99", "`v1`"),
         ("Pendulm-v1", "Pendulm"),
         ("no_such_module:Thing-v0", "no_such_module"),
     ],
@@ -138,12 +124,9 @@ def test_what_is_no_such_environment_is_refused_by_name(env_id: str, said: str) 
 
 
 def test_settings_of_the_environment_reach_it_and_wrong_ones_are_refused() -> None:
-    assert made(settings={"pays": 3.0}).copies[0].unwrapped.pays == 3.0  # type: ignore[attr-defined]
+    env = made(env_id="tests/Endless-v0", max_episode_steps=2, settings={"ends": 100, "pays": 3.0})
+    returns = play(env, lambda seen: torch.zeros(2, 3, 1), SEEDS)
+    assert env.get_episode_summary()["steps"].tolist() == [6, 6]
+    assert (returns > 2 * 3 * 2).all()
     with pytest.raises(UserError, match="unexpected keyword argument 'pay'"):
         made(settings={"pay": 3.0})
-
-
-def test_an_endless_environment_takes_the_limit_it_is_given() -> None:
-    env = made(env_id="tests/Endless-v0", max_episode_steps=2, settings={"ends": 100})
-    play(env, lambda seen: torch.zeros(2, 3, 1), SEEDS)
-    assert env.get_episode_summary()["steps"].tolist() == [6, 6]

@@ -25,7 +25,10 @@ def fit(root: Path, *words: str) -> None:
 
 
 @pytest.mark.parametrize("td3", [True, pytest.param(False, marks=pytest.mark.slow)])
-def test_a_run_that_was_stopped_and_resumed_is_the_one_that_was_not(td3: bool, tmp_path: Path) -> None:
+def test_a_run_that_was_stopped_and_resumed_is_the_one_that_was_not(
+    td3: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its champion is validated again to its fitness, and it is not resumed with another environment."""
     words = [] if td3 else ["--model.td3", "null", "--model.learners", "null"]
     for length in ("1", "3", "4"):
         fit(tmp_path / "stopped", "--trainer.max_epochs", length, "--ckpt_path", "last", *words)
@@ -38,15 +41,15 @@ def test_a_run_that_was_stopped_and_resumed_is_the_one_that_was_not(td3: bool, t
     assert rows[0]["champion/generation"] == "-1.0"
     steps = 20 * (4 + 1) if td3 else 20 * 4 * 2
     assert [float(row["replay/added"]) for row in rows] == [steps * (generation + 1) for generation in range(4)]
-
-
-def test_the_champion_is_validated_again_to_its_fitness(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    fit(tmp_path)
-    saved = torch.load(tmp_path / "checkpoints" / "best.ckpt", weights_only=True)
-    capsys.readouterr()
-    main(["validate", *SMALL, "--trainer.default_root_dir", str(tmp_path), "--ckpt_path", "best"])
-    told = capsys.readouterr().out
-    assert f"{float(saved['state_dict']['population.champion_fitness']):.4f}"[:7] in told
+    if td3:
+        best = torch.load(tmp_path / "whole" / "checkpoints" / "best.ckpt", weights_only=True)["state_dict"]
+        capsys.readouterr()
+        main(["validate", *SMALL, "--trainer.default_root_dir", str(tmp_path / "whole"), "--ckpt_path", "best"])
+        assert f"{float(best['population.champion_fitness']):.4f}"[:7] in capsys.readouterr().out
+        with pytest.raises(SystemExit) as left:
+            fit(tmp_path / "whole", "--ckpt_path", "last", "--data.max_episode_steps", "30")
+        assert left.value.code == 2
+        assert "data.max_episode_steps 20, now 30" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -76,7 +79,7 @@ def test_mistakes_are_one_line(words: list[str], said: str, tmp_path: Path, caps
     assert not (tmp_path / "config.yaml").exists()
 
 
-@pytest.mark.parametrize("value", ["chess", "[market]", "null", "1", ".nan", "{a: 1}"])
+@pytest.mark.parametrize("value", ["[market]", "null", "{a: 1}"])
 def test_a_workload_that_is_none_is_one_line(value: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "mine.yaml").write_text(f"workload: {value}\n")
     with pytest.raises(SystemExit) as left:
@@ -85,20 +88,12 @@ def test_a_workload_that_is_none_is_one_line(value: str, tmp_path: Path, capsys:
     assert capsys.readouterr().err.startswith("error: workload is ")
 
 
-@pytest.mark.parametrize("word", ["no/such/file.yaml", "x" * 5000, "."])
+@pytest.mark.parametrize("word", ["no/such/file.yaml", "x" * 5000])
 def test_a_config_that_is_no_file_is_told_as_ever(word: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as left:
         main(["fit", "--config", word])
     assert left.value.code == 2
     assert len(capsys.readouterr().err.splitlines()) == 1
-
-
-def test_another_environment_is_refused_on_resume(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    fit(tmp_path, "--trainer.max_epochs", "1")
-    with pytest.raises(SystemExit) as left:
-        fit(tmp_path, "--ckpt_path", "last", "--data.max_episode_steps", "30")
-    assert left.value.code == 2
-    assert "data.max_episode_steps 20, now 30" in capsys.readouterr().err
 
 
 def test_a_config_of_one_workload_is_not_read_as_another(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,11 +22,8 @@ AGENTS, WINDOWS, STEPS = 2, 3, 7
 class LatePayer:
     """Pays part `late` of what a step earns that many steps later; what would be due after the end is never earned.
 
-    Args:
-        seed: of earnings, (agents, windows, steps, late) each.
-        latest: how late at most.
-        told: whether it says which step earned what.
-        misplayed: (agent, window, step) of an observation that is not finite; none if None.
+    Earnings (agents, windows, steps, late) are drawn by the seed; with `told` it says which step earned what, and the
+    observation `misplayed` (agent, window, step) is not finite.
     """
 
     agents, windows, nbytes = AGENTS, WINDOWS, 0
@@ -41,9 +38,7 @@ class LatePayer:
         self.due, self.latest, self.misplayed = due, latest, misplayed
         self.steps = 0
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Observation, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Observation, dict[str, Any]]:
         self.steps = 0
         return self._observation(), {}
 
@@ -79,7 +74,7 @@ def stored(env: LatePayer, episodes: int = 1, capacity: int = 1000) -> tuple[Ten
     return returns, dict(zip(places, buffer["reward"].tolist(), strict=True))
 
 
-@settings(max_examples=30)
+@settings(max_examples=20)
 @given(st.integers(0, 1000), st.integers(0, 5))
 def test_what_a_step_earns_stands_beside_it(seed: int, latest: int) -> None:
     env = LatePayer(seed, latest, told=True)
@@ -119,10 +114,8 @@ def test_what_a_step_earned_that_is_not_stored_stays_where_it_was_paid() -> None
 
 
 def test_a_buffer_too_small_for_the_credit_is_refused() -> None:
-    class Late(ProbeEnvironment):
-        credit_steps = 4
-
     data = ProbeRollouts(Probe(lambda x, action, step: x), replay_capacity=64)
-    data.eval_env = Late(data.probe, agents=4, windows=4)
+    data.eval_env = ProbeEnvironment(data.probe, agents=4, windows=4)
+    data.eval_env.credit_steps = 4
     with pytest.raises(UserError, match=r"replay_capacity is 64.* 4 steps before; raise it to at least 80"):
         data.allocate_replay(torch.device("cpu"), Communicator(4))

@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from eigen2.erl.module import ERLModule
 from tests.erl.probe import Probe, ProbeRollouts, make_trainer
 from tests.erl.recorder import Recorder, same
@@ -11,8 +13,13 @@ AIM = Probe(lambda x, action, step: -((action - 0.5) ** 2), contexts=(-1.0, 0.0,
 GENERATIONS = 6
 
 
-def resumed(folder: Path, after: int, **settings: Any) -> Recorder:
-    """What the uninterrupted run recorded, once a run interrupted `after` generations is found equal bit for bit."""
+def resumed(
+    folder: Path, after: int, *, seed: int | None = None, monkeypatch: pytest.MonkeyPatch | None = None, **settings: Any
+) -> Recorder:
+    """What the uninterrupted run recorded, once a run interrupted `after` generations is found equal bit for bit.
+
+    The environment of the resumed run names `seed`, which must not count.
+    """
     recorders = Recorder(), Recorder()
 
     def run(recorder: Recorder | None, epochs: int, checkpoint: Path | None = None) -> None:
@@ -25,6 +32,8 @@ def resumed(folder: Path, after: int, **settings: Any) -> Recorder:
 
     run(None, after)
     run(recorders[0], GENERATIONS)
+    if monkeypatch is not None:
+        monkeypatch.setenv("PL_GLOBAL_SEED", str(seed))
     run(recorders[1], GENERATIONS, folder / "part.ckpt")
     assert [one[0] for one in recorders[1].order] == [n for n in range(after, GENERATIONS) for _ in range(4)]
     for moment, right in recorders[1].states.items():
@@ -32,7 +41,9 @@ def resumed(folder: Path, after: int, **settings: Any) -> Recorder:
         assert left.keys() == right.keys()
         assert [name for name in left if not same(left[name], right[name])] == [], moment
     for generation in range(after, GENERATIONS):
-        told, again = recorders[0].metrics[generation], recorders[1].metrics[generation]
-        timeless = {name for name in told if not name.startswith("time/")}
-        assert {name: repr(told[name]) for name in timeless} == {name: repr(again[name]) for name in timeless}
+        whole, again = (
+            {name: repr(value) for name, value in recorder.metrics[generation].items() if not name.startswith("time/")}
+            for recorder in recorders
+        )
+        assert whole == again
     return recorders[0]

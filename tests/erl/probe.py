@@ -1,4 +1,4 @@
-"""A second, tiny workload: tasks so small that the right values are known, played through the real module.
+"""A tiny workload: tasks so small that the right values are known, played through the real module.
 
 A probe shows a number x, takes a number as the action and pays a reward. Every episode has the same length and ends
 terminated or truncated.
@@ -22,50 +22,28 @@ from eigen2.erl.module import ERLModule
 
 @dataclass(frozen=True)
 class Probe:
-    """A task.
+    """A task."""
 
-    Args:
-        reward: of (x, action, step), tensors (agents, windows); step counts from 0.
-        steps: of an episode.
-        truncated: whether episodes are cut at their end instead of terminating.
-        contexts: values of x, drawn evenly for every window.
-        walks: whether x is context + step instead of the context throughout.
-    """
-
-    reward: Callable[[Tensor, Tensor, int], Tensor]
-    steps: int = 1
-    truncated: bool = False
-    contexts: Sequence[float] = (0.0,)
-    walks: bool = False
+    reward: Callable[[Tensor, Tensor, int], Tensor]  # of (x, action, step), (agents, windows); step counts from 0
+    steps: int = 1  # of an episode
+    truncated: bool = False  # whether episodes are cut at their end instead of terminating
+    contexts: Sequence[float] = (0.0,)  # values of x, drawn evenly for every window
+    walks: bool = False  # whether x is context + step instead of the context throughout
 
 
 class ProbeEnvironment:
     """Steps a probe for all agents in all windows; x is the same for all agents and is given once, as (1, windows)."""
 
-    credit_steps = 0
+    credit_steps, action_shape = 0, (1,)
 
     def __init__(self, probe: Probe, agents: int, windows: int) -> None:
         self.probe, self.agents, self.windows = probe, agents, windows
         self.observation_fields = {"x": Field((1,), torch.float32)}
-        self.context = torch.zeros(windows)
-        self.steps = 0
-        self.actions: list[Tensor] = []
+        self.nbytes = 4 * windows
 
-    @property
-    def action_shape(self) -> tuple[int, ...]:
-        return (1,)
-
-    @property
-    def nbytes(self) -> int:
-        return self.context.nbytes
-
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Observation, dict[str, Any]]:
-        assert options is not None
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Observation, dict[str, Any]]:
         self.context = torch.tensor(options["contexts"], dtype=torch.float32)
-        self.steps = 0
-        self.actions = []
+        self.steps, self.actions = 0, list[Tensor]()
         return self._observation(), {}
 
     def _observation(self) -> Observation:
@@ -106,9 +84,8 @@ class ProbeCritic(nn.Module):
 
     def __init__(self, hidden: int = 16) -> None:
         super().__init__()
-        self.layers = nn.Sequential(
-            nn.Linear(2, hidden), nn.Tanh(), nn.Linear(hidden, hidden), nn.Tanh(), nn.Linear(hidden, 1)
-        )
+        first, second, last = nn.Linear(2, hidden), nn.Linear(hidden, hidden), nn.Linear(hidden, 1)
+        self.layers = nn.Sequential(first, nn.Tanh(), second, nn.Tanh(), last)
 
     def forward(self, inputs: Inputs, action: Tensor) -> Tensor:
         value: Tensor = self.layers(torch.cat([inputs["x"], action], dim=-1))[..., 0]
@@ -133,8 +110,7 @@ class ProbeRollouts(RolloutDataModule):
         critic_hidden: int = 16,
     ) -> None:
         super().__init__(windows_per_generation, exploration_windows, replay_capacity, replay_min_size, batch_size)
-        self.probe = probe
-        self.critic_hidden = critic_hidden
+        self.probe, self.critic_hidden = probe, critic_hidden
 
     def build(self, agents: int, device: torch.device) -> None:
         self.eval_env = ProbeEnvironment(self.probe, agents, self.windows_per_generation + self.exploration_windows)
@@ -166,15 +142,8 @@ class ProbeRollouts(RolloutDataModule):
 
 def make_trainer(*callbacks: Callback, epochs: int = 1, **settings: Any) -> Trainer:
     """A Trainer that writes nothing, unless told to."""
-    defaults: dict[str, Any] = {
-        "logger": False,
-        "enable_checkpointing": False,
-        "enable_progress_bar": False,
-        "enable_model_summary": False,
-        "num_sanity_val_steps": 0,
-        "accelerator": "cpu",
-        "devices": 1,
-    }
+    quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
+    defaults: dict[str, Any] = {**quiet, "num_sanity_val_steps": 0, "accelerator": "cpu", "devices": 1}
     return Trainer(max_epochs=epochs, callbacks=list(callbacks), **{**defaults, **settings})
 
 
@@ -182,19 +151,8 @@ def fit(
     probe: Probe, *callbacks: Callback, epochs: int = 1, data: dict[str, Any] | None = None, **model: Any
 ) -> ERLModule:
     """Train a population of 4 on a probe; the module keeps its trainer and data afterwards."""
-    settings: dict[str, Any] = {
-        "population_size": 4,
-        "gradient_steps": 4,
-        "accumulate": 1,
-        "gamma": 0.5,
-        "tau": 0.1,
-        "actor_lr": 1e-2,
-        "critic_lr": 1e-2,
-        "reward_scale": 1.0,
-        "noise": 0.5,
-        "noise_decay": 1.0,
-        "evolution": None,
-    }
-    module = ERLModule(**{**settings, **model})
+    settings: dict[str, Any] = {"population_size": 4, "gradient_steps": 4, "accumulate": 1, "gamma": 0.5, "tau": 0.1}
+    settings |= {"actor_lr": 1e-2, "critic_lr": 1e-2, "reward_scale": 1.0, "noise": 0.5, "noise_decay": 1.0}
+    module = ERLModule(**{**settings, "evolution": None, **model})
     make_trainer(*callbacks, epochs=epochs).fit(module, datamodule=ProbeRollouts(probe, **(data or {})))
     return module

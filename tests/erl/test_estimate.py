@@ -7,11 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from eigen2.core.networks import Inputs
-from eigen2.distributed.communicator import Communicator
 from eigen2.erl.estimate import workspace_bytes
 from eigen2.erl.learners import DDPG
-from eigen2.erl.population import Population
-from eigen2.memory.estimate import LivePeak
 from tests.erl.probe import Probe, ProbeActor, ProbeCritic, ProbeRollouts
 
 WALK = Probe(lambda x, action, step: x, steps=3, contexts=(-1.0, 0.5), walks=True)
@@ -51,17 +48,3 @@ def test_it_grows_with_the_batch_and_draws_nothing() -> None:
     )
     assert large - middle == pytest.approx(4 * (middle - small), rel=0.01)
     assert torch.equal(state, torch.get_rng_state())
-
-
-def test_all_agents_take_so_many_times_what_one_takes() -> None:
-    inputs = {"x": torch.zeros(1, 32, 1)}
-
-    def peak(agents: int) -> int:
-        population = Population(Communicator(agents), ProbeActor, ProbeCritic, 0, 0.1)
-        own = {name: value.expand(agents, *value.shape[1:]) for name, value in inputs.items()}
-        with LivePeak() as tensors:
-            action = population.act(own)
-            torch.autograd.backward([population.critic_network(population.critic, own, action).sum()])
-        return tensors.peak
-
-    assert peak(8) == pytest.approx(8 * peak(1), rel=0.02)

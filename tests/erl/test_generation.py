@@ -28,69 +28,33 @@ def test_learning_is_that_of_separate_agents_on_whole_batches(accumulate: int, t
     """Micro-batches of 32 / `accumulate` through the module against one batch of their union through plain modules."""
     recorder, max_norm = Recorder(), 0.7
     probe = Probe(WALK.reward, steps=3, truncated=truncated, contexts=WALK.contexts, walks=True)
-    fit(
-        probe,
-        recorder,
-        epochs=2,
-        data={"batch_size": 12 // accumulate},
-        gradient_steps=5,
-        accumulate=accumulate,
-        gamma=0.9,
-        tau=0.3,
-        actor_lr=0.01,
-        critic_lr=0.03,
-        reward_scale=0.5,
-        max_grad_norm=max_norm,
-    )
+    data, steps = {"batch_size": 12 // accumulate}, {"gradient_steps": 5, "accumulate": accumulate}
+    own: dict[str, Any] = {"gamma": 0.9, "tau": 0.3, "actor_lr": 0.01, "critic_lr": 0.03, "reward_scale": 0.5}
+    fit(probe, recorder, epochs=2, data=data, **steps, **own, max_grad_norm=max_norm)
     start = recorder.states[0, "evaluate"]
+    losses: list[list[float]] = [[], []]
     for agent in range(4):
-        alone = OneAgent(
+        networks = (
             with_weights(ProbeActor(), start["actor"][agent]),
             with_weights(ProbeCritic(), start["critic"][agent]),
-            (0.01, 0.03),
-            gamma=0.9,
-            tau=0.3,
-            max_norm=max_norm,
         )
+        alone = OneAgent(*networks, (0.01, 0.03), gamma=0.9, tau=0.3, max_norm=max_norm)
         for generation in range(2):
             drawn = {name: value[:, agent] for name, value in recorder.drawn[generation].items()}
             for step in range(5):
                 union = {n: v[step * accumulate : (step + 1) * accumulate].flatten(0, 1) for n, v in drawn.items()}
-                alone.step(
-                    {"x": union["x"]},
-                    {"x": union["next_x"]},
-                    union["action"].float(),
-                    0.5 * union["reward"],
-                    union["terminated"],
-                )
+                rewards, ends = 0.5 * union["reward"], union["terminated"]
+                found = alone.step({"x": union["x"]}, {"x": union["next_x"]}, union["action"].float(), rewards, ends)
+                losses[generation].append(found["critic_loss"])
             trained = recorder.states[generation, "train"]
             for name, row in alone.rows().items():
                 torch.testing.assert_close(trained[name][agent], row, atol=1e-5, rtol=0)
     assert len({tuple(recorder.drawn[0]["reward"][:, agent].flatten().tolist()) for agent in range(4)}) == 4
+    for generation in range(2):
+        told = recorder.metrics[generation]["train/critic_loss"]
+        assert told == pytest.approx(float(np.mean(losses[generation])), rel=1e-4)
     assert recorder.drawn[1]["truncated"].any() == truncated
     assert recorder.drawn[1]["terminated"].any() != truncated
-
-
-def test_losses_are_averaged_over_the_generation_and_the_agents() -> None:
-    recorder = Recorder()
-    module = fit(AIM, recorder, gradient_steps=3, actor_lr=1e-30, critic_lr=1e-30, tau=1.0)
-    population, drawn = module.population, recorder.drawn[0]
-    assert drawn["terminated"].all()
-    values, own, actions = [], [], []
-    for index in range(3):
-        inputs = {"x": drawn["x"][index]}
-        values.append(population.critic_network(population.critic, inputs, drawn["action"][index].float()).detach())
-        actions.append(population.act(inputs).detach())
-        own.append(population.critic_network(population.critic, inputs, actions[-1]).detach())
-    error = torch.stack(values) - drawn["reward"]
-    expected = {
-        "train/actor_loss": -torch.stack(own).mean(),
-        "train/critic_loss": error.square().mean(),
-        "train/q_mean": torch.stack(values).mean(),
-        "train/action_saturation": (torch.stack(actions).abs() > 0.98).float().mean(),
-    }
-    for name, value in expected.items():
-        assert recorder.metrics[0][name] == pytest.approx(float(value), rel=1e-4, abs=1e-6)
 
 
 def test_without_gradient_steps_only_evolution_changes_rows() -> None:
@@ -169,11 +133,10 @@ def test_warm_up_plays_evolves_and_validates_but_does_not_train() -> None:
 # Exploration
 
 
-@pytest.mark.parametrize("noise", [0.2, 4.0])
-def test_exploration_windows_alone_are_noisy(noise: float) -> None:
+def test_exploration_windows_alone_are_noisy() -> None:
     recorder = Recorder()
     probe = Probe(WALK.reward, steps=40, contexts=(0.0,))
-    module = fit(probe, recorder, noise=noise, gradient_steps=0, data={"exploration_windows": 5})
+    module = fit(probe, recorder, noise=0.2, gradient_steps=0, data={"exploration_windows": 5})
     counted = module.data.windows_per_generation
     env = module.data.eval_env
     assert isinstance(env, ProbeEnvironment)
@@ -185,11 +148,7 @@ def test_exploration_windows_alone_are_noisy(noise: float) -> None:
         torch.testing.assert_close(quiet, policy.detach().expand_as(quiet))
         change = loud - policy.detach()
         assert len(torch.unique(change)) > 20
-        assert loud.abs().max() <= 1
-        if noise == 0.2:
-            assert float(change.std()) == pytest.approx(0.2, abs=0.04)
-        else:
-            assert (float(loud.min()), float(loud.max())) == (-1.0, 1.0)
+        assert float(change.std()) == pytest.approx(0.2, abs=0.04)
     assert len(module.data.buffer) == 40 * 4 * (counted + 5)
 
 

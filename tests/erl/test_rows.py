@@ -1,16 +1,14 @@
 """What rows take along when they evolve on the real Trainer: weights, targets, noise and the optimizer's moments."""
 
-import gc
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 from eigen2.core.randomness import Role, generator
 from eigen2.erl.evolution import MagnitudeMutation
-from eigen2.erl.population import DDPGAgent, Population
+from eigen2.erl.population import Population
 from tests.erl.conftest import SEED
 from tests.erl.evolution.builders import evolution, mutation_noise, planned
 from tests.erl.probe import Probe, ProbeActor, fit
@@ -41,24 +39,12 @@ def family(recorder: Recorder, generation: int) -> tuple[list[Any], list[int]]:
 
 
 @pytest.mark.parametrize("generation", [0, 1, 2])
-def test_elites_keep_weights_targets_and_moments_bit_for_bit(evolved: Recorder, generation: int) -> None:
+def test_elites_keep_everything_and_offspring_inherit_the_blend(evolved: Recorder, generation: int) -> None:
     before, after = evolved.states[generation, "train"], evolved.states[generation, "evolve"]
-    _, elites = family(evolved, generation)
-    assert len(elites) == 2
-    assert recorded_fitness_of_others_is_lower(evolved.fitness[generation], elites)
+    children, elites = family(evolved, generation)
+    assert sorted(elites) == sorted(evolved.fitness[generation].argsort()[-2:].tolist())
     for name in (*ROWS[:4], *MOMENTS):
         assert same(before[name][elites], after[name][elites]), name
-
-
-def recorded_fitness_of_others_is_lower(fitness: Tensor, elites: list[int]) -> bool:
-    others = [row for row in range(len(fitness)) if row not in elites]
-    return bool(fitness[elites].min() >= fitness[others].max())
-
-
-@pytest.mark.parametrize("generation", [0, 1, 2])
-def test_offspring_inherit_the_blend_of_everything(evolved: Recorder, generation: int) -> None:
-    before, after = evolved.states[generation, "train"], evolved.states[generation, "evolve"]
-    children, _ = family(evolved, generation)
     offspring = [child.row for child in children if child.operator.name == "offspring"]
     assert len(offspring) == 3
     for name in (*ROWS[:4], *MOMENTS):
@@ -84,13 +70,9 @@ def test_mutants_are_their_elite_parent_but_for_the_actors_noise(evolved: Record
         expected = mutation_noise(before["actor"][parent], sizes, OPERATORS[-1], chance)
         torch.testing.assert_close(change, expected, atol=1e-6, rtol=0)
         assert 0 < int((change != 0).sum()) < len(change)
+        assert len(torch.unique(after["actor"], dim=0)) >= 7, "mutants of one parent differ"
         moved = after["actor_target"][child.row] - before["actor_target"][parent]
         torch.testing.assert_close(moved, change, atol=1e-6, rtol=0)
-
-
-def test_mutants_of_one_parent_differ(evolved: Recorder) -> None:
-    for generation in range(3):
-        assert len(torch.unique(evolved.states[generation, "evolve"]["actor"], dim=0)) >= 7
 
 
 def test_noise_is_inherited_decays_and_stops_at_its_least(evolved: Recorder) -> None:
@@ -135,12 +117,5 @@ def test_a_population_of_one_trains() -> None:
     assert same(recorder.states[0, "train"]["actor"], recorder.states[0, "evolve"]["actor"])
 
 
-def test_nothing_is_allocated_for_agents_after_the_start() -> None:
-    recorder = Recorder()
-    gc.collect()
-    before = sum(type(each) is DDPGAgent for each in gc.get_objects())
-    module = fit(AIM, recorder, epochs=3, evolution=evolution())
-    assert len(set(recorder.pointers)) == 1
-    gc.collect()
-    assert sum(type(each) is DDPGAgent for each in gc.get_objects()) - before == 5
-    assert [agent.row for agent in module.population.agents] == [0, 1, 2, 3]
+def test_nothing_is_allocated_for_agents_after_the_start(evolved: Recorder) -> None:
+    assert len(set(evolved.pointers)) == 1

@@ -62,9 +62,9 @@ def test_diversity_is_zero_among_equals_and_grows_with_distance() -> None:
 
 def test_a_run_logs_them_in_every_generation() -> None:
     recorder = Recorder()
-    module = fit(AIM, recorder, epochs=4, population_size=8, evolution=evolution())
+    module = fit(AIM, recorder, epochs=3, population_size=8, evolution=evolution())
     assert math.isnan(recorder.metrics[0]["operators/elite_fitness"])
-    for generation in range(1, 4):
+    for generation in range(1, 3):
         metrics, before = recorder.metrics[generation], recorder.fitness[generation - 1]
         best = before.sort(descending=True).values[:4]
         assert metrics["operators/elite_parents_fitness"] == pytest.approx(float(best.mean()), rel=1e-5)

@@ -83,7 +83,7 @@ class OneTD3:
         }
 
 
-@pytest.mark.parametrize("delay", [1, 2, 3])
+@pytest.mark.parametrize("delay", [1, 2])
 def test_a_population_trains_as_separate_agents_do(delay: int) -> None:
     population, td3 = twin_population(), TD3(delay, 0.3, 0.4)
     alone = [OneTD3(population, agent, delay) for agent in range(AGENTS)]
@@ -105,25 +105,14 @@ def test_a_population_trains_as_separate_agents_do(delay: int) -> None:
                 torch.testing.assert_close(getattr(population, name)[agent].detach(), row, atol=2e-5, rtol=0)
 
 
-def test_the_lower_of_two_values_counts() -> None:
-    population, batch = twin_population(), probe_batch(1)
-    target = TD3().td_target(population, batch)
-    action = population.actor_network(population.actor_target, batch.next_inputs)
-    both = population.critic_network(population.critic_target, batch.next_inputs, action).detach()
-    assert ((both[..., 0] < both[..., 1]).any(), (both[..., 0] > both[..., 1]).any()) == (True, True)
-    expected = batch.reward + GAMMA * torch.where(batch.terminated, 0.0, both.amin(-1))
-    torch.testing.assert_close(target, expected)
-
-
 def test_noise_on_targets_is_clipped_and_actions_stay_in_range() -> None:
     population, batch = twin_population(), probe_batch(1)
     drawn = torch.tensor([-100.0, -1.0, 0.0, 2.0, 100.0])
     smoothed = TD3(1, 0.2, 0.5).target_action(torch.zeros(5), batch._replace(noise=drawn))
     assert smoothed.tolist() == pytest.approx([-0.5, -0.2, 0.0, 0.4, 0.5])
-    far = batch._replace(noise=torch.full_like(batch.action, 50.0))
-    highest = population.critic_network(
-        population.critic_target, batch.next_inputs, torch.ones_like(batch.action)
-    ).detach()
+    far, ones = batch._replace(noise=torch.full_like(batch.action, 50.0)), torch.ones_like(batch.action)
+    highest = population.critic_network(population.critic_target, batch.next_inputs, ones).detach()
+    assert ((highest[..., 0] < highest[..., 1]).any(), (highest[..., 0] > highest[..., 1]).any()) == (True, True)
     expected = batch.reward + GAMMA * torch.where(batch.terminated, 0.0, highest.amin(-1))
     torch.testing.assert_close(TD3(1, 2.0, 9.0).td_target(population, far), expected)
 
