@@ -47,17 +47,8 @@ class ControlEnvironment:
     """A copy of the environment for each agent in each window; a window's copies all begin in the same state.
 
     A copy whose episode has ended waits for the next `reset`: nothing is reset automatically, so no transition leads
-    from the end of an episode to the start of another.
-
-    Args:
-        env_id, settings, max_episode_steps: as `make` has them.
-        agents: agents stepped together (1 or more).
-        windows: episodes of each agent (1 or more).
-        device: of observations and rewards.
-
-    Attributes:
-        observation_fields: `state`, the environment's observation, flattened, in float32.
-        copies: the environments, agent by agent.
+    from the end of an episode to the start of another. Observations are `state`, flattened, in float32; `copies` are
+    the environments, agent by agent, each as `make` returns it.
     """
 
     credit_steps = 0
@@ -102,9 +93,8 @@ class ControlEnvironment:
     ) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Start a new episode in every copy.
 
-        Args:
-            seed: of the first window, each next one has the next number; None takes `options`.
-            options: `seeds`, one for each window; `playing` (agents, windows), others are truncated from the start.
+        `seed` is that of the first window, each next one has the next number; None takes the option `seeds`, one for
+        each window. The option `playing` (agents, windows) truncates others from the start.
         """
         options = options or {}
         seeds = list(options.get("seeds", ())) if seed is None else [seed + i for i in range(self.windows)]

@@ -45,17 +45,13 @@ class WorkloadDataModule(LightningDataModule, ABC):
 
     Its loaders are ranges of step numbers: a DataLoader draws from the global generator at each epoch, which breaks
     exact resume, and an iterable without a length is read one item ahead, before the generation's rollouts.
-
-    Attributes:
-        training_steps: training steps of a generation.
-        replay_min_size: transitions in the buffer before training starts.
     """
 
     workload: ClassVar[str] = ""  # name on the command line
     table_columns: ClassVar[tuple[tuple[str, str, float], ...]] = ()
     """Heading, metric and factor of the workload's columns in the terminal's table."""
-    training_steps: int = 1
-    replay_min_size: int
+    training_steps: int = 1  # of a generation
+    replay_min_size: int  # transitions in the buffer before training starts
 
     def __init__(self) -> None:
         super().__init__()

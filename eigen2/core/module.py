@@ -22,16 +22,7 @@ Data = TypeVar("Data", bound=WorkloadDataModule)
 
 
 class GenerationModule(LightningModule, ABC, Generic[Data]):
-    """Settings, phases, champion, test, logging and checkpoints of an algorithm whose epoch is a generation.
-
-    Attributes:
-        seed: the run's seed.
-        clock: times the phases of a generation and announces them to callbacks.
-        generations_run: generations that the run of the loaded checkpoint has finished.
-        metrics: scalars of the last generation, by full name.
-        test_result: result of the last test.
-        memory: estimate of the memory a run needs.
-    """
+    """Settings, phases, champion, test, logging and checkpoints of an algorithm whose epoch is a generation."""
 
     phases: ClassVar[tuple[str, ...]] = PHASES  # phases of a generation, in order
     # heading and metric of the two losses in the terminal's table
@@ -48,15 +39,16 @@ class GenerationModule(LightningModule, ABC, Generic[Data]):
     data_class: ClassVar[type[WorkloadDataModule]]  # class of the data module that the algorithm needs
     population_size: int = 1
     validate_every: int = 1
-    memory: PeakEstimate
+    memory: PeakEstimate  # of what the run needs
 
     def __init__(self) -> None:
         super().__init__()
         self.automatic_optimization = False
-        self.seed = self.generations_run = 0
-        self.clock = PhaseClock(self, self.phases)
-        self.metrics: dict[str, float] = {}
-        self.test_result: TestResult | None = None
+        self.seed = 0  # the run's
+        self.generations_run = 0  # that the run, or that of the loaded checkpoint, has begun
+        self.clock = PhaseClock(self, self.phases)  # times phases and announces them to callbacks
+        self.metrics: dict[str, float] = {}  # scalars of the last generation, by full name
+        self.test_result: TestResult | None = None  # of the last test
         self._built = False
 
     # What an algorithm provides

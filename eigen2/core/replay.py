@@ -83,11 +83,7 @@ class ReplayBuffer:
         return sum(release_pages(stored[self.size :]) for stored in self._storage.values())
 
     def add(self, transitions: Mapping[str, Tensor]) -> None:
-        """Add `n` transitions, each field of shape (n, ...), in place of the oldest.
-
-        Raises:
-            ValueError: a field is missing, unknown or of another shape, or there are more than the capacity.
-        """
+        """Add `n` transitions, each field of shape (n, ...), in place of the oldest; ValueError if they do not fit."""
         count = len(next(iter(transitions.values())))
         shapes = {name: tuple(values.shape) for name, values in transitions.items()}
         if shapes != (own := {name: (count, *field.shape) for name, field in self.fields.items()}):

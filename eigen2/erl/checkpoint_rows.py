@@ -22,11 +22,8 @@ def collect_rows(checkpoint: dict[str, Any], names: Iterable[str], communicator:
 def keep_own_rows(checkpoint: dict[str, Any], names: Iterable[str], communicator: Communicator) -> None:
     """Replace all agents' rows by this process's, whichever number of processes has written the checkpoint."""
     if communicator.world > 1:
-
-        def own(rows: Rows) -> Rows:
-            return {name: communicator.own_rows(values).clone() for name, values in rows.items()}
-
-        _replace(checkpoint, names, own)
+        own = communicator.own_rows
+        _replace(checkpoint, names, lambda rows: {name: own(values).clone() for name, values in rows.items()})
 
 
 def _replace(checkpoint: dict[str, Any], names: Iterable[str], change: Callable[[Rows], Rows | None]) -> None:

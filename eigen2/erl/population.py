@@ -23,12 +23,6 @@ class Population(nn.Module):
         seed: of the initial weights; agent i's depend on (seed, i) alone.
         noise: initial standard deviation of every agent's exploration noise, in action units of [-1, 1].
         learners: agents of this process that learn by gradients, the first ones (0 to size); None for all.
-
-    Attributes:
-        actor, critic: parameters (agents, weights).
-        size: agents of this process, without the champion.
-        weights_per_agent: of one actor and one critic.
-        agents, champion: a handle of each agent of this process, and of the champion.
     """
 
     actor_target: Tensor  # slow copies (agents, weights)
@@ -53,11 +47,13 @@ class Population(nn.Module):
     ) -> None:
         super().__init__()
         self._rows = communicator.rows
-        self.size = size = len(self._rows)
+        self.size = size = len(self._rows)  # agents of this process, without the champion
         self.learners = size if learners is None else learners
         with torch_seed(seed, Role.WEIGHTS, agent=0):
             self.actor_network, self.critic_network = StackedNetwork(make_actor()), StackedNetwork(make_critic())
-        self.weights_per_agent = self.actor_network.num_weights + self.critic_network.num_weights
+        self.weights_per_agent = (
+            self.actor_network.num_weights + self.critic_network.num_weights
+        )  # actor's and critic's
         self.actor = nn.Parameter(torch.empty(size, self.actor_network.num_weights))
         self.critic = nn.Parameter(torch.empty(size, self.critic_network.num_weights))
         buffers = {
@@ -75,7 +71,7 @@ class Population(nn.Module):
         for name, values in buffers.items():
             self.register_buffer(name, values)
         self.reset_memory(make_actor, make_critic, seed, noise)
-        self.agents = tuple(DDPGAgent(self, row) for row in range(size))
+        self.agents = tuple(DDPGAgent(self, row) for row in range(size))  # handles
         self.champion = DDPGAgent(self, None)
 
     @property

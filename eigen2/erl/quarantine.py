@@ -20,30 +20,20 @@ LAST_STEPS = 2
 
 
 class Quarantine:
-    """Numbers of this process's agents that were not finite in a generation.
+    """Numbers of this process's agents, by their numbers in the whole population, that were not finite in a generation.
 
-    Args:
-        agents: their numbers in the whole population.
-        device: of the population.
-
-    Attributes:
-        faults: (parts, agents) steps in which a part was not finite, by `PARTS`; one more if it ends so.
-        skipped: (agents,) steps that each agent skipped.
-        streak: (agents,) how many of these were the last ones in a row.
-        steps: optimizer steps so far.
-        loss: (2, agents) the step's actor and critic losses so far.
-        misplayed: (agents,) whether an action or reward of the evaluation was not finite.
-        failed: (agents,) which agents are to be replaced, known after `judge`.
+    All but `steps`, the optimizer steps so far, has a value for each agent.
     """
 
     def __init__(self, agents: range, device: torch.device | str = "cpu") -> None:
         size = len(agents)
         self.first, self.steps = agents.start, 0
+        # steps in which a part was not finite, by PARTS; one more if it ends so
         self.faults = torch.zeros(len(PARTS), size, dtype=torch.int64, device=device)
-        self.skipped, self.streak = torch.zeros_like(self.faults[:2])
-        self.misplayed = torch.zeros(size, dtype=torch.bool, device=device)
-        self.failed = torch.zeros(size, dtype=torch.bool)
-        self.loss = torch.zeros(2, size, device=device)
+        self.skipped, self.streak = torch.zeros_like(self.faults[:2])  # steps, and how many of them last in a row
+        self.misplayed = torch.zeros(size, dtype=torch.bool, device=device)  # by an action or reward of the evaluation
+        self.failed = torch.zeros(size, dtype=torch.bool)  # to be replaced, known after `judge`
+        self.loss = torch.zeros(2, size, device=device)  # the step's actor and critic losses so far
 
     def record_losses(self, losses: Losses) -> tuple[Float[Tensor, "losses learners"], Bool[Tensor, " learners"]]:
         """Return a micro-batch's losses, 0 for agents of which one is not finite, and whose all are finite."""

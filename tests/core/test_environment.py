@@ -122,16 +122,6 @@ def test_the_environment_gets_its_own_units_and_nobody_the_networks_graph() -> N
     assert not any(value.requires_grad for value in buffer.state_dict()["storage"].values())
 
 
-def test_small_rewards_add_up_in_double_precision() -> None:
-    def rewards(x: Tensor, action: Tensor, step: int) -> Tensor:
-        return torch.full_like(x, 1.0 if step == 0 else 1e-8)
-
-    data = ProbeRollouts(Probe(rewards, steps=101), windows_per_generation=1, exploration_windows=0)
-    data.build(1, torch.device("cpu"))
-    returns = play(data.eval_env, lambda seen: torch.zeros(1, 1, 1), {"contexts": [0.0]})
-    assert float(returns) == pytest.approx(1 + 1e-6, abs=1e-9)
-
-
 def test_the_fakes_are_environments() -> None:
     assert isinstance(UnevenEnvironment([[1]], [[False]]), Environment)
     assert isinstance(filled_data(0).eval_env, Environment)

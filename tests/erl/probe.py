@@ -39,7 +39,8 @@ class ProbeEnvironment:
     def __init__(self, probe: Probe, agents: int, windows: int) -> None:
         self.probe, self.agents, self.windows = probe, agents, windows
         self.observation_fields = {"x": Field((1,), torch.float32)}
-        self.nbytes = 4 * windows
+        self.context = torch.zeros(windows)
+        self.nbytes = self.context.nbytes
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Observation, dict[str, Any]]:
         self.context = torch.tensor(options["contexts"], dtype=torch.float32)

@@ -87,15 +87,6 @@ def test_the_fittest_becomes_champion_only_if_it_validates_better() -> None:
         assert recorder.metrics[generation]["champion/validation_fitness"] == pytest.approx(best)
 
 
-def test_an_agent_without_a_fitness_is_replaced() -> None:
-    recorder = Recorder()
-    data = ScriptedRollouts([[NAN, 1.0, 2.0, NAN]], [[0.0] * 4])
-    module = ERLModule(population_size=4, gradient_steps=0, evolution=evolution())
-    make_trainer(recorder).fit(module, datamodule=data)
-    before, after = recorder.states[0, "train"]["critic"], recorder.states[0, "evolve"]["critic"]
-    assert [same(before[row], after[row]) for row in range(4)] == [False, True, True, False]
-
-
 def test_fitness_and_validation_are_mean_returns_of_the_right_windows_and_rows() -> None:
     recorder = Recorder()
     module = fit(AIM, recorder, epochs=2, evolution=evolution(), noise=0.9)
@@ -104,22 +95,20 @@ def test_fitness_and_validation_are_mean_returns_of_the_right_windows_and_rows()
             ("evaluate", recorder.fitness, module.data.windows_per_generation),
             ("evolve", recorder.validation, 3),
         ):
-            options = (
-                module.data.training_options(generation, SEED) if phase == "evaluate" else {"contexts": [-1, 0, 1]}
-            )
-            x = torch.tensor(options["contexts"][:count], dtype=torch.float32)[:, None]
+            drawn = module.data.training_options(generation, SEED)["contexts"]
+            contexts = drawn if phase == "evaluate" else [-1, 0, 1]
+            x = torch.tensor(contexts[:count], dtype=torch.float32)[:, None]
             state = recorder.states[generation, phase]
             for agent in range(4):
                 actor = with_weights(ProbeActor(), state["actor"][agent])
                 expected = -((actor({"x": x}) - 0.5) ** 2).mean().detach()
                 assert float(told[generation][agent]) == pytest.approx(float(expected), rel=1e-5)
-        metrics, fitness = recorder.metrics[generation], recorder.fitness[generation]
-        assert metrics["fitness/mean"] == pytest.approx(float(fitness.mean()))
-        assert metrics["fitness/max"] == pytest.approx(float(fitness.max()))
-        assert metrics["fitness/min"] == pytest.approx(float(fitness.min()))
-        quartiles = np.quantile(fitness.numpy(), (0.25, 0.5, 0.75))
-        assert [metrics[f"fitness/q{share}"] for share in (25, 50, 75)] == pytest.approx(quartiles)
-        assert metrics["fitness/std"] == pytest.approx(float(np.std(fitness.numpy())), rel=1e-4)
+        metrics, found = recorder.metrics[generation], recorder.fitness[generation].numpy()
+        expected = dict(
+            zip(("min", "q25", "q50", "q75", "max"), np.quantile(found, (0, 0.25, 0.5, 0.75, 1)), strict=True)
+        )
+        for name, value in {**expected, "mean": found.mean(), "std": found.std()}.items():
+            assert metrics[f"fitness/{name}"] == pytest.approx(value, rel=1e-4)
         assert metrics["validation/mean"] == pytest.approx(float(recorder.validation[generation].mean()))
         assert metrics["validation/max"] == pytest.approx(float(recorder.validation[generation].max()))
 

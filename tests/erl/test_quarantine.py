@@ -176,15 +176,6 @@ def test_over_generations_the_others_miss_the_broken_agents_transitions_and_noth
     assert all(torch.isnan(fitness[BROKEN]) for fitness in first.fitness)
 
 
-def test_a_fault_of_one_step_is_over_with_it() -> None:
-    steps, module = run(Fault("loss", NAN, 3))
-    states = [each["critic"][BROKEN] for each in steps.states]
-    assert same(states[2], states[3])
-    assert not same(states[3], states[5])
-    assert module.state.quarantine.skipped.tolist() == [0, 0, 1, 0]
-    assert not module.state.quarantine.failed.any()
-
-
 def test_the_first_step_leaves_no_moments_to_an_agent_that_sits_it_out() -> None:
     state = run(Fault("loss", INF, 1))[0].states[1]
     assert [state[name].any(1).tolist() for name in MOMENTS] == [[True, True, False, True]] * 4
@@ -235,23 +226,6 @@ def test_an_agent_is_replaced_if_it_is_still_out_at_the_end(
     assert same(before[FITTEST], after[FITTEST]) is not replaced
     metrics = recorder.metrics[0]
     assert (metrics["population/quarantined"], metrics["population/failed"]) == (1, float(replaced))
-
-
-def test_an_agent_without_finite_actions_is_replaced_whatever_it_earned() -> None:
-    """The environment pays for standing still, and nothing here earns more."""
-
-    class Idle(Silent):
-        def on_train_epoch_start(self, trainer: Trainer, module: LightningModule) -> None:
-            super().on_train_epoch_start(trainer, module)
-            env = trainer.datamodule.eval_env  # type: ignore[attr-defined]
-            env.native_action = lambda unit: torch.nan_to_num(unit, nan=0.5)
-
-    recorder = Recorder()
-    run(Idle(), recorder, evolution=evolution())
-    assert recorder.fitness[0].isfinite().tolist() == [True, True, False, True]
-    before, after = recorder.states[0, "train"]["critic"], recorder.states[0, "evolve"]["critic"]
-    assert not same(before[BROKEN], after[BROKEN])
-    assert recorder.metrics[0]["champion/generation"] == 0
 
 
 def test_without_evolution_a_lost_agent_stays_out_and_the_others_go_on() -> None:

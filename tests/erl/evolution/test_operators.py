@@ -53,10 +53,8 @@ SCALES = [0.5, 30.0, 2.0]
 )
 def test_settings_out_of_range_are_named_with_their_value(operator: type, settings: dict[str, float]) -> None:
     ((setting, value),) = settings.items()
-    with pytest.raises(UserError) as error:
+    with pytest.raises(UserError, match=rf"^{operator.__name__}\.{setting} is {value};.*$"):
         operator(**settings)
-    assert f"{operator.__name__}.{setting} is {value};" in str(error.value)
-    assert "\n" not in str(error.value)
 
 
 # Mutation
@@ -119,15 +117,12 @@ def test_the_scale_grows_on_a_plateau_up_to_its_bound_and_returns_with_a_champio
     assert [metrics["plateau/validations"] for metrics in logged] == lengths
     assert [metrics["plateau/mutation_scale"] for metrics in logged] == pytest.approx(scales)
     sizes = [weight.numel() for weight in ProbeActor().parameters()]
-    for generation in range(9):
-        before, after = (recorder.states[generation, phase]["actor"] for phase in ("train", "evolve"))
-        children = planned(recorder.fitness[generation].numpy(), operators, generator(SEED, Role.SELECTION, generation))
-        mutants = [child for child in children if child.operator.name == "mutant"]
-        assert len(mutants) == 2
-        for child in mutants:
-            parent, fixed = before[child.parents[0]], MagnitudeMutation(scale=scales[generation])
-            noise = mutation_noise(parent, sizes, fixed, generator(SEED, Role.MUTATION, generation, child.row))
-            torch.testing.assert_close(after[child.row], parent + noise)
+    before, after = (recorder.states[5, phase]["actor"] for phase in ("train", "evolve"))
+    children = planned(recorder.fitness[5].numpy(), operators, generator(SEED, Role.SELECTION, 5))
+    mutant = next(child for child in children if child.operator.name == "mutant")
+    parent, chance = before[mutant.parents[0]], generator(SEED, Role.MUTATION, 5, mutant.row)
+    noise = mutation_noise(parent, sizes, MagnitudeMutation(scale=scales[5]), chance)
+    torch.testing.assert_close(after[mutant.row], parent + noise)
 
 
 def test_validations_count_from_the_start_and_those_left_out_do_not() -> None:
