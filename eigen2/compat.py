@@ -10,7 +10,7 @@ import argparse
 import atexit
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -26,15 +26,10 @@ LEAVE_S = 10.0
 
 
 def script_launcher(environment: ClusterEnvironment, processes: int, nodes: int) -> _SubprocessScriptLauncher:
-    """Return a launcher that starts this machine's other processes, unless torchrun or a scheduler has.
+    """Return a launcher that starts this machine's other `processes`, unless torchrun or a scheduler has.
 
     Unlike Lightning's own it leaves the number of threads alone, on which results depend, and gives a process whose
     peers ended the time to report that, where Lightning would kill it without a word.
-
-    Args:
-        environment: of the cluster.
-        processes: on each machine.
-        nodes: number of machines.
     """
     from lightning.pytorch.strategies.launchers import _SubprocessScriptLauncher
 
@@ -80,11 +75,7 @@ def timer_interval(timer: Timer) -> str:
 
 
 def summary_writer(event_file: Any) -> SummaryWriter:
-    """Return torch's SummaryWriter over an event file of our own.
-
-    Args:
-        event_file: with the methods of TensorBoard's EventFileWriter.
-    """
+    """Return torch's SummaryWriter over an event file of our own, with the methods of TensorBoard's EventFileWriter."""
     from torch.utils.tensorboard import SummaryWriter
     from torch.utils.tensorboard.writer import FileWriter
 
@@ -119,12 +110,6 @@ def option_type(option: argparse.Action) -> Any:
 def subparsers(parser: ArgumentParser) -> dict[str, ArgumentParser]:
     """Return the parsers of a jsonargparse parser's subcommands by name."""
     return dict(getattr(parser._subcommands_action, "choices", None) or {})
-
-
-def set_command_help(parser: ArgumentParser, texts: Mapping[str, str]) -> None:
-    """Set what a parser's help says of each of its subcommands."""
-    for listed in parser._subcommands_action._choices_actions:  # type: ignore[union-attr]
-        listed.help = texts[listed.dest]
 
 
 def _require(owner: object, name: str) -> None:

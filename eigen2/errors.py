@@ -3,9 +3,24 @@
 import math
 from numbers import Real
 
+OUT_OF_MEMORY = 3  # exit code of a run that `callbacks.MemoryBudget` ended
+ALL_AGENTS_FAILED = 4  # of a run in which no agent had finite numbers left
+LOST_CONTACT = 5  # of a process that lost contact with the others of its run
+INTERRUPTED = 130  # of a run that Ctrl-C (SIGINT) ended
+TERMINATED = 143  # of a run that SIGTERM ended
+REQUEUED = 138  # of a run that SIGUSR1 ended, as SLURM sends it before a job's time is up
+
 
 class UserError(ValueError):
     """Bad input: one line that names the thing, its value and the remedy; the CLI prints it and exits with 2."""
+
+
+class RunStopped(Exception):
+    """A run that ended early, in order, for a reason of one line; it can be resumed from its last checkpoint."""
+
+    def __init__(self, reason: str, code: int) -> None:
+        super().__init__(reason)
+        self.code = code  # the process's exit code
 
 
 def require_range(
@@ -17,15 +32,9 @@ def require_range(
     most: float | None = None,
     below: float | None = None,
 ) -> None:
-    """Refuse a setting outside its range.
+    """Refuse a setting, by its full key, outside `least` to `most`, or beyond `above` and `below`, which are excluded.
 
-    Args:
-        name: the setting's full key.
-        value: what it was set to; NaN is outside every range.
-        least: smallest allowed value.
-        above: largest value that is too small.
-        most: largest allowed value; None allows any that is finite.
-        below: smallest value that is too large.
+    Without `most` any value must be finite; NaN is outside every range.
 
     Raises:
         UserError: the value lies outside.
@@ -42,30 +51,3 @@ def require_range(
     ]
     if not all(holds for holds, _ in bounds):
         raise UserError(f"{name} is {value}; it must be {' and '.join(text for _, text in bounds if text)}")
-
-
-OUT_OF_MEMORY = 3
-"""Exit code of a run that `callbacks.MemoryBudget` ended."""
-ALL_AGENTS_FAILED = 4
-"""Exit code of a run in which no agent had finite numbers left."""
-LOST_CONTACT = 5
-"""Exit code of a process that lost contact with the others of its run."""
-INTERRUPTED = 130
-"""Exit code of a run that Ctrl-C (SIGINT) ended."""
-TERMINATED = 143
-"""Exit code of a run that SIGTERM ended."""
-REQUEUED = 138
-"""Exit code of a run that SIGUSR1 ended, as SLURM sends it before a job's time is up."""
-
-
-class RunStopped(Exception):
-    """A run that ended early, in order; it can be resumed from its last checkpoint.
-
-    Args:
-        reason: one line for the user.
-        code: the process's exit code.
-    """
-
-    def __init__(self, reason: str, code: int) -> None:
-        super().__init__(reason)
-        self.code = code

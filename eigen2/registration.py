@@ -6,10 +6,8 @@ module before `gymnasium.make`, or names it in the id, `gymnasium.make("eigen2.r
 
 from gymnasium.envs import registration
 
-ENV_ID = "eigen2/Trading-v0"
-"""Id for `gymnasium.make` and `gymnasium.make_vec`."""
-FIRE_ID = "eigen2/FuelBreaks-v0"
-"""Id of the fuel breaks, which need `pip install 'eigen2[fire]'`."""
+ENV_ID = "eigen2/Trading-v0"  # for `gymnasium.make` and `gymnasium.make_vec`
+FIRE_ID = "eigen2/FuelBreaks-v0"  # of the fuel breaks, which need `pip install 'eigen2[fire]'`
 ENTRY_POINTS = {
     ENV_ID: ("eigen2.market.serving.gym:TradingEnv", "eigen2.market.serving.gym:TradingVectorEnv"),
     FIRE_ID: ("eigen2.fire.simulation.environment:FuelBreakEnv", None),

@@ -30,13 +30,19 @@ def eigen2(*words: object, cwd: Path = ROOT, env: Mapping[str, str] | None = Non
 
 
 class Started:
-    """A command that runs in the background; arguments as for `eigen2`."""
+    """A command that runs in the background; arguments as for `eigen2`, and files for its output and errors."""
 
-    def __init__(self, words: Sequence[object], cwd: Path = ROOT, env: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        words: Sequence[object],
+        cwd: Path = ROOT,
+        env: Mapping[str, str] | None = None,
+        outputs: Sequence[str] = (),
+    ) -> None:
         self._line = [str(word) for word in words]
         self._folder = tempfile.TemporaryDirectory()
         self._outputs = [Path(self._folder.name) / name for name in ("out", "err")]
-        args = (self._line, str(cwd), dict(env or os.environ), *map(str, self._outputs))
+        args = (self._line, str(cwd), dict(env or os.environ), *(outputs or map(str, self._outputs)))
         self.process = _server.Process(target=_command, args=args)
         self.process.start()
 

@@ -1,6 +1,5 @@
 """`python -m eigen2.cli predict` and `export`: a champion put to use, apart from the run it came from."""
 
-from collections.abc import Callable
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -8,14 +7,13 @@ from typing import Any
 import pandas as pd
 import yaml
 from jsonargparse import Namespace
-from rich.console import Console
 
 from eigen2.cli.parser import Parser
 from eigen2.core.export import CONFIG, ExportedChampion, load
 from eigen2.errors import UserError
 from eigen2.runtime.files import WRITE_HINT, replacing
 
-TABLE = ("ticker", "action", "coefficient", "target_pct", "stake_pct", "days_held", "gain_pct")
+TABLE = ["ticker", "action", "coefficient", "target_pct", "stake_pct", "days_held", "gain_pct"]
 """Columns of the orders that fit a terminal."""
 DESCRIPTIONS = {
     "predict": "Write down what the champion would do at the close of each new day: what to order, what to hold and "
@@ -23,51 +21,51 @@ DESCRIPTIONS = {
     "export": "Write the champion alone: its actor's weights (champion.safetensors) and all else that it takes to use "
     "them (champion.json).",
 }
-Option = tuple[str, Any, Any, str]  # name, type, default (`...`: required) and help
-SHARED: tuple[Option, ...] = (
-    ("--ckpt_path", str, "best", "Champion of: best or last of the run, a checkpoint file, or a folder of export."),
-    ("--trainer.default_root_dir", str | None, None, "The run's folder; null: lightning_logs."),
-    (
-        *("--config", str | None, None),
+Option = tuple[Any, Any, str]  # type, default (`...`: required) and help
+SHARED: dict[str, Option] = {
+    "ckpt_path": (str, "best", "Champion of: best or last of the run, a checkpoint file, or a folder of export."),
+    "trainer.default_root_dir": (str | None, None, "The run's folder; null: lightning_logs."),
+    "config": (
+        *(str | None, None),
         "Configuration of the fit. Its trainer.default_root_dir is read; all else is in the checkpoint.",
     ),
-    (
-        *("--actor", str | None, None),
+    "actor": (
+        *(str | None, None),
         "Class of the champion's actor if it is not eigen2's own, as module.Class; its module's code is run.",
     ),
-)
-OPTIONS: dict[str, tuple[Option, ...]] = {
-    "predict": (
-        (
-            *("--data.path", str, ...),
+}
+OPTIONS: dict[str, dict[str, Option]] = {
+    "predict": {
+        "data.path": (
+            *(str, ...),
             "Prices as for fit, Parquet or CSV, of the champion's tickers, with the context_days before the new ones.",
         ),
-        ("--output", str, "orders.csv", "The CSV file to write, replaced if it is there."),
-        (
-            *("--first", str | None, None),
+        "output": (str, "orders.csv", "The CSV file to write, replaced if it is there."),
+        "first": (
+            *(str | None, None),
             "Day of the first decision, YYYY-MM-DD; null takes the last that the fit used: what is ordered at its "
             "close fills on the next.",
         ),
-    ),
-    "export": (
-        ("--output", str, "champion-export", "The folder to write, made if need be."),
-        ("--onnx", bool, False, "Write the actor as a graph too, actor.onnx (extra: eigen2[onnx])."),
-    ),
+    },
+    "export": {
+        "output": (str, "champion-export", "The folder to write, made if need be."),
+        "onnx": (bool, False, "Write the actor as a graph too, actor.onnx (extra: eigen2[onnx])."),
+    },
 }
 
 
 def make_parser(command: str) -> Parser:
     """Return the parser of `predict` or `export`."""
     parser = Parser(prog=f"python -m eigen2.cli {command}", description=DESCRIPTIONS[command])
-    for name, kind, default, text in (*SHARED, *OPTIONS[command]):
+    for name, (kind, default, text) in {**SHARED, **OPTIONS[command]}.items():
         needed: dict[str, Any] = {"required": True} if default is ... else {"default": default}
-        parser.add_argument(name, type=kind, help=text, **needed)
+        parser.add_argument(f"--{name}", type=kind, help=text, **needed)
     return parser
 
 
 def run(command: str, options: Namespace) -> None:
     """Run `predict` or `export`."""
-    COMMANDS[command](options)
+    {"predict": _predict, "export": _export}[command](options)
 
 
 def _champion(options: Namespace) -> ExportedChampion:
@@ -103,20 +101,16 @@ def _predict(options: Namespace) -> None:
     from eigen2.market.data.source import read_prices
     from eigen2.market.serving.trader import Trader
 
-    first = None
-    if options.first is not None:
-        try:
-            first = date.fromisoformat(options.first)
-        except ValueError:
-            raise UserError(f"--first is {options.first}; it must be a day as YYYY-MM-DD") from None
-    trader = Trader(_champion(options), options.actor)
-    output = Path(options.output)
+    try:
+        first = None if options.first is None else date.fromisoformat(options.first)
+    except ValueError:
+        raise UserError(f"--first is {options.first}; it must be a day as YYYY-MM-DD") from None
+    trader, output = Trader(_champion(options), options.actor), Path(options.output)
     if output.resolve() == Path(options.data.path).resolve():
         raise UserError(f"--output {output} is the price file itself, which would be lost; choose another file")
-    if output.is_dir():
-        raise UserError(f"--output {options.output!r} is a folder; {WRITE_HINT}")
-    if not output.absolute().parent.is_dir():
-        raise UserError(f"--output {options.output!r} lies in no folder that exists; {WRITE_HINT}")
+    if output.is_dir() or not output.absolute().parent.is_dir():
+        problem = "is a folder" if output.is_dir() else "lies in no folder that exists"
+        raise UserError(f"--output {options.output!r} {problem}; {WRITE_HINT}")
     orders = trader.orders(read_prices(options.data.path), first)
     try:
         with replacing(output) as draft:
@@ -127,14 +121,12 @@ def _predict(options: Namespace) -> None:
 
 
 def _print_last_day(orders: pd.DataFrame, output: Path) -> None:
-    console = Console(highlight=False)
     days = orders["date"].unique()
-    last = orders.loc[orders["date"] == days[-1], list(TABLE)]
+    last = orders.loc[orders["date"] == days[-1], TABLE]
     shown = last.astype({"days_held": object}).where(last.notna(), "")
     text = shown.to_string(index=False, float_format="{:.2f}".format)
-    console.print(f"at the close of {days[-1]:%Y-%m-%d}:\n{text}", soft_wrap=True, markup=False)
-    span = f"{days[0]:%Y-%m-%d} to {days[-1]:%Y-%m-%d}"
-    console.print(f"orders       {output}, {len(days)} days, {span}", soft_wrap=True, markup=False)
+    print(f"at the close of {days[-1]:%Y-%m-%d}:\n{text}")
+    print(f"orders       {output}, {len(days)} days, {days[0]:%Y-%m-%d} to {days[-1]:%Y-%m-%d}")
 
 
 def _export(options: Namespace) -> None:
@@ -148,7 +140,4 @@ def _export(options: Namespace) -> None:
 
         written.append(write_onnx(champion.actor(options.actor), champion.sizes, folder / "actor.onnx"))
     for path in written:
-        Console(highlight=False).print(f"wrote        {path} ({path.stat().st_size / 1e3:,.1f} kB)", soft_wrap=True)
-
-
-COMMANDS: dict[str, Callable[[Namespace], None]] = {"predict": _predict, "export": _export}
+        print(f"wrote        {path} ({path.stat().st_size / 1e3:,.1f} kB)")

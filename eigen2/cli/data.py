@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 from jsonargparse import Namespace
-from rich.console import Console
 
 from eigen2.cli.parser import Parser
 from eigen2.errors import UserError
@@ -66,10 +64,8 @@ def _inspect(chosen: Namespace) -> None:
     report = inspect(
         chosen.inputs, chosen.policy, chosen.limits, chosen.indicators, chosen.adjust, temp_dir=chosen.temp_dir
     )
-    if chosen.json:
-        _print_json(report.as_dict())
-    else:
-        _print(f"{report}\nprepare would leave {report.prepared}")
+    text = f"{report}\nprepare would leave {report.prepared}"
+    print(json.dumps(report.as_dict(), indent=2, allow_nan=False) if chosen.json else text)
 
 
 def _prepare(chosen: Namespace) -> None:
@@ -80,11 +76,10 @@ def _prepare(chosen: Namespace) -> None:
         inputs, out, chosen.policy, chosen.limits, chosen.indicators, chosen.adjust, overwrite=chosen.overwrite
     )
     changes = changes_path(Path(out))
-    if chosen.json:
-        _print_json({**report.as_dict(), "out": out, "changes": str(changes)})
-    else:
-        wrote = f"wrote {out} ({report.prepared.rows:,} rows) and {changes}, the log of every change"
-        _print(f"{report}\nleft {report.prepared}\n{wrote}")
+    found = {**report.as_dict(), "out": out, "changes": str(changes)}
+    wrote = f"wrote {out} ({report.prepared.rows:,} rows) and {changes}, the log of every change"
+    text = f"{report}\nleft {report.prepared}\n{wrote}"
+    print(json.dumps(found, indent=2, allow_nan=False) if chosen.json else text)
 
 
 def _synthesize(chosen: Namespace) -> None:
@@ -92,9 +87,9 @@ def _synthesize(chosen: Namespace) -> None:
     if out.exists() and not chosen.overwrite:
         raise UserError(f"{str(out)!r} exists: name another file, or give --overwrite")
     write_parquet(market, out)
-    _print(f"wrote {out}: {market.days:,} days x {market.columns:,} columns")
+    print(f"wrote {out}: {market.days:,} days x {market.columns:,} columns")
     if chosen.ceiling:
-        _print(_ceiling(market))
+        print(_ceiling(market))
 
 
 def _ceiling(market: SyntheticMarket) -> str:
@@ -107,11 +102,3 @@ def _ceiling(market: SyntheticMarket) -> str:
     from eigen2.market.synthetic.ceiling import ceiling
 
     return str(ceiling(market, TradingRules()))
-
-
-def _print_json(report: dict[str, Any]) -> None:
-    print(json.dumps(report, indent=2, allow_nan=False))
-
-
-def _print(text: str) -> None:
-    Console().print(text, markup=False, highlight=False)

@@ -109,13 +109,9 @@ def _print(found: Mapping[str, Score], version: str) -> None:
     for name in sorted(found, key=lambda name: found[name].travel_time):
         score = vars(found[name])
         table.add_row(name, f"{score['breaks']:g}", *(f"{100 * score[by]:.1f}" for by in heads))
-    console = Console(highlight=False)
-    console.print(table)
-    for line in (
-        "all fires, same fires  by eigen2: fires from every cell that burns, and the same ones as pyretechnics",
-        f"surface, crown         by pyretechnics {version}: without the canopy, and with it and crown fire",
-    ):
-        console.print(line, soft_wrap=True, markup=False)
+    Console(highlight=False).print(table)
+    print("all fires, same fires  by eigen2: fires from every cell that burns, and the same ones as pyretechnics")
+    print(f"surface, crown         by pyretechnics {version}: without the canopy, and with it and crown fire")
 
 
 def _write(path: Path, figures: dict[str, Any]) -> None:
@@ -124,4 +120,4 @@ def _write(path: Path, figures: dict[str, Any]) -> None:
         path.write_text(json.dumps(figures, indent=2, allow_nan=False) + "\n", encoding="utf-8")
     except OSError as error:
         raise UserError(f"--out {path} cannot be written ({error.strerror}); name another file") from error
-    Console(highlight=False).print(f"wrote                  {path}", soft_wrap=True, markup=False)
+    print(f"wrote                  {path}")

@@ -17,8 +17,8 @@ from jsonargparse import ArgumentParser, Namespace, set_parsing_settings
 from eigen2.compat import option_type, parser_options, subparsers
 from eigen2.errors import UserError
 
-UNKNOWN = re.compile(r"(?:does not accept option '|unrecognized arguments: --|Option ')(?P<key>[\w.+]+)")
-KEY = re.compile(r"Parser key \"(?P<key>[^\"]+)\"")
+UNKNOWN = re.compile(r"(?:does not accept option '|unrecognized arguments: --|Option ')([\w.+]+)")
+KEY = re.compile(r"Parser key \"([^\"]+)\"")
 VALUE = re.compile(r"(?:Got|Given) value: (.*)|Unable to load config \"(.*)\"|import path string: (.*)")
 """Parts of jsonargparse's messages: its exceptions carry neither the key nor the value otherwise."""
 
@@ -59,15 +59,13 @@ class Parser(ArgumentParser):
 
 def explain(message: str, error: BaseException | None = None, keys: Mapping[str, Any] | None = None) -> str:
     """Return one line that says what is wrong with which key, and the remedy."""
-    keys = keys or {}
-    causes = list(_causes(error))
-    reason = next((_flat(each) for each in causes if isinstance(each, UserError)), None)
-    key = found["key"] if (found := KEY.search(message)) else None
-    if reason is not None:
+    keys, causes = keys or {}, list(_causes(error))
+    key = found[1] if (found := KEY.search(message)) else None
+    for reason in (_flat(each) for each in causes if isinstance(each, UserError)):
         return reason if key is None or key.rpartition(".")[2] in reason else f"{key}: {reason}"
     if found := UNKNOWN.search(message):
-        close = difflib.get_close_matches(found["key"], list(keys), n=1)
-        return f"unknown key {found['key']}: {f'did you mean {close[0]}?' if close else '--help lists the keys'}"
+        close = difflib.get_close_matches(found[1], list(keys), n=1)
+        return f"unknown key {found[1]}: {f'did you mean {close[0]}?' if close else '--help lists the keys'}"
     if isinstance(error, argparse.ArgumentError) and error.message == "expected one argument":
         return f"{error.argument_name} has no value after it: --help says which it takes"
     if key is None:
@@ -78,9 +76,9 @@ def explain(message: str, error: BaseException | None = None, keys: Mapping[str,
     if "Problem with given class_path" in message:
         return f"{key} names a class that cannot be used: {_flat(causes[-1])}"
     if values := VALUE.findall(message):
-        value = {"": "empty", "None": "null"}.get(given := "".join(values[-1]).strip(), given)
+        given = "".join(values[-1]).strip()
         kind = type_text(keys[key]) if keys.get(key) is not None else "a group of keys"
-        return f"{key} is {value}; it must be {kind}"
+        return f"{key} is {({'': 'empty', 'None': 'null'}).get(given, given)}; it must be {kind}"
     return f"{key}: {_flat(causes[-1] if causes else message)}"
 
 
@@ -91,18 +89,18 @@ def is_union_error(error: BaseException) -> bool:
 
 def type_text(hint: Any) -> str:
     """Return a type as users write its values: `float or null`, `next_open or close`."""
-    kinds = get_args(hint)
+    kinds, origin = get_args(hint), get_origin(hint)
     if hint is None or hint is NoneType:
         return "null"
-    if get_origin(hint) is Literal:
+    if origin is Literal:
         return " or ".join(map(str, kinds))
-    if get_origin(hint) in (Union, UnionType):
+    if origin in (Union, UnionType):
         return " or ".join(dict.fromkeys(map(type_text, kinds)))
-    if get_origin(hint) is Callable:
+    if origin is Callable:
         return "class"
-    if get_origin(hint) in (list, Sequence):
+    if origin in (list, Sequence):
         return f"list of {type_text(kinds[0])}"
-    name = getattr(get_origin(hint) or hint, "__name__", str(hint))
+    name = getattr(origin or hint, "__name__", str(hint))
     return f"{name}[{', '.join(map(type_text, kinds))}]" if kinds else str(name)
 
 

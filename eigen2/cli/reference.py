@@ -22,45 +22,33 @@ On the command line a key is an option, `--model.population_size 32`; `fit --hel
 Lightning's [Trainer](https://lightning.ai/docs/pytorch/stable/common/trainer.html).
 """
 TABLE = "| key | type, default | |\n| -- | -- | -- |"
-NETWORKS = ("columns.ColumnActor", "columns.ColumnCritic", "columns.Choice", "windows.ConvolutionActor")
-SECTIONS: dict[str, tuple[tuple[str, str], ...]] = {
-    "The algorithm (`workload: market` and `control`)": (("model", "eigen2.erl.module.ERLModule"),),
-    "Learners (`model.learner`: `class_path` and `init_args`)": (
-        ("", "eigen2.erl.learners.DDPG"),
-        ("", "eigen2.erl.learners.TD3"),
-    ),
-    "Evolution (`model.evolution`: a list of `class_path` and `init_args`)": tuple(
-        ("", f"eigen2.erl.evolution.{name}")
-        for name in (
-            *("Elitism", "TournamentCrossover", "MagnitudeMutation", "PlateauGrowth"),
-            *("ProximalMutation", "Injection", "Reinjection"),
-        )
-    ),
-    "Trading (`workload: market`)": (
-        ("data", "eigen2.market.datamodule.MarketDataModule"),
-        ("data.synthetic", "eigen2.market.synthetic.generator.SyntheticMarket"),
-    ),
-    "Gymnasium tasks (`workload: control`)": (("data", "eigen2.control.datamodule.ControlDataModule"),),
-    "Fuel breaks (`workload: fire`)": (
-        ("model", "eigen2.dqn.module.DQNModule"),
-        ("data", "eigen2.fire.datamodule.FuelBreakDataModule"),
-        ("data.region", "eigen2.fire.landscapes.rasters.RegionFiles"),
-    ),
-    "Networks (`model.actor`, `model.critic`: `class_path` and `init_args`)": (
-        *(("", f"eigen2.market.networks.{name}") for name in (*NETWORKS, "windows.ConvolutionCritic")),
-        *(("", f"eigen2.control.networks.{name}") for name in ("MLPActor", "MLPCritic")),
-    ),
-    "Callbacks (`trainer.callbacks`: a list of `class_path` and `init_args`)": (
-        *(("", f"callbacks.{name}") for name in ("MemoryProfiler", "GarbageCollector", "MetricsPlot")),
-        *(("", f"eigen2.runtime.checkpoint.{name}") for name in ("ChampionCheckpoint", "GenerationCheckpoint")),
-        ("", "eigen2.runtime.uploader.CheckpointUploader"),
-        ("", "eigen2.runtime.console.GenerationReport"),
-        ("", "eigen2.market.evaluation.equity_plot.EquityPlot"),
-        ("", "eigen2.fire.hygiene.MemoryHygiene"),
-        ("", "eigen2.fire.pictures.BreaksPlot"),
-    ),
+SECTIONS = {
+    "The algorithm (`workload: market` and `control`)": "model=eigen2.erl.module.ERLModule",
+    "Learners (`model.learner`: `class_path` and `init_args`)": "eigen2.erl.learners.DDPG eigen2.erl.learners.TD3",
+    "Evolution (`model.evolution`: a list of `class_path` and `init_args`)": """
+        eigen2.erl.evolution.Elitism eigen2.erl.evolution.TournamentCrossover eigen2.erl.evolution.MagnitudeMutation
+        eigen2.erl.evolution.PlateauGrowth eigen2.erl.evolution.ProximalMutation eigen2.erl.evolution.Injection
+        eigen2.erl.evolution.Reinjection""",
+    "Trading (`workload: market`)": """
+        data=eigen2.market.datamodule.MarketDataModule
+        data.synthetic=eigen2.market.synthetic.generator.SyntheticMarket""",
+    "Gymnasium tasks (`workload: control`)": "data=eigen2.control.datamodule.ControlDataModule",
+    "Fuel breaks (`workload: fire`)": """
+        model=eigen2.dqn.module.DQNModule data=eigen2.fire.datamodule.FuelBreakDataModule
+        data.region=eigen2.fire.landscapes.rasters.RegionFiles""",
+    "Networks (`model.actor`, `model.critic`: `class_path` and `init_args`)": """
+        eigen2.market.networks.columns.ColumnActor eigen2.market.networks.columns.ColumnCritic
+        eigen2.market.networks.columns.Choice eigen2.market.networks.windows.ConvolutionActor
+        eigen2.market.networks.windows.ConvolutionCritic eigen2.control.networks.MLPActor
+        eigen2.control.networks.MLPCritic""",
+    "Callbacks (`trainer.callbacks`: a list of `class_path` and `init_args`)": """
+        callbacks.MemoryProfiler callbacks.GarbageCollector callbacks.MetricsPlot
+        eigen2.runtime.checkpoint.ChampionCheckpoint eigen2.runtime.checkpoint.GenerationCheckpoint
+        eigen2.runtime.uploader.CheckpointUploader eigen2.runtime.console.GenerationReport
+        eigen2.market.evaluation.equity_plot.EquityPlot eigen2.fire.hygiene.MemoryHygiene
+        eigen2.fire.pictures.BreaksPlot""",
 }
-"""By heading: group of keys, empty for the settings of a class that is named by its path, and class."""
+"""By heading: classes, those whose settings are a group of keys after its name."""
 
 
 def reference() -> str:
@@ -70,7 +58,8 @@ def reference() -> str:
     lines = [HEAD, "## The run\n", TABLE, *_rows("", run)]
     for heading, classes in SECTIONS.items():
         lines += [f"\n## {heading}\n", TABLE]
-        for group, path in classes:
+        for word in classes.split():
+            group, _, path = word.rpartition("=")
             parser = TrainingParser()
             parser.add_class_arguments(resolve_name(path), "x")
             rows = list(_rows(group, parser))

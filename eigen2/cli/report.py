@@ -3,7 +3,6 @@
 from pathlib import Path
 
 from jsonargparse import Namespace
-from rich.console import Console
 
 from eigen2.cli.parser import Parser
 from eigen2.errors import UserError
@@ -42,4 +41,4 @@ def run(command: str, chosen: Namespace) -> None:
             f"cannot write the report to {where}: {error.strerror or error}; {WRITE_HINT}, by --output"
         ) from error
     for path in written:
-        Console(highlight=False).print(f"report       {path}", soft_wrap=True)
+        print(f"report       {path}")

@@ -4,9 +4,8 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +15,7 @@ from rich.table import Table
 
 from eigen2.cli.parser import Parser
 from eigen2.errors import RunStopped, UserError, require_range
-from eigen2.runtime.signals import CODES, requeue
+from eigen2.runtime.signals import CODES, handling, requeue
 from eigen2.sweep import trial
 
 if TYPE_CHECKING:
@@ -84,8 +83,15 @@ def run(command: str, chosen: Namespace) -> None:
     folder, prune_after = Path(chosen.folder), (chosen.prune_after.trials, chosen.prune_after.generations)
     if not (folder / "study.db").exists():  # a sweep that is resumed was checked when it was started
         _check_settings(chosen.space, words, space)
-    sweep = Sweep(folder, words, space, fixed, chosen.seed, prune_after)
-    with _signals(sweep) as received:
+    sweep, received = Sweep(folder, words, space, fixed, chosen.seed, prune_after), list[signal.Signals]()
+
+    def stop(asked: signal.Signals) -> None:
+        received.append(asked)
+        sweep.stops += 1
+        if len(received) == 1:
+            sys.stderr.write(f"{asked.name}: trials end after their generations; a second signal ends them at once\n")
+
+    with handling(stop):
         sweep.run(chosen.trials, chosen.workers)
     _print_best(sweep)
     if received and sweep.done() < chosen.trials:
@@ -122,44 +128,25 @@ def _check_settings(file: str, words: Sequence[str], space: "Space") -> None:
             raise UserError(f"--space {file}: {reason}" if any(key in reason for key in space) else reason)
 
 
-@contextmanager
-def _signals(sweep: "Sweep") -> Iterator[list[signal.Signals]]:
-    """Let SIGINT, SIGTERM and SIGUSR1 end trials after their generations; yield the list of signals received."""
-    received: list[signal.Signals] = []
-
-    def handle(number: int, frame: object) -> None:
-        received.append(signal.Signals(number))
-        sweep.stops += 1
-        if len(received) == 1:
-            name = received[0].name
-            sys.stderr.write(f"{name}: trials end after their generations; a second signal ends them at once\n")
-
-    before = {each: signal.signal(each, handle) for each in CODES}
-    try:
-        yield received
-    finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
-
-
 def _print_best(sweep: "Sweep") -> None:
     """Print the best trials, and the command that tests the best one."""
-    console = Console(highlight=False, width=80)
+    from eigen2.sweep.space import to_text
+
     ended = [one for one in sweep.trials if one.state.is_finished()]
     ranked = sorted(ended, key=lambda one: float("inf") if one.value is None else -one.value)
     table = Table("trial", "state", "fitness", "generations", "settings")
     for one in ranked[:SHOWN]:
+        chosen = {key: one.params[key] for key in sweep.space}
+        settings = [
+            f"{key} {f'{value:.4g}' if isinstance(value, float) else to_text(value)}" for key, value in chosen.items()
+        ]
         value = "" if one.value is None else f"{one.value:g}"
-        settings = "\n".join(f"{key} {_rounded(one.params[key])}" for key in sweep.space)
-        table.add_row(str(one.number), one.state.name.lower(), value, str(len(one.intermediate_values)), settings)
+        table.add_row(
+            str(one.number), one.state.name.lower(), value, str(len(one.intermediate_values)), "\n".join(settings)
+        )
     if ranked:
-        console.print(table)
-    console.print(f"trials       {sweep.folder / 'trials.csv'}, {len(ended)} in all", soft_wrap=True, markup=False)
+        Console(highlight=False, width=80).print(table)
+    print(f"trials       {sweep.folder / 'trials.csv'}, {len(ended)} in all")
     if complete := [one for one in ranked if one.state.name == "COMPLETE"]:
         config = sweep.folder / "trials" / str(complete[0].number) / "config.yaml"
-        line = f"best         python -m eigen2.cli test --config {config} --ckpt_path best"
-        console.print(line, soft_wrap=True, markup=False)
-
-
-def _rounded(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else "null" if value is None else str(value)
+        print(f"best         python -m eigen2.cli test --config {config} --ckpt_path best")

@@ -13,20 +13,19 @@ import torch
 import yaml
 from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch import LightningDataModule, LightningModule, Trainer
+from lightning.pytorch import LightningDataModule, Trainer
 from lightning.pytorch.callbacks import ProgressBar
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
-from rich.console import Console
 
 from callbacks.budget import MemoryBudget, MemoryBudgetExceeded
 from eigen2.cli.parser import Parser, explain, is_union_error
-from eigen2.compat import set_command_help
+from eigen2.core.module import GenerationModule
 from eigen2.distributed.strategy import PopulationStrategy, processes
 from eigen2.errors import OUT_OF_MEMORY, RunStopped, UserError, require_range
 from eigen2.runtime.checkpoint import DurableCheckpointIO
 from eigen2.runtime.console import GenerationReport
 from eigen2.runtime.logger import RunLogger
-from eigen2.runtime.run_folder import RunFolder, find_checkpoint, generations_of, in_turn, locked_folder
+from eigen2.runtime.run_folder import RunFolder, find_checkpoint, generations_of, locked_folder
 from eigen2.runtime.stop import GracefulStop, stops_at_once
 from eigen2.runtime.trainer_checks import check_config
 from eigen2.runtime.uploader import fetch_last
@@ -40,18 +39,17 @@ WORKLOADS = {
     "fire": (("eigen2.dqn.module", "DQNModule"), ("eigen2.fire.datamodule", "FuelBreakDataModule")),
 }
 """Module and data module of each workload, imported for its own runs only."""
-COMMANDS = {
-    "fit": {"model", "train_dataloaders", "val_dataloaders", "datamodule", "weights_only"},
-    "validate": {"model", "dataloaders", "datamodule", "weights_only"},
-    "test": {"model", "dataloaders", "datamodule", "weights_only", "verbose"},
-}
-"""The Trainer's methods that are commands, with those of their arguments that are no options."""
 HELP = {
     "fit": "Train agents: a population by evolutionary reinforcement learning, or fuel breaks by deep Q-learning.",
     "validate": "Validate a checkpoint's champion again.",
     "test": "Test a checkpoint's champion on data that were not used in its fit, against baselines and luck.",
 }
-EPILOG = "Other commands, each with its own --help: data, predict, export, report, sweep, fire, completion."
+"""The Trainer's methods that are commands, each with its description."""
+PARSER: dict[str, Any] = {
+    "prog": "python -m eigen2.cli",
+    "description": "Train, validate and test agents.",
+    "epilog": "Other commands, each with its own --help: data, predict, export, report, sweep, fire.",
+}
 MOST_THREADS = 1024
 """More than machines have cores; a process that starts far more threads is ended by the system."""
 TRAINER_DEFAULTS = {
@@ -71,16 +69,19 @@ class EigenCLI(LightningCLI):
     """Lightning's command line with a run folder and durable checkpoints.
 
     Args:
-        command: the command that is run, whose parser alone is built, as each takes a second; None builds all.
+        commands: those whose parsers are built, as each takes a second.
     """
 
-    def __init__(self, *args: Any, command: str | None = None, **kwargs: Any) -> None:
-        self._command = command
+    model: GenerationModule[Any]
+
+    def __init__(self, *args: Any, commands: Sequence[str] = (*HELP,), **kwargs: Any) -> None:
+        self._commands = commands
         super().__init__(*args, **kwargs)
 
     def subcommands(self) -> dict[str, set[str]]:  # type: ignore[override]
         """Return the commands whose parsers are built, with the arguments to skip."""
-        return COMMANDS if self._command is None else {self._command: COMMANDS[self._command]}
+        skipped = super().subcommands()
+        return {name: {*skipped[name], "weights_only", "verbose"} for name in self._commands}
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Add what belongs to neither trainer, model nor data."""
@@ -88,20 +89,16 @@ class EigenCLI(LightningCLI):
         defaults: dict[str, Any] = self._model_class.config_defaults  # type: ignore[union-attr]
         parser.set_defaults({f"model.{name}": value for name, value in defaults.items()})
 
-    def _add_subcommands(self, parser: LightningArgumentParser, **kwargs: Any) -> None:
-        """Add the commands with our descriptions; Lightning takes the first line of the Trainer's docstrings."""
-        super()._add_subcommands(parser, **{name: {"description": HELP[name]} for name in self.subcommands()})
-        set_command_help(parser, HELP)
+    def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
+        """Parse; check the seed before Lightning passes it to NumPy."""
+        super().parse_arguments(parser, args)
+        command = self.config.get("subcommand")  # none where a program makes the parts of a run
+        seed = (self.config[command] if command else self.config).seed_everything
+        if isinstance(seed, int) and not isinstance(seed, bool):
+            require_range("seed_everything", seed, least=0, most=2**32 - 1)
 
     def _parse_ckpt_path(self) -> None:
         """Keep the configuration: Lightning would overrule it with the checkpoint's hyperparameters."""
-
-    def _set_seed(self) -> None:
-        """Check the seed before Lightning passes it to NumPy."""
-        seed = self._get(self.config, "seed_everything")
-        if isinstance(seed, int) and not isinstance(seed, bool):
-            require_range("seed_everything", seed, least=0, most=2**32 - 1)
-        super()._set_seed()
 
     def before_instantiate_classes(self) -> None:
         """Set the number of threads before anything is computed, and refuse an impossible budget."""
@@ -130,7 +127,7 @@ class EigenCLI(LightningCLI):
         if SLURMEnvironment.detect():  # Lightning would save within a generation and queue the job again by itself
             kwargs["plugins"].append(SLURMEnvironment(auto_requeue=False))
         devices, nodes = processes(vars(config)) if fits else (1, 1)
-        most = getattr(self.model, "max_processes", None)
+        most = self.model.max_processes
         if most is not None and devices * nodes > most:
             raise UserError(
                 f"trainer.devices and trainer.num_nodes make {devices * nodes} processes, but {most} is the most that "
@@ -154,9 +151,10 @@ class EigenCLI(LightningCLI):
             return
         first = self.trainer.is_global_zero
         with locked_folder(root) if first else nullcontext(), stops_at_once():
-            # an attribute, not an argument of fit, because set-up plans memory by it
-            with nullcontext() if self.trainer.world_size == 1 else in_turn(root):
+            # processes look for their checkpoint in turn: what one fetches, the next one finds
+            with nullcontext() if self.trainer.world_size == 1 else locked_folder(root, ".turn", wait=True):
                 found = find_checkpoint(root, ckpt_path, or_start=True, put_aside=first)
+                # an attribute, not an argument of fit, because set-up plans memory by it
                 self.trainer.ckpt_path = found or fetch_last(self.trainer, ckpt_path)
             self.trainer.fit(**kwargs)
             self._write_report(root)
@@ -172,7 +170,7 @@ class EigenCLI(LightningCLI):
             self.model.generations_run = generations_of(path)
             self.trainer.test(ckpt_path=path, verbose=False, **kwargs)
         assert self.model.test_result is not None
-        Console(highlight=False).print(self.model.test_result.text, soft_wrap=True)
+        print(self.model.test_result.text)
         if (root / "metrics.csv").is_file():
             self._write_report(root)
 
@@ -188,10 +186,8 @@ class EigenCLI(LightningCLI):
         from eigen2.report.page import write_report  # its libraries need memory that training should not have to share
 
         try:
-            Console(highlight=False).print(f"report       {write_report(root)}", soft_wrap=True)
-        except OSError as error:
-            log.warning("cannot write the report to %s: %s", root, error.strerror or error)
-        except UserError as error:
+            print(f"report       {write_report(root)}")
+        except (OSError, UserError) as error:
             log.warning("this run has no report: %s", error)
 
 
@@ -226,17 +222,13 @@ def run(words: Sequence[str]) -> None:
         RunStopped: the run ended early and can be resumed.
     """
     _silence()
-    command = words[0] if words and words[0] in COMMANDS else None
+    commands = words[:1] if words[0] in HELP else [*HELP]
     try:
         EigenCLI(
             *classes(_workload(words)),
-            command=command,
+            commands=commands,
             parser_class=TrainingParser,
-            parser_kwargs={
-                "prog": "python -m eigen2.cli",
-                "description": "Train, validate and test agents.",
-                "epilog": EPILOG,
-            },
+            parser_kwargs=PARSER | {name: {"description": HELP[name]} for name in commands},
             seed_everything_default=42,
             trainer_defaults=TRAINER_DEFAULTS,
             save_config_callback=RunFolder,
@@ -276,7 +268,7 @@ def _workload(words: Sequence[str]) -> str:
     return named
 
 
-def classes(workload: str) -> tuple[type[LightningModule], type[LightningDataModule]]:
+def classes(workload: str) -> tuple[type[GenerationModule[Any]], type[LightningDataModule]]:
     """Return a workload's module and data module; refuse one that needs a package that is not installed."""
     try:
         module, data = (getattr(import_module(home), name) for home, name in WORKLOADS[workload])
@@ -286,9 +278,7 @@ def classes(workload: str) -> tuple[type[LightningModule], type[LightningDataMod
 
 
 def _as_list(value: Any) -> list[Any]:
-    if value is None:
-        return []
-    return list(value) if isinstance(value, list) else [value]
+    return [] if value is None else list(value) if isinstance(value, list) else [value]
 
 
 def _silence() -> None:

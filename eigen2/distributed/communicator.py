@@ -42,12 +42,10 @@ class Communicator:
     bytes in the CPU's memory, on whatever device the rows are. `purpose` describes an exchange in error messages; every
     collective raises RunStopped if contact with another process is lost.
 
-    Args:
+    Attributes:
         total: rows of the whole population.
         rank: of this process, from 0.
         world: number of processes.
-
-    Attributes:
         rows: numbers of the rows this process owns.
         generation: in progress, for messages.
         received_bytes: received from other processes in this generation.
@@ -57,13 +55,12 @@ class Communicator:
     def __init__(self, total: int, rank: int = 0, world: int = 1) -> None:
         self.total, self.rank, self.world = total, rank, world
         self.rows = self.rows_of(rank)
+        self._counts = [len(self.rows_of(each)) for each in range(world)]
         self.start_generation(0)
 
     def start_generation(self, generation: int) -> None:
         """Reset `received_bytes` and `seconds`."""
-        self.generation = generation
-        self.received_bytes = 0
-        self.seconds = 0.0
+        self.generation, self.received_bytes, self.seconds = generation, 0, 0.0
 
     def rows_of(self, rank: int) -> range:
         """Return the rows a process owns; processes differ by one row at most."""
@@ -85,7 +82,7 @@ class Communicator:
         """Return all rows, in order, on every process."""
         if self.world == 1:
             return dict(own)
-        return unpack_rows(torch.cat(self.gather_parts(pack_rows(own), self._counts(), purpose)), own)
+        return unpack_rows(torch.cat(self.gather_parts(pack_rows(own), self._counts, purpose)), own)
 
     def gather_parts(self, own: UInt8[Tensor, "rows bytes"], counts: Sequence[int], purpose: str) -> list[Tensor]:
         """Return the packed rows of each process, by rank, on every process; each has `counts` rows, of equal bytes."""
@@ -101,14 +98,13 @@ class Communicator:
         """Return all rows, in order, on the CPU of process 0; None on the others."""
         if self.world == 1:
             return dict(own)
-        counts = self._counts()
-        padded = _padded(pack_rows(own), max(counts))
-        parts = [torch.empty_like(padded) for _ in counts] if self.rank == 0 else None
+        padded = _padded(pack_rows(own), max(self._counts))
+        parts = [torch.empty_like(padded) for _ in self._counts] if self.rank == 0 else None
         with self._exchange(purpose, 0 if parts is None else (self.world - 1) * padded.nbytes):
             dist.gather(padded, parts)
         if parts is None:
             return None
-        rows = torch.cat([part[:count] for part, count in zip(parts, counts, strict=True)])
+        rows = torch.cat([part[:count] for part, count in zip(parts, self._counts, strict=True)])
         return unpack_rows(rows, {name: values.cpu() for name, values in own.items()})
 
     def fetch(self, own: Rows, wanted: Sequence[Sequence[int]], purpose: str) -> dict[str, Tensor]:
@@ -141,11 +137,8 @@ class Communicator:
         """Return name and value of what is shown at the start of a run."""
         if self.world == 1:
             return {}
-        sizes = sorted(set(self._counts()))
-        return {"processes": f"{self.world}, each with {' or '.join(map(str, sizes))} of the {self.total} agents"}
-
-    def _counts(self) -> list[int]:
-        return [len(self.rows_of(rank)) for rank in range(self.world)]
+        sizes = " or ".join(map(str, sorted(set(self._counts))))
+        return {"processes": f"{self.world}, each with {sizes} of the {self.total} agents"}
 
     @contextmanager
     def _exchange(self, purpose: str, received_bytes: int) -> Iterator[None]:

@@ -27,19 +27,15 @@ Plain = TypeVar("Plain")
 class PopulationStrategy(DDPStrategy):
     """Starts processes as Lightning's DDP does, and leaves each one's weights to itself.
 
-    What `ERLModule` exchanges, a few messages a generation, goes through gloo and the CPU's memory, on GPUs too.
+    What `ERLModule` exchanges, a few messages a generation, goes through gloo and the CPU's memory, on GPUs too. Every
+    collective raises RunStopped if contact with another process is lost.
+
+    Args:
+        timeout_s: Seconds that a process may be behind the others, above 0; longer, and the run ends with exit
+            code 5, to be resumed. More than a generation's slowest phase takes.
     """
 
     def __init__(self, timeout_s: float = 300.0) -> None:
-        """Choose how long to wait for other processes.
-
-        Args:
-            timeout_s: Seconds that a process may be behind the others, above 0; longer, and the run ends with exit
-                code 5, to be resumed. More than a generation's slowest phase takes. Default 300.
-
-        Raises:
-            UserError: `timeout_s` is not above 0.
-        """
         require_range("trainer.strategy.timeout_s", timeout_s, above=0)
         super().__init__(process_group_backend="gloo", timeout=timedelta(seconds=timeout_s))
         self._patience = timedelta(seconds=timeout_s)
@@ -54,11 +50,7 @@ class PopulationStrategy(DDPStrategy):
         return self._started
 
     def setup_distributed(self) -> None:
-        """Find the other processes.
-
-        Raises:
-            RunStopped: not all came in time.
-        """
+        """Find the other processes; raises RunStopped if not all came in time."""
         reset_seed()
         self.set_world_ranks()
         if dist.is_initialized():  # by an earlier call of the Trainer
@@ -90,12 +82,12 @@ class PopulationStrategy(DDPStrategy):
         """Do nothing: every process has other weights."""
 
     def barrier(self, *args: Any, **kwargs: Any) -> None:
-        """Wait for all processes; raise RunStopped if contact with one is lost."""
+        """Wait for all processes."""
         with self._in_contact("waiting for all"):
             super().barrier()
 
     def broadcast(self, obj: Plain, src: int = 0) -> Plain:
-        """Return on all processes what process `src` has, as JSON; raise RunStopped if contact is lost."""
+        """Return on all processes what process `src` has, as JSON."""
         if not dist.is_initialized():
             return obj
         content = torch.frombuffer(bytearray(json.dumps(obj).encode()), dtype=torch.uint8)
@@ -108,7 +100,7 @@ class PopulationStrategy(DDPStrategy):
         return shared
 
     def reduce(self, tensor: Any, group: Any = None, reduce_op: Any = "mean") -> Any:
-        """Reduce a tensor over all processes, through the CPU's memory; raise RunStopped if contact is lost."""
+        """Reduce a tensor over all processes, through the CPU's memory."""
         if not isinstance(tensor, Tensor):
             return tensor
         with self._in_contact("deciding together"):
@@ -124,11 +116,7 @@ def _leave() -> None:
 
 
 def check_processes(trainer: Trainer, agents: int) -> None:
-    """Refuse a strategy that cannot spread a population over processes, and more processes than agents.
-
-    Raises:
-        UserError: names the setting, its value and the remedy.
-    """
+    """Refuse, by a UserError, a strategy that cannot spread a population, and more processes than agents."""
     if trainer.world_size > 1 and not isinstance(trainer.strategy, PopulationStrategy):
         raise UserError(
             f"trainer.strategy is {type(trainer.strategy).__name__} for {trainer.world_size} processes; "

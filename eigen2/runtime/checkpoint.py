@@ -3,13 +3,11 @@
 import logging
 import os
 import shutil
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from fsspec.utils import get_protocol
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.plugins.io import TorchCheckpointIO
@@ -17,7 +15,7 @@ from lightning.pytorch.plugins.io import TorchCheckpointIO
 from eigen2 import compat
 from eigen2.errors import UserError, require_range
 from eigen2.runtime.checksums import DamagedFile, generation_of, verify_checksum, write_checksum
-from eigen2.runtime.files import move_into_place
+from eigen2.runtime.files import replacing
 
 log = logging.getLogger(__name__)
 
@@ -35,21 +33,17 @@ class DurableCheckpointIO(TorchCheckpointIO):
     _in_flight: Mapping[str, Any] | None = None
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
-        """Save atomically and durably; remote paths go through Lightning's writer."""
-        if (target := _local(path)) is None:
-            super().save_checkpoint(checkpoint, path, storage_options)
-            return
+        """Save atomically and durably on this machine's filesystem; raises UserError for an address of another."""
+        if "://" in str(path):
+            raise UserError(f"checkpoint {path} is not a local file; CheckpointUploader copies checkpoints to a bucket")
+        target, self._in_flight = Path(path), checkpoint
         target.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".tmp")
-        temporary, self._in_flight = Path(name), checkpoint
         try:
-            with os.fdopen(handle, "wb") as file:
-                torch.save(checkpoint, file)
-            write_checksum(temporary, int(checkpoint.get("epoch", -1)))
-            temporary.chmod(0o666 & ~_umask())
-            move_into_place(temporary, target)
+            with replacing(target) as draft:
+                with draft.open("wb") as file:
+                    torch.save(checkpoint, file)
+                write_checksum(draft, int(checkpoint.get("epoch", -1)))
         finally:
-            temporary.unlink(missing_ok=True)
             self._in_flight = None
 
     def memory_owners(self) -> dict[str, object]:
@@ -65,25 +59,12 @@ class DurableCheckpointIO(TorchCheckpointIO):
             UserError: the file is not what was written, or cannot be read.
         """
         try:
-            if (file := _local(path)) is not None:
-                verify_checksum(file)
+            verify_checksum(Path(path))
             checkpoint: dict[str, Any] = super().load_checkpoint(path, map_location, weights_only=True)
         except Exception as error:  # whatever a decoder makes of damaged bytes
             reason = " ".join(str(error).split())[:120]
             raise UserError(f"checkpoint {path} cannot be read ({reason}); is it damaged? give another one") from error
         return checkpoint
-
-
-def _local(path: str | Path) -> Path | None:
-    """Return a path on this machine's filesystem; None for one of another."""
-    return Path(str(path).removeprefix("file://")) if get_protocol(str(path)) in ("file", "local") else None
-
-
-def _umask() -> int:
-    """Return the process's umask, which mkstemp ignores; it can only be read by setting it."""
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask
 
 
 class _Checkpoint(ModelCheckpoint):
@@ -119,7 +100,7 @@ class _Checkpoint(ModelCheckpoint):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore both."""
         super().load_state_dict(state_dict)
-        self._overdue = bool(state_dict.get("overdue") or state_dict.get("owed"))  # its name in older checkpoints
+        self._overdue = bool(state_dict.get("overdue"))
 
 
 class GenerationCheckpoint(_Checkpoint):
@@ -127,19 +108,13 @@ class GenerationCheckpoint(_Checkpoint):
 
     `Trainer.fit(ckpt_path="last")` and `--ckpt_path last` find it and continue bit for bit; if it is damaged, the
     command line takes the newest whole one before it, see `newest_whole`.
+
+    Args:
+        dirpath: folder; null takes `checkpoints` in the run's folder.
+        keep: generations whose files are kept, the last one included (1 or more). Each holds the whole replay buffer.
     """
 
     def __init__(self, dirpath: str | None = None, keep: int = 2) -> None:
-        """Choose where and how many.
-
-        Args:
-            dirpath: Folder. Default none: `checkpoints` in the run's folder.
-            keep: Generations whose files are kept, the last one included, >= 1. Each file holds the whole replay
-                buffer. Default 2.
-
-        Raises:
-            UserError: `keep` is below 1.
-        """
         require_range("keep of GenerationCheckpoint", keep, least=1)
         super().__init__(dirpath, LAST)
         self.keep = keep
@@ -148,19 +123,19 @@ class GenerationCheckpoint(_Checkpoint):
         """Find the folder; remove what a killed process left half written."""
         super().setup(trainer, pl_module, stage)
         if stage == "fit" and trainer.is_global_zero and self.dirpath:
-            for torn in Path(self.dirpath).glob(".*.ckpt.*.tmp"):
+            for torn in Path(self.dirpath).glob(".*.ckpt.*"):
                 torn.unlink()
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Keep the last checkpoint as an earlier one, save, and delete those beyond `keep`."""
-        last = _local(f"{self.dirpath}/{self._name}") if trainer.is_global_zero else None
-        if last is not None and self.keep > 1 and last.exists():
+        last = Path(f"{self.dirpath}/{self._name}")
+        if trainer.is_global_zero and self.keep > 1 and last.exists():
             try:
                 keep_earlier(last)
             except (OSError, DamagedFile) as error:
                 log.warning("generation %d: cannot write a copy of %s: %s", trainer.current_epoch, last, error)
         super().on_train_epoch_end(trainer, pl_module)
-        if last is not None and not self._overdue:
+        if trainer.is_global_zero and not self._overdue:
             for old in earlier(last.parent)[self.keep - 1 :]:
                 old.unlink(missing_ok=True)
 
@@ -188,12 +163,8 @@ def keep_earlier(last: Path) -> None:
     try:
         os.link(last, name)
     except OSError:  # a filesystem without links
-        draft = name.with_name(f".{name.name}.copy.tmp")
-        try:
+        with replacing(name) as draft:
             shutil.copyfile(last, draft)
-            move_into_place(draft, name)
-        finally:
-            draft.unlink(missing_ok=True)
 
 
 def earlier(folder: Path) -> list[Path]:
@@ -213,12 +184,11 @@ def newest_whole(folder: Path, put_aside: bool = True) -> Path | None:
     for path in found:
         try:
             verify_checksum(path)
+            return path
         except (DamagedFile, OSError) as error:
             log.warning("checkpoint %s is damaged (%s); the one before is used", path, error)
             if path.name == LAST and put_aside:
                 os.replace(path, path.with_name(DAMAGED))
-            continue
-        return path
     if found:
         raise UserError(
             f"all {len(found)} checkpoints in {folder} are damaged; resume from best.ckpt with --ckpt_path best, or "

@@ -34,15 +34,11 @@ def write_checksum(path: Path, generation: int) -> None:
             raise ValueError(f"{path} is no zip archive without a comment")
         file.seek(end)
         file.write(struct.pack("<H", _LENGTH) + _COMMENT.format(generation=generation).encode())
-        file.write(_digest(file, file.tell()).encode())
+        file.write(_digest(file, file.tell()))
 
 
 def verify_checksum(path: Path) -> int:
-    """Compare a whole file with its checksum; return the generation in its comment.
-
-    Raises:
-        DamagedFile: the file is not what was written.
-    """
+    """Compare a whole file with its checksum; return the generation in its comment; raises DamagedFile."""
     with path.open("rb") as file:
         generation, digest, size = _read_comment(file)
         if _digest(file, size - _DIGITS) != digest:
@@ -56,26 +52,21 @@ def generation_of(path: Path) -> int:
         return _read_comment(file)[0]
 
 
-def _read_comment(file: BinaryIO) -> tuple[int, str, int]:
+def _read_comment(file: BinaryIO) -> tuple[int, bytes, int]:
     """Return generation, checksum and the file's size in bytes."""
     size = file.seek(0, 2)
-    if size == 0:
-        raise DamagedFile("it is empty")
     file.seek(max(0, size - _LENGTH))
     found = _PATTERN.fullmatch(file.read())
     if found is None:
-        raise DamagedFile("its end is missing, or eigen2 did not write it")
-    return int(found[1]), found[2].decode(), size
+        raise DamagedFile("its end is missing, or eigen2 did not write it" if size else "it is empty")
+    return int(found[1]), found[2], size
 
 
-def _digest(file: BinaryIO, size: int) -> str:
-    """Return the checksum of the first `size` bytes; leave the file positioned after them."""
+def _digest(file: BinaryIO, size: int) -> bytes:
+    """Return the checksum of the first `size` bytes in hexadecimal; leave the file positioned after them."""
     file.seek(0)
     digest = hashlib.blake2b(digest_size=32)
-    while size > 0:
-        block = file.read(min(1 << 20, size))
-        if not block:
-            raise DamagedFile("it became shorter while it was read")
+    while size > 0 and (block := file.read(min(1 << 20, size))):
         digest.update(block)
         size -= len(block)
-    return digest.hexdigest()
+    return digest.hexdigest().encode()

@@ -4,8 +4,9 @@ import errno
 import fcntl
 import json
 import os
+import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,10 +23,8 @@ def replacing(final: Path) -> Iterator[Path]:
     Raises:
         OSError: it is a folder or a device, or cannot be written.
     """
-    if final.is_dir():
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(final))
     if final.exists() and not final.is_file():  # a rename would replace a device or a pipe by a file
-        raise OSError(errno.EINVAL, "It is no regular file", str(final))
+        raise OSError(errno.EINVAL, "It is a folder" if final.is_dir() else "It is no regular file", str(final))
     final = final.resolve()
     draft = final.with_name(f".{final.name}.draft")
     try:
@@ -75,6 +74,11 @@ def _sync(path: Path) -> None:
         os.close(handle)
 
 
+def next_number(paths: Iterable[Path]) -> int:
+    """Return 1 more than the largest number at the end of a name; 1 if there is none."""
+    return 1 + max((int(found[0]) for path in paths if (found := re.search(r"\d+$", path.name))), default=0)
+
+
 def archive_other_test(summary: Path, now: Mapping[str, Any], keys: Sequence[str]) -> None:
     """Rename a test's folder to `test-1`, `test-2` and so on, unless it is about to be repeated.
 
@@ -87,5 +91,5 @@ def archive_other_test(summary: Path, now: Mapping[str, Any], keys: Sequence[str
         return
     folder = summary.parent
     if isinstance(before, dict) and any(before.get(key) != now[key] for key in keys):
-        taken = [int(each.name.rpartition("-")[2]) for each in folder.parent.glob(f"{folder.name}-[0-9]*")]
-        folder.rename(folder.with_name(f"{folder.name}-{max(taken, default=0) + 1}"))
+        number = next_number(folder.parent.glob(f"{folder.name}-[0-9]*"))
+        folder.rename(folder.with_name(f"{folder.name}-{number}"))

@@ -37,15 +37,13 @@ class EventFile:
     """An event file with the methods of TensorBoard's `EventFileWriter`, written record by record.
 
     TensorBoard's own writer writes in a thread, dies of the first error of the disk and leaves a torn record behind, at
-    which every reader stops.
-
-    An error of the disk goes to `warn`, and the event is lost. Readers drop events of `purge_step` and later that
-    earlier files hold.
+    which every reader stops. Here an error of the disk goes to `warn`, and the event is lost. Readers drop events of
+    `purge_step` and later that earlier files hold.
     """
 
     def __init__(self, folder: Path, warn: Callable[[OSError], None], purge_step: int) -> None:
         self._folder, self._warn = folder, warn
-        self._start: Event | None = Event(session_log=SessionLog(status=SessionLog.START), step=purge_step)
+        self._first = [Event(session_log=SessionLog(status=SessionLog.START), step=purge_step)]
         self._file: AppendFile | None = None
 
     def get_logdir(self) -> str:
@@ -68,16 +66,13 @@ class EventFile:
             began = max(time.time(), max((float(match[1]) for match in found if match), default=0.0) + 1)
             name = f"events.out.tfevents.{began:017.6f}.{socket.gethostname()}.{os.getpid()}"
             self._file = AppendFile(self._folder / name)
+        writer = RecordWriter(SimpleNamespace(write=self._file.append))
         if not self._file.size:
-            self._append(Event(wall_time=time.time(), file_version="brain.Event:2"))
-        if self._start is not None:
-            self._append(self._start)
-            self._start = None
-        self._append(event)
-
-    def _append(self, event: Event) -> None:
-        assert self._file is not None
-        RecordWriter(SimpleNamespace(write=self._file.append)).write(event.SerializeToString())
+            writer.write(Event(wall_time=time.time(), file_version="brain.Event:2").SerializeToString())
+        while self._first:
+            writer.write(self._first[0].SerializeToString())
+            self._first.pop()
+        writer.write(event.SerializeToString())
 
     def flush(self) -> None:
         """Do nothing: there is no buffer."""
@@ -106,6 +101,8 @@ class RunLogger(Logger):
         save_dir: the run's folder: gets `metrics.csv` and `tensorboard/`.
     """
 
+    name = version = ""  # files lie directly in the run's folder, which holds one run
+
     def __init__(self, save_dir: str) -> None:
         super().__init__()
         self._folder = Path(save_dir)
@@ -115,23 +112,11 @@ class RunLogger(Logger):
         self._row: dict[str, float] = {}
         self._generation: int | None = None
         self._warned: int | None = None
-        self._settings: dict[str, Any] = {}
-        self._settings_written = False
-        self._waiting: deque[tuple[int, dict[str, float]]] = deque(maxlen=WAITING)
+        self._waiting: deque[tuple[int, Summary]] = deque(maxlen=WAITING)
 
     def memory_owners(self) -> dict[str, object]:
         """Return the bytes of the row that is not written yet: no history is kept."""
         return {"logger": sys.getsizeof(self._row) + sum(sys.getsizeof(number) for number in self._row.values())}
-
-    @property
-    def name(self) -> str:
-        """Return no name: files lie directly in the run's folder."""
-        return ""
-
-    @property
-    def version(self) -> str:
-        """Return no version: a folder holds one run."""
-        return ""
 
     @property
     def save_dir(self) -> str:
@@ -147,7 +132,10 @@ class RunLogger(Logger):
     @rank_zero_only
     def log_hyperparams(self, params: dict[str, Any] | Namespace, *args: Any, **kwargs: Any) -> None:
         """Keep settings by full key for TensorBoard's hparams page; the whole configuration lies in config.yaml."""
-        self._settings = dict(vars(params) if isinstance(params, Namespace) else params)
+        given = vars(params) if isinstance(params, Namespace) else params
+        plain = {name: each if isinstance(each, bool | int | float) else str(each) for name, each in given.items()}
+        summaries = hparams(plain, dict.fromkeys(COMPARED, 0.0))[:2]  # type: ignore[no-untyped-call]
+        self._waiting.extend((0, summary) for summary in summaries)
 
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float | torch.Tensor], step: int | None = None) -> None:
@@ -174,18 +162,14 @@ class RunLogger(Logger):
             return
         if not self._csv.append({"generation": self._generation, **self._row}) and self._csv.error is not None:
             self._warn(self._csv.error)
-        self._waiting.append((self._generation, self._row))
+        # one event, so that all scalars of a generation are in the file or none
+        values = [scalar(name, value).value[0] for name, value in self._row.items() if not math.isnan(value)]  # type: ignore[no-untyped-call]
+        self._waiting.append((self._generation, Summary(value=values)))
         self._row = {}
         try:
-            if not self._settings_written:
-                for summary in _settings_summaries(self._settings):
-                    self._events.write(Event(wall_time=time.time(), summary=summary))
-                self._settings_written = True
             while self._waiting:
-                generation, row = self._waiting[0]
-                # one event, so that all scalars of a generation are in the file or none
-                values = [scalar(name, value).value[0] for name, value in row.items() if not math.isnan(value)]  # type: ignore[no-untyped-call]
-                self._events.write(Event(wall_time=time.time(), step=generation, summary=Summary(value=values)))
+                generation, summary = self._waiting[0]
+                self._events.write(Event(wall_time=time.time(), step=generation, summary=summary))
                 self._waiting.popleft()
         except OSError as error:
             self._warn(error)
@@ -203,9 +187,3 @@ class RunLogger(Logger):
         if self._warned != self._generation:
             self._warned = self._generation
             log.warning("generation %s: cannot write curves and metrics.csv, they wait: %s", self._generation, error)
-
-
-def _settings_summaries(settings: Mapping[str, Any]) -> list[Summary]:
-    """Return what TensorBoard's hparams page compares runs by."""
-    plain = {name: value if isinstance(value, bool | int | float) else str(value) for name, value in settings.items()}
-    return list(hparams(plain, dict.fromkeys(COMPARED, 0.0))[:2])  # type: ignore[no-untyped-call]

@@ -54,13 +54,13 @@ class PhaseClock:
 
     def end(self, phase: str) -> None:
         """Stop counting and announce the end; work queued on a GPU is waited for and counts here."""
-        device = self._module.device
+        device, trainer = self._module.device, self._module.trainer
         if device.type == "cuda":
             torch.cuda.synchronize(device)
         self.seconds[phase] = self.elapsed(phase)
-        for callback in self._module.trainer.callbacks:  # type: ignore[attr-defined]
+        for callback in trainer.callbacks:  # type: ignore[attr-defined]
             if isinstance(callback, PhaseListener):
-                callback.on_phase_end(self._module.trainer, self._module, phase)
+                callback.on_phase_end(trainer, self._module, phase)
 
     def environment_step(self) -> None:
         """Announce a step of the environment."""

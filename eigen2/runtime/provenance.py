@@ -2,6 +2,7 @@
 
 import os
 import platform
+import re
 import subprocess
 from collections.abc import Mapping
 from importlib.metadata import version
@@ -14,9 +15,9 @@ ROOT = Path(__file__).parents[2]  # root of the source, in a clone
 def describe_run() -> dict[str, Any]:
     """Return versions, machine, and the commit where eigen2 runs from a clone; None for what cannot be known."""
     commit = _git("rev-parse", "HEAD")
-    versions = {"eigen2": version("eigen2"), "python": platform.python_version()}
+    versions = {name: version(name) for name in ("eigen2", "torch", "lightning")}
     return {
-        "versions": versions | {name: version(name) for name in ("torch", "lightning")},
+        "versions": {"python": platform.python_version(), **versions},
         "machine": f"{processor()}, {os.cpu_count()} cores",
         "commit": commit,
         "dirty": bool(_git("status", "--porcelain")) if commit else None,
@@ -26,11 +27,8 @@ def describe_run() -> dict[str, Any]:
 def processor() -> str:
     """Return the processor's model, or else its architecture."""
     info = Path("/proc/cpuinfo")
-    for line in info.read_text().splitlines() if info.is_file() else ():
-        name, _, value = line.partition(":")
-        if name.strip() == "model name" and value.strip():
-            return value.strip()
-    return platform.processor() or platform.machine()
+    found = re.search(r"^model name\s*: (.+)$", info.read_text(), re.MULTILINE) if info.is_file() else None
+    return found[1].strip() if found else platform.processor() or platform.machine()
 
 
 def describe_changes(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> dict[str, str]:

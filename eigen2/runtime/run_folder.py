@@ -4,70 +4,49 @@ import csv
 import fcntl
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, Protocol, cast, runtime_checkable
+from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.cli import SaveConfigCallback
-from rich.console import Console
 
 from callbacks import MemoryProfiler
 from eigen2.errors import UserError
 from eigen2.runtime.checkpoint import newest_whole
-from eigen2.runtime.files import replacing
+from eigen2.runtime.files import next_number, replacing
 from eigen2.runtime.provenance import describe_run
 
 log = logging.getLogger(__name__)
 
 RUN_FILES = (  # what a run writes in its folder; the panel cache beside them is shared by all runs
-    *("checkpoints", "tensorboard", "champion", "test", "failure"),
-    *("metrics.csv", "memory.csv", "config.yaml", "run.json", "report.html"),
+    *("checkpoints", "tensorboard", "champion", "test", "test-*", "failure"),
+    *("metrics.csv", "memory.csv", "memory-*.csv", "config.yaml", "run.json", "report.html"),
 )
 
 
-@runtime_checkable
-class RecordedModule(Protocol):
-    """What run.json takes from the module."""
-
-    seed: int
-    fitness_words: Mapping[str, str]
-    settings: Callable[[], dict[str, Any]]
-
-
 @contextmanager
-def locked_folder(root: Path) -> Iterator[None]:
+def locked_folder(root: Path, name: str = ".lock", *, wait: bool = False) -> Iterator[None]:
     """Keep the folder to this process; the lock goes with the process, however it ends.
 
     Raises:
-        UserError: the folder cannot be written to, or another process is running in it.
+        UserError: the folder cannot be written to, or another process is running in it and it is not to `wait`.
     """
-    with _open_lock(root / ".lock") as lock:
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        lock = (root / name).open("w")
+    except OSError as error:
+        raise UserError(
+            f"cannot write to trainer.default_root_dir {root}: {error.strerror}; choose another folder"
+        ) from error
+    with lock:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError:
             raise UserError(
                 f"another run is writing to {root}; wait for it or choose another --trainer.default_root_dir"
             ) from None
-        yield
-
-
-def _open_lock(path: Path) -> IO[str]:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return path.open("w")
-    except OSError as error:
-        raise UserError(
-            f"cannot write to trainer.default_root_dir {path.parent}: {error.strerror}; choose another folder"
-        ) from error
-
-
-@contextmanager
-def in_turn(root: Path) -> Iterator[None]:
-    """Let the processes of a run look for their checkpoint in turn: what one fetches, the next one finds."""
-    with _open_lock(root / ".turn") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
@@ -104,14 +83,11 @@ def generations_of(checkpoint: str | None) -> int:
 
 def move_earlier_run(root: Path) -> Path | None:
     """Move what an earlier run left in `root` to `root/earlier/N`; return that folder, None if there was nothing."""
-    present = [path for name in (*RUN_FILES, "memory-*.csv", "test-*") for path in sorted(root.glob(name))]
+    present = [path for name in RUN_FILES for path in sorted(root.glob(name))]
     if not present:
         return None
-    earlier = root / "earlier"
-    earlier.mkdir(exist_ok=True)
-    taken = [int(folder.name) for folder in earlier.iterdir() if folder.name.isdecimal()]
-    target = earlier / str(max(taken, default=0) + 1)
-    target.mkdir()
+    target = root / "earlier" / str(next_number(root.glob("earlier/*")))
+    target.mkdir(parents=True)
     for path in present:
         path.rename(target / path.name)
     return target
@@ -125,26 +101,24 @@ class RunFolder(SaveConfigCallback):
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Move an earlier run aside unless this one resumes it, then write configuration and provenance."""
-        root = Path(trainer.default_root_dir)
         if not trainer.is_global_zero:
             return
+        root = Path(trainer.default_root_dir)
         if trainer.ckpt_path is None and (moved := move_earlier_run(root)) is not None:
-            Console(highlight=False).print(f"An earlier run in {root} was moved to {moved}.", soft_wrap=True)
+            print(f"An earlier run in {root} was moved to {moved}.")
         self.parser.save(self.config, str(root / "config.yaml"), overwrite=True)
         _write_provenance(trainer, pl_module, [])
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Add the verdict of the memory profiler, if there is one."""
-        profilers = [each for each in trainer.callbacks if isinstance(each, MemoryProfiler)]  # type: ignore[attr-defined]
-        verdicts = [each.leak.lines() if each.leak else [f"verdict: {each.verdict}"] for each in profilers]
-        _write_provenance(trainer, pl_module, ["; ".join(each) for each in verdicts])
+        if trainer.is_global_zero:
+            profilers = [each for each in trainer.callbacks if isinstance(each, MemoryProfiler)]  # type: ignore[attr-defined]
+            verdicts = [each.leak.lines() if each.leak else [f"verdict: {each.verdict}"] for each in profilers]
+            _write_provenance(trainer, pl_module, ["; ".join(each) for each in verdicts])
 
 
-def _write_provenance(trainer: Trainer, pl_module: LightningModule, memory: list[str]) -> None:
-    """Write run.json: what the run's results depend on, and how its memory did."""
-    if not trainer.is_global_zero:
-        return
-    module = cast(RecordedModule, pl_module)
+def _write_provenance(trainer: Trainer, module: Any, memory: list[str]) -> None:
+    """Write run.json: what the results of a `GenerationModule` depend on, and how the run's memory did."""
     record = {"seed": module.seed, **describe_run(), "memory": memory, "settings": module.settings()}
     if module.fitness_words:
         record["fitness"] = dict(module.fitness_words)

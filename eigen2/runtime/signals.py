@@ -4,11 +4,24 @@ import os
 import shutil
 import signal
 import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from eigen2.errors import INTERRUPTED, REQUEUED, TERMINATED
 
 CODES = {signal.SIGINT: INTERRUPTED, signal.SIGTERM: TERMINATED, signal.SIGUSR1: REQUEUED}
 """Exit code by signal; SLURM sends SIGUSR1 before a job's time is up (`#SBATCH --signal=USR1@120`)."""
+
+
+@contextmanager
+def handling(handler: Callable[[signal.Signals], object]) -> Iterator[None]:
+    """Let a function handle these signals until the block ends."""
+    before = {each: signal.signal(each, lambda number, frame: handler(signal.Signals(number))) for each in CODES}
+    try:
+        yield
+    finally:
+        for each, earlier in before.items():
+            signal.signal(each, earlier)
 
 
 def requeue() -> str:

@@ -1,6 +1,7 @@
 """Orderly end of a run that is asked to stop: by Ctrl-C, by `kill`, by a job scheduler."""
 
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,10 +10,9 @@ from typing import Any
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
-from rich.console import Console
 
 from eigen2.errors import RunStopped, require_range
-from eigen2.runtime.signals import CODES, requeue
+from eigen2.runtime.signals import CODES, handling, requeue
 
 
 class GracefulStop(Callback):
@@ -22,23 +22,18 @@ class GracefulStop(Callback):
     --signal=USR1@120`), stops and asks SLURM to queue the job again. The run ends at once, and the last checkpoint
     stands, if the generation would take longer than the grace period, when the period is over, or at a second signal.
     No checkpoint is ever written within a generation, as none of half a generation resumes exactly.
+
+    Args:
+        grace_seconds: Seconds that the generation in progress may still take after a signal, 0 or more; what a
+            scheduler leaves between SIGTERM and SIGKILL, less the seconds of a checkpoint.
     """
 
     def __init__(self, grace_seconds: float = 60.0) -> None:
-        """Choose how long a generation may still take.
-
-        Args:
-            grace_seconds: Seconds that the generation in progress may still take after a signal, 0 or more; what a
-                scheduler leaves between SIGTERM and SIGKILL, less the seconds of a checkpoint. Default 60.
-
-        Raises:
-            UserError: `grace_seconds` is negative.
-        """
         super().__init__()
         require_range("stop.grace_seconds", grace_seconds, least=0)
         self.grace_seconds = grace_seconds
         self._asked: signal.Signals | None = None
-        self._handlers: dict[signal.Signals, Any] = {}
+        self._handlers: dict[int, Any] = {}
         self._begun = self._took = 0.0
         self._trainer: Trainer | None = None
 
@@ -54,8 +49,7 @@ class GracefulStop(Callback):
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Record how long it took; if any process got a signal, end all after their checkpoint."""
         self._took = time.monotonic() - self._begun
-        asked = torch.tensor(0 if self._asked is None else int(self._asked))
-        if number := int(trainer.strategy.reduce(asked, reduce_op="max")):
+        if number := int(trainer.strategy.reduce(torch.tensor(int(self._asked or 0)), reduce_op="max")):
             self._asked = signal.Signals(number)
             trainer.should_stop = True
 
@@ -78,15 +72,14 @@ class GracefulStop(Callback):
         assert self._trainer is not None
         again, self._asked = self._asked is not None, self._asked or signal.Signals(number)
         left_s = self._took - (time.monotonic() - self._begun)
+        generation = self._trainer.current_epoch
         if again or left_s > self.grace_seconds or self.grace_seconds == 0:
-            when = f"within generation {self._trainer.current_epoch}, which is repeated on a resume"
-            raise self._stopped(self._asked, when)
+            raise self._stopped(self._asked, f"within generation {generation}, which is repeated on a resume")
         # again every second, as an exception raised while an object is finalised is lost
         signal.setitimer(signal.ITIMER_REAL, self.grace_seconds, 1.0)
-        Console(stderr=True, highlight=False).print(
-            f"{self._asked.name}: ends after generation {self._trainer.current_epoch}, within "
-            f"{self.grace_seconds:g} s; a second signal ends it at once",
-            soft_wrap=True,
+        sys.stderr.write(
+            f"{self._asked.name}: ends after generation {generation}, within {self.grace_seconds:g} s; "
+            "a second signal ends it at once\n"
         )
 
     def _stopped(self, asked: signal.Signals, when: str) -> RunStopped:
@@ -106,13 +99,8 @@ class GracefulStop(Callback):
 def stops_at_once() -> Iterator[None]:
     """Let signals end the process at once, before and after training, with the exit codes of `GracefulStop`."""
 
-    def handle(number: int, frame: FrameType | None) -> None:
-        asked = signal.Signals(number)
+    def stop(asked: signal.Signals) -> None:
         raise RunStopped(f"stopped by {asked.name} outside of training; nothing is lost", CODES[asked])
 
-    before = {each: signal.signal(each, handle) for each in CODES}
-    try:
+    with handling(stop):
         yield
-    finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)

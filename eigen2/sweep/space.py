@@ -1,7 +1,6 @@
 """The settings that a sweep chooses from: keys of fit, each with a range or a list of choices, in a YAML file."""
 
 import json
-import math
 from pathlib import Path
 from typing import Any
 
@@ -63,31 +62,34 @@ def corners(space: Space) -> list[dict[str, Any]]:
         key: each.choices if isinstance(each, CategoricalDistribution) else (each.low, each.high)  # type: ignore[attr-defined]
         for key, each in space.items()
     }
-    return [
-        {key: each[min(i, len(each) - 1)] for key, each in values.items()}
-        for i in range(max(map(len, values.values())))
-    ]
+    most = max(map(len, values.values()))
+    return [{key: each[min(i, len(each) - 1)] for key, each in values.items()} for i in range(most)]
 
 
 def _distribution(name: str, given: object) -> BaseDistribution:
-    if not isinstance(given, dict):
+    words = set(given) if isinstance(given, dict) else set()
+    if not isinstance(given, dict) or not (words == {"choices"} or {"low", "high"} <= words <= {*KINDS}):
         raise UserError(f"{name} is {_short(given)}; it must be {FORMS}")
-    words = set(given)
-    if words == {"choices"}:
-        return CategoricalDistribution(_choices(f"{name}: choices", given["choices"]))
-    if not {"low", "high"} <= words <= {"low", "high", "step", "log"}:
-        raise UserError(f"{name} has {', '.join(sorted(map(str, words))) or 'no keys'}; it must be {FORMS}")
-    if not isinstance(log := given.get("log", False), bool):
-        raise UserError(f"{name}: log is {_short(log)}; it must be true or false")
-    numbers = {key: _number(f"{name}: {key}", given[key]) for key in ("low", "high", "step") if key in given}
-    kind = IntDistribution if all(isinstance(number, int) for number in numbers.values()) else FloatDistribution
     try:
-        found = kind(**numbers, log=log)  # type: ignore[arg-type]
+        if "choices" in given:
+            return CategoricalDistribution(_choices(f"{name}: choices", given["choices"]))
+        values = {key: KINDS[key](f"{name}: {key}", given[key]) for key in given}
+        whole = all(isinstance(value, int) for value in values.values())
+        kind: Any = IntDistribution if whole else FloatDistribution
+        found = kind(**values)
+    except UserError:
+        raise
     except (ValueError, ArithmeticError) as error:  # a step that is tiny beside the range is an ArithmeticError
         raise UserError(f"{name}: {_short(error, 120).replace('`', '')}") from error
-    if found.high != numbers["high"]:
-        raise UserError(f"{name}: no step of {numbers['step']} from low {found.low} reaches high {numbers['high']}")
-    return found
+    if found.high != values["high"]:
+        raise UserError(f"{name}: no step of {values['step']} from low {found.low} reaches high {values['high']}")
+    return found  # type: ignore[no-any-return]
+
+
+def _flag(name: str, given: object) -> bool:
+    if not isinstance(given, bool):
+        raise UserError(f"{name} is {_short(given)}; it must be true or false")
+    return given
 
 
 def _number(name: str, given: object) -> int | float:
@@ -101,14 +103,15 @@ def _number(name: str, given: object) -> int | float:
     return number
 
 
+KINDS = {"low": _number, "high": _number, "step": _number, "log": _flag}
+
+
 def _choices(name: str, given: object) -> list[Any]:
     if not isinstance(given, list) or not given:
         raise UserError(f"{name} is {_short(given)}; it must be a list of at least one value")
     for value in given:
         if value is not None and not isinstance(value, bool | int | float | str):
             raise UserError(f"{name} has {_short(value)}; write it as text, in quotes")
-        if isinstance(value, float) and not math.isfinite(value):
-            raise UserError(f"{name} has {value}; numbers must be finite")
         if sum(each == value or to_text(each) == to_text(value) for each in given) > 1:  # to Optuna true is 1
             raise UserError(f"{name} has {to_text(value)} twice; leave one out")
     return given

@@ -1,18 +1,18 @@
 """A sweep: trials of an Optuna study, run side by side, and resumed after a kill."""
 
-import csv
 import subprocess
+import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import optuna
+import pandas as pd
 from optuna.trial import FrozenTrial, Trial, TrialState
-from rich.console import Console
 from sqlalchemy.exc import SQLAlchemyError
 
 from eigen2.errors import UserError
@@ -29,18 +29,17 @@ DONE = (TrialState.COMPLETE, TrialState.PRUNED)
 
 
 class Sweep:
-    """Trials in a folder that any number of processes may work on: study.db, trials.csv and a folder for each trial.
+    """Trials in a folder: study.db, trials.csv and a folder for each trial.
 
-    Optuna's database holds the trials; a lock in a trial's folder shows that a process works on it. Locks end with
-    their process, so a trial that is running by the database but not locked was left by a kill, and is resumed in its
-    place. (Optuna's heartbeat would repeat it as another trial, a minute later.)
+    Optuna's database holds the trials. One that is running by the database when a sweep begins was left by a kill, and
+    is resumed in its place. (Optuna's heartbeat would repeat it as another trial, a minute later.)
 
     All trials share the options `words` of fit. `fixed` are settings that may not change when the sweep is resumed, by
     option, `prune_after` the complete trials, and generations, before a trial may be pruned. With one worker the
     choices depend on the seed alone.
 
     Raises:
-        UserError: the folder cannot be used, or holds another sweep.
+        UserError: the folder cannot be used, holds another sweep, or another process is working on it.
     """
 
     def __init__(
@@ -55,17 +54,23 @@ class Sweep:
         self.folder, self.words, self.space, self.seed = folder, list(words), space, seed
         self.stops = 0
         """How often the sweep was asked to stop; each is passed on to the trials."""
-        self._console, self._failed, self._wanted = Console(highlight=False), 0, 0
+        self._claims, self._failed, self._wanted = threading.Lock(), 0, 0
+        try:
+            self._lock = lock(folder / ".lock")  # until this process ends
+        except OSError as error:
+            raise UserError(f"cannot write to --folder {folder}: {error.strerror}; choose another") from error
+        if self._lock is None:
+            raise UserError(f"another sweep is working on {folder}; wait for it, or choose another --folder")
         optuna.logging.set_verbosity(optuna.logging.ERROR)
-        with self._exclusive():
-            self.study = _open(folder / "study.db", optuna.pruners.MedianPruner(*prune_after))
-            known = self.study.user_attrs.get("fixed", fixed)
-            self.study.set_user_attr("fixed", known)
+        self.study = _open(folder / "study.db", optuna.pruners.MedianPruner(*prune_after))
+        known = self.study.user_attrs.get("fixed", fixed)
+        self.study.set_user_attr("fixed", known)
         for option in fixed:
             if known.get(option) != fixed[option]:
                 raise UserError(
                     f"{folder} holds a sweep of another {option}; give that one, or choose another --folder"
                 )
+        self._left = [trial for trial in self.trials if trial.state == TrialState.RUNNING]
 
     @property
     def trials(self) -> list[FrozenTrial]:
@@ -77,7 +82,7 @@ class Sweep:
         return sum(trial.state in DONE for trial in self.trials)
 
     def run(self, trials: int, workers: int) -> None:
-        """Work until so many trials are complete or pruned, by whatever process, or the sweep is asked to stop.
+        """Work until so many trials are complete or pruned, or the sweep is asked to stop.
 
         Raises:
             UserError: too many trials failed in a row, or the folder cannot be written.
@@ -99,30 +104,24 @@ class Sweep:
             raise UserError(f"{MOST_FAILURES} trials failed in a row, the last with: {reasons[-1]}")
 
     def _work(self) -> None:
-        while (claimed := self._claim()) is not None:
-            with claimed[1]:
-                self._run_trial(claimed[0])
-
-    def _claim(self) -> tuple[Trial, IO[str]] | None:
-        """Return a trial that a kill has left, or a new one, with its lock; None if enough are done."""
         while not self.stops and self._failed < MOST_FAILURES:
-            with self._exclusive():
-                running = [trial for trial in self.trials if trial.state == TrialState.RUNNING]
-                for left in running:
-                    if held := lock(self._folder(left) / ".worker"):
-                        return self._choose(Trial(self.study, left._trial_id)), held  # no public way to resume one
-                done = self.done()
-                if done >= self._wanted:
-                    return None
-                if done + len(running) < self._wanted:
-                    new = self._choose(self.study.ask())
-                    held = lock(self._folder(new) / ".worker", wait=True)
-                    assert held is not None
-                    return new, held
-            time.sleep(POLL_S)  # another worker's trial may fail, or be left by a kill
-        return None
+            with self._claims:
+                done, running = self.done(), sum(trial.state == TrialState.RUNNING for trial in self.trials)
+                trial = None
+                if self._left:
+                    trial = Trial(self.study, self._left.pop(0)._trial_id)  # no public way to resume one
+                elif done + running < self._wanted:
+                    trial = self.study.ask()
+                if trial is not None:
+                    self._choose(trial)
+            if trial is not None:
+                self._run_trial(trial)
+            elif done >= self._wanted:
+                return
+            else:
+                time.sleep(POLL_S)  # another worker's trial may fail
 
-    def _choose(self, trial: Trial) -> Trial:
+    def _choose(self, trial: Trial) -> None:
         """Choose the settings that a trial does not have yet.
 
         Randomness depends on seed and number only, so that no sampler's state has to survive a kill.
@@ -131,7 +130,6 @@ class Sweep:
         self.study.sampler = optuna.samplers.TPESampler(seed=int(seed))
         for key, distribution in self.space.items():
             trial._suggest(key, distribution)  # as study.ask does; suggest_float and the like tell the types apart
-        return trial
 
     def _run_trial(self, trial: Trial) -> None:
         """Run a trial to its end, unless the sweep is asked to stop."""
@@ -148,7 +146,8 @@ class Sweep:
                 process = start(folder, [*self.words, *options], running)
             code, pruned = self._follow(process, trial, reported)
         if pruned or code not in STOPPED:
-            self._finish(trial, code, pruned)
+            with self._claims:
+                self._finish(trial, code, pruned)
 
     def _follow(self, process: subprocess.Popen[bytes], trial: Trial, reported: set[int]) -> tuple[int, bool]:
         """Report generations as they end, pass on requests to stop; return the exit code and whether it was pruned."""
@@ -175,50 +174,41 @@ class Sweep:
     def _finish(self, trial: Trial, code: int, pruned: bool) -> None:
         folder = self._folder(trial)
         values = fitness(folder)
-        with self._exclusive():
-            if pruned:
-                self.study.tell(trial, state=TrialState.PRUNED)
-            elif code == 0 and values:
-                self.study.tell(trial, values[max(values)])
-            else:
-                reason = last_line(folder) if code else f"it has no {METRIC}"
-                trial.set_user_attr("reason", reason if code == 2 else f"exit code {code}: {reason}")
-                self.study.tell(trial, state=TrialState.FAIL)
-            trials = self.trials
-            self._write(trials)
-        ended = trials[trial.number]
+        if pruned:
+            self.study.tell(trial, state=TrialState.PRUNED)
+        elif code == 0 and values:
+            self.study.tell(trial, values[max(values)])
+        else:
+            reason = last_line(folder) if code else f"it has no {METRIC}"
+            trial.set_user_attr("reason", reason if code == 2 else f"exit code {code}: {reason}")
+            self.study.tell(trial, state=TrialState.FAIL)
+        self._write()
+        ended = self.trials[trial.number]
         self._failed = self._failed + 1 if ended.state == TrialState.FAIL else 0
         value = ended.user_attrs.get("reason") if ended.value is None else f"{ended.value:g}"
-        line = f"trial {ended.number}: {ended.state.name.lower()}, {value} ({self.done()} of {self._wanted} done)"
-        self._console.print(line, soft_wrap=True, markup=False)
+        print(f"trial {ended.number}: {ended.state.name.lower()}, {value} ({self.done()} of {self._wanted} done)")
 
-    def _write(self, trials: list[FrozenTrial]) -> None:
-        with replacing(self.folder / "trials.csv") as draft, draft.open("w", newline="") as file:
-            table = csv.writer(file)
-            table.writerow(["trial", "state", "value", "generations", "reason", *self.space])
-            for one in trials:
-                row = [one.number, one.state.name.lower(), one.value, len(one.intermediate_values)]
-                chosen = [to_text(one.params[key]) if key in one.params else "" for key in self.space]
-                table.writerow([*row, one.user_attrs.get("reason", ""), *chosen])
+    def _write(self) -> None:
+        rows = [
+            {
+                "trial": one.number,
+                "state": one.state.name.lower(),
+                "value": "" if one.value is None else str(one.value),
+                "generations": len(one.intermediate_values),
+                "reason": one.user_attrs.get("reason", ""),
+                **{key: to_text(one.params[key]) if key in one.params else "" for key in self.space},
+            }
+            for one in self.trials
+        ]
+        with replacing(self.folder / "trials.csv") as draft:
+            pd.DataFrame(rows).to_csv(draft, index=False)
 
     def _folder(self, trial: Trial | FrozenTrial) -> Path:
         return self.folder / "trials" / str(trial.number)
 
-    @contextmanager
-    def _exclusive(self) -> Iterator[None]:
-        """Exclude all other workers of all processes, so that no trial is claimed twice."""
-        try:
-            held = lock(self.folder / ".lock", wait=True)
-        except OSError as error:
-            raise UserError(f"cannot write to --folder {self.folder}: {error.strerror}; choose another") from error
-        assert held is not None
-        with held:
-            yield
-
 
 def _open(path: Path, pruner: optuna.pruners.BasePruner) -> optuna.Study:
     try:
-        # workers wait for each other's writes
         storage = optuna.storages.RDBStorage(f"sqlite:///{path}", engine_kwargs={"connect_args": {"timeout": 60}})
         return optuna.create_study(
             study_name="sweep", storage=storage, pruner=pruner, direction="maximize", load_if_exists=True

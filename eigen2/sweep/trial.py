@@ -2,7 +2,6 @@
 
 import csv
 import fcntl
-import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -14,15 +13,12 @@ PROGRAM = (sys.executable, "-m", "eigen2.cli", "fit")  # command that runs a tri
 METRIC = "champion/validation_fitness"  # column of metrics.csv that a sweep maximizes
 
 
-def lock(path: Path, *, wait: bool = False) -> IO[str] | None:
-    """Return an open file whose lock is held until it is closed, however this process ends.
-
-    Where another process holds it, wait for that or return None.
-    """
+def lock(path: Path) -> IO[str] | None:
+    """Return an open file whose lock is held until it is closed, however this process ends; None if another has it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     file = path.open("w")
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         file.close()
         return None
@@ -65,8 +61,7 @@ def fitness(folder: Path) -> dict[int, float]:
 
 def last_line(folder: Path) -> str:
     """Return the error that a trial ended with, or else the last line of its output."""
-    with (folder / "output.txt").open("rb") as file:
-        file.seek(-min(file.seek(0, os.SEEK_END), 20_000), os.SEEK_END)
-        lines = [line.strip() for line in file.read().decode(errors="replace").splitlines() if line.strip()]
+    text = (folder / "output.txt").read_text(errors="replace")
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
     errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
     return (errors or lines or ["it printed nothing"])[-1][:400]

@@ -1,4 +1,4 @@
-"""Buckets for tests: one in memory with planted faults, and real servers on the loopback behind a line that fails."""
+"""Buckets for tests: one in memory with planted faults, and a line to a real server that fails as told."""
 
 import contextlib
 import errno
@@ -10,8 +10,8 @@ from typing import Any
 
 from fsspec.implementations.memory import MemoryFileSystem
 
-from eigen2.runtime.bucket.checkpoint_store import CheckpointStore
-from eigen2.runtime.bucket.object_store import Place
+from eigen2.runtime.bucket import CheckpointStore, Place
+from eigen2.runtime.checksums import write_checksum
 
 SECRET = "wJalrXUtnFEMI-secret"
 
@@ -25,49 +25,50 @@ class Bucket(MemoryFileSystem):
         super().__init__()
         self.store: dict[str, Any] = {}
         self.pseudo_dirs = [""]
-        self.fault: Callable[[str, str], None] = lambda call, path: None
+        self.fault: Callable[[str], None] = lambda call: None
         self.calls: list[str] = []
+        self.options: dict[str, Any] = {}
 
-    def _call(self, call: str, path: str) -> None:
+    def _call(self, call: str) -> None:
         self.calls.append(call)
-        self.fault(call, path)
+        self.fault(call)
 
-    def put_file(self, lpath: str, rpath: str, *args: Any, **kwargs: Any) -> None:
-        self._call("put", rpath)
-        super().put_file(lpath, rpath, *args, **kwargs)
-        self._call("stored", rpath)
+    def put_file(self, lpath: str, rpath: str, **options: Any) -> None:
+        self._call("put")
+        self.options = options
+        super().put_file(lpath, rpath)
 
     def find(self, path: str, **kwargs: Any) -> Any:
-        self._call("find", path)
+        self._call("find")
         return super().find(path, **kwargs)
 
     def objects(self) -> dict[str, bytes]:
         return {path.removeprefix("/bucket/"): file.getvalue() for path, file in self.store.items()}
 
-    def checkpoints(self, prefix: str = "a", resumed: bool = False, keep: int | None = None) -> CheckpointStore:
-        store = CheckpointStore(lambda: self, Place("memory", "bucket", prefix), keep=keep)
-        store.resumed = resumed
-        return store
+    def checkpoints(self, prefix: str = "a", provider: str = "memory", **options: Any) -> CheckpointStore:
+        return CheckpointStore(lambda: self, Place(provider, "bucket", prefix), **options)
 
 
-def failing(times: float, call: str = "put") -> Callable[[str, str], None]:
+def failing(times: float, call: str = "put") -> Callable[[str], None]:
     """A fault that goes away after some calls; its text holds a credential, as those of HTTP libraries do."""
     left = [times]
 
-    def fault(name: str, path: str) -> None:
+    def fault(name: str) -> None:
         if name == call and left[0] > 0:
             left[0] -= 1
-            raise OSError(errno.EIO, f"https://key:{SECRET}@host/{path}?X-Amz-Security-Token={SECRET}")
+            raise OSError(errno.EIO, f"https://key:{SECRET}@host/?X-Amz-Security-Token={SECRET}")
 
     return fault
 
 
-def checkpoint(folder: Path, text: str, name: str = "last.ckpt") -> Path:
-    """Replace a file in one step, as checkpoints are."""
-    folder.mkdir(parents=True, exist_ok=True)
-    draft = folder / f".{name}.tmp"
-    draft.write_bytes(text.encode() * 1000)
-    return draft.replace(folder / name)
+def checkpoint(folder: Path, text: str, name: str = "last.ckpt", size: int = 1000) -> Path:
+    """Write a file that begins with a text and has a checksum; most of a large one is a hole."""
+    path = folder / name
+    path.write_bytes(text.encode() * 1000)
+    with path.open("r+b") as file:
+        file.truncate(size + 1000)
+    write_checksum(path, 0)
+    return path
 
 
 class Line:
@@ -81,10 +82,10 @@ class Line:
         self._target = port
         self.mode = "open"
         self.whole = 100_000
-        self.failures: float = float("inf")
+        self.failures: float = 0
         self.faults = 0
-        self._passed = 0
         self.sent = bytearray()
+        self._passed = 0
         self._open: list[socket.socket] = []
         self._closing = threading.Event()
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -96,64 +97,48 @@ class Line:
         self.mode, self.failures, self._passed = mode, failures, 0
         self._hang_up()
 
-    def _fault(self) -> str:
-        if self.mode == "open" or self.failures <= 0:
-            return "open"
-        self.failures -= 1
-        self.faults += 1
-        return self.mode
-
     def _accept(self) -> None:
         with contextlib.suppress(OSError):  # closed
             while True:
-                client, _ = self._listener.accept()
-                threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+                threading.Thread(target=self._serve, args=(self._listener.accept()[0],), daemon=True).start()
 
     def _serve(self, client: socket.socket) -> None:
         self._open.append(client)
         with contextlib.suppress(OSError), client:
             first = client.recv(65536)
-            fault = self._fault() if first else "open"
-            if fault == "dead":
-                return
-            if fault == "stall":
+            mode = self.mode if first and self.failures > 0 else "open"
+            if mode != "open":
+                self.failures -= 1
+                self.faults += 1
+            if mode == "stall":
                 self._closing.wait(60)
-                return
-            if fault == "error":
+            elif mode == "error":
                 client.sendall(b"HTTP/1.1 500 Internal Server Error\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
                 client.shutdown(socket.SHUT_WR)
                 while client.recv(65536):
                     pass
-                return
-            with socket.create_connection(("127.0.0.1", self._target)) as server:
-                self._open.append(server)
-                back = threading.Thread(target=self._pump, args=(server, client, None), daemon=True)
-                back.start()
-                self.sent += first
-                server.sendall(first)
-                self._pump(client, server, self.whole if fault == "cut" else None)
-                if fault == "cut":
-                    # closing alone wakes no thread that reads
-                    for end in (client, server):
-                        with contextlib.suppress(OSError):
-                            end.shutdown(socket.SHUT_RDWR)
-                back.join()
+            elif mode != "dead":
+                with socket.create_connection(("127.0.0.1", self._target)) as server:
+                    self._open.append(server)
+                    threading.Thread(target=self._pump, args=(server, client), daemon=True).start()
+                    self.sent += first
+                    server.sendall(first)
+                    self._pump(client, server, self.whole if mode == "cut" else None)
 
-    def _pump(self, source: socket.socket, target: socket.socket, limit: int | None) -> None:
+    def _pump(self, source: socket.socket, target: socket.socket, limit: int | None = None) -> None:
         with contextlib.suppress(OSError):
             while data := source.recv(65536):
                 target.sendall(data)
-                if limit is not None:
-                    self._passed += len(data)
-                    if self._passed > limit:
-                        return
+                self._passed += len(data)
+                if limit is not None and self._passed > limit:
+                    source.shutdown(socket.SHUT_RDWR)  # closing alone wakes no thread that reads
+                    target.shutdown(socket.SHUT_RDWR)
             target.shutdown(socket.SHUT_WR)
 
     def _hang_up(self) -> None:
-        for each in self._open:
+        while self._open:
             with contextlib.suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
-        self._open.clear()
+                self._open.pop().shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         self._closing.set()
@@ -163,8 +148,10 @@ class Line:
 
 @contextlib.contextmanager
 def line_to(port: int) -> Iterator[Line]:
-    line = Line(port)
-    try:
+    with contextlib.closing(Line(port)) as line:
         yield line
-    finally:
-        line.close()
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return int(taken.getsockname()[1])

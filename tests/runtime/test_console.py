@@ -3,16 +3,14 @@
 import contextlib
 import math
 import os
-import pty
 import re
-import sys
+import threading
 from pathlib import Path
 
 from eigen2.market.datamodule import MarketDataModule
-from eigen2.runtime.console import generation_rows, header
-from tests.command import ROOT, eigen2
+from eigen2.runtime.console import table
+from tests.command import Started, eigen2
 
-COLUMNS = MarketDataModule.table_columns
 METRICS = {
     "fitness/mean": 1234.56,
     "fitness/max": 9876.5,
@@ -29,42 +27,42 @@ METRICS = {
 
 
 def test_rows_fit_and_align_with_the_header() -> None:
-    rows = generation_rows(24, METRICS, 10_000, 123_456_000_000, 98_700_000, 3725.0, COLUMNS)
-    assert all(len(line) <= 80 for line in (*header(COLUMNS), *rows))
-    assert [len(line) for line in rows] == [len(line) for line in header(COLUMNS)]
+    sizes = {"training_starts": 10_000, "rss": 123_456_000_000, "growth": 98_700_000}
+    header, rows = table(24, METRICS, left_s=3725.0, extra=MarketDataModule.table_columns, **sizes)
+    assert [len(line) for line in rows] == [len(line) for line in header]
+    assert max(map(len, header)) <= 80
     assert rows[0].split() == ["24", "1234.6", "9876.5", "-9876.5", "4321.0", "-1234.5", "125.0", "54.3"]
     assert rows[1].split() == ["-12.345", "123.456", "50,000", *["99.99"] * 4, "123.456", "+98.7", "1:02:05"]
-
-
-def test_before_training_it_shows_when_training_starts() -> None:
+    # before training, of a workload without columns of its own
     warming = METRICS | {"train/actor_loss": math.nan, "train/critic_loss": math.nan}
-    rows = generation_rows(0, warming, 10_000, 500_000_000, 0, 59.6)
-    assert "training starts at 10,000" in rows[1]
-    assert rows[1].endswith("1:00")
-    assert len(rows[1]) == len(header()[1])
+    first, second = table(0, warming, left_s=59.6, **sizes)
+    assert [len(line) for line in second] == [len(line) for line in first]
+    assert (second[0].split()[-1], second[1].split()[:4]) == ("-1234.5", ["training", "starts", "at", "10,000"])
+    assert first[1].split()[:4] == header[1].split()[:4]
+    assert second[1].endswith("1:00")
 
 
-def test_a_workload_without_columns_of_its_own_has_no_empty_ones() -> None:
-    first, _ = generation_rows(24, METRICS, 10_000, 0, 0, 0.0)
-    assert len(first) == len(header()[0])
-    assert first.split()[-1] == "-1234.5"
+COLOUR = re.compile(rb"\x1b\[[0-9;]*(?:3[0-7]|4[0-7]|9[0-7]|[34]8;)[0-9;]*m")
 
 
 def in_terminal(*words: str, **environment: str) -> bytes:
     """What a command writes to a terminal."""
-    process, terminal = pty.fork()
-    if process == 0:
-        os.chdir(ROOT)
-        os.execve(sys.executable, [sys.executable, "-m", "eigen2.cli", *words], {**os.environ, **environment})
-    output = b""
-    with contextlib.suppress(OSError):  # the terminal is gone with the process
-        while part := os.read(terminal, 4096):
-            output += part
-    assert os.waitpid(process, 0)[1] == 0, output
-    return output
+    ours, terminal = os.openpty()
+    output = bytearray()
 
+    def read() -> None:
+        with contextlib.suppress(OSError):  # the terminal is gone with the process
+            while part := os.read(ours, 4096):
+                output.extend(part)
 
-COLOUR = re.compile(rb"\x1b\[[0-9;]*(?:3[0-7]|4[0-7]|9[0-7]|[34]8;)[0-9;]*m")
+    reader = threading.Thread(target=read)
+    reader.start()
+    done = Started(words, env={**os.environ, **environment}, outputs=[os.ttyname(terminal)] * 2).ended()
+    os.close(terminal)
+    reader.join()
+    os.close(ours)
+    assert done.returncode == 0, output
+    return bytes(output)
 
 
 def test_colours_and_bars_are_for_terminals(tmp_path: Path) -> None:
@@ -73,8 +71,10 @@ def test_colours_and_bars_are_for_terminals(tmp_path: Path) -> None:
     assert COLOUR.search(b"\x1b[1;38;5;9mred")
     output = in_terminal(*words, "--trainer.default_root_dir", str(tmp_path / "a"), TERM="xterm-256color", NO_COLOR="1")
     assert b"\x1b[1m" in output  # headings are bold
+    assert b"generation 1/1" in output
     assert not COLOUR.search(output)
     done = eigen2(*words, "--trainer.default_root_dir", tmp_path / "b")
+    assert "champion" in done.stdout
     for text in (done.stdout, done.stderr):
         assert "\x1b" not in text
         assert "\r" not in text

@@ -32,7 +32,7 @@ def run_with_faults(disk: Path, cache: Path, plan: list[str]) -> str:
 
 
 def test_a_run_survives_its_disk(disk: Path, tmp_path: Path) -> None:
-    plan = ["-", "full", "-", "free", "deleted", "read-only", "writable", "clock", "-"]
+    plan = ["-", "full", "-", "free", "deleted", "read-only", "writable", "clock"]
     errors, whole = run_with_faults(disk, tmp_path, plan), tmp_path / "whole"
     finish(whole, f"--trainer.max_epochs={len(plan)}", f"--data.cache_dir={tmp_path}")
     # nothing is missing, and nothing is there twice

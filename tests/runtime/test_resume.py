@@ -15,7 +15,7 @@ from tests.runs import finish, metrics, run, same, state, steps
 GENERATIONS = 4
 BEST = "checkpoints/best.ckpt"
 # the replay buffer holds 228 transitions a generation and trains from 300: generation 0 only warms up
-PLACES = [("rollouts", 0), ("training", 1), ("evolve", 1), ("validate", 2), ("checkpoint", 3)]
+PLACES = [("training", 1), ("validate", 2), ("checkpoint", 3)]
 TORTURE = 24, 30
 """Generations, and kills on the way."""
 
@@ -29,19 +29,6 @@ def kill_at(root: Path, place: str, generation: int) -> None:
 def assert_same(root: Path, other: Path) -> None:
     assert same(state(root), state(other))
     assert metrics(root) == metrics(other)
-
-
-@pytest.fixture(scope="session")
-def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("uninterrupted")
-    finish(root)
-    return root
-
-
-@pytest.fixture
-def finished(uninterrupted: Path, tmp_path: Path) -> Path:
-    """A copy of the uninterrupted run's folder."""
-    return shutil.copytree(uninterrupted, tmp_path / "finished")
 
 
 @pytest.mark.slow
@@ -64,7 +51,9 @@ def test_thirty_kills_anywhere_equal_none(tmp_path: Path) -> None:
 
 
 # what the chain of kills below does not do: a single kill, in the write and in a full buffer
-@pytest.mark.parametrize(("place", "generation"), [("write", 1), ("checkpoint", 2), ("rollouts", 3)])
+@pytest.mark.parametrize(
+    ("place", "generation"), [("write", 1), ("evolve", 1), ("checkpoint", 2), ("rollouts", 0), ("rollouts", 3)]
+)
 @pytest.mark.slow
 def test_one_kill_equals_none(place: str, generation: int, uninterrupted: Path, tmp_path: Path) -> None:
     kill_at(tmp_path, place, generation)
@@ -73,7 +62,7 @@ def test_one_kill_equals_none(place: str, generation: int, uninterrupted: Path, 
 
 
 @pytest.fixture
-def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def elsewhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The folder for temporary files, on another filesystem than the run's where this machine has one."""
     memory = Path("/dev/shm")
     with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder:
@@ -93,20 +82,18 @@ def test_kills_in_a_row_equal_none(uninterrupted: Path, tmp_path: Path, elsewher
     assert names == ["best.ckpt", "generation-00002.ckpt", "last.ckpt"]
 
 
-def test_the_comparison_sees_another_seed(uninterrupted: Path, tmp_path: Path) -> None:
-    finish(tmp_path, "--seed_everything=8", "--trainer.max_epochs=2")
-    assert not same(state(tmp_path)["weights"], state(uninterrupted)["weights"])
-    assert metrics(tmp_path) != metrics(uninterrupted)[:2]
-
-
-def test_a_finished_run_stays_finished_and_a_new_one_moves_it_aside(uninterrupted: Path, finished: Path) -> None:
-    finish(finished)
-    assert_same(finished, uninterrupted)
-    before = (finished / "metrics.csv").read_text()
-    finish(finished, "--ckpt_path=null", "--trainer.max_epochs=1")
-    assert (finished / "earlier" / "1" / "metrics.csv").read_text() == before
-    assert (finished / "earlier" / "1" / "checkpoints" / "last.ckpt").exists()
-    assert len(metrics(finished)) == 1
+def test_a_finished_run_stays_finished_and_a_new_one_moves_it_aside(uninterrupted: Path, tmp_path: Path) -> None:
+    root = shutil.copytree(uninterrupted, tmp_path / "finished")
+    finish(root)
+    assert_same(root, uninterrupted)
+    before = (root / "metrics.csv").read_text()
+    finish(root, "--ckpt_path=null", "--trainer.max_epochs=1", "--seed_everything=8")
+    assert (root / "earlier" / "1" / "metrics.csv").read_text() == before
+    assert (root / "earlier" / "1" / "checkpoints" / "last.ckpt").exists()
+    # the comparison sees another seed
+    assert len(metrics(root)) == 1
+    assert metrics(root) != metrics(uninterrupted)[:1]
+    assert not same(state(root)["weights"], state(uninterrupted)["weights"])
 
 
 @pytest.mark.slow
@@ -116,17 +103,13 @@ def test_a_run_continued_with_more_epochs_equals_a_long_one(uninterrupted: Path,
     assert same(state(tmp_path), state(uninterrupted))
 
 
-def test_a_second_process_in_the_folder_is_refused(tmp_path: Path) -> None:
+def test_a_second_process_and_another_population_are_refused(uninterrupted: Path, tmp_path: Path) -> None:
     with (tmp_path / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        done = run(tmp_path)
-    assert done.returncode == 2
-    assert done.stderr.strip().splitlines()[-1].startswith("error: another run is writing to")
+        locked = run(tmp_path)
     assert not (tmp_path / "metrics.csv").exists()
-
-
-def test_another_population_is_refused(uninterrupted: Path) -> None:
-    done = run(uninterrupted, "--model.population_size=5")
-    assert done.returncode == 2
-    assert "model.population_size 4, now 5" in done.stderr
-    assert "Traceback" not in done.stderr
+    other = run(uninterrupted, "--model.population_size=5")
+    for done, said in ((locked, "error: another run is writing to"), (other, "model.population_size 4, now 5")):
+        assert done.returncode == 2
+        assert said in done.stderr.strip().splitlines()[-1]
+        assert "Traceback" not in done.stderr

@@ -11,7 +11,6 @@ from lightning.pytorch import LightningModule, Trainer
 
 from eigen2.runtime import stop
 from eigen2.runtime.checksums import verify_checksum
-from eigen2.runtime.signals import requeue
 from tests.runs import finish, metrics, run, same, state
 
 
@@ -24,35 +23,25 @@ def stopped(root: Path, names: list[str], *options: str, generation: int = 2, **
     return done
 
 
-@pytest.fixture(scope="module")
-def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("uninterrupted")
-    finish(root)
-    return root
-
-
-def case(name: str, names: list[str], options: list[str], code: int, last: int, message: str) -> Any:
-    return pytest.param(
-        names, options, code, last, message, id=name, marks=() if name == "terminated" else pytest.mark.slow
-    )
-
-
 AFTER = "after generation 2, which is saved; --ckpt_path last resumes"
 WITHIN = "within generation 2, which is repeated on a resume; --ckpt_path last resumes"
 IN_WRITE = ["--trainer.callbacks.place=checkpoint"]
 LATE = ["--stop.grace_seconds=1", "--trainer.callbacks.wait_s=9"]
 
 
+CASES = {
+    "terminated": (["SIGTERM"], [], 143, 2, f"stopped by SIGTERM {AFTER}"),
+    "interrupted": (["SIGINT"], [], 130, 2, f"stopped by SIGINT {AFTER}"),
+    "at once": (["SIGTERM", "SIGTERM"], [], 143, 1, f"stopped by SIGTERM {WITHIN}"),
+    "in the write": (["SIGINT", "SIGINT"], IN_WRITE, 130, 1, f"stopped by SIGINT {WITHIN}"),
+    "no grace": (["SIGTERM"], ["--stop.grace_seconds=0"], 143, 1, f"stopped by SIGTERM {WITHIN}"),
+    "grace is over": (["SIGTERM"], LATE, 143, 1, f"stopped by SIGTERM {WITHIN}"),
+}
+
+
 @pytest.mark.parametrize(
     ("names", "options", "code", "last", "message"),
-    [
-        case("terminated", ["SIGTERM"], [], 143, 2, f"stopped by SIGTERM {AFTER}"),
-        case("interrupted", ["SIGINT"], [], 130, 2, f"stopped by SIGINT {AFTER}"),
-        case("at once", ["SIGTERM", "SIGTERM"], [], 143, 1, f"stopped by SIGTERM {WITHIN}"),
-        case("in the write", ["SIGINT", "SIGINT"], IN_WRITE, 130, 1, f"stopped by SIGINT {WITHIN}"),
-        case("no grace", ["SIGTERM"], ["--stop.grace_seconds=0"], 143, 1, f"stopped by SIGTERM {WITHIN}"),
-        case("grace is over", ["SIGTERM"], LATE, 143, 1, f"stopped by SIGTERM {WITHIN}"),
-    ],
+    [pytest.param(*each, id=name, marks=pytest.mark.slow if i else ()) for i, (name, each) in enumerate(CASES.items())],
 )
 def test_a_run_ends_in_order_and_resumes_exactly(
     names: list[str], options: list[str], code: int, last: int, message: str, uninterrupted: Path, tmp_path: Path
@@ -86,11 +75,6 @@ def test_slurm_queues_the_job_again_after_a_whole_generation(tmp_path: Path) -> 
     assert done.stderr.splitlines()[-1].endswith("--ckpt_path last resumes; SLURM queued job 77 again")
     assert (tmp_path / "asked").read_text() == "requeue 77\n"
     assert sorted(path.name for path in root.rglob("*.ckpt")) == ["best.ckpt", "generation-00001.ckpt", "last.ckpt"]
-
-
-def test_without_slurm_nothing_is_queued(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
-    assert requeue() == "there is no SLURM job to queue again"
 
 
 def test_a_generation_that_takes_longer_than_the_grace_is_not_finished(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,5 @@
-"""Uploads happen beside training: a bounded queue, retries, nothing lost, no thread left behind."""
+"""Uploads happen beside training: retries, the newest never lost, no thread left behind."""
 
-import copy
-import pickle
 import tempfile
 import threading
 import time
@@ -14,12 +12,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.callbacks import ModelCheckpoint
 
 from eigen2.errors import UserError
 from eigen2.runtime import uploader
-from eigen2.runtime.bucket.upload_queue import Counts, Job, UploadQueue, retry
-from eigen2.runtime.uploader import CheckpointUploader, fetch_last
+from eigen2.runtime.checkpoint import DurableCheckpointIO, GenerationCheckpoint
+from eigen2.runtime.uploader import CheckpointUploader, UploadQueue, fetch_last, retry
 from tests.runtime.buckets import SECRET, Bucket, failing
 
 
@@ -29,29 +26,17 @@ class Gate:
     def __init__(self, failures: float = 0, is_open: bool = False) -> None:
         self.sent: list[str] = []
         self.began = threading.Semaphore(0)
-        self.through = threading.Semaphore(0)
+        self.through = threading.Semaphore(1_000 if is_open else 0)
         self.failures = failures
-        if is_open:
-            self.open()
 
-    def __call__(self, job: Job) -> str | None:
+    def __call__(self, file: BinaryIO, name: str) -> str | None:
         self.began.release()
         self.through.acquire()
         if self.failures:
             self.failures -= 1
             raise ConnectionError(SECRET)
-        self.sent.append(f"{job.name} {job.file.read().decode()}")
+        self.sent.append(f"{name} {file.read().decode()}")
         return None
-
-    def open(self) -> None:
-        self.through.release(1_000)
-
-
-def queue(send: Callable[[Job], str | None], **options: Any) -> tuple[UploadQueue, list[float]]:
-    waited: list[float] = []
-    return UploadQueue(
-        send, **{"max_pending": 3, "attempts": 4, "backoff_s": 1.5, "wait": waited.append} | options
-    ), waited
 
 
 def submit(to: UploadQueue, name: str, text: str) -> BinaryIO:
@@ -63,70 +48,49 @@ def submit(to: UploadQueue, name: str, text: str) -> BinaryIO:
 
 
 def test_tries_again_after_twice_the_time_and_then_succeeds() -> None:
-    gate = Gate(failures=3, is_open=True)
-    uploads, waited = queue(gate)
+    gate, waited = Gate(failures=8, is_open=True), list[float]()
+    uploads = UploadQueue(gate, 9, waited.append)
     file = submit(uploads, "last.ckpt", "a")
     assert uploads.drain(10)
-    assert (gate.sent, waited) == (["last.ckpt a"], [1.5, 3.0, 6.0])
-    assert uploads.counts() == Counts(done=1)
-    assert uploads.take_complaint() is None
+    assert (gate.sent, waited) == (["last.ckpt a"], [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0])
+    assert (uploads.pending, uploads.done, uploads.take_complaint()) == (0, 1, None)
     assert file.closed
     uploads.close()
-
-
-def test_what_the_user_must_correct_is_not_tried_again() -> None:
-    waited: list[float] = []
 
     def refuse() -> None:
         waited.append(-1)
         raise UserError("no")
 
-    with pytest.raises(UserError):
-        retry(refuse, attempts=5, backoff_s=1.0, wait=waited.append)
-    assert waited == [-1]
+    with pytest.raises(UserError):  # the user must correct it
+        retry(refuse, 5, waited.append)
+    assert waited[8:] == [-1]
 
 
 def test_what_failed_is_complained_about_once_and_tried_again_with_the_next() -> None:
     gate = Gate(failures=float("inf"), is_open=True)
-    uploads, _ = queue(gate, attempts=2)
+    uploads = UploadQueue(gate, 2, lambda seconds: None)
     submit(uploads, "best.ckpt", "a")
     assert not uploads.drain(10)
-    assert uploads.counts() == Counts(failed=1)
-    assert uploads.take_complaint() == "best.ckpt did not get there (ConnectionError)"
+    assert uploads.pending == 1
+    assert uploads.take_complaint() == "best.ckpt was not uploaded (ConnectionError)"
     assert uploads.take_complaint() is None
     gate.failures = 0
     submit(uploads, "last.ckpt", "b")
     assert uploads.drain(10)
     assert gate.sent == ["best.ckpt a", "last.ckpt b"]
-    assert uploads.counts() == Counts(done=2)
     uploads.close()
 
 
-def test_beyond_the_bound_the_oldest_superseded_is_left_out() -> None:
+def test_of_those_that_wait_the_newest_of_each_name_is_uploaded() -> None:
     gate = Gate()
-    uploads, _ = queue(gate)
+    uploads = UploadQueue(gate, 1)
     submit(uploads, "last.ckpt", "0")
     gate.began.acquire()  # it is being uploaded: it no longer waits
     assert not uploads.drain(0.05)  # and holds up nobody longer than asked for
-    files = [submit(uploads, "best.ckpt", "0")]
-    files += [submit(uploads, f"last-{generation}.ckpt", "") for generation in (1, 2, 3, 4)]
-    assert uploads.counts() == Counts(pending=4, superseded=2)
-    assert [file.closed for file in files] == [False, True, True, False, False]
-    gate.open()
-    assert uploads.drain(10)
-    assert gate.sent == ["last.ckpt 0", "best.ckpt 0", "last-3.ckpt ", "last-4.ckpt "]
-    uploads.close()
-
-
-def test_with_room_for_one_the_newest_of_every_kind_gets_there() -> None:
-    gate = Gate()
-    uploads, _ = queue(gate, max_pending=1)
-    submit(uploads, "last.ckpt", "0")
-    gate.began.acquire()
-    for text in "123":
-        submit(uploads, "best.ckpt", text)
-        submit(uploads, "last.ckpt", text)
-    gate.open()
+    files = [submit(uploads, name, text) for text in "123" for name in ("best.ckpt", "last.ckpt")]
+    assert [file.closed for file in files] == [True] * 4 + [False] * 2
+    assert uploads.pending == 3
+    gate.through.release(10)
     assert uploads.drain(10)
     assert gate.sent == ["last.ckpt 0", "best.ckpt 3", "last.ckpt 3"]
     uploads.close()
@@ -134,42 +98,39 @@ def test_with_room_for_one_the_newest_of_every_kind_gets_there() -> None:
 
 def test_closing_ends_the_thread_and_closes_all_files() -> None:
     gate = Gate(failures=float("inf"))
-    uploads, _ = queue(gate, wait=None, backoff_s=3600.0)  # as it waits for the second try
+    uploads = UploadQueue(gate, 5)  # closed as it waits for the second try
     files = [submit(uploads, "last.ckpt", str(i)) for i in range(3)]
     gate.began.acquire()
-    gate.open()
+    gate.through.release()
     uploads.close()
     assert not threads()
-    files.append(submit(uploads, "last.ckpt", "late"))
     assert all(file.closed for file in files)
 
 
 @settings(max_examples=25, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(["best.ckpt", "last.ckpt"]), st.integers(0, 3)), max_size=12))
-def test_every_checkpoint_is_counted_once_and_the_newest_of_each_kind_is_never_lost(
-    plan: list[tuple[str, int]],
-) -> None:
-    """Each checkpoint fails up to three times before it succeeds; a job has two tries, and each drain two more."""
-    failures = {order: times for order, (_, times) in enumerate(plan, 1)}
-    got: dict[str, int] = {}
+def test_the_newest_of_each_name_is_never_lost(plan: list[tuple[str, int]]) -> None:
+    """Each checkpoint fails up to three times before it succeeds, and has two tries in a round."""
+    failures = {str(order): times for order, (_, times) in enumerate(plan)}
+    got: dict[str, str] = {}
 
-    def send(job: Job) -> str | None:
-        if failures[job.order]:
-            failures[job.order] -= 1
+    def send(file: BinaryIO, name: str) -> str | None:
+        file.seek(0)
+        text = file.read().decode()
+        if failures[text]:
+            failures[text] -= 1
             raise ConnectionError
-        got[job.name] = max(job.order, got.get(job.name, 0))
+        got[name] = text
         return None
 
-    uploads, _ = queue(send, attempts=2, max_pending=2)
-    for name, _ in plan:
-        submit(uploads, name, "")
+    uploads = UploadQueue(send, 2, lambda seconds: None)
+    for order, (name, _) in enumerate(plan):
+        submit(uploads, name, str(order))
     uploads.drain(10)
     uploads.drain(10)
-    counts = uploads.counts()
+    assert uploads.pending == 0
     uploads.close()
-    assert counts.pending == counts.failed == 0
-    assert counts.done + counts.superseded == len(plan)
-    assert got == {name: order for order, (name, _) in enumerate(plan, 1)}
+    assert got == {name: str(order) for order, (name, _) in enumerate(plan)}
 
 
 class Tiny(LightningModule):
@@ -194,24 +155,20 @@ class Tiny(LightningModule):
 
 @pytest.fixture
 def bucket(monkeypatch: pytest.MonkeyPatch) -> Bucket:
-    """Takes the place of the bucket that the callback is told of."""
+    """Takes the place of the bucket that the callback is told of; between tries nobody waits."""
     bucket = Bucket()
-    monkeypatch.setattr(uploader, "connect", lambda place, timeout_s: bucket)
-    monkeypatch.setattr("eigen2.runtime.bucket.object_store._library", lambda provider: None)
+    monkeypatch.setattr(uploader, "connect", lambda place: bucket)
+    monkeypatch.setattr("eigen2.runtime.bucket._library", lambda provider: None)
+    monkeypatch.setattr(uploader, "LONGEST_WAIT_S", 0.0)
     return bucket
 
 
 def callback(**options: Any) -> CheckpointUploader:
-    options = {"provider": "s3", "bucket": "bucket", "backoff_s": 0.0, "drain_timeout_s": 20.0} | options
-    return CheckpointUploader(**options)
+    return CheckpointUploader(**{"provider": "s3", "bucket": "bucket", "drain_timeout_s": 20.0} | options)
 
 
-def fit(
-    root: Path, *callbacks: Callback, epochs: int = 4, module: LightningModule | None = None, **options: Any
-) -> None:
-    saving = ModelCheckpoint(
-        str(root / "checkpoints"), filename="last", enable_version_counter=False, save_on_train_epoch_end=True
-    )
+def fit(root: Path, *callbacks: Callback, epochs: int = 4, module: LightningModule | None = None) -> Path:
+    """Return the last checkpoint of a fit."""
     trainer = Trainer(
         max_epochs=epochs,
         default_root_dir=root,
@@ -219,29 +176,53 @@ def fit(
         logger=False,
         enable_progress_bar=False,
         enable_model_summary=False,
-        callbacks=[*callbacks, saving],
-        **options,
+        callbacks=[*callbacks, GenerationCheckpoint(str(root / "checkpoints"))],
+        plugins=[DurableCheckpointIO()],
     )
     trainer.fit(module or Tiny())
+    return root / "checkpoints" / "last.ckpt"
 
 
 def threads() -> list[threading.Thread]:
     return [each for each in threading.enumerate() if each.name == "checkpoint-upload"]
 
 
-def names(bucket: Bucket) -> list[str]:
-    return sorted(path.rsplit("-", 1)[-1] for path in bucket.objects())
+def fetched(bucket: Bucket, root: Path) -> Path:
+    """Return the newest checkpoint of a run, from the bucket."""
+    newest = bucket.checkpoints(prefix=root.name).fetch_newest(root / "new", print)
+    assert newest is not None
+    return newest
 
 
-def test_every_generation_gets_there_and_the_last_is_the_file(bucket: Bucket, tmp_path: Path) -> None:
-    folder = tmp_path / "run" / "checkpoints"
-    folder.mkdir(parents=True)
-    for name in ("generation-00001.ckpt", "damaged.ckpt"):  # stay here
-        (folder / name).write_bytes(b"x")
-    fit(tmp_path / "run", callback(keep=None, max_pending=100))
-    objects = bucket.objects()
-    assert [path.split("-")[1][4:] for path in sorted(objects)] == ["000001", "000002", "000003", "000004"]
-    assert objects[max(objects)] == (tmp_path / "run" / "checkpoints" / "last.ckpt").read_bytes()
+def wait(event: threading.Event) -> None:
+    assert event.wait(60), "training waited for the bucket"
+
+
+def at(hook: str, action: Callable[[Trainer], None]) -> Callback:
+    """Return a callback that does something at the start of each generation, or the like."""
+    made = Callback()
+    setattr(made, hook, lambda trainer, pl_module: action(trainer))
+    return made
+
+
+def test_every_generation_gets_there_as_it_was_handed_over(bucket: Bucket, tmp_path: Path) -> None:
+    """Each is still to be read when the next one has replaced it."""
+    contents, held = [], [threading.Event() for _ in range(4)]
+
+    def look(trainer: Trainer) -> None:
+        if trainer.current_epoch:
+            contents.append((tmp_path / "checkpoints" / "last.ckpt").read_bytes())
+        if trainer.current_epoch > 1:
+            held[trainer.current_epoch - 2].set()
+            while each._queue is not None and each._queue.done < trainer.current_epoch - 1:
+                time.sleep(0.001)
+
+    uploads = iter([*held[:2], None, None])
+    bucket.fault = lambda call: wait(event) if call == "put" and (event := next(uploads)) else None
+    each = callback(keep=None)
+    last = fit(tmp_path, each, at("on_train_epoch_start", look))
+    assert list(bucket.objects().values()) == [*contents, last.read_bytes()]
+    assert len({*contents}) == 3
     assert threads() == []
 
 
@@ -249,42 +230,38 @@ def test_training_ends_although_nothing_can_be_uploaded(
     bucket: Bucket, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bucket.fault = failing(float("inf"))
-    before = threading.active_count()
-    fit(tmp_path, callback(attempts=2))
-    assert (tmp_path / "checkpoints" / "last.ckpt").exists()
-    captured = capsys.readouterr()
-    assert "1 checkpoints are not in s3://bucket/" in captured.out
-    assert "(OSError, Input/output error)" in captured.out
-    assert SECRET not in captured.out + captured.err
+    assert fit(tmp_path, callback(attempts=2)).exists()
+    said = "".join(capsys.readouterr())
+    assert "1 checkpoints are not in s3://bucket/" in said
+    assert "(OSError, Input/output error)" in said
+    assert SECRET not in said
     assert threads() == []
-    assert threading.active_count() <= before
 
 
 def test_a_bucket_that_comes_back_has_the_newest(bucket: Bucket, tmp_path: Path) -> None:
     bucket.fault = failing(7)
-    fit(tmp_path, callback(attempts=2))
-    newest = bucket.checkpoints(prefix=tmp_path.name).fetch_newest(tmp_path / "new", print)
-    assert newest is not None
-    assert newest.read_bytes() == (tmp_path / "checkpoints" / "last.ckpt").read_bytes()
+    assert fit(tmp_path, callback(attempts=2)).read_bytes() == fetched(bucket, tmp_path).read_bytes()
 
 
-def test_training_that_stalls_nowhere_while_the_bucket_does(bucket: Bucket, tmp_path: Path) -> None:
+def test_training_stalls_nowhere_while_the_bucket_does(bucket: Bucket, tmp_path: Path) -> None:
     """The bucket answers once training is over: with a wait anywhere in between, the run would never end."""
-    over = threading.Event()
-    bucket.fault = lambda call, path: None if call != "put" else _wait(over)
+    over, lines, owners = threading.Event(), [], []
+    each = callback()
 
-    class Over(Callback):
-        def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-            assert trainer.current_epoch == 4
-            over.set()
+    def look(trainer: Trainer) -> None:
+        lines.append(each.status_line())
+        if trainer.current_epoch == 2:
+            while not (owned := each.memory_owners()["upload"]):
+                time.sleep(0.001)
+            owners.append(owned)
 
-    fit(tmp_path, callback(max_pending=2), Over())
-    assert over.is_set()
-    assert names(bucket)[-1] == "last.ckpt"
-
-
-def _wait(event: threading.Event) -> None:
-    assert event.wait(60), "training waited for the bucket"
+    bucket.fault = lambda call: wait(over) if call == "put" else None
+    ends = at("on_train_end", lambda trainer: over.set())
+    last = fit(tmp_path, each, at("on_train_epoch_end", look), ends)
+    assert lines[:2] == [None, "  cloud: 1 pending, 0 done"]
+    assert abs(owners[0] - last.stat().st_size) < 100
+    assert each.memory_owners() == {"upload": 0}
+    assert last.read_bytes() == fetched(bucket, tmp_path).read_bytes()
 
 
 @pytest.mark.parametrize("error", [RuntimeError("planned"), KeyboardInterrupt()])
@@ -293,124 +270,43 @@ def test_a_run_that_fails_leaves_its_last_checkpoint_and_no_thread(
 ) -> None:
     with pytest.raises((RuntimeError, SystemExit)):
         fit(tmp_path, callback(), module=Tiny(error))
-    newest = bucket.checkpoints(prefix=tmp_path.name).fetch_newest(tmp_path / "new", print)
-    assert newest is not None
-    assert torch.load(newest, weights_only=True)["epoch"] == 1
+    assert torch.load(fetched(bucket, tmp_path), weights_only=True)["epoch"] == 1
     assert threads() == []
 
 
-def test_a_run_that_is_refused_uploads_nothing(bucket: Bucket, tmp_path: Path) -> None:
-    fit(tmp_path, epochs=1)
-
-    class Refuse(Callback):
-        def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-            raise UserError("no")
-
-    with pytest.raises(UserError):
-        fit(tmp_path, callback(), Refuse())
-    assert bucket.calls == []
-    assert threads() == []
-
-
-def test_a_replaced_file_is_uploaded_as_it_was_handed_over(bucket: Bucket, tmp_path: Path) -> None:
-    held = threading.Event()
-    contents: list[bytes] = []
-
-    class Replace(Callback):
-        def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-            path = tmp_path / "checkpoints" / "last.ckpt"
-            if trainer.current_epoch == 1:
-                contents.append(path.read_bytes())
-            if trainer.current_epoch == 2:
-                assert path.read_bytes() != contents[0]
-                held.set()
-
-    bucket.fault = lambda call, path: _wait(held) if call == "find" else None  # before the file is read again
-    fit(tmp_path, callback(keep=None, max_pending=100), Replace(), epochs=3)
-    assert bucket.objects()[min(bucket.objects())] == contents[0]
-
-
-def test_nothing_happens_in_a_dry_run_and_on_other_ranks(
+def test_nothing_is_uploaded_by_a_run_that_is_refused_and_on_other_ranks(
     bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fit(tmp_path, callback(), fast_dev_run=True)
-    assert bucket.calls == []
+    fit(tmp_path, epochs=1)
+
+    def refuse(trainer: Trainer) -> None:
+        raise UserError("no")
+
+    with pytest.raises(UserError):
+        fit(tmp_path, callback(), at("on_fit_start", refuse))
     monkeypatch.setattr(Trainer, "is_global_zero", property(lambda self: False))
     fit(tmp_path, callback(), epochs=2)
     assert bucket.calls == []
     assert threads() == []
 
 
-def test_a_copy_has_the_settings_and_neither_thread_nor_files(bucket: Bucket, tmp_path: Path) -> None:
-    class Copy(Callback):
-        def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-            for twin in (copy.deepcopy(each), pickle.loads(pickle.dumps(each))):  # noqa: S301
-                assert twin.status_line() is None
-                assert twin._max_pending == 7
-                twin.teardown(trainer, pl_module, "fit")
-
-    each = callback(max_pending=7)
-    fit(tmp_path, each, Copy())
-    assert names(bucket)[-1] == "last.ckpt"
-
-
-def test_the_status_fits_the_table_and_memory_is_a_part_at_most(bucket: Bucket, tmp_path: Path) -> None:
-    lines, owners = [], []
-    held = threading.Event()
-
-    class Look(Callback):
-        def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-            lines.append(each.status_line())
-            if trainer.current_epoch == 2:
-                while not each.memory_owners()["upload"]:
-                    time.sleep(0.001)
-                owners.append(each.memory_owners())
-                held.set()
-
-    bucket.fault = lambda call, path: _wait(held) if call == "put" else None
-    each = callback(max_pending=1)
-    fit(tmp_path, each, Look())
-    assert lines[0] is None
-    assert lines[1] == "  cloud: 1 pending, 0 done, 0 failed"
-    assert all(len(line) <= 80 for line in lines[1:])
-    size = (tmp_path / "checkpoints" / "last.ckpt").stat().st_size
-    assert abs(owners[0]["upload"] - size) < 100
-    assert each.memory_owners() == {"upload": 0}
-
-
 def test_last_is_fetched_and_a_bucket_that_cannot_be_read_is_no_reason_to_begin_anew(
     bucket: Bucket, tmp_path: Path
 ) -> None:
-    fit(tmp_path / "first" / "run", callback(), epochs=2)
-    trainer = Trainer(
-        default_root_dir=tmp_path / "second" / "run",
-        accelerator="cpu",
-        logger=False,
-        callbacks=[callback(attempts=2)],
-        enable_checkpointing=False,
-    )
+    last, second = fit(tmp_path / "first" / "run", callback(), epochs=2), tmp_path / "second" / "run"
+    options: dict[str, Any] = {"accelerator": "cpu", "logger": False, "enable_checkpointing": False}
+    trainer = Trainer(default_root_dir=second, callbacks=[callback(attempts=2)], **options)
     for path in (None, "best", "some.ckpt"):
         assert fetch_last(trainer, path) is None
-    fetched = fetch_last(trainer, "last")
-    assert fetched == str(tmp_path / "second" / "run" / "checkpoints" / "last.ckpt")
-    assert Path(fetched).read_bytes() == (tmp_path / "first" / "run" / "checkpoints" / "last.ckpt").read_bytes()
+    assert fetch_last(trainer, "last") == str(second / "checkpoints" / "last.ckpt")
+    assert (second / "checkpoints" / "last.ckpt").read_bytes() == last.read_bytes()
     bucket.fault = failing(float("inf"), "find")
     with pytest.raises(UserError, match=r"cannot look for a checkpoint in s3://bucket/run \(OSError, Input") as refused:
         fetch_last(trainer, "last")
     assert SECRET not in str(refused.value)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"keep": 0}, "CheckpointUploader.keep is 0; it must be at least 1"),
-        ({"max_pending": 0}, "CheckpointUploader.max_pending is 0"),
-        ({"attempts": 0}, "CheckpointUploader.attempts is 0"),
-        ({"backoff_s": -1.0}, "CheckpointUploader.backoff_s is -1.0"),
-        ({"request_timeout_s": 0.0}, "CheckpointUploader.request_timeout_s is 0.0; it must be above 0"),
-        ({"drain_timeout_s": -1.0}, "CheckpointUploader.drain_timeout_s is -1.0"),
-    ],
-)
-def test_settings_outside_their_range_are_refused(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        callback(**options)
+@pytest.mark.parametrize("option", ["keep", "attempts", "drain_timeout_s"])
+def test_settings_outside_their_range_are_refused(option: str) -> None:
+    with pytest.raises(UserError, match=f"CheckpointUploader.{option} is -1; it must be at least [01]"):
+        callback(**{option: -1})

@@ -1,0 +1,198 @@
+"""Checkpoints in a bucket on S3 or Google Cloud Storage; no credential ever appears in a message or a log.
+
+    <bucket>/<prefix>/run-001/000012-last.ckpt         run, number, name of the local file
+
+An object appears once all its bytes have arrived, and the client libraries compare checksums with the store. What
+becomes of the bytes later is found when they are fetched, as every checkpoint carries its own checksum.
+"""
+
+import importlib
+import logging
+import math
+import os
+import re
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+from eigen2.errors import UserError
+from eigen2.runtime.checkpoint import BEST, LAST
+from eigen2.runtime.checksums import DamagedFile, verify_checksum
+from eigen2.runtime.files import replacing
+
+PART = 8 * 2**20  # bytes of a file that are in memory at a time
+REQUEST_S = 60.0  # seconds that a request of one part may take
+_OBJECT = re.compile(r"run-(\d{3,})/(\d{6,})-(?:[0-9a-f]{16}-)?(last|best)\.ckpt")  # with a digest until version 0.2
+_LIBRARIES = {"s3": "s3fs", "gs": "gcsfs"}
+# loggers that write addresses and request headers, which hold tokens
+_TALKATIVE = ("aiobotocore", "boto3", "botocore", "fsspec", "gcsfs", "google", "s3fs", "urllib3")
+_CREDENTIALS = "GOOGLE_APPLICATION_CREDENTIALS"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a run's checkpoints lie."""
+
+    provider: str  # `s3` or `gs`
+    bucket: str  # its bare name
+    prefix: str  # the folder in the bucket
+
+    def __str__(self) -> str:
+        return f"{self.provider}://{self.bucket}/{self.prefix}"
+
+
+def resolve(provider: str | None, bucket: str | None, prefix: str | None, root: Path) -> Place:
+    """Find out where checkpoints go, and that the library for it is installed; the network is not used.
+
+    None takes CLOUD_PROVIDER, CLOUD_BUCKET and the name of the run's folder, which is `root`.
+
+    Raises:
+        UserError: something is missing or malformed. Values are not repeated: a bucket may be an address with a key.
+    """
+    place = Place(
+        provider or os.environ.get("CLOUD_PROVIDER") or "",
+        bucket or os.environ.get("CLOUD_BUCKET") or "",
+        root.resolve().name if prefix is None else prefix.strip("/"),
+    )
+    if place.provider not in _LIBRARIES:
+        raise UserError("CheckpointUploader needs a provider: set its key provider, or CLOUD_PROVIDER, to s3 or gs")
+    if not re.fullmatch(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]", place.bucket):
+        raise UserError(
+            "CheckpointUploader needs a bucket: set its key bucket, or CLOUD_BUCKET, to a bare name such as my-runs"
+        )
+    if not re.fullmatch(r"[\w.=-]+(/[\w.=-]+)*", place.prefix) or {".", ".."} & set(place.prefix.split("/")):
+        raise UserError("CheckpointUploader.prefix must be letters, digits, . _ = - and / between folders, or null")
+    if place.provider == "gs" and (file := os.environ.get(_CREDENTIALS)) and not os.access(file, os.R_OK):
+        raise UserError(f"{_CREDENTIALS} does not name a file that can be read; correct or unset it")
+    _library(place.provider)
+    return place
+
+
+def _library(provider: str) -> Any:
+    name = _LIBRARIES[provider]
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise UserError(f"CheckpointUploader needs {name} for {provider}: pip install 'eigen2[cloud]'") from error
+
+
+def connect(place: Place) -> Any:
+    """Return the fsspec filesystem of a place, with the credentials that the provider's own tools would use.
+
+    Neither keys nor addresses are settings, so no configuration file holds them. The libraries' loggers are turned off:
+    at the level DEBUG they write request headers.
+    """
+    for name in _TALKATIVE:
+        logging.getLogger(name).setLevel(logging.CRITICAL + 1)
+    shared = {"skip_instance_cache": True, "use_listings_cache": False}
+    if place.provider == "s3":
+        # the uploader tries again itself: the library's retries would multiply its attempts
+        config = {"connect_timeout": REQUEST_S, "read_timeout": REQUEST_S, "retries": {"total_max_attempts": 1}}
+        filesystem = _library("s3").S3FileSystem(config_kwargs=config, **shared)
+        filesystem.retries = 2
+        return filesystem
+    # without a method named, gcsfs turns to anonymous access where the credentials are bad
+    token = "google_default" if os.environ.get(_CREDENTIALS) else None
+    if token is None and os.environ.get("STORAGE_EMULATOR_HOST"):
+        token = "anon"
+    timeout = importlib.import_module("aiohttp").ClientTimeout(total=REQUEST_S)
+    # gcsfs' outer class asks for the kind of bucket by gRPC, which not every account may and no emulator answers
+    return _library("gs").core.GCSFileSystem(token=token, requests_timeout=timeout, consistency="md5", **shared)
+
+
+def describe_error(error: BaseException) -> str:
+    """Name an error of a store without its text, which may hold a key: an address, a header, a token."""
+    reason = f", {os.strerror(error.errno)}" if isinstance(error, OSError) and error.errno else ""
+    return f"{type(error).__name__}{reason}"
+
+
+class Entry(NamedTuple):
+    """A checkpoint in the bucket; the newest is the largest."""
+
+    run: int  # counts the runs of this prefix that began at generation 0
+    number: int  # counts the checkpoints of the run
+    name: str  # name of the local file
+    path: str  # of the object
+
+
+class CheckpointStore:
+    """Uploads and fetches checkpoints. Every method may raise what the filesystem raises.
+
+    Args:
+        connect: returns the fsspec filesystem; called at the first use, as it may need a network.
+        place: where in it.
+        keep: newest `last.ckpt`, and `best.ckpt`, of a run that stay in the bucket; None keeps all.
+        resumed: whether this run continues the newest in the bucket, rather than begin the next.
+    """
+
+    def __init__(
+        self, connect: Callable[[], Any], place: Place, *, keep: int | None = None, resumed: bool = False
+    ) -> None:
+        self.place, self._connect, self._keep, self._resumed = place, connect, keep, resumed
+        self._run = 0  # 0: not known yet
+
+    @cached_property
+    def _fs(self) -> Any:
+        return self._connect()
+
+    def entries(self) -> list[Entry]:
+        """Return the checkpoints in the bucket, oldest first."""
+        root = f"{self.place.bucket}/{self.place.prefix}"
+        paths = [path.lstrip("/") for path in self._fs.find(root)]
+        found = [(path, _OBJECT.fullmatch(path.removeprefix(f"{root}/"))) for path in paths]
+        return sorted(Entry(int(each[1]), int(each[2]), f"{each[3]}.ckpt", path) for path, each in found if each)
+
+    def upload(self, file: BinaryIO, name: str) -> None:
+        """Copy an open file that nobody writes to, as the run's next checkpoint."""
+        entries = self.entries()
+        if not self._run:
+            newest = max((entry.run for entry in entries), default=0)
+            self._run = newest if self._resumed and newest else newest + 1
+        number = 1 + max((entry.number for entry in entries if entry.run == self._run), default=0)
+        options = {}
+        if self.place.provider in _LIBRARIES:
+            # S3 takes 10,000 parts for one object, Google only multiples of 256 KiB
+            size = os.fstat(file.fileno()).st_size
+            options["chunksize"] = max(PART, math.ceil(size / 10_000 / 2**18) * 2**18)
+        if self.place.provider == "s3":
+            options["max_concurrency"] = 1  # parts that are in memory together
+        path = f"{self.place.bucket}/{self.place.prefix}/run-{self._run:03}/{number:06}-{name}"
+        # the open file, whatever its name leads to by now
+        self._fs.put_file(f"/dev/fd/{file.fileno()}", path, **options)
+
+    def delete_old(self) -> None:
+        """Delete this run's checkpoints beyond the newest few of each name."""
+        for name in (LAST, BEST) if self._keep else ():
+            found = [entry for entry in self.entries() if (entry.run, entry.name) == (self._run, name)]
+            for old in found[: -self._keep]:  # type: ignore[operator]
+                self._fs.rm_file(old.path)
+
+    def fetch_newest(self, folder: Path, warn: Callable[[str], object]) -> Path | None:
+        """Download the newest whole `last.ckpt` into `folder`; return None if there is none.
+
+        `warn` gets a line for every newer one that is damaged.
+
+        Raises:
+            UserError: there are checkpoints, but none is whole.
+        """
+        entries = [entry for entry in self.entries() if entry.name == LAST]
+        for entry in reversed(entries):
+            folder.mkdir(parents=True, exist_ok=True)
+            try:
+                with replacing(folder / LAST) as draft:
+                    remote = self._fs.open(entry.path, "rb", block_size=PART, cache_type="none")
+                    with remote, draft.open("wb") as file:
+                        shutil.copyfileobj(remote, file, PART)
+                    verify_checksum(draft)
+                return folder / LAST
+            except (DamagedFile, FileNotFoundError) as error:
+                reason = "it is gone" if isinstance(error, FileNotFoundError) else error
+                warn(f"cloud: {entry.path} is damaged ({reason}); taking the one before")
+        if entries:
+            raise UserError(
+                f"all {len(entries)} checkpoints in {self.place} are damaged; leave out --ckpt_path to begin"
+            )
+        return None

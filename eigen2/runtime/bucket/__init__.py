@@ -1,1 +1,0 @@
-"""Checkpoints in a bucket on S3 or Google Cloud Storage."""
