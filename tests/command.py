@@ -9,13 +9,13 @@ import os
 import socket
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from subprocess import CompletedProcess
 
 ROOT = Path(__file__).parent.parent
-_server = multiprocessing.get_context("forkserver")
-_server.set_forkserver_preload(["tests.ready"])
+server = multiprocessing.get_context("forkserver")
+server.set_forkserver_preload(["tests.ready"])
 
 
 def eigen2(*words: object, cwd: Path = ROOT, env: Mapping[str, str] | None = None) -> CompletedProcess[str]:
@@ -30,7 +30,10 @@ def eigen2(*words: object, cwd: Path = ROOT, env: Mapping[str, str] | None = Non
 
 
 class Started:
-    """A command that runs in the background; arguments as for `eigen2`, and files for its output and errors."""
+    """A command that runs in the background.
+
+    Arguments are those of `eigen2`, files for its output and errors, and a function to call before it.
+    """
 
     def __init__(
         self,
@@ -38,12 +41,13 @@ class Started:
         cwd: Path = ROOT,
         env: Mapping[str, str] | None = None,
         outputs: Sequence[str] = (),
+        prepare: Callable[[], None] | None = None,
     ) -> None:
         self._line = [str(word) for word in words]
         self._folder = tempfile.TemporaryDirectory()
         self._outputs = [Path(self._folder.name) / name for name in ("out", "err")]
-        args = (self._line, str(cwd), dict(env or os.environ), *(outputs or map(str, self._outputs)))
-        self.process = _server.Process(target=_command, args=args)
+        args = (self._line, str(cwd), dict(env or os.environ), prepare, *(outputs or map(str, self._outputs)))
+        self.process = server.Process(target=_command, args=args)
         self.process.start()
 
     def ended(self, timeout_s: float | None = None) -> CompletedProcess[str]:
@@ -78,7 +82,7 @@ def together(world: int, *words: object, **variables: str) -> list[Started]:
     ]
 
 
-def _command(line: list[str], cwd: str, env: dict[str, str], *outputs: str) -> None:
+def _command(line: list[str], cwd: str, env: dict[str, str], prepare: Callable[[], None] | None, *outputs: str) -> None:
     for number, path in enumerate(outputs, 1):
         file = os.open(path, os.O_WRONLY | os.O_CREAT)
         os.dup2(file, number)
@@ -93,4 +97,6 @@ def _command(line: list[str], cwd: str, env: dict[str, str], *outputs: str) -> N
     sys.argv = ["eigen2/cli.py", *line]
     from eigen2.cli.main import main
 
+    if prepare is not None:
+        prepare()
     main()

@@ -1,12 +1,6 @@
 """Several processes of one run: how they find each other, share a population and exchange its rows."""
 
-from importlib import import_module
-from typing import Any
+import lazy_loader
 
-__all__ = ["PopulationStrategy"]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return import_module("eigen2.distributed.strategy").PopulationStrategy  # imports Lightning, only when asked for
+# imports Lightning, only when asked for
+__getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submod_attrs={"strategy": ["PopulationStrategy"]})

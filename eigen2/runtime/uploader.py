@@ -38,14 +38,18 @@ def retry(action: Callable[[], Result], attempts: int, wait: Callable[[float], o
 class UploadQueue:
     """The newest checkpoint of each name that is not in the bucket yet, and the thread that uploads them.
 
-    They are open files: replacing or deleting a name does not change what is uploaded. Each is tried in every round;
-    one that fails stays, unless there is a newer one by then. A new checkpoint begins another round.
+    They are open files: replacing or deleting a name does not change what is uploaded. Each new checkpoint begins a
+    round, in which every file is tried; one that fails waits for the next round, unless there is a newer one by then.
 
     Args:
         send: uploads a file under a name; raises what it likes, and returns a complaint that does not matter to the
             upload, or None.
         attempts: tries of an upload in a round; see `retry`.
         wait: waits between tries; None waits until the queue is closed at most.
+
+    Attributes:
+        done: uploads so far.
+        uploading_bytes: size of the file that is being uploaded; 0 if none is.
     """
 
     def __init__(
@@ -59,12 +63,16 @@ class UploadQueue:
         self._wait = wait or self._closed.wait
         self._files: dict[str, BinaryIO] = {}
         self._round: list[str] = []  # names that are still to be tried
-        self._current: BinaryIO | None = None
         self._complaint: str | None = None
-        self.done = 0  # uploads so far
+        self.done = self.uploading_bytes = 0
         # a daemon: a request that hangs must not keep the process alive
         self._thread = threading.Thread(target=self._work, name="checkpoint-upload", daemon=True)
         self._thread.start()
+
+    @property
+    def pending(self) -> int:
+        """Return the number of checkpoints that are not in the bucket yet."""
+        return len(self._files) + bool(self.uploading_bytes)
 
     def submit(self, name: str, file: BinaryIO) -> None:
         """Take over an open file in place of an older one that waits; return at once."""
@@ -72,11 +80,8 @@ class UploadQueue:
             if (older := self._files.pop(name, None)) is not None:
                 older.close()
             self._files[name] = file
-            self._start_round()
-
-    def _start_round(self) -> None:
-        self._round = list(self._files)
-        self._changed.notify_all()
+            self._round = list(self._files)
+            self._changed.notify_all()
 
     def _work(self) -> None:
         while True:
@@ -85,7 +90,8 @@ class UploadQueue:
                 if self._closed.is_set():
                     return
                 name = self._round.pop(0)
-                self._current = file = self._files.pop(name)
+                file = self._files.pop(name)
+                self.uploading_bytes = os.fstat(file.fileno()).st_size
             uploaded = False
             try:
                 complaint = retry(partial(self._send, file, name), self._attempts, self._wait)
@@ -93,8 +99,9 @@ class UploadQueue:
             except Exception as error:  # of any of the libraries
                 complaint = f"{name} was not uploaded ({describe_error(error)})"
             with self._changed:
-                self._current, self._complaint = None, complaint or self._complaint
+                self._complaint = complaint or self._complaint
                 self.done += uploaded
+                self.uploading_bytes = 0
                 if uploaded or name in self._files or self._closed.is_set():
                     file.close()
                 else:
@@ -107,24 +114,13 @@ class UploadQueue:
             complaint, self._complaint = self._complaint, None
             return complaint
 
-    @property
-    def pending(self) -> int:
-        """Return the number of checkpoints that are not in the bucket yet."""
-        with self._changed:
-            return len(self._files) + (self._current is not None)
-
-    @property
-    def uploading_bytes(self) -> int:
-        """Return the size of the file that is being uploaded; 0 if none is."""
-        with self._changed:
-            return os.fstat(self._current.fileno()).st_size if self._current is not None else 0
-
     def drain(self, timeout_s: float) -> bool:
         """Try everything once more and wait, at most so many seconds; return whether everything is in the bucket."""
         with self._changed:
-            self._start_round()
-            self._changed.wait_for(lambda: not self._round and self._current is None, timeout_s)
-            return not self._files and self._current is None
+            self._round = list(self._files)
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: not self._round and not self.uploading_bytes, timeout_s)
+            return not self.pending
 
     def close(self) -> None:
         """End the thread, after the upload in progress, and close every other file."""
@@ -132,9 +128,8 @@ class UploadQueue:
         with self._changed:
             self._changed.notify_all()
         self._thread.join(1.0)
-        with self._changed:
-            for file in self._files.values():
-                file.close()
+        for file in self._files.values():
+            file.close()
 
 
 class CheckpointUploader(Callback):

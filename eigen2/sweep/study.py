@@ -39,7 +39,7 @@ class Sweep:
     choices depend on the seed alone.
 
     Raises:
-        UserError: the folder cannot be used, holds another sweep, or another process is working on it.
+        UserError: the folder cannot be used, or holds another sweep.
     """
 
     def __init__(
@@ -55,12 +55,11 @@ class Sweep:
         self.stops = 0
         """How often the sweep was asked to stop; each is passed on to the trials."""
         self._claims, self._failed, self._wanted = threading.Lock(), 0, 0
+        self._left: list[FrozenTrial] = []
         try:
-            self._lock = lock(folder / ".lock")  # until this process ends
+            folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UserError(f"cannot write to --folder {folder}: {error.strerror}; choose another") from error
-        if self._lock is None:
-            raise UserError(f"another sweep is working on {folder}; wait for it, or choose another --folder")
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self.study = _open(folder / "study.db", optuna.pruners.MedianPruner(*prune_after))
         known = self.study.user_attrs.get("fixed", fixed)
@@ -70,7 +69,6 @@ class Sweep:
                 raise UserError(
                     f"{folder} holds a sweep of another {option}; give that one, or choose another --folder"
                 )
-        self._left = [trial for trial in self.trials if trial.state == TrialState.RUNNING]
 
     @property
     def trials(self) -> list[FrozenTrial]:
@@ -85,10 +83,12 @@ class Sweep:
         """Work until so many trials are complete or pruned, or the sweep is asked to stop.
 
         Raises:
-            UserError: too many trials failed in a row, or the folder cannot be written.
+            UserError: too many trials failed in a row, the folder cannot be written, or another process works in it.
         """
-        self._wanted = trials
-        with ThreadPoolExecutor(workers) as pool:
+        if (held := lock(self.folder / ".lock")) is None:
+            raise UserError(f"another sweep is working on {self.folder}; wait for it, or choose another --folder")
+        self._wanted, self._left = trials, [each for each in self.trials if each.state == TrialState.RUNNING]
+        with held, ThreadPoolExecutor(workers) as pool:
             for worker in as_completed([pool.submit(self._work) for _ in range(workers)]):
                 try:
                     worker.result()

@@ -5,7 +5,7 @@ from typing import Any, Literal, Optional
 
 import pytest
 
-from eigen2.cli.parser import Parser, explain, type_text
+from eigen2.cli.parser import explain, type_text
 from eigen2.errors import UserError
 
 
@@ -35,14 +35,6 @@ def test_the_reason_of_a_class_that_refuses_its_settings_is_the_message() -> Non
     error.__cause__ = UserError("noise is 3; it must be at most 1")
     assert explain('Parser key "model.noise": ...', error) == "noise is 3; it must be at most 1"
     assert explain('Parser key "model.actor": ...', error) == "model.actor: noise is 3; it must be at most 1"
-
-
-def test_an_option_without_its_value_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    parser = Parser()
-    parser.add_argument("--onnx", type=bool, default=False)
-    with pytest.raises(SystemExit):
-        parser.parse_args(["--onnx"])
-    assert capsys.readouterr().err == "error: --onnx has no value after it: --help says which it takes\n"
 
 
 @pytest.mark.parametrize(

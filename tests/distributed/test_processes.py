@@ -21,7 +21,7 @@ from tests.command import ROOT, Started, eigen2, together
 from tests.golden.cases import evolution
 from tests.runs import metrics, state
 
-GENERATIONS = 5
+GENERATIONS = 4
 RUN = ("fit", "--config", "tests/small.yaml", "--model.population_size=8", "--data.replay_capacity=1500")
 EVERYTHING = (  # what draws random numbers, moves rows or looks at several agents
     *("--model.learner=eigen2.erl.learners.TD3", "--model.learners=6"),
@@ -91,7 +91,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return fit(1, tmp_path_factory.mktemp("processes") / "alone", RUN)
 
 
-@pytest.mark.parametrize("world", [3, pytest.param(2, marks=pytest.mark.slow), pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("world", [3, *(pytest.param(world, marks=pytest.mark.slow) for world in (2, 4))])
 def test_any_number_of_processes_comes_to_the_same(world: int, alone: Path, tmp_path: Path) -> None:
     spread = fit(world, tmp_path / "spread", RUN)
     assert_same(alone, spread)
@@ -106,33 +106,43 @@ def test_any_number_of_processes_comes_to_the_same(world: int, alone: Path, tmp_
 
 
 @pytest.mark.parametrize(
-    ("words", "world", "generations", "comparison"),
+    ("words", "world", "comparison"),
     [
-        pytest.param(RUN + EVERYTHING, 4, 3, {}, id="all that draws, moves or compares"),
-        pytest.param(CONTROL, 2, 3, {"data": "ControlDataModule"}, id="another workload"),
+        pytest.param(RUN + EVERYTHING, 4, {}, id="all that draws, moves or compares"),
+        pytest.param(CONTROL, 2, {"data": "ControlDataModule"}, id="another workload"),
         # an agent alone in its process may differ in last bits
-        pytest.param((*RUN, "--model.population_size=4"), 4, 3, {"within": 1e-5}, id="one agent each"),
+        pytest.param(
+            (*RUN, "--model.population_size=4"), 4, {"within": 1e-5}, id="one agent each", marks=pytest.mark.slow
+        ),
     ],
 )
-def test_so_do_other_runs(
-    words: tuple[str, ...], world: int, generations: int, comparison: dict[str, Any], tmp_path: Path
-) -> None:
-    whole, spread = (fit(each, tmp_path / str(each), words, generations) for each in (1, world))
+def test_so_do_other_runs(words: tuple[str, ...], world: int, comparison: dict[str, Any], tmp_path: Path) -> None:
+    whole, spread = (fit(each, tmp_path / str(each), words, 3) for each in (1, world))
     assert_same(whole, spread, **comparison)
 
 
 def test_a_checkpoint_resumes_under_any_number_of_processes(alone: Path, tmp_path: Path) -> None:
     root = tmp_path / "run"
-    for generations, world in ((1, 1), (2, 3), (4, 4), (5, 1)):
+    for generations, world in ((2, 3), (3, 2), (4, 1)):
         fit(world, root, RUN, generations)
     assert_same(alone, root)
 
 
-def test_lightning_starts_the_processes_itself(alone: Path, tmp_path: Path) -> None:
-    words = [sys.executable, "-m", "eigen2.cli", *RUN, *folder(tmp_path / "run"), "--trainer.devices=2"]
-    ended = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+def test_lightning_starts_the_processes_itself_and_all_lies_in_the_runs_folder(alone: Path, tmp_path: Path) -> None:
+    root, elsewhere = tmp_path / "run", tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    config = ("fit", "--config", ROOT / "tests" / "small.yaml", *RUN[3:])
+    words = [sys.executable, "-m", "eigen2.cli", *config, *folder(root), "--trainer.devices=2"]
+    # matplotlib keeps its list of the machine's fonts in the user's home, whatever runs
+    own = {"PYTHONPATH": ROOT, "PATH": "/usr/bin:/bin", "HOME": elsewhere, "MPLCONFIGDIR": tmp_path / "fonts"}
+    own |= {name: value for name, value in os.environ.items() if name.startswith("MKL_")}
+    env = {name: str(value) for name, value in own.items()}
+    ended = subprocess.run(words, cwd=elsewhere, env=env, capture_output=True, text=True, timeout=300, check=False)
     assert ended.returncode == 0, ended.stderr
-    assert_same(alone, tmp_path / "run")
+    assert_same(alone, root)
+    assert list(elsewhere.iterdir()) == []
+    wanted = {"checkpoints", "tensorboard", "metrics.csv", "memory.csv", "config.yaml", "run.json"}
+    assert wanted <= {path.name for path in root.iterdir()}
 
 
 @pytest.mark.slow
@@ -164,37 +174,33 @@ def faulty(
     return together(world, *words, "--trainer.callbacks+=tests.kill.FaultOf", EIGEN2_FAULT=json.dumps(plan))
 
 
+SLOW_FAULTS = [("training", 1, 0), ("write", 2, 0), ("rollouts", 0, 1), ("evolve", 2, 2)]
+
+
 @pytest.mark.parametrize(
-    "fault",
+    ("fault", "timeout_s"),
     [
-        ("training", 1, 0),
-        *(
-            pytest.param(each, marks=pytest.mark.slow)
-            for each in [("write", 2, 0), ("rollouts", 0, 1), ("evolve", 2, 2)]
-        ),
+        (("training", 2, 0), 60),
+        (("stop training", 2, 1), 4),
+        *(pytest.param(each, 60, marks=pytest.mark.slow) for each in SLOW_FAULTS),
     ],
 )
-def test_after_a_kill_the_others_end_in_one_line_and_the_run_resumes(
-    fault: tuple[str, int, int], alone: Path, tmp_path: Path
+def test_after_a_fault_the_others_end_in_one_line_and_the_run_resumes(
+    fault: tuple[str, int, int], timeout_s: float, alone: Path, tmp_path: Path
 ) -> None:
-    ended = [process.ended(120) for process in faulty(tmp_path / "run", fault)]
-    codes = [-signal.SIGKILL if other == fault[2] else LOST_CONTACT for other in range(len(ended))]
-    assert [process.returncode for process in ended] == codes, [process.stderr for process in ended]
-    for other, process in enumerate(ended):
-        if other != fault[2]:
-            assert len(process.stderr.strip().splitlines()) == 1
-            assert "lost contact" in process.stderr
-            assert "--ckpt_path last resumes" in process.stderr
-    assert_same(alone, fit(2, tmp_path / "run", RUN))
-
-
-def test_a_process_that_does_not_answer_ends_the_others_within_the_time_out(alone: Path, tmp_path: Path) -> None:
-    started = faulty(tmp_path / "run", ("stop training", 1, 1), timeout_s=5)
-    others = [started[rank].ended(120) for rank in (0, 2)]
-    assert {process.returncode for process in others} == {LOST_CONTACT}
-    assert started[1].process.is_alive()
-    started[1].ended(0)
-    assert_same(alone, fit(3, tmp_path / "run", RUN))
+    started = faulty(tmp_path / "run", fault, timeout_s)
+    place, generation, broken = fault
+    for rank, process in enumerate(started):
+        if rank != broken:
+            ended = process.ended(120)
+            assert ended.returncode == LOST_CONTACT
+            (line,) = ended.stderr.strip().splitlines()
+            assert line.startswith(f"process {rank} of 0 to 2 lost contact with the others, ")
+            assert "--ckpt_path last resumes" in line
+    assert started[broken].process.is_alive() == place.startswith("stop ")
+    assert started[broken].ended(0 if place.startswith("stop ") else 60).returncode == -signal.SIGKILL
+    assert len(metrics(tmp_path / "run")) >= generation if generation else True
+    assert_same(alone, fit(1, tmp_path / "run", RUN))
 
 
 @pytest.mark.slow
@@ -240,23 +246,21 @@ def test_one_process_is_asked_to_stop_and_all_do_after_the_same_generation(alone
     assert [process.returncode for process in ended] == [TERMINATED, TERMINATED], ended
     reached = torch.load(root / "checkpoints" / "last.ckpt", weights_only=True)["epoch"] + 1
     goal = max(reached, GENERATIONS)
-    assert_same(fit(1, tmp_path / "alone", RUN, goal), fit(3, root, RUN, goal))
+    whole = alone if goal == GENERATIONS else fit(1, tmp_path / "alone", RUN, goal)
+    assert_same(whole, fit(1, root, RUN, goal))
 
 
 @pytest.mark.parametrize(
     ("words", "named"),
     [
-        (("--trainer.strategy=ddp",), "trainer.strategy is DDPStrategy for 3 processes"),
-        (("--model.population_size=2",), "3 processes for model.population_size 2"),
-        (
-            ("--trainer.strategy=eigen2.distributed.PopulationStrategy", "--trainer.strategy.timeout_s=0"),
-            "timeout_s is 0",
-        ),
+        (("--trainer.strategy=ddp",), "trainer.strategy is DDPStrategy for 2 processes"),
+        (("--model.population_size=1",), "2 processes for model.population_size 1"),
+        ((STRATEGY, "--trainer.strategy.timeout_s=0"), "timeout_s is 0"),
     ],
 )
 def test_mistakes_are_one_line(words: tuple[str, ...], named: str, tmp_path: Path) -> None:
-    for process in together(3, *RUN, *folder(tmp_path), *words):
+    for process in together(2, *RUN, *folder(tmp_path), *words):
         ended = process.ended(120)
         assert ended.returncode == 2, ended.stderr
-        assert len(ended.stderr.strip().splitlines()) == 1
-        assert named in ended.stderr
+        (line,) = ended.stderr.strip().splitlines()
+        assert named in line

@@ -261,7 +261,8 @@ def test_half_an_upload_is_nothing_and_no_credential_is_logged_or_printed(
             with pytest.raises(Exception) as failed:
                 upload(store, big(tmp_path, "b"))
             said += describe_error(failed.value)
-    said += caplog.text + "".join(capsys.readouterr())
+    logged = [each.getMessage() for each in caplog.records if not each.name.startswith("gcp_storage_emulator")]
+    said += "".join([*logged, *capsys.readouterr()])
     for secret in (SECRET, "AKIAEXAMPLE", "Signature", "Bearer", "upload_id"):
         assert secret not in said
     if store.place.provider == "s3":  # the oracle can fail: the line saw them

@@ -4,6 +4,7 @@ import contextlib
 import math
 import os
 import re
+import termios
 import threading
 from pathlib import Path
 
@@ -48,6 +49,7 @@ COLOUR = re.compile(rb"\x1b\[[0-9;]*(?:3[0-7]|4[0-7]|9[0-7]|[34]8;)[0-9;]*m")
 def in_terminal(*words: str, **environment: str) -> bytes:
     """What a command writes to a terminal."""
     ours, terminal = os.openpty()
+    termios.tcsetwinsize(terminal, (24, 80))
     output = bytearray()
 
     def read() -> None:

@@ -13,8 +13,6 @@ optuna = pytest.importorskip("optuna")
 
 from eigen2.sweep.space import FORMS, Space, corners, read_space, to_text  # noqa: E402
 
-SIZES = st.floats(-1e15, 1e15)
-
 
 def space_of(tmp_path: Path, text: str) -> Space:
     path = tmp_path / "space.yaml"
@@ -44,13 +42,6 @@ def test_a_space_of_each_kind(tmp_path: Path) -> None:
     assert all(isinstance(settings["c.any"], float) for settings in found)
     # as many in each of two equal parts of the logarithm
     assert 15 < sum(settings["z.log"] < 1e-3 for settings in found) < 45
-
-
-@given(st.tuples(SIZES, SIZES).map(sorted))
-def test_values_lie_in_their_range_and_keep_all_digits(ends: list[float]) -> None:
-    value = optuna.create_study().ask({"a.b": optuna.distributions.FloatDistribution(*ends)}).params["a.b"]
-    assert ends[0] <= value <= ends[1]
-    assert float(to_text(value)) == value
 
 
 ENTRIES = st.recursive(
@@ -86,26 +77,22 @@ def test_any_file_is_a_space_or_refused_in_one_line(tmp_path_factory: pytest.Tem
     ("text", "said"),
     [
         ("", "holds null; it must map keys to values"),
-        ("[1, 2]", "holds [1, 2]; it must map keys to values"),
         ("a: {b", "cannot be read: "),
         ("model.a: 3", f": model.a is 3; it must be {FORMS}"),
-        ("model.a: {low: 1}", f": model.a has low; it must be {FORMS}"),
-        ("model.a: {low: 1, high: 2, lgo: true}", ": model.a has high, lgo, low; it must be"),
-        ("model.a: {low: 1, high: 2, choices: [1]}", ": model.a has choices, high, low; it must be"),
+        ("model.a: {low: 1}", f": model.a is {{'low': 1}}; it must be {FORMS}"),
+        ("model.a: {low: 1, high: 2, lgo: true}", "'lgo': True}; it must be"),
+        ("model.a: {low: 1, high: 2, choices: [1]}", "'choices': [1]}; it must be"),
         ("model.a: {low: 3, high: 2}", ": model.a: low <= high must hold, but got (low=3, high=2)"),
         ("model.a: {low: x, high: 2}", ": model.a: low is x; it must be a number"),
         ("model.a: {low: 1, high: .inf}", ": model.a: high is inf; it must be a number"),
         ("model.a: {low: true, high: 2}", ": model.a: low is True; it must be a number"),
         ("model.a: {low: 0.0, high: 2, log: true}", ": model.a: low > 0 must hold for log=True, but got (low=0.0,"),
         ("model.a: {low: 1, high: 2, log: 3}", ": model.a: log is 3; it must be true or false"),
-        ("model.a: {low: 1, high: 2.0, log: true, step: 1}", ": model.a: The parameter step is not supported when"),
         ("model.a: {low: 1, high: 4, step: 2}", ": model.a: no step of 2 from low 1 reaches high 4"),
-        ("model.a: {low: 1, high: 4, step: -1}", ": model.a: step > 0 must hold, but got step=-1"),
         ("model.a: {choices: []}", ": model.a: choices is []; it must be a list of at least one value"),
         ("model.a: {choices: [[1, 2]]}", ": model.a: choices has [1, 2]; write it as text, in quotes"),
         ("model.a: {choices: [1, 2, 1.0]}", ": model.a: choices has 1 twice; leave one out"),
         ("model.a: {choices: ['true', true]}", ": model.a: choices has true twice; leave one out"),
-        ("model.a: {choices: [.nan]}", ": model.a: choices has nan; numbers must be finite"),
         ("3: {choices: [1]}", ": 3 is not a key; name full keys of fit, such as model.actor_lr"),
         ("ckpt_path: {choices: [last]}", ": ckpt_path is set by the sweep itself; leave it out"),
     ],
