@@ -257,12 +257,9 @@ class DQNModule(GenerationModule[DQNDataModule]):
     def _check_steps(self) -> None:
         """Refuse settings that would cut episodes, or reach over more steps than there are to draw from."""
         data, steps, most = self.data, self.hparams["n_steps"], self.trainer.limit_train_batches
-        least = steps * data.num_parallel_envs + 1
-        if data.replay_min_size < least:
-            raise UserError(
-                f"model.n_steps is {steps}, but of data.warmup {data.replay_min_size} transitions none is followed by "
-                f"so many in each of {data.num_parallel_envs} environments; lower it, or raise data.warmup to {least}"
-            )
+        if data.replay_min_size < (least := steps * data.num_parallel_envs + 1):
+            few = f"of data.warmup {data.replay_min_size} transitions none is followed by so many in its environment"
+            raise UserError(f"model.n_steps is {steps}, but {few}; lower it, or raise data.warmup to {least}")
         cut = most < data.episode_steps if isinstance(most, int) else most < 1.0
         if cut and not self.trainer.fast_dev_run:  # type: ignore[attr-defined]
             cutting = f"trainer.limit_train_batches is {most}, or trainer.overfit_batches"

@@ -139,8 +139,7 @@ class FuelBreakDataModule(DQNDataModule):
 
     def needed_bytes(self, stage: str) -> dict[str, int]:
         """Return the most bytes by owner that a stage keeps of landscapes and fires."""
-        own = self._settings
-        cells = own["grid_size"] ** 2
+        own, cells = self._settings, self._settings["grid_size"] ** 2
         fires = min(own["ignitions"] or cells, cells)
         held_out = self.counts[_held_out_split(stage)]
         copies = 1 if own["parallel_method"] == "sync" else 1 + self.num_parallel_envs  # of landscapes ready to burn

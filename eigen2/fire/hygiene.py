@@ -61,13 +61,10 @@ class MemoryHygiene(GarbageCollector):
         self._trained = self._stepped = self._played = 0
         self._step_began = self._epoch_began = 0.0
 
-    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Refuse a module without the rewards of deep Q-learning."""
-        if not isinstance(pl_module, DQNModule):
-            raise UserError("MemoryHygiene needs a DQNModule; use callbacks.GarbageCollector with others")
-
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Set aside what lives when training starts, as `GarbageCollector` does, and start counting."""
+        if not isinstance(pl_module, DQNModule):
+            raise UserError("MemoryHygiene needs a DQNModule; use callbacks.GarbageCollector with others")
         super().on_train_start(trainer, pl_module)
         self._trained, self._stepped, self._played = trainer.global_step, 0, 0
 

@@ -24,14 +24,8 @@ log = logging.getLogger(__name__)
 
 WIDTH, HEIGHT, DPI = 720, 400, 110  # of the picture of one placement
 INK = "#333333"
-FUELS = (
-    ("nothing burns", range(91, 100), "#9fb4c7"),
-    ("grass", range(100, 120), "#f0dc9a"),
-    ("shrub", range(120, 160), "#c9b25f"),
-    ("timber", range(160, 200), "#7fa56b"),
-    ("slash", range(200, 220), "#b58a63"),
-)
-"""Kinds of fuel, the numbers of their models, and their colours."""
+FUELS = ((91, "#9fb4c7"), (100, "#f0dc9a"), (120, "#c9b25f"), (160, "#7fa56b"), (200, "#b58a63"))
+"""First numbers and colours of what does not burn, grass, shrub, timber and slash."""
 
 
 def draw_placements(scene: Scene, placements: Mapping[str, Sequence[int]]) -> UInt8[np.ndarray, "height width rgb=3"]:
@@ -69,9 +63,8 @@ def ground(landscape: Landscape) -> Float64[np.ndarray, "rows columns rgb=3"]:
     """Return the colours of fuel in the light and shadow of the terrain, 0 to 1; lit from the north-west, as maps."""
     from matplotlib.colors import LightSource, to_rgb
 
-    colours = np.ones((*landscape.shape, 3))
-    for _, numbers, colour in FUELS:
-        colours[np.isin(landscape.fuel, list(numbers))] = to_rgb(colour)
+    kinds = np.searchsorted([first for first, _ in FUELS], landscape.fuel, side="right") - 1
+    colours = np.array([to_rgb(colour) for _, colour in FUELS])[kinds]
     light, size = LightSource(azdeg=315, altdeg=45), landscape.cell_size
     shaded: Float64[np.ndarray, "rows columns rgb=3"] = light.shade_rgb(
         colours, landscape.elevation, blend_mode="soft", dx=size, dy=size
@@ -80,42 +73,23 @@ def ground(landscape: Landscape) -> Float64[np.ndarray, "rows columns rgb=3"]:
 
 
 def _draw_placement(part: Any, landscape: Landscape, fires: Fires, breaks: Sequence[int], most: float) -> None:
-    """Draw terrain, fuel and breaks, in colours of their order, beside the share of fires that burn each cell."""
+    """Draw terrain, fuel and breaks, the first ones darkest, beside the share of fires that burn each cell."""
     from matplotlib import colormaps
-    from matplotlib.colors import ListedColormap
-    from matplotlib.patches import Patch
 
-    (left, right), (order, share) = part.subplots(2, 2, height_ratios=[1, 0.04])
+    left, right = part.subplots(1, 2)
     left.imshow(ground(landscape), interpolation="nearest")
-    if len(breaks):
-        place = np.full(landscape.shape, np.nan)
-        place.reshape(-1)[list(breaks)] = np.arange(1, len(breaks) + 1)
-        ordered, last = ListedColormap(colormaps["RdPu_r"](np.linspace(0.0, 0.7, 256))), max(len(breaks), 2)
-        image = left.imshow(place, cmap=ordered, vmin=1, vmax=last, interpolation="nearest")
-        _colorbar(part, image, order, [1, last], ["first break", "last"])
-    else:
-        present = [fuel for fuel in FUELS if np.isin(landscape.fuel, list(fuel[1])).any()]
-        handles = [Patch(color=colour, label=name) for name, _, colour in present]
-        order.legend(handles=handles, loc="upper center", ncols=2, frameon=False, fontsize=8).set_in_layout(False)
-        order.axis("off")
-    never = ~fires.model.burnable | fires.breaks
-    burns = np.where(never, np.nan, fires.frequency).reshape(landscape.shape)
-    colours = colormaps["YlOrRd"].with_extremes(bad=FUELS[0][2])
-    image = right.imshow(burns, cmap=colours, vmin=0, vmax=most, interpolation="nearest")
-    _colorbar(part, image, share, [0, most], ["none", f"{100 * most:.0f} %"])
+    place = np.full(landscape.shape, np.nan)
+    place.reshape(-1)[list(breaks)] = np.linspace(0.0, 0.7, len(breaks))
+    left.imshow(place, cmap="RdPu_r", vmin=0, vmax=1, interpolation="nearest")
+    burns = np.where(fires.model.burnable, fires.frequency, np.nan).reshape(landscape.shape)
+    colours = colormaps["YlOrRd"].with_extremes(bad=FUELS[0][1])
+    right.imshow(burns, cmap=colours, vmin=0, vmax=most, interpolation="nearest")
     black = np.where(fires.breaks, 1.0, np.nan).reshape(landscape.shape)
     right.imshow(black, cmap="Greys", vmin=0, vmax=1.2, interpolation="nearest")
-    for axes, title in ((left, "fuel and terrain, breaks"), (right, "fires that burn a cell")):
-        axes.set_title(title, fontsize=10, color=INK)
+    titles = "breaks, darkest first, on fuel and terrain", f"fires that burn a cell, up to {100 * most:.0f} %"
+    for axes, title in zip((left, right), titles, strict=True):
+        axes.set_title(title, fontsize=9, color=INK)
         axes.set(xticks=[], yticks=[])
-
-
-def _colorbar(figure: Any, image: Any, axes: Any, ticks: list[float], labels: list[str]) -> None:
-    """Draw the colours of an image, with labels at both ends."""
-    bar = figure.colorbar(image, cax=axes, orientation="horizontal")
-    bar.set_ticks(ticks, labels=labels)
-    bar.ax.tick_params(labelsize=9, labelcolor=INK, length=0)
-    bar.outline.set_visible(False)
 
 
 class BreaksPlot(Callback):

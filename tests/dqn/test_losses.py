@@ -91,36 +91,26 @@ def test_a_masked_action_is_never_chosen(data: st.DataObject) -> None:
     assert allowed[np.arange(count), chosen].all()
 
 
-def test_random_choices_are_uniform_over_the_allowed_actions() -> None:
+def test_random_choices_are_uniform_over_the_allowed_actions_and_their_share_is_epsilon() -> None:
     allowed = np.tile(np.array([False, True, False, True, True]), (3000, 1))
-    chosen = epsilon_greedy(torch.zeros(3000, 5), allowed, 1.0, np.random.default_rng(0))
-    assert np.bincount(chosen, minlength=5) == pytest.approx([0, 1000, 0, 1000, 1000], abs=100)
-
-
-def test_epsilon_is_the_share_of_random_choices() -> None:
-    values = torch.arange(1000.0).repeat(2000, 1)
-    chosen = epsilon_greedy(values, np.ones((2000, 1000), dtype=bool), 0.25, np.random.default_rng(0))
-    assert (chosen != 999).mean() == pytest.approx(0.25, abs=0.03)
-
-
-def test_later_draws_do_not_depend_on_epsilon() -> None:
     later = []
-    for epsilon in (0.0, 0.5, 1.0):
-        generator = np.random.default_rng(3)
-        epsilon_greedy(torch.zeros(4, 9), np.ones((4, 9), dtype=bool), epsilon, generator)
+    for epsilon, expected in (
+        (0.0, [0, 0, 0, 0, 3000]),
+        (0.3, [0, 300, 0, 300, 2400]),
+        (1.0, [0, 1000, 0, 1000, 1000]),
+    ):
+        generator = np.random.default_rng(0)
+        chosen = epsilon_greedy(torch.arange(5.0).repeat(3000, 1), allowed, epsilon, generator)
+        assert np.bincount(chosen, minlength=5) == pytest.approx(expected, abs=100 if epsilon else 0)
         later.append(generator.random())
-    assert len(set(later)) == 1
+    assert len(set(later)) == 1, "later draws do not depend on epsilon"
 
 
-def test_a_row_without_an_allowed_action_is_refused() -> None:
-    allowed = np.array([[True, False], [False, False]])
-    with pytest.raises(ValueError, match="row 1"):
-        epsilon_greedy(torch.zeros(2, 2), allowed, 0.0, np.random.default_rng(0))
-
-
-def test_of_equal_values_the_first_allowed_action_is_best() -> None:
+def test_of_equal_values_the_first_is_best_and_without_an_allowed_action_there_is_none() -> None:
     allowed = torch.tensor([[False, True, True], [False, False, False]])
     assert best_actions(torch.ones(2, 3), allowed).tolist() == [1, 0]
+    with pytest.raises(ValueError, match="row 1"):
+        epsilon_greedy(torch.zeros(2, 3), allowed.numpy(), 0.0, np.random.default_rng(0))
 
 
 def test_rewards_after_an_end_do_not_count() -> None:

@@ -127,4 +127,4 @@ def test_wrong_numbers_and_modules_are_refused() -> None:
         with pytest.raises(UserError, match=f"^{name} of MemoryHygiene is {value}; it must be at least 1"):
             MemoryHygiene(**{name: value})
     with pytest.raises(UserError, match="MemoryHygiene needs a DQNModule; use"):
-        MemoryHygiene().setup(CountingTrainer(), LightningModule(), "fit")
+        MemoryHygiene().on_train_start(CountingTrainer(), LightningModule())

@@ -66,10 +66,6 @@ def test_memory_layout_and_batch_make_no_difference() -> None:
     assert torch.allclose(values, torch.cat([network(one[None]) for one in seen]), atol=1e-5)
 
 
-def test_the_default_network_is_small() -> None:
-    assert sum(weight.numel() for weight in QMap().parameters()) < 40_000
-
-
 @pytest.mark.parametrize("width", [0, 10**6])
 def test_sizes_that_cannot_be_are_refused(width: int) -> None:
     with pytest.raises(UserError, match=f"width is {width}"):
@@ -137,11 +133,11 @@ def gap_batch(env: FuelBreakEnv, gaps: list[int], count: int, generator: np.rand
 def test_the_policy_closes_gaps_in_a_wall_where_it_has_never_seen_them() -> None:
     env = FuelBreakEnv(landscapes=[walled(gap) for gap in range(9)], budget=1 / 81, ignitions=None)
     generator = np.random.default_rng(0)
-    seen = gap_batch(env, [0, 1, 2, 4, 6, 7, 8], 600, generator)
+    seen = gap_batch(env, [0, 1, 2, 4, 6, 7, 8], 400, generator)
     online = seeded(16)
     optimizer = torch.optim.Adam(online.parameters(), 3e-3)
-    for _ in range(180):
-        drawn = torch.from_numpy(generator.integers(0, 600, 32))
+    for _ in range(150):
+        drawn = torch.from_numpy(generator.integers(0, 400, 32))
         optimizer.zero_grad()
         loss(online, online, Batch(*(field[drawn] for field in seen))).loss.backward()
         optimizer.step()

@@ -175,8 +175,6 @@ def _read(path: str) -> Raster:
             transform, crs = source.transform, source.crs or None
     except rasterio.errors.RasterioError as error:
         raise UserError(f"{path} cannot be read as a raster ({error}); give a GeoTIFF or an ESRI ASCII grid") from error
-    if values.dtype.kind not in "iuf":
-        raise UserError(f"{path} holds {values.dtype} values; give whole numbers or floats")
     filled: NDArray[np.float64] = values.astype(np.float64).filled(np.nan)
     if transform.e > 0:  # the first row is the southern one
         filled = filled[::-1].copy()
@@ -194,10 +192,8 @@ def _grid_problems(source: Any) -> Iterator[str]:
         yield f"has {shape[0]} x {shape[1]} cells, above {LARGEST:,}; cut a region out: gdalwarp -te"
     if crs is not None and (crs.is_geographic or crs.to_epsg() == 3857):
         yield f"is in {crs}, whose units are not metres on the ground; {PROJECT}"
-    if at.b or at.d or at.a <= 0 or at.e == 0:
-        yield f"is rotated or mirrored ({tuple(at)[:6]}); make it north-up: gdalwarp IN.tif OUT.tif"
-    if abs(abs(at.e) / at.a - 1) > 1e-3:
-        yield f"has cells of {at.a:g} x {abs(at.e):g}; make them square: gdalwarp -tr {at.a:g} {at.a:g}"
+    if at.b or at.d or abs(abs(at.e) - at.a) > 1e-3 * at.a:
+        yield f"is not north-up with square cells ({tuple(at)[:6]}); make it so: gdalwarp -tr SIZE SIZE IN.tif OUT.tif"
     if crs is None and at.a < 0.5:
         yield f"has cells of {at.a:g} and no projection; that looks like degrees: {PROJECT}"
 

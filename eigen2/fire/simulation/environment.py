@@ -50,7 +50,7 @@ class FuelBreakEnv(gymnasium.Env[NDArray[np.uint8], np.int64]):
     Action: the cell's number, `row * columns + column`. One that does not burn or is a break already is refused.
 
     Reward: 100 times the drop in the burned share, which is the share of all cells that a fire burns, the mean over the
-    ignitions. They sum to the percentage points of the landscape that all breaks save.
+    ignitions.
 
     Info: `action_mask`, bool (cells,), the actions allowed; `burned`, the burned share; `reduction`, the part of the
     initial burned share that is saved, `1 - burned / start`; `landscape`, its number.
@@ -182,8 +182,7 @@ def relative_reward(before: float, after: float, cells: int) -> float:
     """Return REWARD_UNIT times the logarithm of the burned share before a break over that after it.
 
     The percentage points saved shrink with every break, as there is less left to save; these rewards stay of one size
-    through an episode, and still sum to a number that depends on the first and the last burned share alone. One burned
-    cell a fire, of `cells` of the map, is the least that counts.
+    through an episode. One burned cell a fire, of `cells` of the map, is the least that counts.
     """
     return REWARD_UNIT * math.log(max(before, 1 / cells) / max(after, 1 / cells))
 

@@ -82,9 +82,8 @@ class FireModel:
         duration: of a fire, in minutes (above 0).
 
     Attributes:
-        shape: rows and columns. A cell's number is `row * columns + column`.
-        cells: their number.
-        burnable: (cells,).
+        shape, cells, burnable: rows and columns, their product, and which cells burn (cells,). A cell's number is
+            `row * columns + column`.
         graph: minutes from cell to neighbouring cell (cells, cells).
     """
 
@@ -118,11 +117,7 @@ class FireModel:
     def start(
         self, ignitions: Int[np.ndarray, " fires"] | None = None, breaks: Iterable[int] = (), trees: bool = False
     ) -> "Fires":
-        """Return `Fires`; `ignitions` None takes every burnable cell.
-
-        Raises:
-            ValueError: an ignition or a break does not burn.
-        """
+        """Return `Fires`; `ignitions` None takes every burnable cell."""
         chosen = np.flatnonzero(self.burnable) if ignitions is None else np.asarray(ignitions)
         return Fires(self, chosen, breaks, trees)
 
@@ -143,8 +138,10 @@ class Fires:
         arrival: minutes from the start of each fire (fires, cells), inf where it does not come.
         burns: fires that burn each cell (cells,).
         downstream: with `trees`, how many cells burned through each cell, itself included, in the trees of shortest
-            ways of all fires (cells,). A break in a cell saves at most this, as a cell that did not burn through it
-            still burns.
+            ways of all fires (cells,). A break in a cell saves at most this.
+
+    Raises:
+        ValueError: an ignition or a break does not burn.
     """
 
     def __init__(
@@ -178,8 +175,7 @@ class Fires:
     def add_break(self, cell: int) -> int:
         """Make a cell a break, burn the fires that had reached it anew, and return their number.
 
-        Raises:
-            ValueError: the cell does not burn, or is a break already.
+        Raises ValueError if the cell does not burn, or is a break already.
         """
         self._close(cell)
         reached = np.flatnonzero(np.isfinite(self.arrival[:, cell]))
@@ -187,11 +183,7 @@ class Fires:
         return reached.size
 
     def saved(self, cell: int) -> int:
-        """Return the cells, summed over fires, that a break in a cell would save; nothing changes.
-
-        Raises:
-            ValueError: the cell does not burn, or is a break already.
-        """
+        """Return the cells, summed over fires, that a break in a cell would save; nothing changes."""
         self._check(cell)
         reached = np.isfinite(self.arrival[:, cell])
         after = self.model.start(self.ignitions[reached], [*np.flatnonzero(self.breaks).tolist(), cell])

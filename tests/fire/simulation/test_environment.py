@@ -9,8 +9,6 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
-from numpy.typing import NDArray
 
 from eigen2.errors import UserError
 from eigen2.fire.landscapes.fuels import FUEL_MODELS
@@ -212,32 +210,6 @@ def test_wrong_settings_are_refused(settings: dict[str, Any], words: str) -> Non
 def test_wrong_options_are_refused(options: dict[str, Any], words: str) -> None:
     with pytest.raises(UserError, match=words):
         FuelBreakEnv(**SMALL).reset(seed=0, options=options)
-
-
-def make() -> gymnasium.Env[Any, Any]:
-    return FuelBreakEnv(**SMALL)
-
-
-def rewards(envs: Any) -> tuple[NDArray[Any], NDArray[Any]]:
-    observations, infos = envs.reset(seed=[3, 4])
-    rng, collected = np.random.default_rng(0), []
-    for _ in range(10):  # episodes end after 7
-        actions = [rng.choice(np.flatnonzero(mask)) for mask in action_mask(observations)]
-        observations, reward, *_, infos = envs.step(np.array(actions))
-        assert (np.stack(list(infos["action_mask"])) == action_mask(observations)).all()
-        collected.append(reward)
-    envs.close()
-    return np.stack(collected), observations
-
-
-def test_environments_in_other_processes_do_the_same() -> None:
-    mode = AutoresetMode.SAME_STEP
-    here, there = (
-        rewards(SyncVectorEnv([make, make], autoreset_mode=mode)),
-        rewards(AsyncVectorEnv([make, make], autoreset_mode=mode)),
-    )
-    assert here[0].tobytes() == there[0].tobytes()
-    assert here[1].tobytes() == there[1].tobytes()
 
 
 def test_relative_rewards_depend_on_the_first_and_last_share_alone() -> None:
