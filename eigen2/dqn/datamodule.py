@@ -115,11 +115,6 @@ class DQNDataModule(WorkloadDataModule):
         self.allocate_buffer(self.buffer_size, replay_fields(self.codec), device)
         self.collector = Collector(self.environments, self.codec, self.buffer, self.learned_rewards)
 
-    @property
-    def replay_bytes(self) -> int:
-        """Return the bytes that the replay buffer takes."""
-        return self.buffer_size * sum(field.nbytes for field in replay_fields(self.codec).values())
-
     def memory_owners(self) -> dict[str, object]:
         """Return what holds bytes, for a memory profiler."""
         return {**super().memory_owners(), "frames": self.codec}

@@ -13,7 +13,7 @@ from eigen2.core.module import GenerationModule
 from eigen2.core.networks import require_width, weight_bytes
 from eigen2.core.randomness import Role, generator, torch_seed
 from eigen2.dqn import losses
-from eigen2.dqn.collector import Actions, draw_batch, draw_slots
+from eigen2.dqn.collector import Actions, draw_batch, draw_slots, replay_fields
 from eigen2.dqn.datamodule import DQNDataModule, Policy
 from eigen2.errors import ALL_AGENTS_FAILED, RunStopped, UserError, require_range
 from eigen2.memory.estimate import checkpoint_bytes
@@ -244,7 +244,8 @@ class DQNModule(GenerationModule[DQNDataModule]):
             self.target.requires_grad_(False)
             self.champion.requires_grad_(False)
         if stage == "fit":
-            self.memory.require({"optimizer": 3 * weights, "replay": data.replay_bytes})
+            transition = sum(field.nbytes for field in replay_fields(data.codec).values())
+            self.memory.require({"optimizer": 3 * weights, "replay": data.buffer_size * transition})
             self.memory.require_temporary(2 * data.activation_bytes(own["width"]), checkpoint_bytes(self.trainer))
             data.allocate_replay(device)
 
@@ -315,9 +316,11 @@ class DQNModule(GenerationModule[DQNDataModule]):
     def describe(self) -> dict[str, str]:
         """Return name and value of what a user should see at the start."""
         buffer, weights = self.data.buffer, sum(parameter.numel() for parameter in self.online.parameters())
+        sizes = (
+            f"{buffer.capacity:,} transitions of {buffer.bytes_per_transition:,} bytes, {buffer.nbytes / 1e6:,.1f} MB"
+        )
         return {
             "network": f"Q-network of {weights:,} parameters",
-            "replay": f"{buffer.capacity:,} transitions of {buffer.bytes_per_transition:,} bytes, "
-            f"{buffer.nbytes / 1e6:,.1f} MB; training starts at {self.data.replay_min_size:,}",
+            "replay": f"{sizes}; training starts at {self.data.replay_min_size:,}",
             "memory": str(self.memory),
         }

@@ -16,7 +16,7 @@ from eigen2.core.randomness import Role, generator
 from eigen2.dqn.collector import Info
 from eigen2.dqn.datamodule import DQNDataModule, Policy
 from eigen2.errors import UserError, require_range
-from eigen2.fire.evaluation import records
+from eigen2.fire.evaluation import placements
 from eigen2.fire.evaluation.placements import Cells, PlacementFile, Spec
 from eigen2.fire.landscapes.landscape import SPLITS, Landscape, Split, synthetic
 from eigen2.fire.landscapes.rasters import Region, RegionFiles, read_region, tiles
@@ -229,21 +229,21 @@ class FuelBreakDataModule(DQNDataModule):
         saved = {"champion": self.play(policy, "test")}
         saved |= {name: self.baseline(name, "test")[1] for name in PLACEMENTS}
         if (folder := self._record_folder("test")) is not None:
-            placements = self._placements("test", generation, tuple(PLACEMENTS))
-            records.save_test(folder, placements, saved, self.fitness_words["unit"], self.settings())
-        return records.make_test_result(saved, generation)
+            placed = self._placements("test", generation, tuple(PLACEMENTS))
+            placements.save_test(folder, placed, saved, self.fitness_words["unit"], self.settings())
+        return placements.make_test_result(saved, generation)
 
     def save_champion_record(self, generation: int, baselines: tuple[str, ...]) -> None:
         """Save where the new champion and the baselines put breaks: `champion/placements.json`."""
         if (folder := self._record_folder("validation")) is not None:
-            records.save_champion(folder, self._placements("validation", generation, baselines))
+            placements.save_champion(folder, self._placements("validation", generation, baselines))
 
     def _record_folder(self, split: Split) -> Path | None:
         """Return where the record of a split goes; None for a process that writes nothing."""
         trainer = self.trainer
         if trainer is None or not trainer.is_global_zero or trainer.fast_dev_run:  # type: ignore[attr-defined]
             return None
-        return Path(trainer.default_root_dir) / records.FOLDERS[split]
+        return Path(trainer.default_root_dir) / placements.FOLDERS[split]
 
     def _placements(self, split: Split, generation: int, baselines: tuple[str, ...]) -> PlacementFile:
         """Return the breaks of the episodes last played on a split, and those of baselines."""
@@ -265,11 +265,10 @@ class FuelBreakDataModule(DQNDataModule):
     def _digest(self) -> str | None:
         if self.region is None:
             return None
-        digest = hashlib.sha256()
-        for landscape in (each for split in SPLITS for each in self.landscapes(split)):
-            for layer in landscape.layers().values():
-                digest.update(layer.tobytes())
-        return digest.hexdigest()
+        landscapes = [each for split in SPLITS for each in self.landscapes(split)]
+        return hashlib.sha256(
+            b"".join(layer.tobytes() for each in landscapes for layer in each.layers().values())
+        ).hexdigest()
 
     def inference_spec(self) -> dict[str, Any]:
         """Return what decides which landscapes fit has not used."""
@@ -286,10 +285,10 @@ class FuelBreakDataModule(DQNDataModule):
         """Return name and value of what a user should see at the start."""
         own, counts = self._settings, " + ".join(map(str, self.counts.values()))
         source = "synthetic" if self.region is None else f"of {self.region.elevation} and further rasters"
+        wind = f"wind {own['wind_speed']:g} km/h from {own['wind_from']:g} degrees"
         return {
             "landscapes": f"{counts} to train, validate and test on, {own['grid_size']} cells a side, {source}",
-            "fires": f"{own['ignitions'] or 'all'} an episode, {own['fire_simulation_max_duration']:g} minutes each, "
-            f"wind {own['wind_speed']:g} km/h from {own['wind_from']:g} degrees",
+            "fires": f"{own['ignitions'] or 'all'} an episode, {own['fire_simulation_max_duration']:g} minutes, {wind}",
             "episode": f"{self.env.budget} breaks; {self.num_parallel_envs} episodes at a time",
         }
 

@@ -55,10 +55,11 @@ class MemoryHygiene(GarbageCollector):
         sizes = {"losses": max_history_size, "rewards": max_history_size, "experience": experience_buffer_size}
         sizes |= {"step_times": step_times_size, "collection_times": collection_times_size}
         self.histories = {name: deque[float](maxlen=size) for name, size in sizes.items()}
-        self._frequencies = cleanup_frequency, collector_cleanup_frequency, memory_cleanup_frequency
+        self._every = {"trained": cleanup_frequency, "stepped": collector_cleanup_frequency}
+        self._every["played"] = memory_cleanup_frequency
+        self._count = dict.fromkeys(self._every, 0)
         self._light = GarbageCollector(trim=False)
         self._line = ""
-        self._trained = self._stepped = self._played = 0
         self._step_began = self._epoch_began = 0.0
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -66,7 +67,7 @@ class MemoryHygiene(GarbageCollector):
         if not isinstance(pl_module, DQNModule):
             raise UserError("MemoryHygiene needs a DQNModule; use callbacks.GarbageCollector with others")
         super().on_train_start(trainer, pl_module)
-        self._trained, self._stepped, self._played = trainer.global_step, 0, 0
+        self._count = {"trained": trainer.global_step, "stepped": 0, "played": 0}
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Start timing the episodes."""
@@ -76,8 +77,7 @@ class MemoryHygiene(GarbageCollector):
         """Keep the rewards; clean when due."""
         assert isinstance(pl_module, DQNModule)
         self.histories["experience"].extend(pl_module.earned.tolist())
-        before, self._stepped = self._stepped, self._stepped + len(pl_module.earned)
-        if _passed(before, self._stepped, self._frequencies[1]):
+        if self._due("stepped", len(pl_module.earned)):
             self._light.clean()
 
     def on_train_batch_end(
@@ -86,8 +86,7 @@ class MemoryHygiene(GarbageCollector):
         """Keep the step's time; clean when due."""
         began, self._step_began = self._step_began, time.perf_counter()
         self.histories["step_times"].append(self._step_began - began)
-        before, self._trained = self._trained, trainer.global_step
-        if _passed(before, self._trained, self._frequencies[0]):
+        if self._due("trained", trainer.global_step - self._count["trained"]):
             self._light.clean()
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -96,14 +95,18 @@ class MemoryHygiene(GarbageCollector):
         self.histories["losses"].append(pl_module.metrics["train/loss"])
         self.histories["rewards"].extend(pl_module.returns.tolist())
         self.histories["collection_times"].append(time.perf_counter() - self._epoch_began)
-        before, self._played = self._played, self._played + len(pl_module.returns)
         self._line = ""
-        if _passed(before, self._played, self._frequencies[2]):
+        if self._due("played", len(pl_module.returns)):
             held = rss_bytes()
             self.clean()
-            left = rss_bytes()
-            freed = f"freed {(held - left) / 1e6:.1f} MB, RSS {left / 1e9:.3f} GB"
-            self._line = f"cleanup {self._played:,} episodes: {freed}"
+            freed = f"freed {(held - (left := rss_bytes())) / 1e6:.1f} MB, RSS {left / 1e9:.3f} GB"
+            self._line = f"cleanup {self._count['played']:,} episodes: {freed}"
+
+    def _due(self, what: str, more: int) -> bool:
+        """Count on; return whether a cleaning became due."""
+        before, every = self._count[what], self._every[what]
+        self._count[what] += more
+        return self._count[what] // every > before // every
 
     def status_line(self) -> str:
         """Return a line about the cleaning after this epoch; empty if there was none."""
@@ -118,7 +121,3 @@ class MemoryHygiene(GarbageCollector):
         for name, kept in state_dict.items():
             self.histories[name].clear()
             self.histories[name].extend(kept)
-
-
-def _passed(before: int, now: int, every: int) -> bool:
-    return now // every > before // every

@@ -35,9 +35,8 @@ class QMap(nn.Module):
     With `dueling`, Q(s, a) = V(s) + A(s, a) - mean of A(s, .) over all cells, not only the allowed ones (Wang et al.,
     "Dueling network architectures for deep reinforcement learning", 2016, equation 9): the mean of the values is V.
 
-    With `prior`, the advantage is what the network adds to a learned multiple of `downstream_share`, which is an input
-    as well. The network begins by adding nothing: the untrained policy takes the cell through which most cells burn, as
-    the placement `adaptive_downstream` does.
+    With `prior`, the advantage is what the network adds to a learned multiple of `downstream_share`, at first nothing:
+    the untrained policy takes the cell through which most cells burn, as the placement `adaptive_downstream` does.
 
     Args:
         width: channels of each layer, 1 to 16,384.

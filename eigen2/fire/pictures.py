@@ -13,8 +13,7 @@ from callbacks.plots import draw_figure
 from eigen2.dqn.module import DQNModule
 from eigen2.errors import UserError, require_range
 from eigen2.fire.datamodule import FuelBreakDataModule
-from eigen2.fire.evaluation.placements import read_placements
-from eigen2.fire.evaluation.records import FOLDERS, PLACEMENTS_FILE
+from eigen2.fire.evaluation.placements import FOLDERS, PLACEMENTS_FILE, read_placements
 from eigen2.fire.landscapes.landscape import Landscape
 from eigen2.fire.simulation.environment import Scene
 from eigen2.fire.simulation.spread import Fires

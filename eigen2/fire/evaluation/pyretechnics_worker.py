@@ -1,10 +1,7 @@
 """Burn fires with pyretechnics in an interpreter of its own, as its pins exclude what the rest of eigen2 needs.
 
-Not to be imported: `validator` runs it as `python -I pyretechnics_worker.py ...`, and it imports numpy, pyretechnics
-and the standard library alone.
-
-    pyretechnics_worker.py version            prints the version of pyretechnics in JSON, null if it is not installed
-    pyretechnics_worker.py REQUEST REPLY      burns what the .npz REQUEST asks for and writes the JSON file REPLY
+`validator` runs `python -I pyretechnics_worker.py version`, which prints the version of pyretechnics in JSON, null if
+it is not installed, or `... REQUEST REPLY`, which burns what the .npz REQUEST asks for and writes the JSON file REPLY.
 
 A request holds `wind_speed` (km/h at 10 m), `wind_from` (degrees clockwise from north), `moisture` (dead 1-h, 10-h,
 100-h, live herbaceous and woody, foliage; fractions), `duration` (minutes) and the number of `landscapes`. For each

@@ -28,7 +28,7 @@ VARIABLE = "EIGEN2_PYRETECHNICS_PYTHON"
 """Environment variable that names the interpreter."""
 INSTALL = (
     f"python3.11 -m venv ~/pyretechnics && ~/pyretechnics/bin/pip install 'pyretechnics=={NEWEST}' (which needs a C "
-    f"compiler and a minute or two), then give --python ~/pyretechnics/bin/python, or set {VARIABLE} to it"
+    f"compiler), then give --python ~/pyretechnics/bin/python, or set {VARIABLE} to it"
 )
 FOLIAR_MOISTURE = 0.9  # of the needles and leaves of crowns, for crown fire
 

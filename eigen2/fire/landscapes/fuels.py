@@ -1,12 +1,10 @@
 """Fuel models of Scott and Burgan, and the rate of spread of fire in them by Rothermel's equations.
 
-Sources:
-    - Scott and Burgan (2005), Standard fire behavior fuel models, USDA RMRS-GTR-153, Table 7: the models' parameters.
-    - Rothermel (1972), A mathematical model for predicting fire spread in wildland fuels, USDA INT-115: the equations.
-    - Albini (1976), Computer-based models of wildland fire behavior, USDA Forest Service: corrections to them, net
-      load by size class, and the live moisture of extinction.
-    - Albini and Baughman (1979), Estimating windspeeds for predicting wildland fire behavior, USDA INT-221; Andrews
-      (2012), RMRS-GTR-266: the wind adjustment factor.
+Sources: Scott and Burgan (2005), Standard fire behavior fuel models, USDA RMRS-GTR-153, Table 7: the parameters.
+Rothermel (1972), A mathematical model for predicting fire spread in wildland fuels, USDA INT-115: the equations. Albini
+(1976), Computer-based models of wildland fire behavior, USDA Forest Service: corrections to them, net load by size
+class, and the live moisture of extinction. Albini and Baughman (1979), Estimating windspeeds for predicting wildland
+fire behavior, USDA INT-221; Andrews (2012), RMRS-GTR-266: the wind adjustment factor.
 """
 
 from collections.abc import Iterable

@@ -28,16 +28,10 @@ FIRES_AT_ONCE = 256  # computed in one call, which bounds its memory
 
 @dataclass(frozen=True)
 class Weather:
-    """Weather, the same everywhere and as long as a fire burns.
+    """Weather, the same everywhere and as long as a fire burns."""
 
-    Args:
-        wind_speed: 10 m above the vegetation, in km/h (0 to 200).
-        wind_from: where the wind comes from, in degrees clockwise from north (0 to 360); 270 is a west wind.
-        moisture: of the fuels.
-    """
-
-    wind_speed: float = 15.0
-    wind_from: float = 270.0
+    wind_speed: float = 15.0  # 10 m above the vegetation, in km/h (0 to 200)
+    wind_from: float = 270.0  # where it comes from, in degrees clockwise from north (0 to 360)
     moisture: Moisture = field(default_factory=Moisture)
 
     def __post_init__(self) -> None:
@@ -82,8 +76,7 @@ class FireModel:
         duration: of a fire, in minutes (above 0).
 
     Attributes:
-        shape, cells, burnable: rows and columns, their product, and which cells burn (cells,). A cell's number is
-            `row * columns + column`.
+        burnable: (cells,); a cell's number is `row * columns + column`.
         graph: minutes from cell to neighbouring cell (cells, cells).
     """
 
@@ -129,8 +122,7 @@ class Fires:
 
     Args:
         model: of the landscape.
-        ignitions: numbers of the cells in which a fire starts.
-        breaks: numbers of cells that are breaks from the start.
+        ignitions, breaks: numbers of the cells in which a fire starts, and of those that are breaks from the start.
         trees: also keep, for each fire, how many cells burned through each cell, for `downstream`.
 
     Attributes:
