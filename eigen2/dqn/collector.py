@@ -65,8 +65,6 @@ class Collector:
 
     Args:
         environments: without automatic resets; their episodes are of the same length.
-        codec: of their observations.
-        buffer: gets the transitions.
         learned_rewards: from the info before and after a step and the environments' rewards, the rewards to learn from.
 
     Attributes:
@@ -110,13 +108,10 @@ class Collector:
 def draw_slots(
     buffer: ReplayBuffer, environments: int, steps: int, batch_size: int, generator: np.random.Generator
 ) -> Int64[Tensor, "steps_and_next batch"]:
-    """Draw slots of transitions, uniformly with replacement, and of those that followed them in the same environment.
+    """Draw slots of transitions, uniformly with replacement, and in row k of those k steps later in their environment.
 
     The `environments` add to the buffer together, one after the other; the newest `steps` (1 or more) of each are not
-    followed by so many yet, and are not drawn.
-
-    Returns:
-        In row k the slots of what was stored k steps later; in the last row, of the observation after all `steps`.
+    followed by so many yet, and are not drawn. The last row is of the observation after all `steps`.
     """
     newest = environments * steps
     age = generator.integers(newest, len(buffer), size=batch_size)  # 0 is the newest transition

@@ -103,11 +103,7 @@ class DQNDataModule(WorkloadDataModule):
     # What every workload has
 
     def allocate_replay(self, device: torch.device) -> None:
-        """Allocate the replay buffer, and make the collector that fills it.
-
-        Raises:
-            UserError: the buffer does not hold an episode of each environment.
-        """
+        """Allocate the replay buffer, which must hold an episode of each environment, and make its collector."""
         least = self.num_parallel_envs * (self.episode_steps + 1)
         if self.buffer_size < least:
             episodes = f"an episode in each of {self.num_parallel_envs} environments has {least}"

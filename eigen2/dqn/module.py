@@ -43,7 +43,6 @@ class DQNModule(GenerationModule[DQNDataModule]):
         baselines: policies without learning whose fitness is logged beside the agent's; null takes the workload's.
 
     Attributes:
-        online, target, champion: the networks.
         earned, returns: rewards of the last step and of the epoch, (environments,).
         validation: fitness on each validation case; NaN where the epoch was not validated.
     """
@@ -134,11 +133,7 @@ class DQNModule(GenerationModule[DQNDataModule]):
         self.updates += 1
 
     def on_train_batch_end(self, outputs: Any, batch: int, batch_idx: int) -> None:
-        """End the training phase with the last step of the episodes.
-
-        Raises:
-            RunStopped: the loss is not finite.
-        """
+        """End the training phase with the last step of the episodes; RunStopped if the loss is not finite."""
         if self.trainer.is_last_batch:
             if not self.sums.isfinite().all():
                 remedy = "resume by --ckpt_path last with a lower model.learning_rate"

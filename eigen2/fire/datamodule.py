@@ -152,8 +152,7 @@ class FuelBreakDataModule(DQNDataModule):
     def build(self, stage: str, device: torch.device) -> None:
         """Make the environments, of which `env` is for looking at, and the landscapes that the stage plays.
 
-        Raises:
-            UserError: a landscape has fewer cells that burn than there are breaks, so that episodes would end early.
+        Raises UserError if a landscape has fewer cells that burn than there are breaks: episodes would end early.
         """
         self.teardown(stage)
         self.env = self._make_env(landscapes=self.landscapes("train"))

@@ -30,10 +30,8 @@ FUELS = ((91, "#9fb4c7"), (100, "#f0dc9a"), (120, "#c9b25f"), (160, "#7fa56b"), 
 def draw_placements(scene: Scene, placements: Mapping[str, Sequence[int]]) -> UInt8[np.ndarray, "height width rgb=3"]:
     """Draw a landscape without breaks and with each placement, in order, beside the share of fires that burn each cell.
 
-    Fires start everywhere. Pictures are side by side, two in a row, in the same colours.
-
-    Raises:
-        UserError: a placement does not fit the landscape.
+    Fires start everywhere. Pictures are side by side, two in a row, in the same colours. UserError if a placement does
+    not fit the landscape.
     """
     model = scene.model
     before = model.start()
@@ -95,8 +93,7 @@ class BreaksPlot(Callback):
     """Draws where the champion and the baselines put fuel breaks on one of the validation landscapes.
 
     The picture goes to TensorBoard as `champion/breaks` every few epochs, and to `champion/breaks.png` in the run's
-    folder when the champion is new. It reads `champion/placements.json`, so that it is of the champion whether this
-    process found it or one before.
+    folder when the champion is new. It is of `champion/placements.json`, whichever process wrote that.
     """
 
     def __init__(self, every_n_epochs: int = 5, landscape: int = 0) -> None:

@@ -77,11 +77,7 @@ class PlacementFile:
 
     @cached_property
     def landscapes(self) -> list[Landscape]:
-        """Return the landscapes, made again.
-
-        Raises:
-            UserError: rasters cannot be read, or have no such tile.
-        """
+        """Return the landscapes, made again; UserError if rasters cannot be read, or have no such tile."""
         regions: dict[RegionFiles, Region] = {}
         return [_landscape(spec, regions) for spec in self.specs]
 
@@ -94,11 +90,7 @@ def write_placements(path: Path, file: PlacementFile) -> None:
 
 
 def read_placements(path: Path | str) -> PlacementFile:
-    """Read a JSON file of `SCHEMA`.
-
-    Raises:
-        UserError: it does not exist, or holds anything else.
-    """
+    """Read a JSON file of `SCHEMA`; UserError if it does not exist, or holds anything else."""
     try:
         given = json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
@@ -142,9 +134,6 @@ def save_test(
     """Write the scores and placements of a test; `saved` and `settings` are as in `make_test_result` and of the data.
 
     A test of another champion or with other settings in the folder is moved to `test-1`, `test-2` and so on.
-
-    Raises:
-        UserError: a file cannot be written.
     """
     summary = {
         "champion_generation": placements.generation,

@@ -68,8 +68,7 @@ def validate(
 ) -> dict[str, Score]:
     """Return the scores of placements by both models; `python` is that of an environment with pyretechnics.
 
-    Raises:
-        UserError: pyretechnics fails, a placement does not fit the landscapes, or nothing burns on one of them.
+    Raises UserError if pyretechnics fails, a placement does not fit the landscapes, or nothing burns on one of them.
     """
     models = [conditions.model(landscape) for landscape in landscapes]
     travel_time = {name: _savings(name, placed, models) for name, placed in placements.items()}
@@ -93,11 +92,7 @@ def validate(
 
 
 def require_pyretechnics(python: str) -> str:
-    """Return the version of pyretechnics that an interpreter has.
-
-    Raises:
-        UserError: the interpreter does not exist, has none, or one that came after the last open-source version.
-    """
+    """Return the version of pyretechnics that an interpreter has; UserError if none, or a later one than NEWEST."""
     if not python:
         raise UserError(f"fire validate needs pyretechnics in an environment of its own: {INSTALL}")
     said = _run(python, "version")

@@ -74,8 +74,7 @@ PLACEMENTS: dict[str, Placement] = {
 def reduction(model: FireModel, breaks: list[int]) -> float:
     """Return the part of the burned area that breaks save, over fires from every cell that burns (0 to 1).
 
-    Raises:
-        ValueError: nothing burns, or one of the breaks does not, or is there twice.
+    Raises ValueError if nothing burns, or one of the breaks does not, or is there twice.
     """
     before = model.start().burned
     if before == 0:
@@ -94,12 +93,8 @@ def domirank_scores(adjacency: sparse.csr_array, sigma: float) -> Float64[np.nda
     """Return the DomiRank of each node (Engsig et al. 2024).
 
     A node scores high where it has many strong edges to nodes that score low. The scores psi solve
-    `(s A + I) psi = s A 1`, with s = sigma / -(lowest eigenvalue of A); all are 0 where there are no edges, or none
-    go both ways.
-
-    Args:
-        adjacency: weights from node to node (nodes, nodes), 0 or more.
-        sigma: how much nodes compete (at least 0, below 1); near 0 the scores are those of the weighted out-degree.
+    `(s A + I) psi = s A 1`, with s = sigma / -(lowest eigenvalue of A), sigma at least 0 and below 1, for weights A
+    from node to node (nodes, nodes), 0 or more; all are 0 where there are no edges, or none go both ways.
     """
     nodes = adjacency.shape[0]
     if nodes <= SMALL:

@@ -118,11 +118,7 @@ class FuelBreakEnv(gymnasium.Env[NDArray[np.uint8], np.int64]):
     def reset(
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
     ) -> tuple[NDArray[np.uint8], dict[str, Any]]:
-        """Start an episode; `seed` None continues the generator.
-
-        Raises:
-            UserError: an option is unknown or out of range.
-        """
+        """Start an episode; `seed` None continues the generator. UserError if an option is unknown or out of range."""
         super().reset(seed=seed)
         drawn = int(self.np_random.integers(len(self.scenes)))
         chosen = {"landscape": drawn, "ignitions": self._ignitions, **(options or {})}
@@ -138,11 +134,7 @@ class FuelBreakEnv(gymnasium.Env[NDArray[np.uint8], np.int64]):
         return self._observation(self.fires), self._info(self.fires)
 
     def step(self, action: np.int64 | int) -> tuple[NDArray[np.uint8], float, bool, bool, dict[str, Any]]:
-        """Turn a cell into a break.
-
-        Raises:
-            ValueError: the cell does not burn or is a break already, or the episode is over.
-        """
+        """Turn a cell into a break; ValueError if it does not burn or is a break already, or the episode is over."""
         if self.fires is None or len(self.placed) == self.budget:
             raise ValueError("the budget is spent; reset first")
         self.fires.add_break(int(action))

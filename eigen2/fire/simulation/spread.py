@@ -165,10 +165,7 @@ class Fires:
         return self.burns / max(self.ignitions.size, 1)
 
     def add_break(self, cell: int) -> int:
-        """Make a cell a break, burn the fires that had reached it anew, and return their number.
-
-        Raises ValueError if the cell does not burn, or is a break already.
-        """
+        """Make a cell a break (else ValueError), burn the fires that had reached it anew, and return their number."""
         self._close(cell)
         reached = np.flatnonzero(np.isfinite(self.arrival[:, cell]))
         self._burn(reached)
