@@ -34,14 +34,11 @@ TEST_EPISODES = 100
 
 def to_the_end(config: str, goal: float, seeds: int) -> Benchmark:
     """Return the benchmark that trains seeds of a configuration until its end or a champion's fitness of `goal`."""
-    settings = {"config": config, "goal": goal, "seeds": seeds, "words": []}
+    settings = {"goal": goal, "seeds": seeds, "words": []}
     smallest = {"seeds": 1, "words": ["--trainer.max_epochs=2"]}
-    return Benchmark(fit_seed, seed_tasks, settings, smallest)
-
-
-def seed_tasks(settings: Settings) -> list[Task]:
-    """Return a task for each seed."""
-    return [Task(settings["config"], seed) for seed in range(1, settings["seeds"] + 1)]
+    return Benchmark(
+        fit_seed, lambda own: [Task(config, seed) for seed in range(1, own["seeds"] + 1)], settings, smallest
+    )
 
 
 def fit_seed(task: Task, settings: Settings, folder: Path) -> Row:

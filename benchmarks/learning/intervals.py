@@ -1,8 +1,4 @@
-"""Percentile intervals by bootstrap: over the seeds of each fold, and over blocks of days.
-
-The first says how far a mean would move with other seeds of the same training on the same days; the second how far with
-other days of the same kind, the training as it came out.
-"""
+"""Bootstrap intervals: of the luck of training over the seeds of each fold, of the luck of days over blocks of them."""
 
 from typing import NamedTuple
 

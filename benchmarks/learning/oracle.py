@@ -32,13 +32,9 @@ SIZES = {"context_days": 4, "trading_days": 60, "settlement_days": 2, "replay_ca
 def returns_shown(prices: np.ndarray, delay: int) -> np.ndarray:
     """Return returns (days, columns) from open to close `delay` days before each, in deviations; 0 if unknown."""
     gain = np.nan_to_num(np.log(prices[..., 3] / prices[..., 0]))
-    shown = np.zeros_like(gain)
-    if delay < 0:
-        shown[:delay] = gain[-delay:]
-    else:
-        shown[delay:] = gain[: len(gain) - delay]
-    scaled: np.ndarray = (shown / gain.std()).astype(np.float32)
-    return scaled
+    shown = np.roll(gain, delay, axis=0)
+    shown[slice(delay, None) if delay < 0 else slice(delay)] = 0
+    return np.asarray(shown / gain.std(), np.float32)
 
 
 class OracleMarket(MarketDataModule):

@@ -131,7 +131,6 @@ def measure(task: Task, settings: Settings, folder: Path) -> Row:
         "fold": fold,
         "seed": task.seed,
         "train": [str(dates[day]) for day in (splits.train[0], splits.train[-1])],
-        "train_days": len(splits.train),
         "test": [str(dates[day]) for day in (splits.holdout[0], splits.holdout[-1])],
         "test_days": len(splits.holdout),
         "columns": len(data.investable_columns),

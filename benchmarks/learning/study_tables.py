@@ -47,7 +47,7 @@ def _summarise_table(rows: Sequence[Row]) -> Figures:
     numbers = sorted({row["fold"] for row in rows})
     folds = [sorted((row for row in rows if row["fold"] == n), key=lambda row: row["seed"]) for n in numbers]
     policies = (CHAMPION, *NAMES)
-    facts = ("train", "train_days", "test", "test_days", "columns")
+    facts = ("train", "test", "test_days", "columns")
     return {
         "folds": [
             {key: fold[0][key] for key in facts}

@@ -93,7 +93,6 @@ PAGE = Page(
     {
         "planted": Block(fitness_table, PLANTED),
         "against": Block(against_table, PLANTED),
-        "fresh": Block(fitness_table, ("planted-fresh",)),
         "fresh_against": Block(against_table, ("planted-fresh",)),
         "short_against": Block(against_table, ("planted-short",)),
         "ablations": Block(ablation_table, ("ablations",)),

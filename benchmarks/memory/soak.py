@@ -40,11 +40,9 @@ def judge(
     rows: Sequence[dict[str, str]], rss: Sequence[int], live: Sequence[int], printed: str, grown: Sequence[str]
 ) -> dict[str, Any]:
     """Return what a run shows by memory.csv's `rows`, bytes by generation, and the containers that grew."""
-    heap = [int(row["heap_bytes"] or 0) for row in rows]
     counted = [name for name in rows[0] if name.startswith("count_")]
-    curves = {"rss": rss, "heap": heap, "live": live}
-    slopes = {f"{name}_slope": theil_sen(sizes[WARM_UP:])._asdict() for name, sizes in curves.items()}
-    flat = all(slopes[name]["median"] < MOST_SLOPE for name in ("rss_slope", "live_slope"))
+    slopes = {f"{name}_slope": theil_sen(sizes[WARM_UP:])._asdict() for name, sizes in (("rss", rss), ("live", live))}
+    flat = all(slope["median"] < MOST_SLOPE for slope in slopes.values())
     constant = all(len({row[name] for row in rows}) == 1 for name in counted)
     shown = (WARM_UP, len(rows) // 2, len(rows) - 1)
     return {

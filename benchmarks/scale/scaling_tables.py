@@ -116,7 +116,7 @@ def draw(path: Path, found: Figures) -> None:
 SCALING = ("scaling",)
 PAGE = Page(
     {
-        **{name: Block(partial(curve_table, name), SCALING) for name in ("agents", "columns", "investable", "replay")},
+        **{name: Block(partial(curve_table, name), SCALING) for name in ("agents", "columns", "replay")},
         "exponents": Block(exponents_table, SCALING),
         "verdict": Block(verdict, SCALING),
         "machine": Block(machine_text, SCALING),

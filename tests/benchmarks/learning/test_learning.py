@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from benchmarks.harness import FIGURES, Task
-from benchmarks.learning import control, fire, oracle, planted, tables
+from benchmarks.learning import control, oracle, planted, tables
 from eigen2.erl.module import ERLModule
 from eigen2.market.datamodule import MarketDataModule
 from eigen2.market.synthetic.generator import SyntheticMarket
@@ -64,13 +64,6 @@ def test_both_sides_are_tested_in_the_same_episodes(monkeypatch: pytest.MonkeyPa
     assert -2000 < one == two < 0
 
 
-def test_fire_means_are_over_landscapes_then_seeds() -> None:
-    scores = ([60.0, 70.0], [10.0, 20.0]), ([50.0, 50.0], [30.0, 30.0])
-    runs = [{"fit_s": 100.0, "scores": {"champion": champion, "random": random}} for champion, random in scores]
-    lines = fire.agents_table({"runs": {"default": runs}}).splitlines()
-    assert lines[2:] == ["| agent | 57.5 | 65.0, 50.0 | 100 |", "| random | 22.5 | 15.0, 30.0 |  |"]
-
-
 @pytest.mark.parametrize("name", planted.BENCHMARKS)
 def test_experiments_are_of_the_variants_and_seeds_of_the_page(name: str) -> None:
     kept = json.loads((FIGURES / f"{name}.json").read_text())
@@ -78,13 +71,10 @@ def test_experiments_are_of_the_variants_and_seeds_of_the_page(name: str) -> Non
     assert sorted(measured) == sorted(planted.BENCHMARKS[name].tasks({}))
 
 
-def test_every_variant_can_be_trained() -> None:
-    """Networks of the sizes of the market: what would fail after an hour fails here."""
-    for variant in planted.VARIANTS.values():
-        module = ERLModule(**{"population_size": 4, **variant.get("model", {})})
-        data = MarketDataModule(**{**planted.SIZES, **variant.get("data", {})})
-        assert module.population_size == 4
-        assert data.context_days in (64, 504)
+def test_every_variant_can_be_made() -> None:
+    for variant in planted.VARIANTS.values():  # what would fail after an hour fails here
+        ERLModule(**variant.get("model", {}))
+        assert MarketDataModule(**{**planted.SIZES, **variant.get("data", {})}).context_days in (64, 504)
 
 
 def test_a_run_measures_champion_agents_and_rules(tmp_path: Path) -> None:

@@ -42,17 +42,14 @@ def spent(costs: Costs, plan: Plan, link: Link = FREE) -> Spent:
     return simulate(costs, plan, link, np.random.default_rng(0))
 
 
-def test_the_cost_of_messages_is_found() -> None:
+def test_the_costs_of_work_and_messages_are_found() -> None:
     costs = Costs(made_up())
+    for agents in (3, 16, 640):  # between and beyond what was measured
+        assert costs.phase_s("train", agents, 8) == pytest.approx(8 * AGENT_S * agents)
     assert costs.message_s(1, 0, FREE) == pytest.approx(ROUND_S, rel=1e-6)
     assert costs.message_s(0, 1, FREE) == pytest.approx(BYTE_S, rel=1e-6)
     assert costs.message_s(3, 0, Link(latency_s=1e-3)) == pytest.approx(3 * (ROUND_S + 1e-3))
     assert costs.message_s(0, 1e9, Link(gbit=1)) == pytest.approx(8)
-
-
-@pytest.mark.parametrize("agents", [3, 16, 640])
-def test_work_in_proportion_stays_so_between_and_beyond_what_was_measured(agents: int) -> None:
-    assert Costs(made_up()).phase_s("train", agents, 8) == pytest.approx(8 * AGENT_S * agents)
 
 
 @pytest.mark.parametrize("devices", [1, 10, 100, 1000])
