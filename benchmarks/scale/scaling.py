@@ -40,7 +40,7 @@ class Sizes:
     def holdout(self) -> int:
         """Return what few days leave beside one context, a window and the validation days."""
         needed = self.context - 1 + DATA["trading_days"] + DATA["settlement_days"] + DATA["validation_days"]
-        return max(0, min(int(DATA["holdout_days"]), self.days - needed))
+        return max(0, min(int(DATA["holdout_days"]), self.days - int(needed)))
 
     @property
     def panel(self) -> str:
