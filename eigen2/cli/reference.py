@@ -69,7 +69,7 @@ def reference() -> str:
 
 def _rows(group: str, parser: TrainingParser) -> Iterator[str]:
     for name, option in parser_options(parser).items():
-        if option_type(option) is not None and name != "x.sizes":
+        if option_type(option) is not None and not name.startswith("x.sizes"):
             key = ".".join(filter(None, (group, name.removeprefix("x."))))
             kind = ", ".join(filter(None, (type_text(option_type(option)), _default(option.default))))
             text = " ".join((option.help or "").split()).replace("|", "\\|")
