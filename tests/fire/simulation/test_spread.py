@@ -35,14 +35,11 @@ def centroid(burned: NDArray[np.bool_]) -> tuple[float, float]:
 
 
 def test_without_wind_on_the_level_a_fire_is_symmetric() -> None:
+    assert spread_rates(flat((2, 3), 104), CALM) == pytest.approx(0.4757, rel=0.01)
     burned = burned_from_the_middle(flat((41, 41), 104), CALM)
     assert burned.sum() == 25  # within 3 cells: 240 min at 0.476 m/min are 3.8 of them
     for same in (burned[::-1], burned[:, ::-1], burned.T):
         assert (burned == same).all()
-
-
-def test_rates_on_the_level_without_wind_are_rothermels() -> None:
-    assert spread_rates(flat((2, 3), 104), CALM) == pytest.approx(0.4757, rel=0.01)
 
 
 def test_the_wind_drives_a_fire_away_from_where_it_comes_from() -> None:
