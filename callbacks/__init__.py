@@ -11,7 +11,6 @@ from callbacks.garbage import GarbageCollector
 from callbacks.memory import MemoryProfiler, get_profiler, log_memory
 from callbacks.plots import MetricsPlot, draw_lines
 from eigen2.memory.csvfile import ResumableCsv
-from eigen2.memory.objects import InstanceCounter
 from eigen2.memory.owners import Filling, MemoryOwner
 from eigen2.memory.process import trim_malloc
 from eigen2.memory.snapshot import MemorySnapshot
@@ -19,7 +18,6 @@ from eigen2.memory.snapshot import MemorySnapshot
 __all__ = [
     "Filling",
     "GarbageCollector",
-    "InstanceCounter",
     "MemoryBudget",
     "MemoryBudgetExceeded",
     "MemoryOwner",

@@ -64,11 +64,8 @@ class MemoryBudget(Callback):
     @property
     def budget_bytes(self) -> int | None:
         """Return the resident bytes that the process may use, without pages of files; None if no budget is set."""
-        budgets = []
-        if self.memory_budget_gb is not None:
-            budgets.append(self.memory_budget_gb * GB)
-        if self.memory_budget_share is not None:
-            budgets.append(self.memory_budget_share * allowed_bytes())
+        budgets = [] if self.memory_budget_gb is None else [self.memory_budget_gb * GB]
+        budgets += [] if self.memory_budget_share is None else [self.memory_budget_share * allowed_bytes()]
         return int(min(budgets)) if budgets else None
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -94,8 +91,7 @@ class MemoryBudget(Callback):
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """End the run if its last epoch reached a limit and others would follow; raises MemoryBudgetExceeded."""
-        unfinished = trainer.max_epochs is None or trainer.max_epochs < 0 or trainer.current_epoch < trainer.max_epochs
-        if unfinished:
+        if trainer.max_epochs is None or trainer.max_epochs < 0 or trainer.current_epoch < trainer.max_epochs:
             self._stop(self._reached, f"after epoch {trainer.current_epoch - 1}")
 
     def _check(self, trainer: Trainer, phase: str) -> None:

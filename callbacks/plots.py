@@ -1,9 +1,10 @@
 """Plot metrics over generations as images in TensorBoard."""
 
 import gc
+import math
 import sys
-from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -35,7 +36,6 @@ class MetricsPlot(Callback):
         metrics: Sequence[str],
         tag: str,
         every_n_epochs: int = 5,
-        title: str = "",
         ylabel: str = "",
         max_history: int = 1000,
         band: tuple[str, str] | None = None,
@@ -44,10 +44,9 @@ class MetricsPlot(Callback):
 
         Args:
             metrics: Names of the metrics to plot, a line each. The legend shows the part after the last
-                slash, or the full name where two would read the same.
-            tag: Name of the image in TensorBoard.
+                slash, or full names where two would read the same.
+            tag: Name of the image in TensorBoard, and its title.
             every_n_epochs: Plot at the end of every n-th epoch, >= 1: epochs n-1, 2n-1, and so on. Default 5.
-            title: Title of the plot. Default: the tag.
             ylabel: What the values are, and their unit. Default none.
             max_history: Epochs kept and plotted, >= 1; older ones are dropped. Default 1000.
             band: Names of a lower and an upper metric with the area between them shaded. Default none.
@@ -63,16 +62,11 @@ class MetricsPlot(Callback):
                 raise ValueError(f"{name} is {number}: give 1 to {_MAX_COUNT:,}")
         if band is not None and band[0] == band[1]:
             raise ValueError(f"band is {band[0]!r} twice: give a lower and an upper metric")
-        self.metrics = tuple(metrics)
-        self.tag = tag
+        self.metrics, self.band = tuple(metrics), band
+        self.tag, self.ylabel = tag, ylabel
         self.every_n_epochs = every_n_epochs
-        self.title = title or tag
-        self.ylabel = ylabel
-        self.band = band
-        self._generations: deque[int] = deque(maxlen=max_history)
-        self._values: dict[str, deque[float]] = {
-            name: deque(maxlen=max_history) for name in dict.fromkeys((*metrics, *(band or ())))
-        }
+        self._names = tuple(dict.fromkeys((*metrics, *(band or ()))))
+        self._rows: deque[tuple[int, tuple[float, ...]]] = deque(maxlen=max_history)  # of an epoch each
         self._warned = False
 
     @property
@@ -82,36 +76,28 @@ class MetricsPlot(Callback):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the collected values as plain lists."""
-        return {
-            "generations": list(self._generations),
-            "values": {name: list(values) for name, values in self._values.items()},
-        }
+        values = {name: [row[place] for _, row in self._rows] for place, name in enumerate(self._names)}
+        return {"generations": [generation for generation, _ in self._rows], "values": values}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore the values of a checkpoint; a metric it does not have starts with a gap."""
         generations = state_dict["generations"]
-        gap = [float("nan")] * len(generations)
-        self._generations = deque(generations, self._generations.maxlen)
-        for name, values in self._values.items():
-            self._values[name] = deque(state_dict["values"].get(name, gap), values.maxlen)
+        gap = [math.nan] * len(generations)
+        values = [state_dict["values"].get(name, gap) for name in self._names]
+        self._rows = deque(zip(generations, zip(*values, strict=True), strict=True), self._rows.maxlen)
 
     def memory_owners(self) -> dict[str, object]:
         """Return the bytes of the collected values."""
-        histories: tuple[deque[Any], ...] = (self._generations, *self._values.values())
-        return {f"plot_{self.tag}": sum(sys.getsizeof(history) + 24 * len(history) for history in histories)}
+        row = sys.getsizeof(self._names) + 24 * len(self._names)
+        return {f"plot_{self.tag}": sys.getsizeof(self._rows) + len(self._rows) * row}
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Collect the epoch's values and plot them every n-th epoch."""
-        generation = trainer.current_epoch
+        generation, logged = trainer.current_epoch, trainer.callback_metrics
         # values of this epoch and later: the fit starts anew, or repeats the end of an epoch
-        while self._generations and self._generations[-1] >= generation:
-            self._generations.pop()
-            for values in self._values.values():
-                values.pop()
-        self._generations.append(generation)
-        logged = trainer.callback_metrics
-        for name, values in self._values.items():
-            values.append(float(logged[name]) if name in logged else float("nan"))
+        while self._rows and self._rows[-1][0] >= generation:
+            self._rows.pop()
+        self._rows.append((generation, tuple(float(logged.get(name, math.nan)) for name in self._names)))
         if (generation + 1) % self.every_n_epochs == 0 and trainer.is_global_zero:
             self._plot(trainer)
 
@@ -120,17 +106,13 @@ class MetricsPlot(Callback):
         experiments = [experiment for experiment in experiments if hasattr(experiment, "add_image")]
         if not experiments:
             return
-        absent = [name for name, values in self._values.items() if not np.isfinite(values).any()]
+        generations, values = self.state_dict().values()
+        absent = [name for name in self._names if not np.isfinite(values[name]).any()]
         if absent and not self._warned:
             self._warned = True
             rank_zero_warn(f"MetricsPlot {self.tag!r}: no value yet of {', '.join(absent)} in callback_metrics")
-        image = draw_lines(
-            self._generations,
-            {name: self._values[name] for name in self.metrics},
-            title=self.title,
-            ylabel=self.ylabel,
-            band=None if self.band is None else {name: self._values[name] for name in self.band},
-        )
+        lines, band = ({name: values[name] for name in names} for names in (self.metrics, self.band or ()))
+        image = draw_lines(generations, lines, title=self.tag, ylabel=self.ylabel, band=band or None)
         for experiment in experiments:
             experiment.add_image(self.tag, image, global_step=trainer.current_epoch, dataformats="HWC")
 
@@ -153,18 +135,15 @@ def draw_lines(
     """
 
     def draw(axes: Any) -> None:
+        """Plot the lines, then the band."""
         from matplotlib.ticker import MaxNLocator
 
-        labels = _legend_names(lines)
-        for index, (name, values) in enumerate(lines.items()):
-            y = _finite(values)
+        for index, (label, values) in enumerate(zip(_legend_names(lines), lines.values(), strict=True)):
             color, style = COLORS[index % len(COLORS)], _STYLES[index // len(COLORS) % len(_STYLES)]
-            marks = {"marker": "o", "markersize": 4, "markevery": _marked(y)}
-            axes.plot(generations, y, label=labels[name], color=color, linestyle=style, linewidth=2, **marks)
+            axes.plot(generations, _finite(values), ".", ls=style, color=color, label=label, linewidth=2)
         if band is not None:
-            lower, upper = (_finite(values) for values in band.values())
-            label = " to ".join(_legend_names(band).values())
-            axes.fill_between(generations, lower, upper, color=COLORS[0], alpha=0.15, lw=0, label=label)
+            label = " to ".join(_legend_names(band))
+            axes.fill_between(generations, *map(_finite, band.values()), color=COLORS[0], alpha=0.15, lw=0, label=label)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=12, steps=[1, 2, 5, 10], min_n_ticks=1))
         margin = max(0.5, 0.02 * (generations[-1] - generations[0]))
         axes.set_xlim(generations[0] - margin, generations[-1] + margin)
@@ -181,6 +160,7 @@ def draw_picture(
     """
 
     def whole(figure: Any) -> None:
+        """Plot on the figure's only axes."""
         axes = figure.add_subplot()
         draw(axes)
         axes.set_title(title, loc="left", fontsize=13, fontweight="bold", color=_INK)
@@ -233,22 +213,13 @@ def _render(draw: Callable[[Any], None], width: int, height: int, dpi: int) -> n
     return np.array(canvas.buffer_rgba())[..., :3].copy()  # type: ignore[no-untyped-call]
 
 
-def _legend_names(names: Mapping[str, Any]) -> dict[str, str]:
-    """Return what follows the last slash of each name, or the full name if two would be the same."""
-    short = {name: name.rpartition("/")[2] for name in names}
-    uses = Counter(short.values())
-    return {name: short[name] if uses[short[name]] == 1 else name for name in names}
+def _legend_names(names: Iterable[str]) -> list[str]:
+    """Return what follows the last slash of each name, or the full names if two would be the same."""
+    full = [*names]
+    short = [name.rpartition("/")[2] for name in full]
+    return short if len(set(short)) == len(short) else full
 
 
 def _finite(values: Sequence[float]) -> np.ndarray:
     y = np.asarray(values, dtype=np.float64)
     return np.where(np.isfinite(y), y, np.nan)
-
-
-def _marked(y: np.ndarray) -> list[int]:
-    """Return the indices of points to mark: all of a short line, the isolated ones of a long line."""
-    marked = np.isfinite(y)
-    if len(y) > 30:
-        beside = np.pad(marked, 1)
-        marked &= ~(beside[:-2] | beside[2:])
-    return np.flatnonzero(marked).tolist()

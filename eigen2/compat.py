@@ -11,6 +11,7 @@ import atexit
 import subprocess
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from lightning.pytorch import Trainer
     from lightning.pytorch.callbacks import ModelCheckpoint, Timer
     from lightning.pytorch.strategies.launchers import _SubprocessScriptLauncher
+    from torch import Tensor
     from torch.utils.tensorboard import SummaryWriter
 
 LEAVE_S = 10.0
@@ -91,6 +93,24 @@ def summary_writer(event_file: Any) -> SummaryWriter:
             return self.file_writer
 
     return Writer(event_file.get_logdir())
+
+
+def watch_results(see: Callable[[Tensor], None]) -> AbstractContextManager[Any]:
+    """Return a context in which `see` gets every tensor that torch computes, backward passes included."""
+    from torch import Tensor
+    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils._pytree import tree_leaves
+
+    class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            results = func(*args, **(kwargs or {}))
+            for each in tree_leaves(results):
+                if isinstance(each, Tensor):
+                    see(each)
+            return results
+
+    watch: AbstractContextManager[Any] = Watch()  # type: ignore[no-untyped-call]
+    return watch
 
 
 def parser_options(parser: ArgumentParser) -> dict[str, argparse.Action]:

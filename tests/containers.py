@@ -3,14 +3,13 @@
 import gc
 import json
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from lightning.pytorch import Callback, LightningModule, Trainer
-
-from eigen2.memory.objects import describe_held, everything
 
 CONTAINERS = (list, dict, set, deque)
 
@@ -20,37 +19,39 @@ class Census:
 
     def __init__(self) -> None:
         self.looks = 0
-        self._ids = np.zeros(0, np.int64)
-        self._lengths = np.zeros(0, np.int64)
+        self._lengths = np.zeros((0, 2), np.int64)  # by address; an array takes less of the memory that is measured
 
     def look(self) -> list[str]:
-        """Those that were longer at each look than at the one before, by type, length and path."""
+        """Those that were longer at each of at least three looks than at the one before: type, length, first item."""
         with everything() as objects:
-            found = {id(each): each for each in _containers(objects)}
-            ids = np.fromiter(found, np.int64, len(found))
-            lengths = np.fromiter(map(len, found.values()), np.int64, len(found))
-            if self.looks:
-                keep = self._grown(ids, lengths)
-                ids, lengths = ids[keep], lengths[keep]
+            # a dictionary of plain values is not tracked, but known to what holds it
+            plain = [each for each in gc.get_referents(*objects) if type(each) is dict and not gc.is_tracked(each)]
+            found = {id(each): each for each in (*objects, *plain) if issubclass(type(each), CONTAINERS)}
+            before = dict(self._lengths.tolist()) if self.looks else dict.fromkeys(found, -1)
+            lengths = [(key, len(each)) for key, each in found.items() if len(each) > before.get(key, len(each))]
+            self._lengths = np.array(lengths, np.int64).reshape(-1, 2)
             self.looks += 1
-            self._ids, self._lengths = ids, lengths
-            grown = [found[each] for each in ids] if self.looks > 2 else []
-            held = describe_held([((each,), 0) for each in grown], ignore=[objects, found, grown, locals()])
-            return [f"{each.type}  {each.path}" for each in held]
-
-    def _grown(self, ids: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-        if not len(self._ids):
-            return np.zeros(len(ids), bool)
-        order = np.argsort(self._ids)
-        at = np.searchsorted(self._ids, ids, sorter=order).clip(max=len(order) - 1)
-        before = order[at]
-        return (self._ids[before] == ids) & (lengths > self._lengths[before])
+            ours = {id(each) for each in (objects, plain, found, before, lengths)}
+            grown = [found[key] for key, _ in lengths if key not in ours] if self.looks > 2 else []
+            return [f"{type(each).__name__} of {len(each)}, first {next(iter(each))!r:.60}" for each in grown]
 
 
-def _containers(objects: Sequence[Any]) -> list[Any]:
-    # a dictionary of plain values is not tracked, but known to what holds it
-    plain = [each for each in gc.get_referents(*objects) if type(each) is dict and not gc.is_tracked(each)]
-    return [each for each in (*objects, *plain) if issubclass(type(each), CONTAINERS) and each is not objects]
+@contextmanager
+def everything() -> Iterator[list[Any]]:
+    """List all tracked objects, frozen ones (`gc.freeze`) included; they are frozen again afterwards."""
+    frozen = gc.get_freeze_count() > 0
+    gc.disable()  # a collection in between would stop tracking a tuple that was found tracked
+    if frozen:
+        gc.unfreeze()
+    objects = gc.get_objects()
+    try:
+        yield objects
+    finally:
+        objects.clear()
+        gc.enable()
+        if frozen:
+            gc.collect()  # garbage that is frozen is never freed
+            gc.freeze()
 
 
 class Grown(Callback):

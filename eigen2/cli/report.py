@@ -20,9 +20,6 @@ def make_parser(command: str = "report") -> Parser:
     parser.add_argument(
         "--output", type=str | None, default=None, help="File to write; null writes report.html into the run's folder."
     )
-    parser.add_argument(
-        "--tearsheet", type=bool, default=False, help="Also write quantstats' page on the test, tearsheet.html."
-    )
     return parser
 
 
@@ -30,15 +27,10 @@ def run(command: str, chosen: Namespace) -> None:
     """Write a report."""
     folder = Path(chosen.folder)
     try:
-        written = [write_report(folder, None if chosen.output is None else Path(chosen.output))]
-        if chosen.tearsheet:
-            from eigen2.report.tearsheet import write_tearsheet
-
-            written.append(write_tearsheet(folder))
+        path = write_report(folder, None if chosen.output is None else Path(chosen.output))
     except OSError as error:
         where = chosen.folder if chosen.output is None else repr(chosen.output)
         raise UserError(
             f"cannot write the report to {where}: {error.strerror or error}; {WRITE_HINT}, by --output"
         ) from error
-    for path in written:
-        print(f"report       {path}")
+    print(f"report       {path}")

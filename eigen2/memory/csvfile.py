@@ -6,63 +6,56 @@ import io
 import math
 import os
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from numbers import Integral
 from pathlib import Path
 from typing import Any, Literal, SupportsFloat, TextIO
 
 Cell = SupportsFloat | str
+KEY = "generation"
 WAITING = 10_000  # most rows that wait for a disk; the oldest are dropped
 
 
 class ResumableCsv:
     r"""CSV file with one header, appended to row by row and cut back to a known row on resume.
 
-    Every row carries an integer key that never decreases, such as the generation it belongs to. A process
-    that resumes at key `first` calls `start(first)`: rows of `first` and later, which it is about to write
-    again, and a line torn by a kill are dropped; all other rows stay as they are.
+    Every row carries its generation, which never decreases. A process that resumes at generation `first` calls
+    `start(first)`: rows of `first` and later, which it is about to write again, and a line torn by a kill are dropped;
+    all other rows stay as they are.
 
-    Floats are written in the shortest form that reads back as the same number, NaN as a blank cell. Columns
-    may appear at any time: earlier rows are blank there. The file is UTF-8, lines end in `\n`, and no cell
-    contains a line break, so a line is a row. One process writes a file; nothing is opened before `start`, which
-    creates missing folders too.
-
-    Attributes:
-        key: Name of the integer column that orders the rows.
-        columns: Names in the header, in file order; empty before the first row.
-        error: Why rows wait; None if none does.
+    Floats are written in the shortest form that reads back as the same number, NaN as a blank cell. Columns may appear
+    at any time: earlier rows are blank there. The file is UTF-8, lines end in `\n`, and no cell contains a line break,
+    so a line is a row. One process writes a file.
     """
 
-    def __init__(self, path: str | os.PathLike[str], key: str = "generation") -> None:
+    def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
-        self.key = key
-        self.columns: tuple[str, ...] = ()
-        self.error: OSError | None = None
+        self.columns: tuple[str, ...] = ()  # in file order; empty before the first row
+        self.error: OSError | None = None  # why rows wait; None if none does
         self._file: AppendFile | None = None
         self._open = False
         self._waiting: deque[dict[str, str]] = deque(maxlen=WAITING)
 
     def start(self, first: int) -> None:
-        """Open the file and keep only whole rows with a key below `first`, that of the row to come; at 0 none.
+        """Open the file, in folders made if missing, and keep whole rows of generations below `first`; at 0 none.
 
         Raises:
             ValueError: `first` is negative, or an existing file has a header without the key, so is not ours.
         """
         if first < 0:
-            raise ValueError(f"{self.path}: cannot start at {self.key} {first}: give 0 or more")
+            raise ValueError(f"{self.path}: cannot start at {KEY} {first}: give 0 or more")
         self.close()
-        self.path.parent.mkdir(parents=True, exist_ok=True)
         header = next(_whole_lines(self.path), []) if first > 0 else []
-        if header and self.key not in header:
-            raise ValueError(f"{self.path} has no column {self.key!r}: move the file away or write elsewhere")
-        self._replace(header, self._rows_below(header, first))
+        if header and KEY not in header:
+            raise ValueError(f"{self.path} has no column {KEY!r}: move the file away or write elsewhere")
+        self._replace(header, first)
         self._open = True
 
     def append(self, row: Mapping[str, Cell]) -> bool:
         """Write one row, after those that wait, and return whether all are in the file; if not, `error` says why.
 
-        The row must hold the key as an integer; columns left out are blank. A row that the disk refuses waits for the
-        next one, `WAITING` rows at most.
+        The row must hold its generation; columns left out are blank. A row that the disk refuses waits for the next
+        one, `WAITING` rows at most.
 
         Raises:
             ValueError: The key is missing or not an integer, or a name or string contains a line break.
@@ -70,8 +63,8 @@ class ResumableCsv:
         """
         if not self._open:
             raise RuntimeError(f"{self.path} is not open: call start() before append()")
-        if not isinstance(row.get(self.key), Integral):
-            raise ValueError(f"{self.path}: a row needs an integer {self.key!r}, not {row.get(self.key)!r}")
+        if not isinstance(row.get(KEY), Integral):
+            raise ValueError(f"{self.path}: a row needs an integer {KEY!r}, not {row.get(KEY)!r}")
         self._waiting.append({_text(name): _text(value) for name, value in row.items()})
         try:
             while self._waiting:
@@ -94,29 +87,20 @@ class ResumableCsv:
         """Append a row, with new columns if it has any; raises OSError if it is not in the file."""
         added = [name for name in cells if name not in self.columns]
         if added or self._file is None or not self.path.exists():  # a folder that was deleted is created again
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._replace([*self.columns, *added], self._rows_below(self.columns, math.inf))
+            self._replace([*self.columns, *added], math.inf)
         assert self._file is not None
         self._file.append(_line(cells.get(name, "") for name in self.columns).encode("utf-8", "surrogateescape"))
 
-    def _rows_below(self, header: Iterable[str], first: float) -> Iterator[dict[str, str]]:
-        """Yield the whole rows of the file under `header` with a key below `first`."""
-        names = list(header)
-        for cells in _whole_lines(self.path) if names else ():
-            row = dict(zip(names, cells, strict=False))
-            with contextlib.suppress(ValueError):  # the header, or a damaged line
-                if len(cells) == len(names) and int(row[self.key]) < first:
-                    yield row
-
-    def _replace(self, columns: Iterable[str], rows: Iterable[Mapping[str, str]]) -> None:
-        """Write header and rows to a temporary file, put it in place of the old one and open it to append."""
+    def _replace(self, columns: Sequence[str], first: float) -> None:
+        """Put a file of these columns, with the rows below `first`, in place of the old one, and open it to append."""
         # same folder, hence same filesystem: os.replace is atomic, a kill leaves the old file or the new one
         temporary = self.path.with_name(f".{self.path.name}.tmp")
-        names = tuple(columns)
+        self.path.parent.mkdir(parents=True, exist_ok=True)
         try:
             with _open(temporary, "w") as target:
-                target.write(_line(names) if names else "")
-                target.writelines(_line(row.get(name, "") for name in names) for row in rows)
+                target.write(_line(columns) if columns else "")
+                kept = (row for row in _rows(self.path) if _generation(row) < first)
+                target.writelines(_line(row.get(name, "") for name in columns) for row in kept)
                 target.flush()
                 os.fsync(target.fileno())
         except OSError:
@@ -125,7 +109,7 @@ class ResumableCsv:
         os.replace(temporary, self.path)
         if self._file is not None:
             self._file.close()
-        self._file, self.columns = None, names
+        self._file, self.columns = None, tuple(columns)
         self._file = AppendFile(self.path)
 
 
@@ -139,22 +123,19 @@ class AppendFile:
         self.path = path
         self._handle: int | None = os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
         self.size = os.fstat(self._handle).st_size
-        self._torn = False
 
     def append(self, piece: bytes) -> None:
         """Write a piece and hand it to the operating system; raises OSError if it is not in the file."""
         if self._handle is None:
             raise OSError(f"{self.path} is closed")
-        if self._torn:
-            self._truncate(self._handle)
+        os.ftruncate(self._handle, self.size)  # in case a piece that failed could not be taken back
         done = 0
         try:
             while done < len(piece):
                 done += os.pwrite(self._handle, piece[done:], self.size + done)
         except OSError:
-            self._torn = True
-            with contextlib.suppress(OSError):  # then before the next piece
-                self._truncate(self._handle)
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._handle, self.size)
             raise
         self.size += len(piece)
 
@@ -163,10 +144,6 @@ class AppendFile:
         if self._handle is not None:
             os.close(self._handle)
             self._handle = None
-
-    def _truncate(self, handle: int) -> None:
-        os.ftruncate(handle, self.size)
-        self._torn = False
 
 
 def _open(path: Path, mode: Literal["r", "w"]) -> TextIO:
@@ -181,6 +158,21 @@ def _whole_lines(path: Path) -> Iterator[list[str]]:
             for line in source:
                 if line.endswith("\n"):
                     yield next(csv.reader([line]), [])
+
+
+def _rows(path: Path) -> Iterator[dict[str, str]]:
+    """Yield the rows that have a cell for each column."""
+    lines = _whole_lines(path)
+    header = next(lines, [])
+    return (dict(zip(header, cells, strict=True)) for cells in lines if len(cells) == len(header))
+
+
+def _generation(row: Mapping[str, str]) -> float:
+    """Return the generation of a row; infinity if its line is damaged."""
+    try:
+        return int(row.get(KEY, ""))
+    except ValueError:
+        return math.inf
 
 
 def _line(cells: Iterable[str]) -> str:

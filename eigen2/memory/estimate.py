@@ -7,9 +7,8 @@ from typing import Any
 import torch
 from lightning.pytorch import Trainer
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
+from eigen2 import compat
 from eigen2.errors import UserError
 from eigen2.memory.limits import HasMemoryBudget, limits
 from eigen2.memory.process import GB, MB, peak_rss_bytes, rss_bytes, trim_malloc
@@ -114,26 +113,26 @@ class PeakEstimate:
         return f"{arithmetic(held)} of {self._kind}{peak}, {self._available / GB:,.1f} GB available"
 
 
-class LivePeak(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class LivePeak:
     """Context that counts the bytes of tensors created inside, backward passes included: `live` now, and the `peak`."""
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
         self.live: int = 0
         self.peak: int = 0
         self._storages: dict[int, weakref.ref[torch.UntypedStorage]] = {}
+        self._watched = compat.watch_results(self._count)
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run an operation and count its results."""
-        results = func(*args, **(kwargs or {}))
-        for each in tree_leaves(results):
-            if isinstance(each, Tensor):
-                self._count(each.untyped_storage())
-        return results
+    def __enter__(self) -> "LivePeak":
+        self._watched.__enter__()
+        return self
 
-    def _count(self, storage: torch.UntypedStorage) -> None:
-        address, nbytes = storage._cdata, storage.nbytes()
-        if address in self._storages:  # a view, or written in place
+    def __exit__(self, *error: Any) -> None:
+        self._watched.__exit__(*error)
+
+    def _count(self, tensor: Tensor) -> None:
+        storage = tensor.untyped_storage()
+        address, nbytes = storage.data_ptr(), storage.nbytes()
+        if address in self._storages or not nbytes:  # a view, or written in place
             return
 
         def forget(_: object) -> None:

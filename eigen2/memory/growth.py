@@ -10,6 +10,7 @@ import numpy as np
 WARM_UP = 2  # generations at the start that grow in every run: kernels, caches and buffers are created on first use
 LEAST_GENERATIONS = 6  # generations after the warm-up before growth is reported
 WINDOW = 24  # last generations looked at: growth that ended earlier does not count
+KEPT = 128  # last generations that a trend holds
 
 
 class Slope(NamedTuple):
@@ -28,11 +29,11 @@ class Growth(NamedTuple):
 
 
 def theil_sen(values: Sequence[float] | np.ndarray, confidence: float = 0.99) -> Slope:
-    """Return the median of the slopes between all pairs of values, with Sen's interval.
+    """Return the median of the slopes between all pairs of values, which are at even steps, with Sen's interval.
 
     Up to 29 % of the values may be outliers. The interval follows from the variance of Kendall's S without ties,
     n (n - 1) (2 n + 5) / 18. P. K. Sen, Estimates of the regression coefficient based on Kendall's tau, Journal of the
-    American Statistical Association 63 (1968). The values are at even steps, at least 2.
+    American Statistical Association 63 (1968). SciPy's version would take megabytes in the run that is measured.
     """
     y = np.asarray(values, dtype=np.float64)
     n = len(y)
@@ -61,17 +62,15 @@ def find_growth(
     grown = y[start:]
     if len(grown) < LEAST_GENERATIONS - 1:
         return None
-    step = (x[-1] - x[start]) / (len(grown) - 1)  # above 1 in thinned series
     slope, late = theil_sen(grown), theil_sen(grown[len(grown) // 2 :])
-    if slope.low <= least * step or late.median <= slope.median / 2:
+    if slope.low <= least or late.median <= slope.median / 2:
         return None
     reach = np.maximum(0, np.arange(len(y)) - start)
     scatter = np.abs(y - y[start] - slope.median * reach)
     # high, as the start of the growth was chosen to fit best
     if slope.median * reach[-1] < 8 * np.median(scatter):
         return None
-    # the bend is the last level before the growth
-    return Growth(Slope(*(float(each / step) for each in slope)), int(x[start]) + 1)
+    return Growth(slope, int(x[start]) + 1)  # the bend is the last level before the growth
 
 
 def _bend(y: np.ndarray) -> int:
@@ -80,54 +79,25 @@ def _bend(y: np.ndarray) -> int:
     errors = []
     for bend in range(len(y) - 2):
         reach = np.maximum(0, steps - bend)
-        base = float(np.median(y[: bend + 1]))
-        slope = float(np.median((y[bend + 1 :] - base) / reach[bend + 1 :]))
-        errors.append(float(np.abs(y - base - slope * reach).sum()))
+        base = np.median(y[: bend + 1])
+        slope = np.median((y[bend + 1 :] - base) / reach[bend + 1 :])
+        errors.append(np.abs(y - base - slope * reach).sum())
     return int(np.argmin(errors))
 
 
 class Trend:
-    """Named numbers per generation, at most `capacity`, which is even; when it is full, every other one is dropped."""
+    """Named numbers of the last KEPT generations: arrays of equal length, NaN where a generation has no number."""
 
-    def __init__(self, capacity: int = 512) -> None:
-        self._capacity = capacity
-        self._generations = np.zeros(capacity, np.int64)
-        self._series: dict[str, np.ndarray] = {}
-        self._length = 0
-        self._every = 1
-
-    def __len__(self) -> int:
-        return self._length
-
-    @property
-    def generations(self) -> np.ndarray:
-        """Return the generations held, ascending."""
-        return self._generations[: self._length]
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Return the names of the series, in the order in which they appeared."""
-        return tuple(self._series)
-
-    def __getitem__(self, name: str) -> np.ndarray:
-        """Return a series, one number for each of `generations`; NaN where it has none."""
-        return self._series[name][: self._length]
+    def __init__(self) -> None:
+        self.generations = np.zeros(0, np.int64)
+        self.series: dict[str, np.ndarray] = {}
 
     def add(self, generation: int, numbers: Mapping[str, float]) -> None:
         """Append the numbers of a generation."""
-        if self._length == self._capacity and generation % self._every == 0:
-            self._length //= 2
-            for held in (self._generations, *self._series.values()):
-                held[: self._length] = held[::2].copy()
-            self._every *= 2
-        if generation % self._every:
-            return
-        for name, number in numbers.items():
-            if name not in self._series:
-                self._series[name] = np.full(self._capacity, np.nan)
-            self._series[name][self._length] = number
-        self._generations[self._length] = generation
-        self._length += 1
+        for name in {**self.series, **numbers}:
+            held = self.series.get(name, np.full(len(self.generations), np.nan))
+            self.series[name] = np.append(held, numbers.get(name, np.nan))[-KEPT:]
+        self.generations = np.append(self.generations, generation)[-KEPT:]
 
 
 class Rise(NamedTuple):
@@ -136,7 +106,6 @@ class Rise(NamedTuple):
     since: int  # first generation of the rise
     start: int  # count before it
     now: int
-    length: int  # generations of the rise
 
 
 class Rising:
@@ -144,21 +113,19 @@ class Rising:
 
     def __init__(self) -> None:
         self._rises: dict[str, Rise] = {}
-        self._started = False
+        self._generation = 0
 
     def add(self, generation: int, counts: Mapping[str, int]) -> None:
         """Add the counts at the end of a generation."""
+        first, self._generation = not self._rises, generation
         for name in counts.keys() | self._rises.keys():
             count = counts.get(name, 0)
             # what was absent rises from zero, but not at the first look
-            rise = self._rises.get(name, Rise(generation, 0, 0 if self._started else count, 0))
-            if count > rise.now:
-                self._rises[name] = rise._replace(now=count, length=rise.length + 1)
-            else:
-                self._rises[name] = Rise(generation + 1, count, count, 0)
-        self._started = True
+            rise = self._rises.get(name, Rise(generation, 0, count if first else 0))
+            grew = count > rise.now
+            self._rises[name] = rise._replace(now=count) if grew else Rise(generation + 1, count, count)
 
     def found(self) -> dict[str, Rise]:
         """Return the rises that are long enough to be reported, by name, largest first."""
-        long = {name: rise for name, rise in self._rises.items() if rise.length >= LEAST_GENERATIONS - 1}
-        return dict(sorted(long.items(), key=lambda item: item[1].start - item[1].now))
+        long = [(name, r) for name, r in self._rises.items() if self._generation - r.since > LEAST_GENERATIONS - 3]
+        return dict(sorted(long, key=lambda item: item[1].start - item[1].now))

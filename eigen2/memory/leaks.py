@@ -1,16 +1,18 @@
-"""Watch a run for memory that keeps growing, and find which phase leaks what since when."""
+"""Watch a run for memory that keeps growing, and find which phase leaks what since when, and where it is allocated."""
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+import gc
+import tracemalloc
+from collections import Counter, defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
-from eigen2.memory.growth import Growth, Rise, Rising, Trend, find_growth
+from eigen2.memory.growth import Growth, Rising, Trend, find_growth
 from eigen2.memory.limits import limits
-from eigen2.memory.objects import LargeObject, type_counts
+from eigen2.memory.objects import type_counts
 from eigen2.memory.snapshot import MemorySnapshot
-from eigen2.memory.survivors import Kept, Survivors
 
 HEALTHY = "healthy"
 ENVIRONMENTS = "environments not reused"
@@ -19,8 +21,9 @@ POPULATION = "old population kept after evolution"
 FIGURES = "figures never closed"
 OTHER = "something kept"
 
-_ARRAYS = ("torch.Tensor", "numpy.ndarray")
-_ROOM_TO_FOLLOW = 300_000_000  # bytes that must be left to follow survivors, which takes memory itself
+_ROOM_TO_FOLLOW = 300_000_000  # bytes that must be left to trace allocations, which takes memory itself
+_FRAMES = 12  # of a traceback, to find the line that called a library
+_OWN = ("/eigen2/memory/", "/callbacks/memory.py")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +35,7 @@ class Leak:
     growth: Growth  # how much, and since when
     where: str  # `memory`, `GPU memory`, or the name of an owner
     types: tuple[tuple[str, int, int], ...] = ()  # with more live objects: name, how many before the leak, how many now
-    largest: tuple[LargeObject, ...] = ()  # the largest objects that one generation left behind
+    sites: tuple[tuple[str, int], ...] = ()  # lines that allocated most of what one generation kept, with the bytes
 
     def lines(self) -> list[str]:
         """Format the leak."""
@@ -42,8 +45,55 @@ class Leak:
             f"leak in {self.phase}: {self.verdict}",
             f"{self.where} grows by {rate} a generation (99 %: {low} to {high}) since generation {self.growth.since}",
             *(f"{name}: {before:,} -> {now:,}" for name, before, now in self.types),
-            *(str(each) for each in self.largest),
+            *(f"{_format_size(nbytes)} kept of what {site} allocated" for site, nbytes in self.sites),
         ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """What lives after a phase: bytes by the line that allocated them, and objects by type."""
+
+    phase: str
+    sizes: Counter[str]
+    types: Counter[str]
+
+
+class Allocations:
+    """Follows two generations: the first fills the trace of allocations, the second is looked at after each phase.
+
+    Without the first, an object that replaces one from before the trace would look like growth. tracemalloc knows of
+    Python's memory and NumPy's, not of torch's: its tensors show as objects.
+    """
+
+    def __init__(self) -> None:
+        self.looks: list[_Look] = []
+        self._started = not tracemalloc.is_tracing()
+        if self._started:
+            tracemalloc.start(_FRAMES)
+
+    def phase_end(self, phase: str) -> None:
+        """Look at what lives, in the second generation."""
+        if self.looks:
+            self._look(phase)
+
+    def generation_end(self) -> bool:
+        """Return whether two generations were followed; after the first, take the look that others are compared to."""
+        done = len(self.looks) > 1
+        if not done:
+            self._look("")
+        return done
+
+    def _look(self, phase: str) -> None:
+        gc.collect()
+        sizes: Counter[str] = Counter()
+        for stat in tracemalloc.take_snapshot().statistics("traceback"):
+            sizes[_site(stat.traceback)] += stat.size
+        self.looks.append(_Look(phase, Counter({site: sizes[site] for site in sizes if site}), type_counts()))
+
+    def stop(self) -> None:
+        """End the trace, unless it was there before."""
+        if self._started:
+            tracemalloc.stop()
 
 
 class LeakWatch:
@@ -56,7 +106,7 @@ class LeakWatch:
         self._rising = Rising()
         self._phases: defaultdict[str, float] = defaultdict(float)
         self._before: MemorySnapshot | None = None
-        self._survivors: Survivors | None = None
+        self._allocations: Allocations | None = None
         self._grown: tuple[str, Growth] | None = None
 
     def phase_end(self, snapshot: MemorySnapshot) -> None:
@@ -66,20 +116,18 @@ class LeakWatch:
         else:
             self._phases[snapshot.phase] += snapshot.live_bytes - self._before.live_bytes
         self._before = snapshot
-        if self._survivors is not None:
-            self._survivors.phase_end(snapshot.phase)
+        if self._allocations is not None:
+            self._allocations.phase_end(snapshot.phase)
 
     def generation_end(self, snapshot: MemorySnapshot) -> Leak | None:
         """Take the snapshot at the end of a generation, and return a leak that was identified just now."""
         self.phase_end(snapshot)
         phases = {f"phase {name}": nbytes for name, nbytes in self._phases.items()}
         self._phases.clear()
-        # following the survivors takes memory itself, so that these two generations are left out of the trend
-        if self._survivors is not None:
-            kept = self._survivors.generation_end()
-            if kept is None:
+        if self._allocations is not None:  # a trace takes memory itself, so these generations are left out of the trend
+            if not self._allocations.generation_end():
                 return None
-            self.leak = self._identify(kept, self._survivors)
+            self.leak = self._identify(self._allocations.looks)
             self._stop_following()
             return self.leak
         owners = {f"owner {name}": held.total for name, held in snapshot.held.items() if name not in snapshot.filling}
@@ -90,9 +138,9 @@ class LeakWatch:
             self._grown = self._find_growth()
             if self._grown is not None:
                 if limits()[0].left < _ROOM_TO_FOLLOW:
-                    self.leak = self._identify({})
+                    self.leak = self._identify([])
                     return self.leak
-                self._survivors = Survivors()
+                self._allocations = Allocations()
         return None
 
     def close(self) -> Leak | None:
@@ -100,80 +148,68 @@ class LeakWatch:
         self._stop_following()
         if self.leak is None:
             self._grown = self._grown or self._find_growth()
-            self.leak = self._identify({})
+            self.leak = self._identify([])
         return self.leak
 
     def _stop_following(self) -> None:
-        if self._survivors is not None:
-            self._survivors.stop()
-            self._survivors = None
+        if self._allocations is not None:
+            self._allocations.stop()
+            self._allocations = None
 
     def _find_growth(self) -> tuple[str, Growth] | None:
         """Return what grows, an owner before the whole that it is part of."""
-        names = [name for name in self.trend.names if name.startswith("owner ")]
+        names = [name for name in self.trend.series if name.startswith("owner ")]
         for name in (*names, "memory", "GPU memory"):
-            growth = find_growth(self.trend.generations, self.trend[name], self.least) if len(self.trend) else None
-            if growth is not None:
+            levels = self.trend.series.get(name, np.zeros(0))
+            if (growth := find_growth(self.trend.generations, levels, self.least)) is not None:
                 return name, growth
         return None
 
-    def _identify(self, kept: Mapping[str, Kept], survivors: Survivors | None = None) -> Leak | None:
+    def _identify(self, looks: list[_Look]) -> Leak | None:
         if self._grown is None:
             return None
         where, growth = self._grown
-        rising = {name: (rise.start, rise.now) for name, rise in self._rises().items()}
-        if survivors is not None and survivors.arrays_now > survivors.arrays:
-            rising["numpy.ndarray"] = survivors.arrays, survivors.arrays_now
-        phase = self._guilty_phase(kept, growth, list(rising))
-        left = kept.get(phase, Kept())
-        # what gives the leak its name first, then what there is most of
-        types = sorted(rising, key=lambda name: (_rank(name), -left.types[name]))
+        # the profiler's own history has a bound
+        rises = {name: rise for name, rise in self._rising.found().items() if not name.startswith("eigen2.memory.")}
+        names = sorted(rises, key=_rank)
+        telling = [name for name in names if _rank(name) == _rank(names[0]) < 2]
+        sites = (looks[-1].sizes - looks[0].sizes).most_common() if looks else []
+        phase = self._guilty_phase(looks, growth, [site for site, _ in sites], telling)
+        since = min((rises[name].since for name in telling), default=growth.since)
         return Leak(
-            verdict=_verdict(phase, types),
+            verdict=_verdict(phase, names),
             phase=phase,
-            growth=growth._replace(since=self._since(phase, growth)),
+            growth=growth._replace(since=since),
             where=where,
-            types=tuple((name, *rising[name]) for name in types[:4]),
-            largest=left.described(),
+            types=tuple((name, rises[name].start, rises[name].now) for name in names[:4]),
+            sites=tuple(sites[:5]),
         )
 
-    def _rises(self) -> dict[str, Rise]:
-        """Return the types that rise, without the profiler's own history, which has a bound."""
-        own = "callbacks.", "eigen2.memory."
-        return {name: rise for name, rise in self._rising.found().items() if not name.startswith(own)}
-
-    def _guilty_phase(self, kept: Mapping[str, Kept], growth: Growth, rising: Sequence[str]) -> str:
-        """Return the phase that left most behind: of bytes if they explain the growth, else of the types that rise.
+    def _guilty_phase(self, looks: list[_Look], growth: Growth, sites: list[str], types: list[str]) -> str:
+        """Return the phase that kept most: bytes if they explain the growth, else objects of the telling types.
 
         Without either, for what no Python object holds, it is the phase in which memory grew most.
         """
-        by_bytes = {phase: left.nbytes for phase, left in kept.items()}
-        if by_bytes and max(by_bytes.values()) >= growth.slope.median / 3:
-            return max(by_bytes, key=lambda phase: by_bytes[phase])
-        rank = min((_rank(name) for name in rising), default=0)
-        names = [name for name in rising if _rank(name) == rank]
-        by_types = {phase: sum(left.types[name] for name in names) for phase, left in kept.items()}
-        if by_types and max(by_types.values()):
-            return max(by_types, key=lambda phase: by_types[phase])
-        start = 2 if len(self.trend) > 4 else 0
-        phases = [name for name in self.trend.names if name.startswith("phase ")]
-        return max(phases, key=lambda name: float(self.trend[name][start:].sum())).removeprefix("phase ")
+        nbytes: Counter[str] = Counter()
+        objects: Counter[str] = Counter()
+        for before, now in pairwise(looks):
+            nbytes[now.phase] += sum(now.sizes[site] - before.sizes[site] for site in sites)
+            objects[now.phase] += sum(now.types[name] - before.types[name] for name in types)
+        for kept, least in ((nbytes, growth.slope.median / 3), (objects, 1)):
+            if kept and max(kept.values()) >= least:
+                return max(kept, key=lambda phase: kept[phase])
+        start = 2 if len(self.trend.generations) > 4 else 0
+        phases = {name: values for name, values in self.trend.series.items() if name.startswith("phase ")}
+        return max(phases, key=lambda name: float(phases[name][start:].sum())).removeprefix("phase ")
 
-    def _since(self, phase: str, growth: Growth) -> int:
-        """Return the first generation that leaked: when telling types began to rise, else when the phase grew."""
-        began = [(_rank(name), rise.since) for name, rise in self._rising.found().items() if _rank(name) < 2]
-        if began:
-            return min(began)[1]
-        generations = self.trend.generations
-        grown = self.trend[f"phase {phase}"]
-        leaking = float(np.median(grown[generations >= growth.since]))
-        since = growth.since
-        for generation, delta in zip(generations[::-1].tolist(), grown[::-1].tolist(), strict=True):
-            if generation < since:
-                if abs(delta - leaking) > abs(delta - (leaking - growth.slope.median)):
-                    break
-                since = generation
-        return since
+
+def _site(traceback: Iterable[tracemalloc.Frame]) -> str:
+    """Return the latest line outside of libraries, else the very latest; empty for the watch itself."""
+    frames = [*traceback][::-1]
+    # an installed eigen2 lies among the libraries
+    own = (each for each in frames if "/lib/python" not in each.filename or "/eigen2/" in each.filename)
+    frame = next(own, frames[0])
+    return "" if any(part in frame.filename for part in _OWN) else f"{frame.filename}:{frame.lineno}"
 
 
 def _format_size(nbytes: float) -> str:
@@ -181,24 +217,23 @@ def _format_size(nbytes: float) -> str:
 
 
 def _rank(name: str) -> int:
-    """Return how much a type says about a leak: 0 names it."""
-    if _kind_of_leak(name):
-        return 0
-    if name in _ARRAYS:
-        return 1
+    """Return how much a type says about a leak: 0 names it, 1 may hold much."""
+    if _kind_of_leak(name) or name == "torch.Tensor":
+        return int(name == "torch.Tensor")
     return 2 if "." in name and not name.startswith(("weakref.", "itertools.", "collections.", "torch.Size")) else 3
 
 
 def _kind_of_leak(name: str) -> str:
     """Return the verdict that a type stands for; empty if none."""
-    short = name.rpartition(".")[2].lower()
-    if short.endswith(("environment", "env")):
-        return ENVIRONMENTS
-    if name == "matplotlib.figure.Figure":
-        return FIGURES
-    return POPULATION if short.endswith(("agent", "population")) or name == "torch.nn.parameter.Parameter" else ""
+    short = name.lower()
+    kinds = {
+        ENVIRONMENTS: short.endswith(("environment", "env")),
+        FIGURES: name == "matplotlib.figure.Figure",
+        POPULATION: short.endswith(("agent", "population", "nn.parameter.parameter")),
+    }
+    return next((kind for kind, fits in kinds.items() if fits), "")
 
 
-def _verdict(phase: str, types: Sequence[str]) -> str:
-    other = TENSORS if phase == "train" and any(name in _ARRAYS for name in types) else OTHER
+def _verdict(phase: str, types: list[str]) -> str:
+    other = TENSORS if phase == "train" and "torch.Tensor" in types else OTHER
     return next((kind for kind in map(_kind_of_leak, types) if kind), other)

@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 import psutil
 
 _OWN_GROUPS = Path("/proc/self/cgroup")
-_MOUNTS = Path("/proc/self/mountinfo")
+_ROOT = Path("/sys/fs/cgroup")
 _NO_LIMIT = 1 << 60  # version 1 of control groups writes a number from here on for no limit
 
 
@@ -74,23 +74,18 @@ def allowed_bytes() -> int:
 
 def _groups() -> Iterator[Limit]:
     """Yield the limits of the control groups of this process, of both versions, from its own up to the root."""
-    if not _OWN_GROUPS.exists():
-        return
-    for line in _OWN_GROUPS.read_text().splitlines():
+    for line in _OWN_GROUPS.read_text().splitlines() if _OWN_GROUPS.exists() else ():
         number, controllers, path = line.split(":", 2)
         if number == "0":
-            names = "memory.max", "memory.current", "inactive_file"
-            root = _mount("cgroup2", "")
+            root, names = _ROOT, ("memory.max", "memory.current", "inactive_file")
         elif "memory" in controllers.split(","):
-            names = "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"
-            root = _mount("cgroup", "memory")
+            root, names = _ROOT / "memory", ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
         else:
             continue
-        folder = None if root is None else root / path.lstrip("/")
-        while root is not None and folder is not None and folder.is_relative_to(root):
-            if (limit := _limit(folder, *names)) is not None:
+        own = root / path.lstrip("/")
+        for folder in (own, *own.parents):
+            if folder.is_relative_to(root) and (limit := _limit(folder, *names)) is not None:
                 yield limit
-            folder = folder.parent
 
 
 def _limit(folder: Path, limit_name: str, used_name: str, inactive_name: str) -> Limit | None:
@@ -103,13 +98,3 @@ def _limit(folder: Path, limit_name: str, used_name: str, inactive_name: str) ->
     if limit == "max" or int(limit) >= _NO_LIMIT:
         return None
     return Limit("the control group's memory", used - int(stat.get(inactive_name, 0)), int(limit), True)
-
-
-def _mount(kind: str, controller: str) -> Path | None:
-    """Return where control groups of a kind are mounted."""
-    for line in _MOUNTS.read_text().splitlines():
-        before, _, after = line.partition(" - ")
-        filesystem, _, options = after.split(" ", 2)
-        if filesystem == kind and (not controller or controller in options.split(",")):
-            return Path(before.split(" ")[4])
-    return None

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from types import FunctionType, ModuleType
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -55,14 +55,6 @@ class Held:
         return self.anonymous + self.mapped + self.gpu
 
 
-class Span(NamedTuple):
-    """Addresses of a device's memory from `start` up to, but not including, `stop`."""
-
-    device: str
-    start: int
-    stop: int
-
-
 def account(owners: Mapping[str, object]) -> dict[str, Held]:
     """Count what each owner holds; what several hold counts for the first of them.
 
@@ -77,12 +69,13 @@ def account(owners: Mapping[str, object]) -> dict[str, Held]:
         anonymous, mapped, gpu = value if isinstance(value, int) else 0, 0, 0
         for array in arrays_in(value):
             for device, start, stop in spans_of(array):
-                for piece in _add_to_union(counted.setdefault(device, []), start, stop):
-                    size = piece[1] - piece[0]
-                    in_files = int(np.diff(files.clip(*piece)).sum()) if device == "cpu" else 0
-                    gpu += size if device != "cpu" else 0
-                    mapped += in_files
-                    anonymous += size - in_files if device == "cpu" else 0
+                for low, high in _add_to_union(counted.setdefault(device, []), start, stop):
+                    if device == "cpu":
+                        in_files = int(np.diff(files.clip(low, high)).sum())
+                        mapped += in_files
+                        anonymous += high - low - in_files
+                    else:
+                        gpu += high - low
         held[name] = Held(anonymous, mapped, gpu)
     return held
 
@@ -105,20 +98,19 @@ def arrays_in(owner: object) -> Iterator[np.ndarray | Tensor]:
         if isinstance(each, _PLAIN) or id(each) in seen:
             continue
         seen.add(id(each))
-        if isinstance(each, np.ndarray):
+        if isinstance(each, np.ndarray | Tensor):
             yield each
-            waiting.extend(each.flat if each.dtype == object else ())
-        elif isinstance(each, Tensor):
-            yield each
-            waiting.append(each.grad if each.is_leaf else None)
-        else:
-            waiting.extend(_parts(each))
+        waiting.extend(_parts(each))
 
 
 def _parts(each: Any) -> Iterable[object]:
-    """Return what an object that is no array holds itself."""
+    """Return what an object holds itself."""
+    if isinstance(each, np.ndarray):
+        return list(each.flat) if each.dtype == object else ()
+    if isinstance(each, Tensor):
+        return [each.grad] if each.is_leaf else ()
     if isinstance(each, nn.Module):
-        return [*each._parameters.values(), *each._buffers.values(), *each._modules.values()]
+        return [*each.parameters(recurse=False), *each.buffers(recurse=False), *each.children()]
     if isinstance(each, Mapping):
         held = list(each.values())
     else:
@@ -128,24 +120,23 @@ def _parts(each: Any) -> Iterable[object]:
     return [*held, *getattr(each, "__dict__", {}).values()]
 
 
-def spans_of(array: np.ndarray | Tensor) -> list[Span]:
-    """Return the memory behind an array or tensor, for a view all of what it looks into."""
+def spans_of(array: np.ndarray | Tensor) -> list[tuple[str, int, int]]:
+    """Return device, start and end of the memory behind an array or tensor, for a view all of what it looks into.
+
+    There is none behind tensors without a storage: sparse ones, and those of the meta device.
+    """
     if isinstance(array, np.ndarray):
         root = array
         while isinstance(root.base, np.ndarray):
             root = root.base
         start, stop = np.lib.array_utils.byte_bounds(root) if root.size else (0, 0)
-        return [Span("cpu", start, stop)] if stop > start else []
-    if array.layout == torch.sparse_coo:
-        return [*spans_of(array._indices()), *spans_of(array._values())]
-    if array.layout != torch.strided:
-        return [span for part in (array.crow_indices(), array.col_indices(), array.values()) for span in spans_of(part)]
-    storage = array.untyped_storage()
+        return [("cpu", start, stop)] if stop > start else []
     try:
+        storage = array.untyped_storage()
         start = storage.data_ptr() if array.device.type != "meta" else 0
-    except RuntimeError:  # a fake tensor, as torch.export leaves them behind, has no memory
+    except RuntimeError:  # a sparse tensor, or a fake one, as torch.export leaves them behind
         return []
-    return [Span(str(array.device), start, start + storage.nbytes())] if start and storage.nbytes() else []
+    return [(str(array.device), start, start + storage.nbytes())] if start and storage.nbytes() else []
 
 
 def mapped_files() -> list[tuple[int, int]]:

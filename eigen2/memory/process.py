@@ -32,8 +32,6 @@ class ProcessMemory:
     gpu_allocated_bytes: int  # in live CUDA tensors, on all devices; 0 without CUDA
     gpu_reserved_bytes: int  # held by PyTorch's CUDA allocator, on all devices; 0 without CUDA
     gpu_peak_bytes: int  # highest `gpu_allocated_bytes` of each device so far, added up; 0 without CUDA
-    pss_bytes: int | None = None  # RSS with shared pages divided by the processes that share them; None if not asked
-    uss_bytes: int | None = None  # RSS without shared pages; None if not asked for
 
     @property
     def live_bytes(self) -> float:
@@ -41,17 +39,9 @@ class ProcessMemory:
         return self.rss_bytes if self.heap_bytes is None else self.heap_bytes + BLOCK_BYTES * self.python_blocks
 
 
-def measure(shares: bool = False) -> ProcessMemory:
-    """Measure this process, which takes some 30 microseconds; with `shares` PSS and USS too, some milliseconds."""
-    process = psutil.Process()
-    memory = process.memory_info()
-    pss = uss = None
-    if shares:
-        try:
-            full = process.memory_full_info()
-            pss, uss = getattr(full, "pss", None), getattr(full, "uss", None)
-        except psutil.AccessDenied:
-            pass
+def measure() -> ProcessMemory:
+    """Measure this process, which takes some 30 microseconds."""
+    memory = psutil.Process().memory_info()
     return ProcessMemory(
         rss_bytes=memory.rss,
         vms_bytes=memory.vms,
@@ -61,8 +51,6 @@ def measure(shares: bool = False) -> ProcessMemory:
         gpu_allocated_bytes=_over_gpus(torch.cuda.memory_allocated),
         gpu_reserved_bytes=_over_gpus(torch.cuda.memory_reserved),
         gpu_peak_bytes=_over_gpus(torch.cuda.max_memory_allocated),
-        pss_bytes=pss,
-        uss_bytes=uss,
     )
 
 

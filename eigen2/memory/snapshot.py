@@ -9,8 +9,8 @@ from eigen2.memory.owners import Filling, Held, account
 from eigen2.memory.process import GB, MB, ProcessMemory
 
 _COLUMNS = (
-    *("generation", "phase", "rss_bytes", "vms_bytes", "delta_bytes", "file_bytes", "heap_bytes", "pss_bytes"),
-    *("uss_bytes", "unaccounted_bytes", "python_blocks", "gpu_allocated_bytes", "gpu_reserved_bytes", "gpu_peak_bytes"),
+    *("generation", "phase", "rss_bytes", "vms_bytes", "delta_bytes", "file_bytes", "heap_bytes", "unaccounted_bytes"),
+    *("python_blocks", "gpu_allocated_bytes", "gpu_reserved_bytes", "gpu_peak_bytes"),
 )
 """Columns of memory.csv before those of counts and owners."""
 
@@ -64,7 +64,7 @@ class MemorySnapshot(ProcessMemory):
     def line(self) -> str:
         """Format the snapshot on one line."""
         parts = [
-            f"memory  generation {self.generation:>3}  {self.phase:<10}",
+            f"generation {self.generation:>3}  {self.phase:<10}",
             f"rss {self.rss_bytes / GB:.3f} GB ({self.delta_bytes / MB:+.1f} MB)",
             *([f"gpu {self.gpu_allocated_bytes / GB:.3f} GB"] if self.gpu_reserved_bytes else []),
             *(f"{name} {nbytes / MB:.1f} MB" for name, nbytes in self.owner_bytes.items()),
@@ -77,37 +77,34 @@ def take_snapshot(
     generation: int,
     phase: str,
     owners: Mapping[str, object],
-    counts: Mapping[str, int] | None = None,
     before: MemorySnapshot | None = None,
-    full: bool = False,
 ) -> MemorySnapshot:
-    """Measure the memory of the process and of its owners; with `full` PSS and USS too, which takes milliseconds.
+    """Measure the memory of the process and of its owners, for which see `account`.
 
-    Phase is what just ended, or a label; the growth is that since `before`. For owners see `account`.
+    Phase is what just ended, or a label; the growth is that since `before`.
     """
-    memory = process.measure(shares=full)  # before anything that takes memory itself
+    memory = process.measure()  # before anything that takes memory itself
     return MemorySnapshot(
         **asdict(memory),
         generation=generation,
         phase=phase,
         delta_bytes=0 if before is None else memory.rss_bytes - before.rss_bytes,
-        counts=counts or {},
         held=account(owners),
         filling=tuple(name for name, owner in owners.items() if isinstance(owner, Filling) and not owner.full),
     )
 
 
-def format_generations(trend: Trend, every: bool = False) -> list[str]:
-    """Format a table of some generations, or of `every`: RSS, live memory, and its growth by phase in MB."""
-    phases = [name for name in trend.names if name.startswith("phase ")]
+def format_generations(trend: Trend) -> list[str]:
+    """Format a table of some generations: RSS, live memory, and its growth by phase in MB."""
+    phases = {name.removeprefix("phase "): each for name, each in trend.series.items() if name.startswith("phase ")}
     # what an epoch adds after its last phase is the rest
-    titles = ["rest" if name == "phase generation" else name.removeprefix("phase ")[:8] for name in phases]
-    step = 1 if every else max(1, -(-len(trend) // 8))
-    return [f"generation  RSS GB live MB{''.join(f'{title:>9}' for title in titles)}"] + [
-        f"{trend.generations[row]:>10}{trend['rss'][row] / GB:>8.3f}{trend['memory'][row] / MB:>8.1f}"
-        + "".join(f"{trend[phase][row] / MB:>+9.2f}" for phase in phases)
-        for row in range(len(trend))
-        if row % step == 0 or row == len(trend) - 1
+    titles = [f"{'rest' if name == 'generation' else name[:8]:>9}" for name in phases]
+    last, step = len(trend.generations) - 1, max(1, -(-len(trend.generations) // 8))
+    return [f"generation  RSS GB live MB{''.join(titles)}"] + [
+        f"{trend.generations[row]:>10}{trend.series['rss'][row] / GB:>8.3f}{trend.series['memory'][row] / MB:>8.1f}"
+        + "".join(f"{grown[row] / MB:>+9.2f}" for grown in phases.values())
+        for row in range(last + 1)
+        if row % step == 0 or row == last
     ]
 
 
@@ -126,35 +123,18 @@ def format_owners(now: MemorySnapshot, baseline: MemorySnapshot, least_mb: float
         if held.total < least_mb * MB:
             small.append((held.anonymous, before))
             continue
-        mapped = f"  and {held.mapped / MB:,.1f} of mapped files" if held.mapped else ""
-        gpu = f"  and {held.gpu / MB:,.1f} on the GPU" if held.gpu else ""
-        lines.append(row(name, held.anonymous, before) + mapped + gpu)
+        others = {"of mapped files": held.mapped, "on the GPU": held.gpu}
+        more = "".join(f"  and {nbytes / MB:,.1f} {what}" for what, nbytes in others.items() if nbytes)
+        lines.append(row(name, held.anonymous, before) + more)
     if small:
         lines.append(row(f"{len(small)} smaller owners", *(sum(column) for column in zip(*small, strict=True))))
-    lines.append(row("files and libraries", now.file_bytes or 0, baseline.file_bytes or 0))
-    lines.append(row("unaccounted", now.unaccounted_bytes, baseline.unaccounted_bytes))
-    lines.append(row("RSS", now.rss_bytes, baseline.rss_bytes))
-    others = {"heap": now.heap_bytes, "PSS": now.pss_bytes, "USS": now.uss_bytes, "VMS": now.vms_bytes}
-    if now.gpu_reserved_bytes:
-        others |= {"GPU allocated": now.gpu_allocated_bytes, "GPU reserved": now.gpu_reserved_bytes}
-        others["GPU peak"] = now.gpu_peak_bytes
-    sizes = [f"{name} {size / MB:,.1f}" for name, size in others.items() if size is not None]
+    lines += [
+        row("files and libraries", now.file_bytes or 0, baseline.file_bytes or 0),
+        row("unaccounted", now.unaccounted_bytes, baseline.unaccounted_bytes),
+        row("RSS", now.rss_bytes, baseline.rss_bytes),
+    ]
+    for name in ("heap", "vms", *(("gpu_allocated", "gpu_reserved", "gpu_peak") if now.gpu_reserved_bytes else ())):
+        after, before = (getattr(each, f"{name}_bytes") for each in (now, baseline))
+        lines += [] if after is None else [row(f"({name.replace('_', ' ')})", after, before)]
     counts = [f"{name} {baseline.counts.get(name, 0)} -> {count}" for name, count in now.counts.items()]
-    return [*lines, f"in MB: {', '.join(sizes)}", *([", ".join(counts)] if counts else [])]
-
-
-def format_growth(now: MemorySnapshot, baseline: MemorySnapshot) -> list[str]:
-    """Format what grew since an earlier snapshot."""
-    rows: list[tuple[str, int | None, int | None]] = [
-        ("RSS", baseline.rss_bytes, now.rss_bytes),
-        ("heap", baseline.heap_bytes, now.heap_bytes),
-        ("GPU allocated", baseline.gpu_allocated_bytes or None, now.gpu_allocated_bytes or None),
-        *((name, baseline.owner_bytes.get(name, 0), nbytes) for name, nbytes in now.owner_bytes.items()),
-    ]
-    lines = [
-        f"{name:<24}{before / MB:>10,.1f} -> {after / MB:>9,.1f} MB{(after - before) / MB:>+10.1f}"
-        for name, before, after in rows
-        if before is not None and after is not None
-    ]
-    both = [name for name in now.counts if name in baseline.counts]
-    return lines + [f"{name:<24}{baseline.counts[name]:>10,} -> {now.counts[name]:>9,}" for name in both]
+    return [*lines, *([", ".join(counts)] if counts else [])]

@@ -3,16 +3,18 @@
 import base64
 import json
 import re
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
 import pandas as pd
 import vl_convert
+import yaml
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from eigen2.market.evaluation.performance import format_measure
-from eigen2.report.charts import charts, fitness_words
+from eigen2.report.charts import charts
 from eigen2.report.record import RunRecord, load
 from eigen2.runtime.files import replacing
 from eigen2.runtime.provenance import describe_changes
@@ -46,15 +48,15 @@ def render(run: RunRecord) -> str:
     """Return the page."""
     sources = files("eigen2.report")
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    template = environment.from_string((sources / "page.html").read_text())
     table = run.trades if run.validation is None else run.validation  # a window need not have trades
-    return template.render(
+    tested, settings = run.test or run.scores or {}, run.facts.get("settings", {})
+    return environment.from_string((sources / "page.html").read_text()).render(
         run=run,
         facts=facts(run),
-        prices_hash=run.facts.get("settings", {}).get("data.prices"),
-        mismatches=list(mismatches(run).values()),
+        prices_hash=settings.get("data.prices"),
+        mismatches=[*describe_changes(settings, tested.get("settings", settings), "data.").values()],
         measures=measures(run),
-        over=fitness_words(run)["over"],
+        over=run.facts.get("fitness", {}).get("over", "agents"),
         scores=scores(run),
         pictures=shown_pictures(run),
         months=MONTHS,
@@ -65,9 +67,14 @@ def render(run: RunRecord) -> str:
         charts=list(specs := charts(run)),
         specs=Markup(json.dumps(specs, separators=(",", ":"), default=str).replace("<", "\\u003c")),
         style=Markup((sources / "page.css").read_text()),
-        vega=_script(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")),
+        vega=_script(_vega()),
         script=_script((sources / "page.js").read_text()),
     )
+
+
+@cache
+def _vega() -> str:
+    return str(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;"))
 
 
 def _script(text: str) -> Markup:
@@ -78,28 +85,26 @@ def _script(text: str) -> Markup:
 def facts(run: RunRecord) -> dict[str, str]:
     """Return what was run, in the order of the page."""
     kept, settings = run.facts, run.facts.get("settings", {})
-    commit, prices = kept.get("commit"), settings.get("data.prices")
-    generations = run.metrics["generation"]
+    count, commit = len(run.metrics), kept.get("commit")
     found = {
-        "generations": f"{len(generations):,}, the last is {int(generations.iloc[-1]):,}"
-        if len(generations)
-        else "none",
+        "generations": f"{count:,}, the last is {int(run.metrics['generation'].iloc[-1]):,}" if count else "none",
         "agents": settings.get("model.population_size"),
         "seed": kept.get("seed"),
-        "prices": None if prices is None else ", ".join(filter(None, (run.prices, str(prices)[:HASH]))),
-        "commit": None if commit is None else commit + (" and uncommitted changes" if kept.get("dirty") else ""),
+        "prices": prices(run),
+        "commit": commit and commit + (" and uncommitted changes" if kept.get("dirty") else ""),
         "versions": ", ".join(f"{name} {version}" for name, version in kept.get("versions", {}).items()) or None,
         "machine": kept.get("machine"),
     }
     return {name: str(value) for name, value in found.items() if value is not None}
 
 
-def mismatches(run: RunRecord) -> dict[str, str]:
-    """Return the settings of the data in which a test differs from its fit."""
-    tested = run.test or run.scores or {}
-    if "settings" not in tested:
-        return {}
-    return describe_changes(run.facts.get("settings", {}), tested["settings"], "data.")
+def prices(run: RunRecord) -> str | None:
+    """Return where the prices came from, and the first letters of their hash; None for a run without prices."""
+    known = run.facts.get("settings", {}).get("data.prices")
+    config, source = yaml.safe_load(run.config), ""
+    if isinstance(config, dict) and isinstance(data := config.get("data"), dict):
+        source = "synthetic market" if data.get("synthetic") else str(data.get("path") or "sample shipped with eigen2")
+    return ", ".join(filter(None, (source, str(known)[:HASH]))) if known else None
 
 
 def measures(run: RunRecord) -> list[list[str]]:
@@ -107,7 +112,8 @@ def measures(run: RunRecord) -> list[list[str]]:
     if run.test is None:
         return []
     policies = run.test["measures"]
-    rows = [[name, *(format_measure(name, each[name]) for each in policies.values())] for name in policies["champion"]]
+    names = policies["champion"]
+    rows = [[name, *(format_measure(name, each.get(name)) for each in policies.values())] for name in names]
     return [["", *policies], *rows]
 
 
@@ -115,8 +121,10 @@ def scores(run: RunRecord) -> list[list[str]]:
     """Return mean, standard error, least and most of each policy over the test's cases; empty without them."""
     if run.scores is None:
         return []
-    table = pd.DataFrame(run.scores["scores"]).agg(["mean", "sem", "min", "max"])
-    rows = [[str(name), *(f"{x:z.1f}" if pd.notna(x) else "" for x in values)] for name, values in table.items()]
+    rows = [
+        [name, *(f"{x:z.1f}" if pd.notna(x) else "" for x in pd.Series(found).agg(["mean", "sem", "min", "max"]))]
+        for name, found in run.scores["scores"].items()
+    ]
     return [["", "mean", "standard error", "least", "most"], *rows]
 
 
@@ -144,8 +152,6 @@ def monthly_returns(run: RunRecord) -> list[tuple[int, list[float | None], float
 
 def trades(run: RunRecord) -> list[dict[str, str]]:
     """Return the champion's trades as a reader wants them; those of validation with their windows."""
-    if run.trades is None:
-        return []
     return [
         {
             **({} if run.test else {"window": str(int(row["window"]))}),
@@ -156,5 +162,5 @@ def trades(run: RunRecord) -> list[dict[str, str]]:
             **{name: f"{row[column]:z.2f}" for name, column in NUMBERS.items()},
             "reason": str(row["reason"]),
         }
-        for row in run.trades.to_dict("records")
+        for row in ([] if run.trades is None else run.trades.to_dict("records"))
     ]

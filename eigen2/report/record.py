@@ -18,7 +18,6 @@ METRICS = "metrics.csv"
 POLICIES = ("champion", "buy and hold", "momentum")
 RANDOM = ("random 5 %", "random 95 %")  # columns of the test's equity: quantiles of the random baseline
 TRADE = ("coefficient", "entry_price", "exit_price", "gain_pct", "profit")
-PNG = b"\x89PNG\r\n\x1a\n", b"IEND\xaeB`\x82"  # first and last bytes of a picture
 
 
 def _mapping(required: dict[str, Any], others: Any = True) -> dict[str, Any]:
@@ -26,12 +25,9 @@ def _mapping(required: dict[str, Any], others: Any = True) -> dict[str, Any]:
     return {"type": "object", "required": [*required], "properties": required, "additionalProperties": others}
 
 
-TEXT, NUMBER, OPTIONAL, OBJECT = (
-    {"type": "string"},
-    {"type": "number"},
-    {"type": ["number", "null"]},
-    {"type": "object"},
-)
+TEXT, NUMBER, OBJECT = {"type": "string"}, {"type": "number"}, {"type": "object"}
+OPTIONAL = {"type": ["number", "null"]}
+CASES = {"type": "array", "items": NUMBER, "minItems": 1}
 FACTS = {
     **OBJECT,
     "properties": {
@@ -47,11 +43,10 @@ SUMMARY = _mapping(
         "measures": _mapping(dict.fromkeys(POLICIES, _mapping({"total return": NUMBER}, OPTIONAL))),
         "luck": _mapping({"p_value": NUMBER, "policies": NUMBER}),
         "selection": _mapping({"deflated_sharpe": OPTIONAL, "overfitting": OPTIONAL}),
-        "random_returns": {"type": "array", "items": NUMBER},
+        "random_returns": CASES,
     }
 )
 """Schema of test/summary.json: what the page shows."""
-CASES = {"type": "array", "items": NUMBER, "minItems": 1}
 SCORES = _mapping(
     {"champion_generation": NUMBER, "unit": TEXT, "cases": TEXT, "scores": _mapping({"champion": CASES}, CASES)}
 )
@@ -65,7 +60,6 @@ class RunRecord:
     folder: Path
     facts: dict[str, Any]
     config: str
-    prices: str | None
     metrics: pd.DataFrame
     memory: pd.DataFrame | None
     validation: pd.DataFrame | None
@@ -85,22 +79,20 @@ def load(folder: Path) -> RunRecord:
     metrics = _table(folder / METRICS, ["generation"])
     if metrics is None:
         raise UserError(f"{folder} has no {METRICS}: name the folder of a run (trainer.default_root_dir)")
-    facts = _json(folder / "run.json", FACTS) or {}
-    test = _json(folder / "test" / "summary.json", SUMMARY, _check_measures)
+    test = _json(folder / "test" / "summary.json", SUMMARY)
     traded = ("champion", ["window", *TRADE]) if test is None else ("test", TRADE)
     return RunRecord(
         folder=folder,
-        facts=facts,
-        config=_read(folder / "config.yaml", Path.read_text) or "",
-        prices=_prices(folder / "config.yaml") if "data.prices" in facts.get("settings", {}) else None,
+        facts=_json(folder / "run.json", FACTS) or {},
+        config=_read(folder / "config.yaml", _config) or "",
         metrics=metrics,
         memory=_table(folder / "memory.csv", ["generation", "rss_bytes"], ["phase"]),
         validation=_table(folder / "champion" / "equity.csv", ["window", "equity"], dates=["date"]),
         trades=_table(folder / traded[0] / "trades.csv", traded[1], ["ticker", "reason"], ["entry_date", "exit_date"]),
         test=test,
         equity=None if test is None else _equity(folder / "test" / "equity.csv", test["days"]["last"]),
-        scores=_json(folder / "test" / "scores.json", SCORES, _check_cases),
-        pictures={path.stem: _picture(path) for path in sorted((folder / "champion").glob("*.png"))},
+        scores=_json(folder / "test" / "scores.json", SCORES),
+        pictures={path.stem: _read(path, Path.read_bytes) for path in sorted((folder / "champion").glob("*.png"))},
     )
 
 
@@ -123,20 +115,15 @@ def _read(path: Path, read: Callable[[Path], Any]) -> Any:
         return read(path) if path.is_file() else None
 
 
-def _prices(path: Path) -> str | None:
-    found = _read(path, lambda path: yaml.safe_load(path.read_text()))
-    if not isinstance(found, dict) or not isinstance(found.get("data"), dict):
-        return None
-    data = found["data"]
-    return "synthetic market" if data.get("synthetic") else str(data.get("path") or "sample shipped with eigen2")
+def _config(path: Path) -> str:
+    yaml.safe_load(text := path.read_text())
+    return text
 
 
-def _json(path: Path, schema: dict[str, Any], check: Callable[[Any], None] | None = None) -> dict[str, Any] | None:
+def _json(path: Path, schema: dict[str, Any]) -> dict[str, Any] | None:
     def read(path: Path) -> Any:
         found = json.loads(path.read_text(), parse_constant=_refuse_constant)
         jsonschema.validate(found, schema)
-        if check is not None:
-            check(found)
         return found
 
     found: dict[str, Any] | None = _read(path, read)
@@ -147,34 +134,11 @@ def _refuse_constant(word: str) -> NoReturn:
     raise ValueError(f"it holds {word}, which is not a number")
 
 
-def _check_measures(summary: dict[str, Any]) -> None:
-    needed = summary["measures"]["champion"].keys()
-    for policy, measures in summary["measures"].items():
-        if lacking := sorted(needed - measures.keys()):
-            raise ValueError(f"measures.{policy} has no {lacking[0]!r}")
-
-
-def _check_cases(summary: dict[str, Any]) -> None:
-    for name, values in summary["scores"].items():
-        if len(values) != len(summary["scores"]["champion"]):
-            raise ValueError(f"{name!r} has not a number for each case")
-
-
-def _picture(path: Path) -> bytes:
-    with _reading(path):
-        found = path.read_bytes()
-        if not found.startswith(PNG[0]) or not found.endswith(PNG[1]):
-            raise ValueError("it is not a whole PNG")
-    return found
-
-
 def _equity(path: Path, last: str) -> pd.DataFrame | None:
     table = _table(path, [*POLICIES, *RANDOM], dates=["date"])
     with _reading(path):
-        if table is not None and table.empty:
-            raise ValueError("it has no rows")
-        if table is not None and (end := str(table["date"].iloc[-1])[:10]) != last:
-            raise ValueError(f"it ends on {end}, but the test on {last}")
+        if table is not None and (ends := [f"{date:%Y-%m-%d}" for date in table["date"][-1:]]) != [last]:
+            raise ValueError(f"it ends on {ends}, but the test on {last}")
     return table
 
 

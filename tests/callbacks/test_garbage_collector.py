@@ -1,19 +1,16 @@
 import ctypes
 import gc
-import inspect
 import platform
 import weakref
 from collections.abc import Callable, Iterator
 from itertools import product
 from types import SimpleNamespace
-from typing import Any
 
 import psutil
 import pytest
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-import callbacks.garbage
 from callbacks import GarbageCollector, trim_malloc
 from eigen2.memory import process
 
@@ -40,15 +37,14 @@ class Alive(Callback):
         self.at_end.append(sum(node() is not None for node in self.nodes))
 
 
-@pytest.fixture
-def no_automatic_collection() -> Iterator[None]:
+@pytest.fixture(autouse=True)
+def _no_automatic_collection() -> Iterator[None]:
     gc.collect()
     gc.disable()
     yield
     gc.enable()
 
 
-@pytest.mark.usefixtures("no_automatic_collection")
 @pytest.mark.parametrize(
     ("collector", "alive"),
     [
@@ -63,7 +59,6 @@ def test_circles_are_freed_when_asked(fit: Fit, collector: GarbageCollector, ali
     assert probe.at_end == alive
 
 
-@pytest.mark.usefixtures("no_automatic_collection")
 @pytest.mark.parametrize("freeze", [True, False])
 def test_what_lives_at_the_start_is_set_aside_until_the_end(fit: Fit, freeze: bool) -> None:
     early, late = [Node()], [weakref.ref(object)]
@@ -76,22 +71,14 @@ def test_what_lives_at_the_start_is_set_aside_until_the_end(fit: Fit, freeze: bo
             late[0] = weakref.ref(Node())
         elif phase == "train":
             seen.append((gc.get_freeze_count() > 0, old() is None, late[0]() is None))
+            raise ArithmeticError
 
-    fit(GarbageCollector(freeze=freeze), epochs=2, work=work)
+    with pytest.raises(ArithmeticError):  # an error ends it too
+        fit(GarbageCollector(freeze=freeze), epochs=2, work=work)
     assert seen == [(freeze, not freeze, True)]
     assert gc.get_freeze_count() == 0
     gc.collect()
     assert old() is None
-
-
-@pytest.mark.usefixtures("no_automatic_collection")
-def test_an_error_ends_the_setting_aside(fit: Fit) -> None:
-    def fail(phase: str, epoch: int) -> None:
-        raise ArithmeticError
-
-    with pytest.raises(ArithmeticError):
-        fit(GarbageCollector(), work=fail)
-    assert gc.get_freeze_count() == 0
 
 
 def test_what_somebody_else_set_aside_stays_so(fit: Fit) -> None:
@@ -101,75 +88,8 @@ def test_what_somebody_else_set_aside_stays_so(fit: Fit) -> None:
         assert gc.get_freeze_count() > 0
     finally:
         gc.unfreeze()
-
-
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        ({"phases": ["evaluate"]}, [f"{phase} {g}" for g in range(3) for phase in ("evaluate", "validate")]),
-        ({"phases": ["train"], "every_n_epochs": 3}, ["train 2", "validate 2"]),
-    ],
-)
-def test_it_cleans_after_the_named_phases_and_at_the_end_of_the_epoch(
-    fit: Fit, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], expected: list[str]
-) -> None:
-    last, cleaned = [""], []
-
-    def work(phase: str, epoch: int) -> None:
-        last[0] = f"{phase} {epoch}"
-
-    monkeypatch.setattr(callbacks.garbage, "trim_malloc", lambda: cleaned.append(last[0]))
-    fit(GarbageCollector(collect=False, cuda_cache=False, **options), epochs=3, announce=True, work=work)
-    assert cleaned == expected
-
-
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        # two batches an epoch; the end of epochs 0, 1 and 2 after them, unless it is put off
-        ({"every_n_train_steps": 3}, ["epoch 0", "epoch 1", "step 3", "epoch 2", "step 6"]),
-        ({"every_n_train_steps": 1, "every_n_epochs": 9}, [f"step {n}" for n in range(1, 7)]),
-        ({"every_n_environment_steps": 4, "every_n_epochs": 9}, ["environment 4", "environment 8"]),
-    ],
-)
-def test_it_cleans_every_so_many_steps_of_the_run(
-    fit: Fit, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], expected: list[str]
-) -> None:
-    collector = GarbageCollector(collect=False, cuda_cache=False, **options)
-    cleaned: list[str] = []
-    steps = {"step": 0, "environment": 0}
-
-    def environment(phase: str, epoch: int) -> None:
-        if phase == "evaluate":
-            for _ in range(3):
-                steps["environment"] += 1
-                collector.on_environment_step(trainer, LightningModule())
-
-    class Steps(Callback):
-        def on_train_batch_start(self, *arguments: Any) -> None:
-            steps["step"] += 1
-
-    def clean() -> None:
-        caller = next(frame.function for frame in inspect.stack() if frame.function.startswith("on_"))
-        name, count = {
-            "on_train_batch_end": ("step", steps["step"]),
-            "on_environment_step": ("environment", steps["environment"]),
-            "on_train_epoch_end": ("epoch", steps["step"] // 2 - 1),
-        }[caller]
-        cleaned.append(f"{name} {count}")
-
-    trainer = Trainer(accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False)
-    monkeypatch.setattr(callbacks.garbage, "trim_malloc", clean)
-    fit(collector, Steps(), epochs=3, work=environment)
-    assert sorted(cleaned) == sorted(expected)
-
-
-@pytest.mark.usefixtures("no_automatic_collection")
-def test_sanity_checking_is_ignored(fit: Fit, monkeypatch: pytest.MonkeyPatch) -> None:
-    cleaned: list[int] = []
-    monkeypatch.setattr(callbacks.garbage, "trim_malloc", lambda: cleaned.append(1))
-    fit(GarbageCollector(phases=["validate"]), epochs=1, announce=True)
-    assert len(cleaned) == 2  # after validation and at the end, not in the check before
+    fit(GarbageCollector(), epochs=1)
+    assert gc.get_freeze_count() == 0
 
 
 def test_the_cuda_cache_is_emptied_only_if_cuda_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,8 +136,6 @@ def test_other_c_libraries_are_left_alone(monkeypatch: pytest.MonkeyPatch, failu
         process._libc_function.cache_clear()
 
 
-@pytest.mark.parametrize("name", ["every_n_epochs", "every_n_train_steps", "every_n_environment_steps", "phases"])
-def test_wrong_arguments_are_refused(name: str) -> None:
-    wrong = "train" if name == "phases" else 0
-    with pytest.raises(ValueError, match=f"{name} is .*{wrong}"):
-        GarbageCollector(**{name: wrong})
+def test_a_wrong_number_is_refused() -> None:
+    with pytest.raises(ValueError, match="every_n_epochs is 0"):
+        GarbageCollector(every_n_epochs=0)

@@ -43,12 +43,6 @@ def test_numbers_of_numpy_are_written_like_those_of_python(tmp_path: Path) -> No
     assert (tmp_path / "m.csv").read_text() == f"generation,a,b,c,d,e,f\n7,0.1,0.5,{2**62},,inf,1\n"
 
 
-def test_start_at_zero_empties_the_file(tmp_path: Path) -> None:
-    write(tmp_path / "m.csv", [{"generation": 0, "old": 1}])
-    write(tmp_path / "m.csv", [{"generation": 0, "new": 2}])
-    assert (tmp_path / "m.csv").read_text() == "generation,new\n0,2\n"
-
-
 @pytest.mark.parametrize("first", [1, 2, 3, 9])
 def test_resume_keeps_exactly_the_rows_below_first(tmp_path: Path, first: int) -> None:
     rows = [{"generation": g, "phase": phase, "x": g / 3} for g in range(5) for phase in ("train", "validate")]
@@ -85,16 +79,14 @@ def test_damaged_lines_are_dropped_and_the_others_kept_to_the_byte(tmp_path: Pat
     assert sorted(file.name for file in tmp_path.iterdir()) == ["m.csv"]
 
 
-def test_a_new_column_is_blank_in_earlier_rows_and_old_columns_stay(tmp_path: Path) -> None:
-    rows = [{"generation": 0, "a": 1}, {"generation": 1, "b": 2, "a": 3}, {"generation": 2, "c": 4}]
-    write(tmp_path / "m.csv", rows)
-    assert (tmp_path / "m.csv").read_text() == "generation,a,b,c\n0,1,,\n1,3,2,\n2,,,4\n"
-
-
-def test_a_resumed_file_can_get_a_new_column(tmp_path: Path) -> None:
-    write(tmp_path / "m.csv", [{"generation": 0, "a": 1}, {"generation": 1, "a": 2}])
-    write(tmp_path / "m.csv", [{"generation": 1, "b": 5}], first=1)
-    assert (tmp_path / "m.csv").read_text() == "generation,a,b\n0,1,\n1,,5\n"
+def test_columns_may_appear_at_any_time_and_a_new_run_has_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "m.csv"
+    write(path, [{"generation": 0, "a": 1}, {"generation": 1, "b": 2, "a": 3}, {"generation": 2, "c": 4}])
+    assert path.read_text() == "generation,a,b,c\n0,1,,\n1,3,2,\n2,,,4\n"
+    write(path, [{"generation": 1, "d": 5}], first=1)
+    assert path.read_text() == "generation,a,b,c,d\n0,1,,,\n1,,,,5\n"
+    write(path, [{"generation": 0, "new": 2}])
+    assert path.read_text() == "generation,new\n0,2\n"
 
 
 def test_a_kill_while_the_file_is_replaced_leaves_the_old_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,16 +106,6 @@ def test_a_kill_while_the_file_is_replaced_leaves_the_old_rows(tmp_path: Path, m
     write(path, [{"generation": 1, "b": 2}], first=1)
     assert path.read_text() == "generation,a,b\n0,1,\n1,,2\n"
     assert sorted(file.name for file in tmp_path.iterdir()) == ["m.csv"]
-
-
-def test_another_key_orders_the_rows(tmp_path: Path) -> None:
-    table = ResumableCsv(tmp_path / "m.csv", key="day")
-    table.start(0)
-    for day in (10, 20):
-        table.append({"day": day})
-    table.start(20)
-    assert table.columns == ("day",)
-    assert (tmp_path / "m.csv").read_text() == "day\n10\n"
 
 
 def test_wrong_use_is_refused(tmp_path: Path) -> None:

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from eigen2.memory.growth import LEAST_GENERATIONS, WARM_UP, Rising, Trend, find_growth, theil_sen
+from eigen2.memory.growth import KEPT, LEAST_GENERATIONS, WARM_UP, Rising, Trend, find_growth, theil_sen
+from eigen2.memory.snapshot import format_generations
 
 LEAST = 50e3
 
@@ -78,28 +79,24 @@ def test_what_ends_or_does_not_matter_is_no_leak(level: np.ndarray) -> None:
     assert find_growth(range(40), level, LEAST) is None
 
 
-def test_thinned_series_give_the_same_rate() -> None:
-    every = np.arange(0, 120, 4)
-    found = find_growth(every, 1e6 + 1e5 * every, LEAST)
-    assert found is not None
-    assert found.slope.median == pytest.approx(1e5)
+def test_a_trend_holds_the_last_generations_with_gaps() -> None:
+    trend = Trend()
+    for generation in range(KEPT + 10):
+        trend.add(generation, {"a": generation, **({"b": -1} if generation >= 15 else {})})
+    assert trend.generations.tolist() == trend.series["a"].tolist() == list(range(10, KEPT + 10))
+    assert np.isnan(trend.series["b"][:5]).all()
+    assert (trend.series["b"][5:] == -1).all()
 
 
-def test_a_trend_holds_every_generation_until_it_is_full_and_then_every_other() -> None:
-    trend = Trend(capacity=32)
-    for generation in range(32):
-        trend.add(generation, {"a": generation, **({"b": -1} if generation >= 5 else {})})
-    assert trend.generations.tolist() == trend["a"].tolist() == list(range(32))
-    assert np.isnan(trend["b"][:5]).all()
-    assert (trend["b"][5:] == -1).all()
-    for generation in range(32, 1000):
-        trend.add(generation, {"a": generation, "b": -1})
-    kept = trend.generations.tolist()
-    assert kept == trend["a"].tolist()
-    assert 16 <= len(kept) <= 32
-    assert len(set(np.diff(kept))) == 1
-    assert kept[0] == 0
-    assert trend.names == ("a", "b")
+def test_the_table_of_generations_is_short() -> None:
+    trend = Trend()
+    for generation in range(20):
+        trend.add(generation, {"rss": 3e9, "memory": 2e6, "phase train": 1e6, "phase generation": -2e6})
+    title, *rows = format_generations(trend)
+    assert title.split() == ["generation", "RSS", "GB", "live", "MB", "train", "rest"]
+    assert [row.split() for row in rows] == [
+        [str(n), "3.000", "2.0", "+1.00", "-2.00"] for n in (0, 3, 6, 9, 12, 15, 18, 19)
+    ]
 
 
 def test_counts_that_rise_in_every_generation_are_told_with_their_start() -> None:

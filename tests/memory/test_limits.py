@@ -15,57 +15,43 @@ def test_a_budget_counts_resident_memory_without_files() -> None:
     assert budget.left == max(0, 10**9 - budget.used)
 
 
+V2, V1 = ("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")
+
+
 @pytest.mark.parametrize(
-    ("groups", "mounts", "files", "expected"),
+    ("groups", "names", "files", "expected"),
     [
-        (
-            "0::/job/step\n",
-            "30 24 0:26 / {root} rw - cgroup2 cgroup2 rw\n",
-            {
-                "job/step": {
-                    "memory.max": "max",
-                    "memory.current": "500",
-                    "memory.stat": "anon 1\ninactive_file 100\n",
-                },
-                "job": {"memory.max": "1000", "memory.current": "700", "memory.stat": "inactive_file 100\n"},
-            },
-            [Limit("the control group's memory", 600, 1000, shared=True)],
-        ),
+        ("0::/job/step\n", V2, {"job/step": ("max", 500, 100), "job": (1000, 700, 100)}, (600, 1000)),
         (
             "4:memory:/slurm\n0::/\n",
-            "31 24 0:27 / {root} rw - cgroup cgroup rw,memory\n",
-            {
-                "slurm": {
-                    "memory.limit_in_bytes": "2000",
-                    "memory.usage_in_bytes": "900",
-                    "memory.stat": "inactive_file 5\ntotal_inactive_file 300\n",
-                },
-                "": {
-                    "memory.limit_in_bytes": "9223372036854771712",
-                    "memory.usage_in_bytes": "900",
-                    "memory.stat": "total_inactive_file 300\n",
-                },
-            },
-            [Limit("the control group's memory", 600, 2000, shared=True)],
+            V1,
+            {"memory/slurm": (2000, 900, 300), "memory": (2**63 - 4096, 9, 3)},
+            (600, 2000),
         ),
-        ("0::/\n", "30 24 0:26 / {root} rw - cgroup2 cgroup2 rw\n", {}, []),
-        ("3:cpu:/x\n", "", {}, []),
+        # in a container the path is that of the machine, and the mount shows the container's own group
+        ("4:cpu,memory:/docker/ab\n", V1, {"memory": (2000, 900, 300)}, (600, 2000)),
+        ("0::/\n3:cpu:/x\n", V2, {}, None),
     ],
 )
 def test_control_groups_of_both_versions_are_read_up_to_the_root(
     groups: str,
-    mounts: str,
-    files: dict[str, dict[str, str]],
-    expected: list[Limit],
+    names: tuple[str, str],
+    files: dict[str, tuple[object, int, int]],
+    expected: tuple[int, int] | None,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    root = tmp_path / "fs"
-    for folder, contents in files.items():
-        (root / folder).mkdir(parents=True, exist_ok=True)
-        for name, text in contents.items():
-            (root / folder / name).write_text(text)
-    for name, text in (("_OWN_GROUPS", groups), ("_MOUNTS", mounts.format(root=root))):
-        (tmp_path / name).write_text(text)
-        monkeypatch.setattr(limits_module, name, tmp_path / name)
-    assert [limit for limit in limits() if limit.name == "the control group's memory"] == expected
+    for folder, (limit, used, inactive) in files.items():
+        (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+        stat = (
+            f"anon 1\ninactive_file {inactive}\n"
+            if names is V2
+            else f"inactive_file 5\ntotal_inactive_file {inactive}\n"
+        )
+        for name, text in zip((*names, "memory.stat"), (limit, used, stat), strict=True):
+            (tmp_path / folder / name).write_text(f"{text}")
+    (tmp_path / "own").write_text(groups)
+    monkeypatch.setattr(limits_module, "_OWN_GROUPS", tmp_path / "own")
+    monkeypatch.setattr(limits_module, "_ROOT", tmp_path)
+    found = [limit for limit in limits() if limit.name == "the control group's memory"]
+    assert found == ([Limit("the control group's memory", *expected, shared=True)] if expected else [])
