@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -28,41 +27,29 @@ class MemoryProfiler(Callback):
     Snapshots are taken when training starts (`baseline`), after each phase that the module announces by
     calling `on_phase_end(trainer, module, phase)` on the Trainer's callbacks, and at the end of the epoch
     (`generation`). If the module announces nothing, snapshots are taken before and after every validation (`train`,
-    `validate`).
-
-    Each snapshot is a row of memory.csv, of memory-N.csv in process N of several, which a resumed run continues:
-    rows of the epoch it starts with and of later ones are dropped. At the end of an epoch every logger gets, at the
-    epoch as step, in MB (10^6 bytes) and GB (10^9 bytes): `memory/rss_gb`, `memory/vms_gb`, `memory/heap_gb`,
-    `memory/unaccounted_gb`, with CUDA `memory/gpu_allocated_gb`, `memory/gpu_reserved_gb` and `memory/gpu_peak_gb`;
-    `memory/<phase>_delta_mb`, the growth of RSS since the snapshot before, where `generation` is what the epoch
-    added after its last phase, so that together they are the growth of the epoch; `memory/owner/<name>_mb` and
-    `memory/objects/<ClassName>`.
-
-    Owners are the module, the data module, callbacks, loggers and the checkpoint plugin that have a method
+    `validate`). Owners are the module, the data module, callbacks, loggers and the checkpoint plugin that have a method
     `memory_owners`, see `MemoryOwner`.
 
-    A leak is reported as soon as it is identified, and once more at the end with a table of generations and of who
-    holds the memory. See docs/memory.md.
+    Each snapshot is a row of memory.csv in the Trainer's folder if that is local, of memory-N.csv in process N of
+    several; a resumed run drops rows of the epoch it starts with and of later ones. Every logger gets the metrics
+    `memory/` of docs/curves.md once an epoch: with the epoch as step, in MB (10^6 bytes) and GB (10^9 bytes). A leak is
+    reported as soon as it is identified, and once more at the end with a table of generations and of who holds the
+    memory. See docs/memory.md.
     """
 
     def __init__(
         self,
         watch: Sequence[str] = (),
-        directory: str | Path | None = None,
         max_history: int = 100,
-        diagnose: bool = True,
         least_leak_kb: float = 50.0,
     ) -> None:
-        """Choose what is watched and where the file goes.
+        """Choose what is watched.
 
         Args:
             watch: Dotted names of classes whose live instances (subclasses not included) are counted when training
                 starts and at the end of every epoch, about 0.15 s per million objects that are not frozen
                 (`GarbageCollector.freeze`). Default none.
-            directory: Folder of memory.csv. Default none: the Trainer's `default_root_dir`.
             max_history: Snapshots kept in `snapshots`, >= 1; the file keeps all. Default 100.
-            diagnose: Look for leaks, which takes milliseconds an epoch, and some seconds in two epochs after growth was
-                found. Default true.
             least_leak_kb: Growth in kB (1,000 bytes) an epoch below which nothing is reported, above 0. Default 50.
 
         Raises:
@@ -76,7 +63,7 @@ class MemoryProfiler(Callback):
             raise ValueError(f"least_leak_kb is {least_leak_kb}: give a number above 0")
         if isinstance(watch, str):
             raise ValueError(f"watch is the string {watch!r}: give a list of class names")
-        self.directory, self.diagnose, self.least_leak_kb = directory, diagnose, least_leak_kb
+        self.least_leak_kb = least_leak_kb
         self.leak: Leak | None = None
         """The leak that was found in the running or last fit; None if there is none, or not yet."""
         self._classes = classes_to_count(watch)
@@ -110,28 +97,21 @@ class MemoryProfiler(Callback):
         return {"profiler": None if self._watch is None else self._watch.trend}
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Open the file at the current epoch and take the baseline.
-
-        Raises:
-            ValueError: `directory` is not local, or two owners use one name.
-        """
+        """Open the file at the current epoch and take the baseline; raises ValueError if two owners use one name."""
         global _latest_profiler
         self._stop()
         for held in (self._history, self._by_hand, self._delta_bytes):
             held.clear()
         self._announced, self.leak = False, None
         # a trial run of one batch leaves the files of real runs alone, as Lightning's own loggers do
-        if not trainer.fast_dev_run:  # type: ignore[attr-defined]
-            folder = str(self.directory or trainer.default_root_dir)
-            if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", folder):
-                raise ValueError(f"memory.csv cannot be written to {folder}: give directory a local folder")
+        if not trainer.fast_dev_run and "://" not in trainer.default_root_dir:  # type: ignore[attr-defined]
             name = "memory.csv" if trainer.is_global_zero else f"memory-{trainer.global_rank}.csv"
-            self._csv = ResumableCsv(Path(folder) / name)
+            self._csv = ResumableCsv(Path(trainer.default_root_dir) / name)
             self._csv.start(trainer.current_epoch)
         self._running = trainer, pl_module
         _latest_profiler = self
         self._count_instances = InstanceCounter(self._classes)
-        self._watch = LeakWatch(1e3 * self.least_leak_kb) if self.diagnose else None
+        self._watch = LeakWatch(1e3 * self.least_leak_kb)
         self._baseline = self._take(trainer, "baseline", end=True)
 
     def on_phase_end(self, trainer: Trainer, pl_module: LightningModule, phase: str) -> None:

@@ -33,23 +33,19 @@ class ResumableCsv:
         self.columns: tuple[str, ...] = ()  # in file order; empty before the first row
         self.error: OSError | None = None  # why rows wait; None if none does
         self._file: AppendFile | None = None
-        self._open = False
         self._waiting: deque[dict[str, str]] = deque(maxlen=WAITING)
 
     def start(self, first: int) -> None:
         """Open the file, in folders made if missing, and keep whole rows of generations below `first`; at 0 none.
 
         Raises:
-            ValueError: `first` is negative, or an existing file has a header without the key, so is not ours.
+            ValueError: An existing file has a header without the key, so is not ours.
         """
-        if first < 0:
-            raise ValueError(f"{self.path}: cannot start at {KEY} {first}: give 0 or more")
         self.close()
         header = next(_whole_lines(self.path), []) if first > 0 else []
         if header and KEY not in header:
             raise ValueError(f"{self.path} has no column {KEY!r}: move the file away or write elsewhere")
         self._replace(header, first)
-        self._open = True
 
     def append(self, row: Mapping[str, Cell]) -> bool:
         """Write one row, after those that wait, and return whether all are in the file; if not, `error` says why.
@@ -59,10 +55,7 @@ class ResumableCsv:
 
         Raises:
             ValueError: The key is missing or not an integer, or a name or string contains a line break.
-            RuntimeError: `start` was not called, or the file was closed since.
         """
-        if not self._open:
-            raise RuntimeError(f"{self.path} is not open: call start() before append()")
         if not isinstance(row.get(KEY), Integral):
             raise ValueError(f"{self.path}: a row needs an integer {KEY!r}, not {row.get(KEY)!r}")
         self._waiting.append({_text(name): _text(value) for name, value in row.items()})
@@ -78,7 +71,6 @@ class ResumableCsv:
 
     def close(self) -> None:
         """Close the file; harmless when it is closed already."""
-        self._open = False
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -99,7 +91,7 @@ class ResumableCsv:
         try:
             with _open(temporary, "w") as target:
                 target.write(_line(columns) if columns else "")
-                kept = (row for row in _rows(self.path) if _generation(row) < first)
+                kept = (row for row in _rows(self.path) if row[KEY].isdecimal() and int(row[KEY]) < first)
                 target.writelines(_line(row.get(name, "") for name in columns) for row in kept)
                 target.flush()
                 os.fsync(target.fileno())
@@ -107,9 +99,8 @@ class ResumableCsv:
             temporary.unlink(missing_ok=True)
             raise
         os.replace(temporary, self.path)
-        if self._file is not None:
-            self._file.close()
-        self._file, self.columns = None, tuple(columns)
+        self.close()
+        self.columns = tuple(columns)
         self._file = AppendFile(self.path)
 
 
@@ -165,14 +156,6 @@ def _rows(path: Path) -> Iterator[dict[str, str]]:
     lines = _whole_lines(path)
     header = next(lines, [])
     return (dict(zip(header, cells, strict=True)) for cells in lines if len(cells) == len(header))
-
-
-def _generation(row: Mapping[str, str]) -> float:
-    """Return the generation of a row; infinity if its line is damaged."""
-    try:
-        return int(row.get(KEY, ""))
-    except ValueError:
-        return math.inf
 
 
 def _line(cells: Iterable[str]) -> str:

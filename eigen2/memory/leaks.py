@@ -58,46 +58,22 @@ class _Look:
     types: Counter[str]
 
 
-class Allocations:
-    """Follows two generations: the first fills the trace of allocations, the second is looked at after each phase.
-
-    Without the first, an object that replaces one from before the trace would look like growth. tracemalloc knows of
-    Python's memory and NumPy's, not of torch's: its tensors show as objects.
-    """
-
-    def __init__(self) -> None:
-        self.looks: list[_Look] = []
-        self._started = not tracemalloc.is_tracing()
-        if self._started:
-            tracemalloc.start(_FRAMES)
-
-    def phase_end(self, phase: str) -> None:
-        """Look at what lives, in the second generation."""
-        if self.looks:
-            self._look(phase)
-
-    def generation_end(self) -> bool:
-        """Return whether two generations were followed; after the first, take the look that others are compared to."""
-        done = len(self.looks) > 1
-        if not done:
-            self._look("")
-        return done
-
-    def _look(self, phase: str) -> None:
-        gc.collect()
-        sizes: Counter[str] = Counter()
-        for stat in tracemalloc.take_snapshot().statistics("traceback"):
-            sizes[_site(stat.traceback)] += stat.size
-        self.looks.append(_Look(phase, Counter({site: sizes[site] for site in sizes if site}), type_counts()))
-
-    def stop(self) -> None:
-        """End the trace, unless it was there before."""
-        if self._started:
-            tracemalloc.stop()
+def _look(phase: str) -> _Look:
+    gc.collect()
+    sizes: Counter[str] = Counter()
+    for stat in tracemalloc.take_snapshot().statistics("traceback"):
+        sizes[_site(stat.traceback)] += stat.size
+    del sizes[""]
+    return _Look(phase, sizes, type_counts())
 
 
 class LeakWatch:
-    """Finds growth of `least` bytes a generation, then follows two generations to see what stays, and whose."""
+    """Finds growth of `least` bytes a generation, then follows two generations to see what stays, and whose.
+
+    The first of them fills the trace of allocations, or an object that replaces one from before would look like growth;
+    in the second, what lives is looked at after each phase. tracemalloc knows of Python's memory and NumPy's, not of
+    torch's: its tensors show as objects.
+    """
 
     def __init__(self, least: float) -> None:
         self.least = least
@@ -106,8 +82,9 @@ class LeakWatch:
         self._rising = Rising()
         self._phases: defaultdict[str, float] = defaultdict(float)
         self._before: MemorySnapshot | None = None
-        self._allocations: Allocations | None = None
         self._grown: tuple[str, Growth] | None = None
+        self._looks: list[_Look] | None = None  # None while no generation is followed
+        self._tracing = False
 
     def phase_end(self, snapshot: MemorySnapshot) -> None:
         """Take the snapshot at the end of a phase."""
@@ -116,31 +93,33 @@ class LeakWatch:
         else:
             self._phases[snapshot.phase] += snapshot.live_bytes - self._before.live_bytes
         self._before = snapshot
-        if self._allocations is not None:
-            self._allocations.phase_end(snapshot.phase)
+        if self._looks:
+            self._looks.append(_look(snapshot.phase))
 
     def generation_end(self, snapshot: MemorySnapshot) -> Leak | None:
         """Take the snapshot at the end of a generation, and return a leak that was identified just now."""
         self.phase_end(snapshot)
         phases = {f"phase {name}": nbytes for name, nbytes in self._phases.items()}
         self._phases.clear()
-        if self._allocations is not None:  # a trace takes memory itself, so these generations are left out of the trend
-            if not self._allocations.generation_end():
+        if self._looks is not None:  # a trace takes memory itself, so these generations are left out of the trend
+            if not self._looks:
+                self._looks.append(_look(""))
                 return None
-            self.leak = self._identify(self._allocations.looks)
+            self.leak = self._identify(self._looks)
             self._stop_following()
             return self.leak
         owners = {f"owner {name}": held.total for name, held in snapshot.held.items() if name not in snapshot.filling}
         memory = {"memory": snapshot.live_bytes - snapshot.filling_bytes, "GPU memory": snapshot.gpu_allocated_bytes}
         self.trend.add(snapshot.generation, {"rss": snapshot.rss_bytes, **memory, **owners, **phases})
         self._rising.add(snapshot.generation, type_counts())
-        if self.leak is None:
-            self._grown = self._find_growth()
-            if self._grown is not None:
-                if limits()[0].left < _ROOM_TO_FOLLOW:
-                    self.leak = self._identify([])
-                    return self.leak
-                self._allocations = Allocations()
+        if self.leak is None and (grown := self._find_growth()) is not None:
+            self._grown = grown
+            if limits()[0].left < _ROOM_TO_FOLLOW:
+                self.leak = self._identify([])
+                return self.leak
+            self._looks, self._tracing = [], not tracemalloc.is_tracing()
+            if self._tracing:
+                tracemalloc.start(_FRAMES)
         return None
 
     def close(self) -> Leak | None:
@@ -152,9 +131,9 @@ class LeakWatch:
         return self.leak
 
     def _stop_following(self) -> None:
-        if self._allocations is not None:
-            self._allocations.stop()
-            self._allocations = None
+        if self._tracing:
+            tracemalloc.stop()
+        self._looks, self._tracing = None, False
 
     def _find_growth(self) -> tuple[str, Growth] | None:
         """Return what grows, an owner before the whole that it is part of."""

@@ -63,14 +63,9 @@ class MemorySnapshot(ProcessMemory):
 
     def line(self) -> str:
         """Format the snapshot on one line."""
-        parts = [
-            f"generation {self.generation:>3}  {self.phase:<10}",
-            f"rss {self.rss_bytes / GB:.3f} GB ({self.delta_bytes / MB:+.1f} MB)",
-            *([f"gpu {self.gpu_allocated_bytes / GB:.3f} GB"] if self.gpu_reserved_bytes else []),
-            *(f"{name} {nbytes / MB:.1f} MB" for name, nbytes in self.owner_bytes.items()),
-            *(f"{name} x{count}" for name, count in self.counts.items()),
-        ]
-        return "  ".join(parts)
+        total = f"rss {self.rss_bytes / GB:.3f} GB ({self.delta_bytes / MB:+.1f} MB)"
+        owners = [f"{name} {nbytes / MB:.1f} MB" for name, nbytes in self.owner_bytes.items()]
+        return "  ".join([f"generation {self.generation:>3}  {self.phase:<10}", total, *owners])
 
 
 def take_snapshot(

@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -15,6 +16,7 @@ import yaml
 from eigen2.errors import UserError
 
 METRICS = "metrics.csv"
+_date = partial(pd.to_datetime, format="ISO8601")
 POLICIES = ("champion", "buy and hold", "momentum")
 RANDOM = ("random 5 %", "random 95 %")  # columns of the test's equity: quantiles of the random baseline
 TRADE = ("coefficient", "entry_price", "exit_price", "gain_pct", "profit")
@@ -154,20 +156,16 @@ def _table(
         needed = [*numbers, *texts, *dates]
         if lacking := [name for name in needed if name not in table]:
             raise ValueError(f"it has no column {lacking[0]!r}")
-        for name in [name for name in table if name not in texts]:
-            table[name] = _parsed(table[name], name in dates)
+        for name in table.columns.difference(texts):
+            parse, kind = (_date, "date") if name in dates else (pd.to_numeric, "number")
+            try:
+                table[name] = parse(table[name])
+            except ValueError:
+                raise ValueError(f"the column {name!r} holds what is not a {kind}") from None
+        table = table.replace([np.inf, -np.inf], np.nan)  # JSON has no infinity
         gaps = table[needed].isna()
         if len(table) and gaps.iloc[-1].any():  # a run that was killed, or that goes on, may leave half a line
             table, gaps = table[:-1], gaps[:-1]
         if gaps.any(axis=None):
             raise ValueError(f"the column {gaps.any().idxmax()!r} has a gap")
     return table
-
-
-def _parsed(column: pd.Series, date: bool) -> pd.Series:
-    try:
-        if date:
-            return pd.to_datetime(column, format="ISO8601")
-        return pd.to_numeric(column).replace([np.inf, -np.inf], np.nan)  # JSON has no infinity
-    except ValueError:
-        raise ValueError(f"the column {column.name!r} holds what is not a {'date' if date else 'number'}") from None

@@ -19,7 +19,7 @@ from tensorboard.backend.event_processing.event_accumulator import (  # type: ig
 
 from callbacks import GarbageCollector, MemoryProfiler
 from callbacks.memory import get_profiler, log_memory
-from eigen2.memory.leaks import TENSORS
+from eigen2.memory.leaks import ENVIRONMENTS, TENSORS
 from eigen2.memory.owners import Filling
 from tests.callbacks.conftest import loader
 
@@ -33,6 +33,11 @@ class Leaked:
 
 class LeakedChild(Leaked):
     pass
+
+
+class LeakedEnvironment:
+    def __init__(self) -> None:
+        self.prices = np.ones(50_000)
 
 
 class Owner(Callback):
@@ -106,13 +111,12 @@ def test_announced_phases_are_measured_counted_and_logged(fit: Fit, tmp_path: Pa
             kept.append(np.ones(5_000_000))  # 40 MB, touched
             owner.owners = {"replay": 1_000_000 * (epoch + 2), "late": 7}
 
-    profiler = MemoryProfiler(watch=[f"{__name__}.Leaked"], directory=tmp_path / "elsewhere")
+    profiler = MemoryProfiler(watch=[f"{__name__}.Leaked"])
     logger = TensorBoardLogger(tmp_path, name="tb", version="")
     # the Trainer checks two validation batches first, which are not measured
     trainer = fit(profiler, owner, announce=True, work=leak, logger=logger, datamodule=OwningData())
-    path = tmp_path / "elsewhere" / "memory.csv"
+    path = tmp_path / "memory.csv"
     rows, snapshots = read(path), profiler.snapshots
-    assert not (tmp_path / "memory.csv").exists()
     assert order(rows) == [(0, "baseline"), *((g, phase) for g in range(3) for phase in PHASES)]
     assert order(rows) == [(each.generation, each.phase) for each in snapshots]
     now = psutil.Process().memory_info()
@@ -257,13 +261,10 @@ def test_a_tensor_on_a_real_gpu_is_seen(fit: Fit) -> None:
     assert gpu[1] - gpu[0] == 4 * 2**20
 
 
-def test_wrong_arguments_are_refused(fit: Fit) -> None:
-    for name in ("max_history", "least_leak_kb"):
-        with pytest.raises(ValueError, match=f"{name} is 0"):
-            MemoryProfiler(**{name: 0})
-    for folder in ("s3://bucket/run", Path("gs://bucket")):
-        with pytest.raises(ValueError, match="directory"):
-            fit(MemoryProfiler(directory=folder))
+@pytest.mark.parametrize("name", ["max_history", "least_leak_kb"])
+def test_wrong_arguments_are_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=f"{name} is 0"):
+        MemoryProfiler(**{name: 0})
 
 
 def test_a_collector_listed_before_the_profiler_is_seen_in_its_snapshot(fit: Fit) -> None:
@@ -312,6 +313,30 @@ def test_snapshots_by_hand_tell_what_grew(
     assert capsys.readouterr().out.startswith("memory  growth since baseline")
 
 
+def test_a_leak_is_told_with_its_phase_type_start_and_line(fit: Fit, capsys: pytest.CaptureFixture[str]) -> None:
+    kept = []
+
+    def leak(phase: str, epoch: int) -> None:
+        if phase == "evaluate" and epoch >= 3:
+            kept.append(LeakedEnvironment())
+
+    profiler = MemoryProfiler()
+    fit(GarbageCollector(), profiler, epochs=10, announce=True, work=leak)
+    found = profiler.leak
+    assert found is not None
+    assert (found.phase, found.verdict, found.where) == ("evaluate", ENVIRONMENTS, "memory")
+    assert found.growth.since == 3
+    assert found.growth.slope.median == pytest.approx(400_000, rel=0.1)
+    assert found.types[0][:2] == (f"{__name__}.LeakedEnvironment", 0)
+    site, nbytes = found.sites[0]
+    assert site.startswith(f"{__file__}:")
+    assert nbytes == pytest.approx(400_000, rel=0.01)
+    printed = capsys.readouterr().out
+    assert printed.index(f"leak in evaluate: {ENVIRONMENTS}") < printed.index(
+        "generation  RSS GB"
+    )  # before the end too
+
+
 def test_a_buffer_that_fills_is_no_leak_and_one_without_end_is(fit: Fit, capsys: pytest.CaptureFixture[str]) -> None:
     class Buffer(Callback):
         def __init__(self, ends: bool) -> None:
@@ -334,6 +359,3 @@ def test_a_buffer_that_fills_is_no_leak_and_one_without_end_is(fit: Fit, capsys:
     assert found[False] is not None
     assert found[False].where == "owner buffer"
     assert found[False].growth.slope.median == pytest.approx(400_000, rel=0.01)
-    site, nbytes = found[False].sites[0]
-    assert site.startswith(f"{__file__}:")
-    assert nbytes == pytest.approx(400_000, rel=0.01)

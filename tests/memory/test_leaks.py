@@ -58,15 +58,16 @@ def run(root: Path, generations: int, *options: str) -> MemoryProfiler:
     return get_profiler()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("figures")
 @pytest.mark.parametrize(
     ("method", "plant", "phase", "verdict", "type_name"),
     [
         ("begin_generation", an_environment_an_agent, "evaluate", leaks.ENVIRONMENTS, "TradingEnvironment"),
-        pytest.param("training_step", a_loss_with_its_graph, "train", leaks.TENSORS, "Tensor", marks=pytest.mark.slow),
-        pytest.param("evolve", the_old_population, "evolve", leaks.POPULATION, "Population", marks=pytest.mark.slow),
-        pytest.param("validate", an_array_history, "validate", leaks.OTHER, "", marks=pytest.mark.slow),
-        pytest.param("validate", a_figure, "validate", leaks.FIGURES, "Figure", marks=pytest.mark.slow),
+        ("training_step", a_loss_with_its_graph, "train", leaks.TENSORS, "Tensor"),
+        ("evolve", the_old_population, "evolve", leaks.POPULATION, "Population"),
+        ("validate", an_array_history, "validate", leaks.OTHER, ""),
+        ("validate", a_figure, "validate", leaks.FIGURES, "Figure"),
     ],
 )
 def test_a_planted_leak_is_named_within_ten_generations(

@@ -28,7 +28,7 @@ COLUMNS = {
 }
 KEYS = (
     *("days", "days/first", "days/last", "days/count", "champion_generation", "random_returns"),
-    *("measures", "measures/champion", "measures/buy and hold", "measures/momentum/Sharpe"),
+    *("measures", "measures/champion", "measures/buy and hold"),
     *("measures/champion/total return", "luck", "luck/p_value", "luck/policies"),
     *("selection", "selection/deflated_sharpe", "selection/overfitting"),
 )
