@@ -15,7 +15,7 @@ BINS = 40  # bars of the histogram
 PHASES = ("evaluate", "train", "evolve", "validate")
 BASELINE = "baseline/"  # prefix of the scalars that hold a baseline's score in validation
 ORANGE, BLUE = "#e07b39", "#2f7ed8"
-X = {
+X: dict[str, dict[str, Any]] = {
     "generation": {
         **{"field": "generation", "type": "quantitative", "title": "generation", "scale": {"nice": False}},
         # whole generations, each once: no more ticks than there are, and no label between two

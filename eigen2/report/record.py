@@ -156,7 +156,7 @@ def _table(
         needed = [*numbers, *texts, *dates]
         if lacking := [name for name in needed if name not in table]:
             raise ValueError(f"it has no column {lacking[0]!r}")
-        for name in table.columns.difference(texts):
+        for name in table.columns.difference([*texts]):
             parse, kind = (_date, "date") if name in dates else (pd.to_numeric, "number")
             try:
                 table[name] = parse(table[name])
