@@ -30,11 +30,9 @@ class GarbageCollector(Callback):
                 objects that are not frozen. Default true.
             freeze: Exclude what lives when training starts from garbage collection until the end of the fit
                 (`gc.freeze`): some 400,000 objects from imports, which every collection would walk through again.
-                Those of them that become reference cycles stay until the end of the fit. Default true.
-            cuda_cache: Return unused blocks of PyTorch's CUDA allocator to the driver, if CUDA is in use.
                 Default true.
-            trim: Return free pages of the C heap to the system with glibc's `malloc_trim`; does nothing with
-                another C library (musl, macOS, Windows). Default true.
+            cuda_cache: Return unused blocks of PyTorch's CUDA allocator to the driver, if CUDA is in use. Default true.
+            trim: Return free pages of the C heap to the system by glibc's `malloc_trim`, if it is there. Default true.
             every_n_epochs: Clean in every n-th epoch only, >= 1: epochs n-1, 2n-1, and so on. Default 1.
 
         Raises:

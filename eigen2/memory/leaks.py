@@ -109,7 +109,8 @@ class LeakWatch:
             self._stop_following()
             return self.leak
         owners = {f"owner {name}": held.total for name, held in snapshot.held.items() if name not in snapshot.filling}
-        memory = {"memory": snapshot.live_bytes - snapshot.filling_bytes, "GPU memory": snapshot.gpu_allocated_bytes}
+        filling = sum(snapshot.held[name].anonymous for name in snapshot.filling)
+        memory = {"memory": snapshot.live_bytes - filling, "GPU memory": snapshot.gpu_allocated_bytes}
         self.trend.add(snapshot.generation, {"rss": snapshot.rss_bytes, **memory, **owners, **phases})
         self._rising.add(snapshot.generation, type_counts())
         if self.leak is None and (grown := self._find_growth()) is not None:

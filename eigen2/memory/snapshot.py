@@ -32,11 +32,6 @@ class MemorySnapshot(ProcessMemory):
         return {name: held.total for name, held in self.held.items()}
 
     @property
-    def filling_bytes(self) -> int:
-        """Return the bytes of owners that fill up."""
-        return sum(self.held[name].anonymous for name in self.filling)
-
-    @property
     def unaccounted_bytes(self) -> int:
         """Return the resident memory of neither an owner nor a file: Python, libraries, torch's temporary tensors."""
         return self.rss_bytes - (self.file_bytes or 0) - sum(held.anonymous for held in self.held.values())
