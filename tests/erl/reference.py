@@ -1,7 +1,6 @@
-"""Independent references: one agent's DDPG on plain modules and optimizers, a ring as a list, inheritance in NumPy."""
+"""Independent references: one agent's DDPG on plain modules and optimizers, inheritance in NumPy."""
 
 from copy import deepcopy
-from typing import Any
 
 import numpy as np
 import torch
@@ -12,13 +11,7 @@ from eigen2.erl.evolution.operator import Child
 
 
 class OneAgent:
-    """DDPG for one agent as a textbook writes it.
-
-    Args:
-        actor, critic: plain modules, taken with their weights.
-        lr: Adam's, of (actor, critic).
-        gamma, tau, max_norm: discount, target share, largest gradient norm.
-    """
+    """DDPG for one agent, of plain modules, as a textbook writes it; learning rates are of (actor, critic)."""
 
     def __init__(
         self, actor: nn.Module, critic: nn.Module, lr: tuple[float, float], gamma: float, tau: float, max_norm: float
@@ -31,7 +24,7 @@ class OneAgent:
     def step(
         self, inputs: Inputs, next_inputs: Inputs, action: Tensor, reward: Tensor, terminated: Tensor
     ) -> dict[str, float]:
-        """One update of both networks, from the same weights, on one batch (batch, ...); returns losses and norms."""
+        """One update of both networks, from the same weights, on one batch (batch, ...); losses and critic's norm."""
         with torch.no_grad():
             next_value = self.critic_target(next_inputs, self.actor_target(next_inputs))
             target = reward + self.gamma * (~terminated).float() * next_value
@@ -39,24 +32,19 @@ class OneAgent:
         critic_gradient = torch.autograd.grad(critic_loss, list(self.critic.parameters()))
         actor_loss = -self.critic(inputs, self.actor(inputs)).mean()
         actor_gradient = torch.autograd.grad(actor_loss, list(self.actor.parameters()))
-        norms = []
+        norm = torch.zeros(())
         for network, gradient, optimizer in (
             (self.actor, actor_gradient, self.optimizers[0]),
             (self.critic, critic_gradient, self.optimizers[1]),
         ):
             for weight, piece in zip(network.parameters(), gradient, strict=True):
                 weight.grad = piece
-            norms.append(float(nn.utils.clip_grad_norm_(network.parameters(), self.max_norm)))
+            norm = nn.utils.clip_grad_norm_(network.parameters(), self.max_norm)
             optimizer.step()
         for target_network, network in ((self.actor_target, self.actor), (self.critic_target, self.critic)):
             for old, new in zip(target_network.parameters(), network.parameters(), strict=True):
                 old.data = (1 - self.tau) * old.data + self.tau * new.data
-        return {
-            "actor_loss": actor_loss.item(),
-            "critic_loss": critic_loss.item(),
-            "actor_norm": norms[0],
-            "critic_norm": norms[1],
-        }
+        return {"actor_loss": actor_loss.item(), "critic_loss": critic_loss.item(), "critic_norm": norm.item()}
 
     def rows(self) -> dict[str, Tensor]:
         """Weights as one vector a network."""
@@ -80,20 +68,3 @@ def inherited(rows: np.ndarray, children: list[Child]) -> np.ndarray:
         first, second = old[child.parents[0]], old[child.parents[-1]]
         new[child.row] = first if child.blend == 1 else child.blend * first + (1 - child.blend) * second
     return new
-
-
-class ListRing:
-    """A ring as a list of rows: slot n % capacity holds transition n."""
-
-    def __init__(self, capacity: int) -> None:
-        self.slots: list[Any] = [None] * capacity
-        self.added = 0
-
-    def add(self, values: list[Any]) -> None:
-        for value in values:
-            self.slots[self.added % len(self.slots)] = value
-            self.added += 1
-
-    @property
-    def held(self) -> list[Any]:
-        return [value for value in self.slots if value is not None]

@@ -224,14 +224,6 @@ def test_children_are_blends_of_their_parents_old_rows(
             assert rows.numpy()[child.row].tobytes() == old[child.parents[0]].tobytes()
 
 
-def test_parents_are_read_before_they_are_replaced() -> None:
-    rows = torch.tensor([[10.0], [20.0], [30.0], [40.0]])
-    bred(rows, Child(1, MUTANT, (0,)), Child(2, MUTANT, (1,)), Child(3, OFFSPRING, (1, 2), 0.25))
-    assert rows.flatten().tolist() == [10.0, 10.0, 20.0, 0.25 * 20 + 0.75 * 30]
-    bred(rows, Child(0, MUTANT, (3,)), Child(3, MUTANT, (0,)))
-    assert rows.flatten().tolist() == [27.5, 10.0, 20.0, 10.0]
-
-
 @pytest.mark.parametrize("poison", [math.inf, -math.inf, math.nan])
 def test_copies_are_exact_whatever_a_second_parent_holds(poison: float) -> None:
     rows = torch.tensor([[1.25, -3e38, -0.0], [poison, poison, poison], [0.0, 0.0, 0.0], [0.0, 0.0, 0.0]])
