@@ -131,8 +131,6 @@ class ControlDataModule(RolloutDataModule):
         """Return name and value of what a user should see at the start."""
         return {
             "environment": f"{self.environment['env_id']}, {len(self.eval_env.copies)} copies",
-            "observation": f"{self.sizes.inputs['state'][0]} numbers",
-            "action": f"{self.sizes.action} in [-1, 1]",
             "window": f"an episode of {self.longest_episode} steps at most",
             "validation": f"{self.validation_windows} episodes",
         }

@@ -62,10 +62,6 @@ class GenerationModule(LightningModule, ABC, Generic[Data]):
         """Validate the generation and choose the champion."""
 
     @abstractmethod
-    def skip_validation(self) -> None:
-        """Mark the generation as one that is not validated."""
-
-    @abstractmethod
     def validate_champion(self) -> float:
         """Return the champion's validation fitness, played once more."""
 
@@ -153,8 +149,6 @@ class GenerationModule(LightningModule, ABC, Generic[Data]):
         with self.clock.phase("validate"):
             if (self.current_epoch + 1) % self.validate_every == 0:
                 self.validate()
-            else:
-                self.skip_validation()
 
     def test_step(self, batch: int, batch_idx: int) -> None:
         """Play the champion on data that no fit has used."""

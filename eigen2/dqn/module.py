@@ -100,7 +100,7 @@ class DQNModule(GenerationModule[DQNDataModule]):
         """Start an episode in every environment."""
         self.begin_generation()
         self.sums, self.updates = torch.zeros(len(self.LOSSES), device=self.device), 0
-        self.returns = np.zeros(self.data.num_parallel_envs)
+        self.returns, self.validation = np.zeros(self.data.num_parallel_envs), np.full(1, np.nan)
         self.clock.begin("train")
         self.data.collector.begin(generator(self.seed, Role.WINDOWS, self.current_epoch))
 
@@ -148,10 +148,6 @@ class DQNModule(GenerationModule[DQNDataModule]):
             self.champion_fitness.fill_(self.validation.mean())
             self.champion_generation.fill_(self.current_epoch)
             self.data.save_champion_record(self.current_epoch, self.baselines)
-
-    def skip_validation(self) -> None:
-        """Mark the epoch as one that is not validated."""
-        self.validation = np.full(1, np.nan)
 
     # Policies
 

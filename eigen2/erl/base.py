@@ -125,10 +125,6 @@ class PopulationModule(GenerationModule[RolloutDataModule]):
             ALL_AGENTS_FAILED,
         )
 
-    def skip_validation(self) -> None:
-        """Mark the generation as one that is not validated."""
-        self.state.validation = torch.full_like(self.state.validation, torch.nan)
-
     def validate_champion(self) -> float:
         """Return the champion's validation fitness, played and recorded once more."""
         fitness = self.rollout.play_champion()

@@ -26,10 +26,8 @@ MOST_DRAWN = 10_000
 class Probe(NamedTuple):
     """Observations on which sensitivity is measured."""
 
-    inputs: Inputs
-    """Network inputs, (1, probes, ...)."""
-    signs: Float[Tensor, "projections 1 probes ..."]
-    """1 or -1 for every projection, observation and action number."""
+    inputs: Inputs  # of the network, (1, probes, ...)
+    signs: Float[Tensor, "projections 1 probes ..."]  # 1 or -1 for every projection, observation and action number
 
 
 @dataclass
