@@ -95,10 +95,6 @@ class ReplayBuffer:
             stored, values = self._storage[name], given.detach()
             stored[self.position : self.position + head] = values[:head]
             stored[: count - head] = values[head:]
-        self.skip(count)
-
-    def skip(self, count: int) -> None:
-        """Advance as if `count` transitions had been added; as many as the capacity must follow."""
         self.position = (self.position + count) % self.capacity
         self.size = min(self.size + count, self.capacity)
         self.added += count

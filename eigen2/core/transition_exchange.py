@@ -36,26 +36,21 @@ class TransitionLog(ReplayBuffer):
 def exchange_transitions(log: TransitionLog, buffer: ReplayBuffer, communicator: Communicator) -> None:
     """Add the transitions of all processes' logs to the buffer, as one process that plays all agents would; clear them.
 
-    They are added step by step, those of the first agents first. What later steps of the same generation would
-    overwrite is not sent.
+    They are added step by step, those of the first agents first.
     """
     own = torch.zeros(1, log.steps, dtype=torch.int64)
     own[0, : len(log.counts)] = torch.tensor(log.counts, dtype=torch.int64)
     like = {"counts": own}
     received = communicator.gather_parts(pack_rows(like), [1] * communicator.world, "how many transitions there are")
     added = unpack_rows(torch.cat(received), like)["counts"]  # (processes, steps)
-    later = added.sum(0).flip(0).cumsum(0).flip(0) - added.sum(0)
-    first = int((later >= buffer.capacity).sum())
-    before, added = added[:, :first].sum(1), added[:, first:]
-    buffer.skip(int(before.sum()))
-    kept = {name: log[name][int(before[communicator.rank]) :] for name in log.fields}
-    packed = communicator.gather_parts(pack_rows(kept), added.sum(1).tolist(), "transitions")
+    logged = {name: log[name] for name in log.fields}
+    packed = communicator.gather_parts(pack_rows(logged), added.sum(1).tolist(), "transitions")
     # of each process, the transitions of each step
     parts = [
-        {name: torch.split(values, counts) for name, values in unpack_rows(part, kept).items()}
+        {name: torch.split(values, counts) for name, values in unpack_rows(part, logged).items()}
         for part, counts in zip(packed, added.tolist(), strict=True)
     ]
     for step in range(added.shape[1]):
         if added[:, step].any():
-            buffer.add({name: torch.cat([part[name][step] for part in parts]) for name in kept})
+            buffer.add({name: torch.cat([part[name][step] for part in parts]) for name in logged})
     log.clear()

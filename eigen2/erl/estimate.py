@@ -51,10 +51,12 @@ def require_fit(
     `weights` are the bytes of an actor and a critic.
     """
     agents = len(communicator.rows)
-    memory.require({"population": 2 * weights * agents})  # weights and targets
-    memory.require({"optimizer": 3 * weights * agents})  # gradients and two moments
-    memory.require({"replay": data.replay_capacity * data.transition_bytes})
+    needed = {
+        "population": 2 * weights * agents,  # weights and targets
+        "optimizer": 3 * weights * agents,  # gradients and two moments
+        "replay": data.replay_capacity * data.transition_bytes,
+        "samples": 8 * (agents + 1) * micro_batches * data.batch_size,  # slots, and one agent's beside them
+    }
     if communicator.world > 1:
-        memory.require({"exchange": agents * data.eval_env.windows * data.longest_episode * data.transition_bytes})
-    # slots, and one agent's beside them
-    memory.require({"samples": 8 * (agents + 1) * micro_batches * data.batch_size})
+        needed["exchange"] = agents * data.eval_env.windows * data.longest_episode * data.transition_bytes
+    memory.require(needed)

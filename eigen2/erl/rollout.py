@@ -28,15 +28,17 @@ class Rollout:
     precision: Callable[[], AbstractContextManager[None]]  # makes the context in which networks run
     communicator: Communicator
 
-    def policy(self, agent: DDPGAgent | None = None) -> Policy:
-        """Return the policy of every agent, or of one in place of all agents of `data.val_env`."""
-        act, data = self.population.policy(agent), self.data
+    def policy(self, agent: DDPGAgent | None = None, agents: int = 1) -> Policy:
+        """Return the policy of every agent, or of one in place of `agents`, on the device of the observations."""
+        act, device = self.population.policy(agent), self.population.actor.device
 
         @torch.inference_mode()
         def policy(observation: Observation) -> Tensor:
+            home = next(iter(observation.values())).device
+            moved = {name: part.to(device) for name, part in observation.items()}
             with self.precision():
-                action = act(data.network_inputs(observation)).float()
-            return action if agent is None else action.expand(data.val_env.agents, *action.shape[1:])
+                action = act(self.data.network_inputs(moved)).float().to(home)
+            return action if agent is None else action.expand(agents, *action.shape[1:])
 
         return policy
 
@@ -99,23 +101,13 @@ class Rollout:
         return self._play_alone(self.population.champion)
 
     def _play_alone(self, agent: DDPGAgent) -> float:
-        return float(play(self.data.val_env, self.policy(agent), self.data.validation_options())[0].mean())
+        env = self.data.val_env
+        return float(play(env, self.policy(agent, env.agents), self.data.validation_options())[0].mean())
 
     def trained_policies(self, candidates: int, seed: int) -> TrainedPolicies:
-        """Return champion and population as policies on the CPU; raise a UserError if there is no champion."""
+        """Return champion and population as policies; raise a UserError if there is no champion."""
         population, generation = self.population, int(self.population.champion_generation)
         if generation < 0:
             raise UserError("the checkpoint has no champion: none was validated before it was written")
-        agents = [self._on_cpu(agent) for agent in population.agents]
-        return TrainedPolicies(self._on_cpu(population.champion), agents, generation, candidates, seed)
-
-    def _on_cpu(self, agent: DDPGAgent) -> Policy:
-        act, device = self.population.policy(agent), self.population.actor.device
-
-        @torch.inference_mode()
-        def policy(observation: Observation) -> Tensor:
-            moved = {name: part.to(device) for name, part in observation.items()}
-            with self.precision():
-                return act(self.data.network_inputs(moved)).float().cpu()
-
-        return policy
+        agents = [self.policy(agent) for agent in population.agents]
+        return TrainedPolicies(self.policy(population.champion), agents, generation, candidates, seed)

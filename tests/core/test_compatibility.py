@@ -10,54 +10,37 @@ from eigen2.errors import UserError
 from tests.runs import run
 
 
-def test_settings_are_flattened_to_full_keys() -> None:
-    assert flatten({"data": {"rules": {"fee": 1}, "days": (1, 2)}, "threads": 2}) == {
-        "data.rules.fee": 1,
-        "data.days": [1, 2],
-        "threads": 2,
-    }
-
-
-def test_every_difference_is_refused_with_both_values() -> None:
-    saved = {"model.population_size": 4, "data.context_days": 20, "model.gamma": 0.9, "data.old": 1}
-    mine = {"model.population_size": 5, "data.context_days": 25, "model.gamma": 0.9, "data.new": None}
-    expected = (
-        r"other settings: data\.context_days 20, now 25; data\.old 1, now none; model\.population_size 4, now 5; res"
+def test_differences_are_refused_with_both_values_or_logged_where_allowed(caplog: pytest.LogCaptureFixture) -> None:
+    saved = flatten(
+        {"model": {"population_size": 4, "gamma": 0.9, "actor_lr": 1e-4}, "data": {"days": (1, 2), "old": 1}}
     )
+    assert saved["data.days"] == [1, 2]
+    expected = r"other settings: data\.new none, now 2; data\.old 1, now none; model\.population_size 4, now 5; resume"
     with pytest.raises(UserError, match=expected):
-        check_settings(saved, mine)
+        check_settings(
+            saved | {"data.new": None}, saved | {"data.new": 2, "data.old": None, "model.population_size": 5}
+        )
+    check_settings(saved, saved)
+    assert not caplog.records
+    check_settings(saved, saved | {"model.actor_lr": 1e-3})
+    (record,) = caplog.records
+    assert record.getMessage() == "resumed with other settings: model.actor_lr 0.0001, now 0.001"
 
 
-def test_a_setting_that_may_change_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    check_settings({"model.actor_lr": 1e-4, "a": 1}, {"model.actor_lr": 1e-3, "a": 1})
-    assert [record.getMessage() for record in caplog.records] == [
-        "resumed with other settings: model.actor_lr 0.0001, now 0.001"
-    ]
-    check_settings({"a": 1}, {"a": 1})
-    assert len(caplog.records) == 1
-
-
-@pytest.fixture(scope="module")
-def begun(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("begun")
-    assert run(root, "--trainer.max_epochs=2").returncode == 0
-    return root
-
-
-def test_another_market_or_population_is_refused_and_nothing_is_lost(begun: Path) -> None:
-    before = {path: path.read_bytes() for path in begun.rglob("*.c*") if path.is_file()}
-    done = run(begun, "--data.synthetic.seed=9", "--model.population_size=5", "--data.context_days=19")
+def test_another_market_is_refused_and_nothing_is_lost_but_a_learning_rate_and_length_are_accepted(
+    tmp_path: Path,
+) -> None:
+    assert run(tmp_path, "--trainer.max_epochs=1").returncode == 0
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*.c*") if path.is_file()}
+    done = run(tmp_path, "--data.synthetic.seed=9", "--model.population_size=5", "--data.context_days=19")
     assert done.returncode == 2
     (line,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     assert "data.context_days 20, now 19; data.prices " in line
     assert "; model.population_size 4, now 5; resume with" in line
     assert {path: path.read_bytes() for path in before} == before
-
-
-def test_another_learning_rate_and_length_are_accepted(begun: Path) -> None:
-    done = run(begun, "--trainer.max_epochs=3", "--model.actor_lr=0.01")
+    done = run(tmp_path, "--trainer.max_epochs=2", "--model.actor_lr=0.01")
     assert done.returncode == 0, done.stderr
     assert "resumed with other settings: model.actor_lr 0.001, now 0.01" in done.stderr
-    checkpoint = torch.load(begun / "checkpoints" / "last.ckpt", weights_only=True)
+    checkpoint = torch.load(tmp_path / "checkpoints" / "last.ckpt", weights_only=True)
     assert [group["lr"] for group in checkpoint["optimizer_states"][0]["param_groups"]] == [0.01, 0.001]
-    assert checkpoint["epoch"] == 2
+    assert checkpoint["epoch"] == 1

@@ -122,30 +122,23 @@ def test_the_environment_gets_its_own_units_and_nobody_the_networks_graph() -> N
     assert not any(value.requires_grad for value in buffer.state_dict()["storage"].values())
 
 
-def test_the_fakes_are_environments() -> None:
-    assert isinstance(UnevenEnvironment([[1]], [[False]]), Environment)
-    assert isinstance(filled_data(0).eval_env, Environment)
-
-
 # The data side
 
 
-def filled_data(added: int) -> ProbeRollouts:
+def built_data() -> ProbeRollouts:
     data = ProbeRollouts(IDLE, replay_capacity=48, replay_min_size=4, batch_size=4)
     data.build(3, torch.device("cpu"))
     data.allocate_replay(torch.device("cpu"), Communicator(3))
-    fields = data.replay_fields
-    data.buffer.add({name: torch.zeros((added, *field.shape), dtype=field.dtype) for name, field in fields.items()})
     return data
 
 
-@pytest.mark.parametrize(("added", "ready"), [(3, False), (4, True)])
-def test_training_starts_at_the_smallest_size(added: int, ready: bool) -> None:
-    assert filled_data(added).ready is ready
-
-
-def test_owners_of_memory_are_named_with_their_bytes() -> None:
-    data = filled_data(0)
+def test_owners_of_memory_are_named_with_their_bytes_and_training_starts_at_the_smallest_size() -> None:
+    data = built_data()
+    assert isinstance(data.eval_env, Environment)
+    for added, ready in ((3, False), (1, True)):
+        fields = data.replay_fields.items()
+        data.buffer.add({name: torch.zeros((added, *field.shape), dtype=field.dtype) for name, field in fields})
+        assert data.ready is ready
     # x and next x, action in half precision, reward, two flags
     held = {name: each.total for name, each in account(data.memory_owners()).items()}
     assert data.buffer.nbytes == held["replay"] == 48 * (4 + 4 + 2 + 4 + 2)
@@ -167,7 +160,7 @@ def test_settings_out_of_range_are_named_with_their_value(setting: str, value: i
 
 def test_an_action_that_is_not_finite_is_not_stored() -> None:
     """One agent's NaN must not reach the agents that learn from the shared buffer."""
-    data = filled_data(0)
+    data = built_data()
     actions = torch.tensor([0.0, torch.nan, 0.0])[:, None, None].expand(3, data.eval_env.windows, 1)
     play(data.eval_env, lambda seen: actions, data.training_options(0, 0), data.buffer)
     assert torch.isfinite(data.buffer["action"]).all()

@@ -14,46 +14,34 @@ from eigen2.core.networks import Sizes
 from eigen2.erl.module import ERLModule
 from eigen2.errors import UserError
 
-SIZES = Sizes({"state": (3,)}, (2,))
+SIZES, PATH = Sizes({"state": (3,)}, (2,)), "eigen2.control.networks.MLPActor"
 
 
-def configured(*words: str) -> Any:
-    """What the command line makes of model.actor."""
+def test_a_network_of_the_command_line_is_built_again() -> None:
     parser = ArgumentParser()
     parser.add_class_arguments(ERLModule, "model", instantiate=False)
-    parsed = parser.parse_args([f"--model.actor{word}" for word in words])
-    return parser.instantiate(parsed).model.actor
-
-
-def test_a_configured_network_is_built_again() -> None:
-    factory = configured("=eigen2.control.networks.MLPActor", ".hidden=[8, 4]")
+    parsed = parser.parse_args([f"--model.actor={PATH}", "--model.actor.hidden=[8, 4]"])
+    factory: Any = parser.instantiate(parsed).model.actor
     made, call = factory(SIZES), call_of(factory)
-    assert call == {"class_path": "eigen2.control.networks.MLPActor", "init_args": {"hidden": [8, 4]}}
+    assert call == {"class_path": PATH, "init_args": {"hidden": [8, 4]}}
     again = build(call, SIZES)
-    assert [weight.shape for weight in again.parameters()] == [weight.shape for weight in made.parameters()]
     again.load_state_dict(made.state_dict())
     state = torch.randn(5, 3)
     assert torch.equal(again({"state": state}), made({"state": state}))
-    assert format_factory(factory) == "eigen2.control.networks.MLPActor(hidden=[8, 4])"
+    assert format_factory(factory) == f"{PATH}(hidden=[8, 4])"
 
 
 def test_classes_and_partials_have_names_and_functions_have_none() -> None:
-    assert call_of(MLPActor) == {"class_path": "eigen2.control.networks.MLPActor", "init_args": {}}
-    assert call_of(functools.partial(MLPActor, hidden=(4,))) is not None
-
     def function(sizes: Sizes) -> nn.Module:
         return MLPActor(sizes)
 
+    assert call_of(MLPActor) == {"class_path": PATH, "init_args": {}}
+    assert call_of(functools.partial(MLPActor, hidden=(4,))) is not None
     assert call_of(function) is None
     assert call_of(functools.partial(MLPActor, hidden=torch.ones(2))) is None  # no plain value
-    assert format_factory(function) is not None
-    assert format_factory(function).endswith("function")
+    assert str(format_factory(function)).endswith("function")
     assert format_factory(None) is None
     with pytest.raises(UserError, match="was made by a function"):
         build(None, SIZES)
-
-
-def test_arguments_that_do_not_fit_are_one_line() -> None:
-    with pytest.raises(UserError, match=r"MLPActor cannot be built: .*unexpected keyword argument 'width'") as error:
-        build({"class_path": "eigen2.control.networks.MLPActor", "init_args": {"width": 3}}, SIZES)
-    assert "\n" not in str(error.value)
+    with pytest.raises(UserError, match=r"^.*MLPActor cannot be built: .*unexpected keyword argument 'width'.*$"):
+        build({"class_path": PATH, "init_args": {"width": 3}}, SIZES)
