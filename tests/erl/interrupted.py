@@ -6,10 +6,9 @@ from typing import Any
 import pytest
 
 from eigen2.erl.module import ERLModule
-from tests.erl.probe import Probe, ProbeRollouts, make_trainer
+from tests.erl.probe import AIM, ProbeRollouts, make_trainer
 from tests.erl.recorder import Recorder, same
 
-AIM = Probe(lambda x, action, step: -((action - 0.5) ** 2), contexts=(-1.0, 0.0, 1.0))
 GENERATIONS = 6
 
 

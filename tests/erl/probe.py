@@ -31,6 +31,9 @@ class Probe:
     walks: bool = False  # whether x is context + step instead of the context throughout
 
 
+AIM = Probe(lambda x, action, step: -((action - 0.5) ** 2), contexts=(-1.0, 0.0, 1.0))
+
+
 class ProbeEnvironment:
     """Steps a probe for all agents in all windows; x is the same for all agents and is given once, as (1, windows)."""
 

@@ -16,11 +16,9 @@ from eigen2.errors import UserError
 from tests.erl.conftest import SEED
 from tests.erl.evolution.builders import evolution
 from tests.erl.interrupted import resumed
-from tests.erl.probe import Probe, ProbeActor, ProbeEnvironment, ProbeRollouts, fit, make_trainer
+from tests.erl.probe import AIM, ProbeActor, ProbeEnvironment, ProbeRollouts, fit, make_trainer
 from tests.erl.recorder import ROWS, Recorder, same
 from tests.erl.reference import with_weights
-
-AIM = Probe(lambda x, action, step: -((action - 0.5) ** 2), contexts=(-1.0, 0.0, 1.0))
 
 
 class ScriptedEnvironment(ProbeEnvironment):

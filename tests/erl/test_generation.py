@@ -11,12 +11,11 @@ from torch import Tensor
 from eigen2.errors import UserError
 from tests.erl.conftest import SEED
 from tests.erl.evolution.builders import evolution
-from tests.erl.probe import Probe, ProbeActor, ProbeCritic, ProbeEnvironment, fit
+from tests.erl.probe import AIM, Probe, ProbeActor, ProbeCritic, ProbeEnvironment, fit
 from tests.erl.recorder import ROWS, Recorder, same
 from tests.erl.reference import OneAgent, with_weights
 
 WALK = Probe(lambda x, action, step: x - (action - 0.3) ** 2, steps=3, contexts=(-1.0, 0.5), walks=True)
-AIM = Probe(lambda x, action, step: -((action - 0.5) ** 2), contexts=(-1.0, 0.0, 1.0))
 PHASES = ["evaluate", "train", "evolve", "validate"]
 
 

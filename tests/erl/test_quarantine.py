@@ -20,10 +20,9 @@ from eigen2.errors import ALL_AGENTS_FAILED, RunStopped
 from eigen2.runtime.checkpoint import GenerationCheckpoint
 from tests.erl.conftest import SEED
 from tests.erl.evolution.builders import evolution
-from tests.erl.probe import Probe, ProbeRollouts, fit, make_trainer
+from tests.erl.probe import AIM, ProbeRollouts, fit, make_trainer
 from tests.erl.recorder import MOMENTS, ROWS, Recorder, same, snapshot
 
-AIM = Probe(lambda x, action, step: -((action - 0.5) ** 2), contexts=(-1.0, 0.0, 1.0))
 STEPS, ACCUMULATE, WINDOWS = 4, 2, 16
 BROKEN, OTHERS = 2, [0, 1, 3]
 FITTEST = 3

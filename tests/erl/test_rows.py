@@ -11,12 +11,10 @@ from eigen2.erl.evolution import MagnitudeMutation
 from eigen2.erl.population import Population
 from tests.erl.conftest import SEED
 from tests.erl.evolution.builders import evolution, mutation_noise, planned
-from tests.erl.probe import Probe, ProbeActor, fit
+from tests.erl.probe import AIM, ProbeActor, fit
 from tests.erl.recorder import MOMENTS, ROWS, Recorder, same
 from tests.erl.reference import inherited
 
-WALK = Probe(lambda x, action, step: x - (action - 0.3) ** 2, steps=3, contexts=(-1.0, 0.5), walks=True)
-AIM = Probe(lambda x, action, step: -((action - 0.5) ** 2), contexts=(-1.0, 0.0, 1.0))
 OPERATORS = evolution(0.25, mutation=MagnitudeMutation(fraction=0.3))
 PHASES = ["evaluate", "train", "evolve", "validate"]
 

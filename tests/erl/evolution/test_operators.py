@@ -27,11 +27,10 @@ from eigen2.errors import UserError
 from tests.erl.conftest import SEED
 from tests.erl.evolution.builders import evolution, mutation_noise, planned
 from tests.erl.interrupted import resumed
-from tests.erl.probe import Probe, ProbeActor, fit, make_trainer
+from tests.erl.probe import AIM, ProbeActor, fit, make_trainer
 from tests.erl.recorder import Recorder, same
 from tests.erl.test_champion import ScriptedRollouts
 
-AIM = Probe(lambda x, action, step: -((action - 0.5) ** 2), contexts=(-1.0, 1.0))
 WORST = -100.0
 SIZES = [20_000, 40_000, 1]
 SCALES = [0.5, 30.0, 2.0]

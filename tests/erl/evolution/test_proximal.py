@@ -20,8 +20,8 @@ from eigen2.erl.evolution import MagnitudeMutation, ProximalMutation
 from eigen2.erl.evolution.proximal import Probe, proximal_deviation, sensitivity
 from tests.erl.conftest import SEED
 from tests.erl.evolution.builders import context, evolution, mutation_noise, planned
-from tests.erl.interrupted import AIM, resumed
-from tests.erl.probe import ProbeActor, fit
+from tests.erl.interrupted import resumed
+from tests.erl.probe import AIM, ProbeActor, fit
 from tests.erl.recorder import Recorder, same
 
 FEATURES, ACTIONS = 3, 2

@@ -15,10 +15,9 @@ from eigen2.erl.evolution.statistics import (
     weight_diversity,
 )
 from tests.erl.evolution.builders import evolution
-from tests.erl.probe import Probe, fit
+from tests.erl.probe import AIM, fit
 from tests.erl.recorder import Recorder
 
-AIM = Probe(lambda x, action, step: -((action - 0.5) ** 2), contexts=(-1.0, 1.0))
 OPERATORS = evolution(inject_every=1, reinject_after=1)
 NAMES = origins(OPERATORS)
 _, INJECTION, REINJECTION, CROSSOVER, MUTATION = OPERATORS
