@@ -83,12 +83,6 @@ class Collector:
     ) -> None:
         self.environments, self.codec, self.buffer, self.learned_rewards = environments, codec, buffer, learned_rewards
 
-    @property
-    def allowed(self) -> Bool[np.ndarray, "environments actions"]:
-        """Return the actions that are allowed now."""
-        found: Bool[np.ndarray, "environments actions"] = self.codec.allowed(torch.from_numpy(self.observation)).numpy()
-        return found
-
     def begin(self, generator: np.random.Generator) -> None:
         """Start an episode in every environment, each from a seed of its own."""
         seeds = generator.integers(SEEDS, size=self.environments.num_envs)

@@ -109,7 +109,8 @@ class DQNModule(GenerationModule[DQNDataModule]):
         collector, frequency = self.data.collector, self.hparams["train_frequency"]
         chance = generator(self.seed, Role.EXPLORATION, self.current_epoch, batch_idx)
         values = self.values(self.online, collector.observation)
-        self.earned = collector.step(losses.epsilon_greedy(values, collector.allowed, self.epsilon, chance))
+        allowed = self.data.codec.allowed(torch.from_numpy(collector.observation)).numpy()
+        self.earned = collector.step(losses.epsilon_greedy(values, allowed, self.epsilon, chance))
         self.returns += self.earned
         before, self.environment_steps = self.environment_steps, self.environment_steps + len(self.earned)
         self.clock.environment_step()

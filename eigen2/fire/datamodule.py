@@ -141,7 +141,7 @@ class FuelBreakDataModule(DQNDataModule):
         """Return the most bytes by owner that a stage keeps of landscapes and fires."""
         own, cells = self._settings, self._settings["grid_size"] ** 2
         fires = min(own["ignitions"] or cells, cells)
-        held_out = self.counts[_held_out_split(stage)]
+        held_out = self.counts["test" if stage == "test" else "validation"]
         copies = 1 if own["parallel_method"] == "sync" else 1 + self.num_parallel_envs  # of landscapes ready to burn
         return {
             "landscapes": (self.counts["train"] * copies + held_out) * cells * LANDSCAPE_BYTES,
@@ -157,7 +157,8 @@ class FuelBreakDataModule(DQNDataModule):
         self.teardown(stage)
         self.env = self._make_env(landscapes=self.landscapes("train"))
         self.episode_steps = self.env.budget
-        scenes = [scene for env in (self.env, *self.held_out(_held_out_split(stage))) for scene in env.scenes]
+        held_out = self.held_out("test" if stage == "test" else "validation")
+        scenes = [scene for env in (self.env, *held_out) for scene in env.scenes]
         if (burning := min(int(scene.model.burnable.sum()) for scene in scenes)) < self.episode_steps:
             share = f"data.budget is {self._settings['budget']}, which is {self.episode_steps} breaks"
             raise UserError(f"{share}, but only {burning} cells of a landscape burn; lower it")
@@ -296,7 +297,3 @@ class FuelBreakDataModule(DQNDataModule):
         if self._vector_env is not None:
             self._vector_env.close()
             self._vector_env = None
-
-
-def _held_out_split(stage: str) -> Split:
-    return "test" if stage == "test" else "validation"

@@ -90,31 +90,28 @@ def _draw_placement(part: Any, landscape: Landscape, fires: Fires, breaks: Seque
 
 
 class BreaksPlot(Callback):
-    """Draws where the champion and the baselines put fuel breaks on one of the validation landscapes.
+    """Draws where the champion and the baselines put fuel breaks on the first validation landscape.
 
     The picture goes to TensorBoard as `champion/breaks` every few epochs, and to `champion/breaks.png` in the run's
     folder when the champion is new. It is of `champion/placements.json`, whichever process wrote that.
     """
 
-    def __init__(self, every_n_epochs: int = 5, landscape: int = 0) -> None:
-        """Choose how often to draw, and which landscape.
+    def __init__(self, every_n_epochs: int = 5) -> None:
+        """Choose how often to draw.
 
         Args:
             every_n_epochs: Add to TensorBoard at the end of every n-th epoch, >= 1. Default 5.
-            landscape: Number of the validation landscape, >= 0 and below their number. Default 0.
 
         Raises:
-            UserError: A number is out of range.
+            UserError: The number is out of range.
         """
         super().__init__()
         require_range("every_n_epochs of BreaksPlot", every_n_epochs, least=1)
-        require_range("landscape of BreaksPlot", landscape, least=0)
-        self.every_n_epochs, self.landscape = every_n_epochs, landscape
+        self.every_n_epochs = every_n_epochs
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Refuse another workload, and a landscape that does not exist."""
-        count = len(_data(pl_module).held_out("validation"))
-        require_range("landscape of BreaksPlot", self.landscape, least=0, most=count - 1)
+        """Refuse another workload."""
+        _data(pl_module)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Draw, if the champion is new or a picture is due."""
@@ -126,8 +123,8 @@ class BreaksPlot(Callback):
             return
         try:
             placed = read_placements(folder / PLACEMENTS_FILE).placements
-            cells = {name: each[self.landscape] for name, each in placed.items()}
-            picture = draw_placements(_data(pl_module).held_out("validation")[self.landscape].scenes[0], cells)
+            scene = _data(pl_module).held_out("validation")[0].scenes[0]
+            picture = draw_placements(scene, {name: each[0] for name, each in placed.items()})
             if new:
                 _save(picture, folder / "breaks.png")
         except (OSError, UserError, IndexError) as error:

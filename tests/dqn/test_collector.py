@@ -10,7 +10,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from eigen2.core.replay import ReplayBuffer
 from eigen2.dqn.collector import Collector, Info, draw_batch, draw_slots, replay_fields
-from eigen2.fire.simulation.environment import FuelBreakEnv
+from eigen2.fire.simulation.environment import FuelBreakEnv, action_mask
 from eigen2.fire.simulation.frames import Frames
 from tests.fire.conftest import flat
 
@@ -40,7 +40,7 @@ def played(capacity: int, environments: int, epochs: int, seed: int) -> tuple[Co
             assert np.array_equal(
                 before, np.stack([each.unwrapped._observation(each.unwrapped.fires) for each in vector.envs])
             )
-            cells = np.array([chance.choice(np.flatnonzero(each)) for each in collector.allowed])
+            cells = np.array([chance.choice(np.flatnonzero(each)) for each in action_mask(before)])
             rewards = collector.step(cells)
             for i, env in enumerate(vector.envs):
                 step = {"observation": before[i], "action": cells[i], "terminated": left == 0}

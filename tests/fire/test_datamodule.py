@@ -4,6 +4,7 @@ import numpy as np
 import torch
 
 from eigen2.fire.datamodule import FuelBreakDataModule
+from eigen2.fire.simulation.environment import action_mask
 
 
 def test_no_landscape_is_in_two_splits() -> None:
@@ -33,7 +34,9 @@ def test_relative_rewards_are_of_what_still_burned() -> None:
     collector.begin(np.random.default_rng(1))
     start = collector.info["burned"]
     for _ in range(steps):
-        collector.step(np.array([chance.choice(np.flatnonzero(allowed)) for allowed in collector.allowed]))
+        collector.step(
+            np.array([chance.choice(np.flatnonzero(allowed)) for allowed in action_mask(collector.observation)])
+        )
     sums = data.buffer["reward"][: 2 * steps].reshape(steps, 2).sum(0)
     np.testing.assert_allclose(sums, 30 * np.log(start / collector.info["burned"]), rtol=1e-5)
     assert (sums > 0).all()

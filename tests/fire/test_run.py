@@ -14,7 +14,7 @@ import torch
 
 from eigen2.cli.main import main
 from eigen2.runtime.checkpoint import DurableCheckpointIO
-from tests.command import Started, eigen2
+from tests.command import eigen2
 from tests.fire.conftest import ROOT, SMALL, command
 from tests.runs import metrics, same, state
 
@@ -102,16 +102,6 @@ def test_killed_and_resumed_equals_uninterrupted(settings: list[str], tmp_path: 
     assert run(tmp_path / "killed") == run(tmp_path / "whole") == 0
     assert same(everything(tmp_path / "killed"), everything(tmp_path / "whole"))
     assert metrics(tmp_path / "killed") == metrics(tmp_path / "whole")
-
-
-@pytest.mark.slow
-def test_a_process_that_is_killed_leaves_no_environment_behind(tmp_path: Path) -> None:
-    killer = ["--trainer.callbacks+=tests.kill.KillAt", "--trainer.callbacks.place=training"]
-    words = ["fit", *SMALL, f"--trainer.default_root_dir={tmp_path}", "--data.parallel_method=async", *killer]
-    run = Started([*words, "--trainer.callbacks.generation=1"])
-    assert run.ended(60).returncode == -signal.SIGKILL
-    left = subprocess.run(["ps", "-A", "-o", "args="], capture_output=True, text=True)
-    assert str(tmp_path) not in left.stdout
 
 
 def test_a_run_whose_numbers_go_wrong_ends_with_the_checkpoint_from_before(

@@ -90,7 +90,7 @@ class FuelBreakEnv(gymnasium.Env[NDArray[np.uint8], np.int64]):
         landscapes: Sequence[Landscape] | None = None,
     ) -> None:
         require_range("budget", budget, above=0, most=1)
-        _check_ignitions(ignitions)
+        require_range("ignitions", 1 if ignitions is None else ignitions, least=1)
         if landscapes is None:
             require_range("num_landscapes", num_landscapes, least=1)
             require_range("seed", seed, least=0)
@@ -124,11 +124,11 @@ class FuelBreakEnv(gymnasium.Env[NDArray[np.uint8], np.int64]):
         chosen = {"landscape": drawn, "ignitions": self._ignitions, **(options or {})}
         if unknown := chosen.keys() - {"landscape", "ignitions"}:
             raise UserError(f"reset's option {sorted(unknown)[0]} is unknown; use landscape or ignitions")
-        _check_ignitions(chosen["ignitions"])
-        require_range("landscape", chosen["landscape"], least=0, most=len(self.scenes) - 1)
-        self._landscape = int(chosen["landscape"])
+        ignitions, self._landscape = chosen["ignitions"], int(chosen["landscape"])
+        require_range("ignitions", 1 if ignitions is None else ignitions, least=1)
+        require_range("landscape", self._landscape, least=0, most=len(self.scenes) - 1)
         model = self.scenes[self._landscape].model
-        cells = None if chosen["ignitions"] is None else model.draw(chosen["ignitions"], self.np_random)
+        cells = None if ignitions is None else model.draw(ignitions, self.np_random)
         self.fires, self.placed = model.start(cells, trees=True), []
         self._start = self._burned = self.fires.burned
         return self._observation(self.fires), self._info(self.fires)
@@ -177,10 +177,6 @@ def relative_reward(before: float, after: float, cells: int) -> float:
     through an episode. One burned cell a fire, of `cells` of the map, is the least that counts.
     """
     return REWARD_UNIT * math.log(max(before, 1 / cells) / max(after, 1 / cells))
-
-
-def _check_ignitions(ignitions: int | None) -> None:
-    require_range("ignitions", 1 if ignitions is None else ignitions, least=1)
 
 
 def _scene(landscape: Landscape, weather: Weather, duration: float) -> Scene:

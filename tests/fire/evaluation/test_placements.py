@@ -3,7 +3,6 @@
 import gc
 import io
 import json
-import re
 import shutil
 import sys
 from pathlib import Path
@@ -90,19 +89,6 @@ def test_a_picture_is_drawn_when_due_and_when_the_champion_is_new(whole: Path) -
     np.testing.assert_array_equal(np.rint(255 * imread(whole / "champion" / "breaks.png")[..., :3]), shown)
 
 
-def test_a_picture_of_a_landscape_that_does_not_exist_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(UserError, match="every_n_epochs of BreaksPlot is 0"):
-        BreaksPlot(0)
-    with pytest.raises(SystemExit) as left:
-        command(
-            "fit", tmp_path, "--trainer.callbacks=eigen2.fire.pictures.BreaksPlot", "--trainer.callbacks.landscape=2"
-        )
-    assert left.value.code == 2
-    assert re.search(r"^error: landscape of BreaksPlot is 2; it must be .*\n\Z", capsys.readouterr().err, re.MULTILINE)
-
-
 def test_a_picture_shows_its_breaks_and_leaves_nothing() -> None:
     scene = FuelBreakEnv(grid_size=12, num_landscapes=1).scenes[0]
     burnable = np.flatnonzero(scene.model.burnable).tolist()
@@ -116,6 +102,8 @@ def test_a_picture_shows_its_breaks_and_leaves_nothing() -> None:
     assert not [each for each in gc.get_objects() if type(each) is Figure]
     if "matplotlib.pyplot" in sys.modules:
         assert sys.modules["matplotlib.pyplot"].get_fignums() == []
+    with pytest.raises(UserError, match="every_n_epochs of BreaksPlot is 0"):
+        BreaksPlot(0)
     with pytest.raises(UserError, match="placement lake does not fit"):
         draw_placements(scene, {"lake": [int(np.flatnonzero(~scene.model.burnable)[0])]})
 
