@@ -43,11 +43,11 @@ def require_range(
     if isinstance(given, bool) or not isinstance(given, Real):
         raise UserError(f"{name} is {value}; it must be a number")
     bounds = [
-        (least is None or value >= least, None if least is None else f"at least {least}"),
-        (above is None or value > above, None if above is None else f"above {above}"),
-        (most is None or value <= most, None if most is None else f"at most {most}"),
-        (below is None or value < below, None if below is None else f"below {below}"),
-        (most is not None or value < math.inf, None if most is not None or value < math.inf else "finite"),
+        (least is None or value >= least, f"at least {least}" if least is not None else ""),
+        (above is None or value > above, f"above {above}" if above is not None else ""),
+        (most is None or value <= most, f"at most {most}" if most is not None else ""),
+        (below is None or value < below, f"below {below}" if below is not None else ""),
+        (most is not None or value < math.inf, "finite" if most is None and not value < math.inf else ""),
     ]
     if not all(holds for holds, _ in bounds):
         raise UserError(f"{name} is {value}; it must be {' and '.join(text for _, text in bounds if text)}")

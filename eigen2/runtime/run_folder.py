@@ -75,10 +75,7 @@ def find_checkpoint(root: Path, path: str | None, *, or_start: bool, put_aside: 
 def generations_of(checkpoint: str | None) -> int:
     """Return the generations of a checkpoint's run, by the metrics.csv beside its folder; 0 without one."""
     metrics = Path(checkpoint or "").resolve().parent.parent / "metrics.csv"
-    if not metrics.is_file():
-        return 0
-    with metrics.open() as file:
-        return sum(1 for _ in csv.DictReader(file))
+    return sum(1 for _ in csv.DictReader(metrics.read_text().splitlines())) if metrics.is_file() else 0
 
 
 def move_earlier_run(root: Path) -> Path | None:

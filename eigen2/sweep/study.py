@@ -22,8 +22,8 @@ from eigen2.sweep.space import Space, to_text
 from eigen2.sweep.trial import METRIC, fitness, last_line, lock, start
 
 MOST_FAILURES = 5  # trials that may fail in a row before a sweep gives up
+# exit codes of a fit that a signal ended and that can be resumed; negative before it has installed its handlers
 STOPPED = {*CODES.values(), *(-each for each in CODES)}
-"""Exit codes of a fit that a signal ended and that can be resumed; negative before it has installed its handlers."""
 POLL_S = 1.0  # seconds between two looks at a trial
 DONE = (TrialState.COMPLETE, TrialState.PRUNED)
 
@@ -52,8 +52,7 @@ class Sweep:
         prune_after: tuple[int, int],
     ) -> None:
         self.folder, self.words, self.space, self.seed = folder, list(words), space, seed
-        self.stops = 0
-        """How often the sweep was asked to stop; each is passed on to the trials."""
+        self.stops = 0  # how often the sweep was asked to stop; each is passed on to the trials
         self._claims, self._failed, self._wanted = threading.Lock(), 0, 0
         self._left: list[FrozenTrial] = []
         try:
@@ -64,11 +63,8 @@ class Sweep:
         self.study = _open(folder / "study.db", optuna.pruners.MedianPruner(*prune_after))
         known = self.study.user_attrs.get("fixed", fixed)
         self.study.set_user_attr("fixed", known)
-        for option in fixed:
-            if known.get(option) != fixed[option]:
-                raise UserError(
-                    f"{folder} holds a sweep of another {option}; give that one, or choose another --folder"
-                )
+        for option in (option for option in fixed if known.get(option) != fixed[option]):
+            raise UserError(f"{folder} holds a sweep of another {option}; give that one, or choose another --folder")
 
     @property
     def trials(self) -> list[FrozenTrial]:
@@ -189,17 +185,12 @@ class Sweep:
         print(f"trial {ended.number}: {ended.state.name.lower()}, {value} ({self.done()} of {self._wanted} done)")
 
     def _write(self) -> None:
-        rows = [
-            {
-                "trial": one.number,
-                "state": one.state.name.lower(),
-                "value": "" if one.value is None else str(one.value),
-                "generations": len(one.intermediate_values),
-                "reason": one.user_attrs.get("reason", ""),
-                **{key: to_text(one.params[key]) if key in one.params else "" for key in self.space},
-            }
-            for one in self.trials
-        ]
+        rows = []
+        for one in self.trials:
+            value, reason = "" if one.value is None else str(one.value), one.user_attrs.get("reason", "")
+            row = {"trial": one.number, "state": one.state.name.lower(), "value": value}
+            row |= {"generations": len(one.intermediate_values), "reason": reason}
+            rows.append(row | {key: to_text(one.params[key]) if key in one.params else "" for key in self.space})
         with replacing(self.folder / "trials.csv") as draft:
             pd.DataFrame(rows).to_csv(draft, index=False)
 
