@@ -226,9 +226,13 @@ def test_every_generation_gets_there_as_it_was_handed_over(bucket: Bucket, tmp_p
     assert threads() == []
 
 
-def test_training_ends_although_nothing_can_be_uploaded(
+def test_training_ends_although_nothing_can_be_uploaded_and_a_bucket_that_comes_back_has_the_newest(
     bucket: Bucket, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    bucket.fault = failing(7)
+    last = fit(tmp_path / "back", callback(attempts=2))
+    assert last.read_bytes() == fetched(bucket, tmp_path / "back").read_bytes()
+    capsys.readouterr()
     bucket.fault = failing(float("inf"))
     assert fit(tmp_path, callback(attempts=2)).exists()
     said = "".join(capsys.readouterr())
@@ -236,11 +240,6 @@ def test_training_ends_although_nothing_can_be_uploaded(
     assert "(OSError, Input/output error)" in said
     assert SECRET not in said
     assert threads() == []
-
-
-def test_a_bucket_that_comes_back_has_the_newest(bucket: Bucket, tmp_path: Path) -> None:
-    bucket.fault = failing(7)
-    assert fit(tmp_path, callback(attempts=2)).read_bytes() == fetched(bucket, tmp_path).read_bytes()
 
 
 def test_training_stalls_nowhere_while_the_bucket_does(bucket: Bucket, tmp_path: Path) -> None:
