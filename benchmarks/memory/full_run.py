@@ -5,8 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.harness import MB, Benchmark, Row, Settings, Task, only_row, workers
-from benchmarks.runs import fit, memory_mb, require_linux
-from benchmarks.speed.full_scale import CONFIG
+from benchmarks.runs import fit, require_linux
+from benchmarks.speed.full_scale import CONFIG, imports_mb
 from eigen2.memory.growth import theil_sen
 
 TINY = (
@@ -19,11 +19,6 @@ def tasks(settings: Settings) -> list[Task]:
     """Return the one task: the run."""
     require_linux()
     return [Task("run")]
-
-
-def imports_mb() -> Row:
-    """Return the resident memory of a process that has imported this module."""
-    return memory_mb()
 
 
 def measure(task: Task, settings: Settings, folder: Path) -> Row:

@@ -12,7 +12,7 @@ import yaml
 
 from benchmarks.harness import Benchmark, Figures, Row, Settings, Task, workers
 from benchmarks.runs import fit, memory_mb, require_linux
-from benchmarks.speed.full_scale import CONFIG
+from benchmarks.speed.full_scale import CONFIG, imports_mb
 from eigen2.market.data.universe import Universe
 from eigen2.market.datamodule import MarketDataModule
 from eigen2.market.synthetic.generator import SyntheticMarket
@@ -81,11 +81,6 @@ def build(sizes: Sizes, cache: Path) -> Row:
     data.setup("fit")
     data.build(agents=1, device=torch.device("cpu"))
     return {"seconds": round(time.perf_counter() - begun, 2), "peak_mb": round(memory_mb()["peak"], 1)}
-
-
-def imports_mb() -> Row:
-    """Return the memory of a process that has imported this module."""
-    return memory_mb()
 
 
 def measure(task: Task, settings: Settings, folder: Path) -> Row:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.harness import ROOT
-from benchmarks.runs import fill
+from benchmarks.runs import fill, memory_mb
 from eigen2.cli.training import TRAINER_DEFAULTS, EigenCLI
 from eigen2.core.environment import play
 from eigen2.core.replay import ReplayBuffer, sample_slots
@@ -134,6 +134,11 @@ class FullScale:
         size, own = self.module.population_size, self.module.hparams
         state = GenerationState.begin(0, range(size), size, self.device)
         return make_batch(state, self.data, slots, own["gamma"], own["reward_scale"])
+
+
+def imports_mb() -> dict[str, float]:
+    """Return the memory of a process that has imported this module, and with it what a run imports."""
+    return memory_mb()
 
 
 def fit(cli: EigenCLI) -> None:

@@ -8,8 +8,6 @@ import torch
 from benchmarks.harness import ROOT
 from benchmarks.speed.full_scale import FullScale
 
-SMALL = ROOT / "tests" / "small.yaml"
-
 
 @pytest.fixture(scope="module", autouse=True)
 def own_environment() -> Iterator[None]:
@@ -23,5 +21,5 @@ def own_environment() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def small(own_environment: None) -> Iterator[FullScale]:
-    with FullScale(SMALL) as full:
+    with FullScale(ROOT / "tests" / "small.yaml") as full:
         yield full

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from benchmarks.harness import Task
-from benchmarks.memory import estimate, full_run, soak
+from benchmarks.memory import estimate, soak
 from benchmarks.memory.tables import soak_text
 from benchmarks.runs import memory_mb
 
@@ -55,19 +55,3 @@ def test_the_soak_is_judged_by_slope_counts_containers_and_verdict() -> None:
 def test_the_estimate_holds_for_each_case_of_the_page(tmp_path: Path, case: str) -> None:
     found = estimate.measure(Task(case), {"generations": 5}, tmp_path)
     assert found["ratio"] == pytest.approx(1, abs=0.15), found
-
-
-@pytest.mark.slow
-def test_a_full_run_is_measured_end_to_end(tmp_path: Path) -> None:
-    found = full_run.measure(Task("run"), {"threads": 1, "words": full_run.TINY}, tmp_path)
-    assert found["generations"] == found["trained"] == 2
-    assert found["seconds"]["generation"] < found["fit_s"]
-    assert found["imports_mb"]["rss"] < found["end_mb"]["rss"] <= found["peak_mb"]
-    assert {"replay", "population", "optimizer", "environments", "panel", "encoder"} <= found["owners_mb"].keys()
-
-
-@pytest.mark.slow
-def test_a_short_soak_runs(tmp_path: Path) -> None:
-    found = soak.measure(Task("market"), {"generations": 60}, tmp_path)
-    assert found["generations"] == 60
-    assert found["containers_grown"] == []

@@ -3,14 +3,13 @@
 import json
 import math
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks.harness import FIGURES, Task
+from benchmarks.harness import FIGURES
 from benchmarks.scale import scaling
-from benchmarks.scale.scaling import CURVES, TINY, Sizes
+from benchmarks.scale.scaling import CURVES, Sizes
 from benchmarks.scale.scaling_tables import PHASES, UNITS, curve_table, exponent, exponents_table, upper, verdict
 
 SIZES = [4, 8, 16, 32, 64, 128, 256]
@@ -70,17 +69,3 @@ def test_a_point_of_several_curves_is_measured_once() -> None:
     assert found.keys() == CURVES.keys() == UNITS.keys()
     for name, curve in CURVES.items():
         assert [point["case"] for point in found[name]["points"]] == [sizes.case for sizes in curve]
-
-
-@pytest.mark.slow
-def test_a_point_runs_end_to_end(tmp_path: Path) -> None:
-    """Its buffer is full, and the run adds nothing to the cache that was built for it."""
-    point = scaling.measure(Task(TINY.case), {"tiny": True, "threads": 1}, tmp_path)
-    assert asdict(TINY).items() <= point.items()
-    phases = [point["seconds"][phase] for phase in PHASES]
-    assert 0 < min(phases) < max(phases) < point["seconds"]["generation"]
-    assert point["imports_mb"]["rss"] < point["memory_mb"]["rss"] <= point["memory_mb"]["peak"]
-    assert point["build"]["peak_mb"] > 0
-    scaling.build(TINY, tmp_path / "again")
-    left, built = (tmp_path / name for name in ("panels", "again"))
-    assert sorted(path.name for path in left.rglob("*")) == sorted(path.name for path in built.rglob("*"))
