@@ -99,11 +99,11 @@ def test_history_is_bounded_and_a_metric_new_since_the_checkpoint_starts_with_a_
 
 
 def test_a_second_fit_starts_anew(fit: Fit) -> None:
-    plot = MetricsPlot(["fitness/mean"], tag="t", max_history=2)
-    fit(plot, epochs=3)
-    assert plot.state_dict() == {"generations": [1, 2], "values": {"fitness/mean": [10.0, 20.0]}}
-    fit(plot, epochs=2)
-    assert plot.state_dict()["generations"] == [0, 1]
+    plot = MetricsPlot(["fitness/mean"], tag="t", max_history=3)
+    for epochs, kept in ((3, [0, 1, 2]), (2, [0, 1]), (4, [1, 2, 3])):
+        fit(plot, epochs=epochs)
+        values = [10.0 * epoch for epoch in kept]
+        assert plot.state_dict() == {"generations": kept, "values": {"fitness/mean": values}}
 
 
 @pytest.mark.parametrize("enabled", [True, False])
