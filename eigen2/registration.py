@@ -9,16 +9,16 @@ from gymnasium.envs import registration
 ENV_ID = "eigen2/Trading-v0"  # for `gymnasium.make` and `gymnasium.make_vec`
 FIRE_ID = "eigen2/FuelBreaks-v0"  # of the fuel breaks, which need `pip install 'eigen2[fire]'`
 ENTRY_POINTS = {
-    ENV_ID: ("eigen2.market.serving.gym:TradingEnv", "eigen2.market.serving.gym:TradingVectorEnv"),
-    FIRE_ID: ("eigen2.fire.simulation.environment:FuelBreakEnv", None),
+    ENV_ID: "eigen2.market.serving.gym:TradingEnv",
+    FIRE_ID: "eigen2.fire.simulation.environment:FuelBreakEnv",
 }
 
 
 def register() -> None:
     """Enter `ENV_ID` and `FIRE_ID` into Gymnasium's registry where they are not there already."""
-    for env_id, (single, vector) in ENTRY_POINTS.items():
+    for env_id, entry_point in ENTRY_POINTS.items():
         if env_id not in registration.registry:
-            registration.register(id=env_id, entry_point=single, vector_entry_point=vector)
+            registration.register(id=env_id, entry_point=entry_point)
 
 
 register()

@@ -25,9 +25,8 @@ from eigen2.market.data.universe import Universe, resolve
 from eigen2.market.evaluation.backtest import Market, backtest, write
 from eigen2.market.features.encoding import ENCODERS, MarketEncoder
 from eigen2.market.simulation.account import AccountRules
-from eigen2.market.simulation.environment import TradingEnvironment, TradingRules
+from eigen2.market.simulation.environment import TradingEnvironment, TradingRules, window_options
 from eigen2.market.simulation.simulate import Policy, hide_window_end
-from eigen2.market.simulation.windows import window_options
 from eigen2.market.synthetic.generator import SyntheticMarket
 from eigen2.memory.estimate import available_bytes
 from eigen2.memory.process import GB
@@ -118,12 +117,10 @@ class MarketDataModule(RolloutDataModule):
         require_range("data.validation_windows", validation_windows, least=1)
         if path is not None and synthetic is not None:
             raise UserError(f"data.path {path} and data.synthetic are both given; set one of them to null")
-        self.path, self.synthetic = path, synthetic
-        self.context_days = context_days
-        self.trading_days, self.settlement_days = trading_days, settlement_days
+        self.path, self.synthetic, self.cache_dir = path, synthetic, cache_dir
+        self.context_days, self.trading_days, self.settlement_days = context_days, trading_days, settlement_days
         self.validation_days, self.holdout_days = validation_days, holdout_days
-        self.validation_windows = validation_windows
-        self.credit, self.encoding, self.cache_dir = credit, encoding, cache_dir
+        self.validation_windows, self.credit, self.encoding = validation_windows, credit, encoding
         self.rules, self.account = rules, account
         self.investable, self.indicators = investable, list(indicators)
         self._spec: Mapping[str, Any] | None = None  # inference spec of the fit whose champion is used
@@ -140,25 +137,24 @@ class MarketDataModule(RolloutDataModule):
         self._spec = None
         self._load()
         splits = self.panel.splits
+        window = f"trading_days {self.trading_days} + settlement_days {self.settlement_days}"
         needed = self.context_days - 1 + self.window_days  # the window's first day is the context's last
         if len(splits.train) < needed:
             raise UserError(
                 f"{self.panel.num_days} days leave {len(splits.train)} to train on after {len(splits.validation)} "
                 f"validation and {len(splits.holdout)} holdout days, but context_days {self.context_days}, ending with "
-                f"the first of trading_days {self.trading_days} + settlement_days {self.settlement_days}, need "
-                f"{needed}; lower one or bring more days"
+                f"the first of {window}, need {needed}; lower one or bring more days"
             )
         if len(splits.validation) < self.window_days:
             raise UserError(
-                f"data.validation_days is {len(splits.validation)}, but a window takes trading_days "
-                f"{self.trading_days} + settlement_days {self.settlement_days} = {self.window_days} days; raise "
-                "validation_days or shorten the window"
+                f"data.validation_days is {len(splits.validation)}, but a window takes {window} = {self.window_days} "
+                "days; raise validation_days or shorten the window"
             )
         self.investable_columns = resolve(self.investable, self.panel)
 
     def _load(self, scale: FeatureScale | None = None) -> None:
-        days = {"validation_days": self.validation_days, "holdout_days": self.holdout_days}
-        options: dict[str, Any] = {**days, "indicators": self.indicators, "scale": scale}
+        names = ("validation_days", "holdout_days", "indicators")
+        options = {"scale": scale, **{name: getattr(self, name) for name in names}}
         root = "lightning_logs" if self.trainer is None else self.trainer.default_root_dir
         cache = self.cache_dir or str(Path(root) / "cache")
         if self.synthetic is not None:
@@ -175,16 +171,16 @@ class MarketDataModule(RolloutDataModule):
 
     def build(self, agents: int, device: torch.device) -> None:
         """Make the encoder and the two environments."""
-        columns, window_days = self.investable_columns, self.window_days
+        columns, rules = self.investable_columns, self.rules
         if self._spec is None:
             encoder = ENCODERS[self.encoding]
-            self.encoder = encoder(self.panel, columns, self.context_days, self.rules, window_days, device)
+            self.encoder = encoder(self.panel, columns, self.context_days, rules, self.window_days, device)
         else:
-            self.encoder = MarketEncoder.restore(self._spec, self.panel, self.rules, window_days, device)
+            self.encoder = MarketEncoder.restore(self._spec, self.panel, rules, self.window_days, device)
         prices = np.ascontiguousarray(remapped(self.panel).prices[:, columns])
         windows = self.windows_per_generation + self.exploration_windows
-        self.eval_env = TradingEnvironment(prices, self.rules, agents, windows, device, self.credit == "order")
-        self.val_env = TradingEnvironment(prices, self.rules, agents, len(self.validation_starts()), device)
+        self.eval_env = TradingEnvironment(prices, rules, agents, windows, device, self.credit == "order")
+        self.val_env = TradingEnvironment(prices, rules, agents, len(self.validation_starts()), device)
 
     def needed_bytes(self, agents: int) -> dict[str, int]:
         """Return the bytes of the encoder and of both environments."""
@@ -221,11 +217,8 @@ class MarketDataModule(RolloutDataModule):
         first, last = train.start + self.context_days - 1, train.stop - self.window_days
         rng = generator(seed, Role.WINDOWS, generation)
         # fitness windows and exploration windows are each spread over all days
-        fractions = [
-            (part + rng.random()) / windows
-            for windows in (self.windows_per_generation, self.exploration_windows)
-            for part in range(windows)
-        ]
+        counts = (self.windows_per_generation, self.exploration_windows)
+        fractions = [(part + rng.random()) / windows for windows in counts for part in range(windows)]
         # a fraction just below 1 may round to 1
         return self.window_options(min(first + int(fraction * (last - first + 1)), last) for fraction in fractions)
 
@@ -281,7 +274,7 @@ class MarketDataModule(RolloutDataModule):
         Raises:
             UserError: names the dates in both.
         """
-        dates = self.panel.dates[self.panel.splits.holdout.start : self.panel.splits.holdout.stop]
+        dates = self.panel.dates[self.panel.splits.holdout]
         shared = dates[(dates >= np.datetime64(used["first"])) & (dates <= np.datetime64(used["last"]))]
         if len(shared):
             raise UserError(
@@ -291,15 +284,9 @@ class MarketDataModule(RolloutDataModule):
 
     def inference_spec(self) -> dict[str, Any]:
         """Return what turns prices into network inputs, and what the champion's orders mean."""
-        return {
-            "context_days": self.context_days,
-            "trading_days": self.trading_days,
-            "settlement_days": self.settlement_days,
-            "encoding": self.encoding,
-            "rules": asdict(self.rules),
-            "account": asdict(self.account),
-            **self.encoder.state_dict(),
-        }
+        names = ("context_days", "trading_days", "settlement_days", "encoding")
+        rules = {"rules": asdict(self.rules), "account": asdict(self.account)}
+        return {**{name: getattr(self, name) for name in names}, **rules, **self.encoder.state_dict()}
 
     def apply_inference_spec(self, spec: Mapping[str, Any]) -> None:
         """Make features and averages of these prices by the statistics of the fit's training days."""
@@ -349,33 +336,25 @@ class MarketDataModule(RolloutDataModule):
         def span(days: range) -> str:
             return f"{panel.dates[days[0]]} to {panel.dates[days[-1]]} ({len(days)} days)" if days else "none"
 
-        indicators = ", ".join(panel.indicators) or "none"
         return {
             "prices": str("synthetic market" if self.synthetic else self.path or "sample shipped with eigen2"),
             "panel": f"{panel.num_days:,} days x {panel.num_columns} columns x {len(FEATURES)} features",
             "columns": f"{len(self.investable_columns)} investable of {panel.num_columns} columns, "
-            f"{self.investable.describe()}; indicators: {indicators}",
+            f"{self.investable.describe()}; indicators: {', '.join(panel.indicators) or 'none'}",
             "training": span(splits.train),
             "validation": f"{span(splits.validation)}, {len(self.validation_starts())} windows",
             "holdout": f"{span(splits.holdout)}, untouched by fit",
-            "window": f"{self.trading_days} trading + {self.settlement_days} settlement days, "
-            f"context {self.context_days}",
+            "window": f"{self.trading_days} trading + {self.settlement_days} settlement days, context "
+            f"{self.context_days}",
         }
 
     def settings(self) -> dict[str, Any]:
         """Return the settings of every workload and the market's; prices by their content."""
+        plain = ("context_days", "trading_days", "settlement_days", "validation_windows", "credit", "encoding")
         return {
             **super().settings(),
-            "context_days": self.context_days,
-            "trading_days": self.trading_days,
-            "settlement_days": self.settlement_days,
-            "validation_windows": self.validation_windows,
-            "credit": self.credit,
-            "encoding": self.encoding,
-            "indicators": self.indicators,
-            "rules": asdict(self.rules),
-            "account": asdict(self.account),
-            "investable": asdict(self.investable),
+            **{name: getattr(self, name) for name in (*plain, "indicators")},
+            **{name: asdict(getattr(self, name)) for name in ("rules", "account", "investable")},
             "validation_days": len(self.panel.splits.validation),
             "holdout_days": len(self.panel.splits.holdout),
             "prices": self.panel.content_hash,

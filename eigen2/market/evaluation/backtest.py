@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pandas as pd
 from jaxtyping import Float, Shaped
 
 from eigen2.errors import UserError
-from eigen2.market.evaluation.performance import MEASURES, MIN_DEVIATION, format_measure, total_return
+from eigen2.market.evaluation.performance import MEASURES, MIN_DEVIATION, format_measure, measure_all, total_return
 from eigen2.market.evaluation.selection_bias import deflated_sharpe_ratio, overfitting_probability
 from eigen2.market.simulation.account import AccountRules
 from eigen2.market.simulation.policies import buy_and_hold, momentum, random_baseline
@@ -24,7 +25,7 @@ RANDOM_POLICIES = 2000  # policies of the random baseline
 BLOCKS = 16
 """Blocks of days for cross-validation, as in its paper; fewer where there are not `BLOCK_DAYS` for each."""
 BLOCK_DAYS = 5
-QUANTILES = (5, 50, 95)  # percentiles of the random baseline that are reported
+PERCENTILES = (5, 50, 95)  # of the random baseline's equity
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,7 @@ class Backtest:
         """Return the champion's simulation."""
         return self.simulations["champion"]
 
+    @cached_property
     def luck(self) -> dict[str, float]:
         """Compare the champion's total return with those of the random baseline.
 
@@ -74,9 +76,9 @@ class Backtest:
             "policies": random.size,
             "p_value": (1 + int((random >= own).sum())) / (1 + random.size),
             "percentile": 100 * float((random < own).mean()),
-            **{f"return_{percent}": float(np.quantile(random, percent / 100)) for percent in QUANTILES},
         }
 
+    @cached_property
     def selection(self) -> dict[str, float]:
         """Return how likely the champion's success is that of the best of many; see `selection_bias`."""
         mean, deviation = self.agents.mean(0), self.agents.std(0, ddof=1)
@@ -87,18 +89,24 @@ class Backtest:
             blocks = min(BLOCKS, len(self.agents) // BLOCK_DAYS // 2 * 2)
             if blocks >= 2:
                 overfitting = overfitting_probability(self.agents[:, varies], blocks)
-        agents = self.agents.shape[1]
-        return {"tried": self.tried, "agents": agents, "deflated_sharpe": deflated, "overfitting": overfitting}
+        return {"tried": self.tried, "deflated_sharpe": deflated, "overfitting": overfitting}
 
+    @cached_property
     def measures(self) -> dict[str, dict[str, float]]:
         """Return every one of `performance.MEASURES` of each policy but the random baseline."""
-        market, measures = self.simulations["buy and hold"].returns, {}
-        for name, each in self.simulations.items():
-            series = {"returns": each.returns, "benchmark": market, "traded": each.traded, "gains": each.gains}
-            series |= {"equity": each.equity[0], "exposure": each.exposure[0]}
-            if name != "random":
-                measures[name] = {key: measure(series) for key, measure in MEASURES.items()}
-        return measures
+        market = self.simulations["buy and hold"].returns
+        return {
+            name: measure_all(
+                each.returns,
+                market,
+                equity=each.equity[0],
+                exposure=each.exposure[0],
+                traded=each.traded.sum(),
+                gains=each.closed[each.closed["shares"] != 0]["profit"].to_numpy(np.float64),
+            )
+            for name, each in self.simulations.items()
+            if name != "random"
+        }
 
     def summary(self) -> dict[str, Any]:
         """Return all results as plain values; a number that does not exist is None."""
@@ -107,9 +115,9 @@ class Backtest:
             {
                 "days": {"first": first, "last": last, "count": len(self.dates) - 1},
                 "champion_generation": self.generation,
-                "measures": self.measures(),
-                "luck": self.luck(),
-                "selection": self.selection(),
+                "measures": self.measures,
+                "luck": self.luck,
+                "selection": self.selection,
                 "random_returns": np.sort(total_return(self.simulations["random"].equity)).tolist(),
             }
         )
@@ -117,45 +125,38 @@ class Backtest:
 
     def scalars(self) -> dict[str, float]:
         """Return the results that curves and tables of several runs compare, by full name."""
-        measures = self.measures()["champion"].items()
-        return {f"test/{name.replace(' ', '_').lower()}": value for name, value in measures} | {
-            "test/p_value": self.luck()["p_value"],
-            "test/deflated_sharpe": self.selection()["deflated_sharpe"],
-            "test/overfitting": self.selection()["overfitting"],
-        }
+        values = {name.replace(" ", "_").lower(): value for name, value in self.measures["champion"].items()}
+        values |= {"p_value": self.luck["p_value"]}
+        values |= {name: self.selection[name] for name in ("deflated_sharpe", "overfitting")}
+        return {f"test/{name}": value for name, value in values.items()}
 
     def text(self) -> str:
         """Return all results for a terminal of 80 columns."""
         summary = self.summary()
         days, policies, luck, selection = (summary[name] for name in ("days", "measures", "luck", "selection"))
         rows = [["", *policies]] + [
-            [measure, *(format_measure(measure, policies[name][measure]) for name in policies)]
-            for measure in policies["champion"]
+            [name, *(format_measure(name, own[name]) for own in policies.values())] for name in MEASURES
         ]
         deflated, overfitting = (
             "unknown" if selection[name] is None else f"{selection[name]:.2f}"
             for name in ("deflated_sharpe", "overfitting")
         )
-        return "\n".join(
-            [
-                f"test         {days['first']} to {days['last']} ({days['count']} days), champion of generation "
-                f"{self.generation}",
-                "",
-                *(f"{name:<18}" + "".join(f"{value:>16}" for value in values) for name, *values in rows),
-                "",
-                f"luck         better than {luck['percentile']:.1f} % of {luck['policies']:,} policies with its orders "
-                "on",
-                f"             random days and columns; p = {luck['p_value']:.4f}",
-                f"selection    deflated Sharpe ratio {deflated} of {self.tried:,} agents tried;",
-                f"             probability of backtest overfitting {overfitting}",
-            ]
-        )
+        table = "\n".join(f"{name:<18}" + "".join(f"{value:>16}" for value in values) for name, *values in rows)
+        return f"""\
+test         {days["first"]} to {days["last"]} ({days["count"]} days), champion of generation {self.generation}
+
+{table}
+
+luck         better than {luck["percentile"]:.1f} % of {luck["policies"]:,} policies with its orders on
+             random days and columns; p = {luck["p_value"]:.4f}
+selection    deflated Sharpe ratio {deflated} of {self.tried:,} agents tried;
+             probability of backtest overfitting {overfitting}"""
 
     def curves(self) -> pd.DataFrame:
         """Return equity at each close by policy, quantiles of the random baseline's, and the champion's exposure."""
         columns = {name: each.equity[0] for name, each in self.simulations.items() if name != "random"}
-        random = np.quantile(self.simulations["random"].equity, [percent / 100 for percent in QUANTILES], axis=0)
-        columns |= {f"random {percent} %": curve for percent, curve in zip(QUANTILES, random, strict=True)}
+        random = np.percentile(self.simulations["random"].equity, PERCENTILES, axis=0)
+        columns |= {f"random {percent} %": curve for percent, curve in zip(PERCENTILES, random, strict=True)}
         columns["champion exposure"] = self.champion.exposure[0]
         return pd.DataFrame(columns, index=pd.Index(self.dates, name="date"))
 

@@ -29,22 +29,19 @@ class EquityPlot(Callback):
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Draw, if it is time and there is a champion."""
-        if (trainer.current_epoch + 1) % self.every_n_epochs or not trainer.is_global_zero:
-            return
+        file = Path(trainer.default_root_dir) / "champion" / "equity.csv"
         experiments: list[Any] = [getattr(logger, "experiment", None) for logger in trainer.loggers]
         experiments = [experiment for experiment in experiments if hasattr(experiment, "add_image")]
-        file = Path(trainer.default_root_dir) / "champion" / "equity.csv"
-        try:
-            record = pd.read_csv(file, parse_dates=["date"]) if experiments else None
-        except FileNotFoundError:
+        due = (trainer.current_epoch + 1) % self.every_n_epochs == 0
+        if not (due and trainer.is_global_zero and experiments and file.is_file()):
             return
+        try:
+            picture = draw_equity(pd.read_csv(file, parse_dates=["date"]))
         except (OSError, ValueError) as error:
             log.warning("cannot draw %s: %s", file, error)
             return
-        if record is not None and len(record):
-            picture = draw_equity(record)
-            for experiment in experiments:
-                experiment.add_image(self.tag, picture, global_step=trainer.current_epoch, dataformats="HWC")
+        for experiment in experiments:
+            experiment.add_image(self.tag, picture, global_step=trainer.current_epoch, dataformats="HWC")
 
 
 def draw_equity(record: pd.DataFrame) -> Any:

@@ -4,7 +4,7 @@ A ratio whose denominator does not exist, such as gains over losses where nothin
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -123,56 +123,49 @@ def _ratio(numerator: PerAccount, denominator: PerAccount, least: float) -> PerA
 
 @dataclass(frozen=True)
 class Measure:
-    """A named measure: what it is computed from and how it is written.
+    """A named measure: a function of one array for each of `series`, its unit (" %" for fractions) and its digits.
 
-    Attributes:
-        function: of one array for each of `series`.
-        series: of `returns` (daily), `benchmark` (its daily returns), `equity` and `exposure` (money at each close),
-            `traded` (money since the close before), `gains` (money of each trade, after costs).
-        least: values of the first series below which the measure does not exist.
-        unit: " %" for fractions.
-        digits: behind the decimal point.
+    Series are `curve` (the growth of 1 by the daily returns), `benchmark` (another's curve), `equity` and `exposure`
+    (money at each close), `traded` (money bought and sold) and `gains` (money of each trade, after costs).
     """
 
     function: Callable[..., Any]
     series: tuple[str, ...]
-    least: int = 2
     unit: str = ""
     digits: int = 2
 
-    def __call__(self, series: Mapping[str, np.ndarray]) -> float:
-        """Return the measure, NaN where it does not exist."""
-        given = [series[name] for name in self.series]
-        return float(self.function(*given)) if len(given[0]) >= self.least else math.nan
+
+CURVE, GAINS = ("curve",), ("gains",)
+MEASURES = {
+    "trades": Measure(np.size, GAINS, digits=0),
+    "total return": Measure(total_return, CURVE, " %", 1),
+    "annual return": Measure(annualised_return, CURVE, " %", 1),
+    "Sharpe": Measure(sharpe_ratio, CURVE),
+    "Sortino": Measure(sortino_ratio, CURVE),
+    "Calmar": Measure(calmar_ratio, CURVE),
+    "max drawdown": Measure(max_drawdown, CURVE, " %", 1),
+    "longest drawdown": Measure(longest_drawdown, CURVE, digits=0),
+    "alpha": Measure(lambda own, market: alpha_beta(own, market)[0], ("curve", "benchmark"), " %", 1),
+    "beta": Measure(lambda own, market: alpha_beta(own, market)[1], ("curve", "benchmark")),
+    "turnover": Measure(turnover, ("equity", "traded")),
+    "exposure": Measure(mean_exposure, ("equity", "exposure"), " %", 1),
+    "hit rate": Measure(hit_rate, GAINS, " %", 1),
+    "profit factor": Measure(profit_factor, GAINS),
+}
+"""Measures by name; the longest drawdown is in days, turnover per year."""
+
+
+def measure_all(
+    returns: Float[np.ndarray, " days"], benchmark: Float[np.ndarray, " days"], **series: Any
+) -> dict[str, float]:
+    """Return all `MEASURES` of 2 or more daily returns and a benchmark's, and of the other series."""
+    given = {**series, "curve": _curve(returns), "benchmark": _curve(benchmark)}
+    return {key: float(each.function(*(given[name] for name in each.series))) for key, each in MEASURES.items()}
 
 
 def _curve(returns: Float[np.ndarray, " days"]) -> Float[np.ndarray, " closes"]:
     curve: np.ndarray = np.cumprod(np.concatenate([[1.0], 1 + returns]))
     return curve
-
-
-def _of_returns(function: Callable[..., Any], *more: str, unit: str = "", digits: int = 2) -> Measure:
-    """Make a measure of equity one of daily returns."""
-    return Measure(lambda *series: function(*map(_curve, series)), ("returns", *more), unit=unit, digits=digits)
-
-
-MEASURES = {
-    "trades": Measure(np.size, ("gains",), least=0, digits=0),
-    "total return": _of_returns(total_return, unit=" %", digits=1),
-    "annual return": _of_returns(annualised_return, unit=" %", digits=1),
-    "Sharpe": _of_returns(sharpe_ratio),
-    "Sortino": _of_returns(sortino_ratio),
-    "Calmar": _of_returns(calmar_ratio),
-    "max drawdown": _of_returns(max_drawdown, unit=" %", digits=1),
-    "longest drawdown": _of_returns(longest_drawdown, digits=0),
-    "alpha": _of_returns(lambda own, market: alpha_beta(own, market)[0], "benchmark", unit=" %", digits=1),
-    "beta": _of_returns(lambda own, market: alpha_beta(own, market)[1], "benchmark"),
-    "turnover": Measure(lambda equity, traded: turnover(equity, traded.sum()), ("equity", "traded")),
-    "exposure": Measure(mean_exposure, ("equity", "exposure"), unit=" %", digits=1),
-    "hit rate": Measure(hit_rate, ("gains",), least=1, unit=" %", digits=1),
-    "profit factor": Measure(profit_factor, ("gains",), least=1),
-}
-"""Measures by name; the longest drawdown is in days, turnover per year."""
 
 
 def format_measure(name: str, value: float | None) -> str:

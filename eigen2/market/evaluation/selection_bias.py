@@ -34,7 +34,6 @@ def probabilistic_sharpe_ratio(
     Bailey and Lopez de Prado, "The Sharpe Ratio Efficient Frontier", 2012, equation 11. Both are daily, not annualised,
     and the estimate is from 2 or more days; the kurtosis of normal returns is 3.
     """
-    require_range("days", days, least=2)
     spread = 1 - skewness * sharpe + (kurtosis - 1) / 4 * sharpe**2
     # rounding may make it negative where returns have two values only
     return NORMAL.cdf((sharpe - threshold) * math.sqrt(days - 1) / math.sqrt(max(spread, 1e-12)))
@@ -45,13 +44,9 @@ def deflated_sharpe_ratio(
 ) -> float:
     """Return the probability that the true Sharpe ratio is above what the best of all trials would show without skill.
 
-    Bailey and Lopez de Prado, "The Deflated Sharpe Ratio", 2014, equation 2. All trials count as independent; those of
-    a population are related, which makes the result too strict rather than too lenient.
-
-    Args:
-        returns: daily, of the chosen trial (2 or more).
-        trials: how many strategies were tried in all.
-        trial_sharpes: daily Sharpe ratios of known trials, whose variance stands for that of all (2 or more).
+    Bailey and Lopez de Prado, "The Deflated Sharpe Ratio", 2014, equation 2. `returns` are daily, of the chosen trial;
+    the variance of `trial_sharpes`, the daily Sharpe ratios of 2 or more trials, stands for that of all. All count as
+    independent; those of a population are related, which makes the result too strict rather than too lenient.
 
     Returns:
         0 to 1; above 0.95 is significant at the usual level. NaN where the returns do not vary.
@@ -65,13 +60,13 @@ def deflated_sharpe_ratio(
     return probabilistic_sharpe_ratio(float(mean / deviation), threshold, len(returns), skewness, kurtosis)
 
 
-def overfitting_logits(returns: Float[np.ndarray, "days strategies"], blocks: int = 16) -> Float[np.ndarray, " splits"]:
-    """Rank the strategy that is best in one half of the blocks of days in the other half, for each way to halve them.
+def overfitting_probability(returns: Float[np.ndarray, "days strategies"], blocks: int = 16) -> float:
+    """Return how often the strategy best in one half of the days is at or below the median in the other half.
 
-    Combinatorially symmetric cross-validation (Bailey, Borwein, Lopez de Prado and Zhu, "The Probability of Backtest
-    Overfitting", 2017, section 3). Best is the highest Sharpe ratio, the first of equal ones. There are 2 strategies or
-    more, an even number of blocks (2 to `days`), and days left over at the end are not used. Returns logits of
-    rank / (strategies + 1).
+    Combinatorially symmetric cross-validation over all ways to halve the blocks of days (Bailey, Borwein, Lopez de
+    Prado and Zhu, "The Probability of Backtest Overfitting", 2017, section 3). Best is the highest Sharpe ratio, the
+    first of equal ones. There are 2 strategies or more, an even number of blocks (2 to `days`), and days left over at
+    the end are not used. About 0.5 means that the past of these strategies says nothing about their future order.
     """
     days, strategies = returns.shape
     require_range("strategies", strategies, least=2)
@@ -96,14 +91,4 @@ def overfitting_logits(returns: Float[np.ndarray, "days strategies"], blocks: in
     own = np.take_along_axis(outside, best[:, None], axis=1)
     # equal strategies share their mean rank
     rank = (outside < own).sum(1) + ((outside == own).sum(1) + 1) / 2
-    relative = rank / (strategies + 1)
-    logits: np.ndarray = np.log(relative / (1 - relative))
-    return logits
-
-
-def overfitting_probability(returns: Float[np.ndarray, "days strategies"], blocks: int = 16) -> float:
-    """Return how often, over all splits, the strategy best in one half is at or below the median in the other.
-
-    See `overfitting_logits`. About 0.5 means that the past of these strategies says nothing about their future order.
-    """
-    return float((overfitting_logits(returns, blocks) <= 0).mean())
+    return float((rank <= (strategies + 1) / 2).mean())

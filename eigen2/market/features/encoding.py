@@ -61,10 +61,10 @@ class MarketEncoder(ABC):
     def __call__(self, observation: dict[str, Tensor]) -> Inputs:
         """Return the network inputs of an observation; the agent axis is 1 where all agents see the same."""
 
-    @classmethod
-    @abstractmethod
-    def needed_bytes(cls, panel: MarketPanel, investable: list[int], context_days: int) -> int:
+    @staticmethod
+    def needed_bytes(panel: MarketPanel, investable: list[int], context_days: int) -> int:
         """Return the bytes of RAM that an encoder on the CPU takes beside its panel."""
+        return 0
 
     @staticmethod
     def restore(
@@ -109,7 +109,8 @@ class MarketEncoder(ABC):
         """Build the default critic of this encoding."""
         return self.critic(self.sizes, choice=Choice(self.rules.max_opens_per_day, self.rules.allow_short))
 
-    def _portfolio(self, observation: dict[str, Tensor]) -> Float[Tensor, "agents batch columns 5"]:
+    def _shared_inputs(self, observation: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """Return positions (agents, batch, columns, 5) and the fraction of the window left (agents, batch, 1)."""
         held_days, coefficient = observation["held_days"], observation["coefficient"]
         steps = torch.iinfo(coefficient.dtype).max  # signed where short sales are allowed
         parts = (held_days > 0, held_days, observation["gain"], observation["target"], coefficient)
@@ -117,10 +118,7 @@ class MarketEncoder(ABC):
         units = torch.tensor([1, self.rules.max_holding_days, 0.1, LEVELS, steps], device=raw.device)
         encoded = raw / units
         encoded[..., 2].clamp_(-CLIP, CLIP)
-        return encoded
-
-    def _time_left(self, observation: dict[str, Tensor]) -> Float[Tensor, "agents batch 1"]:
-        return (observation["days_left"].float() / self.window_days)[..., None]
+        return encoded, (observation["days_left"].float() / self.window_days)[..., None]
 
 
 class AverageEncoder(MarketEncoder):
@@ -136,16 +134,16 @@ class AverageEncoder(MarketEncoder):
     statistics: Float[np.ndarray, "2 spans described 10"]
 
     def _prepare(self, panel: MarketPanel, device: torch.device | str, statistics: np.ndarray | None) -> None:
-        investable, context_days = self.investable, self.context_days
-        shape, sizes = _shapes(panel, investable, context_days)
+        settings: dict[str, Any] = {"investable": self.investable, "context_days": self.context_days}
+        shape, sizes = _shapes(panel, **settings)
         self.groups, self.width = sizes[2] - 1, sizes[1] * CHANNELS
-        settings: dict[str, Any] = {"investable": investable, "context_days": context_days}
+        columns = len(self.investable)
 
         def measure(out: np.ndarray) -> None:
-            out[:] = average_statistics(remapped(panel), investable, context_days)
+            out[:] = average_statistics(remapped(panel), self.investable, self.context_days)
 
         def fill(out: np.ndarray) -> None:
-            fill_averages(remapped(panel), investable, context_days, self.statistics, out)
+            fill_averages(remapped(panel), self.investable, self.context_days, self.statistics, out)
 
         if statistics is None:
             statistics = mapped_array(panel.folder, "standard", settings, sizes, np.dtype(np.float64), measure)
@@ -154,14 +152,11 @@ class AverageEncoder(MarketEncoder):
         table = mapped_array(panel.folder, "averages", settings, shape, np.dtype(np.float16), fill)
         self._table = torch.from_numpy(table).to(device)
         self.nbytes = self._table.nbytes + self.statistics.nbytes
-        self.input_shapes = {
-            "columns": (len(investable), self.width),
-            "portfolio": (len(investable), PORTFOLIO),
-            "market": (self.groups * self.width + 1,),
-        }
+        shapes = {"columns": (columns, self.width), "portfolio": (columns, PORTFOLIO)}
+        self.input_shapes = {**shapes, "market": (self.groups * self.width + 1,)}
 
-    @classmethod
-    def needed_bytes(cls, panel: MarketPanel, investable: list[int], context_days: int) -> int:
+    @staticmethod
+    def needed_bytes(panel: MarketPanel, investable: list[int], context_days: int) -> int:
         """Return the bytes of the encoded days and of the statistics."""
         table, statistics = _shapes(panel, investable, context_days)
         return 2 * math.prod(table) + 8 * math.prod(statistics)
@@ -185,8 +180,8 @@ class AverageEncoder(MarketEncoder):
             sale; `market` (agents, batch, groups x width + 1), ending with the fraction of the window that is left.
         """
         columns, groups = self.describe(observation["day"])
-        market = torch.cat([groups, self._time_left(observation)], dim=-1)
-        return {"columns": columns, "portfolio": self._portfolio(observation), "market": market}
+        portfolio, time_left = self._shared_inputs(observation)
+        return {"columns": columns, "portfolio": portfolio, "market": torch.cat([groups, time_left], dim=-1)}
 
 
 def _shapes(
@@ -211,11 +206,6 @@ class WindowEncoder(MarketEncoder):
         shapes = {"day": (), "panel": tuple(panel.features.shape[1:]), "investable": (columns,)}
         self.input_shapes = {**shapes, "portfolio": (columns, PORTFOLIO), "market": (1,)}
 
-    @classmethod
-    def needed_bytes(cls, panel: MarketPanel, investable: list[int], context_days: int) -> int:
-        """Return 0: on a CPU the features are the panel's own."""
-        return 0
-
     def __call__(self, observation: dict[str, Tensor]) -> Inputs:
         """Return the network inputs of an observation.
 
@@ -224,13 +214,9 @@ class WindowEncoder(MarketEncoder):
             not valid; `investable` (1, columns) int64, indices into all columns; `portfolio` (agents, batch, columns,
             5) as in `AverageEncoder`; `market` (agents, batch, 1), the fraction of the window that is left.
         """
-        return {
-            "day": observation["day"].long(),
-            "panel": self._features,
-            "investable": self._investable,
-            "portfolio": self._portfolio(observation),
-            "market": self._time_left(observation),
-        }
+        portfolio, time_left = self._shared_inputs(observation)
+        windows = {"day": observation["day"].long(), "panel": self._features, "investable": self._investable}
+        return {**windows, "portfolio": portfolio, "market": time_left}
 
 
 ENCODERS: dict[str, type[AverageEncoder | WindowEncoder]] = {"averages": AverageEncoder, "windows": WindowEncoder}

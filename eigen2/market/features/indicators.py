@@ -55,19 +55,20 @@ def _by_stretch(values: Float[np.ndarray, "days 4"], relative: bool) -> Float[np
 
 def _fill(features: Float[np.ndarray, "days 9"], values: Float[np.ndarray, "days 4"], relative: bool) -> None:
     close = np.ascontiguousarray(values[:, 3], dtype=np.float64)
-    now, before, mean = values[1:, [0, 3, 1, 2]], close[:-1, None], talib.SMA(close, MA_DAYS)
-    features[:, 4] = talib.RSI(close, RSI_DAYS)
+    now, before = values[1:, [0, 3, 1, 2]], close[:-1, None]
+    mean = talib.SMA(close, MA_DAYS)
     macd, signal, _ = talib.MACD(close, *MACD_DAYS)
+    features[:, 4] = talib.RSI(close, RSI_DAYS)
     if relative:
         features[1:, :4] = np.log(now / before)
         features[:, 5], features[:, 6] = 100 * macd / close, 100 * signal / close
         features[:, 7] = talib.TRIX(close, TRIX_DAYS)
         features[:, 8] = 100 * (close - mean) / mean
-        return
-    features[1:, :4] = now - before
-    features[:, 5], features[:, 6] = macd, signal
-    triple = close
-    for _ in range(3):
-        triple = talib.EMA(triple, TRIX_DAYS)
-    features[1:, 7] = np.diff(triple)
-    features[:, 8] = close - mean
+    else:
+        triple = close
+        for _ in range(3):
+            triple = talib.EMA(triple, TRIX_DAYS)
+        features[1:, :4] = now - before
+        features[:, 5], features[:, 6] = macd, signal
+        features[1:, 7] = np.diff(triple)
+        features[:, 8] = close - mean

@@ -43,14 +43,13 @@ class Choice:
         straight-through estimator; Bengio, Léonard and Courville, "Estimating or propagating gradients through
         stochastic neurons for conditional computation", 2013): what would change if a column were preferred.
         """
-        size = coefficient.abs() if self.short_sales else coefficient
         held = portfolio[..., 0] > 0
+        size = coefficient.abs() if self.short_sales else coefficient
         size = torch.where(held, NEVER, size)
         soft = torch.softmax(self.sharpness * size, dim=-1)
-        if self.orders == 1:
-            first = size.argmax(-1, keepdim=True)
-        else:  # unlike topk a stable sort takes the lower of equal ones
-            first = torch.sort(size, dim=-1, descending=True, stable=True).indices[..., : self.orders]
+        # unlike topk a stable sort takes the lower of equal ones; for one argmax is faster
+        ranked = size.argsort(stable=True, descending=True) if self.orders > 1 else size.argmax(-1, keepdim=True)
+        first = ranked[..., : self.orders]
         chosen = torch.zeros_like(soft).scatter(-1, first, 1 / first.shape[-1])
         chosen = torch.where(held, 0.0, chosen)  # where all are held none is ordered
         weight = (chosen + (soft - soft.detach())).to(tokens.dtype)
@@ -84,8 +83,7 @@ class _ColumnTrunk(nn.Module):
 class ColumnNetwork(nn.Module):
     """What actors and critics of all families share: a token of every column, from its description and position.
 
-    Raises:
-        UserError: the inputs are those of another encoding, or `hidden` is out of range.
+    Inputs of another encoding and a `hidden` out of range are a UserError.
     """
 
     over_agents: Literal["broadcast", "vmap", "loop"] = "broadcast"
@@ -117,7 +115,7 @@ class ColumnActor(ColumnNetwork):
     """Coefficient and sale target of every column.
 
     Args:
-        sizes: of a column's numbers (`columns`), of the market's (`market`) and of a position (`portfolio`).
+        sizes: shapes of the inputs `columns`, `market` and `portfolio`.
         hidden: units per layer.
     """
 
@@ -136,7 +134,7 @@ class ColumnCritic(ColumnNetwork):
     """Value of an action in all columns.
 
     Args:
-        sizes: of a column's numbers (`columns`), of the market's (`market`) and of a position (`portfolio`).
+        sizes: shapes of the inputs `columns`, `market` and `portfolio`.
         hidden: units per layer.
         choice: which columns an action orders.
     """

@@ -4,6 +4,7 @@
 `CnnLstm*` read every column, day by day. All columns share weights and are pooled, so their order does not matter.
 """
 
+from functools import partial
 from typing import Literal
 
 import torch
@@ -15,18 +16,13 @@ from eigen2.core.networks import Inputs, Sizes, require_width
 from eigen2.errors import UserError
 from eigen2.market.networks.columns import ONE_ORDER, Choice, ColumnActor, ColumnCritic, ColumnNetwork
 
-MEANS = 2
-"""Means over columns that accompany each column: of all columns, and of those that are not investable."""
+MEANS = 2  # over columns that accompany each column: of all columns, and of those that are not investable
 STRIDES = (2, 2, 2)  # strides of the CNN's layers: eight days per step of the market's sequence
 KERNEL = 4  # steps that a layer of the CNN sees; more than its stride, so that neighbours overlap
 
 
 def window_rows(day: Tensor, context: int) -> tuple[Tensor, Tensor]:
-    """Return the panel's rows of the windows that end on `day` (batch,).
-
-    Returns:
-        Rows (batch, context), 0 before the panel's first day, and bool whether each lies in the panel.
-    """
+    """Return the panel's rows (batch, context) of the windows that end on `day`, 0 if none, and whether each is one."""
     rows = day.long()[:, None] + torch.arange(1 - context, 1, device=day.device)
     return rows.clamp(min=0), rows >= 0
 
@@ -49,8 +45,8 @@ class DilatedConvolutions(nn.Module):
     Oord et al., "WaveNet", 2016). The last day's output needs layer l at every 2^(l + 1)-th day only, so that each
     layer joins neighbours in pairs: work for 2 x context days instead of context x layers.
 
-    The first layer sees the means over columns of the same days too: a column's move means something else when all
-    move. Only investable columns are gathered; the others enter by their means alone.
+    Only investable columns are gathered. The first layer sees the means of these days over all columns, and over those
+    that are not investable, too: a column's move means something else when all move.
     """
 
     def __init__(self, features: int, hidden: int, context: int) -> None:
@@ -64,17 +60,6 @@ class DilatedConvolutions(nn.Module):
 
     def forward(self, inputs: Inputs) -> Tensor:
         """Return tokens (batch, columns, hidden)."""
-        own, means = self._windows(inputs)
-        series = functional.glu(self.column(pairs(own)) + self.means(pairs(means))[:, None], dim=-1)
-        for layer in self.layers:
-            both = pairs(series)
-            late = both[..., both.shape[-1] // 2 :]
-            series = late + functional.glu(layer(both), dim=-1)
-        tokens: Tensor = self.token(series[..., 0, :])
-        return tokens
-
-    def _windows(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
-        """Return investable columns (batch, columns, context, features) and means (batch, context, 2 x features)."""
         panel, investable = inputs["panel"], inputs["investable"]
         rows, inside = window_rows(inputs["day"], self.context)
         own = panel[rows[:, None], investable[:, None]].masked_fill(~inside[:, None, :, None], 0)
@@ -82,7 +67,14 @@ class DilatedConvolutions(nn.Module):
         total = panel.sum(1)[rows].masked_fill(~inside[..., None], 0)
         columns, others = panel.shape[1], panel.shape[1] - len(investable)
         rest = (total - own.sum(1)) / others if others else torch.zeros_like(total)
-        return own, torch.cat([total / columns, rest], dim=-1)
+        means = torch.cat([total / columns, rest], dim=-1)
+        series = functional.glu(self.column(pairs(own)) + self.means(pairs(means))[:, None], dim=-1)
+        for layer in self.layers:
+            both = pairs(series)
+            late = both[..., both.shape[-1] // 2 :]
+            series = late + functional.glu(layer(both), dim=-1)
+        tokens: Tensor = self.token(series[..., 0, :])
+        return tokens
 
 
 class MarketSequence(nn.Module):
@@ -121,7 +113,15 @@ class MarketSequence(nn.Module):
 
     def forward(self, inputs: Inputs) -> Tensor:
         """Return tokens (batch, columns, hidden)."""
-        columns = self._convolved(inputs["panel"], inputs["day"])
+        # all columns' windows through the CNN, to (batch, steps, all columns, filters)
+        rows, inside = window_rows(inputs["day"], self.context)
+        window = inputs["panel"][rows].masked_fill(~inside[:, :, None, None], 0)
+        series = window.permute(0, 2, 3, 1).flatten(0, 1)
+        for convolution, stride in zip(self.convolutions, STRIDES, strict=True):
+            days = series.shape[-1]
+            before = (-(-days // stride) - 1) * stride + KERNEL - days
+            series = torch.relu(convolution(functional.pad(series, (before, 0))))
+        columns = series.view(len(window), -1, *series.shape[1:]).permute(0, 3, 1, 2).contiguous()
         weight = torch.softmax(self.score(columns), dim=2).to(columns.dtype)
         pooled = (weight.mT @ columns).flatten(2)  # (batch, steps, heads x filters)
         states, _ = self.lstm(torch.relu(self.market(pooled)))
@@ -133,34 +133,6 @@ class MarketSequence(nn.Module):
         attended = (attention.to(own.dtype) @ own.flatten(2)).view_as(own[:, 0])
         tokens: Tensor = self.token(torch.cat([own[:, -1], attended], dim=-1)) + self.vector(market)[:, None]
         return tokens
-
-    def _convolved(self, panel: Tensor, day: Tensor) -> Tensor:
-        """Return all columns' windows after the CNN, (batch, steps, all columns, filters)."""
-        rows, inside = window_rows(day, self.context)
-        window = panel[rows].masked_fill(~inside[:, :, None, None], 0)
-        series = window.permute(0, 2, 3, 1).flatten(0, 1)
-        for convolution, stride in zip(self.convolutions, STRIDES, strict=True):
-            days = series.shape[-1]
-            before = (-(-days // stride) - 1) * stride + KERNEL - days
-            series = torch.relu(convolution(functional.pad(series, (before, 0))))
-        batch, columns = len(day), panel.shape[1]
-        return series.reshape(batch, columns, *series.shape[1:]).permute(0, 3, 1, 2).contiguous()
-
-
-def recomputed(network: nn.Module, inputs: Inputs) -> Tensor:
-    """Return the network's output, recomputing intermediate results for the gradients instead of keeping them.
-
-    The current weights are captured: a population puts an agent's weights into its one module for a call only, and may
-    hold another agent's when the gradients are computed.
-    """
-    weights: dict[str, Tensor] = {name: weight for name, weight in network.named_parameters()}
-
-    def call(inputs: Inputs) -> Tensor:
-        output: Tensor = torch.func.functional_call(network, weights, (inputs,))
-        return output
-
-    output: Tensor = checkpoint(call, inputs, use_reentrant=False, preserve_rng_state=False)
-    return output
 
 
 class _Trunk(nn.Module):
@@ -195,20 +167,24 @@ class _WindowNetwork(ColumnNetwork):
 
 
 class _RecomputedNetwork(_WindowNetwork):
-    """A network run agent by agent, whose description is computed again for the gradients."""
+    """A network run agent by agent, whose description is computed again for the gradients instead of being kept."""
 
     over_agents = "loop"
 
     def describe(self, inputs: Inputs) -> Tensor:
         """Return what follows from the day alone, (batch, columns, hidden)."""
-        return recomputed(self.describer, inputs)
+        # a population puts an agent's weights into this module for a call only, so that they are captured here
+        weights: dict[str, Tensor] = dict(self.describer.named_parameters())
+        call = partial(torch.func.functional_call, self.describer, weights)
+        described: Tensor = checkpoint(call, (inputs,), use_reentrant=False, preserve_rng_state=False)
+        return described
 
 
 class ConvolutionActor(_WindowNetwork, ColumnActor):
     """Coefficient and sale target of every column, from dilated convolutions over the days of its window.
 
     Args:
-        sizes: of the panel, of a position and of the context.
+        sizes: shapes of the panel and of a position, and the context.
         hidden: channels of a convolution and units of a layer.
     """
 
@@ -221,7 +197,7 @@ class ConvolutionCritic(_WindowNetwork, ColumnCritic):
     """Value of an action in all columns, from dilated convolutions over the days of their windows.
 
     Args:
-        sizes: of the panel, of a position, of an action and of the context.
+        sizes: shapes of the panel, of a position and of an action, and the context.
         hidden: channels of a convolution and units of a layer.
         choice: which columns an action orders.
     """
@@ -235,7 +211,7 @@ class CnnLstmActor(_RecomputedNetwork, ColumnActor):
     """Coefficient and sale target of every column, from a CNN and an LSTM over the days of all columns.
 
     Args:
-        sizes: of the panel, of a position and of the context.
+        sizes: shapes of the panel and of a position, and the context.
         hidden: units of the LSTM and of a layer.
         filters: channels of the last convolution, divisible by 4.
         heads: heads of the attention over columns.
@@ -250,7 +226,7 @@ class CnnLstmCritic(_RecomputedNetwork, ColumnCritic):
     """Value of an action in all columns, from a CNN and an LSTM over the days of all columns.
 
     Args:
-        sizes: of the panel, of a position, of an action and of the context.
+        sizes: shapes of the panel, of a position and of an action, and the context.
         hidden: units of the LSTM and of a layer.
         filters: channels of the last convolution, divisible by 4.
         heads: heads of the attention over columns.

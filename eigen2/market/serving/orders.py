@@ -10,10 +10,9 @@ import torch
 from jaxtyping import Bool, Float, Int, Shaped
 
 from eigen2.market.simulation.account import AccountRules
-from eigen2.market.simulation.environment import TradingEnvironment
+from eigen2.market.simulation.environment import TradingEnvironment, window_options
 from eigen2.market.simulation.rules import CLOSE_REASONS, TradingRules
 from eigen2.market.simulation.simulate import Day, Policy, Prices, play_days
-from eigen2.market.simulation.windows import window_options
 
 COLUMNS = (
     *("date", "ticker", "action", "coefficient", "target_pct", "stake_pct"),
@@ -56,11 +55,8 @@ def write_orders(
     writer, rows = _Writer(env, tickers), []
     days = play_days(env, policy, window_options([start], len(table) - 1 - start, len(table) - start))
     for today, day in zip(range(start, len(prices)), days, strict=False):
-        priced = np.isfinite(prices[today, :, 3])
-        rows += [{"date": dates[today], **row} for row in writer.rows(today, day, priced)]
-    orders = pd.DataFrame(rows, columns=list(COLUMNS))
-    orders["days_held"] = orders["days_held"].astype("Int64")
-    return orders
+        rows += [{"date": dates[today], **row} for row in writer.rows(today, day, np.isfinite(prices[today, :, 3]))]
+    return pd.DataFrame(rows, columns=list(COLUMNS)).astype({"days_held": "Int64"})
 
 
 @dataclass(frozen=True)
@@ -75,13 +71,14 @@ class _Position:
     def side(self) -> float:
         return float(np.sign(self.coefficient))
 
-    def row(self, day: int) -> Row:
+    def row(self, day: int, **more: Any) -> Row:
         return {
             "ticker": self.ticker,
             "coefficient": self.coefficient,
             "target_pct": self.target_pct,
             "target_price": self.entry * (1 + self.side * self.target_pct / 100),
             "days_held": day - self.first_day + 1,
+            **more,
         }
 
 
@@ -98,15 +95,12 @@ class _Writer:
         low, high = torch.tensor(self.rules.action_range)
         asked = torch.clamp(day.action[0, 0], low, high).double().numpy()
         ordered, fills, closes = (day.info[name] for name in ("ordered", "fills", "closes"))
-        rows = self.tomorrow
-        for column, stake_pct in zip(ordered.tolist(), self._stakes_pct(ordered, asked), strict=True):
-            rows.append(self._order(column, asked[column].tolist(), stake_pct))
+        rows = [*self.tomorrow, *self._orders(ordered, asked)]
         if not len(ordered):
             rows.append(self._waiting(asked[:, 0], priced & (day.observation["held_days"][0, 0].numpy() == 0)))
-        for column, paid, price in zip(
-            fills.cell.tolist(), self._stakes_pct(fills.cell, asked), fills.price.tolist(), strict=True
-        ):
-            if paid:
+        stakes = self.env.account.stakes(fills.cell, asked[fills.cell, 0])
+        for column, stake, price in zip(fills.cell.tolist(), stakes, fills.price.tolist(), strict=True):
+            if stake:
                 coefficient, target_pct = asked[column].tolist()
                 self.held[column] = _Position(self.tickers[column], coefficient, target_pct, price, today + 1)
         self.tomorrow = [
@@ -114,30 +108,26 @@ class _Writer:
             for column in np.setdiff1d(ordered, fills.cell).tolist()
         ]
         for column, price, reason, gain_pct in zip(*(values.tolist() for values in closes[:4]), strict=True):
-            position = self.held.pop(column, None)
-            if position is not None:  # else no money was in it
-                row = {"action": "close", "price": price, "gain_pct": gain_pct}
-                self.tomorrow.append({**position.row(today + 1), **row, "reason": WHY_CLOSED[CLOSE_REASONS[reason]]})
+            if column in self.held:  # else no money was in it
+                why = {"action": "close", "reason": WHY_CLOSED[CLOSE_REASONS[reason]]}
+                self.tomorrow.append(self.held.pop(column).row(today + 1, **why, price=price, gain_pct=gain_pct))
         for column, position in sorted(self.held.items()):
             self.tomorrow.append(self._holding(column, position, today + 1, float(day.info["last_close"][0, column])))
         return rows
 
-    def _stakes_pct(self, columns: Int[np.ndarray, " orders"], asked: Float[np.ndarray, "columns 2"]) -> list[float]:
-        """Return what orders take, in percent of the equity at the decision."""
-        account = self.env.account
+    def _orders(self, columns: Int[np.ndarray, " orders"], asked: Float[np.ndarray, "columns 2"]) -> list[Row]:
+        """Return what is ordered, with the percent of the equity at the decision that each order takes."""
+        account, rows = self.env.account, []
         equity = account.budget[0, 0]
-        stakes = account.stakes(columns, asked[columns, 0])
-        percent: list[float] = (100 * stakes / equity if equity else stakes).tolist()
-        return percent
-
-    def _order(self, column: int, asked: list[float], stake_pct: float) -> Row:
-        coefficient, target_pct = asked
-        action, reason = "unfunded", "no money is left: positions are worth all that may be"
-        if stake_pct:
-            action = "buy" if coefficient > 0 else "sell short"
-            reason = f"fills at {'the next open' if self.rules.execution == 'next_open' else 'this close'}"
-        row = {"ticker": self.tickers[column], "action": action, "coefficient": coefficient}
-        return {**row, "target_pct": target_pct, "stake_pct": stake_pct, "reason": reason}
+        fill = "the next open" if self.rules.execution == "next_open" else "this close"
+        for column, stake in zip(columns.tolist(), account.stakes(columns, asked[columns, 0]), strict=True):
+            coefficient, target_pct = asked[column].tolist()
+            action, reason = "unfunded", "no money is left: positions are worth all that may be"
+            if stake:
+                action, reason = "buy" if coefficient > 0 else "sell short", f"fills at {fill}"
+            row = {"ticker": self.tickers[column], "action": action, "coefficient": coefficient, "reason": reason}
+            rows.append({**row, "target_pct": target_pct, "stake_pct": float(100 * stake / equity) if equity else 0.0})
+        return rows
 
     def _waiting(self, coefficients: Float[np.ndarray, " columns"], free: Bool[np.ndarray, " columns"]) -> Row:
         size = np.abs(coefficients) if self.rules.allow_short else coefficients
@@ -149,13 +139,13 @@ class _Writer:
         return {**row, "reason": "the highest coefficient of what is not held is below 1"}
 
     def _holding(self, column: int, position: _Position, day: int, price: float) -> Row:
-        account, row = self.env.account, position.row(day)
-        left = self.rules.max_holding_days - row["days_held"]
-        return {
-            **row,
-            "action": "hold",
-            "price": price,
-            "stake_pct": 100 * abs(account.shares[0, column]) * price / float(account.worth[0]),
-            "gain_pct": 100 * position.side * (price / position.entry - 1),
-            "reason": f"the sale target is not reached; closes in {left} day{'s' * (left > 1)} at the latest",
-        }
+        account = self.env.account
+        left = self.rules.max_holding_days - (day - position.first_day + 1)
+        return position.row(
+            day,
+            action="hold",
+            price=price,
+            stake_pct=100 * abs(account.shares[0, column]) * price / float(account.worth[0]),
+            gain_pct=100 * position.side * (price / position.entry - 1),
+            reason=f"the sale target is not reached; closes in {left} day{'s' * (left > 1)} at the latest",
+        )

@@ -4,7 +4,6 @@ import logging
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,7 +12,7 @@ from torch import Tensor
 
 from eigen2.core.export import ExportedChampion, load
 from eigen2.errors import UserError
-from eigen2.market.data.panel import MarketPanel, Splits, build_panel
+from eigen2.market.data.panel import Splits, build_panel
 from eigen2.market.features.encoding import MarketEncoder
 from eigen2.market.serving.orders import write_orders
 from eigen2.market.simulation.account import AccountRules
@@ -36,22 +35,17 @@ class Trader:
     """
 
     def __init__(self, champion: ExportedChampion, trusted: str | None = None) -> None:
-        workload, spec = champion.config["workload"], champion.config["inference"]
+        workload, self._spec = champion.config["workload"], champion.config["inference"]
         if workload != "market":
             raise UserError(f"the champion is of the workload {workload}; only those of the market trade")
-        self.rules, self.account = TradingRules(**spec["rules"]), AccountRules(**spec["account"])
-        self.investable: list[str] = spec["investable"]
+        self.rules, self.account = TradingRules(**self._spec["rules"]), AccountRules(**self._spec["account"])
+        self.investable: list[str] = self._spec["investable"]
         self.last_seen = date.fromisoformat(champion.config["data_used"]["last"])
-        self._spec: dict[str, Any] = spec
         self._actor = champion.actor(trusted)
 
     @classmethod
     def load(cls, path: str | Path, trusted: str | None = None) -> "Trader":
-        """Load the champion of an exported folder or of a checkpoint.
-
-        Raises:
-            UserError: there is none, or it cannot be read.
-        """
+        """Load the champion of an exported folder or of a checkpoint; a UserError if it cannot be read."""
         return cls(load(path), trusted)
 
     def orders(self, prices: pd.DataFrame, first: date | None = None) -> pd.DataFrame:
@@ -67,13 +61,12 @@ class Trader:
         spec = self._spec
         window_days = spec["trading_days"] + spec["settlement_days"]
         panel = build_panel(prices, validation_days=0, holdout_days=0, scale=MarketEncoder.saved_scale(spec))
-        begin = self._begin(panel, first)
+        begin = self._begin(panel.dates, first)
         # features are made of all prices, averages of the context's
         context_start = begin - spec["context_days"] + 1
         arrays = {name: getattr(panel, name)[context_start:] for name in ("dates", "features", "valid", "prices")}
         panel = replace(panel, splits=Splits.from_days(panel.num_days - context_start, 0, 0), **arrays)
         encoder = MarketEncoder.restore(spec, panel, self.rules, window_days)
-        own_prices = np.ascontiguousarray(panel.prices[:, encoder.investable])
 
         @torch.inference_mode()
         def policy(seen: dict[str, Tensor]) -> Tensor:
@@ -81,29 +74,30 @@ class Trader:
             return native_action(self._actor(inputs).float()[None], self.rules)
 
         return write_orders(
-            own_prices,
+            np.ascontiguousarray(panel.prices[:, encoder.investable]),
             *(panel.dates, self.investable, self.rules, self.account),
             policy=hide_window_end(policy, window_days),
             start=begin - context_start,
         )
 
-    def _begin(self, panel: MarketPanel, first: date | None) -> int:
+    def _begin(self, dates: np.ndarray, first: date | None) -> int:
         """Return the index of the first decision's day."""
-        last, seen = panel.dates[-1], np.datetime64(self.last_seen)
+        seen, needed = np.datetime64(self.last_seen), self._spec["context_days"]
         day = seen if first is None else np.datetime64(first)
         if day < seen:
             log.warning(
                 "the fit has looked at days up to %s: what its champion does from %s on does not tell how good it is",
-                seen,
-                day,
+                *(seen, day),
             )
-        if last < day:
+        if dates[-1] < day:
             why = "the last day that the fit has looked at" if first is None else "as asked for"
-            raise UserError(f"prices end on {last}, before {day}, {why}; bring later prices or give an earlier day")
-        begin, needed = int(np.searchsorted(panel.dates, day)), self._spec["context_days"]
+            raise UserError(
+                f"prices end on {dates[-1]}, before {day}, {why}; bring later prices or give an earlier day"
+            )
+        begin = int(np.searchsorted(dates, day))
         if begin + 1 < needed:
             raise UserError(
-                f"{begin} days of prices before {panel.dates[begin]} are too few: the champion looks back on "
-                f"context_days {needed}, the day itself among them; bring earlier prices or give a later day"
+                f"{begin} days of prices before {dates[begin]} are too few: the champion looks back on context_days "
+                f"{needed}, the day itself among them; bring earlier prices or give a later day"
             )
         return begin

@@ -3,31 +3,22 @@
 Accounts are kept in NumPy on the host: a day is many small operations, for which a GPU would only be waited for.
 """
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import torch
-from gymnasium import spaces
-from jaxtyping import Float, Float32, Int
+from jaxtyping import Float, Float32, Float64, Int
 from torch import Tensor
 
 from eigen2.core.credit import Credit
 from eigen2.core.replay import Field
-from eigen2.errors import require_range
+from eigen2.errors import UserError, require_range
 from eigen2.market.simulation.account import Account, AccountRules
-from eigen2.market.simulation.bars import CLOSE, HIGHEST, LEAST_SIZE, LOWEST, OPEN, market_table
-from eigen2.market.simulation.episode_statistics import (
-    NO_CLOSES,
-    NO_FILLS,
-    Closes,
-    EpisodeStatistics,
-    Fills,
-    events_of_agent,
-)
+from eigen2.market.simulation.events import NO_CLOSES, NO_FILLS, Closes, Fills, events_of_agent
 from eigen2.market.simulation.rules import CLOSE_REASONS, TradingRules
-from eigen2.market.simulation.windows import window_bounds
 
-__all__ = ["CLOSE_REASONS", "LEVELS", "TradingEnvironment", "TradingRules", "native_action"]
+__all__ = ["LEVELS", "TradingEnvironment", "TradingRules", "native_action"]
 
 LEVELS = 255
 """Steps from 0 to the largest value allowed in which observations hold sale targets and, without short sales,
@@ -36,6 +27,7 @@ MAX_OBSERVED_GAIN, MAX_GAIN_PCT = 65_504.0, 1e30
 """Bounds of unrealised gains (as fractions) and realised ones (percent), so that no price makes a number infinite: the
 loss of a short sale has no bound of its own."""
 TARGET, GAP, HOLDING, HALTED, WINDOW_END = range(len(CLOSE_REASONS))
+OPEN, HIGHEST, LOWEST, CLOSE, LEAST_SIZE = range(5)  # rows of a day in `market_table`
 
 
 def native_action(unit: Float[Tensor, "... columns 2"], rules: TradingRules) -> Float[Tensor, "... columns 2"]:
@@ -44,14 +36,38 @@ def native_action(unit: Float[Tensor, "... columns 2"], rules: TradingRules) -> 
     return torch.addcmul((high + low) / 2, unit, (high - low) / 2)
 
 
+def window_options(starts: Iterable[int], trading_days: int, window_days: int) -> dict[str, Any]:
+    """Return the reset options of windows of `window_days` from their first days on, orders on `trading_days`."""
+    return {"starts": list(starts), "trading_days": trading_days, "window_days": window_days}
+
+
+def market_table(prices: Float32[np.ndarray, "days columns 4"]) -> Float32[np.ndarray, "days 5 columns"]:
+    """Return each day's rows by column: open, highest and lowest price from the open on, last close, least order size.
+
+    Prices are NaN where the column did not trade, the last valid close is 0 before the first, and the least size of an
+    order is 1, or infinite where the column did not trade.
+    """
+    traded = (np.isfinite(prices) & (prices > 0)).all(-1)
+    open_, high, low, close = np.moveaxis(np.where(traded[..., None], prices, np.float32(np.nan)), -1, 0)
+    least_size = np.where(traded, np.float32(1), np.float32(np.inf))
+    return np.stack([open_, np.maximum(open_, high), np.minimum(open_, low), last_valid(close), least_size], axis=1)
+
+
+def last_valid(close: Float[np.ndarray, "days columns"]) -> Float[np.ndarray, "days columns"]:
+    """Return each column's last close above 0 up to each day; 0 before its first."""
+    valid = np.where(close > 0, np.arange(len(close))[:, None], -1)
+    day = np.maximum.accumulate(valid, axis=0)
+    filled: np.ndarray = np.where(day >= 0, np.take_along_axis(close, day.clip(0), axis=0), close.dtype.type(0))
+    return filled
+
+
 class TradingEnvironment:
     """Steps `agents` x `windows` accounts through the market; the agents do not move prices.
 
-    A window is the days start_idx <= day < end_idx. At the close of each day before trading_end_idx an agent gives
-    every column a coefficient and a sale target. Of the columns that have a price that day and that it does not hold,
-    those with the highest coefficients of at least 1 are ordered. Later no order is given and positions run out
-    (settlement). The last day sells what is left, so an episode always terminates and is never truncated: the time
-    left is part of the observation.
+    At the close of each of a window's trading days an agent gives every column a coefficient and a sale target. Of the
+    columns that have a price that day and that it does not hold, those with the highest coefficients of at least 1 are
+    ordered. Later no order is given and positions run out (settlement). The last day sells what is left, so an episode
+    always terminates and is never truncated: the time left is part of the observation.
 
     A position is sold at entry x (1 + target / 100) on the day whose high reaches it, or at the open that is above it
     already; otherwise at the close when it has been held long enough or the window ends. An order whose column has no
@@ -70,12 +86,9 @@ class TradingEnvironment:
     1/255 of the largest allowed; with short sales `coefficient` is int8 in 1/127, negative for them. The market itself
     is a function of the day (see `MarketEncoder`).
 
-    `prices` are those of the investable columns: open, high, low, close, NaN where a column did not trade. All windows
-    are of one length. With `credit_orders`, `info["credit"]` of a step says which earlier steps ordered what has
-    closed, at most `credit_steps` before.
-
-    Attributes:
-        action_space: of one account: coefficients and targets in percent, shape (columns, 2).
+    `prices` are those of the investable columns: open, high, low, close, NaN where a column did not trade. With
+    `credit_orders`, `info["credit"]` of a step says which earlier steps ordered what has closed, at most `credit_steps`
+    before.
     """
 
     def __init__(
@@ -88,13 +101,12 @@ class TradingEnvironment:
         credit_orders: bool = False,
     ) -> None:
         self._market = market_table(np.asarray(prices, np.float32))
-        self.num_days, _, self.num_columns = self._market.shape
-        self.rules, self.agents, self.windows = rules, agents, windows
+        self.num_days, _, columns = self._market.shape
+        self.num_columns, self.rules, self.agents, self.windows = columns, rules, agents, windows
         self.device = torch.device(device)
         self.credit_steps = rules.max_holding_days - 1 if credit_orders else 0
-        columns = self.num_columns
+        self.action_shape = (columns, 2)
         self._low, self._high = np.array(rules.action_range, np.float32)
-        self.action_space = spaces.Box(np.tile(self._low, (columns, 1)), np.tile(self._high, (columns, 1)))
         coefficient_type = torch.int8 if rules.allow_short else torch.uint8
         self.observation_fields = {
             "day": Field((), torch.int32),
@@ -108,18 +120,21 @@ class TradingEnvironment:
         self._levels = (levels / [rules.max_coefficient, rules.max_target]).astype(np.float32)
         self._kept = (1 - rules.side_cost) / (1 + rules.side_cost)  # of a position bought and sold at one price
 
-        self._shape = (agents, windows, columns)
+        self._shape, accounts = (agents, windows, columns), agents * windows
         self._start = np.zeros(windows, np.int64)
         self._step = self._length = self._trading_length = 0
         self._bars = self._current_bars()
         # Prices of a short sale are kept negative, so that every position closes at prices of at least its aim, and
         # gains last close / entry + offset. Where nothing is held, infinite ones close nothing and gain nothing.
-        self._floats = np.zeros((5, agents * windows * columns), np.float32)
+        self._floats = np.zeros((5, accounts * columns), np.float32)
         self._entry, self._aim, self._offset, self._weight, self._scratch = self._floats
-        self._shown = np.zeros((3, agents * windows * columns), np.uint8)
+        self._shown = np.zeros((3, accounts * columns), np.uint8)
         self._held_days, self._target_level, coefficient_level = self._shown
         self._coefficient_level = coefficient_level.view(np.int8 if rules.allow_short else np.uint8)
-        self._statistics = EpisodeStatistics(rules, agents, windows, columns)
+        self._counts = np.zeros((4, accounts), np.int64)  # statistics of the episode
+        self._trades, self._wins, self._losses, self._days_with_position = self._counts
+        self._sums = np.zeros((2, accounts))
+        self._reward, self._gain_pct = self._sums
         self._account: Account | None = None
         self._recorded = 0
         self._clear(slice(None))
@@ -130,23 +145,17 @@ class TradingEnvironment:
         for state in (self._offset, self._held_days, self._target_level, self._coefficient_level):
             state[cell] = 0
 
-    @property
-    def action_shape(self) -> tuple[int, ...]:
-        """Return (columns, 2): coefficient and sale target of each column."""
-        return (self.num_columns, 2)
-
     @staticmethod
     def needed_bytes(days: int, columns: int, agents: int, windows: int) -> int:
         """Return the bytes of an environment: its market, one day of it a window, and the state of every account."""
         market = (days + windows) * columns * 5 * 4
-        accounts = agents * windows
-        return market + accounts * columns * (5 * 4 + 3) + EpisodeStatistics.needed_bytes(accounts)
+        return market + agents * windows * (columns * (5 * 4 + 3) + 6 * 8)
 
     @property
     def nbytes(self) -> int:
         """Return the bytes of market and state, and of the account that is recorded."""
-        state = sum(part.nbytes for part in (self._market, self._bars, self._shown, self._floats))
-        return state + self._statistics.nbytes + (0 if self._account is None else self._account.nbytes)
+        state = (self._market, self._bars, self._shown, self._floats, self._counts, self._sums)
+        return sum(part.nbytes for part in state) + (0 if self._account is None else self._account.nbytes)
 
     def native_action(self, unit: Tensor) -> Tensor:
         """Scale actions in [-1, 1] (..., columns, 2) to coefficients and sale targets in percent."""
@@ -159,26 +168,31 @@ class TradingEnvironment:
 
         Args:
             seed: accepted for Gymnasium's sake; the environment draws nothing.
-            options: `start_idx`, first day of each window, by default 0; `end_idx`, the day after the last one, by
-                default the number of days; `trading_end_idx`, the day after the last one on which orders may be given,
-                by default `max_holding_days` before `end_idx`, but at least one day after `start_idx`. Each is an
-                index for all windows or one for each.
+            options: see `window_options`; without any all windows are the whole market, the last `max_holding_days` for
+                settlement.
 
         Returns:
             The observation at the close of the first day, and an empty info.
 
         Raises:
-            UserError: a window is not inside the days, has fewer than two days, or the windows differ in length.
+            UserError: a window is not inside the days or has fewer than two, or there are too few or too many of them.
         """
-        starts, self._trading_length, self._length = window_bounds(
-            options or {}, self.windows, self.num_days, self.rules.max_holding_days
-        )
-        self._start, self._step = np.array(starts), 0
+        trading_days = max(1, self.num_days - self.rules.max_holding_days)
+        options = options or window_options([0] * self.windows, trading_days, self.num_days)
+        self._start, self._step = np.array(options["starts"], np.int64), 0
+        self._trading_length, self._length = options["trading_days"], options["window_days"]
+        inside = self._start.min() >= 0 and self._start.max() + self._length <= self.num_days
+        if len(self._start) != self.windows or not inside or not 1 <= self._trading_length <= self._length >= 2:
+            raise UserError(
+                f"windows of {self._trading_length} trading days of {self._length} from {options['starts']}: give "
+                f"{self.windows}, each of 2 or more days, within the {self.num_days} days of prices"
+            )
         self._bars = self._current_bars()
         self._clear(slice(None))
-        self._statistics.reset()
+        self._counts.fill(0)
+        self._sums.fill(0)
         if self._account is not None:
-            self._account.reset(starts, self._length, self._trading_length)
+            self._account.reset(self._start)
         return self._observation(), {}
 
     def step(
@@ -208,17 +222,16 @@ class TradingEnvironment:
         last_day = self._step == self._length - 1
         before, self._bars = self._bars, self._current_bars()
         self._held_days += self._held_days > 0
-        ordered, fills = np.zeros(0, np.int64), NO_FILLS
+        ordered, fills = NO_FILLS.cell, NO_FILLS
         if trading:
             ordered, fills = self._fill_orders(action.detach().to("cpu", torch.float32).numpy(), before)
         closing = self._closing_cells(last_day)
         steps_ago = self._held_days[closing].astype(np.int64) - 1
         closes = self._close_positions(closing)
-        earned = self._statistics.count_day(closes, trading, last_day)
+        earned = self._count_day(fills, closes, trading, last_day)
         if self._account is not None:
-            agent, cells = self._recorded, self.windows * self.num_columns
-            own_fills, own_closes = events_of_agent(fills, agent, cells), events_of_agent(closes, agent, cells)
-            self._account.step(own_fills, own_closes, self._bars[CLOSE])
+            own = (self._recorded, self.windows * self.num_columns)
+            self._account.step(events_of_agent(fills, *own), events_of_agent(closes, *own), self._bars[CLOSE])
         info = {"ordered": ordered, "fills": fills, "closes": closes, "last_close": self._bars[CLOSE].copy()}
         if self.credit_steps:
             info["credit"] = Credit(closing // self.num_columns, steps_ago, closes.reward)
@@ -249,9 +262,7 @@ class TradingEnvironment:
         # a price seen at the decision is that of a column that trades
         prices = self._bars[OPEN] if rules.execution == "next_open" else before[CLOSE]
         price = prices.take(ordered % prices.size)
-        filled = price > 0
-        cell, price = ordered[filled], price[filled]
-        self._statistics.count_orders(ordered, cell)
+        cell, price = ordered[price > 0], price[price > 0]
         # a target that is not a number becomes the lowest
         chosen = np.fmin(np.fmax(action.reshape(-1, 2)[cell], self._low), self._high)
         coefficient = chosen[:, 0]
@@ -279,22 +290,38 @@ class TradingEnvironment:
             return NO_CLOSES
         entry, aim, side = self._entry[cell], self._aim[cell], -self._offset[cell]
         bars = side * self._bars.reshape(len(self._bars), -1).take(cell % self._bars[0].size, axis=1)
-        reached = bars[HIGHEST] >= aim
-        if self.rules.allow_short:
-            reached = np.where(side > 0, reached, bars[LOWEST] >= aim)
+        reached = np.where(side > 0, bars[HIGHEST], bars[LOWEST]) >= aim
         price = np.where(reached, np.maximum(bars[OPEN], aim), bars[CLOSE])
         kept = np.where(side > 0, self._kept, 1 / self._kept)
         gain_pct = 100 * side * (np.divide(price, entry, dtype=np.float64) * kept - 1)
         gain_pct = np.minimum(np.maximum(gain_pct, -MAX_GAIN_PCT), MAX_GAIN_PCT)
         reward = self._weight[cell] * gain_pct
-        if self.rules.loss_penalty != 1:
-            reward[gain_pct < 0] *= self.rules.loss_penalty
+        reward[gain_pct < 0] *= self.rules.loss_penalty
         reason = np.where(self._held_days[cell] >= self.rules.max_holding_days, HOLDING, WINDOW_END)
         reason[np.isnan(bars[OPEN])] = HALTED
         reason[reached] = TARGET
         reason[bars[OPEN] >= aim] = GAP
         self._clear(cell)
         return Closes(cell, side * price, reason, gain_pct, reward)
+
+    def _count_day(
+        self, fills: Fills, closes: Closes, trading: bool, last_day: bool
+    ) -> Float64[np.ndarray, " accounts"]:
+        """Count a day; return the reward of each account, penalties included."""
+        accounts, account, won = len(self._trades), closes.cell // self.num_columns, closes.gain_pct > 0
+        reward = np.bincount(account, closes.reward, accounts).astype(np.float64)  # of nothing it returns integers
+        self._trades += np.bincount(fills.cell // self.num_columns, minlength=accounts)
+        if trading:
+            holding = self._trades > self._wins + self._losses
+            self._days_with_position += holding
+            reward -= self.rules.inaction_penalty * ~holding
+        if last_day:
+            reward -= self.rules.zero_trade_penalty * (self._trades == 0)
+        self._wins += np.bincount(account[won], minlength=accounts)
+        self._losses += np.bincount(account[~won], minlength=accounts)
+        self._gain_pct += np.bincount(account, closes.gain_pct, accounts)
+        self._reward += reward
+        return reward
 
     def _observation(self) -> dict[str, Tensor]:
         """Return fresh tensors: what a caller keeps does not change with the next step."""
@@ -316,18 +343,12 @@ class TradingEnvironment:
         tensor = torch.from_numpy(values)
         return tensor if self.device.type == "cpu" else tensor.to(self.device)
 
-    def record(self, agent: int | None, rules: AccountRules | None = None) -> None:
-        """Keep money and trades of one agent in all windows, see `account`; None stops it. The next reset starts it.
-
-        Raises:
-            UserError: there is no such agent.
-        """
+    def record(self, agent: int, rules: AccountRules) -> None:
+        """Keep money and trades of one agent in all windows from the next reset on, see `account`."""
+        require_range("recorded agent", agent, least=0, most=self.agents - 1)
         self._step = self._length = 0
-        self._account = None
-        if agent is not None:
-            require_range("recorded agent", agent, least=0, most=self.agents - 1)
-            self._recorded = agent
-            self._account = Account(rules or AccountRules(), self.rules, (self.windows,), self.num_columns)
+        self._recorded = agent
+        self._account = Account(rules, self.rules, self.windows, self.num_columns)
 
     @property
     def account(self) -> Account:
@@ -339,12 +360,14 @@ class TradingEnvironment:
     def get_episode_summary(self, windows: slice = slice(None)) -> dict[str, Tensor]:
         """Return what happened since `reset`, per agent, summed over the given windows; copies, shape (agents,) each.
 
-        `trades` opened, `wins` and `losses` closed net of costs (a gain of exactly 0 is a loss), `win_rate` of those
-        closed (0 without any), `unfilled` orders, `days_with_position` and `days_without_position` of the trading
-        days, `reward`, `gain_pct`, `inaction_penalty`, `zero_trade_penalty`, and `closed_<reason>` for each of
-        `CLOSE_REASONS`.
+        `trades` opened, `wins` and `losses` closed net of costs (a gain of exactly 0 is a loss), `days_with_position`
+        and `days_without_position` of the trading days, `reward` and `gain_pct`.
         """
-        return {name: self._tensor(values) for name, values in self._statistics.summary(windows).items()}
+        names = ("trades", "wins", "losses", "days_with_position", "days_without_position", "reward", "gain_pct")
+        idle = min(self._step, self._trading_length) - self._days_with_position
+        parts = (part.reshape(self.agents, -1)[:, windows].sum(1) for part in (*self._counts, idle, *self._sums))
+        values = (part.astype(np.float32) if part.dtype == np.float64 else part for part in parts)
+        return {name: self._tensor(part) for name, part in zip(names, values, strict=True)}
 
 
 def _largest_orders(size: Float32[np.ndarray, "accounts columns"], count: int) -> Int[np.ndarray, " chosen"]:

@@ -13,9 +13,8 @@ from torch import Tensor
 from eigen2.errors import require_range
 from eigen2.market.evaluation import performance
 from eigen2.market.simulation.account import AccountRules
-from eigen2.market.simulation.environment import TradingEnvironment
+from eigen2.market.simulation.environment import TradingEnvironment, window_options
 from eigen2.market.simulation.rules import TradingRules
-from eigen2.market.simulation.windows import window_options
 
 Prices = Float32[np.ndarray, "days columns 4"]
 Policy = Callable[[dict[str, Tensor]], Tensor]
@@ -71,12 +70,6 @@ class Simulation:
         mean: np.ndarray = performance.daily_returns(self.equity).mean(0)
         return mean
 
-    @property
-    def gains(self) -> Float[np.ndarray, " trades"]:
-        """Return the money that each position gained after costs, of all accounts; none where no money went in."""
-        gains: np.ndarray = self.closed[self.closed["shares"] != 0]["profit"].to_numpy(np.float64)
-        return gains
-
     def measures(self) -> dict[str, float]:
         """Return the means over the accounts of measures of `performance`, and of the trades."""
         equity = self.equity
@@ -104,7 +97,7 @@ def simulate(
     env = TradingEnvironment(prices, rules, 1, accounts)
     env.record(0, account)
     orders = [np.zeros((0, 2))]
-    for day in play_days(env, policy, window_options([days.start], len(days) - 1, len(days))):
+    for day in play_days(env, policy, window_options([days.start] * accounts, len(days) - 1, len(days))):
         fills = day.info["fills"]
         target = day.action.reshape(-1, 2)[fills.cell, 1].nan_to_num(rules.min_target)
         target = target.clamp(rules.min_target, rules.max_target)

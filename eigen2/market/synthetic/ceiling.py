@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
-import pandas as pd
 import torch
 from jaxtyping import Float, Float32
 from torch import Tensor
 
 from eigen2.errors import UserError, require_range
-from eigen2.market.simulation.environment import TradingEnvironment, TradingRules
-from eigen2.market.simulation.policies import CLOSE, OPEN, momentum_pct
-from eigen2.market.simulation.simulate import play_days
-from eigen2.market.simulation.windows import window_options
-from eigen2.market.synthetic.forecast import drift_ic, expected_gain_pct, filter_ic, filtered_drift, net_of_costs
+from eigen2.market.simulation.environment import TradingEnvironment, TradingRules, window_options
+from eigen2.market.simulation.policies import CLOSE, momentum_pct
+from eigen2.market.simulation.simulate import Policy, play_days
+from eigen2.market.synthetic.forecast import drift_ic, expected_gain_pct, filter_ic, filtered_drift
 from eigen2.market.synthetic.generator import SyntheticMarket
 
 TARGETS = 3
@@ -28,7 +25,7 @@ pay to wait for a better moment."""
 WARM_UP_DAYS = 60
 """Days before the first window, where the market has them, from which filter and momentum learn."""
 MAX_WINDOWS = 32
-RULES = ("informed", "filtered", "momentum", "random", "no trade")
+RULES = ("informed", "filtered", "momentum", "random")
 
 
 @dataclass(frozen=True)
@@ -37,91 +34,58 @@ class Play:
 
     target_pct: float
     threshold_pct: float
-    rewards: tuple[float, ...]
-    """Of each window: the sum of coefficient x percent gain less penalties; the mean of all agents."""
+    rewards: Float[np.ndarray, " windows"]
+    """Sum of coefficient x percent gain less penalties; the mean of all agents."""
     trades: float
     """Positions opened per window and agent."""
     gain_pct: float
     """Mean percent gain of a position, net of costs; 0 without any."""
-    win_rate: float
-    """Fraction of positions with a gain above 0; 0 without any."""
 
     @property
     def reward(self) -> float:
         """Return the mean reward of a window."""
-        return _mean_and_error(np.array(self.rewards))[0]
-
-    @property
-    def standard_error(self) -> float:
-        """Return the standard error of the mean reward over the windows; NaN with one window."""
-        return _mean_and_error(np.array(self.rewards))[1]
+        return float(self.rewards.mean())
 
 
 @dataclass(frozen=True)
 class Ceiling:
-    """What rules earn on a synthetic market, and how much of it can be known; `str` gives a table.
-
-    Attributes:
-        market, rules, starts, trading_days, settlement_days: what was played.
-        plays: what each of `RULES` earned.
-        random_agents: number of agents that ordered at random.
-        random_low, random_high: 5th and 95th percentile of the random agents' mean reward per window.
-        hold_gain_pct: mean percent gain of buying a column at a window's second open and selling it at its last close.
-        drift_ic: correlation of drift and next day's log return: (in theory, measured over all days).
-        filter_ic: the same for the drift as the filter estimates it.
-    """
+    """What each of `RULES` earns on a synthetic market in windows that start on `starts`; `str` gives a table."""
 
     market: SyntheticMarket
     rules: TradingRules
-    starts: tuple[int, ...]
-    trading_days: int
-    settlement_days: int
+    starts: list[int]
+    window_days: int
     plays: dict[str, Play]
-    random_agents: int
-    random_low: float
-    random_high: float
-    hold_gain_pct: float
-    drift_ic: tuple[float, float]
-    filter_ic: tuple[float, float]
-
-    @property
-    def advantage(self) -> tuple[float, float]:
-        """Return mean and standard error (NaN with one window) of the informed rule's reward over random's."""
-        informed, random = (np.array(self.plays[name].rewards) for name in ("informed", "random"))
-        return _mean_and_error(informed - random)
 
     def __str__(self) -> str:
-        market, rules = self.market, self.rules
+        market, rules, plays = self.market, self.rules, self.plays
+        advantage = plays["informed"].rewards - plays["random"].rewards
         lines = [
             f"Ceiling of {market.days:,} days x {market.columns:,} columns, signal {market.signal:g}, half-life "
             f"{market.half_life_days:g} days",
-            f"{len(self.starts)} windows of {self.trading_days} + {self.settlement_days} days, execution "
-            f"{rules.execution}, costs {200 * rules.side_cost:g} % a trade",
+            f"{len(self.starts)} windows of {self.window_days} days, execution {rules.execution}, costs "
+            f"{200 * rules.side_cost:g} % a trade",
             "",
-            "rule           reward a window  % gain a trade   trades   wins   target   least",
-            *(_line(name, self.plays[name]) for name in RULES),
-            "",
-            f"informed over random, window by window: {self.advantage[0]:+.1f} +- {self.advantage[1]:.1f}",
-            f"5 to 95 % of {self.random_agents} random agents: {self.random_low:.1f} to {self.random_high:.1f}",
-            f"holding a column for the window: {self.hold_gain_pct:+.2f} %",
-            "information coefficient of the drift: {:.4f} in theory, {:.4f} measured".format(*self.drift_ic),
-            "of its estimate from past returns:    {:.4f} in theory, {:.4f} measured".format(*self.filter_ic),
-            "target and least are each rule's best on these very days: a ceiling, no forecast",
+            "rule           reward a window  % gain a trade   trades   target   least",
         ]
-        return "\n".join(lines)
+        for name, play in plays.items():
+            line = f"{name:<10}{_mean_and_error(play.rewards):>20}{play.gain_pct:>+16.3f}{play.trades:>9.1f}"
+            lines.append(f"{line}{f'{play.target_pct:.1f} %':>9}{f'{play.threshold_pct:g} %':>8}")
+        return "\n".join(
+            [
+                *lines,
+                "",
+                f"informed over random, window by window: {_mean_and_error(advantage, '+')}",
+                f"information coefficient of the drift {drift_ic(market):.4f}, as estimated {filter_ic(market):.4f}",
+                "target and least are each rule's best on these very days: a ceiling, no forecast",
+            ]
+        )
 
 
-def _line(name: str, play: Play) -> str:
-    line = f"{name:<10}{f'{play.reward:.1f} +- {play.standard_error:.1f}':>20}"
-    if not play.trades:
-        return line
-    line += f"{play.gain_pct:>+16.3f}{play.trades:>9.1f}{play.win_rate:>7.0%}{f'{play.target_pct:.1f} %':>9}"
-    return line if name == "random" else line + f"{f'{play.threshold_pct:g} %':>8}"
-
-
-def _mean_and_error(values: Float[np.ndarray, " windows"]) -> tuple[float, float]:
-    error = float(values.std(ddof=1)) / len(values) ** 0.5 if len(values) > 1 else float("nan")
-    return float(values.mean()), error
+def _mean_and_error(values: Float[np.ndarray, " windows"], sign: str = "") -> str:
+    """Return the mean and, where there are several windows, its standard error as text."""
+    error = f" +- {values.std(ddof=1) / len(values) ** 0.5:.1f}" if len(values) > 1 else ""
+    return f"{values.mean():{sign}.1f}{error}"
 
 
 def ceiling(
@@ -143,52 +107,43 @@ def ceiling(
     - filtered does the same with the best linear estimate of the drift from the column's own past returns, for which
       it knows the market's settings but sees only its prices;
     - momentum expects the percent gain of the last 20 days;
-    - random draws its expectations, for each sale target so many agents (1 or more) with orders of the given seed;
-    - no trade orders nothing.
+    - random draws its expectations, for each sale target so many agents (1 or more) with orders of the given seed.
 
-    Rules are greedy, so that a better one may earn a little more. The market must fit into memory, with about 150 bytes
-    per day and column. A window has 1 or more trading days and 1 or more settlement days; without `starts`, windows
-    walk evenly from day 60 to the last day, as many as fit without overlap, 32 at most.
+    The market must fit into memory, with about 150 bytes per day and column. Without `starts`, windows walk evenly from
+    day 60 to the last day, as many as fit without overlap, 32 at most.
 
     Raises:
         UserError: a setting is out of range, the market is shorter than a window, a window does not fit into its days,
             or its prices leave the float32 range.
     """
-    require_range("seed", seed, least=0)
-    lengths = {"trading_days": trading_days, "settlement_days": settlement_days}
-    for name, value in {"random_agents": random_agents, **lengths}.items():
-        require_range(name, value, least=1)
     length = trading_days + settlement_days
+    for name, value in {"random_agents": random_agents, "trading_days": trading_days, "days": settlement_days}.items():
+        require_range(name, value, least=1)
     first_days = _walk(market.days, length) if starts is None else [int(start) for start in starts]
     require_range("number of starts", len(first_days), least=1)
-    prices, drift = market.prices(), market.drift()
-    estimate, variance = filtered_drift(market, prices)
-    scores = np.empty((3, *drift.shape), dtype=np.float32)
-    scores[0] = _best_side(market, rules, drift, np.zeros(1))
-    scores[1] = _best_side(market, rules, estimate, variance)
-    scores[2] = momentum_pct(prices) if rules.allow_short else momentum_pct(prices).clip(min=0)
+    prices = market.prices()
+    momentum = momentum_pct(prices)
+    scores = np.stack(
+        [
+            _best_side(market, rules, market.drift(), np.zeros(1)),
+            _best_side(market, rules, *filtered_drift(market, prices)),
+            momentum if rules.allow_short else momentum.clip(min=0),
+        ]
+    ).astype(np.float32)
     scores[:, np.isnan(prices[..., CLOSE])] = np.nan
-    candidates = _candidates(rules, random_agents)
-    env = TradingEnvironment(prices, rules, candidates[-1].agents.stop, len(first_days))
-    options = window_options(first_days, trading_days, length)
-    rewards = _play(env, options, candidates, torch.from_numpy(scores), np.random.default_rng(seed))
-    plays = {name: _best([c for c in candidates if c.rule == name], rewards, env) for name in RULES}
-    low, high = np.percentile(rewards[plays["random"][1]].mean(1), (5, 95)).tolist()
-    returns = np.diff(np.log(prices[..., CLOSE].astype(np.float64)), axis=0)
-    return Ceiling(
-        market=market,
-        rules=rules,
-        starts=tuple(first_days),
-        trading_days=trading_days,
-        settlement_days=settlement_days,
-        plays={name: play for name, (play, _) in plays.items()},
-        random_agents=random_agents,
-        random_low=low,
-        random_high=high,
-        hold_gain_pct=_hold_pct(prices, rules, [slice(start + 1, start + length) for start in first_days]),
-        drift_ic=(drift_ic(market), _correlation(drift[:-1], returns)),
-        filter_ic=(filter_ic(market), _correlation(estimate[:-1], returns)),
-    )
+    agents = [
+        (rule, target, threshold)
+        for rule in RULES
+        for target in np.geomspace(rules.min_target, rules.max_target, TARGETS).tolist()
+        for threshold in ([0.0] * random_agents if rule == "random" else THRESHOLDS_PCT)
+    ]
+    env = TradingEnvironment(prices, rules, len(agents), len(first_days))
+    policy = _policy(env, agents, torch.from_numpy(scores), random_agents, np.random.default_rng(seed))
+    rewards = np.zeros((env.agents, env.windows))
+    for day in play_days(env, policy, window_options(first_days, trading_days, length)):
+        rewards += day.reward.numpy()
+    plays = {rule: _best([agent for agent in agents if agent[0] == rule], agents, rewards, env) for rule in RULES}
+    return Ceiling(market, rules, first_days, length, plays)
 
 
 def _best_side(
@@ -208,59 +163,39 @@ def _walk(days: int, length: int) -> list[int]:
     """Return the first days of windows that walk evenly to the last day, without overlap."""
     if days < length:
         raise UserError(
-            f"the market has {days} days, but a window takes {length}: draw more days, or shorten trading_days or"
-            " settlement_days"
+            f"the market has {days} days, but a window takes {length}: draw more days, or shorten the window"
         )
     first = min(WARM_UP_DAYS, days - length)
     count = min((days - first) // length, MAX_WINDOWS)
     return [round(start) for start in np.linspace(first, days - length, count).tolist()]
 
 
-class _Candidate(NamedTuple):
-    """A rule with settings to try, and the agents that play it."""
-
-    rule: str
-    target_pct: float
-    threshold_pct: float
-    agents: range
+Agent = tuple[str, float, float]
+"""Rule, sale target and threshold in percent."""
 
 
-def _candidates(rules: TradingRules, random_agents: int) -> list[_Candidate]:
-    settings: list[tuple[str, float, float, int]] = []
-    for target in np.geomspace(rules.min_target, rules.max_target, TARGETS).tolist():
-        settings += [(rule, target, threshold, 1) for rule in RULES[:-2] for threshold in THRESHOLDS_PCT]
-        settings.append(("random", target, 0.0, random_agents))
-    settings.append(("no trade", rules.min_target, float("inf"), 1))
-    ends = np.cumsum([agents for *_, agents in settings]).tolist()
-    return [
-        _Candidate(rule, target, threshold, range(end - agents, end))
-        for (rule, target, threshold, agents), end in zip(settings, ends, strict=True)
-    ]
-
-
-def _play(
+def _policy(
     env: TradingEnvironment,
-    options: dict[str, list[int]],
-    candidates: Sequence[_Candidate],
+    agents: Sequence[Agent],
     scores: Float32[Tensor, "known days columns"],
+    random_agents: int,
     rng: np.random.Generator,
-) -> Float[np.ndarray, "agents windows"]:
-    """Play one episode and return the sums of rewards.
+) -> Policy:
+    """Return the orders of all agents.
 
     `scores` are the percent expected by the first of `RULES`: negative for a short sale, NaN without a price.
     """
-    sizes = torch.tensor([len(c.agents) for c in candidates])
-    settings = torch.tensor([(c.target_pct, c.threshold_pct) for c in candidates], dtype=torch.float32)
-    target, threshold = settings.repeat_interleave(sizes, 0).T[..., None, None]
-    # the rows of a day's scores: of the rules, then those drawn, which the random agents of all candidates share
-    row = torch.cat([torch.arange(len(c.agents)) + min(RULES.index(c.rule), len(scores)) for c in candidates])
-    drawn_shape = (int(sizes.max()), env.windows, env.num_columns)
+    target, threshold = torch.tensor([agent[1:] for agent in agents], dtype=torch.float32).T[..., None, None]
+    # the rows of a day's scores: of the rules, then those drawn, which the random agents of all targets share
+    known_rows = torch.tensor([RULES.index(rule) for rule, *_ in agents if rule != "random"])
+    row = torch.cat([known_rows, len(scores) + torch.arange(random_agents).repeat(TARGETS)])
     most_orders = min(env.rules.max_opens_per_day, env.num_columns)
 
     def policy(observation: dict[str, Tensor]) -> Tensor:
         known = scores[:, observation["day"][0].long()]
         # within (0, 1] or, with short sales, (-1, 1]
-        drawn = 1 - torch.from_numpy(rng.random(drawn_shape, dtype=np.float32)) * (2 if env.rules.allow_short else 1)
+        fractions = rng.random((random_agents, env.windows, env.num_columns), dtype=np.float32)
+        drawn = 1 - torch.from_numpy(fractions) * (2 if env.rules.allow_short else 1)
         score = torch.cat([known, drawn.where(~known[0].isnan(), torch.nan)])[row]
         wanted = (score.abs() > threshold) & (observation["held_days"] == 0)
         best = score.abs().where(wanted, 0).topk(most_orders)
@@ -268,40 +203,18 @@ def _play(
         coefficient = torch.zeros_like(score).scatter_(-1, best.indices, order)
         return torch.stack([coefficient, target.expand_as(coefficient)], -1)
 
-    rewards = np.zeros((env.agents, env.windows))
-    for day in play_days(env, policy, options):
-        rewards += day.reward.numpy()
-    return rewards
+    return policy
 
 
 def _best(
-    candidates: Sequence[_Candidate], rewards: Float[np.ndarray, "agents windows"], env: TradingEnvironment
-) -> tuple[Play, range]:
-    """Return what the candidate of the highest mean reward, the first of several, earned, and its agents."""
-    best = max(candidates, key=lambda c: float(rewards[c.agents].mean()))
-    summary = env.get_episode_summary()
-    trades, wins, gain = (float(summary[name][best.agents].sum()) for name in ("trades", "wins", "gain_pct"))
-    play = Play(
-        target_pct=best.target_pct,
-        threshold_pct=best.threshold_pct,
-        rewards=tuple(rewards[best.agents].mean(0).tolist()),
-        trades=trades / rewards[best.agents].size,
-        gain_pct=gain / max(trades, 1),
-        win_rate=wins / max(trades, 1),
-    )
-    return play, best.agents
-
-
-def _hold_pct(prices: Float32[np.ndarray, "days columns 4"], rules: TradingRules, held: list[slice]) -> float:
-    """Return the mean percent gain, net of costs, of the columns with a price on the first of the days held."""
-    entry = prices[[days.start for days in held], :, OPEN].astype(np.float64)
-    sale = [pd.DataFrame(prices[days, :, CLOSE]).ffill().iloc[-1] for days in held]
-    return float(np.nanmean(100 * (np.array(sale) / entry * net_of_costs(rules) - 1)))
-
-
-def _correlation(x: Float[np.ndarray, "days columns"], y: Float[np.ndarray, "days columns"]) -> float:
-    """Return the correlation over all pairs without NaN; 0 where one of them does not vary."""
-    complete = np.isfinite(x) & np.isfinite(y)
-    x, y = x[complete] - x[complete].mean(), y[complete] - y[complete].mean()
-    spread = float(np.sqrt((x * x).sum() * (y * y).sum()))
-    return float((x * y).sum()) / spread if spread > 0 else 0.0
+    settings: Sequence[Agent],
+    agents: Sequence[Agent],
+    rewards: Float[np.ndarray, "agents windows"],
+    env: TradingEnvironment,
+) -> Play:
+    """Return what the setting of the highest mean reward, the first of several, earned."""
+    rows = {setting: [i for i, agent in enumerate(agents) if agent == setting] for setting in settings}
+    best = max(rows, key=lambda setting: float(rewards[rows[setting]].mean()))
+    own, summary = rows[best], env.get_episode_summary()
+    trades, gain = (float(summary[name][own].sum()) for name in ("trades", "gain_pct"))
+    return Play(*best[1:], rewards[own].mean(0), trades / rewards[own].size, gain / max(trades, 1))

@@ -9,10 +9,7 @@ from eigen2.market.synthetic.generator import SyntheticMarket
 
 
 def drift_ic(market: SyntheticMarket) -> float:
-    """Return the information coefficient of the hidden drift, its correlation with the next day's log return.
-
-    The drift is independent of the rest of the return, whose variance is 1 / signal^2 times its own.
-    """
+    """Return the information coefficient of the hidden drift, its correlation with the next day's log return."""
     return float(market.signal / np.sqrt(1 + market.signal**2))
 
 
@@ -23,9 +20,8 @@ def filter_ic(market: SyntheticMarket) -> float:
     P = phi^2 P R / (P + R) + Q, where Q = signal^2 (1 - phi^2) is the variance of the innovation and R = 1 - gap^2 that
     of the intraday noise; the estimate's variance is signal^2 - P.
     """
-    phi2 = market.phi**2
     noise, innovation = _filter_variances(market)
-    half = (noise * (1 - phi2) - innovation) / 2
+    half = (noise * (1 - market.phi**2) - innovation) / 2
     left = -half + (half**2 + innovation * noise) ** 0.5
     return float(np.sqrt(max(market.signal**2 - left, 0) / (1 + market.signal**2)))
 
@@ -40,9 +36,8 @@ def filtered_drift(
 ) -> tuple[Float[np.ndarray, "days columns"], Float[np.ndarray, "days columns"]]:
     """Estimate mean and variance of each column's drift[t], as log returns, from its own intraday returns up to day t.
 
-    The Kalman filter of log(close / open), which knows the market's settings, is the best estimate for normal noise of
-    constant volatility, the best linear one for any independent noise of constant variance; other columns, which share
-    some of the noise, would add a little. Prices are NaN on days without a row.
+    The Kalman filter of log(close / open), which knows the market's settings; other columns, which share some of the
+    noise, would add a little. Prices are NaN on days without a row.
     """
     noise, innovation = _filter_variances(market)
     phi = market.phi
@@ -70,20 +65,13 @@ def expected_gain_pct(
     With A(h) = 1 + phi + ... + phi^(h-1), the log return of h days has the mean A(h) drift. Its variance is that of h
     days' noise (at `next_open` without the first gap), of the innovations to come, each of which moves the drift for
     the days left, and of the error of the drift (`variance`, where it is an estimate). The gain is that of a normal log
-    return, for a short sale relative to what was received; sale targets, halts, delistings and a window's end are left
-    out.
+    return, for a short sale relative to what was received; sale targets, delistings and a window's end are left out.
     """
     days = rules.max_holding_days
     noise = days - (market.gap**2 if rules.execution == "next_open" else 0)
     reach = np.cumsum(market.phi ** np.arange(days))
-    _, innovation = _filter_variances(market)
-    to_come = innovation * (reach[:-1] ** 2).sum()
+    to_come = _filter_variances(market)[1] * (reach[:-1] ** 2).sum()
     log_variance = market.volatility**2 * (noise + to_come) + reach[-1] ** 2 * variance
     ratio: Float[np.ndarray, "days columns"] = np.exp(reach[-1] * drift + log_variance / 2)
-    kept = net_of_costs(rules)
+    kept = (1 - rules.side_cost) / (1 + rules.side_cost)
     return 100 * (1 - ratio / kept) if short else 100 * (ratio * kept - 1)
-
-
-def net_of_costs(rules: TradingRules) -> float:
-    """Return received / paid for the same price, with commission and slippage on both sides."""
-    return (1 - rules.side_cost) / (1 + rules.side_cost)

@@ -120,12 +120,6 @@ def test_orders_that_fill_at_the_close() -> None:
     assert hold["gain_pct"] == pytest.approx(3)
 
 
-def test_orders_beyond_the_rules_are_clipped_as_in_the_environment() -> None:
-    orders = written(bars(FLAT, FLAT, FLAT), ordering((99, 999)))
-    buy, hold = orders.iloc[0], orders.iloc[1]
-    assert (buy["coefficient"], buy["target_pct"]) == (hold["coefficient"], hold["target_pct"]) == (5, 50)
-
-
 MARKET = SyntheticMarket(days=160, columns=6, missing=0.1, seed=5).prices()
 
 
@@ -140,9 +134,8 @@ def random_policy(seed: int) -> Policy:
     return policy
 
 
-@pytest.mark.parametrize("execution", ["next_open", "close"])
-@pytest.mark.parametrize(("opens", "share"), [(1, 0.05), (3, 0.05), (3, 0.4)])
-def test_what_is_closed_are_the_trades_of_a_simulation(execution: str, opens: int, share: float) -> None:
+@pytest.mark.parametrize(("opens", "share", "execution"), [(1, 0.05, "next_open"), (3, 0.4, "close")])
+def test_what_is_closed_are_the_trades_of_a_simulation(opens: int, share: float, execution: str) -> None:
     """What is closed is what trading the same days makes of the same policy, but for its forced end."""
     money = AccountRules(unit_share=share)
     rules = {"allow_short": True, "max_opens_per_day": opens, "execution": execution, "cost_bps": 10.0}

@@ -8,8 +8,8 @@ import torch
 from hypothesis import strategies as st
 
 from eigen2.market.simulation.account import AccountRules
-from eigen2.market.simulation.environment import TradingEnvironment, TradingRules
-from eigen2.market.simulation.windows import window_options
+from eigen2.market.simulation.environment import TradingEnvironment, TradingRules, window_options
+from eigen2.market.simulation.rules import CLOSE_REASONS
 
 NAN = float("nan")
 EXECUTIONS = ("next_open", "close")
@@ -29,26 +29,28 @@ def flat(days: int, columns: int = 1) -> np.ndarray:
 
 
 class Played(NamedTuple):
-    """One agent's episode: rewards and summary without zeros, and what it saw of its positions by day."""
+    """One agent's episode: rewards by day, summary, reasons of closes, and what it saw of its positions by day."""
 
     env: TradingEnvironment
     earned: dict[int, float]
     summary: dict[str, float]
+    closed: list[str]
     seen: dict[int, dict[str, list[float]]]
-
-    @property
-    def closed(self) -> dict[str, float]:
-        return {name.removeprefix("closed_"): n for name, n in self.summary.items() if name.startswith("closed_")}
 
 
 def play(
-    prices: np.ndarray, rules: TradingRules, orders: Orders, money: AccountRules | None = None, **window: int
+    prices: np.ndarray,
+    rules: TradingRules,
+    orders: Orders,
+    money: AccountRules | None = None,
+    trading_days: int | None = None,
+    days: int | None = None,
 ) -> Played:
-    """Play one agent's window, given by options of reset, and keep its account."""
+    """Play one agent from day 0, by default to the last and trading for 2 days, and keep its account."""
     env = TradingEnvironment(prices, rules, agents=1)
-    env.record(0, money)
-    observation, _ = env.reset(options=window)
-    earned, seen, over = {}, {}, False
+    env.record(0, money or AccountRules())
+    observation, _ = env.reset(options=window_options([0], trading_days or 2, days or len(prices)))
+    earned, seen, closed, over = {}, {}, [], False
     while True:
         day = int(observation["day"])
         seen[day] = {name: observation[name][0, 0].tolist() for name in ("held_days", "gain")}
@@ -59,13 +61,14 @@ def play(
         action = torch.zeros(1, 1, env.num_columns, 2)
         for column, order in orders.get(day, {}).items():
             action[0, 0, column] = torch.tensor(order)
-        observation, reward, terminated, truncated, _ = env.step(action)
+        observation, reward, terminated, truncated, info = env.step(action)
+        closed += [CLOSE_REASONS[reason] for reason in info["closes"].reason]
         if reward:
             earned[day + 1] = reward.item()
         over = bool(terminated)
         assert not truncated.any()
     summary = {name: value.item() for name, value in env.get_episode_summary().items()}
-    return Played(env, earned, {name: value for name, value in summary.items() if value}, seen)
+    return Played(env, earned, summary, closed, seen)
 
 
 def random_prices(rng: np.random.Generator, days: int, columns: int, holes: float, coarse: bool) -> np.ndarray:
@@ -92,7 +95,7 @@ def random_actions(rng: np.random.Generator, shape: tuple[int, ...], coarse: boo
     return np.stack(actions, axis=-1).astype(np.float32)
 
 
-def random_windows(rng: np.random.Generator, days: int, windows: int) -> dict[str, list[int]]:
+def random_windows(rng: np.random.Generator, days: int, windows: int) -> dict[str, Any]:
     """Draw the reset options of windows of one length."""
     length = int(rng.integers(2, days + 1))
     starts = rng.integers(0, days - length + 1, windows).tolist()

@@ -10,9 +10,7 @@ from jaxtyping import Float, Float32
 from eigen2.market.simulation.environment import TradingRules
 
 OPEN, HIGH, LOW, CLOSE = range(4)
-COUNTS = ("trades", "wins", "losses", "unfilled", "days_with_position", "days_without_position")
-REASONS = ("closed_target", "closed_gap", "closed_holding", "closed_halted", "closed_window_end")
-SUMS = ("reward", "gain_pct", "inaction_penalty", "zero_trade_penalty", "win_rate")
+STATISTICS = ("trades", "wins", "losses", "days_with_position", "days_without_position", "reward", "gain_pct")
 
 
 @dataclass
@@ -55,7 +53,7 @@ class ReferenceAccount:
         self.positions: dict[int, Position] = {}
         # column, position, day, price, reason, percent gain and reward of each exit
         self.trades: list[tuple[int, Position, int, float, str, float, float]] = []
-        self.summary: dict[str, float] = dict.fromkeys((*COUNTS, *REASONS, *SUMS), 0)
+        self.summary: dict[str, float] = dict.fromkeys(STATISTICS, 0)
         return self.observation()
 
     def traded(self, day: int, column: int) -> bool:
@@ -115,8 +113,6 @@ class ReferenceAccount:
             if self.traded(day, column):
                 self.positions[column] = Position(day, self.prices[day][column][price], clipped, aim)
                 self.summary["trades"] += 1
-            else:
-                self.summary["unfilled"] += 1
 
     def exit(self, column: int) -> tuple[float, str] | None:
         """Price and reason if the position is closed today."""
@@ -142,9 +138,7 @@ class ReferenceAccount:
         reward = abs(position.coefficient) * gain_pct * (self.rules.loss_penalty if gain_pct < 0 else 1)
         self.trades.append((column, position, self.day, price, reason, gain_pct, reward))
         self.summary["wins" if gain_pct > 0 else "losses"] += 1
-        self.summary[f"closed_{reason}"] += 1
         self.summary["gain_pct"] += gain_pct
-        self.summary["win_rate"] = self.summary["wins"] / (self.summary["wins"] + self.summary["losses"])
         return reward
 
     def penalty(self, trading: bool, held_today: bool) -> float:
@@ -155,6 +149,4 @@ class ReferenceAccount:
             idle = 0.0 if held_today else self.rules.inaction_penalty
         if self.day == self.last_day and self.summary["trades"] == 0:
             none = self.rules.zero_trade_penalty
-        self.summary["inaction_penalty"] += idle
-        self.summary["zero_trade_penalty"] += none
         return idle + none

@@ -1,0 +1,43 @@
+"""Events of a day in the trading environment."""
+
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+from jaxtyping import Float32, Float64, Int
+
+
+class Fills(NamedTuple):
+    """Positions that a step opened, by rank and then by account.
+
+    Cells are indices into the flattened (agents, windows, columns). Prices are those before costs; the coefficient of
+    a short sale is negative.
+    """
+
+    cell: Int[np.ndarray, " filled"]
+    price: Float32[np.ndarray, " filled"]
+    coefficient: Float32[np.ndarray, " filled"]
+
+
+class Closes(NamedTuple):
+    """Positions that a step closed, by account and then by column.
+
+    Cells are indices into the flattened (agents, windows, columns), reasons into `CLOSE_REASONS`. Prices are those
+    before costs, gains are net of them; the rewards are parts of the accounts' rewards.
+    """
+
+    cell: Int[np.ndarray, " closed"]
+    price: Float32[np.ndarray, " closed"]
+    reason: Int[np.ndarray, " closed"]
+    gain_pct: Float64[np.ndarray, " closed"]
+    reward: Float64[np.ndarray, " closed"]
+
+
+NO_FILLS = Fills(np.zeros(0, np.int64), *np.zeros((2, 0), np.float32))
+NO_CLOSES = Closes(np.zeros(0, np.int64), np.zeros(0, np.float32), np.zeros(0, np.int64), *np.zeros((2, 0)))
+Events = TypeVar("Events", Fills, Closes)
+
+
+def events_of_agent(events: Events, agent: int, cells: int) -> Events:
+    """Return the events of one agent, which has the given number of cells, as if there were no other."""
+    own = events.cell // cells == agent
+    return type(events)(events.cell[own] - agent * cells, *(values[own] for values in events[1:]))
