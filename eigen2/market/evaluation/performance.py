@@ -1,9 +1,9 @@
 """Return, risk and trading measures of daily equity series; the risk-free rate counts as 0.
 
-A ratio whose denominator does not exist, such as gains over losses where nothing was lost, is NaN.
+Measures are of one account, or of several side by side: `*accounts` are leading axes. A ratio whose denominator does
+not exist, such as gains over losses where nothing was lost, is NaN.
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -15,26 +15,23 @@ YEAR = 252  # trading days of a year
 MIN_DEVIATION = 1e-12  # daily returns with a smaller standard deviation vary by rounding alone
 
 Series = Float[np.ndarray, "*accounts days"]
-PerAccount = Float[np.ndarray, "*accounts"] | float  # one number per account; for a single series, a number
+Gains = Float[np.ndarray, " trades"]
+PerAccount = Any  # Float[np.ndarray, "*accounts"], or a number for a single series
 
 
-def daily_returns(equity: Series) -> Float[np.ndarray, "*accounts returns"]:
+def daily_returns(equity: Series) -> Any:
     """Return the relative change of each day's equity, one value fewer than days; only the last may be 0 or below."""
-    returns: np.ndarray = equity[..., 1:] / equity[..., :-1] - 1
-    return returns
+    return equity[..., 1:] / equity[..., :-1] - 1
 
 
 def total_return(equity: Series) -> PerAccount:
     """Return the relative gain from the first day to the last; -1 is everything lost."""
-    gained: PerAccount = equity[..., -1] / equity[..., 0] - 1
-    return gained
+    return equity[..., -1] / equity[..., 0] - 1
 
 
 def annualised_return(equity: Series) -> PerAccount:
     """Return the relative gain per year of 252 days, compounded; -1 where nothing is left."""
-    kept = np.clip(1 + total_return(equity), 0, None)
-    gained: PerAccount = kept ** (YEAR / (equity.shape[-1] - 1)) - 1
-    return gained
+    return np.clip(1 + total_return(equity), 0, None) ** (YEAR / (equity.shape[-1] - 1)) - 1
 
 
 def sharpe_ratio(equity: Series) -> PerAccount:
@@ -45,8 +42,7 @@ def sharpe_ratio(equity: Series) -> PerAccount:
     returns = daily_returns(equity)
     mean, deviation = returns.mean(-1), returns.std(-1, ddof=1)
     varies = deviation > MIN_DEVIATION
-    ratio: PerAccount = YEAR**0.5 * mean * varies / np.where(varies, deviation, 1)
-    return ratio
+    return YEAR**0.5 * mean * varies / np.where(varies, deviation, 1)
 
 
 def sortino_ratio(equity: Series) -> PerAccount:
@@ -66,8 +62,7 @@ def calmar_ratio(equity: Series) -> PerAccount:
 
 def max_drawdown(equity: Series) -> PerAccount:
     """Return the largest fraction lost from an earlier high, 0 or more."""
-    lost: PerAccount = (1 - equity / np.maximum.accumulate(equity, axis=-1)).max(-1)
-    return lost
+    return (1 - equity / np.maximum.accumulate(equity, axis=-1)).max(-1)
 
 
 def longest_drawdown(equity: Series) -> PerAccount:
@@ -75,8 +70,7 @@ def longest_drawdown(equity: Series) -> PerAccount:
     below = equity < np.maximum.accumulate(equity, axis=-1)
     days = np.arange(1, equity.shape[-1] + 1)
     last_high = np.maximum.accumulate(np.where(below, 0, days), axis=-1)
-    longest: PerAccount = (days - last_high).max(-1).astype(np.float64)
-    return longest
+    return (days - last_high).max(-1).astype(np.float64)
 
 
 def alpha_beta(equity: Series, benchmark: Series) -> tuple[PerAccount, PerAccount]:
@@ -87,38 +81,33 @@ def alpha_beta(equity: Series, benchmark: Series) -> tuple[PerAccount, PerAccoun
     own, market = daily_returns(equity), daily_returns(benchmark)
     away = market - market.mean(-1, keepdims=True)
     beta = _ratio((away * own).mean(-1), np.square(away).mean(-1), MIN_DEVIATION**2)
-    alpha = (1 + own.mean(-1) - beta * market.mean(-1)) ** YEAR - 1
-    return alpha, beta
+    return (1 + own.mean(-1) - beta * market.mean(-1)) ** YEAR - 1, beta
 
 
 def turnover(equity: Series, traded: PerAccount) -> PerAccount:
     """Return half of the money bought and sold per year, relative to the mean equity: 1 replaces all once a year."""
-    years = (equity.shape[-1] - 1) / YEAR
-    replaced: PerAccount = traded / 2 / equity.mean(-1) / years
-    return replaced
+    return traded / 2 / equity.mean(-1) / ((equity.shape[-1] - 1) / YEAR)
 
 
 def mean_exposure(equity: Series, exposure: Series) -> PerAccount:
     """Return the mean fraction of the equity in positions at all closes but the first, before which none can be."""
-    fraction: PerAccount = (exposure[..., 1:] / equity[..., 1:]).mean(-1)
-    return fraction
+    return (exposure[..., 1:] / equity[..., 1:]).mean(-1)
 
 
-def hit_rate(gains: Float[np.ndarray, " trades"]) -> float:
+def hit_rate(gains: Gains) -> PerAccount:
     """Return the fraction of trades that gained; NaN without trades."""
-    return float((gains > 0).mean()) if gains.size else math.nan
+    return _ratio((gains > 0).sum(), gains.size, 0.0)
 
 
-def profit_factor(gains: Float[np.ndarray, " trades"]) -> float:
+def profit_factor(gains: Gains) -> PerAccount:
     """Return the money gained by winning trades / money lost by losing ones; NaN where none lost."""
-    return float(_ratio(gains[gains > 0].sum(), -gains[gains < 0].sum(), 0.0))
+    return _ratio(gains[gains > 0].sum(), -gains[gains < 0].sum(), 0.0)
 
 
 def _ratio(numerator: PerAccount, denominator: PerAccount, least: float) -> PerAccount:
     """Divide; NaN where the denominator is at most `least`."""
     exists = np.asarray(denominator) > least
-    ratio: PerAccount = np.where(exists, numerator, np.nan) / np.where(exists, denominator, 1)
-    return ratio
+    return np.where(exists, numerator, np.nan) / np.where(exists, denominator, 1)
 
 
 @dataclass(frozen=True)
@@ -135,7 +124,7 @@ class Measure:
     digits: int = 2
 
 
-CURVE, GAINS = ("curve",), ("gains",)
+CURVE, GAINS, BOTH = ("curve",), ("gains",), ("curve", "benchmark")
 MEASURES = {
     "trades": Measure(np.size, GAINS, digits=0),
     "total return": Measure(total_return, CURVE, " %", 1),
@@ -145,8 +134,8 @@ MEASURES = {
     "Calmar": Measure(calmar_ratio, CURVE),
     "max drawdown": Measure(max_drawdown, CURVE, " %", 1),
     "longest drawdown": Measure(longest_drawdown, CURVE, digits=0),
-    "alpha": Measure(lambda own, market: alpha_beta(own, market)[0], ("curve", "benchmark"), " %", 1),
-    "beta": Measure(lambda own, market: alpha_beta(own, market)[1], ("curve", "benchmark")),
+    "alpha": Measure(lambda own, market: alpha_beta(own, market)[0], BOTH, " %", 1),
+    "beta": Measure(lambda own, market: alpha_beta(own, market)[1], BOTH),
     "turnover": Measure(turnover, ("equity", "traded")),
     "exposure": Measure(mean_exposure, ("equity", "exposure"), " %", 1),
     "hit rate": Measure(hit_rate, GAINS, " %", 1),
@@ -159,13 +148,9 @@ def measure_all(
     returns: Float[np.ndarray, " days"], benchmark: Float[np.ndarray, " days"], **series: Any
 ) -> dict[str, float]:
     """Return all `MEASURES` of 2 or more daily returns and a benchmark's, and of the other series."""
-    given = {**series, "curve": _curve(returns), "benchmark": _curve(benchmark)}
-    return {key: float(each.function(*(given[name] for name in each.series))) for key, each in MEASURES.items()}
-
-
-def _curve(returns: Float[np.ndarray, " days"]) -> Float[np.ndarray, " closes"]:
-    curve: np.ndarray = np.cumprod(np.concatenate([[1.0], 1 + returns]))
-    return curve
+    for name, each in (("curve", returns), ("benchmark", benchmark)):
+        series[name] = np.cumprod(np.concatenate([[1.0], 1 + each]))
+    return {key: float(each.function(*(series[name] for name in each.series))) for key, each in MEASURES.items()}
 
 
 def format_measure(name: str, value: float | None) -> str:

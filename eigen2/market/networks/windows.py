@@ -5,7 +5,7 @@
 """
 
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 from eigen2.core.networks import Inputs, Sizes, require_width
 from eigen2.errors import UserError
-from eigen2.market.networks.columns import ONE_ORDER, Choice, ColumnActor, ColumnCritic, ColumnNetwork
+from eigen2.market.networks.columns import ColumnActor, ColumnCritic, ColumnNetwork
 
 MEANS = 2  # over columns that accompany each column: of all columns, and of those that are not investable
 STRIDES = (2, 2, 2)  # strides of the CNN's layers: eight days per step of the market's sequence
@@ -166,10 +166,20 @@ class _WindowNetwork(ColumnNetwork):
         return described
 
 
-class _RecomputedNetwork(_WindowNetwork):
+class _ConvolutionNetwork(_WindowNetwork):
+    def __init__(self, sizes: Sizes, hidden: int = 32, **kwargs: Any) -> None:
+        super().__init__(sizes, hidden=hidden, **kwargs)
+        self.describer = DilatedConvolutions(sizes.inputs["panel"][-1], hidden, sizes.context)
+
+
+class _CnnLstmNetwork(_WindowNetwork):
     """A network run agent by agent, whose description is computed again for the gradients instead of being kept."""
 
     over_agents = "loop"
+
+    def __init__(self, sizes: Sizes, hidden: int = 256, filters: int = 128, heads: int = 4, **kwargs: Any) -> None:
+        super().__init__(sizes, hidden=hidden, **kwargs)
+        self.describer = MarketSequence(sizes.inputs["panel"][-1], hidden, filters, heads, sizes.context)
 
     def describe(self, inputs: Inputs) -> Tensor:
         """Return what follows from the day alone, (batch, columns, hidden)."""
@@ -180,7 +190,7 @@ class _RecomputedNetwork(_WindowNetwork):
         return described
 
 
-class ConvolutionActor(_WindowNetwork, ColumnActor):
+class ConvolutionActor(_ConvolutionNetwork, ColumnActor):
     """Coefficient and sale target of every column, from dilated convolutions over the days of its window.
 
     Args:
@@ -188,12 +198,8 @@ class ConvolutionActor(_WindowNetwork, ColumnActor):
         hidden: channels of a convolution and units of a layer.
     """
 
-    def __init__(self, sizes: Sizes, hidden: int = 32) -> None:
-        super().__init__(sizes, hidden)
-        self.describer = DilatedConvolutions(sizes.inputs["panel"][-1], hidden, sizes.context)
 
-
-class ConvolutionCritic(_WindowNetwork, ColumnCritic):
+class ConvolutionCritic(_ConvolutionNetwork, ColumnCritic):
     """Value of an action in all columns, from dilated convolutions over the days of their windows.
 
     Args:
@@ -202,12 +208,8 @@ class ConvolutionCritic(_WindowNetwork, ColumnCritic):
         choice: which columns an action orders.
     """
 
-    def __init__(self, sizes: Sizes, hidden: int = 32, choice: Choice = ONE_ORDER) -> None:
-        super().__init__(sizes, hidden, choice)
-        self.describer = DilatedConvolutions(sizes.inputs["panel"][-1], hidden, sizes.context)
 
-
-class CnnLstmActor(_RecomputedNetwork, ColumnActor):
+class CnnLstmActor(_CnnLstmNetwork, ColumnActor):
     """Coefficient and sale target of every column, from a CNN and an LSTM over the days of all columns.
 
     Args:
@@ -217,12 +219,8 @@ class CnnLstmActor(_RecomputedNetwork, ColumnActor):
         heads: heads of the attention over columns.
     """
 
-    def __init__(self, sizes: Sizes, hidden: int = 256, filters: int = 128, heads: int = 4) -> None:
-        super().__init__(sizes, hidden)
-        self.describer = MarketSequence(sizes.inputs["panel"][-1], hidden, filters, heads, sizes.context)
 
-
-class CnnLstmCritic(_RecomputedNetwork, ColumnCritic):
+class CnnLstmCritic(_CnnLstmNetwork, ColumnCritic):
     """Value of an action in all columns, from a CNN and an LSTM over the days of all columns.
 
     Args:
@@ -232,9 +230,3 @@ class CnnLstmCritic(_RecomputedNetwork, ColumnCritic):
         heads: heads of the attention over columns.
         choice: which columns an action orders.
     """
-
-    def __init__(
-        self, sizes: Sizes, hidden: int = 256, filters: int = 128, heads: int = 4, choice: Choice = ONE_ORDER
-    ) -> None:
-        super().__init__(sizes, hidden, choice)
-        self.describer = MarketSequence(sizes.inputs["panel"][-1], hidden, filters, heads, sizes.context)

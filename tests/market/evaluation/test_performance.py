@@ -1,16 +1,11 @@
-"""Measures of equity series, by hand and against empyrical, and the same measures as torchmetrics."""
-
-import copy
+"""Measures of equity series, by hand and against empyrical."""
 
 import empyrical
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torchmetrics import MetricCollection
 
-from eigen2.market.evaluation.metrics import PerformanceMetric
 from eigen2.market.evaluation.performance import (
     MEASURES,
     PerAccount,
@@ -23,6 +18,7 @@ from eigen2.market.evaluation.performance import (
     longest_drawdown,
     max_drawdown,
     mean_exposure,
+    measure_all,
     profit_factor,
     sharpe_ratio,
     sortino_ratio,
@@ -109,48 +105,13 @@ def test_accounts_side_by_side_are_as_each_alone() -> None:
         np.testing.assert_allclose(measure(both), [measure(CURVE), measure(CURVE[::-1])])
 
 
-def metric_of(measure: str, pieces: int) -> PerformanceMetric:
-    """Feed a metric with the returns, and the market's where it takes them, in so many pieces."""
-    metric = PerformanceMetric(measure)
-    series = [torch.from_numpy(each) for each in (RETURNS, MARKET)[: len(MEASURES[measure].series)]]
-    for part in zip(*(each.tensor_split(pieces) for each in series), strict=True):
-        metric.update(*part)
-    return metric
-
-
-@pytest.mark.parametrize("measure", EMPYRICAL)
-def test_measures_and_metrics_fed_in_pieces_are_those_of_empyrical(measure: str) -> None:
-    assert MEASURES[measure]({"returns": RETURNS, "benchmark": MARKET}) == pytest.approx(EMPYRICAL[measure], rel=1e-9)
-    metric = metric_of(measure, pieces=7)
-    assert float(metric.compute()) == pytest.approx(EMPYRICAL[measure], rel=1e-9)
-    metric.reset()
-    assert torch.isnan(metric.compute())
-
-
-def test_metrics_of_drawdown_trades_turnover_and_exposure() -> None:
-    expected = longest_drawdown(np.cumprod([1.0, *(1 + RETURNS)]))
-    assert float(metric_of("longest drawdown", 3).compute()) == expected
-    for measure, value in (("hit rate", 0.5), ("profit factor", 2.0), ("trades", 2)):
-        metric = PerformanceMetric(measure)
-        metric.update(torch.tensor([4.0]))
-        metric.update(torch.tensor([-2.0]))
-        assert float(metric.compute()) == value
-    bought, exposed = PerformanceMetric("turnover"), PerformanceMetric("exposure")
-    for day in range(127):
-        bought.update(torch.tensor(100.0), torch.tensor(100.0 if day in (1, 126) else 0.0))
-        exposed.update(torch.tensor(100.0), torch.tensor(0.0 if day == 0 else 25.0))
-    assert (float(bought.compute()), float(exposed.compute())) == (pytest.approx(2), 0.25)
-
-
-def test_a_collection_feeds_all_at_once_and_survives_a_copy() -> None:
-    collection = MetricCollection({name: PerformanceMetric(name) for name in ("Sharpe", "max drawdown")})
-    collection.update(torch.from_numpy(RETURNS[:1]))
-    assert torch.isnan(collection.compute()["Sharpe"]), "one day is no series"
-    twin = copy.deepcopy(collection)
-    for each in (collection, twin):
-        each.update(torch.from_numpy(RETURNS[1:]))
-    assert float(twin.compute()["Sharpe"]) == pytest.approx(EMPYRICAL["Sharpe"])
-    assert twin.compute() == collection.compute()
+def test_all_measures_of_a_curve_are_those_of_empyrical() -> None:
+    gains, money = np.array([4.0, -2.0]), np.array([100.0, 100.0])
+    found = measure_all(RETURNS, MARKET, equity=money, exposure=money / 4, traded=np.float64(50.0), gains=gains)
+    assert list(found) == list(MEASURES)
+    expected = {"trades": 2, "hit rate": 0.5, "profit factor": 2.0, "turnover": 63.0, "exposure": 0.25}
+    longest = longest_drawdown(np.cumprod([1.0, *(1 + RETURNS)]))
+    assert found == pytest.approx({**EMPYRICAL, **expected, "longest drawdown": longest}, rel=1e-9)
 
 
 @pytest.mark.parametrize(

@@ -65,42 +65,28 @@ AXES = {
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("axes", AXES)
-def test_a_population_of_actors_is_each_actor_alone(axes: str, way: Any) -> None:
-    networks, inputs = random_networks(actor), random_inputs(AXES[axes])
-    stacked = StackedNetwork(actor())
+@pytest.mark.parametrize(("make", "action_agents"), [(actor, 0), (critic, 1), (critic, AGENTS)])
+def test_a_population_is_each_network_alone(
+    make: Callable[[], nn.Module], action_agents: int, axes: str, way: Any
+) -> None:
+    networks, inputs = random_networks(make), random_inputs(AXES[axes])
+    asked = (random_action(action_agents),) if action_agents else ()
+    stacked = StackedNetwork(make())
     assert stacked.over_agents == "broadcast"
     stacked.over_agents = way
-    actions = stacked(rows(networks), inputs)
+    results = stacked(rows(networks), inputs, *asked)
     assert stacked.over_agents == way
-    assert actions.shape == (AGENTS, BATCH, COLUMNS, 2)
+    assert results.shape == ((AGENTS, BATCH) if asked else (AGENTS, BATCH, COLUMNS, 2))
     for agent, network in enumerate(networks):
-        torch.testing.assert_close(actions[agent], network(of_agent(inputs, agent)), atol=1e-5, rtol=1e-5)
-    assert (actions[0] - actions[1]).abs().max() > 0.1, "agents differ"
+        own = [action[agent if action_agents > 1 else 0] for action in asked]
+        torch.testing.assert_close(results[agent], network(of_agent(inputs, agent), *own), atol=1e-5, rtol=1e-5)
+    assert (results[0] - results[1]).abs().max() > 0.1, "agents differ"
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("action_agents", [1, AGENTS])
 @pytest.mark.parametrize("axes", AXES)
-def test_a_population_of_critics_is_each_critic_alone(axes: str, action_agents: int, way: Any) -> None:
-    networks, inputs, action = random_networks(critic), random_inputs(AXES[axes]), random_action(action_agents)
-    stacked = StackedNetwork(critic())
-    assert stacked.over_agents == "broadcast"
-    stacked.over_agents = way
-    values = stacked(rows(networks), inputs, action)
-    assert stacked.over_agents == way
-    assert values.shape == (AGENTS, BATCH)
-    for agent, network in enumerate(networks):
-        own = action[agent if action_agents > 1 else 0]
-        torch.testing.assert_close(values[agent], network(of_agent(inputs, agent), own), atol=1e-5, rtol=1e-5)
-    assert (values[0] - values[1]).abs().max() > 0.1, "agents differ"
-
-
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("axes", AXES)
-def test_a_critic_that_describes_once_gives_the_same_values_and_gradients(axes: str, way: Any) -> None:
+def test_a_critic_that_describes_once_gives_the_same_values_and_gradients(axes: str) -> None:
     inputs, action = random_inputs(AXES[axes]), random_action(AGENTS)
     stacked = StackedNetwork(critic())
-    stacked.over_agents = way
     results = []
     for describe in (False, True):
         weights = rows(random_networks(critic)).requires_grad_()
@@ -139,20 +125,15 @@ def permuted(inputs: Inputs, order: Tensor) -> Inputs:
 ORDER = torch.tensor([3, 0, 6, 1, 5, 2, 4])
 
 
-def test_the_actor_follows_a_permutation_of_columns() -> None:
-    network, inputs = random_networks(actor, count=1)[0], of_agent(random_inputs(AXES["shared"]), 0)
-    expected = network(inputs)[:, ORDER]
-    torch.testing.assert_close(network(permuted(inputs, ORDER)), expected, atol=1e-5, rtol=1e-5)
-    assert not torch.allclose(expected, network(inputs), atol=0.1), "columns differ"
-
-
-def test_the_critic_does_not_see_a_permutation_of_columns() -> None:
-    network, inputs = random_networks(critic, count=1)[0], of_agent(random_inputs(AXES["shared"]), 0)
-    action = random_action(1)[0]
-    value = network(inputs, action)
-    torch.testing.assert_close(network(permuted(inputs, ORDER), action[:, ORDER]), value, atol=1e-5, rtol=1e-5)
-    # but it does see which action is which column's
-    assert not torch.allclose(network(inputs, action[:, ORDER]), value, atol=1e-2)
+def test_a_permutation_of_columns_permutes_actions_and_leaves_values() -> None:
+    actor_, critic_ = random_networks(actor, count=1)[0], random_networks(critic, count=1)[0]
+    inputs, action = of_agent(random_inputs(AXES["shared"]), 0), random_action(1)[0]
+    expected, value, turned = actor_(inputs)[:, ORDER], critic_(inputs, action), permuted(inputs, ORDER)
+    torch.testing.assert_close(actor_(turned), expected, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(critic_(turned, action[:, ORDER]), value, atol=1e-5, rtol=1e-5)
+    # but columns differ, and it counts which action is which column's
+    assert not torch.allclose(expected, actor_(inputs), atol=0.1)
+    assert not torch.allclose(critic_(inputs, action[:, ORDER]), value, atol=1e-2)
 
 
 def test_every_input_counts_and_rows_of_a_batch_do_not_mix() -> None:
@@ -246,33 +227,3 @@ def test_the_gradient_says_what_would_change_if_a_column_were_preferred() -> Non
     chosen = pooled[:, 3:].detach()
     (expected,) = torch.autograd.grad((soft * chosen).sum(), coefficient)
     torch.testing.assert_close(found, expected)
-
-
-@pytest.mark.parametrize("make", [actor, critic])
-def test_it_learns_a_rule_that_is_the_same_for_every_column(make: Callable[[], nn.Module]) -> None:
-    """Probe: what one column teaches must carry over to columns never trained on."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        network = make()
-    optimizer = torch.optim.Adam(network.parameters(), lr=3e-3)
-    shared = dict.fromkeys(AXES["shared"], 1)
-
-    def loss(seed: int, columns: int) -> Tensor:
-        inputs = of_agent(random_inputs(shared, seed, batch=64), 0)
-        inputs = {name: value if name == "market" else value[:, :columns] for name, value in inputs.items()}
-        signal = inputs["columns"][..., 0]
-        inputs["portfolio"][..., 0] = 0
-        if isinstance(network, ColumnActor):
-            return nn.functional.mse_loss(network(inputs)[..., 0], torch.tanh(signal))
-        chance = torch.Generator().manual_seed(seed)
-        action = torch.rand(64, columns, 2, generator=chance) * 2 - 1
-        best = action[..., 0].argmax(1, keepdim=True)
-        # the value of an action is the signal of the column with the highest coefficient: what would be opened
-        return nn.functional.mse_loss(network(inputs, action), signal.gather(1, best)[:, 0])
-
-    before = float(loss(10_001, COLUMNS).detach())
-    for step in range(150):
-        optimizer.zero_grad()
-        torch.autograd.backward(loss(step, 3))
-        optimizer.step()
-    assert float(loss(10_001, COLUMNS).detach()) < 0.4 * before

@@ -16,8 +16,6 @@ from eigen2.market.networks.windows import (
     ConvolutionActor,
     ConvolutionCritic,
     DilatedConvolutions,
-    MarketSequence,
-    recomputed,
 )
 
 DAYS, ALL, FEATURES, BATCH, AGENTS, CONTEXT = 60, 7, 9, 4, 3, 21
@@ -92,7 +90,7 @@ def difference(one: Tensor, other: Tensor) -> Tensor:
     return (one - other).detach().abs().flatten(start_dim=1).amax(1) if one.dim() > 1 else (one - other).detach().abs()
 
 
-@pytest.mark.parametrize("context", [1, 5, CONTEXT])
+@pytest.mark.parametrize("context", [1, CONTEXT])
 @every_network
 def test_actions_lie_between_minus_1_and_1_and_values_are_one_a_row(name: str, context: int) -> None:
     network, inputs = random_network(name, context, dtype=torch.float32), random_inputs(dtype=torch.float32)
@@ -104,20 +102,6 @@ def test_actions_lie_between_minus_1_and_1_and_values_are_one_a_row(name: str, c
             network.get_parameter("head.weight").mul_(100)
         result = output(network, inputs)
         assert 0.9 < result.abs().max() <= 1, "reaches towards the ends and no further"
-
-
-@every_network
-def test_the_seed_decides_the_weights_and_a_new_actor_starts_near_the_middle(name: str) -> None:
-    networks = []
-    for seed in (0, 0, 1):
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            networks.append(SMALL[name](sizes_of()))
-    weights = [nn.utils.parameters_to_vector(network.parameters()) for network in networks]
-    assert weights[0].equal(weights[1])
-    assert not weights[0].equal(weights[2])
-    if name not in CRITICS:
-        assert 0 < networks[0](random_inputs(dtype=torch.float32)).abs().max() < 0.5
 
 
 WEIGHTS = {
@@ -168,7 +152,7 @@ def plain_dilated(tree: DilatedConvolutions, window: Tensor, investable: list[in
 
 
 @pytest.mark.parametrize("investable", [[5, 0, 3], list(range(ALL))])
-@pytest.mark.parametrize("context", [1, 2, 3, 8, 13, 16, 33])
+@pytest.mark.parametrize("context", [1, 2, 3, 13, 16])
 def test_the_tree_is_a_plain_dilated_causal_convolution(context: int, investable: list[int]) -> None:
     torch.manual_seed(0)
     tree = DilatedConvolutions(FEATURES, 6, context).double()
@@ -221,37 +205,27 @@ def test_days_before_the_panel_count_as_zeros(name: str) -> None:
 
 
 @every_network
-def test_every_input_and_columns_that_nobody_may_buy_count(name: str) -> None:
+def test_every_input_counts_and_rows_of_a_batch_do_not_mix(name: str) -> None:
     network, inputs = random_network(name), random_inputs()
     expected, panel = output(network, inputs), inputs["panel"].clone()
-    panel[:, 6] += 1
+    panel[:, 6] += 1  # a column that nobody may buy
     others = {part: inputs[part] + 1 for part in ("portfolio", "market", "investable")}
     for part, value in {**others, "day": inputs["day"] - 1, "panel": panel}.items():
         assert difference(output(network, {**inputs, part: value}), expected).min() > 1e-6, part
-
-
-@every_network
-def test_rows_of_a_batch_do_not_mix(name: str) -> None:
-    network, inputs = random_network(name), random_inputs()
     one = {part: value if part in ("panel", "investable") else value[1:2] for part, value in inputs.items()}
-    torch.testing.assert_close(output(network, one, random_action()[1:2]), output(network, inputs)[1:2])
+    torch.testing.assert_close(output(network, one, random_action()[1:2]), expected[1:2])
 
 
 @every_network
-def test_the_order_of_the_panels_columns_does_not_matter(name: str) -> None:
-    network, inputs = random_network(name), random_inputs()
-    order = torch.tensor([3, 0, 6, 1, 5, 2, 4])
-    place = torch.argsort(order)  # where each column went
-    other = {**inputs, "panel": inputs["panel"][:, order], "investable": place[INVESTABLE]}
-    torch.testing.assert_close(output(network, other), output(network, inputs))
-
-
-@every_network
-def test_investable_columns_may_be_listed_in_any_order(name: str) -> None:
+def test_columns_may_be_in_any_order(name: str) -> None:
     network, inputs, action = random_network(name), random_inputs(), random_action()
+    expected, order = output(network, inputs, action), torch.tensor([3, 0, 6, 1, 5, 2, 4])
+    place = torch.argsort(order)  # where each column of the panel went
+    other = {**inputs, "panel": inputs["panel"][:, order], "investable": place[INVESTABLE]}
+    torch.testing.assert_close(output(network, other, action), expected)
     order = torch.tensor([2, 0, 1])
     other = {**inputs, "investable": INVESTABLE[order], "portfolio": inputs["portfolio"][:, order]}
-    expected, result = output(network, inputs, action), output(network, other, action[:, order])
+    result = output(network, other, action[:, order])
     torch.testing.assert_close(result, expected if name in CRITICS else expected[:, order])
     # but which portfolio and action is which column's matters
     assert (output(network, {**other, "investable": INVESTABLE}, action) - expected).abs().max() > 1e-3
@@ -347,19 +321,18 @@ def bytes_kept(run: Callable[[], Tensor]) -> int:
 
 
 def test_a_recomputed_network_keeps_nothing_and_has_the_same_gradients() -> None:
-    torch.manual_seed(0)
-    network, inputs = MarketSequence(FEATURES, 8, 8, 2, CONTEXT).double(), random_inputs()
-    direct, again = network(inputs), recomputed(network, inputs)
-    assert again.equal(direct)
-    for got, right in zip(gradients(network, again), gradients(network, direct), strict=True):
-        torch.testing.assert_close(got, right)
+    inputs = random_inputs()
     window = 8 * BATCH * CONTEXT * ALL * FEATURES
-    assert bytes_kept(lambda: network(inputs)) > window
-    assert bytes_kept(lambda: recomputed(network, inputs)) == 0
     for name in ("LSTM actor", "LSTM critic"):
-        large = random_network(name)
-        weights = sum(weight.nbytes for weight in large.parameters())
-        assert bytes_kept(lambda large=large: output(large, inputs)) < weights + window / 4, name  # type: ignore[misc]
+        network = random_network(name)
+        direct, again = network.describer(inputs), network.describe(inputs)  # type: ignore[operator]
+        assert again.equal(direct)
+        describer = network.get_submodule("describer")
+        for got, right in zip(gradients(describer, again), gradients(describer, direct), strict=True):
+            torch.testing.assert_close(got, right)
+        weights = sum(weight.nbytes for weight in network.parameters())
+        assert bytes_kept(lambda: describer(inputs)) > window  # noqa: B023 - called at once
+        assert bytes_kept(lambda: output(network, inputs)) < weights + window / 4, name  # noqa: B023
 
 
 @pytest.fixture
@@ -367,39 +340,6 @@ def seeded() -> Iterator[None]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         yield
-
-
-@pytest.mark.usefixtures("seeded")
-@pytest.mark.parametrize("name", ["convolution critic", pytest.param("LSTM critic", marks=pytest.mark.slow)])
-def test_a_critic_learns_a_value_planted_in_windows(name: str) -> None:
-    """Probe: a column's value is its coefficient times what one feature was three days ago."""
-    context = 8
-    sizes = sizes_of(context)
-    network = ConvolutionCritic(sizes, hidden=16) if "convolution" in name else CnnLstmCritic(sizes, 16, 16, 2)
-    panel = torch.randn(2000, ALL, FEATURES, generator=chance(3))
-    optimizer = torch.optim.Adam(network.parameters(), lr=3e-3)
-
-    def loss(seed: int, first: int, last: int, rows: int = 64) -> Tensor:
-        generator = chance(seed)
-        day = torch.randint(first, last, (rows,), generator=generator)
-        action = torch.rand(rows, COLUMNS, 2, generator=generator) * 2 - 1
-        inputs = {
-            "day": day,
-            "panel": panel,
-            "investable": INVESTABLE,
-            "portfolio": torch.zeros(rows, COLUMNS, 5),
-            "market": torch.zeros(rows, 1),
-        }
-        value = (action[..., 0] * panel[day - 3][:, INVESTABLE, 1]).sum(1)
-        return functional.mse_loss(network(inputs, action), value)
-
-    unseen = {"seed": 10_001, "first": 1500, "last": 2000, "rows": 512}
-    before = float(loss(**unseen).detach())
-    for step in range(300):
-        optimizer.zero_grad()
-        torch.autograd.backward(loss(step, context, 1500))
-        optimizer.step()
-    assert float(loss(**unseen).detach()) < 0.4 * before
 
 
 @pytest.mark.usefixtures("seeded")
