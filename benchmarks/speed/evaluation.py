@@ -103,7 +103,7 @@ class DenseAgent:
     def play(self, generation: int, days: int) -> list[Step]:
         """Play `days` days of a generation's first window; return their transitions."""
         asked: dict[str, Any] = self._data.training_options(generation, seed=0)
-        observation, _ = self._env.reset(options={name: bounds[:1] for name, bounds in asked.items()})
+        observation, _ = self._env.reset(options={**asked, "starts": asked["starts"][:1]})
         window = self.market.window(int(observation["day"]))
         steps = []
         for _ in range(days):

@@ -22,7 +22,7 @@ from eigen2.market.data.cache import load_panel, remapped
 from eigen2.market.data.panel import FEATURES, FeatureScale, MarketPanel, build_panel
 from eigen2.market.data.sample import sample_path
 from eigen2.market.data.universe import Universe, resolve
-from eigen2.market.evaluation.backtest import Market, backtest, write
+from eigen2.market.evaluation.backtest import Market, backtest, write, write_texts
 from eigen2.market.features.encoding import ENCODERS, MarketEncoder
 from eigen2.market.simulation.account import AccountRules
 from eigen2.market.simulation.environment import TradingEnvironment, TradingRules, window_options
@@ -30,7 +30,6 @@ from eigen2.market.simulation.simulate import Policy, hide_window_end
 from eigen2.market.synthetic.generator import SyntheticMarket
 from eigen2.memory.estimate import available_bytes
 from eigen2.memory.process import GB
-from eigen2.runtime.files import move_into_place
 
 log = logging.getLogger(__name__)
 
@@ -242,15 +241,13 @@ class MarketDataModule(RolloutDataModule):
         trainer = self.trainer
         if trainer is None or not trainer.is_global_zero or trainer.fast_dev_run:  # type: ignore[attr-defined]
             return
-        folder = Path(trainer.default_root_dir) / "champion"
-        account = self.val_env.account
+        folder, account, texts = Path(trainer.default_root_dir) / "champion", self.val_env.account, {}
         tables = {"equity": account.equity(self.panel.dates).reset_index(), "trades": self._named(account.trades())}
+        for name, table in tables.items():
+            table.insert(0, "generation", generation)
+            texts[f"{name}.csv"] = table.to_csv(index=False)
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            for name, table in tables.items():
-                table.insert(0, "generation", generation)
-                table.to_csv(folder / f".{name}.csv", index=False)
-                move_into_place(folder / f".{name}.csv", folder / f"{name}.csv")
+            write_texts(folder, texts)
         except OSError as error:
             # the run is worth more than its record, which the next champion writes anew
             log.warning("cannot write the champion's record to %s: %s", folder, error.strerror or error)
@@ -306,14 +303,10 @@ class MarketDataModule(RolloutDataModule):
 
         prices = np.ascontiguousarray(self.panel.prices[:, self.investable_columns])
         days = range(holdout.start - 1, holdout.stop)
-        result = backtest(
-            Market(prices, self.rules, self.account, days, self.panel.dates),
-            native(policies.champion),
-            [native(agent) for agent in policies.agents],
-            policies.candidates,
-            policies.generation,
-            generator(policies.seed, Role.LUCK),
-        )
+        market = Market(prices, self.rules, self.account, days, self.panel.dates)
+        champion, agents = native(policies.champion), [native(agent) for agent in policies.agents]
+        rng = generator(policies.seed, Role.LUCK)
+        result = backtest(market, champion, agents, policies.candidates, policies.generation, rng)
         if self.trainer is not None:
             folder = Path(self.trainer.default_root_dir) / "test"
             write(result, self._named(result.champion.closed), folder, flatten({"data": self.settings()}))

@@ -19,13 +19,13 @@ from eigen2.market.simulation.account import AccountRules
 from eigen2.market.simulation.policies import buy_and_hold, momentum, random_baseline
 from eigen2.market.simulation.rules import TradingRules
 from eigen2.market.simulation.simulate import Policy, Prices, Simulation, simulate
-from eigen2.runtime.files import archive_other_test, move_into_place
+from eigen2.runtime.files import archive_other_test, replacing
 
 RANDOM_POLICIES = 2000  # policies of the random baseline
 BLOCKS = 16
 """Blocks of days for cross-validation, as in its paper; fewer where there are not `BLOCK_DAYS` for each."""
 BLOCK_DAYS = 5
-PERCENTILES = (5, 50, 95)  # of the random baseline's equity
+PERCENTILES = (5, 50, 95)  # of the random baseline that are reported
 
 
 @dataclass(frozen=True)
@@ -76,6 +76,7 @@ class Backtest:
             "policies": random.size,
             "p_value": (1 + int((random >= own).sum())) / (1 + random.size),
             "percentile": 100 * float((random < own).mean()),
+            **{f"return_{percent}": float(np.percentile(random, percent)) for percent in PERCENTILES},
         }
 
     @cached_property
@@ -89,7 +90,8 @@ class Backtest:
             blocks = min(BLOCKS, len(self.agents) // BLOCK_DAYS // 2 * 2)
             if blocks >= 2:
                 overfitting = overfitting_probability(self.agents[:, varies], blocks)
-        return {"tried": self.tried, "deflated_sharpe": deflated, "overfitting": overfitting}
+        agents = self.agents.shape[1]
+        return {"tried": self.tried, "agents": agents, "deflated_sharpe": deflated, "overfitting": overfitting}
 
     @cached_property
     def measures(self) -> dict[str, dict[str, float]]:
@@ -198,14 +200,18 @@ def write(found: Backtest, trades: pd.DataFrame, folder: Path, settings: Mapping
     The trades are the champion's, with names and dates. An earlier test with other settings (by full key) or of another
     champion is moved beside the folder, as `test-1`, `test-2`, ...
     """
-    summary = {**found.summary(), "settings": dict(settings)}
-    text = json.dumps(summary, indent=1, allow_nan=False) + "\n"
+    text = json.dumps({**found.summary(), "settings": dict(settings)}, indent=1, allow_nan=False) + "\n"
     archive_other_test(folder / "summary.json", json.loads(text), ("settings", "champion_generation", "days"))
-    folder.mkdir(parents=True, exist_ok=True)
     texts = {"equity.csv": found.curves().to_csv(), "trades.csv": trades.to_csv(index=False), "summary.json": text}
-    for name, content in texts.items():
-        (folder / f".{name}").write_text(content)
-        move_into_place(folder / f".{name}", folder / name)
+    write_texts(folder, texts)
+
+
+def write_texts(folder: Path, texts: Mapping[str, str]) -> None:
+    """Write files into a folder, which is made, each complete or not at all."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in texts.items():
+        with replacing(folder / name) as draft:
+            draft.write_text(text)
 
 
 def _nan_to_none(value: Any) -> Any:

@@ -50,9 +50,8 @@ def average_statistics(
         Means, then reciprocals of deviations. On the axis `described`, index 0 holds the statistics of all investable
         columns pooled, the others those of each group, whose mean moves less than a single column.
     """
-    lengths = spans(context_days)
+    lengths, train = spans(context_days), panel.splits.train
     groups = _group_means(panel, column_groups(panel, investable))
-    train = panel.splits.train
     usable = range(min(train.start + lengths[-1] - 1, train.stop - 1), train.stop)
     days = np.array(usable[:: max(1, len(usable) // SAMPLED_DAYS)])
     columns = len(investable)

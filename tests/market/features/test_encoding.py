@@ -169,25 +169,6 @@ def test_indicators_are_a_group_of_their_own() -> None:
     assert not moved.all()
 
 
-@pytest.mark.parametrize("unlisted", [0, 2], ids=["investable", "context"])
-def test_a_column_never_valid_in_a_span_counts_as_the_mean_of_its_features(unlisted: int) -> None:
-    """Listed after training: averages of 0 and a validity of 0, standardised like any other."""
-    panel = random_panel(days=60, columns=3, train=40)
-    features, valid = panel.features.copy(), panel.valid.copy()
-    features[:50, unlisted], valid[:50, unlisted] = 0, False
-    panel = replace(panel, features=features, valid=valid)
-    days = [20, 39, 45, 49, 51, 57]
-    assert_naive(panel, [0, 1], 8, days, atol=2e-5)
-    columns, groups = averages(panel, [0, 1], 8).describe(torch.tensor([days]))
-    absent = (columns[0, :, 0] if unlisted == 0 else groups[0, :, -4 * CHANNELS :]).reshape(6, 4, CHANNELS)
-    # the same numbers on every day without a value, and others once there is one
-    assert torch.equal(absent[:4], absent[:1].expand(4, -1, -1))
-    assert not torch.isclose(absent[4:], absent[:1]).all(dim=-1).any()
-    if unlisted == 2:
-        # a group of which nothing varied in training is at its mean
-        assert not absent[:4].any()
-
-
 def test_later_days_do_not_standardise() -> None:
     panel = random_panel(days=100, columns=3, train=60)
     features, valid = panel.features.copy(), panel.valid.copy()

@@ -13,8 +13,8 @@ from eigen2.erl.module import ERLModule
 from eigen2.errors import UserError
 from eigen2.market.data.universe import Universe
 from eigen2.market.datamodule import MarketDataModule
-from eigen2.market.networks.columns import ColumnActor, ColumnCritic
-from eigen2.market.networks.windows import CnnLstmActor, CnnLstmCritic, ConvolutionActor, ConvolutionCritic
+from eigen2.market.networks.columns import ColumnActor
+from eigen2.market.networks.windows import CnnLstmActor, CnnLstmCritic, ConvolutionActor
 from eigen2.market.synthetic.generator import SyntheticMarket
 from tests.erl.probe import make_trainer
 
@@ -82,37 +82,6 @@ def test_a_network_of_the_other_encoding_is_refused(
     with pytest.raises(UserError) as error:
         fit(tmp_path, market(encoding=encoding), actor=actor)
     assert str(error.value) == words
-
-
-FAMILIES = {
-    "averages": (ColumnActor, ColumnCritic),
-    "convolution": (ConvolutionActor, ConvolutionCritic),
-    "CNN-LSTM": (CnnLstmActor, CnnLstmCritic),
-}
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_the_order_of_investable_columns_does_not_matter(family: str) -> None:
-    """Actions follow the columns, values stay: all columns share their weights."""
-    make_actor, make_critic = FAMILIES[family]
-    data = market(encoding="averages" if family == "averages" else "windows")
-    data.setup("fit")
-    data.build(3, torch.device("cpu"))
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        actor, critic = make_actor(data.sizes), make_critic(data.sizes)
-        nn.init.normal_(actor.get_parameter("head.weight"))
-    observation, _ = data.eval_env.reset(options=data.training_options(0, 0))
-    inputs = {name: value[0] for name, value in data.network_inputs(observation).items()}
-    inputs["portfolio"] = torch.rand(inputs["portfolio"].shape, generator=torch.Generator().manual_seed(1))
-    turned = dict(inputs)
-    for name, axis in (("columns", 1), ("portfolio", 1), ("investable", 0)):
-        if name in inputs:
-            turned[name] = inputs[name].flip(axis)
-    action, turned_action = actor(inputs), actor(turned)
-    assert (action - action.flip(1)).abs().max() > 1e-4, "columns differ"
-    torch.testing.assert_close(turned_action, action.flip(1), atol=1e-5, rtol=1e-4)
-    torch.testing.assert_close(critic(turned, turned_action), critic(inputs, action), atol=1e-5, rtol=1e-4)
 
 
 def test_sizes_say_what_networks_are_built_for() -> None:
