@@ -116,7 +116,7 @@ def test_what_cannot_be_tested_is_named(fitted: Fitted, tmp_path: Path) -> None:
         "best.ckpt; give an existing file, or best or last of the run in --trainer.default_root_dir"
     )
     sizes = refused(fitted, "test", "--ckpt_path", "best", "--data.context_days", 10, "--data.encoding", "windows")
-    assert "; settings that differ: data.context_days, data.encoding" in sizes
+    assert "use the settings of the run that wrote it" in sizes
     best = fitted.run / "checkpoints" / "best.ckpt"
     other = eigen2("test", "--config", "tests/control/small.yaml", "--ckpt_path", best)
     assert other.returncode == 2
