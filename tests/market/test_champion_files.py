@@ -124,7 +124,7 @@ def test_what_cannot_be_tested_is_named(fitted: Fitted, tmp_path: Path) -> None:
 
 
 def test_a_control_champion_plays_new_episodes(tmp_path: Path) -> None:
-    small = ("--config", "tests/control/small.yaml", "--trainer.default_root_dir", tmp_path, "--trainer.max_epochs", 1)
+    small = ("--config", "tests/control/small.yaml", "--trainer.default_root_dir", tmp_path)
     assert eigen2("fit", *small).returncode == 0
     done = eigen2("test", *small, "--ckpt_path", "best")
     assert done.returncode == 0, done.stderr
