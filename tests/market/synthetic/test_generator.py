@@ -233,7 +233,7 @@ def test_what_cannot_be_written_is_refused_and_leaves_nothing(tmp_path: Path) ->
     (tmp_path / "folder.parquet").mkdir()
     for market, name, words in (
         (PLAIN, "missing/market.parquet", "name a file in a folder that exists"),
-        (PLAIN, "folder.parquet", "Is a directory"),
+        (PLAIN, "folder.parquet", "a folder"),
         (PLAIN, "market.csv", "ends in .parquet"),
         (wild, "wild.parquet", r"float32 range with volatility 0\.5"),
     ):
