@@ -21,9 +21,6 @@ def make_parser(command: str = "data") -> Parser:
     """Return the parser of `data`."""
     inspecting = Parser(description="Report what is wrong with price files and what prepare would do about it.")
     inspecting.add_argument("inputs", nargs="+", metavar="FILE", help="price files or folders of them")
-    inspecting.add_argument(
-        "--temp_dir", type=str | None, default=None, help="Folder for spill files as large as the inputs."
-    )
     preparing = Parser(description="Merge and clean price files into one Parquet file, with a log of every change.")
     preparing.add_argument("files", nargs="+", metavar="IN OUT.parquet", help="what to read, and last what to write")
     synthesizing = Parser(description="Generate a market with a known signal, and report what can be earned on it.")
@@ -43,9 +40,6 @@ def make_parser(command: str = "data") -> Parser:
             help="Tickers that are series such as a rate or an index of volatility, not prices: they may be zero or "
             "negative, and only duplicates, missing and infinite values, weekends and stray days are looked for.",
         )
-        each.add_argument(
-            "--adjust", type=bool, default=True, help="Multiply prices by adjusted close / close where a file has both."
-        )
         each.add_class_arguments(Limits, "limits", sub_configs=True)
         each.add_class_arguments(Policy, "policy")
     parser = Parser(prog=f"python -m eigen2.cli {command}", description="Inspect, prepare or generate price files.")
@@ -61,10 +55,8 @@ def run(command: str, chosen: Namespace) -> None:
 
 
 def _inspect(chosen: Namespace) -> None:
-    report = inspect(
-        chosen.inputs, chosen.policy, chosen.limits, chosen.indicators, chosen.adjust, temp_dir=chosen.temp_dir
-    )
-    text = f"{report}\nprepare would leave {report.prepared}"
+    report = inspect(chosen.inputs, chosen.policy, chosen.limits, chosen.indicators)
+    text = f"{report}\nprepare would leave {report.result()}"
     print(json.dumps(report.as_dict(), indent=2, allow_nan=False) if chosen.json else text)
 
 
@@ -72,13 +64,11 @@ def _prepare(chosen: Namespace) -> None:
     if len(chosen.files) < 2:
         raise UserError(f"prepare got only {chosen.files[0]!r}: name the files to read and last the file to write")
     *inputs, out = chosen.files
-    report = prepare(
-        inputs, out, chosen.policy, chosen.limits, chosen.indicators, chosen.adjust, overwrite=chosen.overwrite
-    )
+    report = prepare(inputs, out, chosen.policy, chosen.limits, chosen.indicators, overwrite=chosen.overwrite)
     changes = changes_path(Path(out))
     found = {**report.as_dict(), "out": out, "changes": str(changes)}
-    wrote = f"wrote {out} ({report.prepared.rows:,} rows) and {changes}, the log of every change"
-    text = f"{report}\nleft {report.prepared}\n{wrote}"
+    wrote = f"wrote {out} ({report.prepared['rows']:,} rows) and {changes}, the log of every change"
+    text = f"{report}\nleft {report.result()}\n{wrote}"
     print(json.dumps(found, indent=2, allow_nan=False) if chosen.json else text)
 
 

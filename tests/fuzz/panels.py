@@ -70,11 +70,9 @@ def text(table: pa.Table, delimiter: str = ",", end: str = "\n", quote: bool = F
 
 
 @cache
-def whole_parquet(compression: str, dictionary: bool, pages: int, rows: int, version: str, pandas: bool) -> bytes:
-    table = long_table()
-    if pandas:
-        table = pa.Table.from_pandas(table.to_pandas().set_index("date"))
-    options = {"compression": compression, "use_dictionary": dictionary, "version": version}
+def whole_parquet(compression: str, dictionary: bool, pages: int, rows: int, pandas: bool) -> bytes:
+    table = pa.Table.from_pandas(long_table().to_pandas().set_index("date")) if pandas else long_table()
+    options = {"compression": compression, "use_dictionary": dictionary}
     return parquet(table, data_page_size=pages, row_group_size=rows, **options)
 
 
@@ -95,7 +93,6 @@ TYPES: dict[str, Callable[[], pa.Array]] = {
     "int8": lambda: pa.array((_ANY % 100).astype(np.int8)),
     "int64 extremes": lambda: _cycle([2**63 - 1, -(2**63), 2**53 + 1, None]),
     "uint64 extremes": lambda: _cycle([2**64 - 1, 0], pa.uint64()),
-    "float16": lambda: pa.array(np.linspace(1, 60000, ROWS).astype(np.float16)),
     "float32": lambda: pa.array(np.linspace(1, 2, ROWS).astype(np.float32)),
     "floats with nulls": lambda: _cycle([1.5, None, 2.5]),
     "huge floats": lambda: _cycle([1e308, 1e39, 3.4e38]),
@@ -103,20 +100,16 @@ TYPES: dict[str, Callable[[], pa.Array]] = {
     "far apart": lambda: _cycle([3.4e38, 1.2e-38]),
     "negative": lambda: _cycle([-1.0, -1e30]),
     "zero": lambda: _cycle([0.0, -0.0]),
-    "nan": lambda: _cycle([float("nan")]),
     "nan and prices": lambda: _cycle([float("nan"), 10.0]),
     "infinite": lambda: _cycle([float("inf"), 1.0, -float("inf")]),
     "constant": lambda: _cycle([7.0]),
     "decimal": lambda: _cycle([Decimal("10.25"), None], pa.decimal128(38, 10)),
-    "decimal256": lambda: _cycle([Decimal(10) ** 60, Decimal(1)], pa.decimal256(76, 2)),
     "text": lambda: _cycle(["abc", "", "1.5"]),
     "text of numbers": lambda: _cycle(["1e400", "١٢", "0x10", "1_000", "1,5", " 3 ", "-inf", "nan"]),
     "large text": lambda: _cycle(["x", "y"], pa.large_string()),
     "text view": lambda: _cycle(["x", "y"], pa.string_view()),
     "long text": lambda: _cycle(["x" * 10_000]),
-    "controls": lambda: _cycle(
-        ["\0", "\n", "\r\n", "\x1b[31m", "\u202e", "\ufeff", '"', "A,B", "=1+1", "[bold]", "[/]"]
-    ),
+    "controls": lambda: _cycle(["\0", "\n", "\r\n", "\x1b[31m", "\u202e", "\ufeff", '"', "A,B", "[bold]", "[/]"]),
     "not UTF-8": lambda: pa.Array.from_buffers(
         pa.string(), ROWS, [None, pa.py_buffer(np.arange(ROWS + 1, dtype=np.int32)), pa.py_buffer(b"\xff" * ROWS)]
     ),
@@ -141,7 +134,6 @@ TYPES: dict[str, Callable[[], pa.Array]] = {
     "map": lambda: _cycle([[("a", 1)]], pa.map_(pa.string(), pa.int64())),
     "days as numbers": lambda: pa.array(np.tile(20200101 + np.arange(DAYS) % 28, len(TICKERS))),
     "seconds since 1970": lambda: pa.array(_DAY.cast(pa.int64()).to_numpy() // 1000),
-    "same day": lambda: _cycle([date(2020, 1, 1)]),
     "ancient and far": lambda: _cycle(["0001-01-01", "9999-12-31", "0000-01-01", "10000-01-01", "-0044-03-15"]),
     "ancient days": lambda: pa.array([date(1, 1, 1) + timedelta(days=int(i)) for i in _ANY]),
     "as it was": lambda: _CLOSE,
@@ -167,59 +159,52 @@ def damaged(content: bytes, draw: st.DrawFn) -> tuple[bytes, str]:
     footer = struct.unpack("<I", content[-8:-4])[0] if content[-4:] == b"PAR1" else size // 2
     regions = {
         "start": (0, 8),
-        "pages": (4, max(size - 8 - footer, 5)),
-        "footer": (max(size - 8 - footer, 0), size - 8),
-        "length": (size - 8, size - 4),
+        "footer": (size - 8 - footer, size - 8),
         "end": (size - 12, size),
         "anywhere": (0, size),
     }
     region = draw(st.sampled_from(sorted(regions)))
     first, last = (min(max(edge, 0), size - 1) for edge in regions[region])
-    place = draw(st.integers(first, max(first, last - 1)))
-    how = draw(st.sampled_from(["cut", "flip", "flips", "bytes", "insert", "remove", "front", "swap"]))
-    many = draw(st.integers(1, 64))
+    places = st.integers(first, max(first, last - 1))
+    place, many = draw(places), draw(st.integers(1, 64))
+    how = draw(st.sampled_from(["cut", "flip", "bytes", "insert", "remove", "front", "swap"]))
     noise = draw(st.binary(min_size=1, max_size=64)) if how in ("bytes", "insert") else b""
-    changed = bytearray(content)
-    if how == "cut":
-        changed = changed[:place]
-    elif how == "front":
-        changed = changed[place:]
-    elif how == "remove":
-        del changed[place : place + many]
-    elif how == "insert":
-        changed[place:place] = noise
-    elif how == "bytes":
-        changed[place : place + len(noise)] = noise
-    elif how == "swap":
-        changed = changed[place:] + changed[:place]
-    else:
-        for _ in range(1 if how == "flip" else many):
-            at = draw(st.integers(first, max(first, last - 1)))
-            changed[at] ^= 1 << draw(st.integers(0, 7))
-    return bytes(changed), f"{how} in {region}"
+    if how == "flip":
+        changed = bytearray(content)
+        for _ in range(draw(st.sampled_from([1, many]))):
+            changed[draw(places)] ^= 1 << draw(st.integers(0, 7))
+        return bytes(changed), f"flip in {region}"
+    before, after = content[:place], content[place:]
+    done = {
+        "cut": before,
+        "front": after,
+        "remove": before + after[many:],
+        "insert": before + noise + after,
+        "bytes": before + noise + after[len(noise) :],
+        "swap": after + before,
+    }
+    return done[how], f"{how} in {region}"
 
 
 @st.composite
 def random_bytes(draw: st.DrawFn) -> File:
-    start = draw(
-        st.sampled_from([b"", b"PAR1", b"\x1f\x8b", b"\x1f\x8b\x08\x00", b"date,", b"\xef\xbb\xbf", b"PK\x03\x04"])
-    )
-    end = draw(st.sampled_from([b"", b"PAR1", b"\x10\0\0\0PAR1", b"\xff\xff\xff\xffPAR1", b"\n"]))
-    return File(draw(st.sampled_from(NAMES)), start + draw(st.binary(max_size=300)) + end, "random bytes")
+    starts = [b"", b"PAR1", b"\x1f\x8b", b"\x1f\x8b\x08\x00", b"date,", b"\xef\xbb\xbf", b"PK\x03\x04"]
+    ends = [b"", b"PAR1", b"\x10\0\0\0PAR1", b"\xff\xff\xff\xffPAR1", b"\n"]
+    content = draw(st.sampled_from(starts)) + draw(st.binary(max_size=300)) + draw(st.sampled_from(ends))
+    return File(draw(st.sampled_from(NAMES)), content, "random bytes")
 
 
 @st.composite
 def damaged_parquet(draw: st.DrawFn) -> File:
-    content = whole_parquet(
-        draw(st.sampled_from(["none", "snappy", "gzip", "zstd", "lz4", "brotli"])),
-        draw(st.booleans()),
-        draw(st.sampled_from([256, 1 << 20])),
-        draw(st.sampled_from([40, ROWS])),
-        draw(st.sampled_from(["1.0", "2.6"])),
-        draw(st.booleans()),
+    choices = (
+        ["none", "snappy", "gzip", "zstd", "lz4", "brotli"],
+        [True, False],
+        [256, 1 << 20],
+        [40, ROWS],
+        [True, False],
     )
-    content, what = damaged(content, draw)
-    if draw(st.integers(0, 4)) == 0 and len(content) > 16:
+    content, what = damaged(whole_parquet(*(draw(st.sampled_from(one)) for one in choices)), draw)
+    if rarely(draw) and len(content) > 16:
         content, more = damaged(content, draw)
         what = f"{what}, {more}"
     return File("p.parquet", content, what)
@@ -240,35 +225,25 @@ def _restructured(table: pa.Table, draw: st.DrawFn) -> pa.Table:
     """Other columns, other rows, another order of either; mostly as it was."""
     if not rarely(draw):
         return table
-    how = draw(st.sampled_from(["less", "more", "twice", "order", "names", "rows", "none", "one", "again"]))
+    how = draw(st.sampled_from(["less", "more", "twice", "order", "names", "rows", "none", "again"]))
     names = table.column_names
     name = draw(st.sampled_from(names))
     if how == "less":
         return table.drop_columns([name])
     if how == "more":
-        extra = draw(
-            st.sampled_from(["adj close", "", "Date", "date ", "tic", "name", "__index_level_0__", "a" * 5000])
-        )
-        return table.append_column(extra, TYPES[draw(st.sampled_from(EXTRA_TYPES))]())
+        extra = st.sampled_from(["adj close", "", "Date", "date ", "tic", "name", "__index_level_0__", "a" * 5000])
+        return table.append_column(draw(extra), TYPES[draw(st.sampled_from(EXTRA_TYPES))]())
     if how == "twice":
         return table.append_column(name, table[name])
     if how == "order":
         return table.select(draw(st.permutations(names)))
     if how == "names":
-        new = draw(
-            st.sampled_from(
-                ["", " ", "('Close', 'A')", "(" * 300, "(" + "-" * 5000 + "1,2)", "a\nb", "\0", name.upper()]
-            )
-        )
+        odd = ["", " ", "('Close', 'A')", "(" * 300, "(" + "-" * 5000 + "1,2)", "a\nb", "\0", name.upper()]
+        new = draw(st.sampled_from(odd))
         return table.rename_columns([new if one == name else one for one in names])
-    rows = {
-        "rows": draw(st.lists(st.integers(0, ROWS - 1), max_size=60)) if how == "rows" else [],
-        "none": [],
-        "one": [0],
-        "again": [*range(ROWS), 5, 5, 70],
-    }.get(how)
+    rows = {"none": [], "again": [*range(ROWS), 5, 5, 70]}.get(how)
     if rows is None:
-        return table
+        rows = draw(st.lists(st.integers(0, ROWS - 1), max_size=60))
     # not every type can be taken from by a list of rows
     return pa.concat_tables([table.slice(row, 1) for row in rows]) if rows else table.slice(0, 0)
 
@@ -306,19 +281,15 @@ def dirty_csv(draw: st.DrawFn) -> File:
 def other_layouts(draw: st.DrawFn) -> File:
     """Wide, one ticker a file, and yfinance's two rows of names, dirty."""
     one = long_table().slice(0, DAYS)
-    cells = draw(st.lists(st.sampled_from(CELLS), min_size=1, max_size=4))
     kind = draw(st.sampled_from(["wide", "one", "yfinance"]))
-    if kind == "one":
-        table = one.drop_columns(["ticker"])
-        header = ""
-    else:
-        names = draw(
-            st.lists(st.sampled_from(["A", "B", "A.B", "LOW", "", "Close", *CELLS[-4:]]), min_size=1, max_size=4)
-        )
+    table, header = one.drop_columns(["ticker"]), ""
+    if kind != "one":
+        tickers = st.sampled_from(["A", "B", "A.B", "LOW", "", "Close", *CELLS[-4:]])
+        names = draw(st.lists(tickers, min_size=1, max_size=4))
         table = pa.table([one["date"], *[one["close"]] * len(names)], names=["date", *names])
         header = ",".join(["Price", *["Close"] * len(names)]) + "\n" if kind == "yfinance" else ""
     lines = (header + text(table)).split("\n")
-    for cell in cells:
+    for cell in draw(st.lists(st.sampled_from(CELLS), min_size=1, max_size=4)):
         row = draw(st.integers(0, len(lines) - 2))
         parts = lines[row].split(",")
         parts[draw(st.integers(0, len(parts) - 1))] = cell
@@ -326,13 +297,4 @@ def other_layouts(draw: st.DrawFn) -> File:
     return File(draw(st.sampled_from(["p.csv", "NAN.csv", "x.y.csv"])), "\n".join(lines).encode(errors="replace"), kind)
 
 
-FILES = st.one_of(
-    random_bytes(),
-    damaged_parquet(),
-    damaged_parquet(),
-    mistyped(),
-    mistyped(),
-    dirty_csv(),
-    dirty_csv(),
-    other_layouts(),
-)
+FILES = st.one_of(random_bytes(), *[damaged_parquet(), mistyped(), dirty_csv()] * 2, other_layouts())

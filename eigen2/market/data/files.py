@@ -6,7 +6,7 @@ import ast
 import os
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from csv import Error as CsvError
 from csv import reader as csv_reader
 from dataclasses import dataclass
@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from jaxtyping import Bool, Float64
 from pyarrow import csv
@@ -29,29 +30,30 @@ CSV_BLOCK_BYTES = 4 << 20
 # shared by the columns that are read at once
 PARQUET_BUFFER_BYTES = 16 << 20
 # text of an empty number; in the ticker column the same words are names
-EMPTY_NUMBERS = ("", "nan", "NaN", "NAN", "na", "NA", "N/A", "n/a", "#N/A", "null", "NULL", "None", "none")
+EMPTY_NUMBERS = pa.array(
+    ["", "nan", "NaN", "NAN", "na", "NA", "N/A", "n/a", "#N/A", "null", "NULL", "None", "none"], pa.string()
+)
 ISO_DATE = r"(\d{4})-?(\d{2})-?(\d{2})(?:\.0|[T ].*)?"
 DATE_OR_NUMBER = re.compile(r"[-+]?[\d.,]+(e[-+]?\d+)?|\d{4}-?\d\d-?\d\d.*", re.IGNORECASE)
-# dates outside these years come from a wrong unit of time, and would not fit the spill files of cleaning
+# dates outside these years come from a wrong unit of time
 FIRST_DAY, END_DAY = np.datetime64("0001-01-01", "s"), np.datetime64("10000-01-01", "s")
 ADJ_CLOSE = "adj close"
 # what the second of two header rows may begin with: nothing, or what pandas calls the level
 LEVEL_NAMES = ("", "ticker", "tickers", "symbol", "symbols", "price", "prices", "attributes")
+Columns = Iterator[dict[int, pa.Array]]
+"""Batches of columns by their position."""
 
 
 @dataclass(frozen=True)
 class Header:
-    """Column names of a file.
+    """Column names of a file, which may repeat.
 
-    Attributes:
-        names: one a column; they may repeat.
-        levels: the same where pandas wrote a MultiIndex: the names of either level, one a column.
-        index: position of what was a DataFrame's index, if there is one.
-        lines: lines of a CSV file before its data, blank ones included.
+    Where pandas wrote a MultiIndex, `levels` has the names of either level; `index` is the position of what was a
+    DataFrame's index; `lines` counts the lines of a CSV file before its data, blank ones included.
     """
 
     names: tuple[str, ...]
-    levels: tuple[tuple[str, ...], tuple[str, ...]] | None = None
+    levels: tuple[tuple[str, ...], ...] | None = None
     index: int | None = None
     lines: int = 0
 
@@ -80,7 +82,7 @@ class PriceFile:
         """Read columns of text (positions, dates first) and numbers, at most `batch_rows` rows at a time.
 
         Raises:
-            UserError: when a column of a Parquet file is nested, or the file is damaged.
+            UserError: when a column of a Parquet file is nested or binary, or the file is damaged.
         """
         with self.damage_as_user_error():
             rows_before = 0
@@ -122,60 +124,33 @@ class PriceFile:
         names = tuple(str(pair) for pair in zip(rows[0], rows[1], strict=True))
         return Header(names, (rows[0], rows[1]), 0, records[1 + label][0])
 
-    def _parquet_batches(
-        self, text: Sequence[int], numbers: Sequence[int], batch_rows: int
-    ) -> Iterator[dict[int, pa.Array]]:
+    def _parquet_batches(self, text: Sequence[int], numbers: Sequence[int], batch_rows: int) -> Columns:
         wanted = {position: self.header.names[position] for position in (*text, *numbers)}
         schema = pq.read_schema(self.path)
         for position, name in wanted.items():
             kind = schema.field(position).type
-            if pa.types.is_nested(kind):
-                raise UserError(f"{self.where}: column {quoted(name)} holds {kind}: write one plain value a row")
+            if pa.types.is_nested(kind) or "binary" in str(kind):
+                raise UserError(f"{self.where}: column {quoted(name)} holds {kind}: write text or plain numbers")
         # a row group can be the whole file: it is not to be in memory at once
         buffer_bytes = max(PARQUET_BUFFER_BYTES // len(wanted), 4096)
         dictionaries = [wanted[position] for position in text]
-        with pq.ParquetFile(
-            self.path, read_dictionary=dictionaries, buffer_size=buffer_bytes, pre_buffer=False
-        ) as file:
+        options = {"read_dictionary": dictionaries, "buffer_size": buffer_bytes, "pre_buffer": False}
+        with pq.ParquetFile(self.path, **options) as file:
             for batch in file.iter_batches(batch_rows, columns=list(wanted.values())):
                 # asked for BRK, the reader returns BRK.B as well
                 yield {i: _plain(batch.column(name), is_date=i == text[0]) for i, name in wanted.items()}
 
-    def _csv_batches(
-        self, text: Sequence[int], numbers: Sequence[int], batch_rows: int
-    ) -> Iterator[dict[int, pa.Array]]:
-        done = rows = 0
-        try:
-            for batch in self._typed_csv_batches(text, numbers, pa.float64(), batch_rows):
-                yield batch
-                done += len(batch[text[0]])
-            return
-        except pa.ArrowInvalid:
-            # a cell that Arrow reads as no number, or damage, which the next pass meets again
-            pass
-        for batch in self._typed_csv_batches(text, numbers, pa.string(), batch_rows):
-            # the same bytes make a batch, whatever their type
-            if rows >= done:
-                yield batch
-            rows += len(batch[text[0]])
-
-    def _typed_csv_batches(
-        self, text: Sequence[int], numbers: Sequence[int], number: pa.DataType, batch_rows: int
-    ) -> Iterator[dict[int, pa.Array]]:
+    def _csv_batches(self, text: Sequence[int], numbers: Sequence[int], batch_rows: int) -> Columns:
+        # positions take the place of names, which may repeat; numbers come as text, because Arrow would give up the
+        # file at the first cell that it cannot read as one
         types = dict.fromkeys(map(str, text), pa.dictionary(pa.int32(), pa.string()))
-        types |= dict.fromkeys(map(str, numbers), number)
-        # positions take the place of names, because names may repeat
+        types |= dict.fromkeys(map(str, numbers), pa.string())
         read = csv.ReadOptions(
             column_names=[str(position) for position in range(len(self.header.names))],
             skip_rows_after_names=self.header.lines,
             block_size=CSV_BLOCK_BYTES,
         )
-        convert = csv.ConvertOptions(
-            column_types=types,
-            include_columns=list(types),
-            null_values=list(EMPTY_NUMBERS),
-            strings_can_be_null=False,
-        )
+        convert = csv.ConvertOptions(column_types=types, include_columns=list(types), strings_can_be_null=False)
         parse = csv.ParseOptions(newlines_in_values=True)
         with self._stream() as file, csv.open_csv(file, read, parse, convert) as batches:
             for batch in batches:
@@ -193,13 +168,9 @@ class Batch:
     file: PriceFile
 
     def dates(self, position: int) -> pd.Series:
-        """Parse days from timestamps, or from text that starts with YYYY-MM-DD or YYYYMMDD.
+        """Parse days from timestamps, in their own time zone, or from text that starts with YYYY-MM-DD or YYYYMMDD.
 
-        Returns:
-            datetime64[s] at midnight, local to the time zone that the timestamps have.
-
-        Raises:
-            UserError: when one cannot be read or lies outside the years 1 to 9999.
+        Returns datetime64[s] at midnight; raises a UserError when one cannot be read or lies outside years 1 to 9999.
         """
         raw = self._pandas(position)
         if pd.api.types.is_datetime64_any_dtype(raw):
@@ -211,17 +182,12 @@ class Batch:
             text = parts[0] + "-" + parts[1] + "-" + parts[2]
             parsed = pd.to_datetime(text, format="%Y-%m-%d", errors="coerce").to_numpy("datetime64[s]")
             days = pd.Series(np.append(parsed, np.datetime64("NaT"))[codes])
-        self._check(days.isna().to_numpy(), raw, "dates that cannot be read", "write dates as 2009-01-31")
-        outside = ((days < FIRST_DAY) | (days >= END_DAY)).to_numpy()
-        self._check(outside, days.to_numpy(), "dates outside the years 1 to 9999", "write dates as 2009-01-31")
+        readable = (days >= FIRST_DAY) & (days < END_DAY)
+        self._check(~readable.to_numpy(), raw, "dates that cannot be read", "write dates as 2009-01-31")
         return pd.Series(days.dt.normalize())
 
     def tickers(self, position: int) -> pd.Series:
-        """Parse names as text, whatever type the file has them in.
-
-        Raises:
-            UserError: when one is missing.
-        """
+        """Parse names as text, whatever type the file has them in; raise a UserError when one is missing."""
         raw = self._pandas(position)
         codes, distinct = pd.factorize(raw)
         # a column of integers with a gap in it comes as floats
@@ -231,23 +197,28 @@ class Batch:
         return pd.Series(pd.Series(names, dtype="str").array.take(codes))
 
     def numbers(self, position: int) -> Float64[np.ndarray, " rows"]:
-        """Parse float64, NaN where the cell is empty.
-
-        Raises:
-            UserError: when one is no number.
-        """
+        """Parse float64, NaN where the cell is empty; raise a UserError when one is no number."""
         column = self.columns[position]
+        if pa.types.is_string(column.type):
+            with suppress(pa.ArrowInvalid):
+                column = column.cast(pa.float64())
+        if pa.types.is_string(column.type):
+            column = pc.utf8_trim_whitespace(column)
+            column = pc.if_else(pc.is_in(column, EMPTY_NUMBERS), None, column)
+            with suppress(pa.ArrowInvalid):
+                column = column.cast(pa.float64())
         if pa.types.is_floating(column.type):
             return np.asarray(column.to_numpy(zero_copy_only=False), np.float64)
-        raw = self._pandas(position)
-        if pd.api.types.is_object_dtype(raw) or pd.api.types.is_string_dtype(raw):
-            found = pd.to_numeric(raw, errors="coerce")
-            unread = (found.isna() & raw.notna() & ~raw.isin(EMPTY_NUMBERS)).to_numpy()
+        with self.file.damage_as_user_error():
+            raw = column.to_pandas()
+        if raw.dtype.kind in "bmM" or isinstance(raw.dtype, pd.CategoricalDtype):
+            found = pd.Series(np.nan, raw.index)
         else:
-            found = raw
-            unread = np.full(len(raw), not pd.api.types.is_numeric_dtype(raw) or pd.api.types.is_bool_dtype(raw))
+            # decimals are objects; the rest are numbers to pandas alone, such as +1.5
+            found = pd.to_numeric(raw, errors="coerce")
         what = f"values in column {quoted(self.file.header.names[position])} that are no numbers"
-        self._check(unread, raw, what, "correct them, or leave the cells empty")
+        unread = (found.isna() & raw.notna()).to_numpy()
+        self._check(unread, self._pandas(position), what, "correct them, or leave the cells empty")
         return np.asarray(found.astype(np.float64))
 
     def _pandas(self, position: int) -> pd.Series:
@@ -266,17 +237,12 @@ class Batch:
 
 
 def require_file(path: str | Path) -> Path:
-    """Return `path` as a Path once it names a file with content.
-
-    Raises:
-        UserError: when it is missing, a directory, empty or cannot be read.
-    """
+    """Return `path` as a Path; raise a UserError when it is missing, a directory, empty or cannot be read."""
     path = Path(path)
     # os.path answers False to a name that no path can have; Path would raise
-    if os.path.isdir(path):
-        raise UserError(f"{quoted(path)} is a directory: name the Parquet or CSV file of prices in it")
     if not os.path.isfile(path):
-        raise UserError(f"no price file at {quoted(path)}: check the path (relative to {quoted(Path.cwd())})")
+        what = "it is a directory" if os.path.isdir(path) else f"check the path (relative to {quoted(Path.cwd())})"
+        raise UserError(f"no price file at {quoted(path)}: {what}")
     try:
         with path.open("rb") as file:
             empty = not file.read(1)
@@ -309,9 +275,7 @@ def _parquet_header(schema: pa.Schema) -> Header:
     index = names.index(indices[0]) if len(indices) == 1 else None
     pairs = [(name, "") if i == index else _pair(name) for i, name in enumerate(names)]
     whole = [pair for pair in pairs if pair is not None]
-    if len(whole) < max(len(pairs), 2):
-        return Header(names, index=index)
-    return Header(names, (tuple(pair[0] for pair in whole), tuple(pair[1] for pair in whole)), index)
+    return Header(names, tuple(zip(*whole, strict=True)) if len(whole) == len(names) > 1 else None, index)
 
 
 def _pair(name: str) -> tuple[str, str] | None:
@@ -333,14 +297,12 @@ def _plain(column: pa.Array, *, is_date: bool) -> pa.Array:
     """Cast a column of Parquet to a type of which pandas can hold every value, or raise that text is not UTF-8."""
     types = pa.types
     kind = column.type.value_type if types.is_dictionary(column.type) else column.type
-    if types.is_fixed_size_binary(kind):
-        return column.cast(kind).cast(pa.binary()).cast(pa.string())
-    is_bytes = types.is_binary(kind) or types.is_large_binary(kind) or types.is_binary_view(kind)
-    if is_bytes or (types.is_temporal(kind) and not is_date):
+    if types.is_temporal(kind) and not is_date:
         return column.cast(kind).cast(pa.string())
     if types.is_date(kind):
         # pandas would make an object of each
         return column.cast(kind).cast(pa.timestamp("ms"))
     if types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind):
         column.validate(full=True)
+        return column if types.is_dictionary(column.type) else column.cast(pa.string())
     return column

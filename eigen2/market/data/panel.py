@@ -15,7 +15,7 @@ import pandas as pd
 from jaxtyping import Bool, Float, Float32, Shaped
 
 from eigen2.errors import UserError
-from eigen2.market.data.panel_rows import select_rows
+from eigen2.market.data.panel_rows import select_rows, some
 from eigen2.market.data.source import PRICE_COLUMNS, VALUES, check_finite
 from eigen2.market.features.indicators import FEATURES, indicator_features, ticker_features
 
@@ -27,6 +27,8 @@ MIN_OWN_VALUES = 60
 STD_FLOOR = 1e-6
 CLIP = 10.0
 BLOCK_COLUMNS = 32
+
+PerColumn = Float[np.ndarray, "columns 9"]
 
 
 @dataclass(frozen=True)
@@ -48,32 +50,30 @@ class Splits:
             raise UserError(
                 f"validation_days is {validation_days} and holdout_days {holdout_days}: set both at least 0"
             )
-        train_days = days - validation_days - holdout_days
+        holdout = days - holdout_days
+        train_days = holdout - validation_days
         if train_days <= 0:
             raise UserError(
                 f"validation_days {validation_days} + holdout_days {holdout_days} leave no training day"
                 f" of the {days} days of prices: lower them, or bring more days"
             )
-        holdout = days - holdout_days
         return Splits(range(train_days), range(train_days, holdout), range(holdout, days))
 
 
 @dataclass(frozen=True, eq=False)
 class FeatureScale:
-    """Statistics of the training days, by which prices become the features that agents see.
-
-    Attributes:
-        tickers: one a column, sorted.
-        indicators: those of `tickers` that are indicator series, sorted.
-        units: (columns,) float64, what an indicator's values are divided by; 1 for a ticker.
-        means, stds: (columns, 9) float64 by which features are normalised; NaN where a feature is left out.
-    """
+    """Statistics of the training days, by which prices become the features that agents see."""
 
     tickers: tuple[str, ...]
+    """One a column, sorted."""
     indicators: tuple[str, ...]
+    """Those of `tickers` that are indicator series, sorted: context only, without prices."""
     units: Float[np.ndarray, " columns"]
-    means: Float[np.ndarray, "columns 9"]
-    stds: Float[np.ndarray, "columns 9"]
+    """(columns,) float64, what an indicator's values are divided by; 1 for a ticker."""
+    means: PerColumn
+    """(columns, 9) float64, subtracted from features; NaN where a feature is left out."""
+    stds: PerColumn
+    """(columns, 9) float64, by which features are divided."""
 
     def __eq__(self, other: object) -> bool:
         """Return whether both scale prices alike."""
@@ -81,15 +81,12 @@ class FeatureScale:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the scale as values that JSON can hold, None for NaN."""
-        return {
-            "tickers": list(self.tickers),
-            "indicators": list(self.indicators),
-            "units": self.units.tolist(),
-            **{
-                name: [[None if np.isnan(value) else value for value in row] for row in getattr(self, name).tolist()]
-                for name in ("means", "stds")
-            },
-        }
+        means, stds = (
+            [[None if np.isnan(value) else value for value in row] for row in each.tolist()]
+            for each in (self.means, self.stds)
+        )
+        names = {"tickers": list(self.tickers), "indicators": list(self.indicators)}
+        return {**names, "units": self.units.tolist(), "means": means, "stds": stds}
 
     @staticmethod
     def from_dict(values: Mapping[str, Any]) -> FeatureScale:
@@ -106,13 +103,10 @@ class MarketPanel:
     Attributes:
         dates: (days,) datetime64[D], strictly increasing.
         scale: what the features were made with, and the columns.
-        features: (days, columns, 9) float32 in the order of `FEATURES`, normalised by `scale`, within [-10, 10],
-            exactly 0 where not valid.
+        features: (days, columns, 9) float32 in the order of `FEATURES`, within [-10, 10], exactly 0 where not valid.
         valid: (days, columns, 9) bool, whether the feature has a value.
-        prices: (days, columns, 4) float32 open, high, low, close; NaN in all four where the column did not
-            trade, and in every indicator.
-        traded_value: (columns,) float64, median over the training days of close x volume, in the prices' currency; a
-            day without trading counts as 0, and so does an indicator.
+        prices: (days, columns, 4) float32 open, high, low, close; all NaN where there was no trade, and in indicators.
+        traded_value: (columns,) float64, median over the training days of close x volume; 0 on days without trading.
         splits: training, validation and holdout days.
     """
 
@@ -147,8 +141,7 @@ class MarketPanel:
     @property
     def nbytes(self) -> int:
         """Return the bytes of all arrays, memory-mapped or not."""
-        scale = (self.scale.units, self.scale.means, self.scale.stds)
-        arrays = (self.dates, self.features, self.valid, self.prices, self.traded_value, *scale)
+        arrays = [each for part in (self, self.scale) for each in vars(part).values() if isinstance(each, np.ndarray)]
         return sum(array.nbytes for array in arrays)
 
     @property
@@ -170,23 +163,6 @@ class MarketPanel:
         }
         return folders.pop() if len(folders) == 1 else None
 
-    def describe(self) -> dict[str, str | int]:
-        """Return the panel's size, its features, and the first and last date of each split."""
-
-        def dates(days: range) -> str:
-            return f"{self.dates[days[0]]} to {self.dates[days[-1]]} ({len(days)} days)" if days else "no days"
-
-        return {
-            "days": self.num_days,
-            "columns": self.num_columns,
-            "indicators": ", ".join(self.indicators) or "none",
-            "features": ", ".join(FEATURES),
-            "train": dates(self.splits.train),
-            "validation": dates(self.splits.validation),
-            "holdout": dates(self.splits.holdout),
-            "nbytes": self.nbytes,
-        }
-
 
 def build_panel(
     prices_long: pd.DataFrame,
@@ -198,75 +174,69 @@ def build_panel(
 ) -> MarketPanel:
     """Build the panel in memory.
 
-    A row of the panel depends on the prices of its day and earlier ones, and on the training days, whose
-    statistics normalise every feature: (value - mean) / standard deviation, clipped to [-10, 10], by column,
-    or over all tickers for a ticker with fewer than 60 training values of the feature. Days and tickers
-    without a single usable row (`unusable_rows`) are left out, with a warning. So are stray days: of at least 10
-    tickers listed, that is between their first and their last usable row, fewer than 10 % have a usable row. They
-    would be a hole in every other column.
+    A row of the panel depends on the prices of its day and earlier ones, and on the training days, whose statistics
+    normalise every feature: (value - mean) / standard deviation, clipped to [-10, 10], by column, or over all tickers
+    for a ticker with fewer than 60 training values. Days and tickers without a usable row (`unusable_rows`) are left
+    out, with a warning. So are stray days, on which fewer than 10 % of at least 10 listed tickers, those between their
+    first and last usable row, have one: they would be a hole in every other column.
 
-    Indicator series may have any sign and no open, high, low or volume; their features are differences
-    (`indicator_features`), they have no prices, and they make no day: their rows on other days than the tickers' are
-    left out. Their units are their own, so a feature with fewer than 60 training values is left out on all days.
+    Indicator series may have any sign and no open, high, low or volume; their features are differences, they have no
+    prices and make no day, and a feature with fewer than 60 training values is left out.
 
     Args:
         prices_long: long table as `eigen2.market.data.source.read_prices` returns it; rows may come in any order.
         validation_days: days before the holdout kept for validation, at least 0.
         holdout_days: last days of the table, which nothing but the final test may touch, at least 0.
         indicators: the tickers that are indicator series.
-        scale: of the panel that agents were trained on, to make theirs of other prices: its columns and indicators and
-            its statistics take the place of this table's. Of its columns the table may lack some, which then never
-            trade; tickers that it does not know are left out.
+        scale: of the panel that agents were trained on: its columns, indicators and statistics take the place of this
+            table's. Of its columns the table may lack some, which then never trade; other tickers are left out.
 
     Raises:
-        UserError: when no row is usable, a price is infinite, a (date, ticker) appears twice, an indicator is
-            unknown or has no value on any day, no day is left for training, or the table has none of the scale's
-            tickers.
+        UserError: when no row is usable, a price is infinite, a (date, ticker) appears twice, an indicator is unknown
+            or has no value, no day is left for training, or the table has none of the scale's tickers.
     """
     check_finite(prices_long)
-    known = tuple(sorted(set(indicators))) if scale is None else scale.indicators
     if scale is None:
-        rows = select_rows(prices_long, known)
+        names = tuple(sorted(set(indicators)))
+        rows = select_rows(prices_long, names)
         tickers = tuple(rows.groups)
+        units = np.ones(len(tickers))
     else:
         prices_long = _known_rows(prices_long, scale)
-        rows = select_rows(prices_long, tuple(set(known) & set(prices_long["ticker"])))
-        tickers = scale.tickers
-    days = len(rows.dates)
-    splits = Splits.from_days(days, validation_days, holdout_days)
-    train = slice(splits.train.stop)
+        tickers, names, units = scale.tickers, scale.indicators, scale.units
+        rows = select_rows(prices_long, sorted(set(names) & set(prices_long["ticker"])))
+    splits = Splits.from_days(len(rows.dates), validation_days, holdout_days)
+    days, train = len(rows.dates), slice(splits.train.stop)
     features = np.empty((days, len(tickers), len(FEATURES)), dtype=np.float32)
     prices = np.full((days, len(tickers), len(PRICE_COLUMNS)), np.nan, dtype=np.float32)
-    traded_value = np.zeros(len(tickers))
-    is_ticker = np.array([name not in known for name in tickers])
-    moments = np.zeros((3, len(tickers), len(FEATURES)))
-    units = np.ones(len(tickers)) if scale is None else scale.units
+    traded_value, moments = np.zeros(len(tickers)), np.zeros((3, len(tickers), len(FEATURES)))
     values = [prices_long[name].to_numpy() for name in VALUES]
     for column, ticker in enumerate(tickers):
         by_day = np.full((days, len(values)), np.nan)
         if ticker in rows.groups:
-            for i, value in enumerate(values):
-                by_day[rows.day[rows.groups[ticker]], i] = value[rows.groups[ticker]]
-        column_prices, close, volume = by_day[:, :-1], by_day[:, 3], by_day[:, 4]
-        if is_ticker[column]:
-            raw = ticker_features(column_prices)
-            prices[:, column] = column_prices
+            own = rows.groups[ticker]
+            by_day[rows.day[own]] = np.column_stack([value[own] for value in values])
+        bars, close, volume = by_day[:, :-1], by_day[:, 3], by_day[:, 4]
+        if ticker not in names:
+            raw = ticker_features(bars)
+            prices[:, column] = bars
             traded_value[column] = _median_traded_value(close[train], volume[train])
         else:
             if scale is None:
                 units[column] = _mean_size(close[train])
             # the unit cancels where features are standardised, but for what counts as not moving at all (`STD_FLOOR`)
-            filled = np.where(np.isnan(column_prices), close[:, None], column_prices)
-            raw = indicator_features(filled / units[column])
+            raw = indicator_features(np.where(np.isnan(bars), close[:, None], bars) / units[column])
         moments[:, column] = _moments(raw[train])
         # what float32 cannot hold becomes infinite, and is clipped with the rest
         with np.errstate(over="ignore"):
             features[:, column] = raw
     if scale is None:
-        means, stds = _means_and_stds(moments, is_ticker)
-        _warn_of_features_without_statistics(means, tickers, is_ticker)
-        scale = FeatureScale(tickers, known, units, means, stds)
-    valid = _normalise(features, scale.means, scale.stds)
+        is_ticker = np.array([ticker not in names for ticker in tickers])
+        scale = FeatureScale(tickers, names, units, *_means_and_stds(moments, is_ticker))
+        lacking = [ticker for ticker, mean in zip(tickers, scale.means, strict=True) if np.isnan(mean).any()]
+        if lacking:
+            log.warning("features without enough training values are left out on all days: %s", some(lacking))
+    valid = _normalise(features, scale)
     return MarketPanel(rows.dates, scale, features, valid, prices, traded_value, splits)
 
 
@@ -275,20 +245,13 @@ def _known_rows(prices_long: pd.DataFrame, scale: FeatureScale) -> pd.DataFrame:
     there = set(prices_long["ticker"].unique())
     missing, unknown = sorted(set(scale.tickers) - there), sorted(there - set(scale.tickers))
     if len(missing) == len(scale.tickers):
-        raise UserError(
-            f"the prices have none of the {len(missing)} tickers that the agents were trained on ({_some(missing)}); "
-            "bring prices of these"
-        )
+        count = len(missing)
+        raise UserError(f"the prices have none of the agents' {count} tickers ({some(missing)}): bring prices of these")
     if missing:
-        log.warning("no prices of %d of the agents' %d tickers: %s", len(missing), len(scale.tickers), _some(missing))
-    if not unknown:
-        return prices_long
-    log.warning("%d of %d tickers left out, not known to the agents: %s", len(unknown), len(there), _some(unknown))
-    return prices_long[~prices_long["ticker"].isin(unknown)].reset_index(drop=True)
-
-
-def _some(names: list[str]) -> str:
-    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+        log.warning("no prices of %d of the agents' %d tickers: %s", len(missing), len(scale.tickers), some(missing))
+    if unknown:
+        log.warning("%d of %d tickers left out, not known to the agents: %s", len(unknown), len(there), some(unknown))
+    return prices_long[prices_long["ticker"].isin(scale.tickers)].reset_index(drop=True) if unknown else prices_long
 
 
 def _median_traded_value(close: Float[np.ndarray, " days"], volume: Float[np.ndarray, " days"]) -> float:
@@ -313,7 +276,7 @@ def _moments(train: Float[np.ndarray, "days 9"]) -> Float[np.ndarray, "3 9"]:
 
 def _means_and_stds(
     moments: Float[np.ndarray, "3 columns 9"], pooled: Bool[np.ndarray, " columns"]
-) -> tuple[Float[np.ndarray, "columns 9"], Float[np.ndarray, "columns 9"]]:
+) -> tuple[PerColumn, PerColumn]:
     """Return each column's own mean and standard deviation; below 60 values all `pooled` ones', or NaN if not one."""
     counts, means, squares = moments
     count = counts[pooled].sum(axis=0)
@@ -327,33 +290,14 @@ def _means_and_stds(
     return np.where(own, means, mean), np.maximum(np.where(own, own_std, std), STD_FLOOR)
 
 
-def _warn_of_features_without_statistics(
-    means: Float[np.ndarray, "columns 9"], tickers: tuple[str, ...], is_ticker: Bool[np.ndarray, " columns"]
-) -> None:
-    unknown = [name for name, mean in zip(FEATURES, means[is_ticker].T, strict=True) if np.isnan(mean).all()]
-    if unknown:
-        log.warning("no training day has a value of %s: left out on all days", ", ".join(unknown))
-    for column in np.flatnonzero(~is_ticker):
-        few = [name for name, mean in zip(FEATURES, means[column], strict=True) if np.isnan(mean)]
-        if few:
-            log.warning(
-                "indicator %s has fewer than %d training values of %s: left out on all days",
-                tickers[column],
-                MIN_OWN_VALUES,
-                ", ".join(few),
-            )
-
-
 def _normalise(
-    features: Float32[np.ndarray, "days columns 9"],
-    means: Float[np.ndarray, "columns 9"],
-    stds: Float[np.ndarray, "columns 9"],
+    features: Float32[np.ndarray, "days columns 9"], scale: FeatureScale
 ) -> Bool[np.ndarray, "days columns 9"]:
     """Normalise in place, in blocks of columns to keep float64 intermediates small; return where valid."""
     valid = np.empty(features.shape, dtype=np.bool_)
     for start in range(0, features.shape[1], BLOCK_COLUMNS):
         block = slice(start, start + BLOCK_COLUMNS)
-        normal = (features[:, block] - means[block]) / stds[block]
+        normal = (features[:, block] - scale.means[block]) / scale.stds[block]
         valid[:, block] = ~np.isnan(normal)
         features[:, block] = np.nan_to_num(np.clip(normal, -CLIP, CLIP), copy=False, nan=0.0)
     return valid

@@ -14,7 +14,7 @@ from jaxtyping import Bool, Int, Shaped
 
 from eigen2.errors import UserError
 from eigen2.market.data.files import quoted
-from eigen2.market.data.source import unusable_rows
+from eigen2.market.data.source import listed_tickers, unusable_rows
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ class PanelRows:
     groups: dict[str, Int[np.ndarray, " _"]]
 
 
-def select_rows(prices_long: pd.DataFrame, indicators: tuple[str, ...]) -> PanelRows:
+def select_rows(prices_long: pd.DataFrame, indicators: Sequence[str]) -> PanelRows:
     """Select the rows that make the panel; warn about other rows, days and tickers.
 
     Args:
@@ -56,18 +56,16 @@ def select_rows(prices_long: pd.DataFrame, indicators: tuple[str, ...]) -> Panel
     distinct = distinct.astype("datetime64[D]")
     of_ticker = ~of_indicator
     kept = _kept_days(day[of_ticker], codes[of_ticker], usable[of_ticker], distinct)
-    usable &= kept[day]
-    day_of_row = (np.cumsum(kept) - 1)[day]
-    rows = np.flatnonzero(usable)
+    day_of_row, dates = (np.cumsum(kept) - 1)[day], distinct[kept]
+    rows = np.flatnonzero(usable & kept[day])
     rows = rows[np.lexsort((day_of_row[rows], codes[rows]))]
+    repeated = np.flatnonzero((np.diff(codes[rows]) == 0) & (np.diff(day_of_row[rows]) == 0))
+    if len(repeated):
+        row = rows[repeated[0]]
+        name, date = names[codes[row]], dates[day_of_row[row]]
+        raise UserError(f"the price table has more than one row of {name!r} on {date}: keep one of them")
     edges = np.searchsorted(codes[rows], np.arange(len(names) + 1))
     groups = {str(name): rows[start:stop] for name, (start, stop) in zip(names, pairwise(edges), strict=True)}
-    dates = distinct[kept]
-    for name, group in groups.items():
-        repeated = np.flatnonzero(np.diff(day_of_row[group]) == 0)
-        if len(repeated):
-            date = dates[day_of_row[group[repeated[0]]]]
-            raise UserError(f"the price table has more than one row of {name!r} on {date}: keep one of them")
     empty = {name for name, group in groups.items() if len(group) == 0}
     if empty & set(indicators):
         name = min(empty & set(indicators))
@@ -100,26 +98,16 @@ def _kept_days(
 ) -> Bool[np.ndarray, " days"]:
     """Return on which dates tickers traded, and not just a stray few; warn about the others."""
     there = np.bincount(day, minlength=len(dates)) > 0
-    day, codes = day[usable], codes[usable]
-    rows = np.bincount(day, minlength=len(dates))
-    first, last = np.full(codes.max() + 1, len(dates)), np.full(codes.max() + 1, -1)
-    np.minimum.at(first, codes, day)
-    np.maximum.at(last, codes, day)
-    begun, ended = (np.bincount(edge[last >= 0], minlength=len(dates) + 1) for edge in (first, last + 1))
-    listed = np.cumsum(begun - ended)[:-1]
+    rows = np.bincount(day[usable], minlength=len(dates))
+    lives = pd.Series(day[usable]).groupby(codes[usable])
+    listed = listed_tickers(lives.min().to_numpy(), lives.max().to_numpy(), len(dates))
     stray = (rows > 0) & (listed >= STRAY_TICKERS) & (100 * rows < STRAY_PERCENT * listed)
-    empty = np.sum(there & (rows == 0))
-    if empty:
+    if empty := np.sum(there & (rows == 0)):
         log.warning("%d of %d days left out: no usable row", empty, there.sum())
     if stray.any():
-        log.warning(
-            "%d stray days left out with %d rows, first %s: fewer than %d %% of at least %d listed tickers traded",
-            np.sum(stray),
-            rows[stray].sum(),
-            dates[stray.argmax()],
-            STRAY_PERCENT,
-            STRAY_TICKERS,
-        )
+        why = f"fewer than {STRAY_PERCENT} % of at least {STRAY_TICKERS} listed tickers traded"
+        numbers = (np.sum(stray), rows[stray].sum(), dates[stray.argmax()], why)
+        log.warning("%d stray days left out with %d rows, first %s: %s", *numbers)
     kept: Bool[np.ndarray, " days"] = (rows > 0) & ~stray
     return kept
 
@@ -130,13 +118,15 @@ def check_known(key: str, names: Sequence[str], known: Iterable[str]) -> None:
     unknown = sorted(set(names) - set(known))
     if not unknown:
         return
-    first = unknown[:5]
     # upper and lower case mistaken for each other are near
     folded = {name.casefold(): name for name in known}
-    near = [folded[match] for name in first for match in difflib.get_close_matches(name.casefold(), folded, n=1)]
-    more = f" and {len(unknown) - len(first)} more" if len(unknown) > len(first) else ""
+    near = [folded[match] for name in unknown[:5] for match in difflib.get_close_matches(name.casefold(), folded, n=1)]
+    hint = f"the {len(known)} they have go from {known[0]!r} to {known[-1]!r}"
     if near:
         hint = f"did you mean {', '.join(map(repr, dict.fromkeys(near)))}?"
-    else:
-        hint = f"the {len(known)} they have go from {known[0]!r} to {known[-1]!r}"
-    raise UserError(f"{key} has {', '.join(map(quoted, first))}{more}, which the prices do not have: {hint}")
+    raise UserError(f"{key} has {some(unknown)}, which the prices do not have: {hint}")
+
+
+def some(names: Sequence[str]) -> str:
+    """Return the first five names in quotes, and the number of others."""
+    return ", ".join(map(quoted, names[:5])) + (f" and {len(names) - 5} more" if len(names) > 5 else "")

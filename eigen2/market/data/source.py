@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Bool
+from jaxtyping import Bool, Int
 
 from eigen2.errors import UserError
 from eigen2.market.data.files import PriceFile, quoted
@@ -24,23 +24,26 @@ BATCH_ROWS = 1_000_000
 def read_prices(path: str | Path) -> pd.DataFrame:
     """Read a long table of daily prices.
 
-    The file is Parquet (`.parquet`, `.pq`) or CSV (`.csv`, `.csv.gz`) with the columns date, ticker, open,
-    high, low, close and volume, upper or lower case, in any order; further columns are ignored. Dates are
-    timestamps or text that starts with YYYY-MM-DD or YYYYMMDD; a time of day is dropped, a time zone's local
-    date is kept.
+    The file is Parquet (`.parquet`, `.pq`) or CSV (`.csv`, `.csv.gz`) with the columns date, ticker, open, high, low,
+    close and volume, upper or lower case, in any order; further columns are ignored. Dates are timestamps or text that
+    starts with YYYY-MM-DD or YYYYMMDD; a time of day is dropped, a time zone's local date is kept.
 
     Returns:
-        Rows sorted by (ticker, date), with exactly `COLUMNS`: date datetime64[s] at midnight, ticker text
-        (NA, NAN and TRUE are names, a number becomes its digits), the others float64. Values are as the file
-        has them: `unusable_rows` says which rows the panel leaves out.
+        Rows sorted by (ticker, date), with exactly `COLUMNS`: date datetime64[s] at midnight, ticker text (NA, NAN and
+        TRUE are names, a number becomes its digits), the others float64, as the file has them.
 
     Raises:
-        UserError: when the file is missing, empty, damaged or of another format, lacks a column or has no
-            rows, when a date, ticker or number cannot be read, when a price or volume is infinite, or when a
-            (date, ticker) appears twice.
+        UserError: when the file is missing, empty, damaged or of another format, lacks a column or has no rows, a date,
+            ticker or number cannot be read, a number is infinite, or a (date, ticker) appears twice.
     """
     file = PriceFile(path)
-    date, ticker, *values = _positions(file)
+    folded = [name.strip().lower() for name in file.header.names]
+    if missing := [column for column in COLUMNS if column not in folded]:
+        found = quoted(", ".join(file.header.names))
+        raise UserError(f"{file.where} lacks the columns {', '.join(missing)}; it has {found}: rename or add them")
+    if double := [column for column in COLUMNS if folded.count(column) > 1]:
+        raise UserError(f"{file.where} has more than one column {', '.join(double)}: keep one of each")
+    date, ticker, *values = map(folded.index, COLUMNS)
     parts = [
         pd.DataFrame(
             {"date": batch.dates(date), "ticker": batch.tickers(ticker)}
@@ -67,47 +70,32 @@ def read_prices(path: str | Path) -> pd.DataFrame:
     return prices
 
 
-def _positions(file: PriceFile) -> list[int]:
-    """Return the position of each of `COLUMNS` in the file."""
-    folded = [name.strip().lower() for name in file.header.names]
-    missing = [column for column in COLUMNS if column not in folded]
-    if missing:
-        found = quoted(", ".join(file.header.names))
-        raise UserError(f"{file.where} lacks the columns {', '.join(missing)}; it has {found}: rename or add them")
-    double = [column for column in COLUMNS if folded.count(column) > 1]
-    if double:
-        raise UserError(f"{file.where} has more than one column {', '.join(double)}: keep one of each")
-    return [folded.index(column) for column in COLUMNS]
-
-
 def check_finite(prices: pd.DataFrame, columns: Sequence[str] = PRICE_COLUMNS, where: str = "the price table") -> None:
-    """Check that no price is infinite or beyond float32 and no volume infinite; `where` names the table in the error.
-
-    Raises:
-        UserError: with the number of such values and the first one.
-    """
-    largest = {name: LARGEST_PRICE if name in PRICE_COLUMNS else np.finfo(np.float64).max for name in columns}
-    infinite = {name: np.abs(prices[name].to_numpy()) > largest[name] for name in columns}
-    count = sum(int(mask.sum()) for mask in infinite.values())
-    if count:
-        name = next(name for name, mask in infinite.items() if mask.any())
-        first = prices.iloc[int(infinite[name].argmax())]
-        raise UserError(
-            f"{where} has {count} infinite values, first {name} = {first[name]} of"
-            f" {quoted(first['ticker'])} on {first['date']:%Y-%m-%d}: correct them, or leave the cells empty"
-        )
+    """Raise a UserError when a price is infinite or beyond float32, or a volume infinite; `where` names the table."""
+    for name in columns:
+        infinite = np.abs(prices[name].to_numpy()) > (LARGEST_PRICE if name in PRICE_COLUMNS else np.finfo(float).max)
+        if infinite.any():
+            first = prices.iloc[int(infinite.argmax())]
+            raise UserError(
+                f"{where} has {infinite.sum()} infinite values in column {name}, first {first[name]} of"
+                f" {quoted(first['ticker'])} on {first['date']:%Y-%m-%d}: correct them, or leave the cells empty"
+            )
 
 
 def unusable_rows(prices: pd.DataFrame) -> dict[str, Bool[np.ndarray, " rows"]]:
-    """Return which rows the panel treats as days without trading, and why.
+    """Return which rows the panel treats as days without trading, by reason; of several, a row has the first.
 
     A close or open outside [low, high] is tolerated: common data sets adjust the close alone.
-
-    Returns:
-        For each reason a mask over the rows; a row is in one mask at most, the first that applies.
     """
     values = [prices[column].to_numpy() for column in PRICE_COLUMNS]
     missing = np.logical_or.reduce([np.isnan(value) for value in values])
     not_positive = np.logical_or.reduce([value < SMALLEST_PRICE for value in values]) & ~missing
     crossed = (prices["high"] < prices["low"]).to_numpy() & ~missing & ~not_positive
     return {"price missing": missing, "price not positive": not_positive, "high below low": crossed}
+
+
+def listed_tickers(
+    first: Int[np.ndarray, " tickers"], last: Int[np.ndarray, " tickers"], days: int
+) -> Int[np.ndarray, " days"]:
+    """Return how many tickers are listed on each day, from the day of each one's first and of its last row."""
+    return np.cumsum(np.bincount(first, minlength=days + 1) - np.bincount(last + 1, minlength=days + 1))[:days]

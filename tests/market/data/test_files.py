@@ -1,6 +1,7 @@
 """The reader of price files: every format and type gives the same rows, and bad content one clear line."""
 
 import gzip
+import re
 from pathlib import Path
 
 import numpy as np
@@ -23,11 +24,11 @@ def table(tickers: tuple[object, ...] = ("A", "B"), days: int = 3) -> pd.DataFra
     return frame.astype({"date": "datetime64[s]", "ticker": "str"})
 
 
-def write(frame: pd.DataFrame, path: Path) -> Path:
+def write(frame: pd.DataFrame, path: Path, *, index: bool = False) -> Path:
     if path.name.lower().endswith(("parquet", "pq")):
-        frame.to_parquet(path, index=False)
+        frame.to_parquet(path, index=index)
     else:
-        frame.to_csv(path, index=False)
+        frame.to_csv(path, index=index)
     return path
 
 
@@ -38,15 +39,15 @@ def write_column(folder: Path, name: str, values: pa.Array) -> Path:
     return folder / "p.parquet"
 
 
-def failure(path: Path) -> str:
-    """The message of the one error, which is one line and names the file."""
+def failure(path: Path, words: str) -> None:
+    """Check that the file is refused in one line that names it, with these words (a pattern)."""
     with pytest.raises(UserError) as error:
         read_prices(path)
     message = str(error.value)
     assert "\n" not in message
     assert len(message) < 600
     assert repr(str(path)) in message
-    return message
+    assert re.search(words, message), message
 
 
 @pytest.mark.parametrize("name", ["p.parquet", "p.pq", "p.csv", "p.csv.gz", "P.CSV", "P.PARQUET"])
@@ -59,7 +60,9 @@ def test_every_format_gives_the_same_rows(tmp_path, name):
 def test_content_decides_over_the_name(tmp_path):
     table().to_parquet(tmp_path / "p.csv")
     (tmp_path / "q.csv").write_bytes(gzip.compress(table().to_csv(index=False).encode()))
-    for name in ("p.csv", "q.csv"):
+    columns = pa.Table.from_pandas(table()).replace_schema_metadata(None)
+    pq.write_table(columns, tmp_path / "r.parquet", row_group_size=4)
+    for name in ("p.csv", "q.csv", "r.parquet"):
         assert read_prices(tmp_path / name).equals(table())
 
 
@@ -67,10 +70,8 @@ def test_blank_lines_quotes_and_a_byte_order_mark(tmp_path):
     frame = table().assign(**{"a\nnote": "one\ntwo, three"})[["a\nnote", *COLUMNS]]
     lines = table().to_csv(index=False).splitlines()
     lines[2] = ",".join(f'"{cell}"' for cell in lines[2].split(","))
-    content = b"\xef\xbb\xbf\r\n" + "\r\n\r\n".join(lines).encode() + b"\r\n\r\n"
-    (tmp_path / "p.csv").write_bytes(content)
-    (tmp_path / "q.csv").write_bytes(gzip.compress(content))
-    for path in (tmp_path / "p.csv", tmp_path / "q.csv", write(frame, tmp_path / "r.csv")):
+    (tmp_path / "p.csv").write_bytes(b"\xef\xbb\xbf\r\n" + "\r\n\r\n".join(lines).encode() + b"\r\n\r\n")
+    for path in (tmp_path / "p.csv", write(frame, tmp_path / "r.csv")):
         pd.testing.assert_frame_equal(read_prices(path), table())
 
 
@@ -82,12 +83,6 @@ def test_only_columns_that_are_read_must_be_utf_8_and_plain(tmp_path):
         pd.testing.assert_frame_equal(read_prices(path), table())
 
 
-def test_parquet_without_pandas_metadata(tmp_path):
-    columns = pa.Table.from_pandas(table()).replace_schema_metadata(None)
-    pq.write_table(columns, tmp_path / "p.parquet", row_group_size=4)
-    pd.testing.assert_frame_equal(read_prices(tmp_path / "p.parquet"), table())
-
-
 @pytest.mark.parametrize("name", ["p.parquet", "p.csv"])
 def test_tickers_are_text(tmp_path, name):
     names = ("000001", "1E5", "600519", "BRK.B", "NA", "NAN", "NULL", "TRUE", "nan")
@@ -95,34 +90,32 @@ def test_tickers_are_text(tmp_path, name):
 
 
 @pytest.mark.parametrize(
-    ("values", "expected"),
+    ("column", "values", "expected"),
     [
-        (pa.array([600519]), "600519"),
-        (pa.array([7.0]), "7"),
-        (pa.array([True]), "True"),
-        (pa.array(["A"]).dictionary_encode(), "A"),
-        (pa.array([b"A"]), "A"),
-        (pa.array([b"A"], pa.binary(1)), "A"),
+        ("ticker", pa.array([600519]), ["600519"]),
+        ("ticker", pa.array([7.0]), ["7"]),
+        ("ticker", pa.array([True]), ["True"]),
+        ("ticker", pa.array(["A"]).dictionary_encode(), ["A"]),
+        ("open", pa.array([10, None], pa.decimal128(9, 2)), [10, -1]),
+        ("open", pa.array([10, None], pa.int32()), [10, -1]),
+        ("open", pa.array([10, None], pa.float32()), [10, -1]),
+        ("open", pa.array(["+10", "", " 1e1"]), [10, -1, 10]),
+        ("open", pa.array(["10", "n/a"], pa.large_string()), [10, -1]),
     ],
 )
-def test_tickers_of_other_types_become_text(tmp_path, values, expected):
-    assert read_prices(write_column(tmp_path, "ticker", values))["ticker"].tolist() == [expected]
-
-
-@pytest.mark.parametrize("date", ["2020-01-01 00:00:00-05:00", "2020-01-01T16:00:00Z", "2020-01-01", "20200101"])
-def test_date_text(tmp_path, date):
-    path = write(table(("A",), days=1).assign(date=date), tmp_path / "p.csv")
-    assert read_prices(path)["date"].tolist() == [pd.Timestamp("2020-01-01")]
+def test_types_of_tickers_and_numbers(tmp_path, column, values, expected):
+    found = read_prices(write_column(tmp_path, column, values))[column]
+    assert (found if column == "ticker" else found.fillna(-1)).tolist() == expected
 
 
 @pytest.mark.parametrize(
     "date",
     [
+        *("2020-01-01 00:00:00-05:00", "2020-01-01T16:00:00Z", "2020-01-01", "20200101"),
         pa.array([18262], pa.date32()),
         pa.array([1577836800000], pa.date64()),
         pa.array([20200101]),
         pa.array([20200101.0]),
-        pa.array(["2020-01-01T16:00:00Z"]),
         pa.array(["20200101"], pa.large_string()),
         pa.array(["2020-01-01"]).dictionary_encode(),
         # midnight in New York and Tokyo: the day there counts, not that of UTC
@@ -132,68 +125,55 @@ def test_date_text(tmp_path, date):
         pa.array([1577887200000000000], pa.timestamp("ns")),
     ],
 )
-def test_date_types(tmp_path, date):
-    dates = read_prices(write_column(tmp_path, "date", date))["date"]
+def test_types_of_dates(tmp_path, date):
+    if isinstance(date, str):
+        path = write(table(("A",), days=1).assign(date=date), tmp_path / "p.csv")
+    else:
+        path = write_column(tmp_path, "date", date)
+    dates = read_prices(path)["date"]
     assert dates.tolist() == [pd.Timestamp("2020-01-01")]
     assert dates.dtype == "datetime64[s]"
 
 
-@pytest.mark.parametrize(
-    "values",
-    [
-        pa.array([10, None], pa.decimal128(9, 2)),
-        pa.array([10, None], pa.int32()),
-        pa.array([10, None], pa.float32()),
-        pa.array(["10", ""]),
-    ],
-)
-def test_number_types(tmp_path, values):
-    assert read_prices(write_column(tmp_path, "open", values))["open"].fillna(-1).tolist() == [10, -1]
-
-
 def test_empty_cells_and_odd_numbers_in_csv(tmp_path):
     frame = table(("A",)).astype(object)
-    frame["open"], frame["high"], frame["volume"] = ["", "NaN", "NA"], ["12", "1.2e1", " 12"], ["", 5, 6]
+    frame["open"], frame["high"], frame["volume"] = ["", "NaN", "NA"], ["12", "1.2e1", " 12"], ["", 5, "+6"]
     prices = read_prices(write(frame, tmp_path / "p.csv"))
     assert prices["open"].isna().all()
     assert prices["high"].tolist() == [12, 12, 12]
     assert prices["volume"].fillna(-1).tolist() == [-1, 5, 6]
 
 
-def test_missing_empty_and_unknown_files(tmp_path):
-    assert "no price file at" in failure(tmp_path / "no.parquet")
-    assert "is a directory" in failure(tmp_path)
-    for name in ("p.csv", "p.csv.gz", "p.parquet"):
-        (tmp_path / name).touch()
-        assert "is empty (0 bytes)" in failure(tmp_path / name)
-    (tmp_path / "p.csv").write_text("\n\r\n\n")
-    assert "has blank lines alone" in failure(tmp_path / "p.csv")
-    (tmp_path / "p.xlsx").write_bytes(b"PK\x03\x04")
-    assert "neither Parquet nor CSV" in failure(tmp_path / "p.xlsx")
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("no.parquet", None, "no price file at"),
+        ("", None, "it is a directory"),
+        *((name, b"", r"is empty \(0 bytes\)") for name in ("p.csv", "p.csv.gz", "p.parquet")),
+        ("p.csv", b"\n\r\n\n", "has blank lines alone"),
+        ("p.xlsx", b"PK\x03\x04", "neither Parquet nor CSV"),
+        ("p.csv", b"\xff\xfe\x00\x80" * 50, "cannot be read as CSV: its header is not UTF-8"),
+        ("p.csv", "date,A\n".encode("utf-16"), "cannot be read as CSV: its header is not UTF-8"),
+        ("p.csv", b"x" * 200_000, "cannot be read as CSV: damaged"),
+        ("p.csv", table().to_csv(index=False).encode() + b'a,"b\n', "cannot be read as CSV: damaged"),
+        ("p.csv", table().to_csv(index=False).encode() + b"2020-01-02,A,10,1,234,5,6,7\n", "Expected 7 columns, got 8"),
+    ],
+)
+def test_damaged_files(tmp_path, name, content, words):
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    failure(tmp_path / name, words)
 
 
-def test_damaged_parquet(tmp_path):
-    path = write(table(tuple("ABCDEFGH"), days=200), tmp_path / "p.parquet")
+@pytest.mark.parametrize("name", ["p.parquet", "p.csv.gz"])
+def test_files_cut_short(tmp_path, name):
+    path = write(table(tuple("ABCDEFGH"), days=200), tmp_path / name)
     whole = path.read_bytes()
     zeroed = whole[:1000] + bytes(3000) + whole[4000:]
-    for content in (whole[:4], whole[:100], whole[:-1], zeroed, b"date,ticker\n"):
+    contents = (whole[:4], whole[:100], whole[:-1], zeroed, b"date,ticker\n") if name == "p.parquet" else (whole[:-20],)
+    for content in contents:
         path.write_bytes(content)
-        assert "cannot be read as Parquet: damaged" in failure(path)
-
-
-def test_damaged_csv(tmp_path):
-    text, path = table().to_csv(index=False), tmp_path / "p.csv"
-    for content in (b"\xff\xfe\x00\x80" * 50, "date,A\n".encode("utf-16")):
-        path.write_bytes(content)
-        assert "cannot be read as CSV: its header is not UTF-8" in failure(path)
-    for content in ("x" * 200_000, text + 'a,"b\n'):
-        path.write_text(content)
-        assert "cannot be read as CSV: damaged" in failure(path)
-    path.write_text(text + "2020-01-02,A,10,1,234,5,6,7\n")
-    assert "Expected 7 columns, got 8: 2020-01-02,A,10,1,234" in failure(path)
-    zipped = write(table(tuple("ABCDEFGH"), days=200), tmp_path / "p.csv.gz")
-    zipped.write_bytes(zipped.read_bytes()[:-20])
-    assert "cannot be read as CSV: damaged" in failure(zipped)
+        failure(path, "cannot be read as (Parquet|CSV): damaged")
 
 
 @pytest.fixture(params=["p.csv", "p.csv.gz", "p.parquet"])
@@ -211,67 +191,48 @@ def test_many_batches_give_the_same_rows(later):
 
 
 @pytest.mark.parametrize(
-    ("column", "value", "message"),
+    ("column", "value", "words"),
     [
         ("date", "soon", "dates that cannot be read, first 'soon' in data row 67: write dates"),
-        ("ticker", None, "rows without a ticker, first "),
-        *(
-            (name, "1,234.5", f"values in column {name!r} that are no numbers, first '1,234.5' in")
-            for name in COLUMNS[2:]
-        ),
+        ("ticker", None, "rows without a ticker, first .* in data row 67: "),
+        ("close", "1,234.5", "values in column 'close' that are no numbers, first '1,234.5' in data row 67: "),
+        ("volume", "true", "values in column 'volume' that are no numbers, first 'true' in data row 67: "),
     ],
 )
-def test_the_first_bad_row_is_named(later, column, value, message):
+def test_the_first_bad_row_is_named(later, column, value, words):
     frame = table(days=40).astype({column: object if value is None else "str"})
     frame.loc[[66, 79], column] = value
-    found = failure(later(frame))
-    assert message in found
-    assert " in data row 67: " in found
-
-
-def test_numbers_that_only_pandas_reads(later, monkeypatch):
-    path = later(table(days=40))
-    real = files.PriceFile._typed_csv_batches
-
-    def refuses_late(self, text, numbers, number, rows):
-        for i, batch in enumerate(real(self, text, numbers, number, rows)):
-            if i == 3 and number == pa.float64():
-                raise pa.ArrowInvalid("conversion error")
-            yield batch
-
-    # as when Arrow cannot read one cell: the rest comes as text, no row twice
-    monkeypatch.setattr(files.PriceFile, "_typed_csv_batches", refuses_late)
-    pd.testing.assert_frame_equal(read_prices(path), table(days=40))
+    failure(later(frame), words)
 
 
 @pytest.mark.parametrize("value", ["13/01/2020", "2020-02-30", "", "2020-01-011"])
 def test_unreadable_dates(tmp_path, value):
     frame = table().astype({"date": str})
     frame.loc[[2, 4], "date"] = value
-    message = failure(write(frame, tmp_path / "p.csv"))
-    assert f"at least 2 dates that cannot be read, first {value!r} in data row 3" in message
+    words = f"at least 2 dates that cannot be read, first {value!r} in data row 3"
+    failure(write(frame, tmp_path / "p.csv"), words)
 
 
 @pytest.mark.parametrize(
-    ("column", "values", "message"),
+    ("column", "values", "words"),
     [
         ("date", pa.array([0, None], pa.timestamp("s")), "dates that cannot be read, first 'NaT' in data row 2"),
         ("date", pa.nulls(2), "at least 2 dates that cannot be read"),
-        ("date", pa.array([0, 10**15], pa.timestamp("s")), "dates outside the years 1 to 9999, first"),
+        ("date", pa.array([0, 10**15], pa.timestamp("s")), "at least 1 dates that cannot be read, first"),
         ("low", pa.array([True, True]), "at least 2 values in column 'low' that are no numbers"),
         ("low", pa.array([18262, 18263], pa.date32()), "at least 2 values in column 'low' that are no numbers"),
         ("low", pa.array([[1.0], [2.0]]), "column 'low' holds list"),
-        ("ticker", pa.array([b"A", b"\xff"]), "cannot be read as Parquet: damaged"),
+        ("ticker", pa.array([b"A", b"\xff"]), "column 'ticker' holds binary"),
     ],
 )
-def test_values_of_a_wrong_type(tmp_path, column, values, message):
-    assert message in failure(write_column(tmp_path, column, values))
+def test_values_of_a_wrong_type(tmp_path, column, values, words):
+    failure(write_column(tmp_path, column, values), words)
 
 
 def test_messages_stay_one_line_whatever_the_file_says(tmp_path):
     odd = table().astype({"date": str}).assign(date="a\nb" * 500)
-    assert r"'a\nba\nb" in failure(write(odd, tmp_path / "p\nq.csv"))
-    assert r"close\n" in failure(write(table().rename(columns={"close": "close\n2"}), tmp_path / "p.csv"))
+    failure(write(odd, tmp_path / "p\nq.csv"), re.escape(r"'a\nba\nb"))
+    failure(write(table().rename(columns={"close": "close\n2"}), tmp_path / "p.csv"), r"close\\n")
 
 
 def test_prices_are_those_of_pandas(tmp_path):
@@ -279,6 +240,7 @@ def test_prices_are_those_of_pandas(tmp_path):
     rng = np.random.default_rng(0)
     frame = table(tuple("ABCDEFGH"), 50)
     frame[list(COLUMNS[2:])] = np.exp(rng.normal(0, 5, (len(frame), 5))).round(6)
+    frame.loc[7, "open"] = np.nan
     readers = {"p.csv": lambda path: pd.read_csv(path, dtype={"ticker": str}), "p.parquet": pd.read_parquet}
     for name, read in readers.items():
         path = write(frame.sample(frac=1, random_state=0), tmp_path / name)

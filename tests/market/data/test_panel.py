@@ -14,7 +14,7 @@ from eigen2.errors import UserError
 from eigen2.market.data.cache import load_panel
 from eigen2.market.data.panel import FEATURES, MarketPanel, Splits, build_panel
 from eigen2.market.data.panel_rows import select_rows
-from eigen2.market.data.source import PRICE_COLUMNS, read_prices
+from eigen2.market.data.source import PRICE_COLUMNS
 from eigen2.market.features.indicators import indicator_features, ticker_features
 from eigen2.market.synthetic.generator import SyntheticMarket
 
@@ -32,6 +32,7 @@ def market() -> pd.DataFrame:
 
 PRICES = market()
 SIZES = {"validation_days": 40, "holdout_days": 20}
+FEW = {"validation_days": 5, "holdout_days": 5}
 
 
 def wide(prices: pd.DataFrame) -> np.ndarray:
@@ -45,15 +46,31 @@ def raw_features(prices: pd.DataFrame) -> np.ndarray:
     return np.stack([ticker_features(values[:, column]) for column in range(values.shape[1])], axis=1)
 
 
+def standardised(raw: np.ndarray, sample: np.ndarray | None = None, axis: int | tuple[int, ...] = 0) -> np.ndarray:
+    """Features as they should be: by the mean and deviation of the training days, or of a sample."""
+    sample = raw[:TRAIN] if sample is None else sample
+    return np.nan_to_num(np.clip((raw - np.nanmean(sample, axis=axis)) / np.nanstd(sample, axis=axis), -10, 10))
+
+
+def assert_near(features: np.ndarray, expected: np.ndarray) -> None:
+    np.testing.assert_allclose(features, expected, rtol=1e-4, atol=1e-4)
+
+
+def listed_from(day: int) -> pd.DataFrame:
+    """The market whose S0003 is listed on that day."""
+    return PRICES[(PRICES["ticker"] != "S0003") | (PRICES["date"] >= PRICES["date"].unique()[day])]
+
+
+def with_spread(series: pd.DataFrame) -> MarketPanel:
+    return build_panel(pd.concat([PRICES, series]), **SIZES, indicators=["SPREAD"])
+
+
 def assert_same(left: MarketPanel, right: MarketPanel, days: slice = slice(None)) -> None:
     """Bit for bit, NaN equal to NaN."""
     for name in ("dates", "features", "valid", "prices"):
         np.testing.assert_array_equal(getattr(left, name)[days], getattr(right, name)[days], err_msg=name)
     np.testing.assert_array_equal(left.traded_value, right.traded_value)
     assert (left.tickers, left.indicators) == (right.tickers, right.indicators)
-
-
-# splits
 
 
 @pytest.mark.parametrize(("validation", "holdout"), [(252, 252), (0, 0), (0, 5), (998, 1)])
@@ -67,12 +84,8 @@ def test_splits_cover_all_days_in_order(validation, holdout):
     ("days", "validation", "holdout"), [(504, 252, 252), (10, 252, 252), (10, -1, 2), (10, 2, -1), (0, 0, 0)]
 )
 def test_splits_that_do_not_fit(days, validation, holdout):
-    with pytest.raises(UserError) as error:
+    with pytest.raises(UserError, match=rf"^validation_days.*{validation}.*holdout_days {holdout}.*$"):
         Splits.from_days(days, validation, holdout)
-    message = str(error.value)
-    assert "\n" not in message
-    assert str(validation) in message
-    assert str(holdout) in message
 
 
 # building
@@ -91,61 +104,32 @@ def test_shapes_types_and_prices():
     assert panel.splits == Splits(range(140), range(140, 180), range(180, 200))
 
 
-def test_description_says_what_is_there():
-    panel = build_panel(PRICES, validation_days=40, holdout_days=0)
-    assert panel.describe() == {
-        "days": 200,
-        "columns": 4,
-        "indicators": "none",
-        "features": "open, close, high, low, rsi, macd, macd_signal, trix, ma20_distance",
-        "train": "2000-01-03 to 2000-08-11 (160 days)",
-        "validation": "2000-08-14 to 2000-10-06 (40 days)",
-        "holdout": "no days",
-        "nbytes": panel.nbytes,
-    }
-
-
 def test_features_are_normalised_by_training_days_alone():
     panel = build_panel(PRICES, **SIZES)
     raw = raw_features(PRICES)
     np.testing.assert_array_equal(panel.valid, ~np.isnan(raw))
     assert (~panel.valid).sum() > 100
     assert not np.signbit(panel.features[~panel.valid]).any()
-    train = raw[:TRAIN]
-    expected = (raw - np.nanmean(train, axis=0)) / np.nanstd(train, axis=0)
-    np.testing.assert_allclose(panel.features, np.nan_to_num(np.clip(expected, -10, 10)), rtol=1e-4, atol=1e-4)
-    known = np.where(panel.valid, panel.features, np.nan)[:TRAIN].astype(float)
-    np.testing.assert_allclose(np.nanmean(known, axis=0), 0, atol=1e-4)
-    np.testing.assert_allclose(np.nanstd(known, axis=0), 1, atol=1e-4)
+    assert_near(panel.features, standardised(raw))
 
 
 def test_few_training_values_take_the_pooled_statistics():
     # 61 training days: 60 values of the price features, 47 of the RSI, 18 of the TRIX
-    first = PRICES["date"].unique()[TRAIN - 61]
-    young = PRICES[(PRICES["ticker"] != "S0003") | (PRICES["date"] >= first)]
+    young = listed_from(TRAIN - 61)
     panel, raw = build_panel(young, **SIZES), raw_features(young)
     assert (~np.isnan(raw[:TRAIN, 3])).sum(axis=0).tolist() == [60, 60, 60, 60, 47, 28, 28, 18, 42]
     for feature, name in enumerate(FEATURES):
         sample = raw[:TRAIN, 3, feature] if name in PRICE_COLUMNS else raw[:TRAIN, :, feature]
-        expected = (raw[:, 3, feature] - np.nanmean(sample)) / np.nanstd(sample)
-        np.testing.assert_allclose(
-            panel.features[:, 3, feature], np.nan_to_num(np.clip(expected, -10, 10)), rtol=1e-4, atol=1e-4
-        )
+        assert_near(panel.features[:, 3, feature], standardised(raw[:, 3, feature], sample, axis=None))
 
 
-def test_a_column_that_never_moves_stays_small():
+def test_a_column_that_never_moves_stays_small_and_outliers_are_clipped():
     prices = PRICES.copy()
+    prices.loc[prices["date"] == prices["date"].max(), list(PRICE_COLUMNS)] *= 1000
     prices.loc[prices["ticker"] == "S0001", list(PRICE_COLUMNS)] = 100.1
     panel = build_panel(prices, **SIZES)
-    assert np.abs(panel.features[:TRAIN, 1]).max() < 1e-3
-
-
-def test_outliers_are_clipped():
-    prices = PRICES.copy()
-    last = prices["date"] == prices["date"].max()
-    prices.loc[last, list(PRICE_COLUMNS)] *= 1000
-    panel = build_panel(prices, **SIZES)
-    assert (panel.features[-1, :3, FEATURES.index("close")] == 10).all()
+    assert np.abs(panel.features[:, 1]).max() < 1e-3
+    assert (panel.features[-1, [0, 2], FEATURES.index("close")] == 10).all()
     assert np.abs(panel.features).max() == 10
 
 
@@ -154,22 +138,18 @@ def test_features_without_training_values_are_left_out(caplog):
     has_value = dict(zip(FEATURES, panel.valid.any(axis=(0, 1)).tolist(), strict=True))
     late = {"macd", "macd_signal", "trix"}
     assert has_value == {name: name not in late for name in FEATURES}
-    assert "no training day has a value of macd, macd_signal, trix" in caplog.text
+    assert "left out on all days: 'S0000', 'S0001', 'S0002', 'S0003'" in caplog.text
 
 
 def test_building_needs_less_than_three_times_the_features():
     prices = SyntheticMarket(days=600, columns=250).generate()
     tracemalloc.start()
     try:
-        panel = build_panel(prices)
+        panel = build_panel(prices, **SIZES)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
     assert peak < 3 * panel.features.nbytes
-
-
-def test_row_order_does_not_matter():
-    assert_same(build_panel(PRICES.sample(frac=1, random_state=0), **SIZES), build_panel(PRICES, **SIZES))
 
 
 def test_unusable_rows_are_days_without_trading(caplog):
@@ -177,7 +157,8 @@ def test_unusable_rows_are_days_without_trading(caplog):
     prices.loc[100, "low"], prices.loc[300, "close"], prices.loc[301, "high"] = 0.0, np.nan, 1e-3
     with caplog.at_level(logging.WARNING):
         panel = build_panel(prices, **SIZES)
-    assert_same(panel, build_panel(prices.drop([100, 300, 301]), **SIZES))
+    # in any order
+    assert_same(panel, build_panel(prices.drop([100, 300, 301]).sample(frac=1, random_state=0), **SIZES))
     assert [record.message for record in caplog.records] == [
         f"3 of {len(prices)} rows left out: 1 price missing, 1 price not positive, 1 high below low"
     ]
@@ -200,7 +181,7 @@ def test_days_and_tickers_without_a_usable_row_are_left_out(caplog):
         (lambda prices: prices.assign(open=0.0), "none of the"),
         (
             lambda prices: prices.assign(high=np.inf),
-            "infinite values, first high = inf of 'S0000' on 2000-01-03",
+            "infinite values in column high, first inf of 'S0000' on 2000-01-03",
         ),
         (lambda prices: pd.concat([prices, prices.iloc[[7]]]), "more than one row of 'S0000' on 2000-01-12"),
         (lambda prices: prices[prices["date"] < prices["date"].unique()[60]], "of the 60 days"),
@@ -216,12 +197,10 @@ def test_tables_that_make_no_panel(spoil, words):
 
 
 def test_a_column_listed_after_training_takes_the_pooled_statistics():
-    first = PRICES["date"].unique()[TRAIN + 5]
-    late = PRICES[(PRICES["ticker"] != "S0003") | (PRICES["date"] >= first)]
+    late = listed_from(TRAIN + 5)
     panel, raw = build_panel(late, **SIZES), raw_features(late)
     assert np.isnan(raw[: TRAIN + 6, 3]).all()
-    expected = (raw[:, 3] - np.nanmean(raw[:TRAIN], axis=(0, 1))) / np.nanstd(raw[:TRAIN], axis=(0, 1))
-    np.testing.assert_allclose(panel.features[:, 3], np.nan_to_num(np.clip(expected, -10, 10)), rtol=1e-4, atol=1e-4)
+    assert_near(panel.features[:, 3], standardised(raw[:, 3], raw[:TRAIN], axis=(0, 1)))
     assert panel.valid[TRAIN + 6, 3].tolist() == [name in PRICE_COLUMNS for name in FEATURES]
     assert panel.valid[TRAIN + 5 + 42, 3].tolist() == [name != "trix" for name in FEATURES]
     assert panel.valid[TRAIN + 5 + 43, 3].all()
@@ -245,19 +224,6 @@ def test_a_column_that_delists_or_halts_has_neither_price_nor_feature():
     assert not np.isnan(panel.prices[70, 1]).any()
     assert not panel.valid[70, 1].any()
     assert panel.valid[71, 1].tolist() == [name in PRICE_COLUMNS for name in FEATURES]
-
-
-# traded value
-
-
-def test_traded_value_is_the_median_over_training_days():
-    panel = build_panel(PRICES, **SIZES)
-    value = PRICES.assign(value=PRICES["close"] * PRICES["volume"]).pivot(
-        index="date", columns="ticker", values="value"
-    )
-    expected = value.fillna(0).iloc[:TRAIN].median().to_numpy()
-    np.testing.assert_allclose(panel.traded_value, expected, rtol=1e-12)
-    assert (expected > 0).all()
 
 
 def test_days_without_trading_or_volume_count_as_nothing_in_the_traded_value():
@@ -295,53 +261,30 @@ def with_rows(prices: pd.DataFrame, date: str, tickers: list[str]) -> pd.DataFra
 
 def test_stray_days_are_left_out(caplog):
     prices = daily(21)
-    # a Saturday of one ticker and a Sunday of two; 3 of 21 are more than a tenth
+    # a Saturday of one ticker and a Sunday of two
     strange = with_rows(with_rows(prices, "2000-01-16", ["S0001", "S0020"]), "2000-01-15", ["S0007"])
     with caplog.at_level(logging.WARNING):
-        panel = build_panel(strange, validation_days=5, holdout_days=5)
-    assert_same(panel, build_panel(prices, validation_days=5, holdout_days=5))
+        panel = build_panel(strange, **FEW)
+    assert_same(panel, build_panel(prices, **FEW))
     assert caplog.messages[0] == (
         "2 stray days left out with 3 rows, first 2000-01-15: fewer than 10 % of at least 10 listed tickers traded"
     )
-    assert build_panel(with_rows(prices, "2000-01-15", ["S0001", "S0002", "S0003"]), **FEW).num_days == 41
 
 
-FEW = {"validation_days": 5, "holdout_days": 5}
-
-
-@pytest.mark.parametrize(("tickers", "rows", "stray"), [(9, 1, 0), (10, 1, 0), (11, 1, 1), (20, 2, 0), (21, 2, 1)])
-def test_a_day_is_stray_below_a_tenth_of_at_least_ten_tickers(tickers, rows, stray):
-    prices = with_rows(daily(tickers), "2000-01-15", [f"S{i:04d}" for i in range(rows)])
-    assert build_panel(prices, **FEW).num_days == 41 - stray
-
-
-def test_tickers_count_as_listed_between_their_first_and_last_usable_row():
-    prices = daily(30)
-    days = prices["date"].unique()
-    number = prices["ticker"].str[1:].astype(int)
-    # ten delist early and ten list late: one of ten trades in between, which is no less than a tenth
-    early, late = number.between(10, 19) & (prices["date"] > days[9]), (number >= 20) & (prices["date"] < days[30])
-    halted = number.between(1, 9) & (prices["date"] == days[20])
-    kept = prices[~early & ~late & ~halted]
-    assert build_panel(kept, **FEW).num_days == 40
-    # one more that delists a day later is one too many, unless that day's price is missing
-    more = pd.concat([kept, prices[(number == 10) & (prices["date"] == days[21])]])
-    assert build_panel(more, **FEW).num_days == 39
-    more.loc[(more["ticker"] == "S0010") & (more["date"] == days[21]), "close"] = np.nan
-    assert build_panel(more, **FEW).num_days == 40
-
-
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=25, deadline=None, derandomize=True)
 @given(st.integers(0, 2**32 - 1), st.integers(5, 40))
 def test_stray_days_by_counting(seed, tickers):
     rng = np.random.default_rng(seed)
     there = rng.random((30, tickers)) < rng.choice([0.0, 0.05, 0.1, 0.2, 0.9], (30, 1))
     there[rng.integers(30), rng.integers(tickers)] = True
-    day, ticker = np.nonzero(there)
+    # rows that are not usable count neither for a day nor for the life of a ticker
+    day, ticker = np.nonzero(there | (rng.random(there.shape) < 0.1))
     order = rng.permutation(len(day))
+    day, ticker = day[order], ticker[order]
     dates = np.datetime64("2020-01-01", "s") + np.arange(30) * np.timedelta64(1, "D")
-    names = pd.Series([f"T{i:02d}" for i in ticker[order]], dtype="str")
-    table = pd.DataFrame({"date": dates[day[order]], "ticker": names, **dict.fromkeys(PRICE_COLUMNS, 1.0)})
+    names = pd.Series([f"T{i:02d}" for i in ticker], dtype="str")
+    table = pd.DataFrame({"date": dates[day], "ticker": names, **dict.fromkeys(PRICE_COLUMNS, 1.0)})
+    table.loc[~there[day, ticker], "close"] = np.nan
     lives = [np.flatnonzero(column) for column in there.T]
     kept = []
     for today in range(30):
@@ -363,33 +306,26 @@ def spread(days: int = DAYS, seed: int = 3) -> pd.DataFrame:
     return pd.DataFrame({"date": dates, "ticker": "SPREAD", **empty, "close": value})[list(PRICES)]
 
 
-def close_only(values: np.ndarray) -> np.ndarray:
-    return indicator_features(np.repeat(np.asarray(values, float)[:, None], 4, axis=1))
-
-
 def test_an_indicator_has_features_of_differences_and_no_price():
     series = spread()
     assert series["close"].min() < 0 < series["close"].max()
-    panel = build_panel(pd.concat([PRICES, series]), **SIZES, indicators=["SPREAD"])
+    panel = with_spread(series)
     assert (panel.tickers[-1], panel.indicators, panel.num_columns) == ("SPREAD", ("SPREAD",), 5)
-    assert panel.describe()["indicators"] == "SPREAD"
-    raw = close_only(series["close"])
-    expected = (raw - np.nanmean(raw[:TRAIN], axis=0)) / np.nanstd(raw[:TRAIN], axis=0)
+    raw = indicator_features(np.repeat(series["close"].to_numpy()[:, None], 4, axis=1))
     np.testing.assert_array_equal(panel.valid[:, 4], ~np.isnan(raw))
-    np.testing.assert_allclose(panel.features[:, 4], np.nan_to_num(np.clip(expected, -10, 10)), rtol=1e-4, atol=1e-4)
+    assert_near(panel.features[:, 4], standardised(raw))
     assert np.isnan(panel.prices[:, 4]).all()
     assert panel.traded_value[4] == 0
 
 
 def test_tickers_do_not_notice_an_indicator():
     # not even the one that takes the statistics of all
-    late = PRICES[(PRICES["ticker"] != "S0003") | (PRICES["date"] >= PRICES["date"].unique()[TRAIN - 30])]
+    late = listed_from(TRAIN - 30)
     large = spread().assign(close=lambda rows: rows["close"] * 1e6)
     panel = build_panel(pd.concat([late, large]), **SIZES, indicators=["SPREAD"])
     alone = build_panel(late, **SIZES)
-    np.testing.assert_array_equal(panel.features[:, :4], alone.features)
-    np.testing.assert_array_equal(panel.valid[:, :4], alone.valid)
-    np.testing.assert_array_equal(panel.prices[:, :4], alone.prices)
+    for name in ("features", "valid", "prices"):
+        np.testing.assert_array_equal(getattr(panel, name)[:, :4], getattr(alone, name))
     np.testing.assert_array_equal(panel.traded_value[:4], alone.traded_value)
 
 
@@ -400,23 +336,19 @@ def test_an_indicators_own_open_high_and_low_count_where_they_are_there():
     series = series.assign(**whole)
     series.loc[50, ["open", "high", "low"]] = np.nan
     series.loc[60, "high"] = np.nan
-    panel = build_panel(pd.concat([PRICES, series]), **SIZES, indicators=["SPREAD"])
+    panel = with_spread(series)
     values = series[list(PRICE_COLUMNS)].to_numpy()
     values[50, :3], values[60, 1] = values[50, 3], values[60, 3]
-    raw = indicator_features(values)
-    expected = (raw - np.nanmean(raw[:TRAIN], axis=0)) / np.nanstd(raw[:TRAIN], axis=0)
     assert panel.valid[1:, 4, :4].all()
-    np.testing.assert_allclose(panel.features[:, 4], np.nan_to_num(np.clip(expected, -10, 10)), rtol=1e-4, atol=1e-4)
+    assert_near(panel.features[:, 4], standardised(indicator_features(values)))
 
 
 @pytest.mark.parametrize("unit", [1e-9, 1e12, -1.0])
 def test_the_unit_of_an_indicator_does_not_matter(unit):
-    panels = []
-    for factor in (1.0, unit):
-        series = spread()
-        series["close"] *= factor
-        panels.append(build_panel(pd.concat([PRICES, series]), **SIZES, indicators=["SPREAD"]))
-    ours, scaled = (panel.features[:, 4] for panel in panels)
+    ours, scaled = (
+        with_spread(spread().assign(close=lambda rows, factor=factor: rows["close"] * factor)).features[:, 4]
+        for factor in (1.0, unit)
+    )
     # upside down, but for the RSI, which is 100 minus what it was: upside down too once it is standardised
     np.testing.assert_allclose(scaled, ours * np.sign(unit), atol=1e-3)
     assert np.abs(ours).max() > 2
@@ -424,7 +356,7 @@ def test_the_unit_of_an_indicator_does_not_matter(unit):
 
 @pytest.mark.parametrize("level", [0.0, 1e9, -4.2])
 def test_an_indicator_that_never_moves_stays_small(level):
-    panel = build_panel(pd.concat([PRICES, spread().assign(close=level)]), **SIZES, indicators=["SPREAD"])
+    panel = with_spread(spread().assign(close=level))
     assert panel.valid[50:, 4].all()
     assert np.abs(panel.features[:, 4]).max() < 1e-3
 
@@ -444,25 +376,18 @@ def test_an_indicator_makes_no_day_and_a_missing_close_is_a_hole(caplog):
 
 def test_indicators_do_not_count_on_stray_days():
     """Nine tickers are too few to judge by, whatever the number of indicators."""
-    nine, series = daily(9), spread(days=40)
-    many = pd.concat([nine, *(series.assign(ticker=f"I{i}") for i in range(20))])
     names = [f"I{i}" for i in range(20)]
-    strange = with_rows(many, "2000-01-15", ["S0001", *names])
-    assert build_panel(strange, **FEW, indicators=names).num_days == 41
-    eleven = pd.concat([daily(11), *(series.assign(ticker=name) for name in names)])
-    strange = with_rows(eleven, "2000-01-15", ["S0001", *names])
-    assert build_panel(strange, **FEW, indicators=names).num_days == 40
+    for tickers, days in ((9, 41), (11, 40)):
+        many = pd.concat([daily(tickers), *(spread(days=40).assign(ticker=name) for name in names)])
+        strange = with_rows(many, "2000-01-15", ["S0001", *names])
+        assert build_panel(strange, **FEW, indicators=names).num_days == days
 
 
 def test_an_indicator_with_few_training_values_is_left_out(caplog):
     # listed 70 days before the end of training: 69 differences, 56 values of the RSI
-    late = spread().iloc[TRAIN - 70 :]
-    panel = build_panel(pd.concat([PRICES, late]), **SIZES, indicators=["SPREAD"])
+    panel = with_spread(spread().iloc[TRAIN - 70 :])
     assert panel.valid[-1, 4].tolist() == [name in PRICE_COLUMNS for name in FEATURES]
-    assert (
-        "indicator SPREAD has fewer than 60 training values of rsi, macd, macd_signal, trix, ma20_distance"
-        in caplog.text
-    )
+    assert "left out on all days: 'SPREAD'" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -516,7 +441,7 @@ def perturbations(draw: st.DrawFn, first: int) -> tuple[int, pd.DataFrame]:
     return day, prices[~(others & (rng.random(len(prices)) < 0.2))]
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(perturbations(first=TRAIN))
 def test_days_after_training_change_nothing_before_them(perturbation):
     day, prices = perturbation
@@ -526,17 +451,13 @@ def test_days_after_training_change_nothing_before_them(perturbation):
     assert not np.array_equal(original.prices, changed.prices, equal_nan=True)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(perturbations(first=1))
 def test_training_days_reach_earlier_rows_through_the_statistics_alone(perturbation):
     day, prices = perturbation
     original, changed = build_panel(PRICES, **SIZES), build_panel(prices, **SIZES)
     np.testing.assert_array_equal(original.valid[:day], changed.valid[:day])
     np.testing.assert_array_equal(original.prices[:day], changed.prices[:day])
-    np.testing.assert_array_equal(raw_features(PRICES)[:day], raw_features(prices)[:day])
-
-
-# real data
 
 
 @pytest.mark.skipif(not SHARED_DATA.is_dir(), reason="the real data is not here")
@@ -544,7 +465,7 @@ def test_training_days_reach_earlier_rows_through_the_statistics_alone(perturbat
     ("name", "days", "columns", "traded", "sizes"),
     [
         ("dow30", 3738, 30, 109_571, {}),
-        ("sp500_5yr", 1259, 505, 619_040 - 12, {}),
+        pytest.param("sp500_5yr", 1259, 505, 619_040 - 12, {}, marks=pytest.mark.slow),
         ("finrl_trade", 335, 29, 9_715, {"validation_days": 60, "holdout_days": 60}),
     ],
 )
@@ -555,15 +476,10 @@ def test_real_files_load(tmp_path, name, days, columns, traded, sizes):
     assert has_price.all(axis=2).sum() == has_price.any(axis=2).sum() == traded
     assert np.abs(panel.features).max() <= 10
     assert 0.5 < np.abs(panel.features[panel.valid]).mean() < 1
-    rsi = panel.valid[..., FEATURES.index("rsi")]
-    assert rsi.sum() > 0.9 * has_price[..., 0].sum()
-
-
-@pytest.mark.skipif(not SHARED_DATA.is_dir(), reason="the real data is not here")
-def test_a_late_column_of_dow30(tmp_path):
-    panel = build_panel(read_prices(SHARED_DATA / "dow30.parquet"))
-    dow = panel.tickers.index("DOW")
-    first = int(panel.valid[:, dow, 0].argmax())
-    assert str(panel.dates[first])[:7] == "2019-03"
-    assert np.isnan(panel.prices[: first - 1, dow]).all()
-    assert not np.isnan(panel.prices[first - 1 :, dow]).any()
+    assert panel.valid[..., FEATURES.index("rsi")].sum() > 0.9 * has_price[..., 0].sum()
+    if name == "dow30":
+        late = panel.tickers.index("DOW")
+        first = int(panel.valid[:, late, 0].argmax())
+        assert str(panel.dates[first])[:7] == "2019-03"
+        assert np.isnan(panel.prices[: first - 1, late]).all()
+        assert not np.isnan(panel.prices[first - 1 :, late]).any()

@@ -18,7 +18,6 @@ from eigen2.market.synthetic.generator import SyntheticMarket
 
 DAYS, SHORT = 420, 300
 SIZES = {"validation_days": 40, "holdout_days": 20}
-TICKERS = ("S0000", "S0001", "S0002", "S0003")
 
 
 def long_prices() -> pd.DataFrame:
@@ -43,9 +42,7 @@ def assert_same_days(panel: MarketPanel, days: int = SHORT) -> None:
 
 def test_days_that_came_later_change_no_number_of_the_days_before() -> None:
     panel = build_panel(LONG, **SIZES, scale=FITTED.scale)
-    assert panel.num_days == DAYS
-    assert panel.scale == FITTED.scale
-    assert panel.indicators == ("SPREAD",)
+    assert (panel.num_days, panel.scale, panel.indicators) == (DAYS, FITTED.scale, ("SPREAD",))
     assert_same_days(panel)
     own = build_panel(LONG, **SIZES, indicators=["SPREAD"])
     assert own.scale != FITTED.scale
@@ -54,10 +51,10 @@ def test_days_that_came_later_change_no_number_of_the_days_before() -> None:
 
 def test_averages_are_standardised_as_they_were() -> None:
     days = torch.arange(30, SHORT)[None]
+    panel = build_panel(LONG, **SIZES, scale=FITTED.scale)
     for investable in ([0, 1], [0, 1, 2, 3]):
         settings = (16, TradingRules(), 10)
         fitted = AverageEncoder(FITTED, investable, *settings)
-        panel = build_panel(LONG, **SIZES, scale=FITTED.scale)
         saved = json.loads(json.dumps({"encoding": "averages", "context_days": 16, **fitted.state_dict()}))
         assert MarketEncoder.saved_scale(saved) == FITTED.scale
         again = MarketEncoder.restore(saved, panel, TradingRules(), 10)
@@ -76,42 +73,36 @@ def test_a_scale_is_plain_values_and_back() -> None:
     for name in ("units", "means", "stds"):
         np.testing.assert_array_equal(getattr(back, name), getattr(scale, name), err_msg=name)
     assert scale.units[:4].tolist() == [1, 1, 1, 1] != scale.units[4:].tolist()
-    other = FeatureScale(scale.tickers, scale.indicators, scale.units, scale.means, scale.stds * (1 + 1e-15))
-    assert other != scale
+    assert FeatureScale(scale.tickers, scale.indicators, scale.units, scale.means, scale.stds * (1 + 1e-15)) != scale
 
 
-def test_tickers_that_are_missing_never_trade_and_unknown_ones_are_left_out(caplog: pytest.LogCaptureFixture) -> None:
+def test_missing_tickers_never_trade_and_unknown_ones_are_left_out(caplog: pytest.LogCaptureFixture) -> None:
     changed = LONG[~LONG["ticker"].isin(["S0001", "SPREAD"])]
     stranger = LONG[LONG["ticker"] == "S0000"].assign(ticker="NEW")
     with caplog.at_level(logging.WARNING):
         panel = build_panel(pd.concat([changed, stranger]), **SIZES, scale=FITTED.scale)
-    assert [record.message for record in caplog.records] == [
-        "no prices of 2 of the agents' 5 tickers: S0001, SPREAD",
-        "1 of 4 tickers left out, not known to the agents: NEW",
+    assert caplog.messages == [
+        "no prices of 2 of the agents' 5 tickers: 'S0001', 'SPREAD'",
+        "1 of 4 tickers left out, not known to the agents: 'NEW'",
     ]
-    assert panel.tickers == (*TICKERS, "SPREAD")
+    assert panel.tickers == ("S0000", "S0001", "S0002", "S0003", "SPREAD")
     gone, there = [1, 4], [0, 2, 3]
     assert np.isnan(panel.prices[:, gone]).all()
     assert not panel.valid[:, gone].any()
     assert not panel.features[:, gone].any()
     np.testing.assert_array_equal(panel.features[:SHORT, there], FITTED.features[:, there])
-
-
-def test_prices_of_other_tickers_alone_are_refused() -> None:
-    strangers = LONG.assign(ticker="X" + LONG["ticker"])
-    with pytest.raises(UserError, match=r"none of the 5 tickers that the agents were trained on \(S0000, S0001, S00"):
-        build_panel(strangers, **SIZES, scale=FITTED.scale)
+    with pytest.raises(UserError, match=r"none of the agents' 5 tickers \('S0000', 'S0001', 'S00"):
+        build_panel(LONG.assign(ticker="X" + LONG["ticker"]), **SIZES, scale=FITTED.scale)
 
 
 def test_a_cache_is_of_one_scale(tmp_path: Path) -> None:
     LONG.to_parquet(tmp_path / "prices.parquet", index=False)
-
-    def load(scale: FeatureScale | None) -> MarketPanel:
-        return load_panel(
+    own, theirs, again = (
+        load_panel(
             tmp_path / "prices.parquet", **SIZES, indicators=["SPREAD"], scale=scale, cache_dir=tmp_path / "cache"
         )
-
-    own, theirs, again = load(None), load(FITTED.scale), load(FITTED.scale)
+        for scale in (None, FITTED.scale, FITTED.scale)
+    )
     assert own.folder != theirs.folder == again.folder
     assert theirs.scale == again.scale == FITTED.scale
     assert_same_days(again)

@@ -222,7 +222,8 @@ def test_the_table_of_a_mapped_panel_is_a_file_that_the_next_encoder_reads(
         assert same(averages(panel, [0, 2], 6))
     assert file.stat().st_mtime_ns == made
     # a damaged file is made anew, and so is one whose checksum was never written
-    for damage in (lambda: file.write_bytes(file.read_bytes()[:-7] + b"damaged"), file.with_suffix(".json").unlink):
+    checksum = file.with_suffix(".npy.crc32")
+    for damage in (lambda: file.write_bytes(file.read_bytes()[:-7] + b"damaged"), checksum.unlink):
         damage()
         assert same(averages(panel, [0, 2], 6))
     assert not [path for path in panel.folder.iterdir() if path.name.startswith(".")]
@@ -237,7 +238,7 @@ def test_a_table_that_cannot_be_written_is_in_memory(
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("eigen2.market.data.cache._write_array", full)
+    monkeypatch.setattr("eigen2.market.data.cache._write_file", full)
     days = torch.arange(5, 120)[None]
     ours, right = (averages(which, [0, 2], 6).describe(days) for which in (panel, in_memory(panel)))
     assert all(torch.equal(a, b) for a, b in zip(ours, right, strict=True))

@@ -30,96 +30,68 @@ def clean(
 
     First rows are dropped, then rows that stay are masked, then those that are not are repaired, splits last. So a row
     has one entry in the log where it is dropped or masked, named by the first such defect in the order of `Policy`, and
-    one for each repair that changes it otherwise. Undone from the last entry to the first, the log turns the cleaned
-    rows into those of the block.
-
-    Args:
-        block: as `find` took it; it is not changed.
-        found: what `find` returned for it.
-        policy: what to do.
-        limits: those that `find` used.
+    one for each repair that changes it otherwise. Undone from the last to the first, they give the block again.
 
     Returns:
-        The cleaned block, sorted, with at most one row of each (date, ticker); and the log with the columns of
-        `LOG_COLUMNS`: the row before and after, NaN where it is masked or gone.
+        The cleaned block, sorted, with at most one row of each (date, ticker); and the log with `LOG_COLUMNS`: the row
+        before and after, NaN where it is masked or gone.
 
     Raises:
         UserError: the block has a defect that the policy refuses.
     """
-    _check_failures(block, found, policy)
-    cleaner = _Cleaner(block)
-    for name, action in asdict(policy).items():
-        if action == "drop":
-            cleaner.drop(found[name], name)
-    if policy.conflicting_duplicate != "drop":
+    actions: dict[str, str] = asdict(policy)
+    _check_failures(block, found, actions)
+    values = block[list(VALUES)].to_numpy(copy=True)
+    gone = np.zeros(len(block), dtype=np.bool_)
+    log: list[pd.DataFrame] = []
+
+    def change(rows: Mask, defect: str, action: str, corrected: Callable[[Rows], Rows] = _emptied) -> None:
+        """Change rows that are still there; those that already have the new values are not logged."""
+        at = np.flatnonzero(rows & ~gone)
+        before, after = values[at], corrected(values[at])
+        changed = ~((before == after) | (np.isnan(before) & np.isnan(after))).all(axis=1) | (action == "drop")
+        entry = block[KEYS].take(at[changed]).assign(defect=defect, action=action)
+        entry[list(VALUES)], entry[list(AFTER)] = before[changed], after[changed]
+        log.append(entry)
+        values[at] = after
+        gone[at] = action == "drop"
+
+    for name in actions:
+        if actions[name] == "drop":
+            change(found[name], name, "drop")
+    if actions["conflicting_duplicate"] != "drop":
         # masked or kept, the last row stays
-        rows = found["conflicting_duplicate"] & ~cleaner.gone
+        rows = found["conflicting_duplicate"] & ~gone
         rows[rows] = block.loc[rows, KEYS].duplicated(keep="last").to_numpy()
-        cleaner.drop(rows, "conflicting_duplicate")
-    for name, action in asdict(policy).items():
-        if action == "mask":
-            rows = found[name]
-            if name in ("split_like", "jump") and rows.any():
-                rows = rows & ~cleaner.after_empty()
-            cleaner.change(rows, name, "mask", lambda values: np.full_like(values, np.nan))
-    _repair(cleaner, block, found, policy, limits)
+        change(rows, "conflicting_duplicate", "drop")
+    for name in actions:
+        if actions[name] == "mask":
+            after_level = name in ("split_like", "jump")
+            change(found[name] & ~_after_empty(block, gone) if after_level else found[name], name, "mask")
+    repairs: dict[str, Callable[[Rows], Rows]] = {
+        "close_basis": lambda rows: rows[:, [CLOSE] * 4 + [VOLUME]],
+        "wick": lambda rows: _without_wick(rows, limits),
+        # before a split divides it
+        "unknown_volume": _without_volume,
+    }
+    for name, repaired in repairs.items():
+        if actions[name] == "repair":
+            change(found[name], name, "repair", repaired)
+    if actions["split_like"] == "repair" and found["split_like"].any():
+        factor = _split_factors(block, found, limits)
+        scaled = (factor != 1) & ~gone
+        each = np.stack([*[factor[scaled]] * 4, 1 / factor[scaled]], axis=1)
+        change(scaled, "split_like", "repair", lambda rows: rows * each)
     # a file with an infinite volume cannot be read, whatever is to be kept
-    cleaner.change(np.isinf(cleaner.values[:, VOLUME]), "unknown_volume", "repair", _without_volume)
-    return cleaner.cleaned(), cleaner.log()
+    change(np.isinf(values[:, VOLUME]), "unknown_volume", "repair", _without_volume)
+    cleaned = block[KEYS].assign(**dict(zip(VALUES, values.T, strict=True)))[~gone].reset_index(drop=True)
+    changes = pd.concat(log).sort_index(kind="stable").reset_index(drop=True)
+    return cleaned, changes.astype({"defect": "str", "action": "str"})[list(LOG_COLUMNS)]
 
 
-class _Cleaner:
-    """Block that is being cleaned: `values` (rows, 5) as they are by now, and which rows are `gone`."""
-
-    def __init__(self, block: pd.DataFrame) -> None:
-        self.values = block[list(VALUES)].to_numpy(copy=True)
-        self.gone = np.zeros(len(block), dtype=np.bool_)
-        self._block = block
-        self._log: list[pd.DataFrame] = []
-
-    def after_empty(self) -> Mask:
-        """Return which rows follow, among those that stay, one that came without any price."""
-        kept = np.flatnonzero(~self.gone)
-        empty = self._block[list(PRICE_COLUMNS)].isna().all(axis=1).to_numpy()
-        after = np.zeros(len(self._block), dtype=np.bool_)
-        after[kept[1:]] = empty[kept[:-1]]
-        return after
-
-    def drop(self, rows: Mask, defect: str) -> None:
-        """Remove rows that are still there."""
-        at = np.flatnonzero(rows & ~self.gone)
-        self.gone[at] = True
-        self._record(at, defect, "drop", np.full((len(at), len(VALUES)), np.nan))
-
-    def change(self, rows: Mask, defect: str, action: str, corrected: Callable[[Rows], Rows]) -> None:
-        """Change rows that are still there; rows that already have the new values are not logged."""
-        at = np.flatnonzero(rows & ~self.gone)
-        before = self.values[at]
-        after = corrected(before)
-        changed = ~((before == after) | (np.isnan(before) & np.isnan(after))).all(axis=1)
-        self._record(at[changed], defect, action, after[changed])
-        self.values[at] = after
-
-    def _record(self, at: np.ndarray, defect: str, action: str, after: Rows) -> None:
-        entry = self._block[KEYS].take(at).assign(defect=defect, action=action)
-        entry[list(VALUES)] = self.values[at]
-        entry[list(AFTER)] = after
-        self._log.append(entry)
-
-    def cleaned(self) -> pd.DataFrame:
-        """Return the rows that stay."""
-        cleaned = self._block[KEYS].assign(**dict(zip(VALUES, self.values.T, strict=True)))
-        return cleaned[~self.gone].reset_index(drop=True)
-
-    def log(self) -> pd.DataFrame:
-        """Return every change, in the order of the rows, then of the changes."""
-        log = pd.concat(self._log).sort_index(kind="stable").reset_index(drop=True)
-        return log.astype({"defect": "str", "action": "str"})[list(LOG_COLUMNS)]
-
-
-def _check_failures(block: pd.DataFrame, found: Mapping[str, Mask], policy: Policy) -> None:
-    """Raise an error at the first defect that the policy refuses."""
-    for name, action in asdict(policy).items():
+def _check_failures(block: pd.DataFrame, found: Mapping[str, Mask], actions: Mapping[str, str]) -> None:
+    """Raise a UserError at the first defect that the policy refuses."""
+    for name, action in actions.items():
         if action == "fail" and found[name].any():
             first = block.iloc[int(found[name].argmax())]
             values = ", ".join(f"{value} {first[value]:g}" for value in VALUES)
@@ -129,34 +101,30 @@ def _check_failures(block: pd.DataFrame, found: Mapping[str, Mask], policy: Poli
             )
 
 
-def _repair(cleaner: _Cleaner, block: pd.DataFrame, found: Mapping[str, Mask], policy: Policy, limits: Limits) -> None:
-    if policy.close_basis == "repair":
-        cleaner.change(found["close_basis"], "close_basis", "repair", lambda values: values[:, [CLOSE] * 4 + [VOLUME]])
-    if policy.wick == "repair":
-        cleaner.change(found["wick"], "wick", "repair", lambda values: _without_wick(values, limits))
-    if policy.unknown_volume == "repair":
-        # before a split divides it
-        cleaner.change(found["unknown_volume"], "unknown_volume", "repair", _without_volume)
-    if policy.split_like == "repair" and found["split_like"].any():
-        factor = _split_factors(block, found, limits)
-        scaled = (factor != 1) & ~cleaner.gone
-        each = factor[scaled, None]
-        cleaner.change(
-            scaled, "split_like", "repair", lambda values: values * np.where(np.arange(5) == VOLUME, 1 / each, each)
-        )
+def _after_empty(block: pd.DataFrame, gone: Mask) -> Mask:
+    """Return which rows follow, among those that stay, one that came without any price."""
+    kept = np.flatnonzero(~gone)
+    empty = block[list(PRICE_COLUMNS)].isna().all(axis=1).to_numpy()
+    after = np.zeros(len(block), dtype=np.bool_)
+    after[kept[1:]] = empty[kept[:-1]]
+    return after
 
 
-def _without_volume(values: Rows) -> Rows:
-    return np.where(np.arange(5) == VOLUME, np.nan, values)
+def _emptied(rows: Rows) -> Rows:
+    return np.full_like(rows, np.nan)
 
 
-def _without_wick(values: Rows, limits: Limits) -> Rows:
+def _without_volume(rows: Rows) -> Rows:
+    return np.where(np.arange(5) == VOLUME, np.nan, rows)
+
+
+def _without_wick(rows: Rows, limits: Limits) -> Rows:
     """Set high or low, where it is a wick, to the outer of open and close."""
-    values = values.copy()
-    most, least = values[:, [OPEN, CLOSE]].max(axis=1), values[:, [OPEN, CLOSE]].min(axis=1)
-    values[:, HIGH] = np.where(values[:, HIGH] > most * limits.wick, most, values[:, HIGH])
-    values[:, LOW] = np.where(values[:, LOW] * limits.wick < least, least, values[:, LOW])
-    return values
+    rows = rows.copy()
+    most, least = rows[:, [OPEN, CLOSE]].max(axis=1), rows[:, [OPEN, CLOSE]].min(axis=1)
+    rows[:, HIGH] = np.where(rows[:, HIGH] > most * limits.wick, most, rows[:, HIGH])
+    rows[:, LOW] = np.where(rows[:, LOW] * limits.wick < least, least, rows[:, LOW])
+    return rows
 
 
 def _split_factors(block: pd.DataFrame, found: Mapping[str, Mask], limits: Limits) -> Float[np.ndarray, " rows"]:

@@ -1,7 +1,6 @@
 """Find where a ticker's price leaves its level: spikes, jumps, and jumps that look like splits.
 
-Rows are compared with the row before them, in one pass of array operations that finds the few places where something
-may have happened; only those are looked at one by one.
+Array operations find the few places where something may have happened; only those are looked at one by one.
 """
 
 from __future__ import annotations
@@ -13,14 +12,11 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Bool, Float, Int, Shaped
 
-from eigen2.market.data.cleaning.policy import Limits
+from eigen2.market.data.cleaning.policy import DEFECTS, Limits
 from eigen2.market.data.source import VALUES
 
-NOT_COMPARED = {
-    *("duplicate", "conflicting_duplicate", "weekend", "stray_day", "missing_price", "infinite_price"),
-    *("nonpositive_price", "high_below_low", "outside_bar", "spike"),
-}
-"""Defects whose rows are not compared with others to find a level."""
+# defects whose rows are not compared with others to find a level
+NOT_COMPARED = {*DEFECTS[:8], "outside_bar", "spike"}
 # new price over old: a share is split into so many, sometimes three for two, or so many are joined into one
 WHOLE = np.array([2, 3, 4, 5, 6, 7, 8, 10, 15, 20, 25, 30, 50, 100])
 SPLIT_RATIOS = np.sort(np.concatenate([1 / WHOLE, [2 / 3, 3 / 4, 4 / 5], WHOLE]))
@@ -32,6 +28,9 @@ CONFIRMING_ROWS = 5
 # a factor of 1.2, 22 % after 1.8, 44 % after 3
 LEFT_OF_THE_WAY = 1 / 3
 
+Mask = Bool[np.ndarray, " bars"]
+Floats = Float[np.ndarray, " bars"]
+
 
 @dataclass(frozen=True)
 class Bars:
@@ -40,11 +39,11 @@ class Bars:
     row: Int[np.ndarray, " bars"]
     ticker: Int[np.ndarray, " bars"]
     days: Shaped[np.ndarray, " bars"]
-    open: Float[np.ndarray, " bars"]
-    high: Float[np.ndarray, " bars"]
-    low: Float[np.ndarray, " bars"]
-    close: Float[np.ndarray, " bars"]
-    volume: Float[np.ndarray, " bars"]
+    open: Floats
+    high: Floats
+    low: Floats
+    close: Floats
+    volume: Floats
 
     @staticmethod
     def of(block: pd.DataFrame) -> Bars:
@@ -52,18 +51,18 @@ class Bars:
         ticker, days = pd.factorize(block["ticker"])[0], block["date"].to_numpy().astype("datetime64[D]")
         return Bars(np.arange(len(block)), ticker, days, *(block[name].to_numpy() for name in VALUES))
 
-    def take(self, kept: Bool[np.ndarray, " bars"]) -> Bars:
+    def take(self, kept: Mask) -> Bars:
         """Return some of the bars."""
         return Bars(*(values[kept] for values in vars(self).values()))
 
-    def comparable(self, compared: Bool[np.ndarray, " bars"], close_basis: Bool[np.ndarray, " bars"]) -> Bars:
+    def comparable(self, compared: Mask, close_basis: Mask) -> Bars:
         """Return the bars to compare; on those of `close_basis` the close stands for all four prices."""
         bars, basis = self.take(compared), close_basis[compared]
         open_, high, low = (np.where(basis, bars.close, price) for price in (bars.open, bars.high, bars.low))
         return replace(bars, open=open_, high=high, low=low)
 
     @property
-    def last_close(self) -> Float[np.ndarray, " bars"]:
+    def last_close(self) -> Floats:
         """Return the close of the bar before; NaN on a ticker's first."""
         last = np.full(len(self.close), np.nan)
         same = self.ticker[1:] == self.ticker[:-1]
@@ -71,24 +70,23 @@ class Bars:
         return last
 
 
-def any_of(found: Mapping[str, Bool[np.ndarray, " rows"]], *defects: str) -> Bool[np.ndarray, " rows"]:
+def any_of(found: Mapping[str, Mask], *defects: str) -> Mask:
     """Return which rows have at least one of the given defects."""
     return np.asarray(np.logical_or.reduce([found[name] for name in defects]))
 
 
-def compared_rows(found: Mapping[str, Bool[np.ndarray, " rows"]]) -> Bool[np.ndarray, " rows"]:
+def compared_rows(found: Mapping[str, Mask]) -> Mask:
     """Return which rows have none of the defects of `NOT_COMPARED` that were looked for."""
     return ~any_of(found, *NOT_COMPARED & found.keys())
 
 
-def find_spikes(bars: Bars, limits: Limits) -> Bool[np.ndarray, " bars"]:
+def find_spikes(bars: Bars, limits: Limits) -> Mask:
     """Return which bars belong to an excursion: the price is at another level for a while and then back.
 
     Every bar of an excursion lies, from low to high, beyond the last close before it by a factor, and the open of the
-    next bar is back near that close: the price left and came back overnight. A market that runs away and returns has
-    bars or opens that lie between. The factor is `limits.spike` for up to `limits.spike_days` bars, and
-    `limits.one_day_spike` for a single one. An excursion longer than the ticker's history before it is none: the
-    shorter side of the two is the wrong one.
+    next bar is back near that close: a market that runs away and returns has bars or opens that lie between. The factor
+    is `limits.spike` for up to `limits.spike_days` bars, `limits.one_day_spike` for a single one. An excursion longer
+    than the ticker's history before it is none: the shorter side of the two is the wrong one.
     """
     spike = _excursions(bars, limits.spike, limits.spike_days)
     rest = bars.take(~spike)
@@ -96,7 +94,7 @@ def find_spikes(bars: Bars, limits: Limits) -> Bool[np.ndarray, " bars"]:
     return spike
 
 
-def find_jumps(bars: Bars, limits: Limits) -> tuple[Bool[np.ndarray, " bars"], Bool[np.ndarray, " bars"]]:
+def find_jumps(bars: Bars, limits: Limits) -> tuple[Mask, Mask]:
     """Return which bars open or close far from the last close, as other jumps and as those that look like splits.
 
     After a jump there are two levels, the one left and the one reached. A bar that is back at the first, or stays at
@@ -118,13 +116,8 @@ def find_jumps(bars: Bars, limits: Limits) -> tuple[Bool[np.ndarray, " bars"], B
     return jump, split
 
 
-def split_ratio(
-    open_: Float[np.ndarray, " bars"], last_close: Float[np.ndarray, " bars"], limits: Limits
-) -> Float[np.ndarray, " bars"]:
-    """Return the usual split ratio that takes the last close to the open; NaN where there is none.
-
-    Only ratios that are a jump by themselves, or just reach `limits.jump`, count.
-    """
+def split_ratio(open_: Floats, last_close: Floats, limits: Limits) -> Floats:
+    """Return the usual split ratio, at least a jump by itself, that takes the last close to the open; else NaN."""
     ratios = SPLIT_RATIOS[(1 - limits.jump >= SPLIT_RATIOS) | (1 / (1 - limits.jump) <= SPLIT_RATIOS)]
     reach = 1 + limits.split_tolerance
     change = open_ / last_close
@@ -139,7 +132,7 @@ def split_ratio(
     return found
 
 
-def _excursions(bars: Bars, factor: float, longest: int) -> Bool[np.ndarray, " bars"]:
+def _excursions(bars: Bars, factor: float, longest: int) -> Mask:
     """Return the bars of excursions of at most `longest` bars, by at least the factor."""
     found = np.zeros(len(bars.close), dtype=np.bool_)
     resume = 0
@@ -181,8 +174,6 @@ def _stays(bars: Bars, split: int) -> bool:
     return bool((reached < left).all())
 
 
-def _far(
-    price: Float[np.ndarray, " *bars"] | float, level: Float[np.ndarray, " *bars"] | float, limits: Limits
-) -> Bool[np.ndarray, " *bars"]:
+def _far(price: Floats | float, level: Floats | float, limits: Limits) -> Bool[np.ndarray, " *bars"]:
     change = price / level
     return np.asarray((change < 1 - limits.jump) | (change > 1 / (1 - limits.jump)))

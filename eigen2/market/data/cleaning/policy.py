@@ -16,65 +16,51 @@ class Limits:
     """Limits beyond which a price, a volume or a day is a defect."""
 
     tolerance_bps: float = 10.0
-    """How far open or close may lie outside the bar from low to high, and how far the prices of two rows of one day may
-    differ and still be the same, in basis points of the price (0 to 1000)."""
-    close_basis_share: float = 0.25
-    """A ticker's close counts as adjusted, and its other prices as not, when it lies outside the bar on more than this
-    share of the rows, and on at least 5 (0 to below 1)."""
+    """How far open or close may lie outside the bar from low to high, and the prices of two rows of one day may differ
+    and still be the same, in basis points of the price (0 to 1000)."""
     jump: float = 0.5
-    """Fall from the last close to the next open or close beyond which it is a jump, and so is the rise that undoes such
-    a fall, as a fraction (above 0, at most 0.99; 0.5: less than half, or more than double)."""
+    """Fall from the last close to the next open or close that is a jump, as is the rise that undoes it, as a fraction
+    (above 0, at most 0.99; 0.5: less than half, or more than double)."""
     split_tolerance: float = 0.02
-    """How far the next open may lie from last close x split ratio and still look like a split, as a fraction of it (0
-    to 0.1)."""
+    """How far the next open may lie from last close x split ratio to look like a split, as a fraction (0 to 0.1)."""
     spike: float = 1.8
-    """Factor by which whole bars lie above or below the level before and after them to be a spike (above 1, at most
-    1000; a bit below 2, so that days on the other side of a two-for-one split count)."""
+    """Factor by which whole bars of a spike lie beyond the level before and after them (above 1, at most 1000)."""
     spike_days: int = 20
     """Rows after which a price that has not come back is no spike (1 to 250)."""
     one_day_spike: float = 1.2
-    """The same for a spike of a single row (above 1, at most 1000)."""
+    """The factor for a spike of a single row (above 1, at most 1000)."""
     wick: float = 3.0
     """Factor by which high or low lies beyond both open and close to be a wick (above 1, at most 1000)."""
     stale_days: int = 5
     """Rows in a row that repeat the last close, with one price all day, to be stale (1 to 250)."""
-    stray_share: float = 0.1
-    """A day is stray when fewer than this share of the listed tickers has a row, and at least 10 are listed (0, never,
-    to 0.5)."""
 
     def __post_init__(self) -> None:
         require_range("limits.tolerance_bps", self.tolerance_bps, least=0, most=1000)
-        require_range("limits.close_basis_share", self.close_basis_share, least=0, most=0.999)
         require_range("limits.jump", self.jump, above=0, most=0.99)
         require_range("limits.split_tolerance", self.split_tolerance, least=0, most=0.1)
         for name in ("spike", "one_day_spike", "wick"):
             require_range(f"limits.{name}", getattr(self, name), above=1, most=1000)
         for name in ("spike_days", "stale_days"):
             require_range(f"limits.{name}", getattr(self, name), least=1, most=250)
-        require_range("limits.stray_share", self.stray_share, least=0, most=0.5)
 
 
 @dataclass(frozen=True)
 class Policy:
     """What is done about each defect.
 
-    keep leaves the row as it is. repair corrects it, where the row tells what its prices should be. mask empties its
-    prices and its volume: a day without trading, over which no return and no indicator is computed. drop removes the
-    row. fail refuses the files.
+    keep leaves the row; repair corrects it; mask empties its prices and its volume: a day without trading, over which
+    no return and no indicator is computed; drop removes the row; fail refuses the files.
     """
 
     duplicate: Literal["drop", "fail"] = "drop"
-    """A further row of the same date and ticker whose prices are the same or unusable. Of such rows the one stays that
-    is usable, then has the larger volume, then comes last."""
+    """A further row of the same date and ticker whose prices are the same or unusable. The one stays that is usable,
+    then has the larger volume, then comes last."""
     conflicting_duplicate: Literal["repair", "mask", "drop", "fail"] = "mask"
-    """Rows of the same date and ticker with different prices. mask leaves one empty row; repair keeps the last as it
-    is, not compared with the days around it."""
+    """Rows of the same date and ticker with different prices. mask leaves one empty row; repair keeps the last."""
     weekend: Unrepairable = "drop"
-    """A Saturday or Sunday row although the market does not trade then: less than 7 percent of all rows lie on that day
-    of the week, or more than 35 percent. Rows that stay are not compared with the days around them."""
+    """A Saturday or Sunday on which the market does not trade: it has less than 7 percent of all rows, or over 35."""
     stray_day: Unrepairable = "drop"
-    """A day on which few of the listed tickers have a row: it would be a hole for all the others, whose indicators
-    start anew after it. Rows that stay are not compared with the days around them."""
+    """A day on which less than a tenth of at least 10 listed tickers has a row: a hole for all the others."""
     missing_price: Unrepairable = "mask"
     """One of the four prices is empty, or the close of an indicator series."""
     infinite_price: Literal["mask", "drop", "fail"] = "mask"
@@ -84,38 +70,34 @@ class Policy:
     high_below_low: Unrepairable = "mask"
     """The high is below the low."""
     close_basis: Action = "repair"
-    """A ticker's close is adjusted for dividends or splits and its other prices are not: its close lies outside the bar
-    on many rows. Applies to all of its rows. repair sets open, high and low to the close, the one price whose changes
-    are right; mask and drop leave nothing of the ticker."""
+    """A ticker's close is adjusted and its other prices are not: it lies outside the bar on more than a quarter of the
+    rows, at least 5. Applies to all rows of the ticker; repair sets open, high and low to the close."""
     outside_bar: Unrepairable = "mask"
     """Open or close lies outside the bar from low to high."""
     spike: Unrepairable = "mask"
-    """The price leaves its level from one day to the next and comes back in the same way: a placeholder, a shifted
-    decimal point, rows of another day or instrument. All rows of the excursion."""
+    """The price leaves its level overnight and comes back in the same way: a placeholder, a shifted decimal point, rows
+    of another day or instrument. All rows of the excursion."""
     split_like: Action = "mask"
-    """The price changes overnight by the ratio of a split and stays there. repair multiplies the ticker's earlier
-    prices by the ratio and divides its volumes; it is not the default because a real fall by half looks the same, and
-    repair would erase the loss. mask keeps features clean, but a position held across the row still sees the change:
-    repair where it is known to be a split. Nothing is masked right after an empty row."""
+    """The price changes overnight by the ratio of a split and stays there. repair multiplies earlier prices by the
+    ratio, but a real fall by half looks the same. mask keeps features clean, but a position held across the row sees
+    the change. Nothing is masked after an empty row."""
     jump: Unrepairable = "mask"
-    """Open or close is far from the last close, and the price does not come back: a crash, a takeover, a spin-off,
-    another company under a used name. mask empties the first row at the new level, so that no feature sees the change;
-    a position held across it still does. Nothing is masked right after an empty row."""
+    """Open or close is far from the last close, and the price does not come back: a crash, a spin-off, another company
+    under a used name. mask empties the first row at the new level, as for a split."""
     wick: Action = "mask"
-    """High or low lies far beyond both open and close; a wrong high would fill sale targets. repair sets high and low
-    to the outer of open and close."""
+    """High or low lies far beyond both open and close. repair sets it to the outer of the two."""
     stale_run: Unrepairable = "mask"
     """One price all day, the last close again, many rows in a row: a halted or delisted name quoted on."""
     zero_volume: Unrepairable = "mask"
     """One price all day and a volume of 0, on a ticker that has volume on other days: nothing was traded."""
     unknown_volume: Action = "keep"
-    """The volume is empty, negative or infinite, or 0 although the price moved. repair empties it; keep empties the
-    infinite ones, as a file that has one cannot be read."""
+    """The volume is empty, negative or infinite, or 0 although the price moved. repair empties it; infinite ones are
+    always emptied."""
 
     def __post_init__(self) -> None:
         for name, action in asdict(self).items():
-            if action not in allowed_actions(name):
-                raise UserError(f"policy.{name} is {action}; it must be {' or '.join(allowed_actions(name))}")
+            if action not in ACTIONS[name]:
+                raise UserError(f"policy.{name} is {action}; it must be {' or '.join(ACTIONS[name])}")
 
     def lenient(self) -> Policy:
         """Return the policy with the default action in place of every fail."""
@@ -124,9 +106,5 @@ class Policy:
 
 DEFECTS = tuple(field.name for field in fields(Policy))
 """Every defect, in the order in which a row with several is named."""
-_ACTIONS = {name: get_args(kind) for name, kind in get_type_hints(Policy).items()}
-
-
-def allowed_actions(defect: str) -> tuple[Action, ...]:
-    """Return what can be done about a defect."""
-    return _ACTIONS[defect]
+ACTIONS = {name: get_args(kind) for name, kind in get_type_hints(Policy).items()}
+"""What can be done about each defect."""

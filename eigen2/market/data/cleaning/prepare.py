@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from pathlib import Path
 
 import pandas as pd
@@ -33,20 +32,18 @@ def inspect(
     policy: Policy = Policy(),  # noqa: B008 - read, never changed
     limits: Limits = Limits(),  # noqa: B008
     indicators: Sequence[str] = (),
-    adjust: bool = True,
-    temp_dir: str | Path | None = None,
 ) -> Report:
-    """Report what is wrong with price files and what `prepare` would do about it; nothing is written.
+    """Report what is wrong with price files and what `prepare`, with these arguments, would do about it.
 
-    The arguments are those of `prepare`; a defect that the policy refuses is only counted. `temp_dir` is the folder for
-    spill files as large as the inputs, None the system's.
+    A defect that the policy refuses is only counted. Spill files as large as the inputs lie in the system's folder for
+    temporary files.
 
     Raises:
         UserError: an input cannot be read.
     """
-    with tempfile.TemporaryDirectory(prefix="eigen2-inspect-", dir=temp_dir) as folder:
-        rows, report = _sort_inputs(paths, Path(folder), policy, indicators, adjust)
-        for _ in _cleaned_blocks(rows, report, policy.lenient(), limits, indicators):
+    with tempfile.TemporaryDirectory(prefix="eigen2-inspect-") as folder:
+        report, blocks = _clean_inputs(paths, Path(folder), policy, policy.lenient(), limits, indicators)
+        for _ in blocks:
             pass
     return report
 
@@ -57,22 +54,14 @@ def prepare(
     policy: Policy = Policy(),  # noqa: B008 - read, never changed
     limits: Limits = Limits(),  # noqa: B008
     indicators: Sequence[str] = (),
-    adjust: bool = True,
     overwrite: bool = False,
 ) -> Report:
     """Merge and clean price files into one Parquet file, sorted by (ticker, date), and log every change beside it.
 
     `OUT.parquet` and `OUT.changes.csv` appear complete or not at all. Spill files as large as the inputs lie in a
-    hidden folder beside `out` until the end; those left behind by a killed run are removed by the next.
-
-    Args:
-        paths: files and folders, as for `open_inputs`; several are merged.
-        out: the Parquet file to write.
-        policy: what is done about each defect.
-        limits: those beyond which a value is a defect.
-        indicators: tickers that are series such as a rate, not prices: may be zero or negative.
-        adjust: multiply prices by adjusted close / close where a file has both.
-        overwrite: whether an existing `out` is replaced.
+    hidden folder beside `out` until the end; those left behind by a killed run are removed by the next. `paths` are
+    files and folders, as for `open_inputs`; `indicators` are tickers that are series such as a rate, not prices: they
+    may be zero or negative.
 
     Raises:
         UserError: an input cannot be read, a defect is one that the policy refuses, no usable row is left, or `out`
@@ -81,11 +70,18 @@ def prepare(
     out = _check_out(Path(out), paths, overwrite)
     try:
         with draft_folder(out) as folder:
-            rows, report = _sort_inputs(paths, folder, policy, indicators, adjust)
+            report, blocks = _clean_inputs(paths, folder, policy, policy, limits, indicators)
             table, log = folder / "table.parquet", folder / "changes.csv"
-            _write(_cleaned_blocks(rows, report, policy, limits, indicators), table, log)
-            if report.prepared.usable == 0:
-                raise UserError(f"no usable row is left of {report.rows:,}: inspect the files, or relax the policy")
+            with pq.ParquetWriter(table, SCHEMA, compression="zstd") as rows, csv.CSVWriter(log, LOG_SCHEMA) as changes:
+                for cleaned, changed in blocks:
+                    rows.write_table(pa.Table.from_pandas(cleaned, SCHEMA, preserve_index=False))
+                    changed = changed.assign(date=changed["date"].dt.strftime("%Y-%m-%d"))
+                    changes.write_table(pa.Table.from_pandas(changed, LOG_SCHEMA, preserve_index=False))
+                    # Arrow keeps what it freed: blocks would add up
+                    pa.default_memory_pool().release_unused()
+            if report.prepared["usable"] == 0:
+                total = report.counts["rows"]
+                raise UserError(f"no usable row is left of {total:,}: inspect the files, or relax the policy")
             move_into_place(log, changes_path(out))
             move_into_place(table, out)
     except OSError as error:
@@ -101,37 +97,29 @@ def changes_path(out: Path) -> Path:
     return out.with_suffix(".changes.csv")
 
 
-def _sort_inputs(
-    paths: Sequence[str | Path], folder: Path, policy: Policy, indicators: Sequence[str], adjust: bool
-) -> tuple[SortedRows, Report]:
-    """Read all inputs into the folder; return their rows and an empty report on them."""
-    inputs = open_inputs(paths, adjust=adjust)
+def _clean_inputs(
+    paths: Sequence[str | Path],
+    folder: Path,
+    shown: Policy,
+    applied: Policy,
+    limits: Limits,
+    indicators: Sequence[str],
+) -> tuple[Report, Iterator[tuple[pd.DataFrame, pd.DataFrame]]]:
+    """Read all inputs into the folder; return a report that fills as their blocks are cleaned, and these with logs."""
+    inputs = open_inputs(paths)
     rows = SortedRows(inputs, folder, indicators=indicators)
-    unknown = sorted(set(indicators) - set(rows.tickers))
-    if unknown:
+    if unknown := sorted(set(indicators) - set(rows.tickers)):
         raise UserError(f"indicators {', '.join(unknown)} are in no input: give names of tickers in the files")
-    return rows, Report([(str(one.path), one.layout) for one in inputs], rows.calendar.days, asdict(policy))
+    report = Report(inputs, rows.calendar.days, shown)
 
+    def blocks() -> Iterator[tuple[pd.DataFrame, pd.DataFrame]]:
+        for block in rows.blocks():
+            found = find(block, rows.calendar, limits, indicators)
+            cleaned, changes = clean(block, found, applied, limits)
+            report.add(block, found, holes(block, rows.calendar), cleaned, changes)
+            yield cleaned, changes
 
-def _cleaned_blocks(
-    rows: SortedRows, report: Report, policy: Policy, limits: Limits, indicators: Sequence[str]
-) -> Iterator[tuple[pd.DataFrame, pd.DataFrame]]:
-    """Clean block after block, add each to the report, and yield it with its log."""
-    for block in rows.blocks():
-        found = find(block, rows.calendar, limits, indicators)
-        cleaned, changes = clean(block, found, policy, limits)
-        report.add(block, found, holes(block, rows.calendar), cleaned, changes)
-        yield cleaned, changes
-
-
-def _write(blocks: Iterator[tuple[pd.DataFrame, pd.DataFrame]], table: Path, log: Path) -> None:
-    with pq.ParquetWriter(table, SCHEMA, compression="zstd") as rows, csv.CSVWriter(log, LOG_SCHEMA) as changes:
-        for cleaned, changed in blocks:
-            rows.write_table(pa.Table.from_pandas(cleaned, SCHEMA, preserve_index=False))
-            changed = changed.assign(date=changed["date"].dt.strftime("%Y-%m-%d"))
-            changes.write_table(pa.Table.from_pandas(changed, LOG_SCHEMA, preserve_index=False))
-            # Arrow keeps what it freed: blocks would add up
-            pa.default_memory_pool().release_unused()
+    return report, blocks()
 
 
 def _check_out(out: Path, paths: Sequence[str | Path], overwrite: bool) -> Path:
