@@ -91,20 +91,20 @@ def printed(*options: str) -> dict[str, Any]:
     return config
 
 
-@cache
-def every_key() -> list[tuple[dict[str, Any], Key]]:
+def every_key(configs: list[Path]) -> list[tuple[dict[str, Any], Key]]:
     """Each key that a fit has, groups and lists too, with a configuration that has it.
 
     They are those of tests/small.yaml, of the model's classes, of the model and the data of tests/fire/small.yaml, and
-    of every callback of every configuration that ships.
+    of every callback of tests/small.yaml and further configurations.
     """
-    shipped = [printed("--config", str(path)) for path in (ROOT / "tests" / "small.yaml", *CONFIGS)]
+    shipped = [printed("--config", str(path)) for path in (ROOT / "tests" / "small.yaml", *configs)]
     found = {key: small() for key in keys({**shipped[0], "trainer": {**shipped[0]["trainer"], "callbacks": None}})}
     for name, value in CLASSES.items():
         config = changed(small(), (("model", name), value))
         found |= {key: config for key in keys(config) if key[:2] == ("model", name)}
     cases = [(config, key) for key, config in found.items()]
-    fires = {group: printed("--config", "tests/fire/small.yaml")[group] for group in ("model", "data")}
+    fire = printed("--config", "tests/fire/small.yaml")
+    fires = {group: fire[group] for group in ("model", "data")}
     cases += [(small_fire(), key) for key in keys(fires) if len(key) > 1]
     callbacks = [callback for config in shipped for callback in config["trainer"]["callbacks"]]
     for callback in {one["class_path"]: one for one in reversed(callbacks)}.values():

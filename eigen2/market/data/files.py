@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from csv import Error as CsvError
 from csv import reader as csv_reader
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from io import TextIOWrapper
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -40,8 +41,8 @@ FIRST_DAY, END_DAY = np.datetime64("0001-01-01", "s"), np.datetime64("10000-01-0
 ADJ_CLOSE = "adj close"
 # what the second of two header rows may begin with: nothing, or what pandas calls the level
 LEVEL_NAMES = ("", "ticker", "tickers", "symbol", "symbols", "price", "prices", "attributes")
-Columns = Iterator[dict[int, pa.Array]]
-"""Batches of columns by their position."""
+
+Mask = Bool[np.ndarray, " rows"]
 
 
 @dataclass(frozen=True)
@@ -78,17 +79,34 @@ class PriceFile:
         with self.damage_as_user_error():
             self.header = _parquet_header(pq.read_schema(self.path)) if self.is_parquet else self._csv_header()
 
-    def batches(self, text: Sequence[int], numbers: Sequence[int], batch_rows: int) -> Iterator[Batch]:
-        """Read columns of text (positions, dates first) and numbers, at most `batch_rows` rows at a time.
+    def batches(self, date: int, ticker: int | None, numbers: Sequence[int], batch_rows: int) -> Iterator[list[Any]]:
+        """Read columns, given by their positions, at most `batch_rows` rows at a time.
+
+        Yields:
+            Days, datetime64[s] at midnight, in the time zone that timestamps have; tickers as text, if they are wanted;
+            then arrays of float64, NaN where a cell is empty.
 
         Raises:
-            UserError: when a column of a Parquet file is nested or binary, or the file is damaged.
+            UserError: when a date, ticker or number cannot be read, a column of a Parquet file is nested or binary, or
+                the file is damaged.
         """
+        wanted = [(date, DATES), *[(ticker, TICKERS)] * (ticker is not None), *((each, NUMBERS) for each in numbers)]
+        text = [position for position, kind in wanted if kind is not NUMBERS]
+        read = self._parquet_batches if self.is_parquet else self._csv_batches
+        rows_before = 0
         with self.damage_as_user_error():
-            rows_before = 0
-            for columns in (self._parquet_batches if self.is_parquet else self._csv_batches)(text, numbers, batch_rows):
-                yield Batch(columns, rows_before, self)
-                rows_before += len(columns[text[0]])
+            for columns in read(text, numbers, batch_rows):
+                parsed = []
+                for position, (parse, what, remedy) in wanted:
+                    values, bad = parse(columns[position])
+                    if bad.any():
+                        row, name = int(bad.argmax()), quoted(self.header.names[position])
+                        first = f"first {quoted(columns[position].to_pandas().iloc[row])} in data row"
+                        what = f"has at least {bad.sum()} {what.format(name)}, {first} {rows_before + row + 1}"
+                        raise UserError(f"{self.where} {what}: {remedy}")
+                    parsed.append(values)
+                yield parsed
+                rows_before += len(columns[date])
 
     @contextmanager
     def damage_as_user_error(self) -> Iterator[None]:
@@ -124,7 +142,9 @@ class PriceFile:
         names = tuple(str(pair) for pair in zip(rows[0], rows[1], strict=True))
         return Header(names, (rows[0], rows[1]), 0, records[1 + label][0])
 
-    def _parquet_batches(self, text: Sequence[int], numbers: Sequence[int], batch_rows: int) -> Columns:
+    def _parquet_batches(
+        self, text: Sequence[int], numbers: Sequence[int], batch_rows: int
+    ) -> Iterator[dict[int, pa.Array]]:
         wanted = {position: self.header.names[position] for position in (*text, *numbers)}
         schema = pq.read_schema(self.path)
         for position, name in wanted.items():
@@ -140,7 +160,9 @@ class PriceFile:
                 # asked for BRK, the reader returns BRK.B as well
                 yield {i: _plain(batch.column(name), is_date=i == text[0]) for i, name in wanted.items()}
 
-    def _csv_batches(self, text: Sequence[int], numbers: Sequence[int], batch_rows: int) -> Columns:
+    def _csv_batches(
+        self, text: Sequence[int], numbers: Sequence[int], batch_rows: int
+    ) -> Iterator[dict[int, pa.Array]]:
         # positions take the place of names, which may repeat; numbers come as text, because Arrow would give up the
         # file at the first cell that it cannot read as one
         types = dict.fromkeys(map(str, text), pa.dictionary(pa.int32(), pa.string()))
@@ -159,81 +181,55 @@ class PriceFile:
                     yield {position: part.column(str(position)) for position in (*text, *numbers)}
 
 
-@dataclass(frozen=True)
-class Batch:
-    """Rows of a file after its first `rows_before`, parsed one column at a time; columns go by their position."""
-
-    columns: dict[int, pa.Array]
-    rows_before: int
-    file: PriceFile
-
-    def dates(self, position: int) -> pd.Series:
-        """Parse days from timestamps, in their own time zone, or from text that starts with YYYY-MM-DD or YYYYMMDD.
-
-        Returns datetime64[s] at midnight; raises a UserError when one cannot be read or lies outside years 1 to 9999.
-        """
-        raw = self._pandas(position)
-        if pd.api.types.is_datetime64_any_dtype(raw):
-            days = raw.dt.tz_localize(None).astype("datetime64[s]")
-        else:
-            # millions of rows hold a few thousand distinct dates
-            codes, distinct = pd.factorize(raw)
-            parts = pd.Series(distinct).astype(str).str.strip().str.extract(f"^{ISO_DATE}$")
-            text = parts[0] + "-" + parts[1] + "-" + parts[2]
-            parsed = pd.to_datetime(text, format="%Y-%m-%d", errors="coerce").to_numpy("datetime64[s]")
-            days = pd.Series(np.append(parsed, np.datetime64("NaT"))[codes])
-        readable = (days >= FIRST_DAY) & (days < END_DAY)
-        self._check(~readable.to_numpy(), raw, "dates that cannot be read", "write dates as 2009-01-31")
-        return pd.Series(days.dt.normalize())
-
-    def tickers(self, position: int) -> pd.Series:
-        """Parse names as text, whatever type the file has them in; raise a UserError when one is missing."""
-        raw = self._pandas(position)
+def _dates(column: pa.Array) -> tuple[pd.Series, Mask]:
+    """Parse timestamps, or text that starts with YYYY-MM-DD or YYYYMMDD; return days, and which cannot be read."""
+    raw = column.to_pandas()
+    if pd.api.types.is_datetime64_any_dtype(raw):
+        days = raw.dt.tz_localize(None).astype("datetime64[s]")
+    else:
+        # millions of rows hold a few thousand distinct dates
         codes, distinct = pd.factorize(raw)
-        # a column of integers with a gap in it comes as floats
-        whole = (int(name) if isinstance(name, float) and name.is_integer() else name for name in distinct)
-        names = np.array([*(str(name).strip() for name in whole), ""], dtype=object)
-        self._check((names == "")[codes], raw, "rows without a ticker", "name it")
-        return pd.Series(pd.Series(names, dtype="str").array.take(codes))
+        parts = pd.Series(distinct).astype(str).str.strip().str.extract(f"^{ISO_DATE}$")
+        text = parts[0] + "-" + parts[1] + "-" + parts[2]
+        parsed = pd.to_datetime(text, format="%Y-%m-%d", errors="coerce").to_numpy("datetime64[s]")
+        days = pd.Series(np.append(parsed, np.datetime64("NaT"))[codes])
+    return days.dt.normalize(), ~((days >= FIRST_DAY) & (days < END_DAY)).to_numpy()
 
-    def numbers(self, position: int) -> Float64[np.ndarray, " rows"]:
-        """Parse float64, NaN where the cell is empty; raise a UserError when one is no number."""
-        column = self.columns[position]
-        if pa.types.is_string(column.type):
-            with suppress(pa.ArrowInvalid):
-                column = column.cast(pa.float64())
-        if pa.types.is_string(column.type):
-            column = pc.utf8_trim_whitespace(column)
-            column = pc.if_else(pc.is_in(column, EMPTY_NUMBERS), None, column)
-            with suppress(pa.ArrowInvalid):
-                column = column.cast(pa.float64())
-        if pa.types.is_floating(column.type):
-            return np.asarray(column.to_numpy(zero_copy_only=False), np.float64)
-        with self.file.damage_as_user_error():
-            raw = column.to_pandas()
-        if raw.dtype.kind in "bmM" or isinstance(raw.dtype, pd.CategoricalDtype):
-            found = pd.Series(np.nan, raw.index)
-        else:
-            # decimals are objects; the rest are numbers to pandas alone, such as +1.5
-            found = pd.to_numeric(raw, errors="coerce")
-        what = f"values in column {quoted(self.file.header.names[position])} that are no numbers"
-        unread = (found.isna() & raw.notna()).to_numpy()
-        self._check(unread, self._pandas(position), what, "correct them, or leave the cells empty")
-        return np.asarray(found.astype(np.float64))
 
-    def _pandas(self, position: int) -> pd.Series:
-        with self.file.damage_as_user_error():
-            raw: pd.Series = self.columns[position].to_pandas()
-            return raw
+def _tickers(column: pa.Array) -> tuple[pd.Series, Mask]:
+    """Parse names as text, whatever type the file has them in; return them, and which are missing."""
+    codes, distinct = pd.factorize(column.to_pandas())
+    # a column of integers with a gap in it comes as floats
+    whole = (int(name) if isinstance(name, float) and name.is_integer() else name for name in distinct)
+    names = np.array([*(str(name).strip() for name in whole), ""], dtype=object)
+    return pd.Series(pd.Series(names, dtype="str").array.take(codes)), (names == "")[codes]
 
-    def _check(self, bad: Bool[np.ndarray, " rows"], raw: pd.Series | np.ndarray, what: str, remedy: str) -> None:
-        """Raise a UserError that counts the bad rows and names the first, by its data row from 1."""
-        if bad.any():
-            first = int(bad.argmax())
-            value, row = quoted(pd.Series(raw).iloc[first]), self.rows_before + first + 1
-            raise UserError(
-                f"{self.file.where} has at least {bad.sum()} {what}, first {value} in data row {row}: {remedy}"
-            )
+
+def _numbers(column: pa.Array) -> tuple[Float64[np.ndarray, " rows"], Mask]:
+    """Parse numbers or text of numbers; return float64, NaN where a cell is empty, and which are no numbers."""
+    if pa.types.is_string(column.type):
+        with suppress(pa.ArrowInvalid):
+            column = column.cast(pa.float64())
+    if pa.types.is_string(column.type):
+        column = pc.utf8_trim_whitespace(column)
+        column = pc.if_else(pc.is_in(column, EMPTY_NUMBERS), None, column)
+        with suppress(pa.ArrowInvalid):
+            column = column.cast(pa.float64())
+    if pa.types.is_floating(column.type):
+        return np.asarray(column.to_numpy(zero_copy_only=False), np.float64), np.zeros(len(column), np.bool_)
+    raw = column.to_pandas()
+    if raw.dtype.kind in "bmM" or isinstance(raw.dtype, pd.CategoricalDtype):
+        return np.full(len(raw), np.nan), raw.notna().to_numpy()
+    # decimals are objects; the rest are numbers to pandas alone, such as +1.5
+    found = pd.to_numeric(raw, errors="coerce")
+    return np.asarray(found.astype(np.float64)), (found.isna() & raw.notna()).to_numpy()
+
+
+# how a column is parsed, what is wrong with a cell that cannot be, and what to do about it
+Kind = tuple[Callable[[pa.Array], tuple[Any, Mask]], str, str]
+DATES: Kind = (_dates, "dates that cannot be read", "write dates as 2009-01-31")
+TICKERS: Kind = (_tickers, "rows without a ticker", "name it")
+NUMBERS: Kind = (_numbers, "values in column {} that are no numbers", "correct them, or leave the cells empty")
 
 
 def require_file(path: str | Path) -> Path:

@@ -44,13 +44,8 @@ def read_prices(path: str | Path) -> pd.DataFrame:
     if double := [column for column in COLUMNS if folded.count(column) > 1]:
         raise UserError(f"{file.where} has more than one column {', '.join(double)}: keep one of each")
     date, ticker, *values = map(folded.index, COLUMNS)
-    parts = [
-        pd.DataFrame(
-            {"date": batch.dates(date), "ticker": batch.tickers(ticker)}
-            | {name: batch.numbers(position) for name, position in zip(VALUES, values, strict=True)}
-        )
-        for batch in file.batches([date, ticker], values, BATCH_ROWS)
-    ]
+    batches = file.batches(date, ticker, values, BATCH_ROWS)
+    parts = [pd.DataFrame(dict(zip(COLUMNS, batch, strict=True))) for batch in batches]
     if not sum(map(len, parts)):
         raise UserError(f"{file.where} has a header but no rows of prices: write one row for each date and ticker")
     prices = pd.concat(parts, ignore_index=True)

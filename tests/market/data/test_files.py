@@ -186,7 +186,7 @@ def later(request, tmp_path, monkeypatch):
 
 def test_many_batches_give_the_same_rows(later):
     path = later(table(days=40))
-    assert len(list(files.PriceFile(path).batches([0, 1], [2], 7))) > 5
+    assert len(list(files.PriceFile(path).batches(0, 1, [2], 7))) > 5
     pd.testing.assert_frame_equal(read_prices(path), table(days=40))
 
 

@@ -12,13 +12,14 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from jaxtyping import Float64
 
 from eigen2.errors import UserError
-from eigen2.market.data.files import ADJ_CLOSE, Batch, Header, PriceFile, fold, quoted, require_file
+from eigen2.market.data.files import ADJ_CLOSE, Header, PriceFile, fold, quoted, require_file
 from eigen2.market.data.source import PRICE_COLUMNS, VALUES
 
 SUFFIX = re.compile(r"(\.csv|\.csv\.gz|\.parquet|\.pq)$", re.IGNORECASE)
@@ -74,42 +75,38 @@ class Input:
         """
         empty = True
         tickers = list(self._series)
-        text = [self._date] if self._ticker is None else [self._date, self._ticker]
         at_once = PARQUET_TICKERS if self._file.is_parquet else len(tickers)
         for start in range(0, len(tickers), at_once):
             some = tickers[start : start + at_once]
             numbers = [self._series[ticker][field] for field in self._fields for ticker in some]
-            for batch in self._file.batches(text, numbers, max(BATCH_ROWS // len(some), 1)):
-                rows = self._rows(batch, some)
+            for batch in self._file.batches(self._date, self._ticker, numbers, max(BATCH_ROWS // len(some), 1)):
+                rows = self._rows(some, *batch)
                 if len(rows):
                     empty = False
                     yield rows
         if empty:
             raise UserError(f"{self._file.where} has a header but no rows of prices: write one row for each date")
 
-    def _rows(self, batch: Batch, tickers: list[str]) -> pd.DataFrame:
-        """Return a batch's rows in the canonical form, a day's tickers side by side."""
-        days = batch.dates(self._date)
-        values = {
-            field: np.column_stack([batch.numbers(self._series[ticker][field]) for ticker in tickers]).ravel()
-            for field in self._fields
-        }
+    def _rows(self, tickers: list[str], days: pd.Series, *columns: Any) -> pd.DataFrame:
+        """Return parsed columns as rows in the canonical form, a day's tickers side by side."""
         if self._ticker is not None:
-            names = batch.tickers(self._ticker)
+            names, columns = columns[0], columns[1:]
         else:
-            distinct = days.nunique()
-            if self._kind == ONE_TICKER and len(days) > 2 * distinct:
+            if self._kind == ONE_TICKER and len(days) > 2 * days.nunique():
                 raise UserError(
-                    f"{self._file.where} has {len(days)} rows on {distinct} days but no column of tickers: name that"
-                    " column ticker, or write one row a day"
+                    f"{self._file.where} has {len(days)} rows on {days.nunique()} days but no column of tickers: name "
+                    "that column ticker, or write one row a day"
                 )
             names = pd.Series(pd.Series(tickers, dtype="str").array.take(np.tile(np.arange(len(tickers)), len(days))))
             days = days.repeat(len(tickers)).reset_index(drop=True)
+        # columns come field by field, each with all tickers
+        numbers = np.stack(columns, axis=1).reshape(-1, len(self._fields), len(tickers)).swapaxes(1, 2)
+        numbers = numbers.reshape(-1, len(self._fields))
+        values = dict(zip(self._fields, numbers.T, strict=True))
         volume = values.get("volume", np.full(len(days), np.nan))
         frame = pd.DataFrame({"date": days, "ticker": names, **_prices(values), "volume": volume})
         if self._kind in (WIDE, YFINANCE):
-            given = np.logical_or.reduce([~np.isnan(value) for value in values.values()])
-            frame = frame[given].reset_index(drop=True)
+            frame = frame[~np.isnan(numbers).all(axis=1)].reset_index(drop=True)
         return frame
 
 
