@@ -11,7 +11,7 @@ import shutil
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -32,23 +32,22 @@ class Enough(Exception):
     """The run got as far as it was asked to."""
 
 
-class Limited:
-    """Ends a run before the generation after the last that was asked for."""
-
-    left = 0
-
-    @classmethod
-    def begin(cls, start: Callable[[Any], None], module: LightningModule) -> None:
-        if cls.left == 0:
-            raise Enough
-        cls.left -= 1
-        start(module)
+left = 0
+"""Generations that may still begin."""
 
 
 def limit(module: type[LightningModule]) -> None:
-    """Let a module's generations begin through `Limited` alone."""
+    """End a run before the generation after the last that was asked for."""
     start = module.on_train_epoch_start
-    module.on_train_epoch_start = lambda self: Limited.begin(start, self)  # type: ignore[method-assign]
+
+    def begin(self: Any) -> None:
+        global left
+        if left == 0:
+            raise Enough
+        left -= 1
+        start(self)
+
+    module.on_train_epoch_start = begin  # type: ignore[method-assign]
 
 
 def prepare() -> None:
@@ -92,7 +91,8 @@ def captured() -> Iterator[list[bytes]]:
 
 def run(words: list[str], generations: int) -> dict[str, Any]:
     """How a command ends: its exit code, what it said on standard error, and its traceback if it had one."""
-    Limited.left = generations
+    global left
+    left = generations
     result: dict[str, Any] = {"code": 0, "traceback": None}
     with captured() as said:
         try:
@@ -113,14 +113,10 @@ def serve(folder: Path) -> None:
     os.chdir(folder)
     for line in sys.stdin:
         case = json.loads(line)
-        before = {str(path) for path in folder.rglob("*")}
+        before = {*folder.rglob("*")}
         result = run(case["words"], case["generations"])
-        kept = {"cache", *(path for path in before)}
-        result["files"] = sorted(
-            str(path.relative_to(folder))
-            for path in folder.rglob("*")
-            if str(path) not in kept and path.relative_to(folder).parts[0] != "cache"
-        )
+        made = (path.relative_to(folder) for path in folder.rglob("*") if path not in before)
+        result["files"] = sorted(str(path) for path in made if path.parts[0] != "cache")
         for name in ("run", "earlier"):
             shutil.rmtree(folder / name, ignore_errors=True)
         answers.write(json.dumps(result) + "\n")

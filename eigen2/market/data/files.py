@@ -90,8 +90,8 @@ class PriceFile:
             UserError: when a date, ticker or number cannot be read, a column of a Parquet file is nested or binary, or
                 the file is damaged.
         """
-        wanted = [(date, DATES), *[(ticker, TICKERS)] * (ticker is not None), *((each, NUMBERS) for each in numbers)]
-        text = [position for position, kind in wanted if kind is not NUMBERS]
+        kinds = {date: DATES} if ticker is None else {date: DATES, ticker: TICKERS}
+        text, wanted = list(kinds), [*kinds.items(), *((position, NUMBERS) for position in numbers)]
         read = self._parquet_batches if self.is_parquet else self._csv_batches
         rows_before = 0
         with self.damage_as_user_error():

@@ -46,16 +46,12 @@ class Splits:
         Raises:
             UserError: when a count is negative or no day is left for training.
         """
-        if validation_days < 0 or holdout_days < 0:
-            raise UserError(
-                f"validation_days is {validation_days} and holdout_days {holdout_days}: set both at least 0"
-            )
         holdout = days - holdout_days
         train_days = holdout - validation_days
-        if train_days <= 0:
+        if min(validation_days, holdout_days) < 0 or train_days <= 0:
             raise UserError(
-                f"validation_days {validation_days} + holdout_days {holdout_days} leave no training day"
-                f" of the {days} days of prices: lower them, or bring more days"
+                f"validation_days {validation_days} + holdout_days {holdout_days} leave no training day of the {days} "
+                "days of prices: set them at least to 0, lower them, or bring more days"
             )
         return Splits(range(train_days), range(train_days, holdout), range(holdout, days))
 
@@ -174,20 +170,17 @@ def build_panel(
 ) -> MarketPanel:
     """Build the panel in memory.
 
-    A row of the panel depends on the prices of its day and earlier ones, and on the training days, whose statistics
-    normalise every feature: (value - mean) / standard deviation, clipped to [-10, 10], by column, or over all tickers
-    for a ticker with fewer than 60 training values. Days and tickers without a usable row (`unusable_rows`) are left
-    out, with a warning. So are stray days, on which fewer than 10 % of at least 10 listed tickers, those between their
-    first and last usable row, have one: they would be a hole in every other column.
-
-    Indicator series may have any sign and no open, high, low or volume; their features are differences, they have no
-    prices and make no day, and a feature with fewer than 60 training values is left out.
+    A row of it depends on the prices of its day and earlier ones, and on the training days, whose statistics normalise
+    every feature: (value - mean) / standard deviation, clipped to [-10, 10], by column, or over all tickers for one
+    with fewer than 60 training values. Days and tickers without a usable row (`unusable_rows`) are left out, with a
+    warning. So are stray days, on which fewer than 10 % of at least 10 listed tickers have one.
 
     Args:
-        prices_long: long table as `eigen2.market.data.source.read_prices` returns it; rows may come in any order.
+        prices_long: as `eigen2.market.data.source.read_prices` returns it; rows may come in any order.
         validation_days: days before the holdout kept for validation, at least 0.
         holdout_days: last days of the table, which nothing but the final test may touch, at least 0.
-        indicators: the tickers that are indicator series.
+        indicators: tickers that are series of any sign, without prices: their features are differences, they make no
+            day, and a feature with fewer than 60 training values is left out.
         scale: of the panel that agents were trained on: its columns, indicators and statistics take the place of this
             table's. Of its columns the table may lack some, which then never trade; other tickers are left out.
 
@@ -206,13 +199,13 @@ def build_panel(
         tickers, names, units = scale.tickers, scale.indicators, scale.units
         rows = select_rows(prices_long, sorted(set(names) & set(prices_long["ticker"])))
     splits = Splits.from_days(len(rows.dates), validation_days, holdout_days)
-    days, train = len(rows.dates), slice(splits.train.stop)
-    features = np.empty((days, len(tickers), len(FEATURES)), dtype=np.float32)
-    prices = np.full((days, len(tickers), len(PRICE_COLUMNS)), np.nan, dtype=np.float32)
+    train = slice(splits.train.stop)
+    shape, values = (len(rows.dates), len(tickers)), [prices_long[name].to_numpy() for name in VALUES]
+    features = np.empty((*shape, len(FEATURES)), dtype=np.float32)
+    prices = np.full((*shape, len(PRICE_COLUMNS)), np.nan, dtype=np.float32)
     traded_value, moments = np.zeros(len(tickers)), np.zeros((3, len(tickers), len(FEATURES)))
-    values = [prices_long[name].to_numpy() for name in VALUES]
     for column, ticker in enumerate(tickers):
-        by_day = np.full((days, len(values)), np.nan)
+        by_day = np.full((len(rows.dates), len(values)), np.nan)
         if ticker in rows.groups:
             own = rows.groups[ticker]
             by_day[rows.day[own]] = np.column_stack([value[own] for value in values])
@@ -231,10 +224,9 @@ def build_panel(
         with np.errstate(over="ignore"):
             features[:, column] = raw
     if scale is None:
-        is_ticker = np.array([ticker not in names for ticker in tickers])
-        scale = FeatureScale(tickers, names, units, *_means_and_stds(moments, is_ticker))
-        lacking = [ticker for ticker, mean in zip(tickers, scale.means, strict=True) if np.isnan(mean).any()]
-        if lacking:
+        means, stds = _means_and_stds(moments, np.array([ticker not in names for ticker in tickers]))
+        scale = FeatureScale(tickers, names, units, means, stds)
+        if lacking := [ticker for ticker, mean in zip(tickers, means, strict=True) if np.isnan(mean).any()]:
             log.warning("features without enough training values are left out on all days: %s", some(lacking))
     valid = _normalise(features, scale)
     return MarketPanel(rows.dates, scale, features, valid, prices, traded_value, splits)

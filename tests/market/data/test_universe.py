@@ -132,16 +132,6 @@ def test_nothing_after_the_training_days_changes_the_top(seed: int, top: int) ->
     np.testing.assert_array_equal(ours.traded_value, theirs.traded_value)
 
 
-def test_training_days_do_change_the_top() -> None:
-    before = resolve(Universe(top=1), build_panel(PRICES, **SIZES))
-    other = (before[0] + 1) % 6
-    dates = np.sort(PRICES["date"].unique())
-    changed = PRICES.copy()
-    # the median over 50 days moves with the 25th
-    changed.loc[(changed["ticker"] == f"S{other:04d}") & (changed["date"] >= dates[20]), "volume"] *= 1e6
-    assert resolve(Universe(top=1), build_panel(changed, **SIZES)) == [other]
-
-
 def test_the_top_of_a_reference_implementation() -> None:
     prices = SyntheticMarket(days=DAYS, columns=30, missing=0.3, seed=1).generate()
     panel = build_panel(prices, **SIZES)
@@ -186,9 +176,8 @@ def test_names_stay_text_on_the_command_line() -> None:
     assert parsed(*each).investable.tickers == ["AAPL", "TRUE", "000001"]
 
 
-@pytest.mark.parametrize("name", ["TRUE", "000001", "1e5", "NULL"])
-@pytest.mark.parametrize("key", ["investable.tickers", "indicators"])
-def test_names_that_yaml_takes_for_something_else_are_refused_without_quotes(name: str, key: str) -> None:
+@pytest.mark.parametrize(("key", "name"), [("investable.tickers", "TRUE"), ("indicators", "000001")])
+def test_names_that_yaml_takes_for_something_else_are_refused_without_quotes(key: str, name: str) -> None:
     """Never guessed: 000001 would come back as 1."""
     with pytest.raises(ArgumentError, match=f'"data.{key}"') as error:
         parsed(f"--data.{key}", f"[AAPL, {name}]")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -68,15 +69,9 @@ def clean(
         if actions[name] == "mask":
             after_level = name in ("split_like", "jump")
             change(found[name] & ~_after_empty(block, gone) if after_level else found[name], name, "mask")
-    repairs: dict[str, Callable[[Rows], Rows]] = {
-        "close_basis": lambda rows: rows[:, [CLOSE] * 4 + [VOLUME]],
-        "wick": lambda rows: _without_wick(rows, limits),
-        # before a split divides it
-        "unknown_volume": _without_volume,
-    }
-    for name, repaired in repairs.items():
+    for name, repair in REPAIRS.items():
         if actions[name] == "repair":
-            change(found[name], name, "repair", repaired)
+            change(found[name], name, "repair", partial(repair, limits=limits))
     if actions["split_like"] == "repair" and found["split_like"].any():
         factor = _split_factors(block, found, limits)
         scaled = (factor != 1) & ~gone
@@ -114,8 +109,12 @@ def _emptied(rows: Rows) -> Rows:
     return np.full_like(rows, np.nan)
 
 
-def _without_volume(rows: Rows) -> Rows:
+def _without_volume(rows: Rows, limits: Limits | None = None) -> Rows:
     return np.where(np.arange(5) == VOLUME, np.nan, rows)
+
+
+def _with_close_alone(rows: Rows, limits: Limits) -> Rows:
+    return rows[:, [CLOSE] * 4 + [VOLUME]]
 
 
 def _without_wick(rows: Rows, limits: Limits) -> Rows:
@@ -125,6 +124,10 @@ def _without_wick(rows: Rows, limits: Limits) -> Rows:
     rows[:, HIGH] = np.where(rows[:, HIGH] > most * limits.wick, most, rows[:, HIGH])
     rows[:, LOW] = np.where(rows[:, LOW] * limits.wick < least, least, rows[:, LOW])
     return rows
+
+
+# in this order: a split divides the volume that is left
+REPAIRS = {"close_basis": _with_close_alone, "wick": _without_wick, "unknown_volume": _without_volume}
 
 
 def _split_factors(block: pd.DataFrame, found: Mapping[str, Mask], limits: Limits) -> Float[np.ndarray, " rows"]:

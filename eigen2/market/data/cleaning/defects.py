@@ -57,25 +57,6 @@ def find(block: pd.DataFrame, calendar: Calendar, limits: Limits, indicators: Se
     return {name: found[name] for name in DEFECTS}
 
 
-def holes(block: pd.DataFrame, calendar: Calendar) -> pd.DataFrame:
-    """Return runs of market days, those with rows of at least half the listed tickers, inside a life without a row.
-
-    One row a hole, in the order of the block: ticker, first (missing day, datetime64[s]) and days (missing in a row).
-    """
-    market = calendar.days[(2 * calendar.rows >= calendar.listed) & (calendar.listed > 0)]
-    rows = Bars.of(block)
-    begins = np.searchsorted(market, rows.days[:-1], side="right")
-    missing = np.searchsorted(market, rows.days[1:], side="left") - begins
-    last = np.flatnonzero((rows.ticker[1:] == rows.ticker[:-1]) & (missing > 0))
-    return pd.DataFrame(
-        {
-            "ticker": block["ticker"].take(last).reset_index(drop=True),
-            "first": market[begins[last]].astype("datetime64[s]"),
-            "days": missing[last].astype(np.int64),
-        }
-    )
-
-
 def _unusable(rows: Bars, priced: Mask) -> dict[str, Mask]:
     """Find rows whose four prices are no bar: those that the panel leaves out or refuses."""
     prices = (rows.open, rows.high, rows.low, rows.close)

@@ -100,8 +100,8 @@ class Input:
             names = pd.Series(pd.Series(tickers, dtype="str").array.take(np.tile(np.arange(len(tickers)), len(days))))
             days = days.repeat(len(tickers)).reset_index(drop=True)
         # columns come field by field, each with all tickers
-        numbers = np.stack(columns, axis=1).reshape(-1, len(self._fields), len(tickers)).swapaxes(1, 2)
-        numbers = numbers.reshape(-1, len(self._fields))
+        by_ticker = np.stack(columns, axis=1).reshape(-1, len(self._fields), len(tickers)).swapaxes(1, 2)
+        numbers = by_ticker.reshape(-1, len(self._fields))
         values = dict(zip(self._fields, numbers.T, strict=True))
         volume = values.get("volume", np.full(len(days), np.nan))
         frame = pd.DataFrame({"date": days, "ticker": names, **_prices(values), "volume": volume})

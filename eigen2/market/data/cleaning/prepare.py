@@ -15,7 +15,7 @@ from pyarrow import csv
 from eigen2.errors import UserError
 from eigen2.market.data.cleaning.blocks import SortedRows
 from eigen2.market.data.cleaning.clean import LOG_COLUMNS, clean
-from eigen2.market.data.cleaning.defects import find, holes
+from eigen2.market.data.cleaning.defects import find
 from eigen2.market.data.cleaning.layouts import open_inputs
 from eigen2.market.data.cleaning.policy import Limits, Policy
 from eigen2.market.data.cleaning.report import Report
@@ -116,7 +116,7 @@ def _clean_inputs(
         for block in rows.blocks():
             found = find(block, rows.calendar, limits, indicators)
             cleaned, changes = clean(block, found, applied, limits)
-            report.add(block, found, holes(block, rows.calendar), cleaned, changes)
+            report.add(block, found, cleaned, changes)
             yield cleaned, changes
 
     return report, blocks()

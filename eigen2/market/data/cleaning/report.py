@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Bool
 
 from eigen2.market.data.cleaning.layouts import Input
+from eigen2.market.data.cleaning.levels import Mask
 from eigen2.market.data.cleaning.policy import Policy
 from eigen2.market.data.source import PRICE_COLUMNS
 
@@ -24,7 +24,6 @@ class Report:
     Attributes:
         counts: rows and tickers of the files.
         findings: for each defect its action, rows, tickers, and the first rows as examples (None where empty).
-        holes: runs of market days inside a ticker's life without a row: count, days and tickers.
         prepared: what the policy makes of the files: rows, usable ones and their tickers, rows by what was done.
     """
 
@@ -35,24 +34,15 @@ class Report:
         self.findings: dict[str, dict[str, Any]] = {
             name: {"action": action, "rows": 0, "tickers": 0, "examples": []} for name, action in asdict(policy).items()
         }
-        self.holes = {"count": 0, "days": 0, "tickers": 0}
         self.prepared = {"rows": 0, "usable": 0, "masked": 0, "dropped": 0, "repaired": 0, "tickers": 0}
 
-    def add(
-        self,
-        block: pd.DataFrame,
-        found: Mapping[str, Bool[np.ndarray, " rows"]],
-        holes: pd.DataFrame,
-        cleaned: pd.DataFrame,
-        changes: pd.DataFrame,
-    ) -> None:
+    def add(self, block: pd.DataFrame, found: Mapping[str, Mask], cleaned: pd.DataFrame, changes: pd.DataFrame) -> None:
         """Add a block and what became of it."""
         _sum(self.counts, rows=len(block), tickers=block["ticker"].nunique())
         for name, mask in found.items():
             rows, finding = block[mask], self.findings[name]
             _sum(finding, rows=len(rows), tickers=rows["ticker"].nunique())
             finding["examples"] += _records(rows.head(EXAMPLES - len(finding["examples"])))
-        _sum(self.holes, count=len(holes), days=int(holes["days"].sum()), tickers=holes["ticker"].nunique())
         usable = cleaned[list(PRICE_COLUMNS)].notna().all(axis=1)
         tickers = cleaned["ticker"][usable].nunique()
         _sum(self.prepared, rows=len(cleaned), usable=int(usable.sum()), tickers=tickers)
@@ -62,8 +52,7 @@ class Report:
     def as_dict(self) -> dict[str, Any]:
         """Return everything as values that JSON can hold; empty cells are None."""
         span = {"days": len(self._days), "first_day": str(self._days[0]), "last_day": str(self._days[-1])}
-        found = {"holes": self.holes, "defects": self.findings, "prepared": self.prepared}
-        return {"inputs": self._inputs, **self.counts, **span, **found}
+        return {"inputs": self._inputs, **self.counts, **span, "defects": self.findings, "prepared": self.prepared}
 
     def result(self) -> str:
         """Return what the policy makes of the files, in words."""
@@ -78,9 +67,6 @@ class Report:
             lines.append(f"and {len(self._inputs) - SHOWN_INPUTS:,} more files")
         span = f"{len(self._days):,} days, {self._days[0]} to {self._days[-1]}"
         lines.append("{rows:,} rows, {tickers:,} tickers, ".format(**self.counts) + span)
-        if self.holes["count"]:
-            text = "{count:,} holes of {days:,} market days inside the lives of {tickers:,} tickers; they stay holes"
-            lines.append(text.format(**self.holes))
         present = {name: finding for name, finding in self.findings.items() if finding["rows"]}
         if not present:
             return "\n".join([*lines, "no defects"])

@@ -11,7 +11,7 @@ import pytest
 
 from eigen2.errors import UserError
 from eigen2.market.data.cleaning.blocks import Calendar
-from eigen2.market.data.cleaning.defects import find, holes
+from eigen2.market.data.cleaning.defects import find
 from eigen2.market.data.cleaning.policy import DEFECTS, Limits
 from eigen2.market.data.source import PRICE_COLUMNS, read_prices
 from eigen2.market.synthetic.generator import SyntheticMarket
@@ -404,48 +404,6 @@ def test_indicators_do_not_count_as_listed() -> None:
     rates = [series([2.0 + i / 10 for i in range(20)], name) for name in names]
     block = as_block(pd.concat([fillers(business_days("2020-01-06", 20)[5:15]), *rates]))
     assert not any(defects(block, indicators=names))
-
-
-def test_holes() -> None:
-    days = business_days("2020-01-06", 10)
-    left_out = {
-        "FILL00": [0, 1],  # not listed yet
-        "FILL01": [3],
-        "FILL02": [4, 5, 8],
-        "FILL03": [9],  # no longer listed
-    }
-    market = as_block(fillers(days, 4))
-    kept = [
-        np.flatnonzero(days == date)[0] not in left_out[ticker]
-        for date, ticker in zip(market["date"].to_numpy("datetime64[D]"), market["ticker"], strict=True)
-    ]
-    block = market[kept].reset_index(drop=True)
-    found = holes(block, calendar_of(block))
-    assert list(found.columns) == ["ticker", "first", "days"]
-    assert found["first"].dtype == "datetime64[s]"
-    assert list(found.itertuples(index=False, name=None)) == [
-        ("FILL01", pd.Timestamp("2020-01-09"), 1),
-        ("FILL02", pd.Timestamp("2020-01-10"), 2),
-        ("FILL02", pd.Timestamp("2020-01-16"), 1),
-    ]
-    assert holes(block.iloc[:3], calendar_of(block)).empty
-
-
-def test_days_on_which_most_are_missing_are_no_holes() -> None:
-    days = business_days("2020-01-06", 10)
-    for tickers, expected in ((5, []), (4, ["FILL02", "FILL03"])):
-        market = as_block(fillers(days, tickers))
-        market = market[(market["date"] != days[4]) | (market["ticker"] < "FILL02")].reset_index(drop=True)
-        assert list(holes(market, calendar_of(market))["ticker"]) == expected
-
-
-def test_days_of_indicators_alone_are_no_market_days() -> None:
-    """RATE has a row on all days, SPREAD not on the fifth; no ticker is listed before the eighth."""
-    days = business_days("2020-01-06", 10)
-    rate, spread = series([2.0] * 10, "RATE"), series([1.0] * 10, "SPREAD").drop([4, 8])
-    block = as_block(pd.concat([rate, spread, as_block(fillers(days[7:], 3))]))
-    found = holes(block, calendar_of(block, ["RATE", "SPREAD"]))
-    assert list(found.itertuples(index=False, name=None)) == [("SPREAD", pd.Timestamp("2020-01-16"), 1)]
 
 
 def test_limits_have_ranges() -> None:

@@ -188,14 +188,12 @@ def test_adjusted_close_known_answer(tmp_path, name):
 
 
 def test_adjusting_keeps_the_order_of_prices(tmp_path):
-    rng = np.random.default_rng(0)
-    close = rng.uniform(1, 500, 5000).round(2)
-    frame = pd.DataFrame({"date": pd.date_range("2000-01-01", periods=5000), "ticker": "A", "open": close})
-    frame = frame.assign(high=close, low=close, close=close, adj_close=rng.uniform(0.01, 500, 5000))
+    close, adjusted = np.random.default_rng(0).uniform(1, 500, (2, 5000)).round(2)
+    days = pd.date_range("2000-01-01", periods=5000)
+    frame = pd.DataFrame({"date": days, "ticker": "A", **dict.fromkeys(PRICE_COLUMNS, close), "adj_close": adjusted})
     rows = read(write(frame, tmp_path / "p.parquet"))
-    assert (rows["close"] == rows["high"]).all()
-    assert (rows["close"] == rows["low"]).all()
-    np.testing.assert_allclose(rows["close"], frame["adj_close"], rtol=1e-15)
+    assert (rows[["high", "low"]].eq(rows["close"], axis=0)).all(axis=None)
+    np.testing.assert_allclose(rows["close"], adjusted, rtol=1e-15)
 
 
 # ---- wide and yfinance
@@ -248,11 +246,11 @@ def test_yfinance(tmp_path, name, tickers_first, named, zone):
     pd.testing.assert_frame_equal(in_order(rows), long(tickers))
 
 
-@pytest.mark.parametrize(("named", "index"), [(True, True), (False, True), (False, False)])
 @BOTH
-def test_yfinance_after_reset_index(tmp_path, name, named, index):
-    frame = pivoted(long(), named=named).rename_axis("Date").reset_index()
-    check(write(frame, tmp_path / name, index=index), "yfinance", long())
+def test_yfinance_after_reset_index(tmp_path, name):
+    for named, index in ((True, True), (False, True), (False, False)):
+        frame = pivoted(long(), named=named).rename_axis("Date").reset_index()
+        check(write(frame, tmp_path / name, index=index), "yfinance", long())
 
 
 @BOTH
