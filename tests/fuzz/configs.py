@@ -138,10 +138,9 @@ def changed(config: dict[str, Any], *changes: tuple[Key, Any]) -> dict[str, Any]
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended."""
+    """How a run ended; the exit code is None where the process died or had to be killed."""
 
     code: int | None
-    """Exit code; None where the process died or had to be killed."""
     traceback: str | None
     error: str
     files: list[str]
@@ -153,18 +152,17 @@ class Outcome:
 
     def fault(self) -> str | None:
         """What is wrong with it; None for a run that was refused or went astray in one line, or went well."""
-        if self.code is None:
-            return f"the process died or hung: {self.error[-300:]}"
         if self.traceback is not None:
             return self.traceback
-        if self.code == ALL_AGENTS_FAILED and "is not finite" in self.error:
-            return None if len(self.lines) == 1 else f"not one line: {self.error[:600]}"
         if self.code == 0:
             return f"{len(self.lines)} lines of warnings: {self.error[:600]}" if len(self.lines) > 8 else None
-        if self.code != 2:
-            return f"exit code {self.code}: {self.error[:300]}"
-        if len(self.lines) != 1 or not self.lines[0].startswith("error: "):
+        astray = self.code == ALL_AGENTS_FAILED and "is not finite" in self.error
+        if self.code != 2 and not astray:
+            return f"exit code {self.code}: {self.error[-300:]}"
+        if len(self.lines) != 1 or not (astray or self.lines[0].startswith("error: ")):
             return f"not one line: {self.error[:600]}"
+        if astray:
+            return None
         written = [name for name in self.files if Path(name).name not in ("run", ".lock")]
         return f"wrote {written}" if written else None
 
