@@ -56,10 +56,8 @@ class Report:
 
     def result(self) -> str:
         """Return what the policy makes of the files, in words."""
-        return (
-            "{usable:,} usable rows of {tickers:,} tickers: {masked:,} rows masked, {dropped:,} dropped, "
-            "{repaired:,} repaired"
-        ).format(**self.prepared)
+        text = "{usable:,} usable rows ({masked:,} masked, {dropped:,} dropped, {repaired:,} repaired)"
+        return text.format(**self.prepared)
 
     def __str__(self) -> str:
         lines = ["{path}: {layout}".format(**each) for each in self._inputs[:SHOWN_INPUTS]]

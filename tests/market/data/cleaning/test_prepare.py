@@ -157,7 +157,7 @@ def test_the_report_fits_80_columns(
     assert "and 2 more files" in said
     one_line = " ".join(said.split())
     assert "7 tickers, 60 days" in one_line
-    assert "418 usable rows of 7 tickers: 2 rows masked, 1 dropped, 0 repaired" in one_line
+    assert "418 usable rows (2 masked, 1 dropped, 0 repaired)" in one_line
     assert "S0000 2000-01-10" in said
     assert len(json.loads(data(capsys, "inspect", ".", "--json"))["inputs"]) == 7
 
