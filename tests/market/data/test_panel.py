@@ -434,8 +434,9 @@ def test_later_days_change_nothing_before_them_but_training_days_the_statistics(
     original, changed = with_spread(spread()), build_panel(prices, **SIZES, indicators=["SPREAD"])
     if day >= TRAIN:
         assert_same(original, changed, slice(0, day))
+    # without enough training values an indicator's feature is left out on all days
     for name in ("valid", "prices"):
-        np.testing.assert_array_equal(getattr(original, name)[:day], getattr(changed, name)[:day])
+        np.testing.assert_array_equal(getattr(original, name)[:day, :4], getattr(changed, name)[:day, :4])
     assert original.splits == changed.splits
     assert not np.array_equal(original.prices, changed.prices, equal_nan=True)
 
