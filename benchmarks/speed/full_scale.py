@@ -21,8 +21,7 @@ from eigen2.erl.learners import Batch
 from eigen2.erl.module import ERLModule
 from eigen2.erl.population import Population
 from eigen2.erl.row_adam import RowAdam
-from eigen2.erl.state import GenerationState
-from eigen2.erl.training import make_batch
+from eigen2.erl.state import GenerationState, make_batch
 from eigen2.market.datamodule import MarketDataModule
 from eigen2.market.simulation.environment import TradingEnvironment
 

@@ -16,11 +16,7 @@ from eigen2.errors import UserError
 
 
 def make(env_id: str, settings: Mapping[str, Any], max_episode_steps: int | None) -> gymnasium.Env[Any, Any]:
-    """Make one environment with flat observations; `max_episode_steps` None takes the environment's own.
-
-    Raises:
-        UserError: there is no such environment, a package is missing, or it does not suit continuous actions.
-    """
+    """Make one environment with flat observations; UserError if there is none, or it has no continuous actions."""
     try:
         made = gymnasium.make(env_id, max_episode_steps=max_episode_steps, disable_env_checker=True, **settings)
     except (gymnasium.error.Error, ImportError, TypeError, ValueError) as error:
@@ -78,12 +74,6 @@ class ControlEnvironment:
         self._reward, self._return = np.zeros(count, np.float32), np.zeros(count)
         self._terminated, self._truncated = np.ones(count, bool), np.zeros(count, bool)
 
-    @property
-    def nbytes(self) -> int:
-        """Return the bytes of observations and rewards; what the copies hold themselves is unknown."""
-        held = self._state, self._reward, self._terminated, self._truncated, self._length, self._return
-        return sum(each.nbytes for each in held)
-
     def native_action(self, unit: Tensor) -> Tensor:
         """Scale actions from [-1, 1], to which they are clipped, to the environment's own units."""
         return self._low + (unit.clamp(-1, 1) + 1) / 2 * self._span
@@ -91,10 +81,9 @@ class ControlEnvironment:
     def reset(
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
     ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Start a new episode in every copy.
+        """Start a new episode in every copy, from the option `seeds`, one a window, or `seed`, `seed` + 1 and so on.
 
-        `seed` is that of the first window, each next one has the next number; None takes the option `seeds`, one for
-        each window. The option `playing` (agents, windows) truncates others from the start.
+        The option `playing` (agents, windows) truncates others from the start.
         """
         options = options or {}
         seeds = list(options.get("seeds", ())) if seed is None else [seed + i for i in range(self.windows)]

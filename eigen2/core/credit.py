@@ -14,7 +14,7 @@ class Credit(NamedTuple):
 
     account: Int[np.ndarray, " parts"]  # index into (agents, windows), flattened
     steps_ago: Int[np.ndarray, " parts"]  # steps since the part was earned; 0 for this very step
-    amount: Float[np.ndarray, " parts"]  # the part of the reward
+    amount: Float[np.ndarray, " parts"]
 
 
 class CreditedSteps:

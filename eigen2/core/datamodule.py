@@ -25,8 +25,7 @@ class TrainedPolicies:
     champion: Policy
     agents: list[Policy]  # the population of the checkpoint
     generation: int  # generation in which the champion was found
-    candidates: int
-    """Agents whose fitness was measured, in all generations together: the champion is the best of so many."""
+    candidates: int  # agents whose fitness was measured, in all generations together, of which it is the best
     seed: int
 
 
@@ -125,19 +124,7 @@ class WorkloadDataModule(LightningDataModule, ABC):
 class RolloutDataModule(WorkloadDataModule):
     """Base of workloads in which a population plays: a subclass loads its data, builds environments and networks.
 
-    Args:
-        windows_per_generation: episodes whose mean return is an agent's fitness, the same for every agent (0 or more;
-            with 0 the exploration windows count).
-        exploration_windows: further episodes a generation, played with exploration noise to fill the replay buffer
-            and not counted in fitness (0 or more).
-        replay_capacity: transitions the shared replay buffer holds (1 or more).
-        replay_min_size: transitions in the buffer before training starts (batch_size to replay_capacity).
-        batch_size: transitions of a micro-batch, for each agent its own sample (1 or more).
-
-    Attributes:
-        eval_env, val_env: the two environments of the run.
-        fitness_windows: those whose mean return is an agent's fitness.
-        transition_log: transitions of this process's agents, where a population is spread over several processes.
+    The settings are described in `eigen2.control.datamodule.ControlDataModule`, for one.
     """
 
     validates_every_agent: ClassVar[bool] = True
@@ -145,29 +132,22 @@ class RolloutDataModule(WorkloadDataModule):
     eval_env: Environment
     val_env: Environment
 
-    def __init__(
-        self,
-        windows_per_generation: int,
-        exploration_windows: int,
-        replay_capacity: int,
-        replay_min_size: int,
-        batch_size: int,
-    ) -> None:
+    def __init__(self, windows: int, exploration_windows: int, capacity: int, min_size: int, batch_size: int) -> None:
         super().__init__()
-        require_range("data.windows_per_generation", windows_per_generation, least=0)
-        require_range("data.exploration_windows", exploration_windows, least=0 if windows_per_generation else 1)
-        require_range("data.replay_capacity", replay_capacity, least=1)
+        require_range("data.windows_per_generation", windows, least=0)
+        require_range("data.exploration_windows", exploration_windows, least=0 if windows else 1)
+        require_range("data.replay_capacity", capacity, least=1)
         require_range("data.batch_size", batch_size, least=1)
-        require_range("data.replay_min_size", replay_min_size, least=batch_size)
-        if replay_min_size > replay_capacity:
+        require_range("data.replay_min_size", min_size, least=batch_size)
+        if min_size > capacity:
             raise UserError(
-                f"data.replay_min_size is {replay_min_size}, more than data.replay_capacity {replay_capacity}: "
-                "training would never start; lower the one or raise the other"
+                f"data.replay_min_size is {min_size}, more than data.replay_capacity {capacity}: training would never "
+                "start; lower the one or raise the other"
             )
-        self.windows_per_generation, self.exploration_windows = windows_per_generation, exploration_windows
-        self.replay_capacity, self.replay_min_size, self.batch_size = replay_capacity, replay_min_size, batch_size
-        self.fitness_windows = slice(0, windows_per_generation or None)
-        self.transition_log: TransitionLog | None = None
+        self.windows_per_generation, self.exploration_windows = windows, exploration_windows
+        self.replay_capacity, self.replay_min_size, self.batch_size = capacity, min_size, batch_size
+        self.fitness_windows = slice(0, windows or None)  # those whose mean return is an agent's fitness
+        self.transition_log: TransitionLog | None = None  # of this process's agents, beside several processes
 
     # What a workload provides
 
@@ -227,15 +207,11 @@ class RolloutDataModule(WorkloadDataModule):
 
     def settings(self) -> dict[str, Any]:
         """Return everything about the data that determines results, as plain values; after `setup`."""
-        windows = {name: vars(self)[name] for name in ("windows_per_generation", "exploration_windows")}
-        return windows | {name: vars(self)[name] for name in ("replay_capacity", "replay_min_size", "batch_size")}
+        names = "windows_per_generation exploration_windows replay_capacity replay_min_size batch_size"
+        return {name: vars(self)[name] for name in names.split()}
 
     def allocate_replay(self, device: torch.device, communicator: Communicator) -> None:
-        """Allocate the replay buffer; with agents on several processes the transition log too.
-
-        Raises:
-            UserError: one step of all agents in all windows would not fit.
-        """
+        """Allocate the replay buffer, in which a step of all agents must fit, and for several processes the log."""
         env = self.eval_env
         per_step, steps = communicator.total * env.windows, env.credit_steps + 1
         if self.replay_capacity < per_step * steps:

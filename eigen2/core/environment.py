@@ -35,13 +35,7 @@ class Environment(Protocol):
     def action_shape(self) -> tuple[int, ...]:
         """Return the shape of one agent's action in one window."""
 
-    @property
-    def nbytes(self) -> int:
-        """Return the bytes held."""
-
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Observation, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Observation, dict[str, Any]]:
         """Start a new episode in every window."""
 
     def step(self, action: Tensor) -> tuple[Observation, Tensor, Tensor, Tensor, dict[str, Any]]:
@@ -95,10 +89,12 @@ def play(
                 stored = stored if finite is None else stored & finite
             ends = {"action": action, "reward": reward, "terminated": terminated, "truncated": truncated}
             transition = {**observation, **{f"next_{name}": value for name, value in following.items()}, **ends}
-            if credited is not None:
+            rows = _rows(transition, stored)
+            if credited is None:
+                buffer.add(rows)
+            else:
                 credited.record(stored)
-            buffer.add(_rows(transition, stored))
-            if credited is not None:
+                buffer.add(rows)
                 credited.move(info["credit"])
             observation_finite = following_finite
         returns += torch.where(alive, earned, 0.0)

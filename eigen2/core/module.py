@@ -7,7 +7,6 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
 from lightning.pytorch import LightningModule
-from lightning.pytorch.core.optimizer import LightningOptimizer
 from lightning.pytorch.trainer.states import TrainerFn
 
 from eigen2.core.compatibility import check_settings, flatten, log_data_differences, saved_part, saved_run
@@ -25,11 +24,8 @@ class GenerationModule(LightningModule, ABC, Generic[Data]):
     """Settings, phases, champion, test, logging and checkpoints of an algorithm whose epoch is a generation."""
 
     phases: ClassVar[tuple[str, ...]] = PHASES  # phases of a generation, in order
-    # heading and metric of the two losses in the terminal's table
-    loss_columns: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("actor", "train/actor_loss"),
-        ("critic", "train/critic_loss"),
-    )
+    loss_columns: ClassVar = (("actor", "train/actor_loss"), ("critic", "train/critic_loss"))
+    """Heading and metric of the two losses in the terminal's table."""
     fitness_words: Mapping[str, str] | None = None
     """`unit` of fitness and what it is averaged `over`, for the report; None for rewards over agents."""
     max_processes: ClassVar[int | None] = None  # most processes that the algorithm uses; None for any number
@@ -108,10 +104,10 @@ class GenerationModule(LightningModule, ABC, Generic[Data]):
         return data
 
     @property
-    def optimizer(self) -> LightningOptimizer:
-        """Return the one optimizer."""
+    def optimizer(self) -> torch.optim.Optimizer:
+        """Return the one optimizer, wrapped by Lightning."""
         optimizer = self.optimizers()
-        assert isinstance(optimizer, LightningOptimizer)
+        assert isinstance(optimizer, torch.optim.Optimizer)
         return optimizer
 
     @property
@@ -140,15 +136,13 @@ class GenerationModule(LightningModule, ABC, Generic[Data]):
 
     def validation_step(self, batch: int, batch_idx: int) -> None:
         """Validate the generation during fit; the champion alone otherwise."""
-        if self.trainer.sanity_checking:
-            return
         if not self.fitting:
             fitness = torch.tensor(self.validate_champion()).float()
             self.log("champion/validation_fitness", fitness, prog_bar=True, batch_size=1)
-            return
-        with self.clock.phase("validate"):
-            if (self.current_epoch + 1) % self.validate_every == 0:
-                self.validate()
+        elif not self.trainer.sanity_checking:
+            with self.clock.phase("validate"):
+                if (self.current_epoch + 1) % self.validate_every == 0:
+                    self.validate()
 
     def test_step(self, batch: int, batch_idx: int) -> None:
         """Play the champion on data that no fit has used."""

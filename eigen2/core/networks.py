@@ -52,10 +52,10 @@ class Linear(nn.Linear):
         agents, features = weight.shape[:2]
         if agents == 1 and plus is None:
             # the backward pass of a product is a fifth faster than that of a batch of one product
-            alone = None if bias is None else bias.squeeze(0)
+            own = weight.squeeze(0), None if bias is None else bias.squeeze(0)
             if not torch.is_grad_enabled():
-                return nn.functional.linear(x, weight.squeeze(0), alone)
-            out = nn.functional.linear(x.squeeze(0), weight.squeeze(0), alone)
+                return nn.functional.linear(x, *own)
+            out = nn.functional.linear(x.squeeze(0), *own)
             return _no_view(out, (1, *out.shape))
         rows = x.flatten(1, -2)
         if len(rows) != agents:
@@ -80,8 +80,7 @@ class StackedNetwork:
     `forward` then reads `inputs["described"]`, or calls `describe` where that is missing, so that the values of two
     actions on the same inputs share it.
 
-    The module is a template, put into evaluation mode. One with buffers (batch normalisation), which rows cannot hold,
-    is refused by a UserError.
+    The module is a template, put into evaluation mode. One with buffers, as batch normalisation, is refused.
     """
 
     def __init__(self, network: nn.Module) -> None:

@@ -27,7 +27,6 @@ class Role(enum.IntEnum):
     SENSITIVITY = 10
     LUCK = 11
     TEST = 12
-    PREFILL = 13
 
 
 def generator(seed: int, role: Role, generation: int = 0, agent: int = 0) -> np.random.Generator:

@@ -44,12 +44,8 @@ def transition_fields(observation: Mapping[str, Field], action_shape: tuple[int,
 class ReplayBuffer:
     """Ring of transitions: named fields of fixed size, `reward` among them, allocated and touched at the start.
 
-    Attributes:
-        capacity: transitions held, 1 or more; a further one replaces the oldest.
-        bytes_per_transition, nbytes: bytes of one transition, and of all slots, full or not.
-        size: transitions held now.
-        position: the slot the next transition goes to.
-        added: transitions added since it was made or reset.
+    It holds `capacity` transitions; a further one replaces the oldest. Now it holds `size`, the next goes to the slot
+    `position`, and so many were `added` since it was made or reset.
     """
 
     def __init__(self, capacity: int, fields: Mapping[str, Field], device: torch.device | str = "cpu") -> None:
@@ -135,10 +131,7 @@ class ReplayBuffer:
 def sample_slots(
     stored: int, batches: int, batch_size: int, agents: range, seed: int, generation: int
 ) -> Int[Tensor, "batches agents batch"]:
-    """Sample slots of `stored` transitions for a generation's micro-batches, evenly, with replacement.
-
-    `agents` are their numbers in the whole population: each draws by a generator of its own.
-    """
+    """Sample slots of `stored` transitions, evenly, with replacement, by a generator of each agent's own."""
     slots = torch.empty(batches, len(agents), batch_size, dtype=torch.int64)
     for place, agent in enumerate(agents):
         drawn = generator(seed, Role.REPLAY, generation, agent).integers(stored, size=(batches, batch_size))

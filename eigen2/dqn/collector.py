@@ -32,14 +32,9 @@ class VectorEnvironment(Protocol):
 
 
 class ObservationCodec(ABC):
-    """Packs observations into the replay buffer's `fields` and restores them.
-
-    Attributes:
-        nbytes: bytes of what all observations share.
-    """
+    """Packs observations into the replay buffer's `fields` and restores them."""
 
     fields: Mapping[str, Field]
-    nbytes: int
 
     @abstractmethod
     def pack(self, observation: UInt8[np.ndarray, "batch ..."], info: Info) -> dict[str, Tensor]:
@@ -63,16 +58,12 @@ def replay_fields(codec: ObservationCodec) -> dict[str, Field]:
 class Collector:
     """Plays environments side by side; each of their steps adds one transition an environment to the buffer.
 
-    Args:
-        environments: without automatic resets; their episodes are of the same length.
-        learned_rewards: from the info before and after a step and the environments' rewards, the rewards to learn from.
-
-    Attributes:
-        observation, info: the current ones, uint8 (environments, ...) and arrays (environments, ...) by name.
+    Episodes are of the same length. `learned_rewards` returns the rewards to learn from, by the info before and after a
+    step and the environments' rewards.
     """
 
-    observation: UInt8[np.ndarray, "environments ..."]
-    info: Info
+    observation: UInt8[np.ndarray, "environments ..."]  # the current one
+    info: Info  # beside it
 
     def __init__(
         self,
@@ -92,11 +83,10 @@ class Collector:
         """Take an allowed action in each environment and return the environments' rewards."""
         stored, before = self.codec.pack(self.observation, self.info), self.info
         self.observation, rewards, terminated, _, self.info = self.environments.step(actions)
-        learned = self.learned_rewards(before, self.info, rewards)
-        step = {"action": actions.astype(np.int64), "reward": learned.astype(np.float32), "terminated": terminated}
+        learned = self.learned_rewards(before, self.info, rewards).astype(np.float32)
+        step = {"action": actions.astype(np.int64), "reward": learned, "terminated": terminated}
         self.buffer.add({**stored, **{name: torch.from_numpy(values) for name, values in step.items()}})
-        earned: Float[np.ndarray, " environments"] = rewards
-        return earned
+        return np.asarray(rewards)
 
 
 def draw_slots(
@@ -104,8 +94,8 @@ def draw_slots(
 ) -> Int64[Tensor, "steps_and_next batch"]:
     """Draw slots of transitions, uniformly with replacement, and in row k of those k steps later in their environment.
 
-    The `environments` add to the buffer together, one after the other; the newest `steps` (1 or more) of each are not
-    followed by so many yet, and are not drawn. The last row is of the observation after all `steps`.
+    The newest `steps` (1 or more) of each environment are not followed by so many yet, and are not drawn. The last row
+    is of the observation after all `steps`.
     """
     newest = environments * steps
     age = generator.integers(newest, len(buffer), size=batch_size)  # 0 is the newest transition

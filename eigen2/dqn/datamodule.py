@@ -19,32 +19,16 @@ Policy = Callable[[UInt8[np.ndarray, "batch ..."]], Actions]
 
 
 class DQNDataModule(WorkloadDataModule):
-    """Base of workloads for deep Q-learning: environments to learn in, and cases to validate and test a policy on.
+    """Base of workloads for deep Q-learning: environments to learn in, and cases to validate and test a policy on."""
 
-    Args:
-        num_parallel_envs: episodes played at a time, the batch of an epoch (1 or more).
-        buffer_size: transitions the replay buffer holds (1 or more).
-        warmup: transitions in it before training starts (batch_size to buffer_size).
-        batch_size: transitions of a gradient step (1 or more).
-
-    Attributes:
-        remedy: settings to lower where memory does not suffice.
-        fitness_words: unit of fitness and what it is averaged over, for the report.
-        baselines: names of the policies without learning.
-        default_baselines: those compared with the agent while it learns, unless `model.baselines` names others.
-        environments: that are played side by side; made by `build`, as is the codec of their observations.
-        collector: plays the environments into the replay buffer; made by `allocate_replay`.
-        episode_steps: steps of every episode; known after `build`.
-    """
-
-    remedy: ClassVar[str]
-    fitness_words: ClassVar[Mapping[str, str]]
-    baselines: ClassVar[tuple[str, ...]] = ()
-    default_baselines: ClassVar[tuple[str, ...]] = ()
-    environments: VectorEnvironment
+    remedy: ClassVar[str]  # settings to lower where memory does not suffice
+    fitness_words: ClassVar[Mapping[str, str]]  # unit of fitness and what it is averaged over, for the report
+    baselines: ClassVar[tuple[str, ...]] = ()  # names of the policies without learning
+    default_baselines: ClassVar[tuple[str, ...]] = ()  # those compared with the agent, without `model.baselines`
+    environments: VectorEnvironment  # played side by side; made by `build`, as are codec and episode_steps
     codec: ObservationCodec
-    collector: Collector
-    episode_steps: int
+    collector: Collector  # plays the environments into the replay buffer; made by `allocate_replay`
+    episode_steps: int  # of every episode
 
     def __init__(self, num_parallel_envs: int, buffer_size: int, warmup: int, batch_size: int) -> None:
         super().__init__()
@@ -58,8 +42,6 @@ class DQNDataModule(WorkloadDataModule):
                 raise UserError(f"data.{less} is {small}, more than data.{more} {large}: {never}")
         self.num_parallel_envs, self.buffer_size, self.batch_size = num_parallel_envs, buffer_size, batch_size
         self.replay_min_size = warmup
-
-    # What a workload provides
 
     @abstractmethod
     def needed_bytes(self, stage: str) -> dict[str, int]:
@@ -99,8 +81,6 @@ class DQNDataModule(WorkloadDataModule):
 
     def save_champion_record(self, generation: int, baselines: tuple[str, ...]) -> None:
         """Save what the policy that was just validated did, which became champion of `generation`."""
-
-    # What every workload has
 
     def allocate_replay(self, device: torch.device) -> None:
         """Allocate the replay buffer, which must hold an episode of each environment, and make its collector."""

@@ -40,10 +40,7 @@ class Loss(NamedTuple):
 def best_actions(
     values: Float[Tensor, "batch actions"], allowed: Bool[Tensor, "batch actions"]
 ) -> Int64[Tensor, " batch"]:
-    """Return the allowed action of the highest value in each row, even where values are not finite.
-
-    It is the first of equal ones, and 0 where none is allowed.
-    """
+    """Return each row's first allowed action of the highest value, finite or not; 0 where none is allowed."""
     lowest = torch.finfo(values.dtype).min
     return torch.where(allowed, values.clamp(min=lowest), -torch.inf).argmax(1)
 
@@ -52,8 +49,7 @@ def best_actions(
 def td_targets(online: nn.Module, target: nn.Module, batch: Batch) -> Float[Tensor, " batch"]:
     """Return reward + discount x Q'(s', a') with a' = the best allowed action by Q (double Q-learning).
 
-    Q is the online network, Q' the target network. The second term is 0 where the episode terminated or no action is
-    allowed any more.
+    The second term is 0 where the episode terminated or no action is allowed any more.
     """
     actions = best_actions(online(batch.next_observation), batch.next_allowed)
     values = target(batch.next_observation).gather(1, actions[:, None])[:, 0]
@@ -77,10 +73,8 @@ def epsilon_greedy(
 ) -> Int64[np.ndarray, " batch"]:
     """Choose an action for each row: any allowed one with probability `epsilon`, else the allowed one of highest value.
 
-    Two numbers a row are drawn whatever epsilon is, so that later draws do not depend on it.
-
-    Raises:
-        ValueError: a row allows no action.
+    Two numbers a row are drawn whatever epsilon is, so that later draws do not depend on it. ValueError if a row allows
+    no action.
     """
     counts = allowed.sum(1)
     if not counts.all():
@@ -95,12 +89,9 @@ def epsilon_greedy(
 def discounted(
     rewards: Float[Tensor, "steps batch"], terminated: Bool[Tensor, "steps batch"], gamma: float
 ) -> tuple[Float[Tensor, " batch"], Bool[Tensor, " batch"]]:
-    """Return the sum of rewards, discounted by `gamma` a step, until the episode terminated, and whether it did.
-
-    Rewards after an end are another episode's and do not count.
-    """
+    """Return the sum of rewards, discounted by `gamma` a step, until the episode terminated, and whether it did."""
     ends = terminated.int().cumsum(0)
-    over = (ends - terminated.int()) > 0  # before the step
+    over = (ends - terminated.int()) > 0  # before the step, which is another episode's
     weights = gamma ** torch.arange(len(rewards), dtype=rewards.dtype, device=rewards.device)
     return (weights[:, None] * rewards * ~over).sum(0), ends[-1] > 0
 

@@ -41,10 +41,6 @@ class DQNModule(GenerationModule[DQNDataModule]):
         epsilon_decay_steps: environment steps over which it falls (0 or more).
         validate_every: epochs from one validation to the next (1 or more).
         baselines: policies without learning whose fitness is logged beside the agent's; null takes the workload's.
-
-    Attributes:
-        earned, returns: rewards of the last step and of the epoch, (environments,).
-        validation: fitness on each validation case; NaN where the epoch was not validated.
     """
 
     phases = ("train", "validate")
@@ -91,10 +87,8 @@ class DQNModule(GenerationModule[DQNDataModule]):
         self.register_buffer("champion_generation", torch.tensor(-1))
         self.environment_steps = 0
         self.sums, self.updates = torch.zeros(len(self.LOSSES)), 0
-        self.earned = self.returns = np.zeros(1)
-        self.validation = np.full(1, np.nan)
-
-    # A generation, in the order it happens
+        self.earned = self.returns = np.zeros(1)  # rewards of the last step and of the epoch, (environments,)
+        self.validation = np.full(1, np.nan)  # fitness on each validation case, where the epoch was validated
 
     def on_train_epoch_start(self) -> None:
         """Start an episode in every environment."""
@@ -150,8 +144,6 @@ class DQNModule(GenerationModule[DQNDataModule]):
             self.champion_generation.fill_(self.current_epoch)
             self.data.save_champion_record(self.current_epoch, self.baselines)
 
-    # Policies
-
     @property
     def epsilon(self) -> float:
         """Return the share of random actions now: it falls linearly, then stays."""
@@ -173,8 +165,6 @@ class DQNModule(GenerationModule[DQNDataModule]):
             return losses.best_actions(self.values(network, observation), allowed).cpu().numpy()
 
         return policy
-
-    # Champion and metrics
 
     def champion_policy(self) -> Policy:
         """Return the champion's policy; UserError if there is none."""
@@ -209,8 +199,6 @@ class DQNModule(GenerationModule[DQNDataModule]):
             "replay/utilization": len(buffer) / buffer.capacity,
             "replay/added": float(buffer.added),
         }
-
-    # Set-up, checkpoint and memory
 
     def setup(self, stage: str) -> None:
         """Take over the workload's texts, and build everything."""
@@ -308,11 +296,9 @@ class DQNModule(GenerationModule[DQNDataModule]):
     def describe(self) -> dict[str, str]:
         """Return name and value of what a user should see at the start."""
         buffer, weights = self.data.buffer, sum(parameter.numel() for parameter in self.online.parameters())
-        sizes = (
-            f"{buffer.capacity:,} transitions of {buffer.bytes_per_transition:,} bytes, {buffer.nbytes / 1e6:,.1f} MB"
-        )
         return {
             "network": f"Q-network of {weights:,} parameters",
-            "replay": f"{sizes}; training starts at {self.data.replay_min_size:,}",
+            "replay": f"{buffer.capacity:,} transitions of {buffer.bytes_per_transition:,} bytes, "
+            f"{buffer.nbytes / 1e6:,.1f} MB; training starts at {self.data.replay_min_size:,}",
             "memory": str(self.memory),
         }

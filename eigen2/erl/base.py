@@ -15,7 +15,7 @@ from eigen2.core.networks import NetworkFactory, weight_bytes
 from eigen2.core.randomness import Role, generator, torch_seed
 from eigen2.distributed.communicator import Communicator
 from eigen2.erl import metrics
-from eigen2.erl.checkpoint_rows import collect_rows, keep_own_rows
+from eigen2.erl.checkpoint_rows import replace_rows
 from eigen2.erl.estimate import require_fit, workspace_bytes
 from eigen2.erl.evolution import EvolutionContext, Operator
 from eigen2.erl.evolution.statistics import SAMPLED_INPUTS, diversity_metrics
@@ -23,8 +23,7 @@ from eigen2.erl.learners import Learner
 from eigen2.erl.population import Population
 from eigen2.erl.rollout import Rollout
 from eigen2.erl.row_adam import RowAdam
-from eigen2.erl.state import GenerationState
-from eigen2.erl.training import sample_inputs
+from eigen2.erl.state import GenerationState, sample_inputs
 from eigen2.errors import ALL_AGENTS_FAILED, RunStopped, UserError
 from eigen2.memory.estimate import checkpoint_bytes
 
@@ -33,10 +32,7 @@ class PopulationModule(GenerationModule[RolloutDataModule]):
     """Module that trains a population of agents."""
 
     data_class = RolloutDataModule
-    remedy = (
-        "lower data.replay_capacity, data.batch_size, model.population_size, model.gradient_steps or the number of "
-        "windows"
-    )
+    remedy = "lower data.replay_capacity, data.batch_size, model.population_size, model.gradient_steps or windows"
     learners: int  # agents that learn by gradients, the first ones
     learner: Learner
     operators: Sequence[Operator]
@@ -45,8 +41,6 @@ class PopulationModule(GenerationModule[RolloutDataModule]):
     communicator: Communicator
     population: Population  # this process's agents
     state: GenerationState  # of the generation in progress
-
-    # Set-up
 
     @property
     def rollout(self) -> Rollout:
@@ -171,12 +165,17 @@ class PopulationModule(GenerationModule[RolloutDataModule]):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add what resuming needs, and the rows of other processes."""
         super().on_save_checkpoint(checkpoint)
-        collect_rows(checkpoint, self.population.rows(), self.communicator)
+        communicator = self.communicator
+        if communicator.world > 1:
+            replace_rows(checkpoint, self.population.rows(), lambda rows: communicator.collect(rows, "a checkpoint"))
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Check the checkpoint, and keep the rows of this process."""
         super().on_load_checkpoint(checkpoint)
-        keep_own_rows(checkpoint, self.population.rows(), self.communicator)
+        own = self.communicator.own_rows
+        if self.communicator.world > 1:
+            names = self.population.rows()
+            replace_rows(checkpoint, names, lambda rows: {name: own(each).clone() for name, each in rows.items()})
 
     def memory_owners(self) -> dict[str, object]:
         """Return what holds bytes, for a memory profiler."""

@@ -5,29 +5,14 @@ from typing import Any
 
 from torch import Tensor
 
-from eigen2.distributed.communicator import Communicator
-
 Rows = dict[str, Tensor]
 
 
-def collect_rows(checkpoint: dict[str, Any], names: Iterable[str], communicator: Communicator) -> None:
-    """Replace this process's rows by those of all agents, in the process that writes a checkpoint of Lightning's.
+def replace_rows(checkpoint: dict[str, Any], names: Iterable[str], change: Callable[[Rows], Rows | None]) -> None:
+    """Change what has a row an agent in a checkpoint of Lightning's: the population's `names`, and optimizers' moments.
 
-    `names` are the population's tensors with a row an agent.
+    It is changed in new dictionaries, as the old ones are in use; not at all where `change` returns None.
     """
-    if communicator.world > 1:
-        _replace(checkpoint, names, lambda rows: communicator.collect(rows, "a checkpoint"))
-
-
-def keep_own_rows(checkpoint: dict[str, Any], names: Iterable[str], communicator: Communicator) -> None:
-    """Replace all agents' rows by this process's, whichever number of processes has written the checkpoint."""
-    if communicator.world > 1:
-        own = communicator.own_rows
-        _replace(checkpoint, names, lambda rows: {name: own(values).clone() for name, values in rows.items()})
-
-
-def _replace(checkpoint: dict[str, Any], names: Iterable[str], change: Callable[[Rows], Rows | None]) -> None:
-    """Change what has a row an agent, of the module and of optimizers, in new dictionaries: the old ones are in use."""
     weights = dict(checkpoint["state_dict"])
     optimizers = [
         {**optimizer, "state": {key: dict(state) for key, state in optimizer["state"].items()}}

@@ -23,8 +23,7 @@ def workspace_bytes(
 ) -> int:
     """Return the bytes of temporary tensors an agent needs to act in all windows, or to learn from a micro-batch.
 
-    All agents act and learn together, so all need that much each. Nothing is kept and no random numbers are drawn;
-    `data.eval_env` is reset.
+    Nothing is kept and no random numbers are drawn; `data.eval_env` is reset.
     """
     agent = Population(Communicator(1), make_actor, make_critic, seed=0, noise=0.0).to(device)
     observation, _ = data.eval_env.reset(options=data.training_options(0, seed=0))
@@ -46,10 +45,7 @@ def workspace_bytes(
 def require_fit(
     memory: PeakEstimate, data: RolloutDataModule, communicator: Communicator, weights: int, micro_batches: int
 ) -> None:
-    """Add to an estimate what a fit holds beside its environments, or raise a UserError where it does not fit.
-
-    `weights` are the bytes of an actor and a critic.
-    """
+    """Add to an estimate what a fit holds beside its environments; `weights` are the bytes of an actor and a critic."""
     agents = len(communicator.rows)
     needed = {
         "population": 2 * weights * agents,  # weights and targets

@@ -13,10 +13,7 @@ BLOCK_BYTES = 2**20  # bytes of the draws of several steps, which are made toget
 
 
 class Draws:
-    """Standard normal numbers, step by step through one generation, each agent's from a generator of its own.
-
-    `agents` are their numbers in the whole population, `shape` is that of one agent's numbers in a step.
-    """
+    """Standard normal numbers, step by step through one generation, of one agent's `shape` in a step."""
 
     def __init__(self, role: Role, agents: range, shape: tuple[int, ...], seed: int, generation: int) -> None:
         self._generators = [generator(seed, role, generation, agent) for agent in agents]

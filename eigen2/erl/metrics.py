@@ -16,12 +16,9 @@ LOSS_METRICS = ("actor_loss", "critic_loss", "q_mean", "action_saturation")  # n
 def generation_metrics(
     state: GenerationState, population: Population, summary: Mapping[str, Tensor], communicator: Communicator
 ) -> tuple[dict[str, float], dict[str, Tensor]]:
-    """Return scalars of the generation that was just validated, by full name; NaN for what has no value yet.
+    """Return scalars of the generation just validated, by full name, NaN without a value yet; and all agents' summary.
 
-    Units: fitness in rewards a window, averages over agents whose own is finite; population in agents.
-
-    Returns:
-        The scalars, and the `summary` of the fitness windows, (agents,) each, of all processes' agents.
+    Averages of fitness, in rewards a window, are over agents whose own is finite.
     """
     fitness, validation = _finite(state.fitness), _finite(state.validation)
     agents = communicator.gather(

@@ -7,15 +7,17 @@ import torch
 from torch import nn
 
 from eigen2.core.networks import Sizes
+from eigen2.core.randomness import Role
+from eigen2.core.replay import sample_slots
 from eigen2.distributed.communicator import Communicator
-from eigen2.erl import training
 from eigen2.erl.base import PopulationModule
 from eigen2.erl.evolution import Elitism, MagnitudeMutation, Operator, TournamentCrossover
 from eigen2.erl.evolution.breeding import evolve
+from eigen2.erl.exploration import Draws
 from eigen2.erl.learners import DDPG, Learner
 from eigen2.erl.learners.gradients import clear_gradients, moments, step, update_targets
 from eigen2.erl.settings import check_settings, plain_settings
-from eigen2.erl.state import GenerationState
+from eigen2.erl.state import GenerationState, make_batch
 
 
 class ERLModule(PopulationModule):
@@ -100,9 +102,12 @@ class ERLModule(PopulationModule):
             random = self.hparams["random_warmup"]
             self.rollout.evaluate(self.state, self.seed, random, self.clock.environment_step)
         self.clock.begin("train")
-        if self.data.ready and self.micro_batches:
-            learners = agents[: self.population.learners]
-            training.draw_samples(self.state, self.learner, self.data, learners, self.micro_batches, self.seed)
+        data, learners, when = self.data, agents[: self.population.learners], (self.seed, self.current_epoch)
+        if data.ready and self.micro_batches:
+            self.state.slots = sample_slots(len(data.buffer), self.micro_batches, data.batch_size, learners, *when)
+            if self.learner.uses_noise:
+                shape = (data.batch_size, *data.eval_env.action_shape)
+                self.state.noise = Draws(Role.TARGET, learners, shape, *when)
 
     def training_step(self, batch: int, batch_idx: int) -> None:
         """Train every agent that learns on a micro-batch; every `accumulate`-th one steps the optimizer."""
@@ -113,7 +118,7 @@ class ERLModule(PopulationModule):
         train_actor = self.learner.trains_actor(number)
         if population.learners:
             slots = state.slots[batch_idx].to(self.device)
-            sample = training.make_batch(state, self.data, slots, own["gamma"], own["reward_scale"])
+            sample = make_batch(state, self.data, slots, own["gamma"], own["reward_scale"])
             losses = self.learner.losses(population, sample, train_actor)
             state.record_losses(losses, train_actor)
             loss = (losses.actor + losses.critic).sum()  # no term depends on two agents

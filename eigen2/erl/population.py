@@ -16,13 +16,14 @@ from eigen2.distributed.communicator import Communicator
 class Population(nn.Module):
     """Actors, critics and targets of this process's agents as rows, and the champion beside them.
 
+    The communicator's rows are the agents of this process.
+
     Args:
-        communicator: partition of the population; its rows are the agents of this process.
         make_actor: builds one actor, `forward(inputs) -> (batch, *action_shape)` in [-1, 1].
         make_critic: builds one critic, `forward(inputs, action) -> (batch,)`.
         seed: of the initial weights; agent i's depend on (seed, i) alone.
         noise: initial standard deviation of every agent's exploration noise, in action units of [-1, 1].
-        learners: agents of this process that learn by gradients, the first ones (0 to size); None for all.
+        learners: agents of this process that learn by gradients, the first ones; None for all.
     """
 
     actor_target: Tensor  # slow copies (agents, weights)
@@ -47,13 +48,11 @@ class Population(nn.Module):
     ) -> None:
         super().__init__()
         self._rows = communicator.rows
-        self.size = size = len(self._rows)  # agents of this process, without the champion
+        self.size = size = len(self._rows)  # agents of this process
         self.learners = size if learners is None else learners
         with torch_seed(seed, Role.WEIGHTS, agent=0):
             self.actor_network, self.critic_network = StackedNetwork(make_actor()), StackedNetwork(make_critic())
-        self.weights_per_agent = (
-            self.actor_network.num_weights + self.critic_network.num_weights
-        )  # actor's and critic's
+        self.weights_per_agent = self.actor_network.num_weights + self.critic_network.num_weights
         self.actor = nn.Parameter(torch.empty(size, self.actor_network.num_weights))
         self.critic = nn.Parameter(torch.empty(size, self.critic_network.num_weights))
         buffers = {
@@ -73,11 +72,6 @@ class Population(nn.Module):
         self.reset_memory(make_actor, make_critic, seed, noise)
         self.agents = tuple(DDPGAgent(self, row) for row in range(size))  # handles
         self.champion = DDPGAgent(self, None)
-
-    @property
-    def nbytes(self) -> int:
-        """Return the bytes of all weights, targets, champion and scalars, without gradients and optimizer state."""
-        return sum(tensor.nbytes for tensor in (*self.parameters(), *self.buffers()))
 
     def rows(self) -> dict[str, Tensor]:
         """Return every tensor with a row for each agent of this process by its name, detached."""
@@ -116,10 +110,7 @@ class Population(nn.Module):
         return self.actor_network(self.actor, inputs)
 
     def policy(self, agent: "DDPGAgent | None" = None) -> Callable[[Inputs], Tensor]:
-        """Return the policy of every agent, or of one, for many steps between which no weights change.
-
-        The actions of one are (1, batch, *action_shape).
-        """
+        """Return the policy of every agent, or of one, (1, batch, *action_shape), while no weights change."""
         if agent is None:
             return functools.partial(self.actor_network, self.actor_network.weights(self.actor.detach()))
         weights = self.actor_network.weights(agent.actor)
@@ -142,7 +133,6 @@ class DDPGAgent:
     """Handle of one agent, a `row` of this process, or of the champion, None. It owns no weights."""
 
     def __init__(self, population: Population, row: int | None) -> None:
-        # a plain attribute of a plain object: nn.Module does not see it, so nothing is saved or counted twice
         self._population, self.row = population, row
 
     @property

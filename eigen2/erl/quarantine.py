@@ -5,25 +5,22 @@ import logging
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
+from torch.optim import Optimizer
 
 from eigen2.distributed.communicator import Communicator
 from eigen2.erl.learners import Losses
-from eigen2.erl.learners.gradients import PARTS, Optimizer, state_faults
+from eigen2.erl.learners.gradients import PARTS, state_faults
 from eigen2.erl.population import Population
 
 log = logging.getLogger(__name__)
 
 RETURNS = "actions or rewards"
 MOST_NAMED = 8  # agents that a warning names
-LAST_STEPS = 2
-"""An agent that skipped so many steps in a row up to the generation's end has failed: one alone may be chance."""
+LAST_STEPS = 2  # an agent that skipped so many in a row up to the generation's end has failed: one may be chance
 
 
 class Quarantine:
-    """Numbers of this process's agents, by their numbers in the whole population, that were not finite in a generation.
-
-    All but `steps`, the optimizer steps so far, has a value for each agent.
-    """
+    """Numbers of this process's agents that were not finite in a generation; `steps` are optimizer steps so far."""
 
     def __init__(self, agents: range, device: torch.device | str = "cpu") -> None:
         size = len(agents)
@@ -44,16 +41,15 @@ class Quarantine:
 
     def record_step(self, faults: Bool[Tensor, "parts agents"] | None) -> Bool[Tensor, " agents"] | None:
         """Record an optimizer step and the `faults` that it returned; return the agents that skipped it, if any."""
-        broken = None
-        if faults is None:
-            self.streak.zero_()
-        else:
-            broken = faults.any(0)
-            self.faults += faults
-            self.skipped += broken
-            self.streak = (self.streak + 1) * broken
         self.loss.zero_()
         self.steps += 1
+        if faults is None:
+            self.streak.zero_()
+            return None
+        broken = faults.any(0)
+        self.faults += faults
+        self.skipped += broken
+        self.streak = (self.streak + 1) * broken
         return broken
 
     @torch.no_grad()
@@ -71,8 +67,7 @@ class Quarantine:
         failed = ~torch.isfinite(communicator.own_rows(fitness))
         if self.steps:
             failed |= (self.streak >= min(LAST_STEPS, self.steps)).cpu()
-        state = state_faults(population, optimizer)
-        if state is not None:
+        if (state := state_faults(population, optimizer)) is not None:
             failed |= state.any(0).cpu()
             self.faults[-len(state) :] += state
         self.failed = failed

@@ -37,10 +37,7 @@ def check_settings(settings: Mapping[str, Any]) -> None:
 
 
 def plain_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings of `ERLModule` without its networks as plain values: operators and learner by class and settings.
-
-    Operators are keyed by their place and name, as their order counts.
-    """
+    """Return settings without networks as plain values; learner and operators, by place and name, by class."""
     plain = {name: value for name, value in settings.items() if name not in ("actor", "critic")}
     operators = settings["evolution"]
     plain["learner"] = _plain(settings["learner"])

@@ -1,13 +1,16 @@
-"""The state of the generation in progress."""
+"""The state of the generation in progress, and the samples it trains on, drawn from the replay buffer."""
 
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from eigen2.core.datamodule import RolloutDataModule
+from eigen2.core.networks import Inputs
 from eigen2.erl.exploration import Draws
-from eigen2.erl.learners import Losses
+from eigen2.erl.learners import Batch, Losses
 from eigen2.erl.quarantine import Quarantine
 
 
@@ -18,12 +21,10 @@ class GenerationState:
     generation: int
     fitness: Float[Tensor, " agents"]  # of all agents, float64; NaN for those that failed
     validation: Float[Tensor, " agents"]  # validation fitness of all agents, float64; NaN for those not validated
-    loss_sums: Float[Tensor, "losses agents"]
-    """Sums of each agent's finite losses over the micro-batches, by the fields of `Losses`."""
+    loss_sums: Float[Tensor, "losses agents"]  # of finite losses over the micro-batches, by the fields of `Losses`
     loss_counts: Float[Tensor, "losses agents"]  # how many micro-batches each sum is of
     quarantine: Quarantine
-    slots: Tensor | None = None
-    """Replay slots of every micro-batch, (micro-batches, learners, batch); None where nothing is trained."""
+    slots: Tensor | None = None  # of every micro-batch, (micro-batches, learners, batch); None if none is trained on
     noise: Draws | None = None  # noise of the learner, where it uses any
     evolution: dict[str, float] = field(default_factory=dict)  # statistics of the generation's evolution
 
@@ -41,3 +42,29 @@ class GenerationState:
         self.loss_sums[:, :learners] += values
         # the critic's losses are known where actors skip a step
         self.loss_counts[slice(None) if train_actor else slice(1, 3), :learners] += finite
+
+
+def sample_inputs(
+    data: RolloutDataModule, device: torch.device, generator: np.random.Generator, count: int
+) -> Inputs | None:
+    """Return network inputs (1, count, ...) of observations drawn from the replay buffer; None while it is empty."""
+    if not len(data.buffer):
+        return None
+    stored = data.buffer.gather(torch.from_numpy(generator.integers(len(data.buffer), size=(1, count))).to(device))
+    return data.network_inputs({name: stored[name] for name in data.eval_env.observation_fields})
+
+
+def make_batch(
+    state: GenerationState, data: RolloutDataModule, slots: Tensor, gamma: float, reward_scale: float
+) -> Batch:
+    """Return the transitions in replay slots (learners, batch) as network inputs and targets."""
+    stored, names = data.buffer.gather(slots), data.eval_env.observation_fields
+    return Batch(
+        inputs=data.network_inputs({name: stored[name] for name in names}),
+        next_inputs=data.network_inputs({name: stored[f"next_{name}"] for name in names}),
+        action=stored["action"].float(),
+        reward=stored["reward"] * reward_scale,
+        terminated=stored["terminated"],
+        discount=gamma,
+        noise=None if state.noise is None else state.noise.next().to(slots.device),
+    )

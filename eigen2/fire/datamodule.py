@@ -106,8 +106,6 @@ class FuelBreakDataModule(DQNDataModule):
         self._held_out: dict[Split, list[FuelBreakEnv]] = {}
         self._baselines: dict[tuple[str, Split], tuple[Cells, np.ndarray]] = {}
 
-    # Landscapes
-
     def landscapes(self, split: Split) -> list[Landscape]:
         """Return the landscapes of a split, all different."""
         return [landscape for landscape, _ in self._numbered(split)]
@@ -135,8 +133,6 @@ class FuelBreakDataModule(DQNDataModule):
         assert self.region is not None
         return read_region(self.region)
 
-    # Set-up
-
     def needed_bytes(self, stage: str) -> dict[str, int]:
         """Return the most bytes by owner that a stage keeps of landscapes and fires."""
         own, cells = self._settings, self._settings["grid_size"] ** 2
@@ -150,15 +146,13 @@ class FuelBreakDataModule(DQNDataModule):
         }
 
     def build(self, stage: str, device: torch.device) -> None:
-        """Make the environments, of which `env` is for looking at, and the landscapes that the stage plays.
-
-        Raises UserError if a landscape has fewer cells that burn than there are breaks: episodes would end early.
-        """
+        """Make the environments, of which `env` is for looking at, and the landscapes that the stage plays."""
         self.teardown(stage)
         self.env = self._make_env(landscapes=self.landscapes("train"))
         self.episode_steps = self.env.budget
         held_out = self.held_out("test" if stage == "test" else "validation")
         scenes = [scene for env in (self.env, *held_out) for scene in env.scenes]
+        # episodes would end early
         if (burning := min(int(scene.model.burnable.sum()) for scene in scenes)) < self.episode_steps:
             share = f"data.budget is {self._settings['budget']}, which is {self.episode_steps} breaks"
             raise UserError(f"{share}, but only {burning} cells of a landscape burn; lower it")
@@ -179,21 +173,18 @@ class FuelBreakDataModule(DQNDataModule):
 
     def activation_bytes(self, width: int) -> int:
         """Return the bytes of one network's activations for a batch."""
-        return 4 * self.batch_size * self.env.shape[0] * self.env.shape[1] * NETWORK_LAYERS * width
-
-    # Episodes, validation and test
+        return 4 * self.batch_size * self._settings["grid_size"] ** 2 * NETWORK_LAYERS * width
 
     def learned_rewards(self, before: Info, after: Info, rewards: np.ndarray) -> np.ndarray:
         """Return the relative rewards, or the environments' own."""
         if not self._settings["relative_rewards"]:
             return rewards
-        cells, burned = self.env.shape[0] * self.env.shape[1], zip(before["burned"], after["burned"], strict=True)
+        burned, cells = zip(before["burned"], after["burned"], strict=True), self._settings["grid_size"] ** 2
         return np.array([relative_reward(had, has, cells) for had, has in burned])
 
     def episode_fitness(self) -> Float[np.ndarray, " environments"]:
         """Return the percentage of the burned area that each episode has saved so far."""
-        saved: Float[np.ndarray, " environments"] = 100 * self.collector.info["reduction"]
-        return saved
+        return np.asarray(100 * self.collector.info["reduction"])
 
     def play(self, policy: Policy, split: Split) -> Float[np.ndarray, " landscapes"]:
         """Place breaks on all landscapes of a split; return the part of the burned area saved on each (0 to 1)."""
@@ -254,8 +245,6 @@ class FuelBreakDataModule(DQNDataModule):
         fire |= {name: own[name] for name in ("wind_speed", "wind_from")}
         return PlacementFile(self.specs(split), placed, fire, generation)
 
-    # Settings and state
-
     def settings(self) -> dict[str, Any]:
         """Return everything about the data that determines results, as plain values; rasters by a hash."""
         plain = {name: value for name, value in self._settings.items() if name not in ("parallel_method", "region")}
@@ -265,10 +254,8 @@ class FuelBreakDataModule(DQNDataModule):
     def _digest(self) -> str | None:
         if self.region is None:
             return None
-        landscapes = [each for split in SPLITS for each in self.landscapes(split)]
-        return hashlib.sha256(
-            b"".join(layer.tobytes() for each in landscapes for layer in each.layers().values())
-        ).hexdigest()
+        layers = [layer for split in SPLITS for each in self.landscapes(split) for layer in each.layers().values()]
+        return hashlib.sha256(b"".join(layer.tobytes() for layer in layers)).hexdigest()
 
     def inference_spec(self) -> dict[str, Any]:
         """Return what decides which landscapes fit has not used."""
@@ -277,9 +264,8 @@ class FuelBreakDataModule(DQNDataModule):
     def apply_inference_spec(self, spec: Mapping[str, Any]) -> None:
         """Refuse to play a champion on landscapes of another series."""
         if (saved := spec["landscape_seed"]) != self._settings["landscape_seed"]:
-            raise UserError(
-                f"data.landscape_seed is not the fit's, {saved}, which determines what it has not seen; leave it out"
-            )
+            unseen = "which determines what it has not seen; leave it out"
+            raise UserError(f"data.landscape_seed is not the fit's, {saved}, {unseen}")
 
     def describe(self) -> dict[str, str]:
         """Return name and value of what a user should see at the start."""

@@ -15,12 +15,8 @@ from eigen2.memory.process import rss_bytes
 class MemoryHygiene(GarbageCollector):
     """Cleans after so many training steps, environment steps and episodes; keeps histories of bounded length.
 
-    Memory is flat because everything large is allocated once, see docs/memory.md. Use this callback in place of
-    `GarbageCollector`, which cleans by epochs.
-
-    Attributes:
-        histories: the latest `losses` of epochs, `rewards` of episodes, `experience`, the rewards of environment steps,
-            `step_times`, and `collection_times` of batches of episodes, in s.
+    Use it in place of `GarbageCollector`, which cleans by epochs. `histories` are the latest `losses` of epochs,
+    `rewards` of episodes and `experience` of steps, `step_times`, and `collection_times` of batches of episodes, in s.
     """
 
     def __init__(
@@ -33,7 +29,7 @@ class MemoryHygiene(GarbageCollector):
         step_times_size: int = 100,
         collection_times_size: int = 20,
     ) -> None:
-        """Choose how often to clean, and how much to keep: 1 to a billion each.
+        """Choose how often to clean, and how much to keep: 1 to a billion each, else a UserError.
 
         Args:
             max_history_size: Losses and returns kept. Default 1000.
@@ -44,9 +40,6 @@ class MemoryHygiene(GarbageCollector):
             experience_buffer_size: Rewards of environment steps kept. Default 2000.
             step_times_size: Step times kept. Default 100.
             collection_times_size: Times of episode batches kept. Default 20.
-
-        Raises:
-            UserError: A number is out of range.
         """
         for name, value in locals().items():
             if name not in ("self", "__class__"):
@@ -55,8 +48,8 @@ class MemoryHygiene(GarbageCollector):
         sizes = {"losses": max_history_size, "rewards": max_history_size, "experience": experience_buffer_size}
         sizes |= {"step_times": step_times_size, "collection_times": collection_times_size}
         self.histories = {name: deque[float](maxlen=size) for name, size in sizes.items()}
-        self._every = {"trained": cleanup_frequency, "stepped": collector_cleanup_frequency}
-        self._every["played"] = memory_cleanup_frequency
+        every = cleanup_frequency, collector_cleanup_frequency, memory_cleanup_frequency
+        self._every = dict(zip(("trained", "stepped", "played"), every, strict=True))
         self._count = dict.fromkeys(self._every, 0)
         self._light = GarbageCollector(trim=False)
         self._line = ""

@@ -26,22 +26,17 @@ def downstream_share(planes: UInt8[Tensor, "batch planes height width"]) -> Floa
 
 
 class QMap(nn.Module):
-    """Network of the values of a break in each cell of a map.
+    """Network of the values of a break in each cell of a map of any size.
 
     A 3x3 convolution reads the planes; at half the resolution residual dilated 3x3 convolutions look farther; both are
-    joined, and two 1x1 convolutions give each cell its advantage. A value head reads the average over the map. There is
-    no batch normalisation and no dropout, so acting and learning see the same function, and any map size will do.
+    joined, and two 1x1 convolutions give each cell its advantage. A value head reads the average over the map.
 
     With `dueling`, Q(s, a) = V(s) + A(s, a) - mean of A(s, .) over all cells, not only the allowed ones (Wang et al.,
     "Dueling network architectures for deep reinforcement learning", 2016, equation 9): the mean of the values is V.
 
     With `prior`, the advantage is what the network adds to a learned multiple of `downstream_share`, at first nothing:
-    the untrained policy takes the cell through which most cells burn, as the placement `adaptive_downstream` does.
-
-    Args:
-        width: channels of each layer, 1 to 16,384.
-        dueling: with a value head; without it, the advantages are the values.
-        prior: begin with the downstream share; for rewards of the size of `simulation.environment.relative_reward`.
+    the untrained policy takes the cell through which most cells burn, as the placement `adaptive_downstream` does. That
+    is for rewards of the size of `simulation.environment.relative_reward`.
     """
 
     def __init__(self, width: int = 32, dueling: bool = True, prior: bool = False) -> None:

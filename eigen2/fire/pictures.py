@@ -30,26 +30,23 @@ FUELS = ((91, "#9fb4c7"), (100, "#f0dc9a"), (120, "#c9b25f"), (160, "#7fa56b"), 
 def draw_placements(scene: Scene, placements: Mapping[str, Sequence[int]]) -> UInt8[np.ndarray, "height width rgb=3"]:
     """Draw a landscape without breaks and with each placement, in order, beside the share of fires that burn each cell.
 
-    Fires start everywhere. Pictures are side by side, two in a row, in the same colours. UserError if a placement does
-    not fit the landscape.
+    Fires start everywhere; pictures are two in a row. UserError if a placement does not fit the landscape.
     """
-    model = scene.model
-    before = model.start()
+    model, before = scene.model, scene.model.start()
     most = float(before.frequency.max())
-    drawn: list[tuple[str, Fires, Sequence[int]]] = [
-        (f"no breaks: an average fire burns {100 * before.burned:.1f} %", before, ())
-    ]
+    drawn: dict[str, tuple[Fires, Sequence[int]]] = {}
+    drawn[f"no breaks: an average fire burns {100 * before.burned:.1f} %"] = before, ()
     for name, breaks in placements.items():
         try:
             after = model.start(breaks=breaks)
         except ValueError as error:
             raise UserError(f"the placement {name} does not fit the landscape ({error})") from error
-        drawn.append((f"{name}: saves {100 * (1 - after.burned / before.burned):.1f} %", after, breaks))
+        drawn[f"{name}: saves {100 * (1 - after.burned / before.burned):.1f} %"] = after, breaks
     rows = -(-len(drawn) // 2)
 
     def draw(figure: Any) -> None:
         parts = figure.subfigures(rows, 2, squeeze=False).flat
-        for part, (title, fires, breaks) in zip(parts, drawn, strict=False):
+        for part, (title, (fires, breaks)) in zip(parts, drawn.items(), strict=False):
             part.suptitle(title, x=0.02, ha="left", fontsize=12, fontweight="bold", color=INK)
             _draw_placement(part, scene.landscape, fires, breaks, most)
 
@@ -57,20 +54,15 @@ def draw_placements(scene: Scene, placements: Mapping[str, Sequence[int]]) -> UI
 
 
 def ground(landscape: Landscape) -> Float64[np.ndarray, "rows columns rgb=3"]:
-    """Return the colours of fuel in the light and shadow of the terrain, 0 to 1; lit from the north-west, as maps."""
-    from matplotlib.colors import LightSource, to_rgb
+    """Return the colours of fuel, 0 to 1."""
+    from matplotlib.colors import to_rgb
 
     kinds = np.searchsorted([first for first, _ in FUELS], landscape.fuel, side="right") - 1
-    colours = np.array([to_rgb(colour) for _, colour in FUELS])[kinds]
-    light, size = LightSource(azdeg=315, altdeg=45), landscape.cell_size
-    shaded: Float64[np.ndarray, "rows columns rgb=3"] = light.shade_rgb(
-        colours, landscape.elevation, blend_mode="soft", dx=size, dy=size
-    )
-    return shaded
+    return np.array([to_rgb(colour) for _, colour in FUELS])[kinds]
 
 
 def _draw_placement(part: Any, landscape: Landscape, fires: Fires, breaks: Sequence[int], most: float) -> None:
-    """Draw terrain, fuel and breaks, the first ones darkest, beside the share of fires that burn each cell."""
+    """Draw fuel and breaks, the first ones darkest, beside the share of fires that burn each cell."""
     from matplotlib import colormaps
 
     left, right = part.subplots(1, 2)
@@ -83,7 +75,7 @@ def _draw_placement(part: Any, landscape: Landscape, fires: Fires, breaks: Seque
     right.imshow(burns, cmap=colours, vmin=0, vmax=most, interpolation="nearest")
     black = np.where(fires.breaks, 1.0, np.nan).reshape(landscape.shape)
     right.imshow(black, cmap="Greys", vmin=0, vmax=1.2, interpolation="nearest")
-    titles = "breaks, darkest first, on fuel and terrain", f"fires that burn a cell, up to {100 * most:.0f} %"
+    titles = "breaks, darkest first, on fuel", f"fires that burn a cell, up to {100 * most:.0f} %"
     for axes, title in zip((left, right), titles, strict=True):
         axes.set_title(title, fontsize=9, color=INK)
         axes.set(xticks=[], yticks=[])
@@ -93,7 +85,7 @@ class BreaksPlot(Callback):
     """Draws where the champion and the baselines put fuel breaks on the first validation landscape.
 
     The picture goes to TensorBoard as `champion/breaks` every few epochs, and to `champion/breaks.png` in the run's
-    folder when the champion is new. It is of `champion/placements.json`, whichever process wrote that.
+    folder when the champion is new.
     """
 
     def __init__(self, every_n_epochs: int = 5) -> None:
@@ -101,9 +93,6 @@ class BreaksPlot(Callback):
 
         Args:
             every_n_epochs: Add to TensorBoard at the end of every n-th epoch, >= 1. Default 5.
-
-        Raises:
-            UserError: The number is out of range.
         """
         super().__init__()
         require_range("every_n_epochs of BreaksPlot", every_n_epochs, least=1)
@@ -111,11 +100,15 @@ class BreaksPlot(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Refuse another workload."""
-        _data(pl_module)
+        if not isinstance(pl_module, DQNModule) or not isinstance(pl_module.data, FuelBreakDataModule):
+            raise UserError("BreaksPlot draws fuel breaks alone; leave it out with other workloads")
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Draw, if the champion is new or a picture is due."""
+        from matplotlib.image import imsave
+
         assert isinstance(pl_module, DQNModule)
+        assert isinstance(pl_module.data, FuelBreakDataModule)
         epoch, found = trainer.current_epoch, int(pl_module.champion_generation)
         new, due = found == epoch, found >= 0 and (epoch + 1) % self.every_n_epochs == 0
         folder = Path(trainer.default_root_dir) / FOLDERS["validation"]
@@ -123,10 +116,11 @@ class BreaksPlot(Callback):
             return
         try:
             placed = read_placements(folder / PLACEMENTS_FILE).placements
-            scene = _data(pl_module).held_out("validation")[0].scenes[0]
+            scene = pl_module.data.held_out("validation")[0].scenes[0]
             picture = draw_placements(scene, {name: each[0] for name, each in placed.items()})
             if new:
-                _save(picture, folder / "breaks.png")
+                with replacing(folder / "breaks.png") as draft:
+                    imsave(draft, picture, format="png")
         except (OSError, UserError, IndexError) as error:
             log.warning("cannot draw the champion's fuel breaks: %s", error)
             return
@@ -134,16 +128,3 @@ class BreaksPlot(Callback):
             experiment: Any = getattr(logger, "experiment", None)
             if hasattr(experiment, "add_image"):
                 experiment.add_image("champion/breaks", picture, global_step=epoch, dataformats="HWC")
-
-
-def _data(module: LightningModule) -> FuelBreakDataModule:
-    if not isinstance(module, DQNModule) or not isinstance(module.data, FuelBreakDataModule):
-        raise UserError("BreaksPlot draws fuel breaks alone; leave it out with other workloads")
-    return module.data
-
-
-def _save(picture: UInt8[np.ndarray, "height width rgb=3"], path: Path) -> None:
-    from matplotlib.image import imsave
-
-    with replacing(path) as draft:
-        imsave(draft, picture, format="png")

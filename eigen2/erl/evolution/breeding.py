@@ -45,8 +45,7 @@ def breed(
 ) -> None:
     """Overwrite the rows of replaced agents by those of their parents, then let operators change them.
 
-    `rows` are every tensor with a row for each agent of this process, by the names of `AgentRows`; `children` are those
-    on all processes. Parents' rows travel to the processes that need them.
+    `rows` are of this process's agents, by the names of `AgentRows`; `children` are those on all processes.
     """
     fetched = []
     for inherits in dict.fromkeys(child.operator.inherits for child in children if child.parents):
@@ -78,8 +77,7 @@ def evolve(
 ) -> dict[str, float]:
     """Replace agents by the operators' children, and return statistics of the generation's evolution.
 
-    `fitness` is that of all agents, float64, NaN for those that failed; `moments` of this process's optimizer have a
-    row an agent.
+    `fitness` is that of all agents, NaN for those that failed; `moments` are this process's optimizer's.
     """
     ranking = ranking_of(fitness.numpy(), operators, context.learners)
     children = plan(ranking, operators, context, generator(context.seed, Role.SELECTION, context.generation))

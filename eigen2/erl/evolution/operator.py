@@ -1,6 +1,5 @@
 """The interface of evolution operators, and what they are told."""
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
@@ -56,15 +55,14 @@ class Parents(NamedTuple):
     blend: float = 1.0
 
 
-class Operator(ABC):
+class Operator:
     """One way in which agents are kept or replaced.
 
     Operators choose the agents they replace in the order of the list model.evolution: what an earlier one has taken, a
     later one leaves. Attributes that do not begin with an underscore are its settings.
     """
 
-    name: ClassVar[str]
-    """Names the operator's agents in metrics (`operators/NAME_survival` and others), curves and report."""
+    name: ClassVar[str]  # of its agents in metrics (`operators/NAME_survival` and others), curves and report
     inherits: ClassVar[Sequence[str] | None] = None  # rows that a child takes from its parents; None for all
     share: float | None = None  # share of the evolving agents that the operator fills (0 to 1); None fills the rest
 
@@ -72,7 +70,7 @@ class Operator(ABC):
         """Return how many of the fittest agents are kept."""
         return 0
 
-    def begin(self, context: EvolutionContext) -> None:  # noqa: B027 - optional
+    def begin(self, context: EvolutionContext) -> None:
         """Prepare for a generation."""
 
     def rows(self, ranking: Ranking, context: EvolutionContext, taken: Collection[int]) -> Sequence[int]:
@@ -82,13 +80,11 @@ class Operator(ABC):
         candidates = [row for row in ranking.replaced if np.isfinite(ranking.fitness[row])]
         return candidates[: round(self.share * len(ranking.evolving))]
 
-    @abstractmethod
     def parents(self, ranking: Ranking, generator: np.random.Generator) -> Parents:
-        """Choose one child's parents; children share the generator and are planned in the order of their rows."""
+        """Choose one child's parents, none by default; children share the generator, in the order of their rows."""
+        return Parents(())
 
-    def apply(  # noqa: B027 - optional
-        self, agent: AgentRows, context: EvolutionContext, generator: np.random.Generator
-    ) -> None:
+    def apply(self, agent: AgentRows, context: EvolutionContext, generator: np.random.Generator) -> None:
         """Change a child's rows in place, after it has inherited its parents', by a generator of its own."""
 
     def metrics(self, context: EvolutionContext) -> dict[str, float]:

@@ -18,8 +18,7 @@ from eigen2.errors import require_range
 def require(settings: object, *names: str, least: float = 0, most: float | None = None) -> None:
     """Refuse, by a UserError with its full name, an attribute outside its range; None is in every range."""
     for name in names:
-        value = vars(settings)[name]
-        if value is not None:
+        if (value := vars(settings)[name]) is not None:
             require_range(f"{type(settings).__name__}.{name}", value, least=least, most=most)
 
 
@@ -42,10 +41,6 @@ class Elitism(Operator):
     def rows(self, ranking: Ranking, context: EvolutionContext, taken: Collection[int]) -> Sequence[int]:
         """Return none: elites are not replaced."""
         return ()
-
-    def parents(self, ranking: Ranking, generator: np.random.Generator) -> Parents:
-        """Return none."""
-        return Parents(())
 
 
 @dataclass
@@ -138,7 +133,7 @@ class MagnitudeMutation(Operator):
         return torch.cat([piece.square().mean().sqrt().expand(len(piece)) for piece in pieces]).cpu()
 
     def metrics(self, context: EvolutionContext) -> dict[str, float]:
-        """Return the length of the plateau and the scale, where it grows."""
+        """Return the plateau's length and the scale, where it grows."""
         if self.growth is None:
             return {}
         plateau = float(context.validations_since_champion)
@@ -178,7 +173,7 @@ class Injection(Operator):
 
 @dataclass
 class Reinjection(Operator):
-    """Replace the least fit agent by the champion after a plateau of validation."""
+    """Replace the least fit agent by the champion, which is no agent, after a plateau of validation."""
 
     name: ClassVar[str] = "reinjected"
 
@@ -193,10 +188,6 @@ class Reinjection(Operator):
         plateau = context.validations_since_champion
         due = context.validated and context.has_champion and plateau > 0 and plateau % self.patience == 0
         return ranking.least_fit(taken) if due else ()
-
-    def parents(self, ranking: Ranking, generator: np.random.Generator) -> Parents:
-        """Return none: the champion is no agent of the population."""
-        return Parents(())
 
     def apply(self, agent: AgentRows, context: EvolutionContext, generator: np.random.Generator) -> None:
         """Copy the champion, its targets as its networks, with zero moments; exploration noise stays."""

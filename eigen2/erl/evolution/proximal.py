@@ -24,10 +24,10 @@ MOST_DRAWN = 10_000
 
 
 class Probe(NamedTuple):
-    """Observations on which sensitivity is measured."""
+    """Network inputs (1, probes, ...) on which sensitivity is measured, with a random sign of each action number."""
 
-    inputs: Inputs  # of the network, (1, probes, ...)
-    signs: Float[Tensor, "projections 1 probes ..."]  # 1 or -1 for every projection, observation and action number
+    inputs: Inputs
+    signs: Float[Tensor, "projections 1 probes ..."]
 
 
 @dataclass
@@ -55,9 +55,8 @@ class ProximalMutation(MagnitudeMutation):
     def begin(self, context: EvolutionContext) -> None:
         """Draw the generation's probe, the same for all parents."""
         chance = generator(context.seed, Role.SENSITIVITY, context.generation)
-        inputs = context.sample_inputs(chance, self.probes)
         self._probe = None
-        if inputs is not None:
+        if (inputs := context.sample_inputs(chance, self.probes)) is not None:
             shape = (self.projections, 1, self.probes, *context.action_shape)
             signs = torch.from_numpy(2.0 * chance.integers(2, size=shape, dtype=np.int8) - 1.0).float()
             self._probe = Probe(inputs, signs.to(next(iter(inputs.values())).device))
@@ -74,9 +73,8 @@ class ProximalMutation(MagnitudeMutation):
 def sensitivity(network: StackedNetwork, row: Float[Tensor, " weights"], probe: Probe) -> Float[Tensor, " weights"]:
     """Estimate sqrt(mean over observations and action numbers of (d action / d weight)^2), for each weight.
 
-    Actions may be hundreds, each with a backward pass of its own, so sums of them with random signs are differentiated:
-    the expectation of the square is the sum of squares, as products of different signs are 0 in the mean. Signs differ
-    between observations too: summed over states before they are squared, opposite gradients would cancel.
+    Sums of actions with random signs are differentiated, not each by itself: the expectation of the square is the sum
+    of squares, as products of different signs are 0 in the mean. Signs differ between observations too.
     """
     leaf = row.detach()[None].clone().requires_grad_()
     with torch.enable_grad():
@@ -93,8 +91,7 @@ def proximal_deviation(
 ) -> Float[Tensor, " weights"] | None:
     """Return each weight's deviation for which the actions' root mean square change is expected to be 1.
 
-    It is None where actions depend on none of the `chosen` weights, or so little that no number is large enough.
-    `floor` is the least sensitivity that counts, in units of the root mean square of all.
+    None where actions depend on none of the `chosen` weights, or so little that no number is large enough.
     """
     exact = sensitive.double()
     counted = exact.clamp(min=floor * float(exact.square().mean().sqrt()))

@@ -35,10 +35,7 @@ def rank(fitness: Float[np.ndarray, " agents"]) -> list[int]:
 def ranking_of(fitness: Float[np.ndarray, " agents"], operators: Sequence[Operator], learners: int) -> Ranking:
     """Rank agents and divide them into those that are kept and those to be replaced.
 
-    The first `learners` agents do not evolve; one that failed is replaced all the same. 0 lets all evolve.
-
-    Raises:
-        ValueError: no agent that evolves has a finite fitness.
+    The first `learners` do not evolve; one that failed is replaced all the same. ValueError if all others failed.
     """
     finite, order = np.isfinite(fitness), rank(fitness)
     evolving = [row for row in order if row >= learners]
@@ -56,8 +53,7 @@ def plan(
 ) -> list[Child]:
     """Return the children of a generation, in the order of the agents they replace.
 
-    Operators choose whom they replace in their order, then the parents of each child in the order of the rows, by the
-    generation's generator.
+    Operators choose whom they replace in their order, then the parents of each child in the order of the rows.
     """
     taken: dict[int, Operator] = {}
     for operator in operators:

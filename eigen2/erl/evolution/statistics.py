@@ -50,7 +50,6 @@ def operator_metrics(
 ) -> dict[str, float]:
     """Return, by origin, the share that survives, and fitness beside the parents'; NaN where there is no such agent.
 
-    `origin`, `parents` (their fitness in the generation before) and `fitness` are of the agents that were evaluated;
     `survived` has origins after this generation's evolution, in which an elite has survived.
     """
     names, found = origins(operators), {}
@@ -71,22 +70,17 @@ def weight_diversity(rows: Float[Tensor, "agents weights"]) -> float:
     return float(distances / torch.linalg.vector_norm(rows.double(), dim=1).mean())
 
 
-def action_diversity(actions: Float[Tensor, "agents batch ..."]) -> float:
-    """Return the standard deviation over agents of their actions on the same observations, averaged, in [0, 1]."""
-    return float(actions.float().std(0, correction=0).mean())
-
-
 @torch.no_grad()
 def diversity_metrics(
     network: StackedNetwork, actor: Tensor, inputs: Inputs | None, communicator: Communicator
 ) -> dict[str, float]:
-    """Return how far this and other processes' actors lie apart, by weights, and by actions on inputs (1, batch, ...).
+    """Return how far all processes' actors lie apart, by weights, and by actions on inputs (1, batch, ...).
 
-    Of a large population, evenly spaced agents are compared; actions only once there are inputs.
+    Actions by their standard deviation over agents. Of a large population, evenly spaced agents are compared.
     """
     total = communicator.total
     count = min(total, MOST_COMPARED)
     compared = [place * total // count for place in range(count)]
     rows = communicator.fetch({"actor": actor.detach()}, [compared] * communicator.world, "actors to compare")["actor"]
-    actions = math.nan if inputs is None else action_diversity(network(rows, inputs))
+    actions = math.nan if inputs is None else float(network(rows, inputs).float().std(0, correction=0).mean())
     return {"diversity/weights": weight_diversity(rows), "diversity/actions": actions}

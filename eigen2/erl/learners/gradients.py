@@ -2,26 +2,13 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
+from torch.optim import Optimizer
 
 from eigen2.erl.population import Population
-
-
-@runtime_checkable
-class Optimizer(Protocol):
-    """What is used of an optimizer, torch's own or Lightning's wrapper of it."""
-
-    @property
-    def state(self) -> Any:
-        """Return the state of each parameter."""
-
-    def step(self) -> Any:
-        """Step the parameters that have a gradient."""
-
 
 PARTS = (
     *("actor loss", "critic loss", "actor gradient", "critic gradient"),
@@ -106,8 +93,7 @@ def step(
 
 
 def _gradient(rows: Tensor) -> Tensor:
-    if rows.grad is None:
-        rows.grad = torch.zeros_like(rows)
+    rows.grad = torch.zeros_like(rows) if rows.grad is None else rows.grad
     return rows.grad
 
 

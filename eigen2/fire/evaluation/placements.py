@@ -21,7 +21,7 @@ from eigen2.runtime.files import archive_other_test, replacing
 log = logging.getLogger(__name__)
 
 PLACEMENTS_FILE = "placements.json"
-FOLDERS: dict[Split, str] = {"validation": "champion", "test": "test"}  # of the records of a split, in the run's folder
+FOLDERS: dict[Split, str] = {"validation": "champion", "test": "test"}  # of a split's records, in the run's folder
 LARGEST_GRID = 100  # rows, and columns, of the largest landscape in a file: fires from all of its cells take 400 MB
 
 Cells = list[list[int]]
@@ -54,10 +54,9 @@ SCHEMA = _object(
 )
 """Schema of a file of placements.
 
-- `landscapes`: `{"grid_size": 32, "seed": 0, "number": 5}` is a synthetic landscape as `FuelBreakEnv(grid_size,
-  seed=seed)` has it under that number. With `"split": "validation"`, `"train"` or `"test"` in it, it is one of a run
-  with that `data.landscape_seed`. With `"region": {"elevation": "dem.tif", "fuel": "fbfm40.tif"}` in place of the seed,
-  the keys those of `data.region`, it is a tile of rasters: that number of those for the split;
+- `landscapes`: `{"grid_size": 32, "seed": 0, "number": 5}` is a synthetic landscape of `FuelBreakEnv(grid_size,
+  seed=seed)`; with a `"split"`, it is one of a run with that `data.landscape_seed`; with a `"region"` as `data.region`
+  in place of the seed, a tile of rasters;
 - `placements`: for each name, one list of breaks for every landscape: numbers of cells, `row * columns + column`;
 - `fire`: `duration` (minutes), `wind_speed` (km/h) and `wind_from` (degrees);
 - `generation`: of the champion; -1 is unknown.
@@ -131,10 +130,7 @@ def save_champion(folder: Path, placements: PlacementFile) -> None:
 def save_test(
     folder: Path, placements: PlacementFile, saved: Mapping[str, np.ndarray], unit: str, settings: dict[str, Any]
 ) -> None:
-    """Write the scores and placements of a test; `saved` and `settings` are as in `make_test_result` and of the data.
-
-    A test of another champion or with other settings in the folder is moved to `test-1`, `test-2` and so on.
-    """
+    """Write the scores and placements of a test; one of another champion or other settings is moved to `test-1`, ..."""
     summary = {
         "champion_generation": placements.generation,
         "unit": unit,
@@ -154,10 +150,7 @@ def save_test(
 
 
 def make_test_result(saved: Mapping[str, np.ndarray], generation: int) -> TestResult:
-    """Return what placements save on the test's landscapes, as metrics and as a table.
-
-    `saved` is the part of the burned area saved on each landscape, by name; the champion first, then baselines.
-    """
+    """Return what placements save, `saved` on each of the test's landscapes, the champion first, by a table."""
     lines = [
         f"champion     of epoch {generation}, on {len(saved['champion'])} landscapes that fit has not seen",
         "saved of the burned area, percent: mean, standard error, least, most",

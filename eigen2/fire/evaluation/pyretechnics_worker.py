@@ -5,10 +5,8 @@ it is not installed, or `... REQUEST REPLY`, which burns what the .npz REQUEST a
 
 A request holds `wind_speed` (km/h at 10 m), `wind_from` (degrees clockwise from north), `moisture` (dead 1-h, 10-h,
 100-h, live herbaceous and woody, foliage; fractions), `duration` (minutes) and the number of `landscapes`. For each
-landscape i it holds `i/slope` (rise over run), `i/aspect` (degrees clockwise from north, downhill), `i/fuel`,
-`i/canopy_cover` (0 to 1), `i/canopy_height`, `i/canopy_base_height` (m), `i/canopy_bulk_density` (kg/m3), all
-(rows, columns) with row 0 in the north; `i/cell_size` (m); `i/ignitions`, cell numbers (fires,); and `i/breaks`, bool
-(placements, cells).
+landscape i it holds the layers of `Landscape` but elevation, as `i/slope`, `i/cell_size` (m), `i/ignitions`, cell
+numbers (fires,), and `i/breaks`, bool (placements, cells).
 
 The reply is `{"surface": burned, "crown": burned}`: without the canopy, and with it and crown fire. `burned[i][k][j]`
 is how many cells of landscape i fire j burns under placement k, including the cell it starts in; 0 if that is a break.

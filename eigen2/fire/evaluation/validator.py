@@ -24,8 +24,7 @@ from eigen2.fire.simulation.spread import FireModel, Weather
 
 WORKER = Path(__file__).with_name("pyretechnics_worker.py")
 NEWEST = "2026.8.10"  # the last under the EPL-2.0; later ones forbid commercial use without a paid licence
-VARIABLE = "EIGEN2_PYRETECHNICS_PYTHON"
-"""Environment variable that names the interpreter."""
+VARIABLE = "EIGEN2_PYRETECHNICS_PYTHON"  # names the interpreter
 INSTALL = (
     f"python3.11 -m venv ~/pyretechnics && ~/pyretechnics/bin/pip install 'pyretechnics=={NEWEST}' (which needs a C "
     f"compiler), then give --python ~/pyretechnics/bin/python, or set {VARIABLE} to it"

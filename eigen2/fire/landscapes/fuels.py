@@ -72,14 +72,11 @@ def require_known(numbers: Iterable[int]) -> None:
 
 
 def behavior(numbers: Iterable[int], moisture: Moisture | None = None) -> Behavior:
-    """Compute the coefficients of spread of some fuel models, in their order; UserError where one is not known.
-
-    Ones that do not burn get rate 0, and 1 for the wind's coefficient and exponent.
-    """
+    """Compute the coefficients of spread of some fuel models, in their order; UserError where one is not known."""
     given = list(numbers)
     require_known(given)
     values = np.zeros((len(Behavior._fields), len(given)))
-    values[[2, 3]] = 1
+    values[[2, 3]] = 1  # the wind's coefficient and exponent where nothing burns
     if models := {place: FUEL_MODELS[number] for place, number in enumerate(given) if number in FUEL_MODELS}:
         values[:, list(models)] = _rothermel(np.stack(list(models.values())), moisture or Moisture())
     return Behavior(*values)
@@ -90,8 +87,7 @@ def _rothermel(
 ) -> Float64[np.ndarray, "values models"]:
     """Return the fields of `Behavior` for models that burn, computed in Rothermel's feet, pounds, minutes and BTU.
 
-    The six fuel classes (columns) are dead 1-h, 10-h, 100-h, dead herbaceous, live herbaceous and live woody; herbs are
-    cured by their moisture.
+    The six fuel classes (columns) are dead 1-h, 10-h, 100-h, dead herbaceous, live herbaceous and live woody.
     """
     one, ten, hundred, herbs, woody, fine, herbaceous, shrubs, depth, extinction, heat = models.T
     cured = np.clip(1 - (moisture.live_herbaceous - 0.3) / 0.9, 0, 1)

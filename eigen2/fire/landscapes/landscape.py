@@ -15,7 +15,6 @@ LAKES = 0.03  # share of a synthetic landscape's cells under water
 LADDER = (101, 102, 104, 122, 145, 165, 183, 188)
 """Fuel models of synthetic landscapes, from the sparsest vegetation to the densest: grass, shrub, timber."""
 TIMBER = 165  # first fuel model of the ladder that has trees
-
 Split = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 
@@ -33,13 +32,10 @@ RANGES = {
 
 @dataclass(frozen=True, eq=False)
 class Landscape:
-    """Layers of a landscape, as read-only copies of the arrays given, with values in `RANGES`.
+    """Layers of a landscape, as read-only copies of the arrays given; UserError for values outside `RANGES`.
 
     All arrays are (rows, columns), float32, but int16 for fuel. Row 0 is the northern edge, column 0 the western one.
     The surface fires of `simulation.spread` ignore the canopy, which serves other fire models.
-
-    Raises:
-        UserError: a layer has another shape than elevation, holds a value outside its range, or an unknown fuel model.
     """
 
     elevation: NDArray[Any]
@@ -97,11 +93,10 @@ def slopes(
 
 
 def synthesize(size: int, rng: np.random.Generator) -> Landscape:
-    """Make a synthetic landscape of hills, lakes, and vegetation from sparse grass to closed timber.
+    """Make a synthetic landscape of `size` rows and columns (4 or more) of hills, lakes, grass, shrub and timber.
 
-    Elevation and vegetation are Gaussian random fields with spectra like those of real ones. Slope and aspect follow
-    from the elevation; each fuel of the ladder covers an equal share of the land; the canopy follows the vegetation.
-    It has `size` rows and columns (4 or more) of cells of 30 m.
+    Elevation and vegetation are Gaussian random fields with spectra like those of real ones; each fuel of the ladder
+    covers an equal share of the land; the canopy follows the vegetation.
     """
     require_range("grid_size", size, least=4)
     height, density = _random_field(size, 4, rng), _random_field(size, 3, rng)
@@ -131,19 +126,13 @@ def synthesize(size: int, rng: np.random.Generator) -> Landscape:
 
 
 def synthetic(size: int, seed: int, number: int, split: Split | None = None) -> Landscape:
-    """Return a landscape of a series that `seed` (0 or more) determines, the same in every call.
-
-    Each split of a run has its own series; None takes the series of `FuelBreakEnv`.
-    """
+    """Return a landscape of the series that `seed` determines for a split, or, for None, for `FuelBreakEnv`."""
     part = [] if split is None else [SPLITS.index(split)]
     return synthesize(size, np.random.default_rng([seed, *part, number]))
 
 
 def _random_field(size: int, power: float, rng: np.random.Generator) -> Float64[np.ndarray, "size size"]:
-    """Return a Gaussian random field whose spectral power falls with the given power of the frequency.
-
-    It is cut from a periodic field of twice the size, so that its own edges do not match.
-    """
+    """Return a Gaussian random field whose spectral power falls with a power of the frequency; edges do not match."""
     double = 2 * size
     frequency = np.hypot(np.fft.fftfreq(double)[:, None], np.fft.rfftfreq(double)[None, :])
     frequency[0, 0] = np.inf

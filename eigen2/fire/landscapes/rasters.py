@@ -18,12 +18,8 @@ from eigen2.fire.landscapes.fuels import BARE, NON_BURNABLE, require_known
 from eigen2.fire.landscapes.landscape import RANGES, Landscape, Split, slopes
 
 LARGEST = 25_000_000  # cells of the largest region: reading one takes about 150 bytes a cell
-CANOPY = {
-    "canopy_cover": (100, 1),
-    "canopy_height": (10, 120),
-    "canopy_base_height": (10, 120),
-    "canopy_bulk_density": (100, 2),
-}
+CANOPY = {"canopy_cover": (100, 1), "canopy_height": (10, 120), "canopy_base_height": (10, 120)}
+CANOPY["canopy_bulk_density"] = 100, 2
 """Of each canopy layer, LANDFIRE's units in one of ours (percent, m x 10, m x 10, kg/m3 x 100), and the largest
 plausible value in ours; the tallest tree has 116 m."""
 PROJECT = "project it: gdalwarp -t_srs EPSG:NUMBER, with the number of the region's UTM zone"
@@ -62,7 +58,7 @@ class RegionFiles:
 
 
 class Region(NamedTuple):
-    """A landscape as large as the rasters, with flat bare ground at height 0 where any layer lacks data."""
+    """Landscape as large as the rasters, with flat bare ground at height 0 where any layer is missing data."""
 
     landscape: Landscape
     missing: Bool[np.ndarray, "rows columns"]
@@ -77,15 +73,11 @@ class Raster(NamedTuple):
 
 
 def read_region(files: RegionFiles) -> Region:
-    """Read and check the rasters of a region.
+    """Read the rasters of a region; UserError where they, or rasterio, are missing, or they cannot be right.
 
     Row 0 becomes the northern edge, whichever way a file is oriented. A cell that lacks data in any of the files, or a
     neighbour's elevation, does not burn. A projection in feet is understood; a file without a projection is taken to
     have that of the others, or one in m.
-
-    Raises:
-        UserError: rasterio is not installed; a file cannot be read; its cells are not square or not aligned with those
-            of the elevation; its values cannot be right; or no cell has data in all files.
     """
     rasters = {name: _read(path) for name, path in files.given().items()}
     first = rasters["elevation"]
@@ -93,14 +85,13 @@ def read_region(files: RegionFiles) -> Region:
     for name, raster in rasters.items():
         path = files.given()[name]
         if not _same_grid(raster, first, crs):
-            grids = " and ".join(
-                f"{each.values.shape} {tuple(each.transform)[:6]} {each.crs}" for each in (raster, first)
-            )
+            grids = (f"{each.values.shape} {tuple(each.transform)[:6]} {each.crs}" for each in (raster, first))
             raise UserError(
-                f"{path} and {files.elevation} have different grids: {grids}; warp it to that of the elevation: "
-                "gdalwarp -te and -tr as gdalinfo says, -r near"
+                f"{path} and {files.elevation} have different grids: {' and '.join(grids)}; warp it to that of the "
+                "elevation: gdalwarp -te and -tr as gdalinfo says, -r near"
             )
-        _raise_first(path, _value_problems(name, raster.values[~np.isnan(raster.values)]))
+        if problem := next(_value_problems(name, raster.values[~np.isnan(raster.values)]), None):
+            raise UserError(f"{path} {problem}")
     cell_size = first.transform.a * (1.0 if crs is None else float(crs.linear_units_factor[1]))
     if min(first.values.shape) < 2:
         raise UserError(f"{files.elevation} has {first.values.shape} cells; give 2 or more a side")
@@ -118,25 +109,21 @@ def read_region(files: RegionFiles) -> Region:
 
 def tiles(region: Region, size: int, split: Split) -> list[Landscape]:
     """Return the square landscapes of a split, cut from a region by `tile_corners`; UserError if there are none."""
-    found = []
-    for row, column in tile_corners(region, size, split):
-        window = np.s_[row : row + size, column : column + size]
-        layers = {name: layer[window] for name, layer in region.landscape.layers().items()}
-        found.append(Landscape(**layers, cell_size=region.landscape.cell_size))
-    if not found:
+    if not (corners := tile_corners(region, size, split)):
         rows, columns = region.missing.shape
         none = f"the region of {rows} x {columns} cells has no clean {split} tile of {size} x {size}"
         raise UserError(f"{none}: use smaller tiles, or a larger region")
-    return found
+    layers, cell_size = region.landscape.layers(), region.landscape.cell_size
+    windows = [np.s_[row : row + size, column : column + size] for row, column in corners]
+    return [Landscape(**{n: layer[each] for n, layer in layers.items()}, cell_size=cell_size) for each in windows]
 
 
 def tile_corners(region: Region, size: int, split: Split) -> list[tuple[int, int]]:
     """Return row and column of the north-western cell of each tile of a split, from north to south.
 
-    The region is divided into blocks of BLOCK x BLOCK tiles, from its north-western corner, with a quarter of `size`
-    between blocks that belongs to no tile. All tiles of a block are of one split: of five neighbouring blocks in a row
-    or column three are for training, one is for validation and one for the test. So tiles of different splits do not
-    touch. Tiles that lack data, or of which less than BURNABLE burns, are left out.
+    The region is divided into blocks of BLOCK x BLOCK tiles, with a quarter of `size` between blocks that belongs to no
+    tile. All tiles of a block are of one split, by SPLIT_OF_BLOCK, so tiles of different splits do not touch. Tiles
+    that lack data, or of which less than BURNABLE burns, are left out.
     """
     require_range("size", size, least=4)
     stride = BLOCK * size + size // 4
@@ -155,11 +142,6 @@ def tile_corners(region: Region, size: int, split: Split) -> list[tuple[int, int
     return corners
 
 
-def _raise_first(path: str, problems: Iterator[str]) -> None:
-    for problem in problems:
-        raise UserError(f"{path} {problem}")
-
-
 def _read(path: str) -> Raster:
     """Read a raster whose grid can be a landscape's."""
     try:
@@ -170,7 +152,8 @@ def _read(path: str) -> Raster:
         raise UserError(f"{path} does not exist, or is no file; name a GeoTIFF or an ESRI ASCII grid")
     try:
         with rasterio.open(path) as source:
-            _raise_first(path, _grid_problems(source))
+            if problem := next(_grid_problems(source), None):
+                raise UserError(f"{path} {problem}")
             values = source.read(1, masked=True)
             transform, crs = source.transform, source.crs or None
     except rasterio.errors.RasterioError as error:

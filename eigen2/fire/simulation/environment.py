@@ -58,21 +58,8 @@ class FuelBreakEnv(gymnasium.Env[NDArray[np.uint8], np.int64]):
     `reset` draws the landscape and the ignitions from the environment's generator, which its `seed` seeds. Its options
     choose instead: `{"landscape": number}`, `{"ignitions": how many}`, of which None means every cell that burns.
 
-    Args:
-        grid_size: of synthetic landscapes; given ones have their own. Ranges and further settings are those of
-            `FuelBreakDataModule`.
-        num_landscapes: synthetic landscapes (1 or more).
-        seed: of the synthetic landscapes (0 or more); it and a landscape's number determine the landscape.
-        landscapes: given ones, all of one shape, in place of synthetic ones.
-
-    Attributes:
-        scenes: the landscapes, shared with `twin`s.
-        budget: breaks of an episode.
-        fires: of the episode, which only `step` may change; None before the first.
-        placed: the episode's breaks, in their order.
-
-    Raises:
-        UserError: a setting is outside its range, given landscapes differ in shape, or nothing burns in one.
+    Settings are those of `FuelBreakDataModule`; `landscapes`, all of one shape, take the place of `num_landscapes`
+    synthetic ones that `seed` determines. UserError if a setting is out of range, or nothing burns in a landscape.
     """
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 - as Gymnasium has it
@@ -107,8 +94,8 @@ class FuelBreakEnv(gymnasium.Env[NDArray[np.uint8], np.int64]):
         self.budget = max(int(budget * cells), 1)
         self.observation_space = spaces.Box(0, 255, (PLANES, *self.shape), np.uint8)
         self.action_space = spaces.Discrete(cells)
-        self.fires: Fires | None = None
-        self.placed: list[int] = []
+        self.fires: Fires | None = None  # of the episode, which only `step` may change
+        self.placed: list[int] = []  # the episode's breaks, in their order
         self._ignitions, self._start, self._burned, self._landscape = ignitions, 0.0, 0.0, 0
 
     def twin(self) -> "FuelBreakEnv":
@@ -173,8 +160,8 @@ def action_mask(observation: Planes) -> Planes:
 def relative_reward(before: float, after: float, cells: int) -> float:
     """Return REWARD_UNIT times the logarithm of the burned share before a break over that after it.
 
-    The percentage points saved shrink with every break, as there is less left to save; these rewards stay of one size
-    through an episode. One burned cell a fire, of `cells` of the map, is the least that counts.
+    These rewards stay of one size through an episode. One burned cell a fire, of `cells` of the map, is the least that
+    counts.
     """
     return REWARD_UNIT * math.log(max(before, 1 / cells) / max(after, 1 / cells))
 

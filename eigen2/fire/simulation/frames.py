@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Int, UInt8
+from jaxtyping import Bool, UInt8
 from torch import Tensor
 
 from eigen2.core.replay import Field
@@ -21,7 +21,6 @@ class Frames(ObservationCodec):
         self, rates: Sequence[UInt8[np.ndarray, "4 rows columns"]], device: torch.device | str = "cpu"
     ) -> None:
         self.rates = torch.from_numpy(np.stack(rates)).to(device)
-        self.nbytes = self.rates.nbytes
         self.fields = {
             "planes": Field((len(CHANGING), *self.rates.shape[2:]), torch.uint8),
             "budget": Field((), torch.uint8),
@@ -30,12 +29,9 @@ class Frames(ObservationCodec):
 
     def pack(self, observation: UInt8[np.ndarray, "batch planes rows columns"], info: Info) -> dict[str, Tensor]:
         """Return what is stored of the observations of `FuelBreakEnv`s and their info."""
-        landscape: Int[np.ndarray, " batch"] = np.asarray(info["landscape"])
-        return {
-            "planes": torch.from_numpy(observation[:, CHANGING]),
-            "budget": torch.from_numpy(observation[:, BUDGET, 0, 0].copy()),
-            "landscape": torch.from_numpy(landscape.astype(np.int32)),
-        }
+        landscape = np.asarray(info["landscape"]).astype(np.int32)
+        stored = observation[:, CHANGING], observation[:, BUDGET, 0, 0].copy(), landscape
+        return dict(zip(self.fields, map(torch.from_numpy, stored), strict=True))
 
     def unpack(self, stored: Mapping[str, Tensor]) -> UInt8[Tensor, "batch planes rows columns"]:
         """Return the observations that were stored."""

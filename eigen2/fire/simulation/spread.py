@@ -42,8 +42,7 @@ class Weather:
 def spread_rates(landscape: Landscape, weather: Weather | None = None) -> Float32[np.ndarray, "4 rows columns"]:
     """Return the rate of spread (m/min) in each cell towards north, east, south and west; 0 exactly where none burns.
 
-    A fire under constant conditions grows as an ellipse with the ignition in a focus (Anderson 1983). Wind and slope
-    add as vectors. The effective wind has no upper limit, and canopies give no shelter.
+    A fire grows as an ellipse with the ignition in a focus (Anderson 1983). Wind and slope add as vectors.
     """
     weather = weather or Weather()
     models, at = np.unique(landscape.fuel, return_inverse=True)
@@ -70,14 +69,8 @@ def spread_rates(landscape: Landscape, weather: Weather | None = None) -> Float3
 class FireModel:
     """Spread of fire on a landscape without breaks; nothing changes it, so that any number of `Fires` share one.
 
-    Args:
-        rates: of `spread_rates`, m/min (4, rows, columns); a cell burns if all of its rates are above 0.
-        cell_size: edge of a cell, in m (above 0).
-        duration: of a fire, in minutes (above 0).
-
-    Attributes:
-        burnable: (cells,); a cell's number is `row * columns + column`.
-        graph: minutes from cell to neighbouring cell (cells, cells).
+    A cell burns if all of its `rates` of `spread_rates` are above 0; its number is `row * columns + column`. The size
+    of a cell is in m, the duration of a fire in minutes (above 0), the graph in minutes from cell to neighbour.
     """
 
     def __init__(self, rates: Float32[np.ndarray, "4 rows columns"], cell_size: float, duration: float = 240.0) -> None:
@@ -103,7 +96,7 @@ class FireModel:
         return cls(spread_rates(landscape, weather), landscape.cell_size, duration)
 
     def draw(self, ignitions: int, rng: np.random.Generator) -> Int64[np.ndarray, " fires"]:
-        """Draw different burnable cells at random, all of them if there are fewer; return their sorted numbers."""
+        """Draw different cells that burn, all of them if there are fewer; return their sorted numbers."""
         candidates = np.flatnonzero(self.burnable)
         return np.sort(rng.choice(candidates, min(ignitions, candidates.size), replace=False))
 
@@ -118,22 +111,14 @@ class FireModel:
 class Fires:
     """One fire from each ignition, each as if it were alone; a break changes only those that had reached it.
 
-    A cell that is a break never burns. A fire that starts on one burns nothing.
-
-    Args:
-        model: of the landscape.
-        ignitions, breaks: numbers of the cells in which a fire starts, and of those that are breaks from the start.
-        trees: also keep, for each fire, how many cells burned through each cell, for `downstream`.
+    A cell that is a break never burns. A fire that starts on one burns nothing. ValueError if the cell of an ignition
+    or of a break does not burn.
 
     Attributes:
-        breaks: (cells,); changed by `add_break` alone.
         arrival: minutes from the start of each fire (fires, cells), inf where it does not come.
         burns: fires that burn each cell (cells,).
         downstream: with `trees`, how many cells burned through each cell, itself included, in the trees of shortest
             ways of all fires (cells,). A break in a cell saves at most this.
-
-    Raises:
-        ValueError: an ignition or a break does not burn.
     """
 
     def __init__(
@@ -212,8 +197,8 @@ def tree_sizes(
 ) -> Int32[np.ndarray, "trees cells"]:
     """Return how many cells hang from each cell of a tree, itself included: 1 at a leaf, 0 outside.
 
-    `before` is the cell before each in its tree, negative at the root; `inside` tells which cells are in the tree. By
-    pointer doubling: each cell hands its count to the cell 1, 2, 4, ... places nearer the root in turn.
+    `before` is the cell before each in its tree, negative at the root. By pointer doubling: each cell hands its count
+    to the cell 1, 2, 4, ... places nearer the root in turn.
     """
     nodes = np.flatnonzero(inside)
     place = np.empty(inside.size, np.int64)
