@@ -73,10 +73,6 @@ class ControlDataModule(RolloutDataModule):
         self._made.append(ControlEnvironment(env_id, agents, windows, settings, steps, device))
         return self._made[-1]
 
-    def needed_bytes(self, agents: int) -> dict[str, int]:
-        """Return nothing, as what a copy of an environment holds is unknown before it is made."""
-        return {}
-
     @property
     def longest_episode(self) -> int:
         """Return the steps after which an episode is truncated."""

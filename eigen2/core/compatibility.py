@@ -9,10 +9,10 @@ from eigen2.runtime.provenance import describe_changes
 
 log = logging.getLogger(__name__)
 
+# settings, and groups of them, that may change between a checkpoint and its resume
 FREE = ("model.actor_lr", "model.critic_lr", "model.learning_rate", "num_threads", "trainer.precision", "data.account")
-"""Settings, and groups of them, that may change between a checkpoint and its resume."""
+# parts of a checkpoint that `validate`, `test`, `predict` and `export` need, and what they hold
 REQUIRED = {"data_used": "which data its fit used", "inference": "how its networks see the data"}
-"""Parts of a checkpoint that `validate`, `test`, `predict` and `export` need, and what they hold."""
 
 
 def flatten(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -43,11 +43,7 @@ def saved_part(saved: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def check_settings(saved: Mapping[str, Any], current: Mapping[str, Any]) -> None:
-    """Refuse to resume with other settings, by full key, than the checkpoint's, except `FREE` ones, which are logged.
-
-    Raises:
-        UserError: lists every setting that differs and may not, with both values.
-    """
+    """Refuse to resume with other settings, by full key, than the checkpoint's; log those that are `FREE`."""
     changed = describe_changes(saved, current)
     if refused := [text for key, text in changed.items() if not any(f"{key}.".startswith(f"{free}.") for free in FREE)]:
         raise UserError(

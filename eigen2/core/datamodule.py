@@ -42,8 +42,7 @@ class TestResult:
 class WorkloadDataModule(LightningDataModule, ABC):
     """Base of all workloads: settings, replay buffer, data loaders, state.
 
-    Its loaders are ranges of step numbers: a DataLoader draws from the global generator at each epoch, which breaks
-    exact resume, and an iterable without a length is read one item ahead, before the generation's rollouts.
+    Its loaders are ranges of step numbers: a DataLoader draws from the global generator, which breaks exact resume.
     """
 
     workload: ClassVar[str] = ""  # name on the command line
@@ -149,15 +148,13 @@ class RolloutDataModule(WorkloadDataModule):
         self.fitness_windows = slice(0, windows or None)  # those whose mean return is an agent's fitness
         self.transition_log: TransitionLog | None = None  # of this process's agents, beside several processes
 
-    # What a workload provides
-
     @abstractmethod
     def build(self, agents: int, device: torch.device) -> None:
         """Make `eval_env` with windows_per_generation + exploration_windows windows, and `val_env`."""
 
-    @abstractmethod
     def needed_bytes(self, agents: int) -> dict[str, int]:
-        """Return the bytes by owner that `build` will allocate."""
+        """Return the bytes by owner that `build` will allocate, as far as they are known before."""
+        return {}
 
     @abstractmethod
     def network_inputs(self, observation: Observation) -> Inputs:
@@ -202,8 +199,6 @@ class RolloutDataModule(WorkloadDataModule):
 
     def save_champion_record(self, generation: int) -> None:
         """Save the record of the validation that made the recorded agent champion of `generation`."""
-
-    # What every workload has
 
     def settings(self) -> dict[str, Any]:
         """Return everything about the data that determines results, as plain values; after `setup`."""

@@ -18,10 +18,9 @@ Policy = Callable[[Observation], Tensor]
 
 @runtime_checkable
 class Environment(Protocol):
-    """Workspace that steps all agents in several windows at once and is reset for the life of the run.
+    """Workspace that steps all agents in several windows at once; what it returned does not change later.
 
-    Later steps and resets do not change what it returned. Tensors have the leading axes (agents, windows);
-    observations may have 1 for agents where all see the same.
+    Tensors have the leading axes (agents, windows); observations may have 1 for agents where all see the same.
     """
 
     agents: int
@@ -64,9 +63,8 @@ def play(
         env: reset here; afterwards it holds the episode's summary.
         policy: maps observations to actions in [-1, 1].
         options: passed to `env.reset`; `playing` (agents, windows), where present, selects the episodes to play.
-        buffer: gets every transition up to the end of its episode, except those with an observation, action or reward
-            that is not finite: they would break every agent that learns from them. Rewards go to the steps that earned
-            them, as the environment reports; their sum over an episode is the same.
+        buffer: gets every transition up to the end of its episode, with the rewards that the step earned, except those
+            with an observation, action or reward that is not finite: they would break every agent.
         after_step: called after every step of the environment.
     """
     observation, _ = env.reset(options=options)

@@ -47,8 +47,7 @@ class ExportedChampion:
     def actor(self, trusted: str | None = None) -> nn.Module:
         """Build the actor with the champion's weights, `forward(inputs) -> (batch, *action)` in [-1, 1].
 
-        The class is eigen2's own or `trusted`, as loading it runs the code of its module; a UserError says why it is
-        refused, cannot be built, or does not take the weights.
+        The class is eigen2's own or `trusted`, as loading it runs the code of its module; else it is a UserError.
         """
         network = build(self.config["actor"], self.sizes, trusted)
         try:

@@ -47,8 +47,6 @@ class GenerationModule(LightningModule, ABC, Generic[Data]):
         self.test_result: TestResult | None = None  # of the last test
         self._built = False
 
-    # What an algorithm provides
-
     @abstractmethod
     def build(self, stage: str) -> None:
         """Build environments, networks and replay buffer, each after `memory.require` has found room for it."""
@@ -91,8 +89,6 @@ class GenerationModule(LightningModule, ABC, Generic[Data]):
 
     def restore_state(self, saved: Mapping[str, Any]) -> None:
         """Restore what `saved_state` returned."""
-
-    # What every algorithm has
 
     @property
     def data(self) -> Data:
@@ -190,12 +186,7 @@ class GenerationModule(LightningModule, ABC, Generic[Data]):
         }
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Restore the seed; refuse a checkpoint that does not fit this run.
-
-        Raises:
-            UserError: it is of another workload or network, or, to resume, of a run with settings that must not change;
-                or a test would use data that the fit has used.
-        """
+        """Restore the seed; refuse a checkpoint of another workload, network or, to resume, other settings."""
         if not self._built:
             raise UserError("a module is built by a Trainer with its data: give ckpt_path to trainer.fit or validate")
         saved = saved_run(checkpoint)

@@ -122,9 +122,7 @@ class StackedNetwork:
             return inputs
         return {**inputs, DESCRIBED: self._run(self._describe, rows, (inputs,))}
 
-    def _run(
-        self, function: Callable[..., Tensor], rows: Tensor | Weights, inputs: tuple[Inputs | Tensor, ...]
-    ) -> Tensor:
+    def _run(self, function: Callable[..., Tensor], rows: Tensor | Weights, inputs: tuple[Any, ...]) -> Tensor:
         weights = self.weights(rows) if isinstance(rows, Tensor) else rows
         agents = len(next(iter(weights.values())))
         if self.over_agents == "broadcast":

@@ -29,19 +29,13 @@ class _Positional(nn.Module):
 
 
 def write_onnx(actor: nn.Module, sizes: Sizes, file: Path) -> Path:
-    """Write a graph with the inputs of an actor of these sizes by name, (batch, ...) each, and the output `action`.
-
-    Raises:
-        UserError: the libraries are not installed, or the actor cannot be exported.
-    """
+    """Write a graph from an actor's inputs by name, (batch, ...), to `action`; UserError if that cannot be."""
     missing = [name for name in LIBRARIES if find_spec(name) is None]
     if missing:
         raise UserError(f"an ONNX graph needs {' and '.join(missing)}: pip install 'eigen2[onnx]'")
     if "panel" in sizes.inputs:
-        raise UserError(
-            "an actor of data.encoding windows reads the whole panel, which an ONNX graph does not hold; "
-            "train with data.encoding averages"
-        )
+        windows = "an actor of data.encoding windows reads the whole panel, which an ONNX graph does not hold"
+        raise UserError(f"{windows}; train with data.encoding averages")
     for name in ("torch.onnx", *LIBRARIES):
         logging.getLogger(name).setLevel(logging.ERROR)  # they report their progress as warnings
     batch = torch.export.Dim("batch")

@@ -107,6 +107,11 @@ class ReplayBuffer:
         flat = slots.reshape(-1)
         return {name: stored[flat].reshape((*slots.shape, *stored.shape[1:])) for name, stored in self._storage.items()}
 
+    def metrics(self) -> dict[str, float]:
+        """Return how full it is."""
+        utilization = self.size / self.capacity
+        return {"replay/size": float(self.size), "replay/utilization": utilization, "replay/added": float(self.added)}
+
     def state_dict(self) -> dict[str, Any]:
         """Return everything held, by reference: save it before the next `add`."""
         return {"size": self.size, "position": self.position, "added": self.added, "storage": dict(self._storage)}

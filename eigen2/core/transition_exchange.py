@@ -10,10 +10,7 @@ from eigen2.distributed.communicator import Communicator, pack_rows, unpack_rows
 
 
 class TransitionLog(ReplayBuffer):
-    """Transitions that this process's agents add in one generation, step by step, until they are exchanged.
-
-    It holds `steps`, those of the longest episode, of which each adds at most `rows` transitions.
-    """
+    """Transitions of this process's agents in a generation, `steps` of at most `rows` each, until their exchange."""
 
     def __init__(self, rows: int, steps: int, fields: Mapping[str, Field], device: torch.device | str = "cpu") -> None:
         super().__init__(rows * steps, fields, device)
@@ -34,10 +31,7 @@ class TransitionLog(ReplayBuffer):
 
 
 def exchange_transitions(log: TransitionLog, buffer: ReplayBuffer, communicator: Communicator) -> None:
-    """Add the transitions of all processes' logs to the buffer, as one process that plays all agents would; clear them.
-
-    They are added step by step, those of the first agents first.
-    """
+    """Add all processes' logs to the buffer, step by step, the first agents first, as one process would; clear them."""
     own = torch.zeros(1, log.steps, dtype=torch.int64)
     own[0, : len(log.counts)] = torch.tensor(log.counts, dtype=torch.int64)
     like = {"counts": own}

@@ -182,7 +182,7 @@ class DQNModule(GenerationModule[DQNDataModule]):
 
     def generation_metrics(self) -> dict[str, float]:
         """Return the scalars of the epoch by full name, NaN without a value; fitness in the workload's unit."""
-        buffer, fitness, found = self.data.buffer, self.data.episode_fitness(), int(self.champion_generation)
+        fitness, found = self.data.episode_fitness(), int(self.champion_generation)
         means = (self.sums / self.updates).tolist() if self.updates else [np.nan] * len(self.LOSSES)
         return {
             **{f"fitness/{name}": float(getattr(fitness, name)()) for name in ("mean", "max", "min", "std")},
@@ -195,9 +195,7 @@ class DQNModule(GenerationModule[DQNDataModule]):
             **{f"train/{name}": mean for name, mean in zip(self.LOSSES, means, strict=True)},
             "train/gradient_steps": float(self.updates),
             "train/epsilon": self.epsilon,
-            "replay/size": float(len(buffer)),
-            "replay/utilization": len(buffer) / buffer.capacity,
-            "replay/added": float(buffer.added),
+            **self.data.buffer.metrics(),
         }
 
     def setup(self, stage: str) -> None:

@@ -24,7 +24,7 @@ from eigen2.erl.population import Population
 from eigen2.erl.rollout import Rollout
 from eigen2.erl.row_adam import RowAdam
 from eigen2.erl.state import GenerationState, sample_inputs
-from eigen2.errors import ALL_AGENTS_FAILED, RunStopped, UserError
+from eigen2.errors import UserError
 from eigen2.memory.estimate import checkpoint_bytes
 
 
@@ -92,8 +92,6 @@ class PopulationModule(GenerationModule[RolloutDataModule]):
         networks = zip((self.population.actor, self.population.critic), self.learning_rates(), strict=True)
         return RowAdam([{"params": [rows], "lr": rate} for rows, rate in networks])
 
-    # Evolution, champion and metrics
-
     def evolution_context(self) -> EvolutionContext:
         """Return the state of the run that operators may depend on."""
         population, generation = self.population, self.current_epoch
@@ -108,15 +106,6 @@ class PopulationModule(GenerationModule[RolloutDataModule]):
             actor_network=population.actor_network,
             action_shape=self.data.eval_env.action_shape,
             sample_inputs=partial(sample_inputs, self.data, self.device),
-        )
-
-    def all_failed(self) -> RunStopped:
-        """Return the error that ends a run in which all agents failed; this process's own are in its message."""
-        return RunStopped(
-            f"all agents ({self.population_size}) failed in generation {self.state.generation}, not finite: "
-            f"{self.state.quarantine.parts()}; start again with a lower model.actor_lr, model.critic_lr, "
-            "model.max_grad_norm or model.reward_scale",
-            ALL_AGENTS_FAILED,
         )
 
     def validate_champion(self) -> float:
@@ -137,9 +126,12 @@ class PopulationModule(GenerationModule[RolloutDataModule]):
         chance = generator(self.seed, Role.PROBE, self.current_epoch)
         inputs = sample_inputs(data, self.device, chance, SAMPLED_INPUTS)
         found |= diversity_metrics(population.actor_network, population.actor, inputs, communicator)
-        return found | data.episode_metrics(episodes) | metrics.usage_metrics(data.buffer, communicator)
-
-    # Checkpoint and memory
+        if communicator.world > 1:
+            found |= {
+                "exchange/received_mb": communicator.received_bytes / 1e6,
+                "time/exchange_s": communicator.seconds,
+            }
+        return found | data.episode_metrics(episodes) | data.buffer.metrics()
 
     def model_settings(self) -> dict[str, Any]:
         """Return the algorithm's settings, networks included, as plain values."""
@@ -184,10 +176,7 @@ class PopulationModule(GenerationModule[RolloutDataModule]):
         return {"optimizer": (gradients, self.optimizer.state), "population": self.population}
 
     def reset_memory(self) -> None:
-        """Start over in the same memory: initial agents, no champion, an empty replay buffer.
-
-        After a fit, before the next; without it a further fit goes on with what was learned.
-        """
+        """Start over in the same memory: initial agents, no champion, no replay; a further fit otherwise goes on."""
         self.population.reset_memory(*self.network_makers(self.data), self.seed, self.hparams["noise"])
         self.data.buffer.reset_memory()
 

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from eigen2.core.replay import ReplayBuffer
 from eigen2.distributed.communicator import Communicator
 from eigen2.erl.population import Population
 from eigen2.erl.state import GenerationState
@@ -50,17 +49,6 @@ def generation_metrics(
         "train/noise": float(agents["noise"].mean()),
     }
     return metrics, {name: agents[f"summary {name}"] for name in summary}
-
-
-def usage_metrics(buffer: ReplayBuffer, communicator: Communicator) -> dict[str, float]:
-    """Return how full the replay buffer is; with several processes, what this one received and the time it took."""
-    replay = {
-        "replay/size": float(len(buffer)),
-        "replay/utilization": len(buffer) / buffer.capacity,
-        "replay/added": float(buffer.added),
-    }
-    exchange = {"exchange/received_mb": communicator.received_bytes / 1e6, "time/exchange_s": communicator.seconds}
-    return replay if communicator.world == 1 else replay | exchange
 
 
 def _finite(values: Tensor) -> Tensor:

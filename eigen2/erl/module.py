@@ -18,6 +18,7 @@ from eigen2.erl.learners import DDPG, Learner
 from eigen2.erl.learners.gradients import clear_gradients, moments, step, update_targets
 from eigen2.erl.settings import check_settings, plain_settings
 from eigen2.erl.state import GenerationState, make_batch
+from eigen2.errors import ALL_AGENTS_FAILED, RunStopped
 
 
 class ERLModule(PopulationModule):
@@ -90,8 +91,6 @@ class ERLModule(PopulationModule):
         self.operators, self.validate_every = tuple(evolution or ()), validate_every
         self.make_networks, self.communicator = (actor, critic), Communicator(population_size)
 
-    # A generation, in the order it happens
-
     def on_train_epoch_start(self) -> None:
         """Evaluate every agent, and draw what the generation trains on."""
         self.begin_generation()
@@ -143,7 +142,12 @@ class ERLModule(PopulationModule):
         """Replace the less fit agents, with targets, critics and moments, by children of the fitter; decay noise."""
         state, population, operators = self.state, self.population, self.operators
         if state.quarantine.judge(state.fitness, population, self.optimizer, self.communicator).all():
-            raise self.all_failed()
+            raise RunStopped(
+                f"all agents ({self.population_size}) failed in generation {state.generation}, not finite: "
+                f"{state.quarantine.parts()}; start again with a lower model.actor_lr, model.critic_lr, "
+                "model.max_grad_norm or model.reward_scale",
+                ALL_AGENTS_FAILED,
+            )
         state.quarantine.warn(state.generation, ", replaced" if operators else ", not replaced without evolution")
         if operators and self.population_size > 1:
             own, context = moments(population, self.optimizer), self.evolution_context()

@@ -45,8 +45,7 @@ class Rollout:
     def evaluate(self, state: GenerationState, seed: int, uniform: bool, after_step: Callable[[], None]) -> None:
         """Play the generation's windows with every agent: set its fitness in the state, fill the replay buffer.
 
-        Agents that do not learn play fitness windows alone. With `uniform`, exploration windows are played with uniform
-        actions until training starts.
+        Agents that do not learn play fitness windows alone. With `uniform`, others explore evenly until they train.
         """
         population, data, env = self.population, self.data, self.data.eval_env
         counted, windows = data.windows_per_generation, env.windows - data.windows_per_generation
@@ -73,8 +72,7 @@ class Rollout:
     def validate(self, state: GenerationState) -> None:
         """Play the validation windows; the fittest agent becomes champion if it validates better than the one before.
 
-        There is one candidate a generation, chosen on other days: the best of all agents on the validation days would
-        be the luckiest as often as the best.
+        There is one candidate, chosen on other days: the best of all agents on these would often be the luckiest.
         """
         population, data, communicator = self.population, self.data, self.communicator
         fittest = rank(state.fitness.numpy())[0]

@@ -9,12 +9,10 @@ from torch.optim.adam import adam
 
 
 class RowAdam(torch.optim.Adam):
-    """Adam over matrices with a row an agent, each row stepped by itself.
+    """Adam over matrices (agents, weights), each row stepped as `torch.optim.Adam(fused=True)` would step it alone.
 
-    A row is stepped as `torch.optim.Adam(fused=True)` would step it alone, bit for bit. Over the whole matrix the last
-    bit of a number depends on whether it falls into a vector register or into the rest after the last one, and so on
-    how many agents a process has. The state has Adam's names and shapes: `exp_avg`, `exp_avg_sq` and one `step` for
-    all rows. `groups` are as `torch.optim.Adam` takes them; every parameter is (agents, weights).
+    Over the whole matrix the last bit of a number depends on whether it falls into a vector register or into the rest
+    after the last one, and so on how many agents a process has. The state has Adam's names and one `step` for all rows.
     """
 
     def __init__(self, groups: list[dict[str, Any]]) -> None:

@@ -102,6 +102,7 @@ class FuelBreakDataModule(DQNDataModule):
         self.counts = dict(zip(SPLITS, (num_landscapes, eval_landscapes, test_landscapes), strict=True))
         names = "budget", "fire_simulation_max_duration", "ignitions", "wind_speed", "wind_from"
         self._make_env = partial(FuelBreakEnv, **{name: given[name] for name in names})
+        self._region: Region | None = None
         self._vector_env: SyncVectorEnv | AsyncVectorEnv | None = None
         self._held_out: dict[Split, list[FuelBreakEnv]] = {}
         self._baselines: dict[tuple[str, Split], tuple[Cells, np.ndarray]] = {}
@@ -112,11 +113,10 @@ class FuelBreakDataModule(DQNDataModule):
 
     def specs(self, split: Split) -> list[Spec]:
         """Return how a file of placements names each landscape of a split."""
-        spec: Spec = {"grid_size": self._settings["grid_size"], "split": split}
-        if self.region is None:
-            spec["seed"] = self._settings["landscape_seed"]
-        else:
-            spec["region"] = {name: str(Path(path).resolve()) for name, path in self.region.given().items()}
+        source: Spec = {"seed": self._settings["landscape_seed"]}
+        if self.region is not None:
+            source = {"region": {name: str(Path(path).resolve()) for name, path in self.region.given().items()}}
+        spec = {"grid_size": self._settings["grid_size"], "split": split, **source}
         return [{**spec, "number": number} for _, number in self._numbered(split)]
 
     def _numbered(self, split: Split) -> list[tuple[Landscape, int]]:
@@ -124,14 +124,10 @@ class FuelBreakDataModule(DQNDataModule):
         size, seed, count = self._settings["grid_size"], self._settings["landscape_seed"], self.counts[split]
         if self.region is None:
             return [(synthetic(size, seed, number, split), number) for number in range(count)]
+        self._region = self._region or read_region(self.region)
         found = tiles(self._region, size, split)
         spread = np.linspace(0, len(found) - 1, min(count, len(found))).round().astype(int)
         return [(found[number], number) for number in spread.tolist()]
-
-    @cached_property
-    def _region(self) -> Region:
-        assert self.region is not None
-        return read_region(self.region)
 
     def needed_bytes(self, stage: str) -> dict[str, int]:
         """Return the most bytes by owner that a stage keeps of landscapes and fires."""

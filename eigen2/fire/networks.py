@@ -15,10 +15,7 @@ SHARPER = 20.0  # factor on the downstream share as an input, as few cells have 
 
 
 def downstream_share(planes: UInt8[Tensor, "batch planes height width"]) -> Float[Tensor, "batch height width"]:
-    """Return the part of what still burns that burns through each cell (0 to 1), which bounds what a break there saves.
-
-    The 255 levels of the downstream plane are 5 % apart.
-    """
+    """Return the part of what still burns that burns through each cell (0 to 1), which bounds what a break saves."""
     scaled = planes[:, [BURNS, DOWNSTREAM]].float() / 255
     through = torch.expm1(scaled[:, 1] * math.log1p(FINEST * scaled[0, 1].numel())) / FINEST
     burned = scaled[:, 0].square().sum((1, 2), keepdim=True)

@@ -20,8 +20,7 @@ class DDPG(Learner):
     def losses(self, population: Population, batch: Batch, train_actor: bool = True) -> Losses:
         """Compute the critic's squared TD error (equation 5) and minus its value of the actor's action (equation 6).
 
-        The actor's loss uses the critic's weights detached, so that one backward pass of both losses gives each network
-        the gradient of its own.
+        The actor's loss uses the critic's weights detached: one backward pass of both gives each network its gradient.
         """
         target = self.td_target(population, batch)
         network = population.critic_network
@@ -50,9 +49,8 @@ class DDPG(Learner):
         """
         action = population.actor_network(population.learning(population.actor_target), batch.next_inputs)
         critic = population.learning(population.critic_target)
-        values = _by_critic(
-            population.critic_network(critic, batch.next_inputs, self.target_action(action, batch))
-        ).amin(-1)
+        found = population.critic_network(critic, batch.next_inputs, self.target_action(action, batch))
+        values = _by_critic(found).amin(-1)
         return batch.reward + batch.discount * torch.where(batch.terminated, 0.0, values)
 
     def target_action(self, action: Tensor, batch: Batch) -> Tensor:

@@ -38,7 +38,7 @@ def state_faults(
 ) -> Bool[Tensor, "parts agents"] | None:
     """Return where weights, targets or moments are not finite, by `PARTS` from the fifth on.
 
-    None if all are finite, and `finite` holds, the result of another check: the one synchronization with the device.
+    None if all are and `finite`, the result of another check, holds: the one synchronization with the device.
     """
     state = _state(population, optimizer)
     total = torch.stack([rows.sum() for tensors in state for rows in tensors]).sum()  # false alarms only beyond 1e30
@@ -67,11 +67,8 @@ def step(
 ) -> Bool[Tensor, "parts agents"] | None:
     """Clip each agent's actor and critic gradients and step the optimizer, but for agents with a number not finite.
 
-    Those keep weights and moments bit for bit: even with a zero gradient Adam's momentum would move them. Actors take
-    part only with `train_actor`. `loss` has the step's actor and critic losses of each agent; None counts as finite.
-
-    Returns:
-        Where a part is not finite, by `PARTS`; None if everything is finite.
+    Those keep weights and moments bit for bit: even with a zero gradient Adam's momentum would move them. `loss` has
+    the step's losses of each agent; None counts as finite. Return where a part is not finite, by `PARTS`, if any is.
     """
     networks = [population.actor, population.critic]
     gradients = [_gradient(rows) for rows in networks]

@@ -24,10 +24,8 @@ PLACEMENTS_FILE = "placements.json"
 FOLDERS: dict[Split, str] = {"validation": "champion", "test": "test"}  # of a split's records, in the run's folder
 LARGEST_GRID = 100  # rows, and columns, of the largest landscape in a file: fires from all of its cells take 400 MB
 
-Cells = list[list[int]]
-"""The breaks of one placement: for each landscape, numbers of cells, `row * columns + column`, in their order."""
-Spec = dict[str, Any]
-"""Description of a landscape, from which it is made again; an item of `landscapes` in SCHEMA."""
+Cells = list[list[int]]  # breaks of one placement: for each landscape, `row * columns + column`, in their order
+Spec = dict[str, Any]  # description of a landscape, from which it is made again; an item of `landscapes` in SCHEMA
 
 
 def _object(required: dict[str, Any], optional: dict[str, Any]) -> dict[str, Any]:

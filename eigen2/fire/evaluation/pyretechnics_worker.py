@@ -24,14 +24,6 @@ MOISTURES = ("dead_1hr", "dead_10hr", "dead_100hr", "live_herbaceous", "live_woo
 CANOPY = ("canopy_cover", "canopy_height", "canopy_base_height", "canopy_bulk_density")
 
 
-def version() -> str | None:
-    """Return the version of pyretechnics here."""
-    try:
-        return metadata.version("pyretechnics")
-    except metadata.PackageNotFoundError:
-        return None
-
-
 def burn(request: dict[str, Any]) -> dict[str, list[list[list[int]]]]:
     """Burn all fires of a request, arrays by name, and return the reply."""
     reply: dict[str, list[list[list[int]]]] = {"surface": [], "crown": []}
@@ -80,7 +72,7 @@ def _burned(cubes: dict[str, Any], scene: dict[str, Any], cell: int) -> int:
 def main(arguments: list[str]) -> None:
     """Run the command line."""
     if arguments == ["version"]:
-        print(json.dumps(version()))
+        print(json.dumps(next((each.version for each in metadata.distributions(name="pyretechnics")), None)))
         return
     with np.load(arguments[0], allow_pickle=False) as arrays:
         burned = burn(dict(arrays))

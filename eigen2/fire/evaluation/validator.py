@@ -65,10 +65,7 @@ class Score:
 def validate(
     landscapes: Sequence[Landscape], placements: Mapping[str, Cells], conditions: Conditions, python: str
 ) -> dict[str, Score]:
-    """Return the scores of placements by both models; `python` is that of an environment with pyretechnics.
-
-    Raises UserError if pyretechnics fails, a placement does not fit the landscapes, or nothing burns on one of them.
-    """
+    """Return the scores of placements by both models; `python` is that of an environment with pyretechnics."""
     models = [conditions.model(landscape) for landscape in landscapes]
     travel_time = {name: _savings(name, placed, models) for name, placed in placements.items()}
     fires, seed = conditions.fires, conditions.seed  # the 2 separates these draws from those that made a landscape
@@ -103,9 +100,10 @@ def require_pyretechnics(python: str) -> str:
         raise UserError(f"--python {python} has no pyretechnics: {INSTALL}")
     numbers, newest = ([int(part) for part in re.findall(r"\d+", version)] for version in (str(found), NEWEST))
     if numbers > newest:
-        licence = "whose licence forbids use in for-profit organizations unless paid for"
-        older = f"{NEWEST} and before are under the EPL-2.0: {INSTALL}"
-        raise UserError(f"--python {python} has pyretechnics {found}, {licence}; {older}")
+        licence = (
+            f"whose licence forbids use in for-profit organizations unless paid for; {NEWEST} and before are under"
+        )
+        raise UserError(f"--python {python} has pyretechnics {found}, {licence} the EPL-2.0: {INSTALL}")
     return str(found)
 
 

@@ -52,8 +52,8 @@ class Behavior(NamedTuple):
     """Coefficients of the spread of fire in some fuel models, one value each.
 
     With a slope s (rise over run) and a midflame wind u (km/h), fire spreads at `rate * (1 + slope * s**2)` m/min
-    uphill without wind, at `rate * (1 + wind * u**exponent)` downwind on flat ground; `rate` is 0 for what cannot burn.
-    `adjustment` is the midflame wind over that at 20 ft above the vegetation, without shelter by a canopy.
+    uphill without wind, at `rate * (1 + wind * u**exponent)` downwind on flat ground. `adjustment` is the midflame wind
+    over that at 20 ft above the vegetation, without shelter by a canopy.
     """
 
     rate: Float64[np.ndarray, " models"]

@@ -3,7 +3,7 @@
 import copy
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
@@ -24,7 +24,6 @@ PLANES = 8
 LARGEST_LOG_RATE = 9.0  # log(1 + cells crossed) at 255 in the rate planes; e**9 are 8,100 cells, beyond any fire here
 FINEST = 256  # resolution of the downstream plane: 1 / FINEST of a cell per fire differs from none
 REWARD_UNIT = 30.0  # `relative_reward` of a break that leaves 1/e of what burned; breaks earn about 1 each
-Planes = TypeVar("Planes", bound=Any)
 
 
 class Scene(NamedTuple):
@@ -150,11 +149,10 @@ class FuelBreakEnv(gymnasium.Env[NDArray[np.uint8], np.int64]):
         }
 
 
-def action_mask(observation: Planes) -> Planes:
+def action_mask(observation: Any) -> Any:
     """Return `info["action_mask"]`, bool (..., cells), from an array or tensor (..., planes, rows, columns)."""
-    allowed: Any = (observation[..., RATES, :, :] != 0).any(-3) & (observation[..., BREAKS, :, :] == 0)
-    mask: Planes = allowed.reshape(*allowed.shape[:-2], -1)
-    return mask
+    allowed = (observation[..., RATES, :, :] != 0).any(-3) & (observation[..., BREAKS, :, :] == 0)
+    return allowed.reshape(*allowed.shape[:-2], -1)
 
 
 def relative_reward(before: float, after: float, cells: int) -> float:

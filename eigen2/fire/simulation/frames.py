@@ -44,4 +44,5 @@ class Frames(ObservationCodec):
 
     def allowed(self, observation: UInt8[Tensor, "batch planes rows columns"]) -> Bool[Tensor, "batch cells"]:
         """Return the cells that may become breaks."""
-        return action_mask(observation)
+        mask: Tensor = action_mask(observation)
+        return mask
