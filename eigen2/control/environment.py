@@ -42,9 +42,8 @@ def make(env_id: str, settings: Mapping[str, Any], max_episode_steps: int | None
 class ControlEnvironment:
     """A copy of the environment for each agent in each window; a window's copies all begin in the same state.
 
-    A copy whose episode has ended waits for the next `reset`: nothing is reset automatically, so no transition leads
-    from the end of an episode to the start of another. Observations are `state`, flattened, in float32; `copies` are
-    the environments, agent by agent, each as `make` returns it.
+    A copy whose episode has ended waits for the next `reset`, so no transition leads from one episode to another.
+    Observations are `state`, flattened, in float32; `copies` are in the order of agents.
     """
 
     credit_steps = 0

@@ -27,14 +27,9 @@ WEIGHTS, CONFIG = "champion.safetensors", "champion.json"
 
 @dataclass(frozen=True)
 class ExportedChampion:
-    """Champion without its population.
+    """Champion without its population."""
 
-    Its config has, as JSON values, `format`; `workload`; `actor`, its class and arguments; `sizes` it was built for;
-    `champion`, its generation and validation fitness; `data_used` in its fit; `inference`, what turns the workload's
-    data into the actor's inputs.
-    """
-
-    config: dict[str, Any]
+    config: dict[str, Any]  # JSON values: format, workload, actor, sizes, champion, data_used, inference
     weights: dict[str, Tensor]  # the actor's, float32 by name
 
     @property

@@ -39,10 +39,7 @@ def _no_view(out: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 
 class Linear(nn.Linear):
-    """`torch.nn.Linear` whose weights may have a leading agent axis.
-
-    Weights (agents, out, in) map (agents or 1, ..., in) to (agents, ..., out) in one batched matrix product.
-    """
+    """`torch.nn.Linear` whose weights may be (agents, out, in): (agents or 1, ..., in) goes to (agents, ..., out)."""
 
     def forward(self, x: Tensor, plus: Tensor | None = None) -> Tensor:
         """Return the map of the last axis of `x`, plus `plus` where given."""

@@ -126,12 +126,11 @@ class PopulationModule(GenerationModule[RolloutDataModule]):
         chance = generator(self.seed, Role.PROBE, self.current_epoch)
         inputs = sample_inputs(data, self.device, chance, SAMPLED_INPUTS)
         found |= diversity_metrics(population.actor_network, population.actor, inputs, communicator)
+        found |= data.episode_metrics(episodes) | data.buffer.metrics()
         if communicator.world > 1:
-            found |= {
-                "exchange/received_mb": communicator.received_bytes / 1e6,
-                "time/exchange_s": communicator.seconds,
-            }
-        return found | data.episode_metrics(episodes) | data.buffer.metrics()
+            sent = communicator.received_bytes / 1e6, communicator.seconds
+            found["exchange/received_mb"], found["time/exchange_s"] = sent
+        return found
 
     def model_settings(self) -> dict[str, Any]:
         """Return the algorithm's settings, networks included, as plain values."""

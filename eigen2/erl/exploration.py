@@ -34,9 +34,8 @@ class Draws:
 def explore(
     action: Tensor, windows: int, draws: Draws, scale: Float[Tensor, " agents"], uniform: bool = False
 ) -> Tensor:
-    """Add noise to the last `windows`, which explore, of actions (agents, windows, *action_shape), within [-1, 1].
+    """Add noise of each agent's `scale` to the last `windows` of actions (agents, windows, ...), within [-1, 1].
 
-    `scale` is the standard deviation of each agent's noise, in action units; `draws` are of (windows, *action_shape).
     With `uniform` the actions are replaced by uniform ones in [-1, 1] instead.
     """
     if windows == 0:

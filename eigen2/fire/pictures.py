@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float64, UInt8
+from jaxtyping import UInt8
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from callbacks.plots import draw_figure
@@ -53,20 +53,14 @@ def draw_placements(scene: Scene, placements: Mapping[str, Sequence[int]]) -> UI
     return draw_figure(draw, 2 * WIDTH, rows * HEIGHT, DPI)
 
 
-def ground(landscape: Landscape) -> Float64[np.ndarray, "rows columns rgb=3"]:
-    """Return the colours of fuel, 0 to 1."""
-    from matplotlib.colors import to_rgb
-
-    kinds = np.searchsorted([first for first, _ in FUELS], landscape.fuel, side="right") - 1
-    return np.array([to_rgb(colour) for _, colour in FUELS])[kinds]
-
-
 def _draw_placement(part: Any, landscape: Landscape, fires: Fires, breaks: Sequence[int], most: float) -> None:
     """Draw fuel and breaks, the first ones darkest, beside the share of fires that burn each cell."""
     from matplotlib import colormaps
+    from matplotlib.colors import to_rgb
 
     left, right = part.subplots(1, 2)
-    left.imshow(ground(landscape), interpolation="nearest")
+    kinds = np.searchsorted([first for first, _ in FUELS], landscape.fuel, side="right") - 1
+    left.imshow(np.array([to_rgb(colour) for _, colour in FUELS])[kinds], interpolation="nearest")
     place = np.full(landscape.shape, np.nan)
     place.reshape(-1)[list(breaks)] = np.linspace(0.0, 0.7, len(breaks))
     left.imshow(place, cmap="RdPu_r", vmin=0, vmax=1, interpolation="nearest")

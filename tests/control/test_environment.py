@@ -80,17 +80,6 @@ def test_what_a_play_stores_is_each_step_of_each_episode_once() -> None:
     torch.testing.assert_close(returns, torch.tensor(expected, dtype=torch.float64), rtol=1e-6, atol=0)
 
 
-def test_reset_again_is_the_same_as_anew() -> None:
-    def episode(env: ControlEnvironment) -> list[float]:
-        play(env, lambda seen: seen["state"][..., :1] * 2 - 1, SEEDS)
-        return [*env.get_episode_summary()["return"].tolist(), *env.get_episode_summary(slice(1))["steps"].tolist()]
-
-    env = made()
-    first = episode(env)
-    assert episode(env) == first
-    assert episode(made()) == first
-
-
 def test_who_does_not_play_is_neither_stepped_nor_stored() -> None:
     env = made(agents=2, windows=2)
     buffer = ReplayBuffer(100, transition_fields(env.observation_fields, env.action_shape))

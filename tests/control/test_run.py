@@ -88,14 +88,6 @@ def test_a_workload_that_is_none_is_one_line(value: str, tmp_path: Path, capsys:
     assert capsys.readouterr().err.startswith("error: workload is ")
 
 
-@pytest.mark.parametrize("word", ["no/such/file.yaml", "x" * 5000])
-def test_a_config_that_is_no_file_is_told_as_ever(word: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as left:
-        main(["fit", "--config", word])
-    assert left.value.code == 2
-    assert len(capsys.readouterr().err.splitlines()) == 1
-
-
 def test_a_config_of_one_workload_is_not_read_as_another(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         fit(tmp_path, "--workload", "market")

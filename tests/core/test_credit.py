@@ -26,7 +26,7 @@ class LatePayer:
     observation `misplayed` (agent, window, step) is not finite.
     """
 
-    agents, windows, nbytes = AGENTS, WINDOWS, 0
+    agents, windows = AGENTS, WINDOWS
     action_shape = (1,)
 
     def __init__(self, seed: int, latest: int, told: bool, misplayed: tuple[int, int, int] | None = None) -> None:

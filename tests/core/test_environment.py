@@ -35,7 +35,6 @@ class UnevenEnvironment:
         self.steps = 0
         self.received: list[Tensor] = []
         self.resets: list[Any] = []
-        self.nbytes = 0
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Observation, dict[str, Any]]:
         self.resets.append(options)
@@ -122,9 +121,6 @@ def test_the_environment_gets_its_own_units_and_nobody_the_networks_graph() -> N
     assert not any(value.requires_grad for value in buffer.state_dict()["storage"].values())
 
 
-# The data side
-
-
 def built_data() -> ProbeRollouts:
     data = ProbeRollouts(IDLE, replay_capacity=48, replay_min_size=4, batch_size=4)
     data.build(3, torch.device("cpu"))
@@ -142,7 +138,7 @@ def test_owners_of_memory_are_named_with_their_bytes_and_training_starts_at_the_
     # x and next x, action in half precision, reward, two flags
     held = {name: each.total for name, each in account(data.memory_owners()).items()}
     assert data.buffer.nbytes == held["replay"] == 48 * (4 + 4 + 2 + 4 + 2)
-    assert held["environments"] == data.eval_env.nbytes + data.val_env.nbytes
+    assert held["environments"] == data.eval_env.context.nbytes + data.val_env.context.nbytes
 
 
 @pytest.mark.parametrize(
@@ -156,15 +152,6 @@ def test_settings_out_of_range_are_named_with_their_value(setting: str, value: i
     settings: dict[str, Any] = {setting: value}
     with pytest.raises(UserError, match=rf"^data\.{setting} is {value}.*$"):
         ProbeRollouts(IDLE, **settings)
-
-
-def test_an_action_that_is_not_finite_is_not_stored() -> None:
-    """One agent's NaN must not reach the agents that learn from the shared buffer."""
-    data = built_data()
-    actions = torch.tensor([0.0, torch.nan, 0.0])[:, None, None].expand(3, data.eval_env.windows, 1)
-    play(data.eval_env, lambda seen: actions, data.training_options(0, 0), data.buffer)
-    assert torch.isfinite(data.buffer["action"]).all()
-    assert data.buffer.size == 2 * data.eval_env.windows
 
 
 @pytest.mark.parametrize("poison", [torch.nan, torch.inf])

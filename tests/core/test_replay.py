@@ -111,13 +111,6 @@ def test_what_is_added_and_gathered_is_copied_without_its_graph(slots: Any) -> N
     assert equal(held(buffer), expected)
 
 
-def test_actions_lose_at_most_half_a_thousandth() -> None:
-    actions = torch.linspace(-1, 1, 100_001)[:, None]
-    buffer = ReplayBuffer(len(actions), {"action": Field((1,), torch.float16), "reward": Field((), torch.float32)})
-    buffer.add({"action": actions, "reward": actions[:, 0]})
-    assert (buffer["action"].float() - actions).abs().max() < 0.0005
-
-
 @pytest.mark.parametrize(
     ("change", "said"),
     [

@@ -1,6 +1,5 @@
 """The module of deep Q-learning: fitting again, and what a fit leaves behind."""
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from eigen2.dqn.module import DQNModule
 from eigen2.errors import UserError
 from eigen2.fire.datamodule import FuelBreakDataModule
-from eigen2.fire.hygiene import MemoryHygiene
 
 SMALL: dict[str, Any] = {"grid_size": 8, "ignitions": 6, "num_landscapes": 2, "eval_landscapes": 1}
 SMALL |= {"num_parallel_envs": 2, "buffer_size": 30, "warmup": 8, "batch_size": 4}
@@ -77,16 +75,3 @@ def test_the_champion_is_the_best_of_the_epochs_that_are_validated(tmp_path: Pat
     assert next(iter(module.online.parameters())).dtype == torch.float32
     (again,) = trainer.validate(module, datamodule=data, verbose=False)
     assert again["champion/validation_fitness"] == pytest.approx(fitness[4], rel=1e-6)
-
-
-def test_a_run_draws_no_figure_that_stays(tmp_path: Path) -> None:
-    import matplotlib.pyplot as plt
-
-    from callbacks import MetricsPlot
-
-    plt.close("all")
-    plot = MetricsPlot(metrics=["fitness/mean"], tag="fitness", every_n_epochs=1)
-    module, data = DQNModule(width=2, validate_every=1, baselines=("random",)), FuelBreakDataModule(**SMALL)
-    trainer_of(tmp_path, 2, MemoryHygiene(), plot).fit(module, datamodule=data)
-    assert "matplotlib.pyplot" in sys.modules
-    assert plt.get_fignums() == []

@@ -43,7 +43,6 @@ class ProbeEnvironment:
         self.probe, self.agents, self.windows = probe, agents, windows
         self.observation_fields = {"x": Field((1,), torch.float32)}
         self.context = torch.zeros(windows)
-        self.nbytes = self.context.nbytes
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Observation, dict[str, Any]]:
         self.context = torch.tensor(options["contexts"], dtype=torch.float32)
@@ -119,9 +118,6 @@ class ProbeRollouts(RolloutDataModule):
     def build(self, agents: int, device: torch.device) -> None:
         self.eval_env = ProbeEnvironment(self.probe, agents, self.windows_per_generation + self.exploration_windows)
         self.val_env = ProbeEnvironment(self.probe, agents, len(self.probe.contexts))
-
-    def needed_bytes(self, agents: int) -> dict[str, int]:
-        return {"environments": 4 * (self.windows_per_generation + self.exploration_windows + len(self.probe.contexts))}
 
     def network_inputs(self, observation: Observation) -> Inputs:
         return {"x": observation["x"]}

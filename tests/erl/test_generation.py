@@ -19,9 +19,6 @@ WALK = Probe(lambda x, action, step: x - (action - 0.3) ** 2, steps=3, contexts=
 PHASES = ["evaluate", "train", "evolve", "validate"]
 
 
-# Training
-
-
 @pytest.mark.parametrize(("accumulate", "truncated"), [(1, False), (3, True)])
 def test_learning_is_that_of_separate_agents_on_whole_batches(accumulate: int, truncated: bool) -> None:
     """Micro-batches of 32 / `accumulate` through the module against one batch of their union through plain modules."""
@@ -80,9 +77,6 @@ def test_champions_are_found_in_the_generations_that_validate(every: int) -> Non
     assert recorder.metrics[4]["champion/validation_fitness"] == pytest.approx(best)
 
 
-# Where only the first agents learn: Khadka and Tumer, "Evolution-guided policy gradient", 2018
-
-
 def test_gradients_move_the_learners_alone_and_they_alone_explore() -> None:
     recorder = Recorder()
     module = fit(
@@ -101,9 +95,6 @@ def test_gradients_move_the_learners_alone_and_they_alone_explore() -> None:
 def test_agents_that_only_evolve_need_windows_of_their_own() -> None:
     with pytest.raises(UserError, match=r"windows_per_generation is 0"):
         fit(AIM, learners=1, data={"windows_per_generation": 0})
-
-
-# Warm-up
 
 
 def test_warm_up_plays_evolves_and_validates_but_does_not_train() -> None:
@@ -127,9 +118,6 @@ def test_warm_up_plays_evolves_and_validates_but_does_not_train() -> None:
         assert not np.isnan(recorder.metrics[generation]["train/critic_loss"])
     assert [recorder.metrics[generation]["replay/size"] for generation in range(3)] == [64, 128, 192]
     assert module.trainer.global_step == 8
-
-
-# Exploration
 
 
 def test_exploration_windows_alone_are_noisy() -> None:
@@ -161,9 +149,6 @@ def test_callbacks_hear_of_every_environment_step_of_the_evaluation() -> None:
     steps = Steps()
     fit(WALK, steps, epochs=3)
     assert steps.heard == 3 * WALK.steps
-
-
-# Reproducibility
 
 
 def weights_after(**settings: Any) -> Tensor:

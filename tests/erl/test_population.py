@@ -1,6 +1,5 @@
 """A population as a batch against the same networks one by one."""
 
-import gc
 import logging
 import random
 from collections.abc import Callable
@@ -13,7 +12,7 @@ from torch import Tensor, nn
 
 from eigen2.core.networks import Inputs, StackedNetwork
 from eigen2.distributed.communicator import Communicator
-from eigen2.erl.population import DDPGAgent, Population
+from eigen2.erl.population import Population
 from eigen2.errors import UserError
 from tests.erl.probe import ProbeActor, ProbeCritic
 from tests.erl.reference import with_weights
@@ -117,17 +116,6 @@ def test_vectorised_and_looped_equal_plain_modules_in_values_and_gradients(case:
     assert agents == 1 or len({round(float(v), 6) for v in expected[0].flatten(1).sum(1)}) == agents
 
 
-def test_an_agents_output_depends_on_its_own_row_alone() -> None:
-    make, inputs = CASES["one shared"]
-    stacked = StackedNetwork(make())
-    rows = normal(AGENTS, stacked.num_weights)
-    before = stacked(rows, *inputs)
-    rows[1] = torch.nan
-    after = stacked(rows, *inputs)
-    assert torch.equal(after[[0, 2]], before[[0, 2]])
-    assert after[1].isnan().all()
-
-
 def test_a_network_without_a_rule_is_found_out_once_and_another_error_is_not_taken_for_that(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -147,23 +135,6 @@ def test_a_network_with_buffers_is_refused_in_one_line() -> None:
         UserError, match=r"^network Sequential has buffers \(1.running_mean, 1.running_var.*LayerNorm.*$"
     ):
         StackedNetwork(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)))
-
-
-def test_named_weights_are_views_of_the_rows_in_the_modules_order() -> None:
-    stacked, network = StackedNetwork(Mixed()), Mixed()
-    assert stacked.num_weights == sum(weight.numel() for weight in network.parameters())
-    rows = normal(AGENTS, stacked.num_weights)
-    weights = stacked.weights(rows)
-    assert {name: tuple(value.shape) for name, value in weights.items()} == {
-        name: (AGENTS, *weight.shape) for name, weight in network.named_parameters()
-    }
-    rows += 1
-    with_weights(network, rows[2])
-    for name, weight in network.named_parameters():
-        assert torch.equal(weights[name][2], weight)
-
-
-# The population
 
 
 def make_population(size: int = 4, seed: int = 5) -> Population:
@@ -208,37 +179,16 @@ def test_a_reset_population_is_a_new_one_in_the_same_memory() -> None:
     assert {name: value.data_ptr() for name, value in population.state_dict().items()} == held
 
 
-def test_cleaning_up_frees_the_gradients() -> None:
-    population = make_population()
-    assert population.cleanup_memory() == 0
-    (population.actor.sum() + population.critic.sum()).backward()
-    assert population.cleanup_memory() == population.actor.nbytes + population.critic.nbytes
-    assert all(rows.grad is None for rows in population.parameters())
-
-
-def test_bytes_and_counts_are_those_of_the_weights() -> None:
+def test_counts_are_those_of_the_weights() -> None:
     population = make_population(4)
     actor, critic = 8 + 8 + 8 + 1, 2 * 16 + 16 + 16 * 16 + 16 + 16 + 1
     assert (population.weights_per_agent, population.size) == (actor + critic, 4)
     state = population.state_dict()
     assert len({value.data_ptr() for value in state.values()}) == len(state)
-    # network and target of each agent, the champion, noise; kinds (int64) and parents' fitness (float64); the
-    # champion's fitness (float64) and generation (int64), and validations since (int64)
-    expected = 4 * (4 * 2 * (actor + critic) + actor + critic + 4) + 4 * (8 + 8) + 8 + 8 + 8
-    assert population.nbytes == sum(value.nbytes for value in state.values()) == expected
     rows = population.rows()
     assert rows.keys() == {"actor", "critic", "actor_target", "critic_target", "noise"}
     assert all(len(each) == 4 and not each.requires_grad for each in rows.values())
     assert all(each.data_ptr() == getattr(population, name).data_ptr() for name, each in rows.items())
-
-
-def test_there_is_one_agent_a_row_and_a_champion() -> None:
-    gc.collect()
-    before = sum(type(each) is DDPGAgent for each in gc.get_objects())
-    population = make_population(6)
-    assert sum(type(each) is DDPGAgent for each in gc.get_objects()) - before == 7
-    assert [agent.row for agent in population.agents] == list(range(6))
-    assert population.champion.row is None
 
 
 @pytest.mark.parametrize("leading", [1, 4])

@@ -20,14 +20,6 @@ def second_step(x: Tensor, action: Tensor, step: int) -> Tensor:
     return torch.full_like(x, 3.0 if step == 1 else 0.0)
 
 
-def aim(x: Tensor, action: Tensor, step: int) -> Tensor:
-    return -((action - 0.5) ** 2)
-
-
-def aim_at_half_x(x: Tensor, action: Tensor, step: int) -> Tensor:
-    return -((action - 0.5 * x) ** 2)
-
-
 @pytest.mark.parametrize(
     ("probe", "scale", "known"),
     [
@@ -52,7 +44,7 @@ def test_elites_learn_the_value_of_a_state_whatever_is_done_there(
 
 def test_the_champion_finds_the_best_action_with_evolution_on() -> None:
     # an actor that waits for its critic, and a critic wide enough for a parabola
-    probe = Probe(aim_at_half_x, contexts=(-1.0, 1.0))
+    probe = Probe(lambda x, action, step: -((action - 0.5 * x) ** 2), contexts=(-1.0, 1.0))
     settings = {"actor_lr": 3e-3, "data": {"critic_hidden": 32}, "evolution": evolution()}
     module = fit(probe, epochs=8, gradient_steps=40, gamma=GAMMA, **settings)
     for x in (-1.0, 1.0):
@@ -63,5 +55,6 @@ def test_the_champion_finds_the_best_action_with_evolution_on() -> None:
 
 def test_evolution_alone_finds_the_best_action() -> None:
     operators = evolution(mutation=MagnitudeMutation(fraction=0.5, scale=0.2))
-    module = fit(Probe(aim), epochs=40, population_size=16, gradient_steps=0, evolution=operators)
+    probe = Probe(lambda x, action, step: -((action - 0.5) ** 2))
+    module = fit(probe, epochs=40, population_size=16, gradient_steps=0, evolution=operators)
     assert float(module.population.champion_fitness) > -0.001

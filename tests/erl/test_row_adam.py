@@ -51,18 +51,3 @@ def test_every_row_is_stepped_as_torch_steps_it_alone_bit_for_bit(
         assert same(rows.detach()[agent], row.detach())
         for moment in ("exp_avg", "exp_avg_sq"):
             assert same(state[moment][agent], reference.state[row][moment])
-
-
-def test_parameters_without_a_gradient_wait_and_closures_are_called() -> None:
-    first, second = nn.Parameter(torch.ones(2, 3)), nn.Parameter(torch.ones(2, 4))
-    optimizer = RowAdam([{"params": [first], "lr": LR}, {"params": [second], "lr": LR}])
-
-    def loss() -> Tensor:
-        value = first.square().sum()
-        value.backward()  # type: ignore[no-untyped-call]
-        return value
-
-    assert optimizer.step(loss).item() == 6
-    assert (first < 1).all()
-    assert torch.equal(second.detach(), torch.ones(2, 4))
-    assert second not in optimizer.state

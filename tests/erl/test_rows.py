@@ -99,15 +99,6 @@ def test_noise_follows_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     np.testing.assert_allclose(recorder.states[0, "evolve"]["noise"].numpy(), expected, rtol=1e-5)
 
 
-def test_without_evolution_rows_stay() -> None:
-    recorder = Recorder()
-    fit(AIM, recorder, epochs=2, noise_decay=0.5)
-    for generation in range(2):
-        before, after = recorder.states[generation, "train"], recorder.states[generation, "evolve"]
-        assert all(same(before[name], after[name]) for name in (*ROWS[:4], *MOMENTS))
-        np.testing.assert_allclose(after["noise"], 0.5 * before["noise"])
-
-
 def test_a_population_of_one_trains() -> None:
     recorder = Recorder()
     fit(AIM, recorder, population_size=1, evolution=evolution(), data={"replay_min_size": 16, "batch_size": 16})

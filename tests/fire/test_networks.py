@@ -48,24 +48,6 @@ def test_the_mean_of_a_map_of_values_is_the_value_of_the_state() -> None:
     assert torch.allclose(network(seen), values, atol=1e-5)
 
 
-def test_values_move_with_the_map() -> None:
-    """Away from the edges nothing depends on where a cell lies."""
-    network = seeded(8, dueling=False)
-    seen = torch.zeros(1, 8, 80, 80, dtype=torch.uint8)
-    seen[..., 38:44, 38:44] = maps(1, 8, 6, 6)
-    values, moved = (network(planes).reshape(80, 80) for planes in (seen, seen.roll((2, -4), (2, 3))))
-    assert torch.allclose(values.roll((2, -4), (0, 1))[20:60, 20:60], moved[20:60, 20:60], atol=1e-6)
-    assert values[20:60, 20:60].std() > 0
-
-
-def test_memory_layout_and_batch_make_no_difference() -> None:
-    network = seeded(8)
-    seen = maps(5, 8, 12, 10)
-    values = network(seen)
-    assert torch.allclose(values, network(seen.contiguous(memory_format=torch.channels_last)), atol=1e-5)
-    assert torch.allclose(values, torch.cat([network(one[None]) for one in seen]), atol=1e-5)
-
-
 @pytest.mark.parametrize("width", [0, 10**6])
 def test_sizes_that_cannot_be_are_refused(width: int) -> None:
     with pytest.raises(UserError, match=f"width is {width}"):

@@ -50,7 +50,4 @@ class Learner(ABC):
 
     @abstractmethod
     def losses(self, population: Population, batch: Batch, train_actor: bool = True) -> Losses:
-        """Compute the losses of the first `population.learners` agents on the sample drawn for them.
-
-        Without `train_actor` actors do not learn: their loss and saturation are 0.
-        """
+        """Compute the losses of the agents that learn; without `train_actor` actors' loss and saturation are 0."""

@@ -56,9 +56,6 @@ def test_settings_out_of_range_are_named_with_their_value(operator: type, settin
         operator(**settings)
 
 
-# Mutation
-
-
 def parent_row() -> torch.Tensor:
     chance = np.random.default_rng(4)
     pieces = [chance.choice([-scale, scale], size) for size, scale in zip(SIZES, SCALES, strict=True)]
@@ -88,9 +85,6 @@ def test_mutation_without_scale_share_or_weights_changes_nothing_and_a_nan_spoil
     assert noise[:2].tolist() == [0.0, 0.0]
     assert noise[2:4].isfinite().all()
     assert noise[2:4].all()
-
-
-# Plateaus
 
 
 def scripted(champions: set[int], generations: int, operators: list[Operator], **settings: Any) -> Recorder:
@@ -185,9 +179,6 @@ def test_a_run_on_a_plateau_is_resumed_bit_for_bit(after: int, operators: list[O
     last = recorder.metrics[5]
     reinjected = [n for n in range(after, 6) if "reinjected" in origins_of(recorder, n, operators)]
     assert reinjected or last["plateau/mutation_scale"] > 0.1
-
-
-# Injection
 
 
 def test_the_fittest_learners_actor_replaces_the_least_fit_every_kth_generation() -> None:

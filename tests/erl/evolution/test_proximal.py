@@ -57,9 +57,6 @@ def every_sign(states: int) -> Tensor:
     return torch.tensor(patterns).reshape(-1, 1, states, ACTIONS)
 
 
-# The formula
-
-
 @given(st.lists(st.floats(-10, 10, width=32), min_size=FEATURES, max_size=FEATURES), st.integers(1, 3))
 def test_one_state_of_a_linear_actor_tells_each_weights_sensitivity_exactly(x: list[float], projections: int) -> None:
     """Each weight has a part in one action: |x_j|, over the square root of the number of actions."""
@@ -77,15 +74,6 @@ def test_over_all_signs_the_estimate_is_the_formula(make: Callable[[], nn.Module
     found = sensitivity(network, row, Probe({"x": x}, every_sign(4)))
     jacobian: Any = torch.autograd.functional.jacobian(lambda w: network(w[None], {"x": x})[0], row)
     torch.testing.assert_close(found, jacobian.square().mean((0, 1)).sqrt(), rtol=1e-4, atol=1e-7)
-
-
-def test_opposite_effects_in_two_states_do_not_cancel() -> None:
-    x = torch.tensor([[[1.0, 2.0, 3.0], [-1.0, -2.0, -3.0]]])
-    found = sensitivity(StackedNetwork(LinearActor()), drawn(ACTIONS * FEATURES), Probe({"x": x}, every_sign(2)))
-    torch.testing.assert_close(found, torch.tensor([1.0, 2.0, 3.0] * 2) / math.sqrt(2))
-
-
-# The scale
 
 
 @given(st.lists(st.tuples(st.floats(0, 1e6), st.booleans()), min_size=1, max_size=30), st.floats(1e-3, 1))
@@ -120,9 +108,6 @@ def test_without_stored_observations_the_noise_is_that_of_magnitude() -> None:
     assert same(plain, proximal)
 
 
-# Mutants
-
-
 def probed(x: Tensor, **settings: Any) -> ProximalMutation:
     """Return a mutation with the observations that its `begin` would draw."""
     mutation = ProximalMutation(**settings)
@@ -130,18 +115,11 @@ def probed(x: Tensor, **settings: Any) -> ProximalMutation:
     return mutation
 
 
-def noise(network: StackedNetwork, row: Tensor, mutation: MagnitudeMutation, seed: int) -> Tensor:
-    """Return what a mutation adds to an actor's row."""
-    agent = {"actor": row.clone(), "actor_target": torch.zeros_like(row)}
-    mutation.apply(agent, context(actor_network=network), np.random.default_rng(seed))
-    return agent["actor_target"]
-
-
 def changes(network: StackedNetwork, rows: Tensor, x: Tensor, mutation: MagnitudeMutation) -> Tensor:
     """Return the root mean square change of the actions of four mutants of each row."""
     found = []
     for row, seed in itertools.product(rows, range(4)):
-        mutant = row + noise(network, row, mutation, seed)
+        mutant = row + mutation_noise(row, [], mutation, np.random.default_rng(seed), actor_network=network)
         difference = network(mutant[None], {"x": x}) - network(row[None], {"x": x})
         found.append(difference.detach().square().mean().sqrt())
     return torch.stack(found)

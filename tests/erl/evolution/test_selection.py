@@ -185,9 +185,6 @@ def test_lists_that_cannot_fill_a_population_are_refused(operators: list[Operato
         check_operators(evolution(elites / 100, (100 - elites) / 100))
 
 
-# Inheritance
-
-
 def bred(rows: torch.Tensor, *children: Child) -> None:
     inherit(rows, children, rows[parents_of(children)])
 

@@ -7,7 +7,6 @@ import torch
 
 from eigen2.erl.evolution.operator import Child
 from eigen2.erl.evolution.statistics import (
-    action_diversity,
     bred_origins,
     operator_metrics,
     origins,
@@ -55,8 +54,6 @@ def test_diversity_is_zero_among_equals_and_grows_with_distance() -> None:
     assert weight_diversity(row.expand(4, -1)) == 0
     assert weight_diversity(row) == 0
     assert weight_diversity(torch.cat([row, -row])) == pytest.approx(2)
-    assert action_diversity(torch.tensor([0.3, -0.1]).expand(5, 7, 2)) == pytest.approx(0, abs=1e-7)
-    assert action_diversity(torch.tensor([[[1.0]], [[-1.0]]])) == 1
 
 
 def test_a_run_logs_them_in_every_generation() -> None:

@@ -19,11 +19,11 @@ from eigen2.fire.datamodule import FuelBreakDataModule
 from eigen2.fire.evaluation.placements import PlacementFile, read_placements, write_placements
 from eigen2.fire.landscapes.landscape import synthesize
 from eigen2.fire.landscapes.rasters import RegionFiles
-from eigen2.fire.pictures import BreaksPlot, draw_placements, ground
+from eigen2.fire.pictures import BreaksPlot, draw_placements
 from eigen2.fire.simulation.baselines import PLACEMENTS, reduction
 from eigen2.fire.simulation.environment import FuelBreakEnv
 from eigen2.fire.simulation.spread import FireModel
-from tests.fire.conftest import command, flat
+from tests.fire.conftest import command
 from tests.fire.landscapes.test_rasters import whole as rasters
 from tests.runs import metrics
 
@@ -106,14 +106,6 @@ def test_a_picture_shows_its_breaks_and_leaves_nothing() -> None:
         BreaksPlot(0)
     with pytest.raises(UserError, match="placement lake does not fit"):
         draw_placements(scene, {"lake": [int(np.flatnonzero(~scene.model.burnable)[0])]})
-
-
-def test_terrain_is_lit_from_the_north_west() -> None:
-    south, east = np.mgrid[:9, :9] * 10.0
-    light = [
-        float(ground(flat((9, 9), elevation=100 + rise)).mean()) for rise in (east + south, 0 * east, -east - south)
-    ]
-    assert light[0] > light[1] > light[2]
 
 
 def test_tiles_of_a_region_are_found_again(tmp_path: Path) -> None:

@@ -38,11 +38,6 @@ def test_all_forty_models_are_there() -> None:
     assert loads == pytest.approx(TOTAL_LOADS, abs=2e-4)
 
 
-def test_a_fuel_has_a_surface_where_it_has_a_load() -> None:
-    for number, (fine, _, _, herbs, woody, *ratios, _, _, _) in FUEL_MODELS.items():
-        assert [load > 0 for load in (fine, herbs, woody)] == [ratio > 0 for ratio in ratios], number
-
-
 def test_wet_fuel_burns_slowly_and_then_not_at_all() -> None:
     dry, damp, wet = (behavior(FUEL_MODELS, Moisture(m, m, m, 1.5, 1.5)).rate for m in (0.03, 0.1, 0.5))
     assert (dry > damp).all()

@@ -71,8 +71,3 @@ def test_nobody_can_change_it() -> None:
 def test_wrong_ones_are_refused(name: str, value: object, words: str) -> None:
     with pytest.raises(UserError, match=words):
         Landscape(**{**flat((3, 4)).layers(), name: value})
-
-
-def test_too_small_a_size_is_refused() -> None:
-    with pytest.raises(UserError, match="grid_size is 3"):
-        synthesize(3, np.random.default_rng(0))

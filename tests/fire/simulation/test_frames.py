@@ -1,32 +1,13 @@
 """Observations in the replay buffer: bit for bit, in few bytes, and what follows is what followed."""
 
 import numpy as np
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from eigen2.core.replay import ReplayBuffer
 from eigen2.dqn.collector import replay_fields
-from eigen2.fire.simulation.environment import BREAKS, BUDGET, RATES, FuelBreakEnv, action_mask
+from eigen2.fire.simulation.environment import BREAKS, BUDGET, RATES, action_mask
 from eigen2.fire.simulation.frames import Frames
-
-
-def test_what_was_observed_comes_back_bit_for_bit() -> None:
-    env = FuelBreakEnv(grid_size=8, num_landscapes=3, budget=0.2, ignitions=5, fire_simulation_max_duration=60)
-    frames, chance = Frames([scene.planes for scene in env.scenes]), np.random.default_rng(0)
-    seen, where = [], []
-    for seed in range(5):
-        observation, info = env.reset(seed=seed)
-        over = False
-        while not over:
-            seen.append(observation)
-            where.append(info["landscape"])
-            observation, _, over, _, info = env.step(chance.choice(np.flatnonzero(info["action_mask"])))
-    assert len(set(where)) > 1
-    unpacked = frames.unpack(frames.pack(np.stack(seen), {"landscape": np.array(where)}))
-    assert unpacked.dtype == torch.uint8
-    assert np.array_equal(unpacked.numpy(), np.stack(seen))
-    assert np.array_equal(frames.allowed(unpacked).numpy(), np.stack([action_mask(each) for each in seen]))
 
 
 @given(st.data())

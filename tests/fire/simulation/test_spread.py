@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from eigen2.errors import UserError
-from eigen2.fire.landscapes.fuels import Moisture
 from eigen2.fire.landscapes.landscape import Landscape, synthesize
 from eigen2.fire.simulation.spread import FireModel, Fires, Weather, spread_rates, tree_sizes
 from tests.fire.conftest import flat, uniform
@@ -88,17 +87,6 @@ def test_a_fire_ends_with_its_duration() -> None:
     assert np.flatnonzero(np.isfinite(model.start(np.array([4])).arrival[0])).tolist() == [2, 3, 4, 5, 6]
 
 
-def test_a_full_column_of_breaks_stops_it() -> None:
-    model = uniform((7, 9))
-    fires = model.start(np.array([3 * 9 + 1]))
-    assert fires.burned == 1
-    for row in range(7):
-        fires.add_break(row * 9 + 4)
-    burned = np.isfinite(fires.arrival[0]).reshape(7, 9)
-    assert burned[:, :4].all()
-    assert not burned[:, 4:].any()
-
-
 def test_fire_does_not_slip_through_between_corners() -> None:
     model = uniform((4, 4))
     fires = model.start(np.array([0]), breaks=[3, 6, 9, 12])
@@ -126,12 +114,6 @@ def test_downstream_counts_down_along_a_line() -> None:
     assert fires.downstream.tolist() == [6, 5, 4, 3, 2, 1]
     fires.add_break(4)
     assert fires.downstream.tolist() == [4, 3, 2, 1, 0, 0]
-
-
-def test_tree_sizes_of_a_known_tree() -> None:
-    before = np.array([[-9, 0, 0, 1, 1, 4, -9], [1, -9, -9, -9, -9, -9, -9]], np.int32)
-    inside = np.array([[1, 1, 1, 1, 1, 1, 0], [1, 1, 0, 0, 0, 0, 0]], bool)
-    assert tree_sizes(before, inside).tolist() == [[6, 4, 1, 1, 2, 1, 0], [1, 2, 0, 0, 0, 0, 0]]
 
 
 def descendants(before: NDArray[np.int32]) -> list[int]:
@@ -192,15 +174,6 @@ def test_many_fires_are_the_same_as_each_alone() -> None:
     assert (together.downstream == sum(fires.downstream for fires in apart)).all()
 
 
-def test_breaks_leave_the_model_as_it_was() -> None:
-    model = FireModel.of(synthesize(12, np.random.default_rng(0)))
-    before = [each.tobytes() for each in (model.rates, model.graph.data, model.graph.indices, model.burnable)]
-    fires = model.start()
-    for cell in np.flatnonzero(model.burnable)[:20]:
-        fires.add_break(int(cell))
-    assert before == [each.tobytes() for each in (model.rates, model.graph.data, model.graph.indices, model.burnable)]
-
-
 @pytest.mark.parametrize("cell", [-1, 9, 4, 0])
 def test_what_cannot_be_a_break_is_refused(cell: int) -> None:
     fires = uniform((3, 3), holes=[4]).start(breaks=[0])
@@ -213,11 +186,6 @@ def test_what_cannot_be_a_break_is_refused(cell: int) -> None:
 def test_an_ignition_where_nothing_burns_is_refused(cell: int) -> None:
     with pytest.raises(ValueError, match="no cell that burns"):
         uniform((3, 3), holes=[4]).start(np.array([cell]))
-
-
-def test_a_wet_landscape_does_not_burn() -> None:
-    wet = Weather(moisture=Moisture(1, 1, 1, 2, 2))
-    assert not FireModel.of(synthesize(8, np.random.default_rng(0)), wet).burnable.any()
 
 
 def test_wrong_weather_is_refused() -> None:
