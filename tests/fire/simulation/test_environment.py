@@ -185,8 +185,8 @@ def test_wrong_settings_are_refused(settings: dict[str, Any], words: str) -> Non
 
 def test_wrong_options_are_refused() -> None:
     for options, words in (
-        ({"landscape": 3}, "landscape is 3; .* most 2"),
-        ({"ignitions": 0}, ""),
+        ({"landscape": 3}, "landscape is 3"),
+        ({"ignitions": 0}, "ignitions"),
         ({"fire": 1}, "fire"),
     ):
         with pytest.raises(UserError, match=words):
