@@ -100,10 +100,9 @@ def require_pyretechnics(python: str) -> str:
         raise UserError(f"--python {python} has no pyretechnics: {INSTALL}")
     numbers, newest = ([int(part) for part in re.findall(r"\d+", version)] for version in (str(found), NEWEST))
     if numbers > newest:
-        licence = (
-            f"whose licence forbids use in for-profit organizations unless paid for; {NEWEST} and before are under"
-        )
-        raise UserError(f"--python {python} has pyretechnics {found}, {licence} the EPL-2.0: {INSTALL}")
+        paid = "whose licence forbids use in for-profit organizations unless paid for"
+        older = f"{NEWEST} and before are under the EPL-2.0: {INSTALL}"
+        raise UserError(f"--python {python} has pyretechnics {found}, {paid}; {older}")
     return str(found)
 
 
