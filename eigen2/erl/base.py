@@ -128,8 +128,8 @@ class PopulationModule(GenerationModule[RolloutDataModule]):
         found |= diversity_metrics(population.actor_network, population.actor, inputs, communicator)
         found |= data.episode_metrics(episodes) | data.buffer.metrics()
         if communicator.world > 1:
-            sent = communicator.received_bytes / 1e6, communicator.seconds
-            found["exchange/received_mb"], found["time/exchange_s"] = sent
+            exchanged = communicator.received_bytes / 1e6, communicator.seconds
+            found["exchange/received_mb"], found["time/exchange_s"] = exchanged
         return found
 
     def model_settings(self) -> dict[str, Any]:
