@@ -36,7 +36,7 @@ class RowAdam(torch.optim.Adam):
             state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(rows), torch.zeros_like(rows)
         steps = state["step"].repeat(len(rows))  # copies: the call increments each
         parts = rows, grad, state["exp_avg"], state["exp_avg_sq"], steps
-        *four, counts = (list(part.unbind()) for part in parts)
+        weights, gradients, averages, squares, counts = (list(part.unbind()) for part in parts)
         own = {name: group[name] for name in ("lr", "weight_decay", "eps", "amsgrad", "maximize")}
-        adam(*four, [], counts, fused=True, beta1=beta1, beta2=beta2, **own)
+        adam(weights, gradients, averages, squares, [], counts, fused=True, beta1=beta1, beta2=beta2, **own)
         state["step"] += 1

@@ -169,7 +169,7 @@ class FuelBreakDataModule(DQNDataModule):
 
     def activation_bytes(self, width: int) -> int:
         """Return the bytes of one network's activations for a batch."""
-        return 4 * self.batch_size * self._settings["grid_size"] ** 2 * NETWORK_LAYERS * width
+        return 4 * self.batch_size * self.env.shape[0] * self.env.shape[1] * NETWORK_LAYERS * width
 
     def learned_rewards(self, before: Info, after: Info, rewards: np.ndarray) -> np.ndarray:
         """Return the relative rewards, or the environments' own."""
