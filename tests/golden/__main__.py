@@ -10,7 +10,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.golden.cases import REPLACED
+from tests.golden.cases import CHANGED, REPLACED
 
 Digests = dict[str, dict[str, str]]
 
@@ -30,7 +30,9 @@ def differences(before: Digests, after: Digests) -> list[str]:
         f"{case}: {name}: {old.get(name, 'absent')} before, {new.get(name, 'absent')} now"
         for case, old, new in both
         for name in sorted(old.keys() | new.keys())
-        if old.get(name) != new.get(name) and not (name.startswith(REPLACED) and not (name in old and name in new))
+        if old.get(name) != new.get(name)
+        and name not in CHANGED
+        and not (name.startswith(REPLACED) and not (name in old and name in new))
     ]
 
 
