@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,7 +15,7 @@ from eigen2.errors import UserError, require_range
 from eigen2.market.simulation.environment import TradingEnvironment, TradingRules, window_options
 from eigen2.market.simulation.policies import CLOSE, momentum_pct
 from eigen2.market.simulation.simulate import Policy, play_days
-from eigen2.market.synthetic.forecast import drift_ic, expected_gain_pct, filter_ic, filtered_drift
+from eigen2.market.synthetic.forecast import expected_gain_pct, filtered_drift
 from eigen2.market.synthetic.generator import SyntheticMarket
 
 TARGETS = 3
@@ -26,6 +27,7 @@ WARM_UP_DAYS = 60
 """Days before the first window, where the market has them, from which filter and momentum learn."""
 MAX_WINDOWS = 32
 RULES = ("informed", "filtered", "momentum", "random")
+Agent = tuple[str, float, float]  # rule, sale target and threshold in percent
 
 
 @dataclass(frozen=True)
@@ -36,10 +38,6 @@ class Play:
     threshold_pct: float
     rewards: Float[np.ndarray, " windows"]
     """Sum of coefficient x percent gain less penalties; the mean of all agents."""
-    trades: float
-    """Positions opened per window and agent."""
-    gain_pct: float
-    """Mean percent gain of a position, net of costs; 0 without any."""
 
     @property
     def reward(self) -> float:
@@ -58,34 +56,26 @@ class Ceiling:
     plays: dict[str, Play]
 
     def __str__(self) -> str:
-        market, rules, plays = self.market, self.rules, self.plays
-        advantage = plays["informed"].rewards - plays["random"].rewards
+        market, rules = self.market, self.rules
         lines = [
             f"Ceiling of {market.days:,} days x {market.columns:,} columns, signal {market.signal:g}, half-life "
             f"{market.half_life_days:g} days",
             f"{len(self.starts)} windows of {self.window_days} days, execution {rules.execution}, costs "
             f"{200 * rules.side_cost:g} % a trade",
             "",
-            "rule           reward a window  % gain a trade   trades   target   least",
+            "rule        reward a window  target   least",
         ]
-        for name, play in plays.items():
-            line = f"{name:<10}{_mean_and_error(play.rewards):>20}{play.gain_pct:>+16.3f}{play.trades:>9.1f}"
-            lines.append(f"{line}{f'{play.target_pct:.1f} %':>9}{f'{play.threshold_pct:g} %':>8}")
+        for name, play in self.plays.items():
+            target, least = f"{play.target_pct:.1f} %", f"{play.threshold_pct:g} %"
+            lines.append(f"{name:<10}{play.reward:>17.1f}{target:>8}{least:>8}")
         return "\n".join(
             [
                 *lines,
                 "",
-                f"informed over random, window by window: {_mean_and_error(advantage, '+')}",
-                f"information coefficient of the drift {drift_ic(market):.4f}, as estimated {filter_ic(market):.4f}",
+                f"information coefficient of the drift {market.signal / math.sqrt(1 + market.signal**2):.4f}",
                 "target and least are each rule's best on these very days: a ceiling, no forecast",
             ]
         )
-
-
-def _mean_and_error(values: Float[np.ndarray, " windows"], sign: str = "") -> str:
-    """Return the mean and, where there are several windows, its standard error as text."""
-    error = f" +- {values.std(ddof=1) / len(values) ** 0.5:.1f}" if len(values) > 1 else ""
-    return f"{values.mean():{sign}.1f}{error}"
 
 
 def ceiling(
@@ -123,13 +113,13 @@ def ceiling(
     require_range("number of starts", len(first_days), least=1)
     prices = market.prices()
     momentum = momentum_pct(prices)
-    scores = np.stack(
-        [
-            _best_side(market, rules, market.drift(), np.zeros(1)),
-            _best_side(market, rules, *filtered_drift(market, prices)),
-            momentum if rules.allow_short else momentum.clip(min=0),
-        ]
-    ).astype(np.float32)
+    known = [(market.drift(), np.zeros(1)), filtered_drift(market, prices)]
+    scores = np.stack([expected_gain_pct(market, rules, *drift).clip(min=0) for drift in known] + [momentum])
+    if rules.allow_short:
+        for score, drift in zip(scores, known, strict=False):
+            score -= expected_gain_pct(market, rules, *drift, short=True).clip(min=0)
+    else:
+        scores.clip(min=0, out=scores)
     scores[:, np.isnan(prices[..., CLOSE])] = np.nan
     agents = [
         (rule, target, threshold)
@@ -138,25 +128,12 @@ def ceiling(
         for threshold in ([0.0] * random_agents if rule == "random" else THRESHOLDS_PCT)
     ]
     env = TradingEnvironment(prices, rules, len(agents), len(first_days))
-    policy = _policy(env, agents, torch.from_numpy(scores), random_agents, np.random.default_rng(seed))
+    table = torch.from_numpy(scores.astype(np.float32))
+    policy = _policy(env, agents, table, random_agents, np.random.default_rng(seed))
     rewards = np.zeros((env.agents, env.windows))
     for day in play_days(env, policy, window_options(first_days, trading_days, length)):
         rewards += day.reward.numpy()
-    plays = {rule: _best([agent for agent in agents if agent[0] == rule], agents, rewards, env) for rule in RULES}
-    return Ceiling(market, rules, first_days, length, plays)
-
-
-def _best_side(
-    market: SyntheticMarket,
-    rules: TradingRules,
-    drift: Float[np.ndarray, "days columns"],
-    variance: Float[np.ndarray, ...],
-) -> Float[np.ndarray, "days columns"]:
-    """Return the expected gain of the side that has one, negative for a short sale; 0 where neither has."""
-    score = expected_gain_pct(market, rules, drift, variance).clip(min=0)
-    if rules.allow_short:
-        score -= expected_gain_pct(market, rules, drift, variance, short=True).clip(min=0)
-    return score
+    return Ceiling(market, rules, first_days, length, {rule: _best(rule, agents, rewards) for rule in RULES})
 
 
 def _walk(days: int, length: int) -> list[int]:
@@ -170,10 +147,6 @@ def _walk(days: int, length: int) -> list[int]:
     return [round(start) for start in np.linspace(first, days - length, count).tolist()]
 
 
-Agent = tuple[str, float, float]
-"""Rule, sale target and threshold in percent."""
-
-
 def _policy(
     env: TradingEnvironment,
     agents: Sequence[Agent],
@@ -181,10 +154,7 @@ def _policy(
     random_agents: int,
     rng: np.random.Generator,
 ) -> Policy:
-    """Return the orders of all agents.
-
-    `scores` are the percent expected by the first of `RULES`: negative for a short sale, NaN without a price.
-    """
+    """Return the orders of all agents, given the percent expected by the first of `RULES`; NaN without a price."""
     target, threshold = torch.tensor([agent[1:] for agent in agents], dtype=torch.float32).T[..., None, None]
     # the rows of a day's scores: of the rules, then those drawn, which the random agents of all targets share
     known_rows = torch.tensor([RULES.index(rule) for rule, *_ in agents if rule != "random"])
@@ -206,15 +176,8 @@ def _policy(
     return policy
 
 
-def _best(
-    settings: Sequence[Agent],
-    agents: Sequence[Agent],
-    rewards: Float[np.ndarray, "agents windows"],
-    env: TradingEnvironment,
-) -> Play:
-    """Return what the setting of the highest mean reward, the first of several, earned."""
-    rows = {setting: [i for i, agent in enumerate(agents) if agent == setting] for setting in settings}
+def _best(rule: str, agents: Sequence[Agent], rewards: Float[np.ndarray, "agents windows"]) -> Play:
+    """Return what the rule's setting of the highest mean reward, the first of several, earned."""
+    rows = {own: [i for i, agent in enumerate(agents) if agent == own] for own in agents if own[0] == rule}
     best = max(rows, key=lambda setting: float(rewards[rows[setting]].mean()))
-    own, summary = rows[best], env.get_episode_summary()
-    trades, gain = (float(summary[name][own].sum()) for name in ("trades", "gain_pct"))
-    return Play(*best[1:], rewards[own].mean(0), trades / rewards[own].size, gain / max(trades, 1))
+    return Play(*best[1:], rewards[rows[best]].mean(0))

@@ -8,29 +8,6 @@ from eigen2.market.simulation.rules import TradingRules
 from eigen2.market.synthetic.generator import SyntheticMarket
 
 
-def drift_ic(market: SyntheticMarket) -> float:
-    """Return the information coefficient of the hidden drift, its correlation with the next day's log return."""
-    return float(market.signal / np.sqrt(1 + market.signal**2))
-
-
-def filter_ic(market: SyntheticMarket) -> float:
-    """Return the information coefficient that `filtered_drift` reaches in the long run without a missing day.
-
-    The variance P of the drift given the past, in units of the squared volatility, solves the Riccati equation
-    P = phi^2 P R / (P + R) + Q, where Q = signal^2 (1 - phi^2) is the variance of the innovation and R = 1 - gap^2 that
-    of the intraday noise; the estimate's variance is signal^2 - P.
-    """
-    noise, innovation = _filter_variances(market)
-    half = (noise * (1 - market.phi**2) - innovation) / 2
-    left = -half + (half**2 + innovation * noise) ** 0.5
-    return float(np.sqrt(max(market.signal**2 - left, 0) / (1 + market.signal**2)))
-
-
-def _filter_variances(market: SyntheticMarket) -> tuple[float, float]:
-    """Return those of the intraday noise and of the drift's innovation, in units of the squared volatility."""
-    return 1 - market.gap**2, market.signal**2 * (1 - market.phi**2)
-
-
 def filtered_drift(
     market: SyntheticMarket, prices: Float32[np.ndarray, "days columns 4"]
 ) -> tuple[Float[np.ndarray, "days columns"], Float[np.ndarray, "days columns"]]:
@@ -39,8 +16,8 @@ def filtered_drift(
     The Kalman filter of log(close / open), which knows the market's settings; other columns, which share some of the
     noise, would add a little. Prices are NaN on days without a row.
     """
-    noise, innovation = _filter_variances(market)
-    phi = market.phi
+    # variances of the intraday noise and of the drift's innovation, in units of the squared volatility
+    noise, innovation, phi = 1 - market.gap**2, market.signal**2 * (1 - market.phi**2), market.phi
     seen = np.log(prices[..., CLOSE].astype(np.float64) / prices[..., OPEN]) / market.volatility
     estimate, variance = np.zeros_like(seen), np.full_like(seen, market.signal**2)
     # day 0's return holds no drift
@@ -70,7 +47,7 @@ def expected_gain_pct(
     days = rules.max_holding_days
     noise = days - (market.gap**2 if rules.execution == "next_open" else 0)
     reach = np.cumsum(market.phi ** np.arange(days))
-    to_come = _filter_variances(market)[1] * (reach[:-1] ** 2).sum()
+    to_come = market.signal**2 * (1 - market.phi**2) * (reach[:-1] ** 2).sum()
     log_variance = market.volatility**2 * (noise + to_come) + reach[-1] ** 2 * variance
     ratio: Float[np.ndarray, "days columns"] = np.exp(reach[-1] * drift + log_variance / 2)
     kept = (1 - rules.side_cost) / (1 + rules.side_cost)
