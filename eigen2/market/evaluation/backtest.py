@@ -22,42 +22,36 @@ from eigen2.market.simulation.simulate import Policy, Prices, Simulation, simula
 from eigen2.runtime.files import archive_other_test, replacing
 
 RANDOM_POLICIES = 2000  # policies of the random baseline
-BLOCKS = 16
-"""Blocks of days for cross-validation, as in its paper; fewer where there are not `BLOCK_DAYS` for each."""
-BLOCK_DAYS = 5
+BLOCKS, BLOCK_DAYS = (
+    16,
+    5,
+)  # of cross-validation, as in its paper; fewer where there are not so many days each
 PERCENTILES = (5, 50, 95)  # of the random baseline that are reported
 
 
 @dataclass(frozen=True)
 class Market:
-    """What all policies trade: prices of the columns that may be bought, rules and costs, and money."""
+    """What all policies trade: prices of the columns that may be bought, rules and costs, and money.
+
+    The first of `days` is the one at whose close the first orders are given: the last that a fit may have seen.
+    """
 
     prices: Prices
     rules: TradingRules
     account: AccountRules
     days: range
-    """First the day at whose close the first orders are given: the last that a fit may have seen."""
-    dates: Shaped[np.ndarray, " days"]
-    """Of all days of the prices."""
+    dates: Shaped[np.ndarray, " days"]  # of all days of the prices
 
 
 @dataclass(frozen=True)
 class Backtest:
-    """The champion on unseen days, and what it is compared with.
-
-    Attributes:
-        dates: of the closes of all simulations.
-        simulations: by policy: champion, buy and hold, momentum, and the accounts of the random baseline (random).
-        agents: daily returns of every agent of the population on the same days.
-        tried: strategies whose fitness the run has looked at, champion and agents among them.
-        generation: the champion's.
-    """
+    """The champion on unseen days, and what it is compared with."""
 
     dates: Shaped[np.ndarray, " closes"]
-    simulations: dict[str, Simulation]
-    agents: Float[np.ndarray, "returns agents"]
-    tried: int
-    generation: int
+    simulations: dict[str, Simulation]  # champion, buy and hold, momentum, and the accounts of the random baseline
+    agents: Float[np.ndarray, "returns agents"]  # daily returns of the population on the same days
+    tried: int  # strategies whose fitness the run has looked at, champion and agents among them
+    generation: int  # the champion's
 
     @property
     def champion(self) -> Simulation:
@@ -68,8 +62,8 @@ class Backtest:
     def luck(self) -> dict[str, float]:
         """Compare the champion's total return with those of the random baseline.
 
-        `p_value` is (1 + those that made as much or more) / (1 + all): how likely chance alone does as well (Davison
-        and Hinkley, "Bootstrap Methods and their Application", 1997, section 4.2).
+        `p_value` is (1 + those that made as much or more) / (1 + all) (Davison and Hinkley, "Bootstrap Methods and
+        their Application", 1997, section 4.2).
         """
         own, random = (np.asarray(total_return(self.simulations[name].equity)) for name in ("champion", "random"))
         return {
@@ -127,10 +121,9 @@ class Backtest:
 
     def scalars(self) -> dict[str, float]:
         """Return the results that curves and tables of several runs compare, by full name."""
-        values = {name.replace(" ", "_").lower(): value for name, value in self.measures["champion"].items()}
-        values |= {"p_value": self.luck["p_value"]}
+        values = {**self.measures["champion"], "p_value": self.luck["p_value"]}
         values |= {name: self.selection[name] for name in ("deflated_sharpe", "overfitting")}
-        return {f"test/{name}": value for name, value in values.items()}
+        return {f"test/{name.replace(' ', '_').lower()}": value for name, value in values.items()}
 
     def text(self) -> str:
         """Return all results for a terminal of 80 columns."""
@@ -174,10 +167,7 @@ def backtest(
 ) -> Backtest:
     """Simulate champion, simple policies, random baseline and agents on the same days with the same money and costs.
 
-    The agents are the population at the end of its fit; `tried` counts the strategies that the run has looked at.
-
-    Raises:
-        UserError: there are fewer than two days after the first.
+    The agents are the population at the end of its fit. A UserError if there are fewer than two days after the first.
     """
     prices, rules, account, days = market.prices, market.rules, market.account, market.days
     if len(days) < 3:

@@ -35,10 +35,7 @@ def annualised_return(equity: Series) -> PerAccount:
 
 
 def sharpe_ratio(equity: Series) -> PerAccount:
-    """Return mean / standard deviation (n - 1) of daily returns x sqrt(252); 0 where returns do not vary.
-
-    Sharpe, "The Sharpe Ratio", 1994.
-    """
+    """Return mean / deviation (n - 1) of daily returns x sqrt(252) (Sharpe, 1994); 0 where returns do not vary."""
     returns = daily_returns(equity)
     mean, deviation = returns.mean(-1), returns.std(-1, ddof=1)
     varies = deviation > MIN_DEVIATION
@@ -46,10 +43,7 @@ def sharpe_ratio(equity: Series) -> PerAccount:
 
 
 def sortino_ratio(equity: Series) -> PerAccount:
-    """Return the mean of daily returns / root mean square of the losses x sqrt(252); NaN where no day lost.
-
-    Sortino and Price, "Performance Measurement in a Downside Risk Framework", 1994, with a target return of 0.
-    """
+    """Return mean of daily returns / root mean square of losses x sqrt(252) (Sortino, 1994); NaN where no day lost."""
     returns = daily_returns(equity)
     downside = np.sqrt(np.square(np.minimum(returns, 0)).mean(-1))
     return _ratio(YEAR**0.5 * returns.mean(-1), downside, MIN_DEVIATION)
@@ -74,9 +68,9 @@ def longest_drawdown(equity: Series) -> PerAccount:
 
 
 def alpha_beta(equity: Series, benchmark: Series) -> tuple[PerAccount, PerAccount]:
-    """Regress daily returns on a benchmark's; return the annualised intercept and the slope (Jensen, 1968).
+    """Regress daily returns on a benchmark's; return the intercept, compounded to a year, and the slope (Jensen, 1968).
 
-    The daily intercept is compounded over 252 days. Both are NaN where the benchmark does not move.
+    Both are NaN where the benchmark does not move.
     """
     own, market = daily_returns(equity), daily_returns(benchmark)
     away = market - market.mean(-1, keepdims=True)
@@ -112,7 +106,7 @@ def _ratio(numerator: PerAccount, denominator: PerAccount, least: float) -> PerA
 
 @dataclass(frozen=True)
 class Measure:
-    """A named measure: a function of one array for each of `series`, its unit (" %" for fractions) and its digits.
+    """A function of one array for each of `series`.
 
     Series are `curve` (the growth of 1 by the daily returns), `benchmark` (another's curve), `equity` and `exposure`
     (money at each close), `traded` (money bought and sold) and `gains` (money of each trade, after costs).
@@ -120,12 +114,12 @@ class Measure:
 
     function: Callable[..., Any]
     series: tuple[str, ...]
-    unit: str = ""
+    unit: str = ""  # " %" for fractions
     digits: int = 2
 
 
 CURVE, GAINS, BOTH = ("curve",), ("gains",), ("curve", "benchmark")
-MEASURES = {
+MEASURES = {  # by name; the longest drawdown is in days, turnover per year
     "trades": Measure(np.size, GAINS, digits=0),
     "total return": Measure(total_return, CURVE, " %", 1),
     "annual return": Measure(annualised_return, CURVE, " %", 1),
@@ -141,7 +135,6 @@ MEASURES = {
     "hit rate": Measure(hit_rate, GAINS, " %", 1),
     "profit factor": Measure(profit_factor, GAINS),
 }
-"""Measures by name; the longest drawdown is in days, turnover per year."""
 
 
 def measure_all(

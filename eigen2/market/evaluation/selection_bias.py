@@ -7,8 +7,6 @@ from statistics import NormalDist
 import numpy as np
 from jaxtyping import Float
 
-from eigen2.errors import require_range
-
 NORMAL = NormalDist()
 
 
@@ -18,7 +16,6 @@ def expected_best_sharpe(variance: float, trials: int) -> float:
     Bailey and Lopez de Prado, "The Deflated Sharpe Ratio", 2014, equation 1 (with a mean of 0). The variance is that of
     the trials' Sharpe ratios, per day or per year, as the result.
     """
-    require_range("trials", trials, least=1)
     if trials == 1:
         return 0.0
     euler = float(np.euler_gamma)
@@ -46,10 +43,8 @@ def deflated_sharpe_ratio(
 
     Bailey and Lopez de Prado, "The Deflated Sharpe Ratio", 2014, equation 2. `returns` are daily, of the chosen trial;
     the variance of `trial_sharpes`, the daily Sharpe ratios of 2 or more trials, stands for that of all. All count as
-    independent; those of a population are related, which makes the result too strict rather than too lenient.
-
-    Returns:
-        0 to 1; above 0.95 is significant at the usual level. NaN where the returns do not vary.
+    independent; those of a population are related, which makes the result too strict rather than too lenient. Above
+    0.95 is significant at the usual level; NaN where the returns do not vary.
     """
     mean, deviation = returns.mean(), returns.std(ddof=1)
     if not deviation > 0:
@@ -69,10 +64,8 @@ def overfitting_probability(returns: Float[np.ndarray, "days strategies"], block
     the end are not used. About 0.5 means that the past of these strategies says nothing about their future order.
     """
     days, strategies = returns.shape
-    require_range("strategies", strategies, least=2)
-    require_range("blocks", blocks, least=2, most=days)
-    if blocks % 2:
-        raise ValueError(f"blocks is {blocks}; it must be even")
+    if strategies < 2 or blocks % 2 or not 2 <= blocks <= days:
+        raise ValueError(f"{strategies} strategies, {blocks} blocks of {days} days: give two or more, even blocks")
     size = days // blocks
     parts = returns[: size * blocks].reshape(blocks, size, strategies)
     halves = np.array(list(combinations(range(blocks), blocks // 2)))

@@ -44,26 +44,20 @@ class TradingEnv(gymnasium.Env[Any, Any]):
     one also `summary`, the numbers of `TradingEnvironment.get_episode_summary`.
 
     Args:
-        path, synthetic, investable, indicators, rules: as in `MarketDataModule`; a synthetic market, investable columns
-            and rules may be given as dictionaries of their settings.
+        path, synthetic, context_days, trading_days, settlement_days, validation_days, holdout_days, investable,
+            indicators, rules: as in `MarketDataModule`; a synthetic market, investable columns and rules may be given
+            as dictionaries of their settings.
         panel: a panel in place of prices; it brings its own splits and indicators, and environments may share it.
         split: the days from which windows are drawn: "train", "validation" or "holdout".
-        context_days: days of the past an agent sees (1 or more); no window starts before they have passed.
-        trading_days, settlement_days: days of a window on which positions may be opened, and days after them (1 or
-            more).
-        validation_days, holdout_days: days of these splits (0 or more).
-        cache_dir: folder of memory-mapped panels of price files, which processes share; None keeps the panel in memory
-            and writes nothing.
+        cache_dir: folder of memory-mapped panels of price files, which processes share; None writes nothing.
 
     Attributes:
-        panel: the market.
         investable: indices of the panel's columns agents may buy.
         layout: slice of an observation by name of `PARTS`.
         starts: day indices on which a window may start; all its days lie in the split.
 
     Raises:
-        UserError: a setting is out of range, more than one market is given, the prices are unfit, or no window fits
-            into the split.
+        UserError: a setting is out of range, more than one market is given, or no window fits into the split.
     """
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 - as the base class has it
@@ -95,15 +89,21 @@ class TradingEnv(gymnasium.Env[Any, Any]):
         rules = _settings(TradingRules, "rules", rules)
         options: dict[str, Any] = {"validation_days": validation_days, "holdout_days": holdout_days}
         options["indicators"] = indicators
-        if synthetic is not None:
-            panel = build_panel(_settings(SyntheticMarket, "synthetic", synthetic).generate(), **options)
-        elif panel is None and cache_dir:
+        if panel is None and synthetic is None and cache_dir:
             panel = load_panel(path or sample_path(), **options, cache_dir=cache_dir)
         elif panel is None:
-            panel = build_panel(read_prices(path or sample_path()), **options)
+            market = None if synthetic is None else _settings(SyntheticMarket, "synthetic", synthetic)
+            panel = build_panel(market.generate() if market else read_prices(path or sample_path()), **options)
         self.panel = panel
         self._lengths = (trading_days, trading_days + settlement_days)
-        self.starts = self._starts(split, context_days)
+        days: range = getattr(panel.splits, split)
+        # the window's first day is the context's last
+        self.starts = range(max(days.start, context_days - 1), days.stop - self._lengths[1] + 1)
+        if not self.starts:
+            raise UserError(
+                f"split {split!r} has {len(days)} of {panel.num_days} days, too few for a window of {self._lengths[1]} "
+                f"(trading_days + settlement_days) that starts on the last of context_days {context_days}; lower one"
+            )
         self.investable = resolve(_settings(Universe, "investable", investable), panel)
         self._encoder = AverageEncoder(panel, self.investable, context_days, rules, self._lengths[1])
         self._env = TradingEnvironment(np.ascontiguousarray(panel.prices[:, self.investable]), rules, agents=1)
@@ -111,18 +111,6 @@ class TradingEnv(gymnasium.Env[Any, Any]):
         ends = np.cumsum([0, *(math.prod(self._encoder.input_shapes[name]) for name in PARTS)]).tolist()
         self.layout = {name: slice(*ends[i : i + 2]) for i, name in enumerate(PARTS)}
         self.observation_space = spaces.Box(-CLIP, CLIP, (ends[-1],), np.float32)
-
-    def _starts(self, split: str, context_days: int) -> range:
-        days, window_days = getattr(self.panel.splits, split), self._lengths[1]
-        first = max(days.start, context_days - 1)  # the window's first day is the context's last
-        starts = range(first, days.stop - window_days + 1)
-        if not starts:
-            raise UserError(
-                f"split {split!r} has {len(days)} of {self.panel.num_days} days, too few for a window of "
-                f"{window_days} (trading_days + settlement_days) that starts on the last of context_days "
-                f"{context_days}; lower one or bring more days"
-            )
-        return starts
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -138,33 +126,29 @@ class TradingEnv(gymnasium.Env[Any, Any]):
         if start is None:
             start = self.np_random.integers(self.starts.start, self.starts.stop)
         observation, _ = self._env.reset(options=window_options([int(start)], *self._lengths))
-        return self._encoded(observation), self._info(observation)
+        return self._seen(observation)
 
     def step(self, action: np.ndarray) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
         """Decide at the close of the current day, then live through the next one.
 
-        Raises:
-            UserError: the action does not have the space's shape or is not finite.
-            RuntimeError: the window has ended, or was never started.
+        A UserError for an action of another shape or that is not finite, a RuntimeError once the window has ended.
         """
         unit, expected = np.array(action, np.float32), self.action_space.shape
         if unit.shape != expected or not np.isfinite(unit).all():
-            found = f"shape {unit.shape}" if unit.shape != expected else "numbers that are not finite"
-            raise UserError(f"an action with {found}; give {expected} finite numbers in [-1, 1]")
+            raise UserError(f"an action of shape {unit.shape}; give {expected} numbers in [-1, 1], all of them finite")
         native = self._env.native_action(torch.from_numpy(unit).reshape(1, 1, *self._env.action_shape))
         observation, reward, terminated, _, _ = self._env.step(native)
-        info, over = self._info(observation), bool(terminated)
+        over = bool(terminated)
+        vector, info = self._seen(observation)
         if over:
             info["summary"] = {name: value.item() for name, value in self._env.get_episode_summary().items()}
-        return self._encoded(observation), float(reward), over, False, info
+        return vector, float(reward), over, False, info
 
-    def _encoded(self, observation: dict[str, torch.Tensor]) -> Observation:
-        inputs = self._encoder(observation)
-        return torch.cat([inputs[name].flatten() for name in PARTS]).numpy()
-
-    def _info(self, observation: dict[str, torch.Tensor]) -> dict[str, Any]:
-        day = int(observation["day"])
-        return {"day": day, "date": str(self.panel.dates[day])}
+    def _seen(self, observation: dict[str, torch.Tensor]) -> tuple[Observation, dict[str, Any]]:
+        """Return the vector and the info of an observation."""
+        inputs, day = self._encoder(observation), int(observation["day"])
+        vector = torch.cat([inputs[name].flatten() for name in PARTS]).numpy()
+        return vector, {"day": day, "date": str(self.panel.dates[day])}
 
 
 def _settings(cls: type[Settings], name: str, value: Settings | Mapping[str, Any] | None) -> Settings:

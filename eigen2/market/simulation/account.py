@@ -10,12 +10,9 @@ from eigen2.errors import require_range
 from eigen2.market.simulation.events import Closes, Fills
 from eigen2.market.simulation.rules import CLOSE_REASONS, TradingRules
 
-INTEGERS = ("window", "column", "entry_day", "exit_day", "reason")
-TRADE_COLUMNS = (
-    *("window", "column", "entry_day", "entry_price", "exit_day", "exit_price", "reason"),
-    *("coefficient", "shares", "gain_pct", "reward", "profit"),
-)
-TRADE = np.dtype([(name, np.int64 if name in INTEGERS else np.float64) for name in TRADE_COLUMNS])
+WHOLE = ("window", "column", "entry_day", "exit_day", "reason")  # the integers of a trade
+COLUMNS = "window column entry_day entry_price exit_day exit_price reason coefficient shares gain_pct reward profit"
+TRADE = np.dtype([(name, np.int64 if name in WHOLE else np.float64) for name in COLUMNS.split()])
 
 
 @dataclass
@@ -45,20 +42,14 @@ class Account:
     What a short sale brings is kept as cash, the shares owed are a liability. Positions are marked at their last valid
     close; the gross exposure is the sum of their absolute values. An account whose equity falls to 0 or below, which
     takes leverage or short sales, is ruined: until the next reset no order has a size.
-
-    Attributes:
-        cash, worth, exposure: (windows,) float64, money, equity and gross exposure at the last close.
-        shares: (windows, columns) float64, negative where sold short.
-        ruined: (windows,) whether the equity ever was 0 or below.
-        budget: (2, windows) float64: equity, 0 of a ruined account, and what max_leverage leaves of it for orders, at
-            the close of the last decision.
     """
 
     def __init__(self, rules: AccountRules, trading: TradingRules, windows: int, columns: int) -> None:
         self.rules, self.trading, self.columns = rules, trading, columns
-        self.cash, self.worth, self.exposure = np.zeros((3, windows))
+        self.cash, self.worth, self.exposure = np.zeros((3, windows))  # at the last close; worth is the equity
         self.ruined = np.zeros(windows, np.bool_)
-        self.shares = np.zeros((windows, columns))
+        self.shares = np.zeros((windows, columns))  # negative where sold short
+        # at the last decision: the equity, 0 of a ruined account, and what max_leverage leaves of it for orders
         self.budget = np.zeros((2, windows))
         self._entry_day = np.zeros(self.shares.size, np.int64)
         self._entry_price, self._coefficient = np.zeros((2, self.shares.size))
@@ -92,10 +83,10 @@ class Account:
     def stakes(
         self, cell: Int[np.ndarray, " orders"], coefficient: Float[np.ndarray, " orders"]
     ) -> Float[np.ndarray, " orders"]:
-        """Return the money that orders of the last decision take, which are served in the sequence given.
+        """Return the money that orders of the last decision take, served in the sequence given.
 
-        A stake is |coefficient| x unit_share of the equity at the close of the decision, or what max_leverage leaves
-        of that equity after the gross exposure and the stakes before it, whichever is less.
+        A stake is |coefficient| x unit_share of the equity then, or what max_leverage leaves of that equity after the
+        gross exposure and the stakes before it, whichever is less.
         """
         equity, room = self.budget.copy()
         window, stake = cell // self.columns, np.zeros(len(cell))
@@ -145,10 +136,9 @@ class Account:
         self._curves.append(np.stack([self.worth, self.cash, self.exposure]))
 
     def equity(self, dates: Shaped[np.ndarray, " days"] | None = None) -> pd.DataFrame:
-        """Return the daily curves since the last reset, a row for each window and day so far.
+        """Return window, equity, cash and exposure since the last reset, a row for each window and day so far.
 
-        Columns: window, equity, cash, exposure. A window's first row is the day of its first decision, before any
-        order. The index is "day", or "date" where dates are given.
+        The index is "day", or "date" where dates are given; a window's first row is that before any order.
         """
         curves = np.stack(self._curves, axis=-1)
         window, day = np.indices(curves.shape[1:]).reshape(2, -1)
@@ -160,8 +150,8 @@ class Account:
     def trades(self) -> pd.DataFrame:
         """Return the trades closed since the last reset, a row each, by window and then in the order they closed.
 
-        Columns are the names of `TRADE`: the reason is one of `CLOSE_REASONS`, coefficient and shares are negative for
-        short sales, the profit is in money, prices are those before costs.
+        Columns are the `COLUMNS`: the reason is one of `CLOSE_REASONS`, coefficient and shares are negative for short
+        sales, the profit is in money, prices are those before costs.
         """
         trades = pd.DataFrame(np.concatenate([np.zeros(0, TRADE), *self._trades]))
         trades["reason"] = np.array(CLOSE_REASONS, object)[trades["reason"]]

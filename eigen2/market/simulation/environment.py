@@ -20,12 +20,9 @@ from eigen2.market.simulation.rules import CLOSE_REASONS, TradingRules
 
 __all__ = ["LEVELS", "TradingEnvironment", "TradingRules", "native_action"]
 
-LEVELS = 255
-"""Steps from 0 to the largest value allowed in which observations hold sale targets and, without short sales,
-coefficients."""
+LEVELS = 255  # steps up to the largest sale target and, without short sales, coefficient, in observations
+# bounds of unrealised gains (as fractions) and realised ones (percent): the loss of a short sale has none of its own
 MAX_OBSERVED_GAIN, MAX_GAIN_PCT = 65_504.0, 1e30
-"""Bounds of unrealised gains (as fractions) and realised ones (percent), so that no price makes a number infinite: the
-loss of a short sale has no bound of its own."""
 TARGET, GAP, HOLDING, HALTED, WINDOW_END = range(len(CLOSE_REASONS))
 OPEN, HIGHEST, LOWEST, CLOSE, LEAST_SIZE = range(5)  # rows of a day in `market_table`
 
@@ -83,8 +80,7 @@ class TradingEnvironment:
     Observations are dictionaries of compact tensors, ready to be stored: `day` (1, windows) int32, `days_left`
     (1, windows) int16 until the end of the window, and (agents, windows, columns): `held_days` uint8 (0: not held),
     `gain` float16 (unrealised, a fraction, positive where the position gains), `target` and `coefficient` uint8, in
-    1/255 of the largest allowed; with short sales `coefficient` is int8 in 1/127, negative for them. The market itself
-    is a function of the day (see `MarketEncoder`).
+    1/255 of the largest allowed; with short sales `coefficient` is int8 in 1/127, negative for them.
 
     `prices` are those of the investable columns: open, high, low, close, NaN where a column did not trade. With
     `credit_orders`, `info["credit"]` of a step says which earlier steps ordered what has closed, at most `credit_steps`
@@ -164,15 +160,10 @@ class TradingEnvironment:
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Start new windows; nothing of the last episode remains.
+        """Start new windows; return the observation at the close of the first day, and an empty info.
 
-        Args:
-            seed: accepted for Gymnasium's sake; the environment draws nothing.
-            options: see `window_options`; without any all windows are the whole market, the last `max_holding_days` for
-                settlement.
-
-        Returns:
-            The observation at the close of the first day, and an empty info.
+        The environment draws nothing, whatever the seed. Without options, see `window_options`, all windows are the
+        whole market, the last `max_holding_days` for settlement.
 
         Raises:
             UserError: a window is not inside the days or has fewer than two, or there are too few or too many of them.
@@ -200,8 +191,7 @@ class TradingEnvironment:
     ) -> tuple[dict[str, Tensor], Tensor, Tensor, Tensor, dict[str, Any]]:
         """Decide at the close of the current day, then live through the next one.
 
-        Args:
-            action: coefficients and sale targets in native units; clipped to their ranges.
+        Actions are coefficients and sale targets in native units; they are clipped to their ranges.
 
         Returns:
             observation, reward (agents, windows) float32, terminated and truncated (agents, windows) bool, and info:
@@ -222,9 +212,7 @@ class TradingEnvironment:
         last_day = self._step == self._length - 1
         before, self._bars = self._bars, self._current_bars()
         self._held_days += self._held_days > 0
-        ordered, fills = NO_FILLS.cell, NO_FILLS
-        if trading:
-            ordered, fills = self._fill_orders(action.detach().to("cpu", torch.float32).numpy(), before)
+        ordered, fills = self._fill_orders(action, before) if trading else (NO_FILLS.cell, NO_FILLS)
         closing = self._closing_cells(last_day)
         steps_ago = self._held_days[closing].astype(np.int64) - 1
         closes = self._close_positions(closing)
@@ -235,9 +223,8 @@ class TradingEnvironment:
         info = {"ordered": ordered, "fills": fills, "closes": closes, "last_close": self._bars[CLOSE].copy()}
         if self.credit_steps:
             info["credit"] = Credit(closing // self.num_columns, steps_ago, closes.reward)
-        accounts = (self.agents, self.windows)
-        reward = self._tensor(earned.astype(np.float32).reshape(accounts))
-        terminated, truncated = (self._tensor(np.full(accounts, flag)) for flag in (last_day, False))
+        reward = self._tensor(earned.astype(np.float32).reshape(self._shape[:2]))
+        terminated, truncated = (self._tensor(np.full(self._shape[:2], flag)) for flag in (last_day, False))
         return self._observation(), reward, terminated, truncated, info
 
     def _current_bars(self) -> Float32[np.ndarray, "5 windows columns"]:
@@ -246,10 +233,10 @@ class TradingEnvironment:
         return bars.swapaxes(0, 1)
 
     def _fill_orders(
-        self, action: Float[np.ndarray, "agents windows columns 2"], before: Float32[np.ndarray, "5 windows columns"]
+        self, given: Float[Tensor, "agents windows columns 2"], before: Float32[np.ndarray, "5 windows columns"]
     ) -> tuple[Int[np.ndarray, " ordered"], Fills]:
         """Fill the orders of the last close: the largest coefficients of at least 1 among columns not held."""
-        rules = self.rules
+        rules, action = self.rules, given.detach().to("cpu", torch.float32).numpy()
         size = action[..., 0].copy()  # contiguous, as what follows is much faster on that
         size.clip(self._low[0], self._high[0], out=size)
         if rules.allow_short:
@@ -358,10 +345,9 @@ class TradingEnvironment:
         return self._account
 
     def get_episode_summary(self, windows: slice = slice(None)) -> dict[str, Tensor]:
-        """Return what happened since `reset`, per agent, summed over the given windows; copies, shape (agents,) each.
+        """Return sums since `reset` over the given windows, (agents,) each: trades, days with a position, earnings.
 
-        `trades` opened, `wins` and `losses` closed net of costs (a gain of exactly 0 is a loss), `days_with_position`
-        and `days_without_position` of the trading days, `reward` and `gain_pct`.
+        `wins` and `losses` are closed net of costs (a gain of exactly 0 is a loss), days are trading days.
         """
         names = ("trades", "wins", "losses", "days_with_position", "days_without_position", "reward", "gain_pct")
         idle = min(self._step, self._trading_length) - self._days_with_position
@@ -373,7 +359,7 @@ class TradingEnvironment:
 def _largest_orders(size: Float32[np.ndarray, "accounts columns"], count: int) -> Int[np.ndarray, " chosen"]:
     """Return flat indices of each account's `count` largest sizes of at least 1, by rank and then by account.
 
-    Of equal ones the lower column comes first. The sizes chosen may be cleared.
+    Of equal ones the lower column comes first. `size` is overwritten.
     """
     chosen: list[np.ndarray] = []
     first = np.arange(0, size.size, size.shape[1])

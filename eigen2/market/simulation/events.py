@@ -7,10 +7,9 @@ from jaxtyping import Float32, Float64, Int
 
 
 class Fills(NamedTuple):
-    """Positions that a step opened, by rank and then by account.
+    """Positions that a step opened, by rank and then by account; coefficients of short sales are negative.
 
-    Cells are indices into the flattened (agents, windows, columns). Prices are those before costs; the coefficient of
-    a short sale is negative.
+    Cells are indices into the flattened (agents, windows, columns). Prices are those before costs.
     """
 
     cell: Int[np.ndarray, " filled"]
@@ -19,10 +18,9 @@ class Fills(NamedTuple):
 
 
 class Closes(NamedTuple):
-    """Positions that a step closed, by account and then by column.
+    """Positions that a step closed, by account and then by column; reasons are indices into `CLOSE_REASONS`.
 
-    Cells are indices into the flattened (agents, windows, columns), reasons into `CLOSE_REASONS`. Prices are those
-    before costs, gains are net of them; the rewards are parts of the accounts' rewards.
+    Cells and prices as in `Fills`, gains are net of costs; the rewards are parts of the accounts' rewards.
     """
 
     cell: Int[np.ndarray, " closed"]

@@ -23,13 +23,12 @@ Policy = Callable[[dict[str, Tensor]], Tensor]
 
 
 class Day(NamedTuple):
-    """A decision at a close, and what the day after it brought."""
+    """A decision at a close, and what the day after it brought, see `TradingEnvironment.step`."""
 
     observation: dict[str, Tensor]
     action: Tensor
     reward: Float32[Tensor, "agents windows"]
     info: dict[str, Any]
-    """See `TradingEnvironment.step`."""
 
 
 def play_days(env: TradingEnvironment, policy: Policy, options: dict[str, Any]) -> Iterator[Day]:
@@ -45,24 +44,16 @@ def play_days(env: TradingEnvironment, policy: Policy, options: dict[str, Any]) 
 
 @dataclass(frozen=True)
 class Simulation:
-    """What a policy made of a span of days, in one account or in several beside each other.
+    """What a policy made of a span of days, in one account or in several beside each other."""
 
-    Attributes:
-        equity: (accounts, days) money at each close; the first is before any order.
-        exposure: (accounts, days) gross exposure at each close.
-        traded: (accounts,) money bought and sold together.
-        trades: (accounts,) positions that money went into.
-        closed: a row for each closed position, see `Account.trades`.
-        orders: (fills, 2) coefficient and sale target in percent of every order that filled, whether or not money was
-            left for it, by day; none where the policy traded outside the environment.
-    """
-
-    equity: Float[np.ndarray, "accounts days"]
-    exposure: Float[np.ndarray, "accounts days"]
-    traded: Float[np.ndarray, " accounts"]
-    trades: Int[np.ndarray, " accounts"]
-    closed: pd.DataFrame
+    equity: Float[np.ndarray, "accounts days"]  # money at each close; the first is before any order
+    exposure: Float[np.ndarray, "accounts days"]  # gross, at each close
+    traded: Float[np.ndarray, " accounts"]  # money bought and sold together
+    trades: Int[np.ndarray, " accounts"]  # positions that money went into
+    closed: pd.DataFrame  # a row for each closed position, see `Account.trades`
     orders: Float[np.ndarray, "fills 2"]
+    """Coefficient and sale target in percent of every order that filled, whether or not money was left for it, by day;
+    none where the policy traded outside the environment."""
 
     @property
     def returns(self) -> Float[np.ndarray, " returns"]:
@@ -72,14 +63,13 @@ class Simulation:
 
     def measures(self) -> dict[str, float]:
         """Return the means over the accounts of measures of `performance`, and of the trades."""
-        equity = self.equity
         measures = {
-            "total_return": performance.total_return(equity),
-            "annual_return": performance.annualised_return(equity),
-            "sharpe": performance.sharpe_ratio(equity),
-            "max_drawdown": performance.max_drawdown(equity),
-            "turnover": performance.turnover(equity, self.traded),
-            "exposure": performance.mean_exposure(equity, self.exposure),
+            "total_return": performance.total_return(self.equity),
+            "annual_return": performance.annualised_return(self.equity),
+            "sharpe": performance.sharpe_ratio(self.equity),
+            "max_drawdown": performance.max_drawdown(self.equity),
+            "turnover": performance.turnover(self.equity, self.traded),
+            "exposure": performance.mean_exposure(self.equity, self.exposure),
             "trades": self.trades,
         }
         return {name: float(np.mean(values)) for name, values in measures.items()}
@@ -88,10 +78,9 @@ class Simulation:
 def simulate(
     prices: Prices, rules: TradingRules, account: AccountRules, days: range, policy: Policy, accounts: int = 1
 ) -> Simulation:
-    """Play a policy through 2 or more days as one window of the trading environment, without a break.
+    """Play a policy through 2 or more days as one window of the trading environment, each account with its own money.
 
-    Orders are given at every close but the last, on which what is still held is sold. Each of the accounts beside each
-    other has its own money.
+    Orders are given at every close but the last, on which what is still held is sold.
     """
     require_range("days to trade", len(days), least=2)
     env = TradingEnvironment(prices, rules, 1, accounts)
@@ -118,6 +107,6 @@ def simulate(
 def hide_window_end(policy: Policy, window_days: int) -> Policy:
     """Return the policy with every day shown to it as the first of a window of so many days.
 
-    What an agent trained in windows would do tomorrow must not depend on how many days of prices come after.
+    What an agent would do tomorrow must not depend on how many days of prices come after.
     """
     return lambda seen: policy({**seen, "days_left": torch.full_like(seen["days_left"], window_days - 1)})

@@ -25,8 +25,7 @@ SCHEMA = pa.schema({"date": pa.timestamp("ms"), "ticker": pa.string(), **NUMBERS
 DRIFT, START, GAP, MARKET, OWN, HIGH, LOW, VOLUME, MISSING, SECTOR = range(10)
 LIFETIME = 12
 
-FRACTION: dict[str, float] = {"least": 0, "most": 1}
-BOUNDS: dict[str, dict[str, float]] = {
+BOUNDS: dict[str, dict[str, float]] = {  # of every setting, see `require_range`
     "days": {"least": 2, "most": 250_000},
     "columns": {"least": 1, "most": 100_000},
     "seed": {"least": 0},
@@ -35,9 +34,8 @@ BOUNDS: dict[str, dict[str, float]] = {
     "half_life_days": {"above": 0},
     "sectors": {"least": 0, "most": 100_000},
     "missing": {"least": 0, "below": 1},
-    **dict.fromkeys(("market_share", "gap", "sector_share", "late_listings", "delistings"), FRACTION),
+    **{key: {"least": 0, "most": 1} for key in ("market_share", "gap", "sector_share", "late_listings", "delistings")},
 }
-"""Range of every setting, see `require_range`."""
 
 
 @dataclass
@@ -58,11 +56,11 @@ class SyntheticMarket:
     column is listed and trades every day, so that no day is empty.
 
     The correlation of drift[t] with the next day's log return is signal / sqrt(1 + signal^2) in the long run, and
-    nothing else predicts it; `market.synthetic.forecast` computes how much of it can be known from prices. Without a
-    signal the mean percent gain of a day is still about 50 volatility^2, as the mean log return is 0.
+    nothing else predicts it. Without a signal the mean percent gain of a day is still about 50 volatility^2, as the
+    mean log return is 0.
 
-    Every path is addressed by the seed, the kind of draw and the column: more columns or days leave existing prices
-    unchanged (days on which columns are listed depend on the number of days).
+    Every path is addressed by the seed, the kind of draw and the column: more columns or days leave earlier prices as
+    they are (listings and delistings depend on the number of days).
     """
 
     days: int = 1500
@@ -98,10 +96,8 @@ class SyntheticMarket:
         for name, bounds in BOUNDS.items():
             require_range(f"{name} of the synthetic market", getattr(self, name), **bounds)
         if self._own_share < -1e-9:
-            raise UserError(
-                f"market_share {self.market_share} and sector_share {self.sector_share} of the synthetic market add up "
-                "to more than 1: lower one of them"
-            )
+            shares = f"market_share {self.market_share} and sector_share {self.sector_share}"
+            raise UserError(f"{shares} of the synthetic market add up to more than 1: lower one of them")
 
     @property
     def phi(self) -> float:
@@ -126,11 +122,7 @@ class SyntheticMarket:
         return prices
 
     def blocks(self, columns_per_block: int = COLUMNS_PER_BLOCK) -> Iterator[pd.DataFrame]:
-        """Draw the market a few columns (1 or more) at a time; the tables together are what `generate` returns.
-
-        Raises:
-            UserError: columns_per_block is too small, or prices leave the float32 range.
-        """
+        """Draw the market a few columns (1 or more) at a time; a UserError if prices leave the float32 range."""
         require_range("columns_per_block", columns_per_block, least=1)
         dates = np.busday_offset(FIRST_DAY, np.arange(self.days)).astype("datetime64[s]")
         width = max(4, len(str(self.columns - 1)))  # names sort by number
@@ -144,7 +136,7 @@ class SyntheticMarket:
             yield pd.DataFrame(table)
 
     def generate(self) -> pd.DataFrame:
-        """Return the market as `market.data.source.read_prices` would, sorted by (ticker, date). See `blocks`."""
+        """Return all `blocks` as one table, as `read_prices` would, sorted by (ticker, date)."""
         return pd.concat(self.blocks(), ignore_index=True)
 
     def _column_blocks(self, columns_per_block: int) -> Iterator[range]:
@@ -181,8 +173,7 @@ class SyntheticMarket:
 
     def _noise(self, columns: range) -> Float[np.ndarray, "columns days"]:
         """Return noise of unit variance on every day."""
-        noise = self._normals(OWN, columns)
-        noise *= np.sqrt(max(self._own_share, 0))
+        noise = self._normals(OWN, columns) * np.sqrt(max(self._own_share, 0))
         noise += self._normals(MARKET, range(1)) * np.sqrt(self.market_share)
         if self.sectors > 1:
             sector = np.array(columns) % self.sectors
@@ -197,21 +188,15 @@ class SyntheticMarket:
             row = kept[column - columns.start]
             if self.missing:
                 row &= self._rng(MISSING, column).random(self.days) >= self.missing
-            if self.late_listings or self.delistings or self.missing:
-                self._list(row, column)
+            late, early, first_share, last_share = self._rng(LIFETIME, column).random(4).tolist()
+            end = self.days - 1
+            first = 1 + int(first_share * end) if late < self.late_listings else 0
+            last = first + int(last_share * (end - first)) if early < self.delistings else end
+            # the first day and that of a delisting are kept
+            row[first] = True
+            row[last] |= last < end
+            row[:first] = row[last + 1 :] = False
         return kept
-
-    def _list(self, kept: Bool[np.ndarray, " days"], column: int) -> None:
-        """Leave out the days before a column's first and after its last, and keep these two."""
-        late, early, first_share, last_share = self._rng(LIFETIME, column).random(4).tolist()
-        first, last = 0, self.days - 1
-        if late < self.late_listings:
-            first = 1 + int(first_share * (self.days - 1))
-        if early < self.delistings:
-            last = first + int(last_share * (self.days - 1 - first))
-        kept[first] = True
-        kept[last] |= last < self.days - 1
-        kept[:first] = kept[last + 1 :] = False
 
     def _rng(self, *address: int) -> np.random.Generator:
         return np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=address))
@@ -223,10 +208,8 @@ class SyntheticMarket:
 def write_parquet(market: SyntheticMarket, path: str | Path, *, columns_per_block: int = COLUMNS_PER_BLOCK) -> int:
     """Write the market as a Parquet file, complete or not at all, and return the number of rows.
 
-    A row group holds `columns_per_block` columns (1 or more), which are in memory at once.
-
-    Raises:
-        UserError: the path does not end in .parquet or cannot be written, or prices leave the float32 range.
+    A row group holds `columns_per_block` columns (1 or more), which are in memory at once. A UserError if the path does
+    not end in .parquet or cannot be written, or prices leave the float32 range.
     """
     path, rows = Path(path), 0
     if path.suffix != ".parquet":

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from eigen2.errors import UserError
 from eigen2.market.evaluation.selection_bias import (
     deflated_sharpe_ratio,
     expected_best_sharpe,
@@ -96,7 +95,6 @@ def test_strategies_of_equal_mean_overfit_fully() -> None:
 
 
 def test_an_odd_number_of_blocks_or_one_strategy_is_refused() -> None:
-    with pytest.raises(ValueError, match="blocks is 5; it must be even"):
-        overfitting_probability(np.zeros((20, 3)), 5)
-    with pytest.raises(UserError, match="strategies is 1"):
-        overfitting_probability(np.zeros((20, 1)), 4)
+    for strategies, blocks in ((3, 5), (1, 4), (3, 22)):
+        with pytest.raises(ValueError, match=f"{strategies} strategies, {blocks} blocks of 20 days"):
+            overfitting_probability(np.zeros((20, strategies)), blocks)

@@ -274,7 +274,7 @@ def test_bad_options_are_refused(options: dict[str, Any]) -> None:
         trading().reset(options=options)
 
 
-@pytest.mark.parametrize(("action", "words"), [(np.zeros(5), r"shape \(5,\)"), (np.full(6, np.nan), "not finite")])
+@pytest.mark.parametrize(("action", "words"), [(np.zeros(5), r"shape \(5,\)"), (np.full(6, np.nan), "them finite")])
 def test_bad_actions_are_refused(action: np.ndarray, words: str) -> None:
     env = trading()
     with pytest.raises(RuntimeError, match=r"reset\(\)"):
