@@ -33,8 +33,7 @@ from eigen2.memory.process import GB
 
 log = logging.getLogger(__name__)
 
-BYTES_PER_ROW = 200
-"""Upper bound for a row of a synthetic market: the table, its blocks, and the panel that is made of it."""
+BYTES_PER_ROW = 200  # at most, of a synthetic market: the table, its blocks, and the panel that is made of it
 
 
 class MarketDataModule(RolloutDataModule):
@@ -71,16 +70,13 @@ class MarketDataModule(RolloutDataModule):
         encoding: what networks see of the market: `averages` of every feature over 1, 2, 4 ... context_days days, the
             same for all networks and made once; or `windows`, the features of the last context_days days themselves,
             for networks that read series, which cost much more.
-
-    Attributes:
-        investable_columns: indices of the panel's columns agents may buy, ascending, after `setup`.
     """
 
     table_columns = (("trades", "trading/trades", 1.0), ("win %", "trading/win_rate", 100.0))
 
     workload = "market"
     panel: MarketPanel
-    investable_columns: list[int]
+    investable_columns: list[int]  # indices of the panel's columns agents may buy, ascending
     encoder: MarketEncoder
     eval_env: TradingEnvironment
     val_env: TradingEnvironment
@@ -109,17 +105,15 @@ class MarketDataModule(RolloutDataModule):
         encoding: Literal["averages", "windows"] = "averages",
     ) -> None:
         super().__init__(windows_per_generation, exploration_windows, replay_capacity, replay_min_size, batch_size)
-        days = {"context": context_days, "trading": trading_days, "settlement": settlement_days}
-        for name, value in {**days, "validation": validation_days}.items():
-            require_range(f"data.{name}_days", value, least=1)
-        require_range("data.holdout_days", holdout_days, least=0)
-        require_range("data.validation_windows", validation_windows, least=1)
-        if path is not None and synthetic is not None:
-            raise UserError(f"data.path {path} and data.synthetic are both given; set one of them to null")
-        self.path, self.synthetic, self.cache_dir = path, synthetic, cache_dir
         self.context_days, self.trading_days, self.settlement_days = context_days, trading_days, settlement_days
         self.validation_days, self.holdout_days = validation_days, holdout_days
         self.validation_windows, self.credit, self.encoding = validation_windows, credit, encoding
+        for name in ("context_days", "trading_days", "settlement_days", "validation_days", "validation_windows"):
+            require_range(f"data.{name}", getattr(self, name), least=1)
+        require_range("data.holdout_days", holdout_days, least=0)
+        if path is not None and synthetic is not None:
+            raise UserError(f"data.path {path} and data.synthetic are both given; set one of them to null")
+        self.path, self.synthetic, self.cache_dir = path, synthetic, cache_dir
         self.rules, self.account = rules, account
         self.investable, self.indicators = investable, list(indicators)
         self._spec: Mapping[str, Any] | None = None  # inference spec of the fit whose champion is used
@@ -156,13 +150,12 @@ class MarketDataModule(RolloutDataModule):
         options = {"scale": scale, **{name: getattr(self, name) for name in names}}
         root = "lightning_logs" if self.trainer is None else self.trainer.default_root_dir
         cache = self.cache_dir or str(Path(root) / "cache")
-        if self.synthetic is not None:
-            needed, available = BYTES_PER_ROW * self.synthetic.days * self.synthetic.columns, available_bytes()
-            if needed > available:
-                raise UserError(
-                    f"data.synthetic makes {self.synthetic.days:,} days x {self.synthetic.columns:,} columns, which "
-                    f"take {needed / GB:.1f} GB of RAM, {available / GB:.1f} GB available; lower one of them"
-                )
+        rows = 0 if self.synthetic is None else self.synthetic.days * self.synthetic.columns
+        if (needed := BYTES_PER_ROW * rows) > (available := available_bytes()):
+            raise UserError(
+                f"data.synthetic makes {rows:,} days x columns, which take {needed / GB:.1f} GB of RAM, "
+                f"{available / GB:.1f} GB available; lower one of them"
+            )
         if self.synthetic is not None and self.trainer is None and self.cache_dir is None:
             self.panel = build_panel(self.synthetic.generate(), **options)  # in a script it leaves no files
         else:
@@ -172,8 +165,8 @@ class MarketDataModule(RolloutDataModule):
         """Make the encoder and the two environments."""
         columns, rules = self.investable_columns, self.rules
         if self._spec is None:
-            encoder = ENCODERS[self.encoding]
-            self.encoder = encoder(self.panel, columns, self.context_days, rules, self.window_days, device)
+            sizes = (self.context_days, rules, self.window_days)
+            self.encoder = ENCODERS[self.encoding](self.panel, columns, *sizes, device)
         else:
             self.encoder = MarketEncoder.restore(self._spec, self.panel, rules, self.window_days, device)
         prices = np.ascontiguousarray(remapped(self.panel).prices[:, columns])
@@ -241,13 +234,12 @@ class MarketDataModule(RolloutDataModule):
         trainer = self.trainer
         if trainer is None or not trainer.is_global_zero or trainer.fast_dev_run:  # type: ignore[attr-defined]
             return
-        folder, account, texts = Path(trainer.default_root_dir) / "champion", self.val_env.account, {}
+        folder, account = Path(trainer.default_root_dir) / "champion", self.val_env.account
         tables = {"equity": account.equity(self.panel.dates).reset_index(), "trades": self._named(account.trades())}
-        for name, table in tables.items():
+        for table in tables.values():
             table.insert(0, "generation", generation)
-            texts[f"{name}.csv"] = table.to_csv(index=False)
         try:
-            write_texts(folder, texts)
+            write_texts(folder, {f"{name}.csv": table.to_csv(index=False) for name, table in tables.items()})
         except OSError as error:
             # the run is worth more than its record, which the next champion writes anew
             log.warning("cannot write the champion's record to %s: %s", folder, error.strerror or error)
@@ -266,11 +258,7 @@ class MarketDataModule(RolloutDataModule):
         return {"first": str(dates[splits.train.start])[:10], "last": str(dates[splits.validation.stop - 1])[:10]}
 
     def require_unused(self, used: Mapping[str, Any]) -> None:
-        """Refuse a holdout with dates of a fit's `data_used`; the context before it may be of them.
-
-        Raises:
-            UserError: names the dates in both.
-        """
+        """Refuse a holdout with dates of a fit's `data_used` by a UserError; the context before it may be of them."""
         dates = self.panel.dates[self.panel.splits.holdout]
         shared = dates[(dates >= np.datetime64(used["first"])) & (dates <= np.datetime64(used["last"]))]
         if len(shared):

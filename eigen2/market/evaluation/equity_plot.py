@@ -14,15 +14,14 @@ log = logging.getLogger(__name__)
 
 
 class EquityPlot(Callback):
-    """Draws the champion's equity, day by day, in the windows that validated it, by the file in the run's folder."""
+    """Draws the champion's equity, day by day, in the windows that validated it, by the file in the run's folder.
+
+    Args:
+        every_n_epochs: Draw at the end of every n-th generation, >= 1. Default 5.
+        tag: Name of the picture in TensorBoard.
+    """
 
     def __init__(self, every_n_epochs: int = 5, tag: str = "champion/equity") -> None:
-        """Choose how often.
-
-        Args:
-            every_n_epochs: Draw at the end of every n-th generation, >= 1. Default 5.
-            tag: Name of the picture in TensorBoard.
-        """
         super().__init__()
         require_range("every_n_epochs of EquityPlot", every_n_epochs, least=1)
         self.every_n_epochs, self.tag = every_n_epochs, tag
@@ -30,8 +29,8 @@ class EquityPlot(Callback):
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Draw, if it is time and there is a champion."""
         file = Path(trainer.default_root_dir) / "champion" / "equity.csv"
-        experiments: list[Any] = [getattr(logger, "experiment", None) for logger in trainer.loggers]
-        experiments = [experiment for experiment in experiments if hasattr(experiment, "add_image")]
+        found: list[Any] = [getattr(logger, "experiment", None) for logger in trainer.loggers]
+        experiments = [experiment for experiment in found if hasattr(experiment, "add_image")]
         due = (trainer.current_epoch + 1) % self.every_n_epochs == 0
         if not (due and trainer.is_global_zero and experiments and file.is_file()):
             return

@@ -14,9 +14,7 @@ from jaxtyping import Float, Float16, Float32
 from eigen2.market.data.panel import FEATURES, MarketPanel
 
 CLIP = 5.0  # encoded values lie in [-CLIP, CLIP], in standard deviations over the training days
-
 CHANNELS = len(FEATURES) + 1  # the features of a day, and the fraction of them that is valid
-
 MIN_DEVIATION = 1e-3
 SAMPLED_DAYS = 256
 COLUMNS_PER_BLOCK = 8
@@ -30,14 +28,10 @@ def spans(context_days: int) -> list[int]:
 
 
 def column_groups(panel: MarketPanel, investable: list[int]) -> list[list[int]]:
-    """Split the columns into groups encoded by their mean: investable, other tickers, indicators, without empty groups.
-
-    A few indicators would vanish in the mean of hundreds of tickers.
-    """
-    own = set(investable)
-    context = [column for column in range(panel.num_columns) if column not in own]
+    """Split the columns into groups encoded by their mean: investable, other tickers, indicators; none is empty."""
+    context = sorted(set(range(panel.num_columns)) - set(investable))
     indicators = [column for column in context if panel.tickers[column] in panel.indicators]
-    tickers = [column for column in context if panel.tickers[column] not in panel.indicators]
+    tickers = [column for column in context if column not in indicators]
     return [group for group in (investable, tickers, indicators) if group]
 
 
@@ -46,9 +40,8 @@ def average_statistics(
 ) -> Float[np.ndarray, "2 spans described 10"]:
     """Compute mean and 1 / standard deviation of each average over (a sample of) the training days.
 
-    Returns:
-        Means, then reciprocals of deviations. On the axis `described`, index 0 holds the statistics of all investable
-        columns pooled, the others those of each group, whose mean moves less than a single column.
+    On the axis `described`, index 0 holds the statistics of all investable columns pooled, the others those of each
+    group, whose mean moves less than a single column.
     """
     lengths, train = spans(context_days), panel.splits.train
     groups = _group_means(panel, column_groups(panel, investable))
@@ -93,10 +86,8 @@ def fill_averages(
             table[:, described, i] = average.clip(-CLIP, CLIP, out=average)
 
 
-def _averages(
-    sums: Float[np.ndarray, "rows columns 10"], days: np.ndarray, span: int
-) -> Float[np.ndarray, "chosen columns 10"]:
-    """Compute the averages over the `span` days up to each of `days`."""
+def _averages(sums: Float[np.ndarray, "rows columns 10"], days: np.ndarray, span: int) -> np.ndarray:
+    """Compute the averages over the `span` days up to each of `days`, (days, columns, 10)."""
     total: np.ndarray = sums[days + 1] - sums[(days + 1 - span).clip(min=0)]
     total /= span
     return total

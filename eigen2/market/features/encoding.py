@@ -25,18 +25,13 @@ class MarketEncoder(ABC):
 
     The columns in `investable` are those agents may buy. `statistics` are those that a fit has measured on its training
     days; None measures them on this panel's, where any are needed.
-
-    Attributes:
-        input_shapes: shape of each input without the axes of agents and batch; of `panel` without the days.
-        nbytes: bytes held beside the panel.
     """
 
     actor: ClassVar[type[ColumnActor | ConvolutionActor]]
     critic: ClassVar[type[ColumnCritic | ConvolutionCritic]]
-    """The default networks; they take `sizes`, the critic `choice` too."""
     statistics: np.ndarray | None = None
-    input_shapes: dict[str, tuple[int, ...]]
-    nbytes = 0
+    input_shapes: dict[str, tuple[int, ...]]  # without the axes of agents and batch; of `panel` without the days
+    nbytes = 0  # held beside the panel
 
     def __init__(
         self,
@@ -136,8 +131,7 @@ class AverageEncoder(MarketEncoder):
     def _prepare(self, panel: MarketPanel, device: torch.device | str, statistics: np.ndarray | None) -> None:
         settings: dict[str, Any] = {"investable": self.investable, "context_days": self.context_days}
         shape, sizes = _shapes(panel, **settings)
-        self.groups, self.width = sizes[2] - 1, sizes[1] * CHANNELS
-        columns = len(self.investable)
+        self.groups, self.width, columns = sizes[2] - 1, sizes[1] * CHANNELS, len(self.investable)
 
         def measure(out: np.ndarray) -> None:
             out[:] = average_statistics(remapped(panel), self.investable, self.context_days)
@@ -174,10 +168,9 @@ class AverageEncoder(MarketEncoder):
     def __call__(self, observation: dict[str, Tensor]) -> Inputs:
         """Return the network inputs of an observation.
 
-        Returns:
-            `columns` (agents, batch, columns, width); `portfolio` (agents, batch, columns, 5): held, days held / max,
-            unrealised gain in units of 10 percent, sale target / highest, coefficient / highest, negative for a short
-            sale; `market` (agents, batch, groups x width + 1), ending with the fraction of the window that is left.
+        `columns` (agents, batch, columns, width); `portfolio` (agents, batch, columns, 5): held, days held / max,
+        unrealised gain in units of 10 percent, sale target / highest, coefficient / highest, negative for a short sale;
+        `market` (agents, batch, groups x width + 1), ending with the fraction of the window that is left.
         """
         columns, groups = self.describe(observation["day"])
         portfolio, time_left = self._shared_inputs(observation)
@@ -209,10 +202,9 @@ class WindowEncoder(MarketEncoder):
     def __call__(self, observation: dict[str, Tensor]) -> Inputs:
         """Return the network inputs of an observation.
 
-        Returns:
-            `day` (agents, batch) int64; `panel` (1, days, all columns, 9) float32, the normalised features, 0 where
-            not valid; `investable` (1, columns) int64, indices into all columns; `portfolio` (agents, batch, columns,
-            5) as in `AverageEncoder`; `market` (agents, batch, 1), the fraction of the window that is left.
+        `day` (agents, batch) int64; `panel` (1, days, all columns, 9) float32, the normalised features, 0 where not
+        valid; `investable` (1, columns) int64; `portfolio` (agents, batch, columns, 5) as in `AverageEncoder`; `market`
+        (agents, batch, 1), the fraction of the window that is left.
         """
         portfolio, time_left = self._shared_inputs(observation)
         windows = {"day": observation["day"].long(), "panel": self._features, "investable": self._investable}

@@ -40,8 +40,7 @@ class Choice:
 
         As in the environment, the columns with the highest coefficients (..., columns) among those not held are
         ordered, the lower column of equal ones. The choice has no gradient, so that of a softmax takes its place (the
-        straight-through estimator; Bengio, Léonard and Courville, "Estimating or propagating gradients through
-        stochastic neurons for conditional computation", 2013): what would change if a column were preferred.
+        straight-through estimator of Bengio, Léonard and Courville, 2013): what changes if a column is preferred.
         """
         held = portfolio[..., 0] > 0
         size = coefficient.abs() if self.short_sales else coefficient
@@ -115,7 +114,6 @@ class ColumnActor(ColumnNetwork):
     """Coefficient and sale target of every column.
 
     Args:
-        sizes: shapes of the inputs `columns`, `market` and `portfolio`.
         hidden: units per layer.
     """
 
@@ -134,7 +132,6 @@ class ColumnCritic(ColumnNetwork):
     """Value of an action in all columns.
 
     Args:
-        sizes: shapes of the inputs `columns`, `market` and `portfolio`.
         hidden: units per layer.
         choice: which columns an action orders.
     """
@@ -150,7 +147,6 @@ class ColumnCritic(ColumnNetwork):
         portfolio = inputs["portfolio"]
         leading = torch.broadcast_shapes(portfolio.shape[:-1], action.shape[:-1])  # type: ignore[no-untyped-call]
         parts = [part.expand(*leading, -1) for part in (portfolio, action.to(portfolio.dtype))]
-        tokens = self.tokens(inputs, torch.cat(parts, dim=-1))
-        pooled = self.choice.pool(tokens, action[..., 0], portfolio)
+        pooled = self.choice.pool(self.tokens(inputs, torch.cat(parts, dim=-1)), action[..., 0], portfolio)
         value: Tensor = self.head(self.pool(pooled).relu_())[..., 0]
         return value

@@ -16,7 +16,7 @@ from eigen2.core.networks import Inputs, Sizes, require_width
 from eigen2.errors import UserError
 from eigen2.market.networks.columns import ColumnActor, ColumnCritic, ColumnNetwork
 
-MEANS = 2  # over columns that accompany each column: of all columns, and of those that are not investable
+MEANS = 2  # that accompany each column: of all columns, and of those that are not investable
 STRIDES = (2, 2, 2)  # strides of the CNN's layers: eight days per step of the market's sequence
 KERNEL = 4  # steps that a layer of the CNN sees; more than its stride, so that neighbours overlap
 
@@ -94,10 +94,8 @@ class MarketSequence(nn.Module):
             raise UserError(f"filters is {filters}; it must be divisible by 4")
         self.context = context
         widths = (features, filters // 4, filters // 2, filters)
-        self.convolutions = nn.ModuleList(
-            nn.Conv1d(before, after, KERNEL, stride)
-            for before, after, stride in zip(widths[:-1], widths[1:], STRIDES, strict=True)
-        )
+        layers = zip(widths[:-1], widths[1:], STRIDES, strict=True)
+        self.convolutions = nn.ModuleList(nn.Conv1d(before, after, KERNEL, stride) for before, after, stride in layers)
         self.score = nn.Linear(filters, heads, bias=False)
         self.market = nn.Linear(heads * filters, hidden // 2)
         self.lstm = nn.LSTM(hidden // 2, hidden, batch_first=True)
@@ -153,8 +151,6 @@ class _Trunk(nn.Module):
 
 
 class _WindowNetwork(ColumnNetwork):
-    """A network that reads windows; subclasses describe the day by `describer`."""
-
     over_agents: Literal["broadcast", "vmap", "loop"] = "vmap"
     encoding, needs = "windows", "panel"
     make_trunk = _Trunk
@@ -194,7 +190,6 @@ class ConvolutionActor(_ConvolutionNetwork, ColumnActor):
     """Coefficient and sale target of every column, from dilated convolutions over the days of its window.
 
     Args:
-        sizes: shapes of the panel and of a position, and the context.
         hidden: channels of a convolution and units of a layer.
     """
 
@@ -203,7 +198,6 @@ class ConvolutionCritic(_ConvolutionNetwork, ColumnCritic):
     """Value of an action in all columns, from dilated convolutions over the days of their windows.
 
     Args:
-        sizes: shapes of the panel, of a position and of an action, and the context.
         hidden: channels of a convolution and units of a layer.
         choice: which columns an action orders.
     """
@@ -213,7 +207,6 @@ class CnnLstmActor(_CnnLstmNetwork, ColumnActor):
     """Coefficient and sale target of every column, from a CNN and an LSTM over the days of all columns.
 
     Args:
-        sizes: shapes of the panel and of a position, and the context.
         hidden: units of the LSTM and of a layer.
         filters: channels of the last convolution, divisible by 4.
         heads: heads of the attention over columns.
@@ -224,7 +217,6 @@ class CnnLstmCritic(_CnnLstmNetwork, ColumnCritic):
     """Value of an action in all columns, from a CNN and an LSTM over the days of all columns.
 
     Args:
-        sizes: shapes of the panel, of a position and of an action, and the context.
         hidden: units of the LSTM and of a layer.
         filters: channels of the last convolution, divisible by 4.
         heads: heads of the attention over columns.

@@ -38,15 +38,12 @@ def write_orders(
 ) -> pd.DataFrame:
     """Play a policy from day `start` on without any position, and write down what it does at every close.
 
-    A row depends on the prices of its day and earlier ones alone, if what the policy does depends on nothing else.
-
-    Returns:
-        Rows by date: date, ticker, action (see below), coefficient and target_pct (the sale target in percent), as
-        ordered, stake_pct (percent of the equity that an order takes, or a position is worth at this close), price (the
-        close for what is held, an exit for what is closed), target_price, days_held (trading days), gain_pct (net of
-        costs for what is closed), reason. Actions are `buy` and `sell short` (an order given at this close), `unfunded`
-        (one for which the account has no money left, of which nothing more is written), `unfilled` (one of the day
-        before that did not trade), `hold`, `close`, and `wait` where nothing is ordered.
+    Rows by date have `COLUMNS`: coefficient and target_pct (the sale target) as ordered, stake_pct (percent of the
+    equity that an order takes, or a position is worth at this close), price (the close of what is held, the exit of
+    what is closed), days_held (trading days), gain_pct (net of costs for what is closed). Actions are `buy` and
+    `sell short` (an order given at this close), `unfunded` (one for which the account has no money left, of which
+    nothing more is written), `unfilled` (one of the day before that did not trade), `hold`, `close`, and `wait` where
+    nothing is ordered.
     """
     # one day that is yet to come takes the last orders; a second keeps it from being the last, which sells everything
     table = np.pad(prices, ((0, 2), (0, 0), (0, 0)), constant_values=np.nan)

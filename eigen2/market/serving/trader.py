@@ -24,14 +24,9 @@ log = logging.getLogger(__name__)
 
 
 class Trader:
-    """A champion of the market workload at work.
+    """A champion of the market workload at work; a UserError if it is of another, or its actor cannot be built.
 
-    Args:
-        champion: an exported champion.
-        trusted: class of its actor, where that is not eigen2's own: loading it runs the code of its module.
-
-    Raises:
-        UserError: it is of another workload, or its actor cannot be built.
+    `trusted` is the class of its actor, where that is not eigen2's own: loading it runs the code of its module.
     """
 
     def __init__(self, champion: ExportedChampion, trusted: str | None = None) -> None:
@@ -51,9 +46,8 @@ class Trader:
     def orders(self, prices: pd.DataFrame, first: date | None = None) -> pd.DataFrame:
         """Return what it does at the close of each day, see `write_orders`; it starts without positions.
 
-        Args:
-            prices: long table as `market.data.source.read_prices` returns it, with the past of the first day too.
-            first: day of the first decision; None for the last that the fit used: its orders fill on later days.
+        `prices` is a long table as `read_prices` returns it, with the past of the first day too. `first` is the day of
+        the first decision; None for the last that the fit used: its orders fill on later days.
 
         Raises:
             UserError: the prices have no day to decide on, too few before it, or none of its tickers.
@@ -85,10 +79,7 @@ class Trader:
         seen, needed = np.datetime64(self.last_seen), self._spec["context_days"]
         day = seen if first is None else np.datetime64(first)
         if day < seen:
-            log.warning(
-                "the fit has looked at days up to %s: what its champion does from %s on does not tell how good it is",
-                *(seen, day),
-            )
+            log.warning("the fit has seen days up to %s: orders from %s on do not tell how good it is", seen, day)
         if dates[-1] < day:
             why = "the last day that the fit has looked at" if first is None else "as asked for"
             raise UserError(

@@ -17,14 +17,11 @@ MOMENTUM_DAYS = 20
 
 
 def buy_and_hold(prices: Prices, rules: TradingRules, account: AccountRules, days: range) -> Simulation:
-    """Put the same money into every column at the start, hold it, and sell on the last of 2 or more days.
+    """Put the same money, all of it, into every column at the start, hold it, and sell on the last of 2 or more days.
 
     Bought where the environment would fill an order of the first day: at the next open, or at its close; both sides
-    pay commission and slippage. Columns without a price there are left out, those that stop trading stay at their last
-    close. All of the money is in positions, whatever the account's unit share.
-
-    Raises:
-        UserError: no column has a price at the start.
+    pay commission and slippage. Columns without a price there are left out, a UserError if all are; those that stop
+    trading stay at their last close.
     """
     next_open = rules.execution == "next_open"
     span = prices[days.start : days.stop].astype(np.float64)
@@ -56,11 +53,10 @@ def momentum_pct(prices: Prices) -> Float[np.ndarray, "days columns"]:
 
 
 def momentum(prices: Prices, rules: TradingRules) -> Policy:
-    """Order, at each close, the columns that gained most over the last 20 days, at the largest coefficient.
+    """Order, at each close, the columns that gained most over the last 20 days, at the largest coefficient and target.
 
     As many as the rules allow, among those not held and with a gain; where short sales are allowed, a fall is as good
-    as a rise. The sale target is the highest, so that positions run as long as they may: no setting is chosen. A day's
-    orders use closes up to it alone.
+    as a rise.
     """
     past = torch.from_numpy(momentum_pct(prices).astype(np.float32))
     score = past if rules.allow_short else past.clamp(min=0)
@@ -85,10 +81,9 @@ def random_baseline(
 ) -> Policy:
     """Give the orders of another policy on random days and in random columns: equal turnover, no knowledge.
 
-    Every account gives all of the orders, coefficient and sale target of each (see `Simulation`), in an order of its
-    own: on days drawn evenly from those of the one simulation that the policy is for but the last, no more a day than
-    the rules allow, in columns drawn evenly from those that have a price and are not held. An order for which no column
-    is left waits for a day that has one.
+    Every account gives all of the orders, coefficient and sale target of each (see `Simulation`), in a sequence of its
+    own: on days drawn evenly from `days` but the last, no more a day than the rules allow, in columns drawn evenly from
+    those that have a price and are not held. An order for which no column is left waits for a day that has one.
     """
     priced = ~np.isnan(prices[..., CLOSE])
     most = rules.max_opens_per_day
