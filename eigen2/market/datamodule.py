@@ -24,6 +24,7 @@ from eigen2.market.data.sample import sample_path
 from eigen2.market.data.universe import Universe, resolve
 from eigen2.market.evaluation.backtest import Market, backtest, write, write_texts
 from eigen2.market.features.encoding import ENCODERS, MarketEncoder
+from eigen2.market.networks.columns import Choice
 from eigen2.market.simulation.account import AccountRules
 from eigen2.market.simulation.environment import TradingEnvironment, TradingRules, window_options
 from eigen2.market.simulation.simulate import Policy, hide_window_end
@@ -189,15 +190,16 @@ class MarketDataModule(RolloutDataModule):
     @property
     def sizes(self) -> Sizes:
         """Return the shapes of network inputs and of an action, and the days of the context."""
-        return self.encoder.sizes
+        return Sizes(self.encoder.input_shapes, (len(self.investable_columns), 2), self.context_days)
 
     def make_actor(self) -> nn.Module:
         """Build the encoding's default actor."""
-        return self.encoder.make_actor()
+        return self.encoder.actor(self.sizes)
 
     def make_critic(self) -> nn.Module:
         """Build the encoding's default critic."""
-        return self.encoder.make_critic()
+        choice = Choice(self.rules.max_opens_per_day, self.rules.allow_short)
+        return self.encoder.critic(self.sizes, choice=choice)
 
     def window_options(self, starts: Iterable[int]) -> dict[str, Any]:
         """Return the reset options of windows, given their first days."""
@@ -278,7 +280,7 @@ class MarketDataModule(RolloutDataModule):
         if all(spec[name] == value for name, value in self.encoder.state_dict().items()):
             return
         self._spec = spec
-        self._load(MarketEncoder.saved_scale(spec))
+        self._load(FeatureScale.from_dict(spec["scale"]))
         self.investable_columns = [self.panel.tickers.index(name) for name in spec["investable"]]
         self.build(self.eval_env.agents, self.eval_env.device)
 

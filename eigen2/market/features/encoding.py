@@ -9,13 +9,13 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 
-from eigen2.core.networks import Inputs, Sizes
+from eigen2.core.networks import Inputs
 from eigen2.market.data.cache import mapped_array, remapped
-from eigen2.market.data.panel import FeatureScale, MarketPanel
+from eigen2.market.data.panel import MarketPanel
 from eigen2.market.features.averages import CHANNELS, CLIP, average_statistics, column_groups, fill_averages, spans
-from eigen2.market.networks.columns import PORTFOLIO, Choice, ColumnActor, ColumnCritic
+from eigen2.market.networks.columns import PORTFOLIO, ColumnActor, ColumnCritic
 from eigen2.market.networks.windows import ConvolutionActor, ConvolutionCritic
 from eigen2.market.simulation.environment import LEVELS, TradingRules
 
@@ -69,7 +69,7 @@ class MarketEncoder(ABC):
         window_days: int,
         device: torch.device | str = "cpu",
     ) -> "MarketEncoder":
-        """Build the encoder of an earlier fit for a panel that was made of other prices with its `saved_scale`.
+        """Build the encoder of an earlier fit for a panel that was made of other prices with the fit's scale.
 
         `saved` is the `state_dict` of the fit's encoder, with the fit's `encoding` and `context_days`.
         """
@@ -78,11 +78,6 @@ class MarketEncoder(ABC):
         encoder = ENCODERS[saved["encoding"]]
         return encoder(panel, columns, saved["context_days"], rules, window_days, device, statistics)
 
-    @staticmethod
-    def saved_scale(saved: Mapping[str, Any]) -> FeatureScale:
-        """Return the feature scale that a saved encoder's panel was made with."""
-        return FeatureScale.from_dict(saved["scale"])
-
     def state_dict(self) -> dict[str, Any]:
         """Return what the encoder depends on beside its settings, as plain values: scale, columns and statistics."""
         return {
@@ -90,19 +85,6 @@ class MarketEncoder(ABC):
             "investable": [self._scale.tickers[column] for column in self.investable],
             "standard": None if self.statistics is None else self.statistics.tolist(),
         }
-
-    @property
-    def sizes(self) -> Sizes:
-        """Return what networks are built for."""
-        return Sizes(self.input_shapes, (len(self.investable), 2), self.context_days)
-
-    def make_actor(self) -> nn.Module:
-        """Build the default actor of this encoding."""
-        return self.actor(self.sizes)
-
-    def make_critic(self) -> nn.Module:
-        """Build the default critic of this encoding."""
-        return self.critic(self.sizes, choice=Choice(self.rules.max_opens_per_day, self.rules.allow_short))
 
     def _shared_inputs(self, observation: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
         """Return positions (agents, batch, columns, 5) and the fraction of the window left (agents, batch, 1)."""

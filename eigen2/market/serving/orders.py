@@ -109,7 +109,17 @@ class _Writer:
                 why = {"action": "close", "reason": WHY_CLOSED[CLOSE_REASONS[reason]]}
                 self.tomorrow.append(self.held.pop(column).row(today + 1, **why, price=price, gain_pct=gain_pct))
         for column, position in sorted(self.held.items()):
-            self.tomorrow.append(self._holding(column, position, today + 1, float(day.info["last_close"][0, column])))
+            price = float(day.info["last_close"][0, column])
+            left = self.rules.max_holding_days - (today + 2 - position.first_day)
+            row = position.row(
+                today + 1,
+                action="hold",
+                price=price,
+                stake_pct=100 * abs(self.env.account.shares[0, column]) * price / float(self.env.account.worth[0]),
+                gain_pct=100 * position.side * (price / position.entry - 1),
+                reason=f"the sale target is not reached; closes in {left} day{'s' * (left > 1)} at the latest",
+            )
+            self.tomorrow.append(row)
         return rows
 
     def _orders(self, columns: Int[np.ndarray, " orders"], asked: Float[np.ndarray, "columns 2"]) -> list[Row]:
@@ -134,15 +144,3 @@ class _Writer:
             return {"action": "wait", "reason": "all columns are held or have no price"}
         row = {"ticker": self.tickers[best], "action": "wait", "coefficient": float(coefficients[best])}
         return {**row, "reason": "the highest coefficient of what is not held is below 1"}
-
-    def _holding(self, column: int, position: _Position, day: int, price: float) -> Row:
-        account = self.env.account
-        left = self.rules.max_holding_days - (day - position.first_day + 1)
-        return position.row(
-            day,
-            action="hold",
-            price=price,
-            stake_pct=100 * abs(account.shares[0, column]) * price / float(account.worth[0]),
-            gain_pct=100 * position.side * (price / position.entry - 1),
-            reason=f"the sale target is not reached; closes in {left} day{'s' * (left > 1)} at the latest",
-        )

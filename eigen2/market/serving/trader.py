@@ -12,7 +12,7 @@ from torch import Tensor
 
 from eigen2.core.export import ExportedChampion, load
 from eigen2.errors import UserError
-from eigen2.market.data.panel import Splits, build_panel
+from eigen2.market.data.panel import FeatureScale, Splits, build_panel
 from eigen2.market.features.encoding import MarketEncoder
 from eigen2.market.serving.orders import write_orders
 from eigen2.market.simulation.account import AccountRules
@@ -54,7 +54,7 @@ class Trader:
         """
         spec = self._spec
         window_days = spec["trading_days"] + spec["settlement_days"]
-        panel = build_panel(prices, validation_days=0, holdout_days=0, scale=MarketEncoder.saved_scale(spec))
+        panel = build_panel(prices, validation_days=0, holdout_days=0, scale=FeatureScale.from_dict(spec["scale"]))
         begin = self._begin(panel.dates, first)
         # features are made of all prices, averages of the context's
         context_start = begin - spec["context_days"] + 1

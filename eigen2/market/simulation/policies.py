@@ -62,13 +62,20 @@ def momentum(prices: Prices, rules: TradingRules) -> Policy:
     score = past if rules.allow_short else past.clamp(min=0)
 
     def policy(seen: dict[str, Tensor]) -> Tensor:
-        wanted = score[seen["day"].long()] * (seen["held_days"] == 0)
-        best = wanted.abs().topk(min(rules.max_opens_per_day, wanted.shape[-1])).indices
-        size = wanted.gather(-1, best).sign() * rules.max_coefficient
-        coefficient = torch.zeros_like(wanted).scatter_(-1, best, size)
+        coefficient = order_largest(score[seen["day"].long()] * (seen["held_days"] == 0), rules)
         return torch.stack([coefficient, torch.full_like(coefficient, rules.max_target)], -1)
 
     return policy
+
+
+def order_largest(score: Tensor, rules: TradingRules) -> Tensor:
+    """Return coefficients that order the largest scores by their absolute value, as many as allowed, at the most.
+
+    A score below 0 sells short, one of 0 orders nothing; both (..., columns).
+    """
+    best = score.abs().topk(min(rules.max_opens_per_day, score.shape[-1])).indices
+    size = score.gather(-1, best).sign() * rules.max_coefficient
+    return torch.zeros_like(score).scatter_(-1, best, size)
 
 
 def random_baseline(

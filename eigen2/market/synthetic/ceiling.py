@@ -13,7 +13,7 @@ from torch import Tensor
 
 from eigen2.errors import UserError, require_range
 from eigen2.market.simulation.environment import TradingEnvironment, TradingRules, window_options
-from eigen2.market.simulation.policies import CLOSE, momentum_pct
+from eigen2.market.simulation.policies import CLOSE, order_largest, momentum_pct
 from eigen2.market.simulation.simulate import Policy, play_days
 from eigen2.market.synthetic.forecast import expected_gain_pct, filtered_drift
 from eigen2.market.synthetic.generator import SyntheticMarket
@@ -159,7 +159,6 @@ def _policy(
     # the rows of a day's scores: of the rules, then those drawn, which the random agents of all targets share
     known_rows = torch.tensor([RULES.index(rule) for rule, *_ in agents if rule != "random"])
     row = torch.cat([known_rows, len(scores) + torch.arange(random_agents).repeat(TARGETS)])
-    most_orders = min(env.rules.max_opens_per_day, env.num_columns)
 
     def policy(observation: dict[str, Tensor]) -> Tensor:
         known = scores[:, observation["day"][0].long()]
@@ -168,9 +167,7 @@ def _policy(
         drawn = 1 - torch.from_numpy(fractions) * (2 if env.rules.allow_short else 1)
         score = torch.cat([known, drawn.where(~known[0].isnan(), torch.nan)])[row]
         wanted = (score.abs() > threshold) & (observation["held_days"] == 0)
-        best = score.abs().where(wanted, 0).topk(most_orders)
-        order = (score.gather(-1, best.indices).sign() * env.rules.max_coefficient).where(best.values > 0, 0)
-        coefficient = torch.zeros_like(score).scatter_(-1, best.indices, order)
+        coefficient = order_largest(score.where(wanted, 0), env.rules)
         return torch.stack([coefficient, target.expand_as(coefficient)], -1)
 
     return policy

@@ -56,7 +56,7 @@ def test_averages_are_standardised_as_they_were() -> None:
         settings = (16, TradingRules(), 10)
         fitted = AverageEncoder(FITTED, investable, *settings)
         saved = json.loads(json.dumps({"encoding": "averages", "context_days": 16, **fitted.state_dict()}))
-        assert MarketEncoder.saved_scale(saved) == FITTED.scale
+        assert FeatureScale.from_dict(saved["scale"]) == FITTED.scale
         again = MarketEncoder.restore(saved, panel, TradingRules(), 10)
         assert again.state_dict() == fitted.state_dict()
         for ours, right in zip(again.describe(days), fitted.describe(days), strict=True):
