@@ -140,10 +140,8 @@ class MarketDataModule(RolloutDataModule):
                 f"the first of {window}, need {needed}; lower one or bring more days"
             )
         if len(splits.validation) < self.window_days:
-            raise UserError(
-                f"data.validation_days is {len(splits.validation)}, but a window takes {window} = {self.window_days} "
-                "days; raise validation_days or shorten the window"
-            )
+            found = f"data.validation_days is {len(splits.validation)}, but a window takes {window}"
+            raise UserError(f"{found} = {self.window_days} days; raise validation_days or shorten the window")
         self.investable_columns = resolve(self.investable, self.panel)
 
     def _load(self, scale: FeatureScale | None = None) -> None:

@@ -60,11 +60,7 @@ class Backtest:
 
     @cached_property
     def luck(self) -> dict[str, float]:
-        """Compare the champion's total return with those of the random baseline.
-
-        `p_value` is (1 + those that made as much or more) / (1 + all) (Davison and Hinkley, "Bootstrap Methods and
-        their Application", 1997, section 4.2).
-        """
+        """Compare the champion's total return with the random baseline's; p as in Davison and Hinkley, 1997, 4.2."""
         own, random = (np.asarray(total_return(self.simulations[name].equity)) for name in ("champion", "random"))
         return {
             "policies": random.size,
@@ -185,10 +181,9 @@ def backtest(
 
 
 def write(found: Backtest, trades: pd.DataFrame, folder: Path, settings: Mapping[str, Any]) -> None:
-    """Write `summary.json`, `equity.csv` and `trades.csv` into a folder, each complete or not at all.
+    """Write `summary.json`, `equity.csv` and the champion's trades, `trades.csv`, each complete or not at all.
 
-    The trades are the champion's, with names and dates. An earlier test with other settings (by full key) or of another
-    champion is moved beside the folder, as `test-1`, `test-2`, ...
+    An earlier test with other settings (by full key) or of another champion is moved aside as `test-1`, `test-2`, ...
     """
     text = json.dumps({**found.summary(), "settings": dict(settings)}, indent=1, allow_nan=False) + "\n"
     archive_other_test(folder / "summary.json", json.loads(text), ("settings", "champion_generation", "days"))

@@ -60,8 +60,8 @@ def overfitting_probability(returns: Float[np.ndarray, "days strategies"], block
 
     Combinatorially symmetric cross-validation over all ways to halve the blocks of days (Bailey, Borwein, Lopez de
     Prado and Zhu, "The Probability of Backtest Overfitting", 2017, section 3). Best is the highest Sharpe ratio, the
-    first of equal ones. There are 2 strategies or more, an even number of blocks (2 to `days`), and days left over at
-    the end are not used. About 0.5 means that the past of these strategies says nothing about their future order.
+    first of equal ones. Days left over at the end are not used. About 0.5 means that the past of these strategies says
+    nothing about their future order.
     """
     days, strategies = returns.shape
     if strategies < 2 or blocks % 2 or not 2 <= blocks <= days:

@@ -17,21 +17,15 @@ MA_DAYS = 20
 
 
 def ticker_features(prices: Float[np.ndarray, "days 4"]) -> Float[np.ndarray, "days 9"]:
-    """Compute the features of one column, each day from that day and earlier ones alone.
+    """Compute the features of one column from open, high, low and close above 0; NaN where undefined.
 
-    Every unbroken stretch of days is computed by itself: nothing is carried over a hole.
+    A day with a NaN is a hole, over which nothing is carried.
 
     - open, close, high, low: log of the price over the previous day's close; undefined on a stretch's first day.
     - rsi: relative strength index over 14 days, 0 to 100 (0 where the close never moved); from the 15th day on.
     - macd, macd_signal: MACD(12, 26) and its 9-day signal, in percent of the close; from the 34th day on.
     - trix: one-day change of the triple exponential average over 15 days, in percent; from the 44th day on.
     - ma20_distance: the close's distance from its 20-day mean, in percent of that mean; from the 20th day on.
-
-    Args:
-        prices: open, high, low, close of each day, above 0; a day with a NaN is a hole.
-
-    Returns:
-        float64 in the order of `FEATURES`, NaN where undefined.
     """
     return _by_stretch(prices, relative=True)
 

@@ -31,10 +31,9 @@ Observation = Float32[np.ndarray, " size"]
 class TradingEnv(gymnasium.Env[Any, Any]):
     """One account in one window: a standard single-agent environment, `gymnasium.make("eigen2/Trading-v0", ...)`.
 
-    An observation is a float32 vector in [-5, 5], the inputs of `AverageEncoder` one after the other: `market`, the
-    groups' descriptions and the fraction of the window left; `columns`, each column's description, column by column;
-    `portfolio`, five numbers a column, column by column: held, days held / max, unrealised gain in units of 10 percent,
-    sale target / highest, coefficient / highest.
+    An observation is a float32 vector in [-5, 5], the inputs of `AverageEncoder` one after the other, column by column:
+    `market`, the groups' descriptions and the fraction of the window left; `columns`, each column's description;
+    `portfolio`, five numbers a column.
 
     An action is a float32 vector in [-1, 1], two numbers a column, column by column: coefficient and sale target, from
     the lowest to the highest that the rules allow; beyond, they are clipped.
@@ -44,20 +43,15 @@ class TradingEnv(gymnasium.Env[Any, Any]):
     one also `summary`, the numbers of `TradingEnvironment.get_episode_summary`.
 
     Args:
-        path, synthetic, context_days, trading_days, settlement_days, validation_days, holdout_days, investable,
-            indicators, rules: as in `MarketDataModule`; a synthetic market, investable columns and rules may be given
-            as dictionaries of their settings.
         panel: a panel in place of prices; it brings its own splits and indicators, and environments may share it.
         split: the days from which windows are drawn: "train", "validation" or "holdout".
         cache_dir: folder of memory-mapped panels of price files, which processes share; None writes nothing.
+        others: as in `MarketDataModule`; `synthetic`, `investable` and `rules` may be dictionaries of their settings.
 
     Attributes:
         investable: indices of the panel's columns agents may buy.
         layout: slice of an observation by name of `PARTS`.
         starts: day indices on which a window may start; all its days lie in the split.
-
-    Raises:
-        UserError: a setting is out of range, more than one market is given, or no window fits into the split.
     """
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 - as the base class has it
@@ -119,10 +113,8 @@ class TradingEnv(gymnasium.Env[Any, Any]):
         super().reset(seed=seed)
         start = (options or {}).get("start_idx")
         if set(options or ()) - {"start_idx"} or (start is not None and start not in self.starts):
-            raise UserError(
-                f"reset options are {options}; the only one is start_idx, a day index from {self.starts[0]} to "
-                f"{self.starts[-1]}"
-            )
+            known = f"the only one is start_idx, a day index from {self.starts[0]} to {self.starts[-1]}"
+            raise UserError(f"reset options are {options}; {known}")
         if start is None:
             start = self.np_random.integers(self.starts.start, self.starts.stop)
         observation, _ = self._env.reset(options=window_options([int(start)], *self._lengths))

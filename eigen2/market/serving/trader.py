@@ -81,14 +81,11 @@ class Trader:
         if day < seen:
             log.warning("the fit has seen days up to %s: orders from %s on do not tell how good it is", seen, day)
         if dates[-1] < day:
-            why = "the last day that the fit has looked at" if first is None else "as asked for"
-            raise UserError(
-                f"prices end on {dates[-1]}, before {day}, {why}; bring later prices or give an earlier day"
-            )
+            raise UserError(f"prices end on {dates[-1]}, before {day}; bring later prices or give an earlier day")
         begin = int(np.searchsorted(dates, day))
         if begin + 1 < needed:
             raise UserError(
-                f"{begin} days of prices before {dates[begin]} are too few: the champion looks back on context_days "
-                f"{needed}, the day itself among them; bring earlier prices or give a later day"
+                f"{begin} days of prices before {dates[begin]} are too few for context_days {needed}, the day itself "
+                "among them; bring earlier prices or give a later day"
             )
         return begin

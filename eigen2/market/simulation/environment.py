@@ -41,8 +41,7 @@ def window_options(starts: Iterable[int], trading_days: int, window_days: int) -
 def market_table(prices: Float32[np.ndarray, "days columns 4"]) -> Float32[np.ndarray, "days 5 columns"]:
     """Return each day's rows by column: open, highest and lowest price from the open on, last close, least order size.
 
-    Prices are NaN where the column did not trade, the last valid close is 0 before the first, and the least size of an
-    order is 1, or infinite where the column did not trade.
+    Where the column did not trade, prices are NaN and the least size is infinite; before its first close that is 0.
     """
     traded = (np.isfinite(prices) & (prices > 0)).all(-1)
     open_, high, low, close = np.moveaxis(np.where(traded[..., None], prices, np.float32(np.nan)), -1, 0)
@@ -160,13 +159,10 @@ class TradingEnvironment:
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Start new windows; return the observation at the close of the first day, and an empty info.
+        """Start new windows (see `window_options`); return the observation at the close of the first day, and no info.
 
-        The environment draws nothing, whatever the seed. Without options, see `window_options`, all windows are the
-        whole market, the last `max_holding_days` for settlement.
-
-        Raises:
-            UserError: a window is not inside the days or has fewer than two, or there are too few or too many of them.
+        The environment draws nothing, whatever the seed. Without options all windows are the whole market, the last
+        `max_holding_days` for settlement. A UserError if windows do not fit into the days, or are too short or few.
         """
         trading_days = max(1, self.num_days - self.rules.max_holding_days)
         options = options or window_options([0] * self.windows, trading_days, self.num_days)
@@ -191,13 +187,11 @@ class TradingEnvironment:
     ) -> tuple[dict[str, Tensor], Tensor, Tensor, Tensor, dict[str, Any]]:
         """Decide at the close of the current day, then live through the next one.
 
-        Actions are coefficients and sale targets in native units; they are clipped to their ranges.
-
-        Returns:
-            observation, reward (agents, windows) float32, terminated and truncated (agents, windows) bool, and info:
-            `ordered`, the cells in which an order was given (see `Fills`); `fills` and `closes`, what opened and closed
-            (see `Fills`, `Closes`); `last_close` (windows, columns), the last valid closes, 0 before a column's first;
-            with `credit_orders` also `credit`.
+        Actions are coefficients and sale targets in native units; they are clipped to their ranges. Returned are the
+        observation, reward (agents, windows) float32, terminated and truncated (agents, windows) bool, and info:
+        `ordered`, the cells in which an order was given; `fills` and `closes`, what opened and closed (see `Fills`,
+        `Closes`); `last_close` (windows, columns), the last valid closes, 0 before a column's first; with
+        `credit_orders` also `credit`.
 
         Raises:
             RuntimeError: the episode is over.

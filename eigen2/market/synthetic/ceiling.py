@@ -13,7 +13,7 @@ from torch import Tensor
 
 from eigen2.errors import UserError, require_range
 from eigen2.market.simulation.environment import TradingEnvironment, TradingRules, window_options
-from eigen2.market.simulation.policies import CLOSE, order_largest, momentum_pct
+from eigen2.market.simulation.policies import CLOSE, momentum_pct, order_largest
 from eigen2.market.simulation.simulate import Policy, play_days
 from eigen2.market.synthetic.forecast import expected_gain_pct, filtered_drift
 from eigen2.market.synthetic.generator import SyntheticMarket

@@ -136,20 +136,6 @@ def test_running_sums_stay_exact_over_a_long_history() -> None:
     np.testing.assert_allclose(columns[0].numpy(), naive_encoding(panel, [0], 4, late)[0], atol=5e-3)
 
 
-def test_standardisation_known_answers() -> None:
-    """Of 1 and 3 in turns with -1 and -3 the pooled deviation is sqrt((1 + 9) / 2), that of their mean, 2, is 2."""
-    panel = random_panel(days=12, columns=2, train=10)
-    turns = np.where(np.arange(12) % 2, 1, -1)[:, None, None] * np.array([1, 3])[None, :, None]
-    panel = replace(panel, features=np.broadcast_to(turns, panel.features.shape).astype(np.float32))
-    panel = replace(panel, valid=np.ones_like(panel.valid))
-    columns, groups = averages(panel, [0, 1], 1).describe(torch.tensor([[10, 11]]))
-    expected = torch.tensor([[-1, -3], [1, 3]]) / 5**0.5
-    torch.testing.assert_close(columns[0, :, :, :-1], expected[..., None].expand(2, 2, FEATURES), rtol=HALF, atol=0)
-    torch.testing.assert_close(groups[0, :, :-1], torch.tensor([[-1.0], [1.0]]).expand(2, FEATURES))
-    assert not columns[..., -1].any()
-    assert not groups[..., -1].any()
-
-
 def test_indicators_are_a_group_of_their_own() -> None:
     panel = random_panel(days=40, columns=5, train=30)
     panel = replace(panel, scale=plain_scale(panel.tickers, ("T001", "T004")))
@@ -167,21 +153,6 @@ def test_indicators_are_a_group_of_their_own() -> None:
     same, moved = (groups == other)[0, 0].split([2 * encoder.width, encoder.width])
     assert same.all()
     assert not moved.all()
-
-
-def test_later_days_do_not_standardise() -> None:
-    panel = random_panel(days=100, columns=3, train=60)
-    features, valid = panel.features.copy(), panel.valid.copy()
-    features[60:] = 10
-    valid[60:] = True
-    other = replace(panel, features=features, valid=valid)
-    days = torch.arange(5, 60)[None]
-    ours, theirs = (averages(which, [0, 2], 6).describe(days) for which in (panel, other))
-    assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
-    features = panel.features.copy()
-    features[59] = 10
-    moved = averages(replace(panel, features=features), [0, 2], 6).describe(days[:, :50])
-    assert not torch.allclose(ours[0][:, :50], moved[0]), "a training day does"
 
 
 def test_a_complete_panel_has_validity_0_and_outliers_are_clipped() -> None:

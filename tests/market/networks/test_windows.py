@@ -1,7 +1,7 @@
 """Networks that read windows of the panel: what they may see, and a population of them that equals each one alone."""
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -34,15 +34,9 @@ CRITICS = ["convolution critic", "LSTM critic"]
 every_network = pytest.mark.parametrize("name", SMALL)
 
 
-def sizes_of(context: int = CONTEXT, every: int = ALL, columns: int = COLUMNS) -> Sizes:
-    inputs = {
-        "day": (),
-        "panel": (every, FEATURES),
-        "investable": (columns,),
-        "portfolio": (columns, 5),
-        "market": (1,),
-    }
-    return Sizes(inputs, (columns, 2), context)
+def sizes_of(context: int = CONTEXT) -> Sizes:
+    inputs = {"day": (), "panel": (ALL, FEATURES), "investable": (COLUMNS,), "portfolio": (COLUMNS, 5), "market": (1,)}
+    return Sizes(inputs, (COLUMNS, 2), context)
 
 
 def chance(seed: int) -> torch.Generator:
@@ -94,34 +88,19 @@ def difference(one: Tensor, other: Tensor) -> Tensor:
 @every_network
 def test_actions_lie_between_minus_1_and_1_and_values_are_one_a_row(name: str, context: int) -> None:
     network, inputs = random_network(name, context, dtype=torch.float32), random_inputs(dtype=torch.float32)
+    with torch.no_grad():
+        network.get_parameter("head.weight").mul_(100)
     result = output(network, inputs)
     assert result.shape == ((BATCH,) if name in CRITICS else (BATCH, COLUMNS, 2))
-    assert result.isfinite().all()
-    if name not in CRITICS:
-        with torch.no_grad():
-            network.get_parameter("head.weight").mul_(100)
-        result = output(network, inputs)
-        assert 0.9 < result.abs().max() <= 1, "reaches towards the ends and no further"
+    assert name in CRITICS or 0.9 < result.abs().max() <= 1, "reaches towards the ends and no further"
 
 
-WEIGHTS = {
-    ConvolutionActor: (20_000, 60_000),
-    ConvolutionCritic: (20_000, 60_000),
-    CnnLstmActor: (800_000, 1_300_000),
-    CnnLstmCritic: (800_000, 1_300_000),
-}
-
-
-@pytest.mark.parametrize("kind", WEIGHTS)
-def test_size_at_full_scale_and_what_is_refused(kind: Make) -> None:
-    network = kind(sizes_of(504, 669, 108))
-    least, most = WEIGHTS[kind]  # type: ignore[index]
-    assert least < sum(weight.numel() for weight in network.parameters()) < most
-    assert not list(network.buffers()), "a population holds weights only"
+@pytest.mark.parametrize("kind", [ConvolutionActor, ConvolutionCritic, CnnLstmActor, CnnLstmCritic])
+def test_networks_have_weights_only_and_refuse_another_encoding(kind: Make) -> None:
+    assert not list(kind(sizes_of()).buffers()), "a population holds weights only"
     averages = Sizes({"columns": (3, 20), "portfolio": (3, 5), "market": (41,)}, (3, 2), 16)
-    with pytest.raises(UserError) as error:
+    with pytest.raises(UserError, match=f"^{kind.__name__} reads windows: set data.encoding to windows$"):
         kind(averages)
-    assert str(error.value) == f"{kind.__name__} reads windows: set data.encoding to windows"
 
 
 def window_by_hand(panel: Tensor, day: int, context: int) -> Tensor:
@@ -335,17 +314,11 @@ def test_a_recomputed_network_keeps_nothing_and_has_the_same_gradients() -> None
         assert bytes_kept(lambda: output(network, inputs)) < weights + window / 4, name  # noqa: B023
 
 
-@pytest.fixture
-def seeded() -> Iterator[None]:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        yield
-
-
-@pytest.mark.usefixtures("seeded")
 @every_network
 def test_half_precision(name: str) -> None:
-    network = SMALL[name](sizes_of())
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        network = SMALL[name](sizes_of())
     inputs, action = random_inputs(dtype=torch.float32), random_action(dtype=torch.float32)
     expected = output(network, inputs, action)
     with torch.autocast("cpu", torch.bfloat16):

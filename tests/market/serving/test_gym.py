@@ -10,7 +10,6 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from gymnasium.envs import registration as gymnasium_registry
 from gymnasium.utils.env_checker import check_env, data_equivalence
 
 from eigen2 import registration
@@ -68,16 +67,12 @@ assert env.action_space.shape == (4,) and "lightning" not in sys.modules
     assert done.returncode == 0, done.stderr.decode()
 
 
-@pytest.mark.parametrize("namespace", ["eigen2", None])
-def test_registering_again_says_and_changes_nothing(monkeypatch: pytest.MonkeyPatch, namespace: str | None) -> None:
-    """By hand, and as by a loader of plugins, which enters a namespace of its own."""
+def test_registering_again_says_and_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(gymnasium.registry, ENV_ID)
     for _ in range(2):
-        monkeypatch.setattr(gymnasium_registry, "current_namespace", namespace)
         registration.register()
     assert [id_ for id_ in gymnasium.registry if "Trading" in id_] == [ENV_ID] == ["eigen2/Trading-v0"]
-    spec = gymnasium.spec(ENV_ID)
-    assert (spec.namespace, spec.name, spec.version, spec.max_episode_steps) == ("eigen2", "Trading", 0, None)
+    assert gymnasium.spec(ENV_ID).max_episode_steps is None
 
 
 def test_gymnasiums_checkers_find_nothing_and_its_vectors_do_the_same() -> None:
@@ -89,16 +84,6 @@ def test_gymnasiums_checkers_find_nothing_and_its_vectors_do_the_same() -> None:
         np.testing.assert_array_equal(batch[1], seen)
         batch, seen = envs.step(np.stack([action, action]))[0], env.step(action)[0]
     envs.close()
-
-
-def test_observations_stay_in_bounds_when_prices_are_wild() -> None:
-    env = trading(**{**DRAWN, "synthetic": SyntheticMarket(days=200, columns=2, volatility=0.5, missing=0.5)})
-    for seed in range(4):
-        observation, _ = env.reset(seed=seed)
-        for action in draws(19, 2, seed):
-            assert env.observation_space.contains(observation)
-            observation, reward, _, _, _ = env.step(action)
-            assert np.isfinite(reward)
 
 
 # The environment driven by hand
@@ -132,27 +117,6 @@ def test_it_is_the_environment_driven_by_hand(rules: TradingRules, own: list[int
         env.step(actions[0])
 
 
-def test_where_in_vectors_a_column_lies() -> None:
-    """An order for the second of three columns, worked out by hand."""
-    env = trading(rules=TradingRules(max_coefficient=5, min_target=10, max_target=50, max_holding_days=20))
-    env.reset(options={"start_idx": 40})
-    assert np.isfinite(PANEL.prices[40:42]).all()  # all of them trade
-    action = np.full(6, -1, np.float32)
-    # target 10 + (0.2 + 1) / 2 x 40 = 34 percent, 34 / 50 x 255 = 173.4
-    action[2:4] = 1, 0.2
-    observation, *_ = env.step(action)
-    # spans 1, 2, 4, 8, 16, 20 of 10 numbers each; 18 of 20 days left
-    assert env.layout == {"market": slice(0, 61), "columns": slice(61, 241), "portfolio": slice(241, 256)}
-    assert observation.shape == (256,)
-    assert observation[60] == np.float32(18 / 20)
-    portfolio = observation[241:].reshape(3, 5)
-    assert not portfolio[[0, 2]].any()
-    held, days, gain, target, coefficient = portfolio[1]
-    assert (held, days, target, coefficient) == (1, np.float32(1 / 20), np.float32(173 / 255), 1)
-    open_, close = PANEL.prices[41, 1, [0, 3]]
-    assert gain == pytest.approx(10 * (close / open_ - 1), abs=5e-3)
-
-
 def test_it_does_not_look_ahead() -> None:
     """What comes after a day changes nothing that was seen or earned up to it."""
     start, today = 130, 140
@@ -167,19 +131,6 @@ def test_it_does_not_look_ahead() -> None:
     assert data_equivalence(before[:-1], after[:-1], exact=True)
     assert not data_equivalence(before[-1], after[-1], exact=True)
     assert any(result[1] for result in before[1:-1])
-
-
-def test_actions_are_clipped_and_of_any_float_type() -> None:
-    envs = [trading() for _ in range(3)]
-    for env in envs:
-        env.reset(seed=1)
-    for action in 3 * draws(19):
-        action.setflags(write=False)
-        steps = [
-            env.step(each) for env, each in zip(envs, (action, action.clip(-1, 1), action.astype(float)), strict=True)
-        ]
-        assert data_equivalence(steps[0], steps[1], exact=True)
-        assert data_equivalence(steps[0], steps[2], exact=True)
 
 
 # Windows
@@ -202,22 +153,17 @@ def test_windows_reach_every_day_of_their_split_and_no_other(split: str, days: r
     assert [env.step(action)[4]["day"] for action in draws(19)][-1] == days[-1]
 
 
-def test_seeds_reproduce_and_nothing_global_is_drawn() -> None:
+def test_seeds_reproduce_and_a_fixed_start_draws_nothing() -> None:
     def days(env: TradingEnv, seed: int | None) -> list[int]:
         return [env.reset(seed=s)[1]["day"] for s in (seed, None, None)]
 
-    def states() -> tuple[Any, ...]:
-        name, keys, *rest = np.random.get_state()  # noqa: NPY002 - to see that nobody touches it
-        return name, keys.tolist(), rest, torch.get_rng_state().tolist(), torch.get_num_threads()
-
-    before, env = states(), trading()
+    env = trading()
     assert days(env, 7) == days(env, 7) == days(trading(), 7)
     env.reset(seed=7)
-    env.reset(options={"start_idx": 33})  # a fixed start draws nothing
+    env.reset(options={"start_idx": 33})
     assert days(env, None)[:2] == days(trading(), 7)[1:]
     assert len({str(days(env, seed)) for seed in range(8)}) == 8
     assert len({str(days(trading(), None)) for _ in range(3)}) == 3
-    assert states() == before
 
 
 # Where the market comes from, and what is refused

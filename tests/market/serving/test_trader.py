@@ -113,7 +113,7 @@ def test_what_cannot_trade_is_refused(fitted: Fitted, exported: Path, trader: Tr
         Trader(changed(exported, workload="control"))
     prices = read_prices(fitted.prices)
     early = prices[prices["date"] < pd.Timestamp(trader.last_seen)]
-    with pytest.raises(UserError, match=r"prices end on .*, the last day that the fit has looked at; bring"):
+    with pytest.raises(UserError, match=r"prices end on .*; bring"):
         trader.orders(early)
     with pytest.raises(UserError, match=r"10 days of prices before .* are too few: .* context_days 20"):
         trader.orders(prices, first=prices["date"].sort_values().unique()[10].date())
@@ -177,11 +177,7 @@ def test_predict_writes_what_the_champion_would_do(
     np.testing.assert_allclose(written["coefficient"], orders["coefficient"], rtol=1e-5)
     for first, warning in (
         ("2001-02-01", ""),
-        (
-            "2000-08-01",
-            "the fit has looked at days up to 2000-11-17: what its champion does from 2000-08-01 on does not tell how "
-            "good it is",
-        ),
+        ("2000-08-01", "the fit has seen days up to 2000-11-17: orders from 2000-08-01 on do not tell how good it is"),
     ):
         done = eigen2("predict", "--ckpt_path", exported, *path, "--first", first, cwd=tmp_path)
         assert (done.returncode, done.stderr.strip()) == (0, warning)

@@ -1,6 +1,5 @@
 """The synthetic market has the statistics its settings promise."""
 
-import errno
 import math
 import os
 import tracemalloc
@@ -69,14 +68,6 @@ def test_noise_has_the_promised_spread_and_common_share() -> None:
     others = correlation[~np.eye(len(correlation), dtype=bool)]
     # the gap, 0.36 of the variance, is each column's own
     assert others.mean() == pytest.approx(0.2 * 0.64, abs=0.02)
-
-
-def test_no_signal_no_predictability() -> None:
-    market = replace(MARKET, signal=0.0)
-    assert not market.drift().any()
-    returns = returns_of(market)
-    assert slope(MARKET.drift()[:-1], returns) == pytest.approx(0, abs=0.03)
-    assert slope(returns[:-1], returns[1:]) == pytest.approx(0, abs=0.03)
 
 
 def test_sectors_share_noise() -> None:
@@ -242,23 +233,6 @@ def test_what_cannot_be_written_is_refused_and_leaves_nothing(tmp_path: Path) ->
     with pytest.raises(UserError, match="columns_per_block is 0"):
         next(PLAIN.blocks(0))
     assert os.listdir(tmp_path) == ["folder.parquet"]
-
-
-@pytest.mark.parametrize("raised", [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()])
-def test_an_interrupted_write_leaves_what_was_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, raised: BaseException
-) -> None:
-    path = tmp_path / "market.parquet"
-    path.write_bytes(b"earlier")
-
-    def interrupted(descriptor: int) -> None:
-        raise raised
-
-    monkeypatch.setattr(os, "fsync", interrupted)
-    with pytest.raises((UserError, KeyboardInterrupt), match="No space left" if raised.args else None):
-        write_parquet(PLAIN, path)
-    assert os.listdir(tmp_path) == ["market.parquet"]
-    assert path.read_bytes() == b"earlier"
 
 
 def test_memory_does_not_grow_with_the_columns(tmp_path: Path) -> None:
