@@ -155,18 +155,6 @@ def test_indicators_are_a_group_of_their_own() -> None:
     assert not moved.all()
 
 
-def test_a_complete_panel_has_validity_0_and_outliers_are_clipped() -> None:
-    panel = random_panel(days=50, columns=2, train=40)
-    features = panel.features * np.float32(0.1)
-    features[45] = 10
-    complete = replace(panel, features=features, valid=np.ones_like(panel.valid))
-    columns, groups = averages(complete, [0, 1], 4).describe(torch.arange(3, 50)[None])
-    by_channel = columns.reshape(1, 47, 2, 3, CHANNELS)
-    assert by_channel[..., -1].abs().max() < 1e-3
-    assert by_channel[0, 42, :, 0, :-1].eq(CLIP).all()
-    assert columns.abs().max() == groups.abs().max() == CLIP
-
-
 def test_the_table_of_a_mapped_panel_is_a_file_that_the_next_encoder_reads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

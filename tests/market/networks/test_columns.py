@@ -1,6 +1,7 @@
 """The default networks: shared weights for all columns, and populations that equal each network alone."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -19,12 +20,7 @@ SIZES = Sizes(
 WAYS = ["broadcast", "vmap", "loop"]
 
 
-def actor() -> nn.Module:
-    return ColumnActor(SIZES)
-
-
-def critic() -> nn.Module:
-    return ColumnCritic(SIZES)
+actor, critic = partial(ColumnActor, SIZES), partial(ColumnCritic, SIZES)
 
 
 def random_networks(make: Callable[[], nn.Module], count: int = AGENTS, seed: int = 0) -> list[nn.Module]:
