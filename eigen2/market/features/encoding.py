@@ -101,10 +101,9 @@ class MarketEncoder(ABC):
 class AverageEncoder(MarketEncoder):
     """Encodes a day by averages of the features over 1, 2, 4, ... `context_days` days, see `features.averages`.
 
-    Each investable column is described by the averages of its nine normalised features and of its validity over each
-    span: `width` = spans x 10 numbers. Groups of columns (see `column_groups`) are described by the same numbers of
-    their members' mean, so that columns nobody may buy are seen too. All days are encoded at the start, in half
-    precision; for a mapped panel in a file beside it, which later runs and other processes share.
+    Each investable column is described by `width` = spans x 10 numbers, the averages of its nine normalised features
+    and of its validity, and so is the mean of each group (see `column_groups`). All days are encoded at the start, in
+    half precision; for a mapped panel in a file beside it, which later runs and other processes share.
     """
 
     actor, critic = ColumnActor, ColumnCritic

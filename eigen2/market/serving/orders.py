@@ -1,7 +1,7 @@
 """Write down what a policy does day by day: orders to give, positions to hold, what was sold, and why."""
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -52,31 +52,8 @@ def write_orders(
     writer, rows = _Writer(env, tickers), []
     days = play_days(env, policy, window_options([start], len(table) - 1 - start, len(table) - start))
     for today, day in zip(range(start, len(prices)), days, strict=False):
-        rows += [{"date": dates[today], **row} for row in writer.rows(today, day, np.isfinite(prices[today, :, 3]))]
+        rows += [{"date": dates[today], **row} for row in writer.rows(day, np.isfinite(prices[today, :, 3]))]
     return pd.DataFrame(rows, columns=list(COLUMNS)).astype({"days_held": "Int64"})
-
-
-@dataclass(frozen=True)
-class _Position:
-    ticker: str
-    coefficient: float
-    target_pct: float
-    entry: float
-    first_day: int
-
-    @property
-    def side(self) -> float:
-        return float(np.sign(self.coefficient))
-
-    def row(self, day: int, **more: Any) -> Row:
-        return {
-            "ticker": self.ticker,
-            "coefficient": self.coefficient,
-            "target_pct": self.target_pct,
-            "target_price": self.entry * (1 + self.side * self.target_pct / 100),
-            "days_held": day - self.first_day + 1,
-            **more,
-        }
 
 
 class _Writer:
@@ -84,10 +61,10 @@ class _Writer:
 
     def __init__(self, env: TradingEnvironment, tickers: Sequence[str]) -> None:
         self.env, self.rules, self.tickers = env, env.rules, tickers
-        self.held: dict[int, _Position] = {}
+        self.held: dict[int, Row] = {}
         self.tomorrow: list[Row] = []
 
-    def rows(self, today: int, day: Day, priced: Bool[np.ndarray, " columns"]) -> list[Row]:
+    def rows(self, day: Day, priced: Bool[np.ndarray, " columns"]) -> list[Row]:
         """Return the rows of a day: what happened on it, what is held at its close, what is ordered then."""
         low, high = torch.tensor(self.rules.action_range)
         asked = torch.clamp(day.action[0, 0], low, high).double().numpy()
@@ -99,27 +76,27 @@ class _Writer:
         for column, stake, price in zip(fills.cell.tolist(), stakes, fills.price.tolist(), strict=True):
             if stake:
                 coefficient, target_pct = asked[column].tolist()
-                self.held[column] = _Position(self.tickers[column], coefficient, target_pct, price, today + 1)
+                aim = price * (1 + math.copysign(target_pct, coefficient) / 100)
+                row = {"ticker": self.tickers[column], "coefficient": coefficient, "target_pct": target_pct}
+                self.held[column] = {**row, "target_price": aim, "entry": price, "days_held": 0}
+        for position in self.held.values():
+            position["days_held"] += 1
         self.tomorrow = [
             {"ticker": self.tickers[column], "action": "unfilled", "reason": "no price at the open: dropped"}
             for column in np.setdiff1d(ordered, fills.cell).tolist()
         ]
         for column, price, reason, gain_pct in zip(*(values.tolist() for values in closes[:4]), strict=True):
             if column in self.held:  # else no money was in it
-                why = {"action": "close", "reason": WHY_CLOSED[CLOSE_REASONS[reason]]}
-                self.tomorrow.append(self.held.pop(column).row(today + 1, **why, price=price, gain_pct=gain_pct))
+                row = {**self.held.pop(column), "action": "close", "price": price, "gain_pct": gain_pct}
+                self.tomorrow.append({**row, "reason": WHY_CLOSED[CLOSE_REASONS[reason]]})
         for column, position in sorted(self.held.items()):
             price = float(day.info["last_close"][0, column])
-            left = self.rules.max_holding_days - (today + 2 - position.first_day)
-            row = position.row(
-                today + 1,
-                action="hold",
-                price=price,
-                stake_pct=100 * abs(self.env.account.shares[0, column]) * price / float(self.env.account.worth[0]),
-                gain_pct=100 * position.side * (price / position.entry - 1),
-                reason=f"the sale target is not reached; closes in {left} day{'s' * (left > 1)} at the latest",
-            )
-            self.tomorrow.append(row)
+            left = self.rules.max_holding_days - position["days_held"]
+            stake = 100 * abs(self.env.account.shares[0, column]) * price / float(self.env.account.worth[0])
+            gain_pct = math.copysign(100, position["coefficient"]) * (price / position["entry"] - 1)
+            row = {**position, "action": "hold", "price": price, "stake_pct": stake, "gain_pct": gain_pct}
+            reason = f"the sale target is not reached; closes in {left} day{'s' * (left > 1)} at the latest"
+            self.tomorrow.append({**row, "reason": reason})
         return rows
 
     def _orders(self, columns: Int[np.ndarray, " orders"], asked: Float[np.ndarray, "columns 2"]) -> list[Row]:

@@ -82,8 +82,7 @@ class TradingEnvironment:
     1/255 of the largest allowed; with short sales `coefficient` is int8 in 1/127, negative for them.
 
     `prices` are those of the investable columns: open, high, low, close, NaN where a column did not trade. With
-    `credit_orders`, `info["credit"]` of a step says which earlier steps ordered what has closed, at most `credit_steps`
-    before.
+    `credit_orders`, `info["credit"]` says which steps, at most `credit_steps` before, ordered what has closed.
     """
 
     def __init__(

@@ -11,8 +11,15 @@ import torch
 from eigen2.errors import UserError
 from eigen2.market.simulation.environment import TradingEnvironment, TradingRules, window_options
 from eigen2.market.simulation.policies import momentum_pct
-from eigen2.market.synthetic.ceiling import RULES, THRESHOLDS_PCT, Ceiling, Play, ceiling
-from eigen2.market.synthetic.forecast import expected_gain_pct, filtered_drift
+from eigen2.market.synthetic.ceiling import (
+    RULES,
+    THRESHOLDS_PCT,
+    Ceiling,
+    Play,
+    ceiling,
+    expected_gain_pct,
+    filtered_drift,
+)
 from eigen2.market.synthetic.generator import SyntheticMarket
 
 OPEN, CLOSE = 0, 3
