@@ -17,13 +17,11 @@ from eigen2.market.simulation.policies import CLOSE, OPEN, momentum_pct, order_l
 from eigen2.market.simulation.simulate import Policy, play_days
 from eigen2.market.synthetic.generator import SyntheticMarket
 
-TARGETS = 3
-"""Sale targets tried by every rule, evenly spaced in their logarithms from the lowest allowed to the highest."""
+TARGETS = 3  # sale targets tried by every rule, evenly spaced in their logarithms over the range allowed
+# Expected gains in percent above which a rule orders, all tried: a held column cannot be ordered again, so that it can
+# pay to wait for a better moment
 THRESHOLDS_PCT = (0.0, 1.0, 2.0, 4.0)
-"""Expected gains in percent above which a rule orders, all tried: a held column cannot be ordered again, so that it can
-pay to wait for a better moment."""
-WARM_UP_DAYS = 60
-"""Days before the first window, where the market has them, from which filter and momentum learn."""
+WARM_UP_DAYS = 60  # before the first window, where the market has them, from which filter and momentum learn
 MAX_WINDOWS = 32
 RULES = ("informed", "filtered", "momentum", "random")
 Agent = tuple[str, float, float]  # rule, sale target and threshold in percent
@@ -56,22 +54,20 @@ class Ceiling:
 
     def __str__(self) -> str:
         market, rules = self.market, self.rules
-        lines = [
-            f"Ceiling of {market.days:,} days x {market.columns:,} columns, signal {market.signal:g}, half-life "
-            f"{market.half_life_days:g} days",
-            f"{len(self.starts)} windows of {self.window_days} days, execution {rules.execution}, costs "
-            f"{200 * rules.side_cost:g} % a trade",
-            "",
-            "rule        reward a window  target   least",
+        coefficient = market.signal / math.sqrt(1 + market.signal**2)
+        rows = [
+            f"{name:<10}{play.reward:>17.1f}{play.target_pct:>7.1f} %{play.threshold_pct:>6g} %"
+            for name, play in self.plays.items()
         ]
-        for name, play in self.plays.items():
-            target, least = f"{play.target_pct:.1f} %", f"{play.threshold_pct:g} %"
-            lines.append(f"{name:<10}{play.reward:>17.1f}{target:>8}{least:>8}")
         return "\n".join(
             [
-                *lines,
-                "",
-                f"information coefficient of the drift {market.signal / math.sqrt(1 + market.signal**2):.4f}",
+                f"Ceiling of {market.days:,} days x {market.columns:,} columns, signal {market.signal:g}, half-life "
+                f"{market.half_life_days:g} days",
+                f"{len(self.starts)} windows of {self.window_days} days, execution {rules.execution}, costs "
+                f"{200 * rules.side_cost:g} % a trade\n",
+                "rule        reward a window   target   least",
+                *rows,
+                f"\ninformation coefficient of the drift {coefficient:.4f}",
                 "target and least are each rule's best on these very days: a ceiling, no forecast",
             ]
         )

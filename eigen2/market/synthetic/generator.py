@@ -50,10 +50,8 @@ class SyntheticMarket:
     0.5^(1 / half_life_days), started in its stationary normal distribution of standard deviation signal x volatility.
     noise[t] is the sum of a factor of the market, one of the column's sector and the column's own, with the fractions
     `market_share`, `sector_share` and the rest of its variance. Gap and noise are normal and together have the standard
-    deviation `volatility`; high and low lie outside open and close by half-normal distances.
-
-    Days on which a column is not listed or missing are left out of the table; the price moves on unseen. The first
-    column is listed and trades every day, so that no day is empty.
+    deviation `volatility`; high and low lie outside open and close by half-normal distances. Of rows left out the price
+    moves on unseen; the first column trades every day, so that no day is empty.
 
     The correlation of drift[t] with the next day's log return is signal / sqrt(1 + signal^2) in the long run, and
     nothing else predicts it. Without a signal the mean percent gain of a day is still about 50 volatility^2, as the

@@ -12,7 +12,6 @@ from eigen2.market.evaluation.performance import (
     alpha_beta,
     annualised_return,
     calmar_ratio,
-    daily_returns,
     format_measure,
     hit_rate,
     longest_drawdown,
@@ -75,16 +74,6 @@ curves = st.lists(st.floats(50, 200), min_size=3, max_size=40).map(np.array)
 )
 def test_known_answers(value: PerAccount, expected: PerAccount) -> None:
     np.testing.assert_allclose(value, expected, rtol=1e-9, atol=1e-12)
-
-
-def test_daily_returns_by_hand() -> None:
-    np.testing.assert_allclose(daily_returns(CURVE), [0.1, -0.1, 0.1])
-
-
-def test_twice_the_benchmark_is_beta_two_without_alpha() -> None:
-    market = np.array([0.01, -0.02, 0.03, 0.0])
-    curve = np.cumprod([1.0, *(1 + 2 * market)])
-    assert alpha_beta(curve, np.cumprod([1.0, *(1 + market)])) == (pytest.approx(0, abs=1e-12), pytest.approx(2))
 
 
 @given(curves, st.floats(0.1, 10))
