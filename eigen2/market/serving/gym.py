@@ -42,11 +42,12 @@ class TradingEnv(gymnasium.Env[Any, Any]):
     terminates at its end and is never truncated. `info` holds `day`, an index, and `date`, as "2013-02-08"; the last
     one also `summary`, the numbers of `TradingEnvironment.get_episode_summary`.
 
+    Further arguments are as in `MarketDataModule`; `synthetic`, `investable` and `rules` may be dictionaries of settings.
+
     Args:
         panel: a panel in place of prices; it brings its own splits and indicators, and environments may share it.
         split: the days from which windows are drawn: "train", "validation" or "holdout".
         cache_dir: folder of memory-mapped panels of price files, which processes share; None writes nothing.
-        others: as in `MarketDataModule`; `synthetic`, `investable` and `rules` may be dictionaries of their settings.
 
     Attributes:
         investable: indices of the panel's columns agents may buy.
