@@ -42,7 +42,7 @@ class TradingEnv(gymnasium.Env[Any, Any]):
     terminates at its end and is never truncated. `info` holds `day`, an index, and `date`, as "2013-02-08"; the last
     one also `summary`, the numbers of `TradingEnvironment.get_episode_summary`.
 
-    Further arguments are as in `MarketDataModule`; `synthetic`, `investable` and `rules` may be dictionaries of settings.
+    Further arguments are as in `MarketDataModule`; `synthetic`, `investable` and `rules` may be dictionaries.
 
     Args:
         panel: a panel in place of prices; it brings its own splits and indicators, and environments may share it.
