@@ -171,7 +171,7 @@ class SyntheticMarket:
 
     def _noise(self, columns: range) -> Float[np.ndarray, "columns days"]:
         """Return noise of unit variance on every day."""
-        noise = self._normals(OWN, columns) * np.sqrt(max(self._own_share, 0))
+        noise: np.ndarray = self._normals(OWN, columns) * np.sqrt(max(self._own_share, 0))
         noise += self._normals(MARKET, range(1)) * np.sqrt(self.market_share)
         if self.sectors > 1:
             sector = np.array(columns) % self.sectors
