@@ -14,25 +14,21 @@ class MemoryBudgetExceeded(RuntimeError):
 
 
 class MemoryBudget(Callback):
-    """Warns when memory runs short and ends the run in order before the system kills it.
+    """Warns from 80 % of a limit on and ends the run in order before the system kills it.
 
     After every phase that the module announces (see `MemoryProfiler`), after validation and at the end of every epoch,
     it compares what is used with each limit that can stop the process: the budget given here, the control groups of
     containers and job schedulers, RLIMIT_AS, the machine's memory (see `eigen2.memory.limits`).
 
-    From `stop_at` on, or when an epoch that grows like the last one would reach the limit, the run ends at once with
+    From 95 % on, or when an epoch that grows like the last one would reach the limit, the run ends at once with
     `MemoryBudgetExceeded`. At the end of an epoch its checkpoint is written first. Within an epoch none is, as no
     checkpoint of half an epoch resumes exactly: the last one stands, and a resume repeats the epoch. Before it gives
     up, free pages are returned to the system.
     """
 
-    def __init__(
-        self,
-        memory_budget_gb: float | None = None,
-        memory_budget_share: float | None = None,
-        warn_at: float = 0.8,
-        stop_at: float = 0.95,
-    ) -> None:
+    warn_at, stop_at = 0.8, 0.95  # shares of a limit
+
+    def __init__(self, memory_budget_gb: float | None = None, memory_budget_share: float | None = None) -> None:
         """Choose the budget.
 
         Args:
@@ -40,8 +36,6 @@ class MemoryBudget(Callback):
                 above 0. Default none: only what limits the process from outside.
             memory_budget_share: The same as a share of what control groups and the machine allow it, above 0 and at
                 most 1: 0.5 for each of two runs. With both, the smaller counts. Default none.
-            warn_at: Share of a limit from which to warn, above 0 and at most `stop_at`. Default 0.8.
-            stop_at: Share of a limit from which to stop, at most 1. Default 0.95.
 
         Raises:
             ValueError: A number is out of its range.
@@ -53,10 +47,7 @@ class MemoryBudget(Callback):
             raise ValueError(
                 f"memory_budget_share is {memory_budget_share}: give a number above 0 and at most 1, or null for none"
             )
-        if not 0 < warn_at <= stop_at <= 1:
-            raise ValueError(f"warn_at is {warn_at} and stop_at {stop_at}: give 0 < warn_at <= stop_at <= 1")
         self.memory_budget_gb, self.memory_budget_share = memory_budget_gb, memory_budget_share
-        self.warn_at, self.stop_at = warn_at, stop_at
         self._warned: set[str] = set()
         self._used: dict[tuple[str, str], int] = {}
         self._reached: Limit | None = None
@@ -73,15 +64,16 @@ class MemoryBudget(Callback):
         self._warned.clear()
         self._used.clear()
         self._reached = None
-        self._check(trainer, "start")
+        self.on_phase_end(trainer, pl_module, "start")
 
     def on_phase_end(self, trainer: Trainer, pl_module: LightningModule, phase: str) -> None:
         """Check after a phase that the module announces; raises MemoryBudgetExceeded."""
-        self._check(trainer, phase)
+        if not trainer.sanity_checking:
+            self._stop(self._reached_limit(phase), f"after the {phase} of epoch {trainer.current_epoch}")
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Check after validation; raises MemoryBudgetExceeded."""
-        self._check(trainer, "validation")
+        self.on_phase_end(trainer, pl_module, "validation")
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Check at the end of an epoch; let the checkpoint be written before the run ends."""
@@ -93,10 +85,6 @@ class MemoryBudget(Callback):
         """End the run if its last epoch reached a limit and others would follow; raises MemoryBudgetExceeded."""
         if trainer.max_epochs is None or trainer.max_epochs < 0 or trainer.current_epoch < trainer.max_epochs:
             self._stop(self._reached, f"after epoch {trainer.current_epoch - 1}")
-
-    def _check(self, trainer: Trainer, phase: str) -> None:
-        if not trainer.sanity_checking:
-            self._stop(self._reached_limit(phase), f"after the {phase} of epoch {trainer.current_epoch}")
 
     def _reached_limit(self, phase: str) -> Limit | None:
         """Return the limit that is reached, if any; warn of one that is near."""

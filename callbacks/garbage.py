@@ -9,29 +9,19 @@ from eigen2.memory.process import trim_malloc, uses_cuda
 
 
 class GarbageCollector(Callback):
-    """Collects garbage and returns free memory to the system at the end of an epoch.
+    """Collects garbage, empties the cache of CUDA, and returns free memory to the system at the end of an epoch.
 
     Callbacks run in the order in which the Trainer lists them: put this one before `MemoryProfiler`, or the profiler
     measures before the cleaning. See docs/memory.md for the settings.
     """
 
-    def __init__(
-        self,
-        collect: bool = True,
-        freeze: bool = True,
-        cuda_cache: bool = True,
-        trim: bool = True,
-        every_n_epochs: int = 1,
-    ) -> None:
+    def __init__(self, freeze: bool = True, trim: bool = True, every_n_epochs: int = 1) -> None:
         """Choose what is cleaned and when.
 
         Args:
-            collect: Run a full `gc.collect()`, which frees reference cycles. It costs about 0.5 s per million live
-                objects that are not frozen. Default true.
             freeze: Exclude what lives when training starts from garbage collection until the end of the fit
-                (`gc.freeze`): some 400,000 objects from imports, which every collection would walk through again.
-                Default true.
-            cuda_cache: Return unused blocks of PyTorch's CUDA allocator to the driver, if CUDA is in use. Default true.
+                (`gc.freeze`): some 400,000 objects from imports, which every collection, at 0.5 s per million, would
+                walk through again. Default true.
             trim: Return free pages of the C heap to the system by glibc's `malloc_trim`, if it is there. Default true.
             every_n_epochs: Clean in every n-th epoch only, >= 1: epochs n-1, 2n-1, and so on. Default 1.
 
@@ -41,8 +31,7 @@ class GarbageCollector(Callback):
         super().__init__()
         if every_n_epochs < 1:
             raise ValueError(f"every_n_epochs is {every_n_epochs}: give 1 or more")
-        self.collect, self.freeze, self.cuda_cache, self.trim = collect, freeze, cuda_cache, trim
-        self.every_n_epochs = every_n_epochs
+        self.freeze, self.trim, self.every_n_epochs = freeze, trim, every_n_epochs
         self._froze = False
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -54,11 +43,13 @@ class GarbageCollector(Callback):
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Unfreeze what `on_train_start` froze."""
-        self._unfreeze()
+        self.teardown(trainer, pl_module, "fit")
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Unfreeze what `on_train_start` froze."""
-        self._unfreeze()
+        if self._froze:
+            gc.unfreeze()
+            self._froze = False
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Clean after every n-th epoch."""
@@ -67,15 +58,8 @@ class GarbageCollector(Callback):
 
     def clean(self) -> None:
         """Clean now."""
-        # in this order: collecting frees the blocks that the other two return
-        if self.collect:
-            gc.collect()
-        if self.cuda_cache and uses_cuda():
+        gc.collect()  # first, as it frees the blocks that the others return
+        if uses_cuda():
             torch.cuda.empty_cache()
         if self.trim:
             trim_malloc()
-
-    def _unfreeze(self) -> None:
-        if self._froze:
-            gc.unfreeze()
-            self._froze = False

@@ -37,38 +37,28 @@ class MemoryProfiler(Callback):
     memory. See docs/memory.md.
     """
 
-    def __init__(
-        self,
-        watch: Sequence[str] = (),
-        max_history: int = 100,
-        least_leak_kb: float = 50.0,
-    ) -> None:
+    def __init__(self, watch: Sequence[str] = (), least_leak_kb: float = 50.0) -> None:
         """Choose what is watched.
 
         Args:
             watch: Dotted names of classes whose live instances (subclasses not included) are counted when training
                 starts and at the end of every epoch, about 0.15 s per million objects that are not frozen
                 (`GarbageCollector.freeze`). Default none.
-            max_history: Snapshots kept in `snapshots`, >= 1; the file keeps all. Default 100.
             least_leak_kb: Growth in kB (1,000 bytes) an epoch below which nothing is reported, above 0. Default 50.
 
         Raises:
-            ValueError: A number is out of range, `watch` is a string, or a name in it is no class, or one whose
-                instances cannot be counted.
+            ValueError: `least_leak_kb` is not above 0, or `watch` has what is no class whose instances can be counted.
         """
         super().__init__()
-        if not 1 <= max_history <= 10**9:
-            raise ValueError(f"max_history is {max_history}: give 1 to 1,000,000,000")
         if not least_leak_kb > 0:
             raise ValueError(f"least_leak_kb is {least_leak_kb}: give a number above 0")
         if isinstance(watch, str):
             raise ValueError(f"watch is the string {watch!r}: give a list of class names")
         self.least_leak_kb = least_leak_kb
-        self.leak: Leak | None = None
-        """The leak that was found in the running or last fit; None if there is none, or not yet."""
+        self.leak: Leak | None = None  # found in the running or last fit
+        self.latest: MemorySnapshot | None = None  # of the running or last fit
         self._classes = classes_to_count(watch)
-        self._history: deque[MemorySnapshot] = deque(maxlen=max_history)
-        self._by_hand: deque[tuple[MemorySnapshot, Counter[str]]] = deque(maxlen=max_history)
+        self._by_hand: deque[tuple[MemorySnapshot, Counter[str]]] = deque(maxlen=100)
         self._baseline: MemorySnapshot | None = None
         self._delta_bytes: Counter[str] = Counter()
         self._count_instances = InstanceCounter({})
@@ -76,16 +66,6 @@ class MemoryProfiler(Callback):
         self._watch: LeakWatch | None = None
         self._running: tuple[Trainer, LightningModule] | None = None
         self._announced = False
-
-    @property
-    def snapshots(self) -> tuple[MemorySnapshot, ...]:
-        """Return the snapshots of the running or last fit, oldest first, at most `max_history`."""
-        return tuple(self._history)
-
-    @property
-    def latest(self) -> MemorySnapshot | None:
-        """Return the last snapshot; None before the first."""
-        return self._history[-1] if self._history else None
 
     @property
     def verdict(self) -> str:
@@ -100,9 +80,9 @@ class MemoryProfiler(Callback):
         """Open the file at the current epoch and take the baseline; raises ValueError if two owners use one name."""
         global _latest_profiler
         self._stop()
-        for held in (self._history, self._by_hand, self._delta_bytes):
-            held.clear()
-        self._announced, self.leak = False, None
+        self._by_hand.clear()
+        self._delta_bytes.clear()
+        self._announced, self.leak, self.latest = False, None, None
         # a trial run of one batch leaves the files of real runs alone, as Lightning's own loggers do
         if not trainer.fast_dev_run and "://" not in trainer.default_root_dir:  # type: ignore[attr-defined]
             name = "memory.csv" if trainer.is_global_zero else f"memory-{trainer.global_rank}.csv"
@@ -122,13 +102,11 @@ class MemoryProfiler(Callback):
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Take a snapshot after training if the module does not announce its phases."""
-        if self._running and not trainer.sanity_checking and not self._announced:
-            self._take(trainer, "train")
+        self._take_unannounced(trainer, "train")
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Take a snapshot after validation if the module does not announce its phases."""
-        if self._running and not trainer.sanity_checking and not self._announced:
-            self._take(trainer, "validate")
+        self._take_unannounced(trainer, "validate")
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Take the epoch's last snapshot, log the epoch, and report a leak."""
@@ -144,12 +122,19 @@ class MemoryProfiler(Callback):
                 _print(leak.lines())
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Print the summary."""
-        self._print_summary(trainer)
+        """Print the table of generations, who holds the memory, and the verdict; once."""
+        latest, watch = self.latest, self._watch
+        if watch is None or latest is None or self._baseline is None:
+            return
+        self._watch = None
+        self.leak = watch.close()
+        verdict = ["verdict: healthy"] if self.leak is None else self.leak.lines()
+        if trainer.is_global_zero:
+            _print([*format_generations(watch.trend), *format_owners(latest, self._baseline, least_mb=0.05), *verdict])
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Print the summary, and close the file."""
-        self._print_summary(trainer)
+        self.on_train_end(trainer, pl_module)
         self._stop()
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -164,13 +149,9 @@ class MemoryProfiler(Callback):
         return snapshot
 
     def print_memory_growth(self, baseline_label: str = "baseline") -> None:
-        """Print what grew since a snapshot: bytes, and the types whose objects became most.
+        """Print what grew since the last snapshot by hand of a label: bytes, and the types whose objects became most.
 
-        Args:
-            baseline_label: The label of the last such snapshot of `log_memory`; `baseline` is the start of training.
-
-        Raises:
-            ValueError: There is no such snapshot.
+        The label `baseline` is the start of training too. Raises ValueError if there is no such snapshot.
         """
         labelled = {snapshot.phase: (snapshot, types) for snapshot, types in self._by_hand}
         if self._baseline is not None:
@@ -184,12 +165,16 @@ class MemoryProfiler(Callback):
         types_grown = [f"{name:<40}{n:>+9,}" for name, n in more.most_common(10)]
         _print([f"growth since {baseline_label}", *owners, *types_grown])
 
+    def _take_unannounced(self, trainer: Trainer, phase: str) -> None:
+        if self._running and not trainer.sanity_checking and not self._announced:
+            self._take(trainer, phase)
+
     def _take(self, trainer: Trainer, phase: str, end: bool = False) -> MemorySnapshot:
         """Take a snapshot; at the end of an epoch, and at the start, with the count of instances."""
         snapshot = take_snapshot(trainer.current_epoch, phase, self._owners(), self.latest)
         if end:  # after the measurement, as it lists all objects for a moment
             snapshot = replace(snapshot, counts=self._count_instances())
-        self._history.append(snapshot)
+        self.latest = snapshot
         if phase != "baseline":
             self._delta_bytes[phase] += snapshot.delta_bytes
         if self._watch is not None and phase != "generation":
@@ -210,17 +195,6 @@ class MemoryProfiler(Callback):
         data = getattr(trainer, "datamodule", None)
         callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
         return owners_of([pl_module, data, *callbacks, *trainer.loggers, trainer.strategy.checkpoint_io])
-
-    def _print_summary(self, trainer: Trainer) -> None:
-        """Print the table of generations, who holds the memory, and the verdict; once."""
-        latest, watch = self.latest, self._watch
-        if watch is None or latest is None or self._baseline is None:
-            return
-        self._watch = None
-        self.leak = watch.close()
-        verdict = ["verdict: healthy"] if self.leak is None else self.leak.lines()
-        if trainer.is_global_zero:
-            _print([*format_generations(watch.trend), *format_owners(latest, self._baseline, least_mb=0.05), *verdict])
 
     def _stop(self) -> None:
         self._running = None

@@ -62,8 +62,7 @@ class MetricsPlot(Callback):
                 raise ValueError(f"{name} is {number}: give 1 to {_MAX_COUNT:,}")
         if band is not None and band[0] == band[1]:
             raise ValueError(f"band is {band[0]!r} twice: give a lower and an upper metric")
-        self.metrics, self.band = tuple(metrics), band
-        self.tag, self.ylabel = tag, ylabel
+        self.metrics, self.band, self.tag, self.ylabel = tuple(metrics), band, tag, ylabel
         self.every_n_epochs = every_n_epochs
         self._names = tuple(dict.fromkeys((*metrics, *(band or ()))))
         self._rows: deque[tuple[int, tuple[float, ...]]] = deque(maxlen=max_history)  # of an epoch each
@@ -102,9 +101,7 @@ class MetricsPlot(Callback):
             self._plot(trainer)
 
     def _plot(self, trainer: Trainer) -> None:
-        experiments: list[Any] = [getattr(logger, "experiment", None) for logger in trainer.loggers]
-        experiments = [experiment for experiment in experiments if hasattr(experiment, "add_image")]
-        if not experiments:
+        if not (writers := image_writers(trainer)):
             return
         generations, values = self.state_dict().values()
         absent = [name for name in self._names if not np.isfinite(values[name]).any()]
@@ -113,8 +110,14 @@ class MetricsPlot(Callback):
             rank_zero_warn(f"MetricsPlot {self.tag!r}: no value yet of {', '.join(absent)} in callback_metrics")
         lines, band = ({name: values[name] for name in names} for names in (self.metrics, self.band or ()))
         image = draw_lines(generations, lines, title=self.tag, ylabel=self.ylabel, band=band or None)
-        for experiment in experiments:
-            experiment.add_image(self.tag, image, global_step=trainer.current_epoch, dataformats="HWC")
+        for writer in writers:
+            writer.add_image(self.tag, image, global_step=trainer.current_epoch, dataformats="HWC")
+
+
+def image_writers(trainer: Trainer) -> list[Any]:
+    """Return what writes pictures to TensorBoard: the `experiment` of every logger that has `add_image`."""
+    experiments = [getattr(logger, "experiment", None) for logger in trainer.loggers]
+    return [experiment for experiment in experiments if hasattr(experiment, "add_image")]
 
 
 def draw_lines(
@@ -124,26 +127,20 @@ def draw_lines(
     ylabel: str = "",
     band: Mapping[str, Sequence[float]] | None = None,
 ) -> UInt8[np.ndarray, "height=450 width=900 rgb=3"]:
-    """Plot lines over generations as an image, RGB in 0..255.
+    """Plot lines, values by metric name, over generations, ascending, as an image; RGB in 0..255.
 
-    Args:
-        generations: Epochs, ascending, at least one.
-        lines: Values by metric name, one per epoch; those that are not finite leave a gap.
-        title: Title, may be empty.
-        ylabel: Label of the vertical axis, may be empty.
-        band: A lower and an upper metric, in this order, with the area between them shaded.
+    Values that are not finite leave a gap. The area between the lower and the upper metric of a band is shaded.
     """
 
     def draw(axes: Any) -> None:
-        """Plot the lines, then the band."""
         from matplotlib.ticker import MaxNLocator
 
         for index, (label, values) in enumerate(zip(_legend_names(lines), lines.values(), strict=True)):
             color, style = COLORS[index % len(COLORS)], _STYLES[index // len(COLORS) % len(_STYLES)]
-            axes.plot(generations, _finite(values), ".", ls=style, color=color, label=label, linewidth=2)
+            axes.plot(generations, values, ".", ls=style, color=color, label=label, linewidth=2)
         if band is not None:
             label = " to ".join(_legend_names(band))
-            axes.fill_between(generations, *map(_finite, band.values()), color=COLORS[0], alpha=0.15, lw=0, label=label)
+            axes.fill_between(generations, *band.values(), color=COLORS[0], alpha=0.15, lw=0, label=label)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=12, steps=[1, 2, 5, 10], min_n_ticks=1))
         margin = max(0.5, 0.02 * (generations[-1] - generations[0]))
         axes.set_xlim(generations[0] - margin, generations[-1] + margin)
@@ -154,13 +151,9 @@ def draw_lines(
 def draw_picture(
     draw: Callable[[Any], None], title: str = "", xlabel: str = "", ylabel: str = ""
 ) -> UInt8[np.ndarray, "height=450 width=900 rgb=3"]:
-    """Plot on Matplotlib axes, which `draw` takes, in the common style: title, labels, grid, and a legend beside them.
-
-    The image is RGB in 0..255. What has a label is in the legend.
-    """
+    """Plot on Matplotlib axes, which `draw` takes, as an image in the common style, with a legend of all labels."""
 
     def whole(figure: Any) -> None:
-        """Plot on the figure's only axes."""
         axes = figure.add_subplot()
         draw(axes)
         axes.set_title(title, loc="left", fontsize=13, fontweight="bold", color=_INK)
@@ -179,14 +172,7 @@ def draw_picture(
 def draw_figure(
     draw: Callable[[Any], None], width: int, height: int, dpi: int = 100
 ) -> UInt8[np.ndarray, "height width rgb=3"]:
-    """Render a Matplotlib figure as an image, RGB in 0..255; nothing of the figure stays in memory.
-
-    Args:
-        draw: Takes the figure, which is empty and white, with constrained layout.
-        width: Pixels of the image.
-        height: Pixels of the image.
-        dpi: Pixels per inch, which scales text.
-    """
+    """Render a Matplotlib figure, which `draw` takes, as an image, RGB in 0..255; nothing of it stays in memory."""
     # The parts of a figure refer to each other: 2 MB per figure would wait for a full collection, which is rare and
     # slow. With automatic collection off, all that is made here stays in the youngest generation.
     enabled = gc.isenabled()
@@ -218,8 +204,3 @@ def _legend_names(names: Iterable[str]) -> list[str]:
     full = [*names]
     short = [name.rpartition("/")[2] for name in full]
     return short if len(set(short)) == len(short) else full
-
-
-def _finite(values: Sequence[float]) -> np.ndarray:
-    y = np.asarray(values, dtype=np.float64)
-    return np.where(np.isfinite(y), y, np.nan)

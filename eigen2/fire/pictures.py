@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import UInt8
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from callbacks.plots import draw_figure
+from callbacks.plots import draw_figure, image_writers
 from eigen2.dqn.module import DQNModule
 from eigen2.errors import UserError, require_range
 from eigen2.fire.datamodule import FuelBreakDataModule
@@ -118,7 +118,5 @@ class BreaksPlot(Callback):
         except (OSError, UserError, IndexError) as error:
             log.warning("cannot draw the champion's fuel breaks: %s", error)
             return
-        for logger in trainer.loggers if due else ():
-            experiment: Any = getattr(logger, "experiment", None)
-            if hasattr(experiment, "add_image"):
-                experiment.add_image("champion/breaks", picture, global_step=epoch, dataformats="HWC")
+        for writer in image_writers(trainer) if due else ():
+            writer.add_image("champion/breaks", picture, global_step=epoch, dataformats="HWC")

@@ -19,13 +19,9 @@ WAITING = 10_000  # most rows that wait for a disk; the oldest are dropped
 class ResumableCsv:
     r"""CSV file with one header, appended to row by row and cut back to a known row on resume.
 
-    Every row carries its generation, which never decreases. A process that resumes at generation `first` calls
-    `start(first)`: rows of `first` and later, which it is about to write again, and a line torn by a kill are dropped;
-    all other rows stay as they are.
-
-    Floats are written in the shortest form that reads back as the same number, NaN as a blank cell. Columns may appear
-    at any time: earlier rows are blank there. The file is UTF-8, lines end in `\n`, and no cell contains a line break,
-    so a line is a row. One process writes a file.
+    Every row carries its generation, which never decreases. Floats are written in the shortest form that reads back as
+    the same number, NaN as a blank cell. Columns may appear at any time: earlier rows are blank there. The file is
+    UTF-8, lines end in `\n`, and no cell contains a line break, so a line is a row. One process writes a file.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -38,8 +34,7 @@ class ResumableCsv:
     def start(self, first: int) -> None:
         """Open the file, in folders made if missing, and keep whole rows of generations below `first`; at 0 none.
 
-        Raises:
-            ValueError: An existing file has a header without the key, so is not ours.
+        Raises ValueError for an existing file whose header lacks the key, which is not ours.
         """
         self.close()
         header = next(_whole_lines(self.path), []) if first > 0 else []
@@ -50,11 +45,8 @@ class ResumableCsv:
     def append(self, row: Mapping[str, Cell]) -> bool:
         """Write one row, after those that wait, and return whether all are in the file; if not, `error` says why.
 
-        The row must hold its generation; columns left out are blank. A row that the disk refuses waits for the next
-        one, `WAITING` rows at most.
-
-        Raises:
-            ValueError: The key is missing or not an integer, or a name or string contains a line break.
+        A row that the disk refuses waits for the next one, `WAITING` rows at most. Raises ValueError if the key is
+        missing or not an integer, or a name or string contains a line break.
         """
         if not isinstance(row.get(KEY), Integral):
             raise ValueError(f"{self.path}: a row needs an integer {KEY!r}, not {row.get(KEY)!r}")
@@ -63,11 +55,10 @@ class ResumableCsv:
             while self._waiting:
                 self._write(self._waiting[0])
                 self._waiting.popleft()
+            self.error = None
         except OSError as error:
             self.error = error
-            return False
-        self.error = None
-        return True
+        return self.error is None
 
     def close(self) -> None:
         """Close the file; harmless when it is closed already."""
@@ -105,15 +96,12 @@ class ResumableCsv:
 
 
 class AppendFile:
-    """File to which each piece is appended whole or not at all, unbuffered; a piece that failed may be tried again.
-
-    It is created if it does not exist; `size` is the bytes of the pieces in it. Raises OSError if it cannot be opened.
-    """
+    """File, created if missing, to which each piece is appended whole or not at all; one that failed may be retried."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._handle: int | None = os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
-        self.size = os.fstat(self._handle).st_size
+        self.size = os.fstat(self._handle).st_size  # bytes of the pieces in it
 
     def append(self, piece: bytes) -> None:
         """Write a piece and hand it to the operating system; raises OSError if it is not in the file."""
@@ -146,13 +134,11 @@ def _whole_lines(path: Path) -> Iterator[list[str]]:
     """Yield the cells of each line that was written to its end."""
     if path.exists():
         with _open(path, "r") as source:
-            for line in source:
-                if line.endswith("\n"):
-                    yield next(csv.reader([line]), [])
+            yield from (next(csv.reader([line]), []) for line in source if line.endswith("\n"))
 
 
 def _rows(path: Path) -> Iterator[dict[str, str]]:
-    """Yield the rows that have a cell for each column."""
+    """Return the rows that have a cell for each column."""
     lines = _whole_lines(path)
     header = next(lines, [])
     return (dict(zip(header, cells, strict=True)) for cells in lines if len(cells) == len(header))
@@ -165,7 +151,6 @@ def _line(cells: Iterable[str]) -> str:
 
 
 def _text(value: Any) -> str:
-    """Format a cell; raises ValueError for a string with a line break."""
     if isinstance(value, str):
         if "\n" in value or "\r" in value:
             raise ValueError(f"a CSV cell holds a single line, not {value!r}")

@@ -60,13 +60,8 @@ class PeakEstimate:
 
     The peak resident memory of a run on the CPU is the sum of: the process as it is when this is constructed, what
     every process adds later, the owners' bytes, and FRAGMENTATION times the temporary tensors. On a GPU the owners and
-    temporary tensors are compared with the memory that is free there.
-
-    Args:
-        remedy: What the user can lower.
-        device: Where the tensors will be.
-        budget_bytes: Resident bytes that the process may use; None for all that the system allows.
-        processes: Number that share this machine's memory evenly; on GPUs each has its own.
+    temporary tensors are compared with the memory that is free there. For the last two arguments see `available_bytes`;
+    the remedy is what the user can lower.
     """
 
     def __init__(self, remedy: str, device: torch.device, budget_bytes: int | None = None, processes: int = 1) -> None:
@@ -82,11 +77,7 @@ class PeakEstimate:
         self._needed: dict[str, int] = {} if self._gpu else {"later": LATER_BYTES}
 
     def require(self, needed: dict[str, int]) -> None:
-        """Add bytes by owner, before they are allocated.
-
-        Raises:
-            UserError: The sum exceeds what was available at first; the message has the arithmetic.
-        """
+        """Add bytes by owner, before they are allocated; raises UserError if all exceed what was available at first."""
         self._needed |= needed
         if sum(self._needed.values()) > self._available:
             raise UserError(
@@ -95,11 +86,7 @@ class PeakEstimate:
             )
 
     def require_temporary(self, tensors: int, checkpoint: int = 0) -> None:
-        """Add, as `work space`, the bytes of temporary tensors, or of the checkpoint read whole before any are made.
-
-        Raises:
-            UserError: The sum exceeds what was available at first.
-        """
+        """Add, as `work space`, the bytes of temporary tensors, or of the checkpoint read whole before any are made."""
         self.require({"work space": tensors if self._gpu else max(round(FRAGMENTATION * tensors), checkpoint)})
 
     @property

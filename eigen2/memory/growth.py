@@ -50,9 +50,8 @@ def find_growth(
 ) -> Growth | None:
     """Return how levels at the ends of generations keep growing; None if they do not, or it is too early to say.
 
-    They grow if the whole interval of the slope after the warm-up lies above `least`, and the last half alone still
-    grows by at least half of that: what fills up and then stays is no leak. Generations ascend, levels are in bytes,
-    `least` in bytes per generation.
+    They grow if the whole interval of the slope after the warm-up lies above `least` bytes per generation, and the last
+    half alone still grows by at least half of that: what fills up and then stays is no leak.
     """
     x = np.asarray(generations)[WARM_UP:][-WINDOW:]
     y = np.asarray(levels, dtype=np.float64)[WARM_UP:][-WINDOW:]
@@ -63,12 +62,10 @@ def find_growth(
     if len(grown) < LEAST_GENERATIONS - 1:
         return None
     slope, late = theil_sen(grown), theil_sen(grown[len(grown) // 2 :])
-    if slope.low <= least or late.median <= slope.median / 2:
-        return None
     reach = np.maximum(0, np.arange(len(y)) - start)
-    scatter = np.abs(y - y[start] - slope.median * reach)
-    # high, as the start of the growth was chosen to fit best
-    if slope.median * reach[-1] < 8 * np.median(scatter):
+    scatter = np.median(np.abs(y - y[start] - slope.median * reach))
+    # 8 is high, as the start of the growth was chosen to fit best
+    if slope.low <= least or late.median <= slope.median / 2 or slope.median * reach[-1] < 8 * scatter:
         return None
     return Growth(slope, int(x[start]) + 1)  # the bend is the last level before the growth
 
@@ -101,10 +98,10 @@ class Trend:
 
 
 class Rise(NamedTuple):
-    """A count that has risen in each generation since one."""
+    """A count that has risen in each generation `since` one, from what it was at the `start`."""
 
-    since: int  # first generation of the rise
-    start: int  # count before it
+    since: int
+    start: int
     now: int
 
 

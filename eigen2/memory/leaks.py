@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,7 +21,12 @@ TENSORS = "tensors or graphs kept after training"
 POPULATION = "old population kept after evolution"
 FIGURES = "figures never closed"
 OTHER = "something kept"
-
+_KINDS = {
+    ("environment", "env"): ENVIRONMENTS,
+    ("matplotlib.figure.figure",): FIGURES,
+    ("agent", "population", "nn.parameter.parameter"): POPULATION,
+}
+"""Verdict that a type stands for, by the ends of its name in lower case."""
 _ROOM_TO_FOLLOW = 300_000_000  # bytes that must be left to trace allocations, which takes memory itself
 _FRAMES = 12  # of a traceback, to find the line that called a library
 _OWN = ("/eigen2/memory/", "/callbacks/memory.py")
@@ -49,8 +55,7 @@ class Leak:
         ]
 
 
-@dataclass(frozen=True, slots=True)
-class _Look:
+class _Look(NamedTuple):
     """What lives after a phase: bytes by the line that allocated them, and objects by type."""
 
     phase: str
@@ -149,15 +154,15 @@ class LeakWatch:
         if self._grown is None:
             return None
         where, growth = self._grown
-        # the profiler's own history has a bound
         rises = {name: rise for name, rise in self._rising.found().items() if not name.startswith("eigen2.memory.")}
         names = sorted(rises, key=_rank)
         telling = [name for name in names if _rank(name) == _rank(names[0]) < 2]
         sites = (looks[-1].sizes - looks[0].sizes).most_common() if looks else []
         phase = self._guilty_phase(looks, growth, [site for site, _ in sites], telling)
         since = min((rises[name].since for name in telling), default=growth.since)
+        other = TENSORS if phase == "train" and "torch.Tensor" in names else OTHER
         return Leak(
-            verdict=_verdict(phase, names),
+            verdict=next(filter(None, map(_kind_of_leak, names)), other),
             phase=phase,
             growth=growth._replace(since=since),
             where=where,
@@ -205,15 +210,4 @@ def _rank(name: str) -> int:
 
 def _kind_of_leak(name: str) -> str:
     """Return the verdict that a type stands for; empty if none."""
-    short = name.lower()
-    kinds = {
-        ENVIRONMENTS: short.endswith(("environment", "env")),
-        FIGURES: name == "matplotlib.figure.Figure",
-        POPULATION: short.endswith(("agent", "population", "nn.parameter.parameter")),
-    }
-    return next((kind for kind, fits in kinds.items() if fits), "")
-
-
-def _verdict(phase: str, types: list[str]) -> str:
-    other = TENSORS if phase == "train" and "torch.Tensor" in types else OTHER
-    return next((kind for kind in map(_kind_of_leak, types) if kind), other)
+    return next((kind for ends, kind in _KINDS.items() if name.lower().endswith(ends)), "")

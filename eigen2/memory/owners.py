@@ -56,10 +56,9 @@ class Held:
 
 
 def account(owners: Mapping[str, object]) -> dict[str, Held]:
-    """Count what each owner holds; what several hold counts for the first of them.
+    """Count what each owner (see `MemoryOwner`) holds; what several hold counts for the first of them.
 
-    Tensors count with their whole storage and views with the array they look into, as these are what stays alive. For
-    what an owner may be see `MemoryOwner`.
+    Tensors count with their whole storage and views with the array they look into, as these are what stays alive.
     """
     files = np.array(mapped_files(), np.int64).reshape(-1, 2)
     counted: dict[str, list[tuple[int, int]]] = {}
@@ -153,11 +152,7 @@ def mapped_files() -> list[tuple[int, int]]:
 
 
 def owners_of(parts: Iterable[object]) -> dict[str, object]:
-    """Return what holds bytes by owner name, of those parts that are a `MemoryOwner`.
-
-    Raises:
-        ValueError: Two of them use one name.
-    """
+    """Return what holds bytes by owner name, of parts that are a `MemoryOwner`; raises ValueError for a name twice."""
     owners: dict[str, object] = {}
     for part in parts:
         owned: object = part.memory_owners() if isinstance(part, MemoryOwner) else {}

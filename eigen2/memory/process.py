@@ -76,9 +76,9 @@ def trim_malloc() -> bool:
 
 
 def release_pages(tensor: Tensor) -> int:
-    """Return the whole pages of a contiguous CPU tensor to the system, on Linux alone; they read as zeros afterwards.
+    """Return whole pages of a contiguous CPU tensor to the system, on Linux alone, and the number of their bytes.
 
-    The result is the number of bytes returned. Raises OSError if the system refuses.
+    They read as zeros afterwards. Raises OSError if the system refuses.
     """
     page = mmap.PAGESIZE
     first = -(-tensor.data_ptr() // page) * page

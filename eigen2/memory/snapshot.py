@@ -64,15 +64,9 @@ class MemorySnapshot(ProcessMemory):
 
 
 def take_snapshot(
-    generation: int,
-    phase: str,
-    owners: Mapping[str, object],
-    before: MemorySnapshot | None = None,
+    generation: int, phase: str, owners: Mapping[str, object], before: MemorySnapshot | None = None
 ) -> MemorySnapshot:
-    """Measure the memory of the process and of its owners, for which see `account`.
-
-    Phase is what just ended, or a label; the growth is that since `before`.
-    """
+    """Measure the memory of the process and of its owners after a phase, and the growth since the snapshot before."""
     memory = process.measure()  # before anything that takes memory itself
     return MemorySnapshot(
         **asdict(memory),

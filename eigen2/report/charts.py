@@ -24,24 +24,16 @@ X: dict[str, dict[str, Any]] = {
             "labelExpr": "datum.value % 1 ? '' : format(datum.value, 'd')",
         },
     },
-    "date": {
-        **{"field": "date", "type": "temporal", "title": None},
-        # the year stands below the first label and those in a year's first days
-        "axis": {
-            "labelExpr": "hours(datum.value) ? '' : [timeFormat(datum.value, date(datum.value) == 1 ? '%b' : '%b %d'), "
-            "datum.index == 0 || dayofyear(datum.value) <= 14 ? timeFormat(datum.value, '%Y') : '']"
-        },
-    },
+    "date": {"field": "date", "type": "temporal", "title": None},
 }
-LETTER, SYMBOL, AXIS = 6, 30, 50
-"""Largest pixels of a legend's letter, of its symbol with the space to the next column, and of a y axis."""
+LETTER, SYMBOL, AXIS = 6, 30, 50  # most pixels of a legend's letter, of its symbol with the next space, of a y axis
 
 Chart = dict[str, Any]
 
 
 def charts(run: RunRecord) -> dict[str, Chart]:
     """Return every chart for which the run has data, in the order of the page."""
-    makers = (equity, luck, scores, validation, baselines, fitness, survival, diversity, rss, owners, seconds)
+    makers = (equity, luck, scores, validation, baselines, fitness, rss, owners, seconds)
     made = {make.__name__: make(run) for make in makers}
     size = {"width": "container", "height": HEIGHT}
     return {name: {**size, **chart} for name, chart in made.items() if chart is not None}
@@ -126,20 +118,6 @@ def fitness(run: RunRecord) -> Chart | None:
 def unit_of(run: RunRecord) -> str:
     """Return the unit of fitness."""
     return str(run.facts.get("fitness", {}).get("unit", "fitness"))
-
-
-def survival(run: RunRecord) -> Chart | None:
-    """Return the share of each kind of agent that the next evolution kept as elites."""
-    first, last = "operators/", "_survival"
-    columns = [str(name) for name in run.metrics if str(name).startswith(first) and str(name).endswith(last)]
-    frame = _metrics(run, {name: name.removeprefix(first).removesuffix(last) for name in columns})
-    return _lines(frame, "generation", "share that survives", ".0%")
-
-
-def diversity(run: RunRecord) -> Chart | None:
-    """Return the mean distance between agents."""
-    frame = _metrics(run, {"diversity/weights": "weights", "diversity/actions": "actions"})
-    return _lines(frame, "generation", "distance between agents", ".3f")
 
 
 def seconds(run: RunRecord) -> Chart | None:

@@ -9,23 +9,16 @@ from pathlib import Path
 
 import pandas as pd
 import vl_convert
-import yaml
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from eigen2.market.evaluation.performance import format_measure
 from eigen2.report.charts import charts
-from eigen2.report.record import RunRecord, load
+from eigen2.report.record import TRADE, RunRecord, load
 from eigen2.runtime.files import replacing
 from eigen2.runtime.provenance import describe_changes
 
-HASH = 12  # letters of a hash that are shown
-MOST_OF_PICTURES = 2_000_000  # bytes of all pictures together; they take a third more in the page
-NUMBERS = {
-    **{"coefficient": "coefficient", "entry": "entry_price", "exit": "exit_price"},
-    **{"gain, %": "gain_pct", "profit": "profit"},
-}
-"""Heading of each column of the trades that is a number, to its name in the table."""
+NUMBERS = dict(zip(("coefficient", "entry", "exit", "gain, %", "profit"), TRADE, strict=True))  # of trades, by heading
 TEXT = ("ticker", "reason")  # columns of the trades that are text
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
@@ -33,9 +26,7 @@ MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", 
 def write_report(folder: Path, to: Path | None = None) -> Path:
     """Write a run's report, by default to `report.html` in its folder, and return its path.
 
-    Raises:
-        UserError: there is no run in the folder, or a file of it is damaged.
-        OSError: the file cannot be written.
+    Raises UserError for a folder without a run or with a damaged file, and OSError if the report cannot be written.
     """
     target = folder / "report.html" if to is None else to
     page = render(load(folder))
@@ -53,12 +44,11 @@ def render(run: RunRecord) -> str:
     return environment.from_string((sources / "page.html").read_text()).render(
         run=run,
         facts=facts(run),
-        prices_hash=settings.get("data.prices"),
         mismatches=[*describe_changes(settings, tested.get("settings", settings), "data.").values()],
         measures=measures(run),
         over=run.facts.get("fitness", {}).get("over", "agents"),
         scores=scores(run),
-        pictures=shown_pictures(run),
+        pictures={re.sub(r"[-_]+", " ", name): base64.b64encode(png).decode() for name, png in run.pictures.items()},
         months=MONTHS,
         years=monthly_returns(run),
         trades=trades(run),
@@ -90,21 +80,12 @@ def facts(run: RunRecord) -> dict[str, str]:
         "generations": f"{count:,}, the last is {int(run.metrics['generation'].iloc[-1]):,}" if count else "none",
         "agents": settings.get("model.population_size"),
         "seed": kept.get("seed"),
-        "prices": prices(run),
+        "prices": settings.get("data.prices"),
         "commit": commit and commit + (" and uncommitted changes" if kept.get("dirty") else ""),
         "versions": ", ".join(f"{name} {version}" for name, version in kept.get("versions", {}).items()) or None,
         "machine": kept.get("machine"),
     }
     return {name: str(value) for name, value in found.items() if value is not None}
-
-
-def prices(run: RunRecord) -> str | None:
-    """Return where the prices came from, and the first letters of their hash; None for a run without prices."""
-    known = run.facts.get("settings", {}).get("data.prices")
-    config, source = yaml.safe_load(run.config), ""
-    if isinstance(config, dict) and isinstance(data := config.get("data"), dict):
-        source = "synthetic market" if data.get("synthetic") else str(data.get("path") or "sample shipped with eigen2")
-    return ", ".join(filter(None, (source, str(known)[:HASH]))) if known else None
 
 
 def measures(run: RunRecord) -> list[list[str]]:
@@ -121,21 +102,11 @@ def scores(run: RunRecord) -> list[list[str]]:
     """Return mean, standard error, least and most of each policy over the test's cases; empty without them."""
     if run.scores is None:
         return []
-    rows = [
-        [name, *(f"{x:z.1f}" if pd.notna(x) else "" for x in pd.Series(found).agg(["mean", "sem", "min", "max"]))]
-        for name, found in run.scores["scores"].items()
+    table = [
+        (name, pd.Series(found).agg(["mean", "sem", "min", "max"])) for name, found in run.scores["scores"].items()
     ]
+    rows = [[name, *(f"{x:z.1f}" if pd.notna(x) else "" for x in numbers)] for name, numbers in table]
     return [["", "mean", "standard error", "least", "most"], *rows]
-
-
-def shown_pictures(run: RunRecord) -> dict[str, str]:
-    """Return pictures as data addresses by what they show, without those that would make the page too large."""
-    found, room = {}, MOST_OF_PICTURES
-    for name, content in run.pictures.items():
-        room -= len(content)
-        if room >= 0:
-            found[re.sub(r"[-_]+", " ", name)] = "data:image/png;base64," + base64.b64encode(content).decode()
-    return found
 
 
 def monthly_returns(run: RunRecord) -> list[tuple[int, list[float | None], float]]:

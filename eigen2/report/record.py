@@ -11,7 +11,6 @@ from typing import Any, NoReturn
 import jsonschema
 import numpy as np
 import pandas as pd
-import yaml
 
 from eigen2.errors import UserError
 
@@ -73,11 +72,7 @@ class RunRecord:
 
 
 def load(folder: Path) -> RunRecord:
-    """Read a run's folder.
-
-    Raises:
-        UserError: there is no run in it, or a file in it cannot be read.
-    """
+    """Read a run's folder; raises UserError if there is no run in it, or a file in it cannot be read."""
     metrics = _table(folder / METRICS, ["generation"])
     if metrics is None:
         raise UserError(f"{folder} has no {METRICS}: name the folder of a run (trainer.default_root_dir)")
@@ -86,7 +81,7 @@ def load(folder: Path) -> RunRecord:
     return RunRecord(
         folder=folder,
         facts=_json(folder / "run.json", FACTS) or {},
-        config=_read(folder / "config.yaml", _config) or "",
+        config=_read(folder / "config.yaml", Path.read_text) or "",
         metrics=metrics,
         memory=_table(folder / "memory.csv", ["generation", "rss_bytes"], ["phase"]),
         validation=_table(folder / "champion" / "equity.csv", ["window", "equity"], dates=["date"]),
@@ -103,7 +98,7 @@ def _reading(path: Path) -> Iterator[None]:
     """Turn errors into one that names the file, the problem and the remedy."""
     try:
         yield
-    except (OSError, ValueError, yaml.YAMLError, jsonschema.ValidationError) as error:  # pandas' are ValueErrors
+    except (OSError, ValueError, jsonschema.ValidationError) as error:  # pandas' are ValueErrors
         reason = str(getattr(error, "strerror", None) or error)
         if isinstance(error, jsonschema.ValidationError):
             reason = f"{error.json_path.removeprefix('$').removeprefix('.') or 'it'}: {error.message}"
@@ -115,11 +110,6 @@ def _read(path: Path, read: Callable[[Path], Any]) -> Any:
     """Return what a function reads from a file, None if there is no file."""
     with _reading(path):
         return read(path) if path.is_file() else None
-
-
-def _config(path: Path) -> str:
-    yaml.safe_load(text := path.read_text())
-    return text
 
 
 def _json(path: Path, schema: dict[str, Any]) -> dict[str, Any] | None:

@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from callbacks.plots import COLORS, draw_picture
+from callbacks.plots import COLORS, draw_picture, image_writers
 from eigen2.errors import require_range
 
 log = logging.getLogger(__name__)
@@ -29,18 +29,16 @@ class EquityPlot(Callback):
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Draw, if it is time and there is a champion."""
         file = Path(trainer.default_root_dir) / "champion" / "equity.csv"
-        found: list[Any] = [getattr(logger, "experiment", None) for logger in trainer.loggers]
-        experiments = [experiment for experiment in found if hasattr(experiment, "add_image")]
         due = (trainer.current_epoch + 1) % self.every_n_epochs == 0
-        if not (due and trainer.is_global_zero and experiments and file.is_file()):
+        if not (due and trainer.is_global_zero and (writers := image_writers(trainer)) and file.is_file()):
             return
         try:
             picture = draw_equity(pd.read_csv(file, parse_dates=["date"]))
         except (OSError, ValueError) as error:
             log.warning("cannot draw %s: %s", file, error)
             return
-        for experiment in experiments:
-            experiment.add_image(self.tag, picture, global_step=trainer.current_epoch, dataformats="HWC")
+        for writer in writers:
+            writer.add_image(self.tag, picture, global_step=trainer.current_epoch, dataformats="HWC")
 
 
 def draw_equity(record: pd.DataFrame) -> Any:
