@@ -11,10 +11,10 @@ from pathlib import Path
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from eigen2.memory.csvfile import ResumableCsv
-from eigen2.memory.leaks import HEALTHY, Leak, LeakWatch
+from eigen2.memory.leaks import Leak, LeakWatch
 from eigen2.memory.objects import InstanceCounter, classes_to_count, type_counts
 from eigen2.memory.owners import owners_of
-from eigen2.memory.process import MB
+from eigen2.memory.process import GB, MB
 from eigen2.memory.snapshot import MemorySnapshot, format_generations, format_owners, take_snapshot
 
 log = logging.getLogger(__name__)
@@ -68,9 +68,9 @@ class MemoryProfiler(Callback):
         self._announced = False
 
     @property
-    def verdict(self) -> str:
-        """Return the kind of the leak; `healthy` without one."""
-        return HEALTHY if self.leak is None else self.leak.verdict
+    def verdict(self) -> list[str]:
+        """Return the lines that describe the leak, or say `healthy`."""
+        return ["verdict: healthy"] if self.leak is None else self.leak.lines()
 
     def memory_owners(self) -> dict[str, object]:
         """Return the profiler's own numbers of every generation."""
@@ -128,9 +128,8 @@ class MemoryProfiler(Callback):
             return
         self._watch = None
         self.leak = watch.close()
-        verdict = ["verdict: healthy"] if self.leak is None else self.leak.lines()
         if trainer.is_global_zero:
-            _print([*format_generations(watch.trend), *format_owners(latest, self._baseline, least_mb=0.05), *verdict])
+            _print([*format_generations(watch.trend), *format_owners(latest, self._baseline), *self.verdict])
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Print the summary, and close the file."""
@@ -145,7 +144,9 @@ class MemoryProfiler(Callback):
         """Take a snapshot by hand and print it, outside of a fit too; `print_memory_growth` knows it by its label."""
         snapshot = self._take_by_hand(label, self._by_hand[-1][0] if self._by_hand else self.latest)
         self._by_hand.append((snapshot, type_counts()))
-        _print([snapshot.line()])
+        owners = [f"{name} {nbytes / MB:.1f} MB" for name, nbytes in snapshot.owner_bytes.items()]
+        rss = f"rss {snapshot.rss_bytes / GB:.3f} GB ({snapshot.delta_bytes / MB:+.1f} MB)"
+        _print(["  ".join([f"generation {snapshot.generation:>3}  {label:<10}", rss, *owners])])
         return snapshot
 
     def print_memory_growth(self, baseline_label: str = "baseline") -> None:

@@ -15,7 +15,6 @@ from eigen2.memory.limits import limits
 from eigen2.memory.objects import type_counts
 from eigen2.memory.snapshot import MemorySnapshot
 
-HEALTHY = "healthy"
 ENVIRONMENTS = "environments not reused"
 TENSORS = "tensors or graphs kept after training"
 POPULATION = "old population kept after evolution"

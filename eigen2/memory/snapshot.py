@@ -56,12 +56,6 @@ class MemorySnapshot(ProcessMemory):
             **{f"memory/objects/{name}": float(count) for name, count in self.counts.items()},
         }
 
-    def line(self) -> str:
-        """Format the snapshot on one line."""
-        total = f"rss {self.rss_bytes / GB:.3f} GB ({self.delta_bytes / MB:+.1f} MB)"
-        owners = [f"{name} {nbytes / MB:.1f} MB" for name, nbytes in self.owner_bytes.items()]
-        return "  ".join([f"generation {self.generation:>3}  {self.phase:<10}", total, *owners])
-
 
 def take_snapshot(
     generation: int, phase: str, owners: Mapping[str, object], before: MemorySnapshot | None = None
@@ -92,26 +86,17 @@ def format_generations(trend: Trend) -> list[str]:
     ]
 
 
-def format_owners(now: MemorySnapshot, baseline: MemorySnapshot, least_mb: float = 0.0) -> list[str]:
-    """Format who holds the memory, and the growth since a baseline: owners, files, the rest, and their sum.
-
-    Owners that hold less than `least_mb`, mapped files included, are added up in one row.
-    """
+def format_owners(now: MemorySnapshot, baseline: MemorySnapshot) -> list[str]:
+    """Format who holds the memory, and the growth since a baseline: owners, files, the rest, and their sum."""
 
     def row(name: str, nbytes: int, before: int) -> str:
         return f"{name:<24}{nbytes / MB:>10,.1f}{(nbytes - before) / MB:>+10.1f}"
 
-    lines, small = [f"{'holder':<24}{'MB':>10}{'growth':>10}"], []
+    lines = [f"{'holder':<24}{'MB':>10}{'growth':>10}"]
     for name, held in now.held.items():
-        before = baseline.held.get(name, Held()).anonymous
-        if held.total < least_mb * MB:
-            small.append((held.anonymous, before))
-            continue
         others = {"of mapped files": held.mapped, "on the GPU": held.gpu}
         more = "".join(f"  and {nbytes / MB:,.1f} {what}" for what, nbytes in others.items() if nbytes)
-        lines.append(row(name, held.anonymous, before) + more)
-    if small:
-        lines.append(row(f"{len(small)} smaller owners", *(sum(column) for column in zip(*small, strict=True))))
+        lines.append(row(name, held.anonymous, baseline.held.get(name, Held()).anonymous) + more)
     lines += [
         row("files and libraries", now.file_bytes or 0, baseline.file_bytes or 0),
         row("unaccounted", now.unaccounted_bytes, baseline.unaccounted_bytes),

@@ -104,7 +104,7 @@ def baselines(run: RunRecord) -> Chart | None:
     known = {str(name): str(name).removeprefix(BASELINE) for name in run.metrics if str(name).startswith(BASELINE)}
     names = {"champion/validation_fitness": "champion", "validation/mean": "validation", "fitness/mean": "fitness"}
     frame = _metrics(run, {**names, **known}) if known else None
-    return _lines(frame, "generation", unit_of(run), ",.1f", dashed=[*known.values()])
+    return _lines(frame, "generation", run.unit, ",.1f", dashed=[*known.values()])
 
 
 def fitness(run: RunRecord) -> Chart | None:
@@ -112,12 +112,7 @@ def fitness(run: RunRecord) -> Chart | None:
     names = {"fitness/mean": "mean", "champion/validation_fitness": "champion, validated"}
     bounds = {"fitness/min": "least", "fitness/max": "most", "fitness/q25": "low", "fitness/q75": "high"}
     frame = _metrics(run, {**names, **bounds})
-    return _lines(frame, "generation", unit_of(run), ",.1f", bands=[("least", "most"), ("low", "high")])
-
-
-def unit_of(run: RunRecord) -> str:
-    """Return the unit of fitness."""
-    return str(run.facts.get("fitness", {}).get("unit", "fitness"))
+    return _lines(frame, "generation", run.unit, ",.1f", bands=[("least", "most"), ("low", "high")])
 
 
 def seconds(run: RunRecord) -> Chart | None:

@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from eigen2.errors import UserError
+from eigen2.runtime.files import object_schema
 
 METRICS = "metrics.csv"
 _date = partial(pd.to_datetime, format="ISO8601")
@@ -21,27 +22,23 @@ RANDOM = ("random 5 %", "random 95 %")  # columns of the test's equity: quantile
 TRADE = ("coefficient", "entry_price", "exit_price", "gain_pct", "profit")
 
 
-def _mapping(required: dict[str, Any], others: Any = True) -> dict[str, Any]:
-    """Return the JSON schema of an object with these keys, and with others of another schema."""
-    return {"type": "object", "required": [*required], "properties": required, "additionalProperties": others}
-
-
 TEXT, NUMBER, OBJECT = {"type": "string"}, {"type": "number"}, {"type": "object"}
 OPTIONAL = {"type": ["number", "null"]}
 CASES = {"type": "array", "items": NUMBER, "minItems": 1}
-FACTS = {
-    **OBJECT,
-    "properties": {
+_mapping = partial(object_schema, others=True)
+FACTS = _mapping(
+    {},
+    {
         **{"settings": OBJECT, "versions": OBJECT, "memory": {"type": "array"}},
         **{"commit": {"type": ["string", "null"]}, "fitness": _mapping({"unit": TEXT, "over": TEXT})},
     },
-}
+)
 """Schema of run.json, of which any key may be missing."""
 SUMMARY = _mapping(
     {
         "days": _mapping({"first": TEXT, "last": TEXT, "count": NUMBER}),
         "champion_generation": NUMBER,
-        "measures": _mapping(dict.fromkeys(POLICIES, _mapping({"total return": NUMBER}, OPTIONAL))),
+        "measures": _mapping(dict.fromkeys(POLICIES, _mapping({"total return": NUMBER}, others=OPTIONAL))),
         "luck": _mapping({"p_value": NUMBER, "policies": NUMBER}),
         "selection": _mapping({"deflated_sharpe": OPTIONAL, "overfitting": OPTIONAL}),
         "random_returns": CASES,
@@ -49,7 +46,7 @@ SUMMARY = _mapping(
 )
 """Schema of test/summary.json: what the page shows."""
 SCORES = _mapping(
-    {"champion_generation": NUMBER, "unit": TEXT, "cases": TEXT, "scores": _mapping({"champion": CASES}, CASES)}
+    {"champion_generation": NUMBER, "unit": TEXT, "cases": TEXT, "scores": _mapping({"champion": CASES}, others=CASES)}
 )
 """Schema of test/scores.json: what the page shows."""
 
@@ -69,6 +66,7 @@ class RunRecord:
     equity: pd.DataFrame | None
     scores: dict[str, Any] | None
     pictures: dict[str, bytes]
+    unit: str  # of fitness
 
 
 def load(folder: Path) -> RunRecord:
@@ -78,9 +76,10 @@ def load(folder: Path) -> RunRecord:
         raise UserError(f"{folder} has no {METRICS}: name the folder of a run (trainer.default_root_dir)")
     test = _json(folder / "test" / "summary.json", SUMMARY)
     traded = ("champion", ["window", *TRADE]) if test is None else ("test", TRADE)
+    facts = _json(folder / "run.json", FACTS) or {}
     return RunRecord(
         folder=folder,
-        facts=_json(folder / "run.json", FACTS) or {},
+        facts=facts,
         config=_read(folder / "config.yaml", Path.read_text) or "",
         metrics=metrics,
         memory=_table(folder / "memory.csv", ["generation", "rss_bytes"], ["phase"]),
@@ -90,6 +89,7 @@ def load(folder: Path) -> RunRecord:
         equity=None if test is None else _equity(folder / "test" / "equity.csv", test["days"]["last"]),
         scores=_json(folder / "test" / "scores.json", SCORES),
         pictures={path.stem: _read(path, Path.read_bytes) for path in sorted((folder / "champion").glob("*.png"))},
+        unit=facts.get("fitness", {}).get("unit", "fitness"),
     )
 
 

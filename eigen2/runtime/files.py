@@ -93,3 +93,11 @@ def archive_other_test(summary: Path, now: Mapping[str, Any], keys: Sequence[str
     if isinstance(before, dict) and any(before.get(key) != now[key] for key in keys):
         number = next_number(folder.parent.glob(f"{folder.name}-[0-9]*"))
         folder.rename(folder.with_name(f"{folder.name}-{number}"))
+
+
+def object_schema(
+    required: dict[str, Any], optional: dict[str, Any] | None = None, others: Any = False
+) -> dict[str, Any]:
+    """Return the JSON schema of an object by the schemas of its keys; others are refused, or fit a schema as well."""
+    properties = required | (optional or {})
+    return {"type": "object", "required": [*required], "properties": properties, "additionalProperties": others}

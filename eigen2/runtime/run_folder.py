@@ -110,8 +110,7 @@ class RunFolder(SaveConfigCallback):
         """Add the verdict of the memory profiler, if there is one."""
         if trainer.is_global_zero:
             profilers = [each for each in trainer.callbacks if isinstance(each, MemoryProfiler)]  # type: ignore[attr-defined]
-            verdicts = [each.leak.lines() if each.leak else [f"verdict: {each.verdict}"] for each in profilers]
-            _write_provenance(trainer, pl_module, ["; ".join(each) for each in verdicts])
+            _write_provenance(trainer, pl_module, ["; ".join(each.verdict) for each in profilers])
 
 
 def _write_provenance(trainer: Trainer, module: Any, memory: list[str]) -> None:

@@ -16,7 +16,7 @@ from eigen2.core.datamodule import TestResult
 from eigen2.errors import UserError
 from eigen2.fire.landscapes.landscape import SPLITS, Landscape, Split, synthetic
 from eigen2.fire.landscapes.rasters import Region, RegionFiles, read_region, tiles
-from eigen2.runtime.files import archive_other_test, replacing
+from eigen2.runtime.files import archive_other_test, object_schema, replacing
 
 log = logging.getLogger(__name__)
 
@@ -28,25 +28,20 @@ Cells = list[list[int]]  # breaks of one placement: for each landscape, `row * c
 Spec = dict[str, Any]  # description of a landscape, from which it is made again; an item of `landscapes` in SCHEMA
 
 
-def _object(required: dict[str, Any], optional: dict[str, Any]) -> dict[str, Any]:
-    properties = {**required, **optional}
-    return {"type": "object", "required": [*required], "properties": properties, "additionalProperties": False}
-
-
 _COUNT = {"type": "integer", "minimum": 0, "maximum": 2**32}
 _SIZE = {"type": "integer", "minimum": 4, "maximum": LARGEST_GRID}
 _SPLIT, _PATH, _NUMBER = {"enum": [*SPLITS]}, {"type": "string"}, {"type": "number"}
 _FILES = dict.fromkeys(RegionFiles.__dataclass_fields__, _PATH)
-_SYNTHETIC = _object({"grid_size": _SIZE, "seed": _COUNT, "number": _COUNT}, {"split": _SPLIT})
-_REGION = _object({name: _FILES.pop(name) for name in ("elevation", "fuel")}, _FILES)
-_TILE = _object({"grid_size": _SIZE, "region": _REGION, "split": _SPLIT, "number": _COUNT}, {})
+_SYNTHETIC = object_schema({"grid_size": _SIZE, "seed": _COUNT, "number": _COUNT}, {"split": _SPLIT})
+_REGION = object_schema({name: _FILES.pop(name) for name in ("elevation", "fuel")}, _FILES)
+_TILE = object_schema({"grid_size": _SIZE, "region": _REGION, "split": _SPLIT, "number": _COUNT})
 _LANDSCAPE = {"if": {"type": "object", "required": ["region"]}, "then": _TILE, "else": _SYNTHETIC}
 _CELLS = {"type": "array", "items": {"type": "array", "items": {"type": "integer"}}}
-SCHEMA = _object(
+SCHEMA = object_schema(
     {"landscapes": {"type": "array", "items": _LANDSCAPE, "minItems": 1}},
     {
         "placements": {"type": "object", "additionalProperties": _CELLS},
-        "fire": _object({}, dict.fromkeys(("duration", "wind_speed", "wind_from"), _NUMBER)),
+        "fire": object_schema({}, dict.fromkeys(("duration", "wind_speed", "wind_from"), _NUMBER)),
         "generation": {"type": "integer"},
     },
 )
