@@ -9,11 +9,8 @@ and plots.
 from callbacks.budget import MemoryBudget, MemoryBudgetExceeded
 from callbacks.garbage import GarbageCollector
 from callbacks.memory import MemoryProfiler, get_profiler, log_memory
-from callbacks.plots import MetricsPlot, draw_lines
-from eigen2.memory.csvfile import ResumableCsv
+from callbacks.plots import MetricsPlot
 from eigen2.memory.owners import Filling, MemoryOwner
-from eigen2.memory.process import trim_malloc
-from eigen2.memory.snapshot import MemorySnapshot
 
 __all__ = [
     "Filling",
@@ -22,11 +19,7 @@ __all__ = [
     "MemoryBudgetExceeded",
     "MemoryOwner",
     "MemoryProfiler",
-    "MemorySnapshot",
     "MetricsPlot",
-    "ResumableCsv",
-    "draw_lines",
     "get_profiler",
     "log_memory",
-    "trim_malloc",
 ]

@@ -107,3 +107,9 @@ class MemoryBudget(Callback):
         if limit is not None:
             advice = "resume from the last checkpoint with more memory or smaller settings"
             raise MemoryBudgetExceeded(f"stopped {when}: {limit} used; {advice}")
+
+
+def budget_of(trainer: Trainer) -> int | None:
+    """Return the bytes that the trainer's callbacks allow this process; None without a budget."""
+    budgets = [each.budget_bytes for each in trainer.callbacks if isinstance(each, MemoryBudget)]  # type: ignore[attr-defined]
+    return min((each for each in budgets if each is not None), default=None)

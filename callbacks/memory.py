@@ -27,14 +27,11 @@ class MemoryProfiler(Callback):
     Snapshots are taken when training starts (`baseline`), after each phase that the module announces by
     calling `on_phase_end(trainer, module, phase)` on the Trainer's callbacks, and at the end of the epoch
     (`generation`). If the module announces nothing, snapshots are taken before and after every validation (`train`,
-    `validate`). Owners are the module, the data module, callbacks, loggers and the checkpoint plugin that have a method
-    `memory_owners`, see `MemoryOwner`.
+    `validate`). For owners of memory see `MemoryOwner`.
 
     Each snapshot is a row of memory.csv in the Trainer's folder if that is local, of memory-N.csv in process N of
-    several; a resumed run drops rows of the epoch it starts with and of later ones. Every logger gets the metrics
-    `memory/` of docs/curves.md once an epoch: with the epoch as step, in MB (10^6 bytes) and GB (10^9 bytes). A leak is
-    reported as soon as it is identified, and once more at the end with a table of generations and of who holds the
-    memory. See docs/memory.md.
+    several. Every logger gets the metrics `memory/` of docs/curves.md once an epoch. A leak is reported once it is
+    identified, and again at the end with tables of generations and of who holds the memory. See docs/memory.md.
     """
 
     def __init__(self, watch: Sequence[str] = (), least_leak_kb: float = 50.0) -> None:

@@ -23,12 +23,8 @@ class MetricsPlot(Callback):
     """Plots several metrics over generations in one image and adds it to TensorBoard.
 
     One value per metric and epoch is taken at the end of the epoch from `trainer.callback_metrics`, which holds
-    what was logged before the callbacks' `on_train_epoch_end`: in batches and in validation, not in the
-    module's own `on_train_epoch_end`, whose values would appear an epoch late. Lightning keeps a metric's
-    last value until it is logged again. A metric that is absent or NaN leaves a gap.
-
-    The image goes to every logger whose `experiment` has `add_image`, at the epoch as step. The values
-    survive a resume through the checkpoint. Several of these callbacks need different tags.
+    what was logged before the callbacks' `on_train_epoch_end`: in batches and in validation. A metric that is absent or
+    NaN leaves a gap. The values survive a resume by the checkpoint. Several of these callbacks need different tags.
     """
 
     def __init__(

@@ -9,11 +9,12 @@ import torch
 from lightning.pytorch import LightningModule
 from lightning.pytorch.trainer.states import TrainerFn
 
+from callbacks.budget import budget_of
 from eigen2.core.compatibility import check_settings, flatten, log_data_differences, saved_part, saved_run
 from eigen2.core.datamodule import TestResult, WorkloadDataModule
 from eigen2.distributed.strategy import check_processes
 from eigen2.errors import UserError
-from eigen2.memory.estimate import PeakEstimate, budget_of, processes_here
+from eigen2.memory.estimate import PeakEstimate, processes_here
 from eigen2.runtime.phases import PHASES, PhaseClock
 from eigen2.runtime.trainer_checks import check_trainer
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from eigen2 import compat
 from eigen2.errors import UserError
-from eigen2.memory.limits import HasMemoryBudget, limits
+from eigen2.memory.limits import limits
 from eigen2.memory.process import GB, MB, peak_rss_bytes, rss_bytes, trim_malloc
 
 LATER_BYTES = 45_000_000  # what every process adds after the set-up: pages of code that runs first then, kernels, plots
@@ -31,13 +31,6 @@ def processes_here(trainer: Trainer) -> int:
         return 1
     trainer.strategy.barrier()
     return int(getattr(trainer.strategy, "num_processes", 1))
-
-
-def budget_of(trainer: Trainer) -> int | None:
-    """Return the bytes that the trainer's callbacks allow this process; None without a budget."""
-    callbacks: list[object] = trainer.callbacks  # type: ignore[attr-defined]
-    budgets = [each.budget_bytes for each in callbacks if isinstance(each, HasMemoryBudget)]
-    return min((each for each in budgets if each is not None), default=None)
 
 
 def checkpoint_bytes(trainer: Trainer) -> int:

@@ -4,7 +4,6 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, runtime_checkable
 
 import psutil
 
@@ -34,15 +33,6 @@ class Limit:
 
     def __str__(self) -> str:
         return f"{self.used / 1e9:.2f} of {self.limit / 1e9:.2f} GB ({self.share:.0%}) of {self.name}"
-
-
-@runtime_checkable
-class HasMemoryBudget(Protocol):
-    """A callback that limits the resident memory of the process."""
-
-    @property
-    def budget_bytes(self) -> int | None:
-        """Return the resident bytes that the process may use, without pages of files; None for no budget."""
 
 
 def limits(budget_bytes: int | None = None) -> list[Limit]:

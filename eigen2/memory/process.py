@@ -107,7 +107,6 @@ def _heap_bytes() -> int | None:
 
 @functools.cache
 def _libc_function(name: str, result: Any, *arguments: Any) -> Callable[..., Any] | None:
-    """Return a function of the C library, None where it has none."""
     try:
         function = getattr(ctypes.CDLL(None), name)
     except (AttributeError, OSError, TypeError):  # musl, macOS and old glibc lack the symbol, Windows the handle

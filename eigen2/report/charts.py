@@ -56,9 +56,8 @@ def luck(run: RunRecord) -> Chart | None:
         "x": {**returns, "bin": "binned", "axis": {"format": ".0%"}},
         "x2": {"field": "to"},
         "y": {**_number("policies"), "title": "random baselines"},
-        "tooltip": [_number("from", ".1%"), _number("to", ".1%"), _number("policies")],
     }
-    rule = {"x": returns, "color": _color("who", ["champion"]), "tooltip": [returns]}
+    rule = {"x": returns, "color": _color("who", ["champion"])}
     return {
         "layer": [
             {**_data(bars), "mark": {"type": "bar", "color": "gray", "opacity": 0.6}, "encoding": histogram},

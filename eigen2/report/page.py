@@ -19,7 +19,6 @@ from eigen2.runtime.files import replacing
 from eigen2.runtime.provenance import describe_changes
 
 NUMBERS = dict(zip(("coefficient", "entry", "exit", "gain, %", "profit"), TRADE, strict=True))  # of trades, by heading
-TEXT = ("ticker", "reason")  # columns of the trades that are text
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 
@@ -52,7 +51,7 @@ def render(run: RunRecord) -> str:
         months=MONTHS,
         years=monthly_returns(run),
         trades=trades(run),
-        text_columns=TEXT,
+        text_columns=("ticker", "reason"),
         windows=0 if run.test or table is None else table["window"].nunique(),
         charts=list(specs := charts(run)),
         specs=Markup(json.dumps(specs, separators=(",", ":"), default=str).replace("<", "\\u003c")),
