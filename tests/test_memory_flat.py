@@ -22,9 +22,7 @@ OBJECTS = ("TradingEnvironment", "DDPGAgent", "ReplayBuffer")
 def generations_of(root: Path, *options: str) -> tuple[list[dict[str, str]], str]:
     """Memory at the end of each of GENERATIONS of a run in a process of its own, and what it prints."""
     config, text = root / "small.yaml", (ROOT / "tests" / "small.yaml").read_text()
-    # histories are full before the first look
-    text = text.replace("max_history: 40", "max_history: 8").replace("watch:", "max_history: 40\n        watch:")
-    config.write_text(text)
+    config.write_text(text.replace("max_history: 40", "max_history: 8"))  # full before the first look
     command = [sys.executable, "-m", "eigen2.cli", "fit", "--config", str(config)]
     command += [f"--trainer.max_epochs={GENERATIONS}"]
     command += ["--trainer.default_root_dir", str(root), "--trainer.enable_progress_bar=true", *options]

@@ -26,7 +26,6 @@ def used(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
 
 
 @pytest.mark.parametrize(("nbytes", "times"), [(799, 0), (800, 1)])
-@pytest.mark.filterwarnings("default:memory runs short")
 def test_from_warn_at_on_it_warns_once(
     fit: Fit, used: dict[str, int], nbytes: int, times: int, recwarn: pytest.WarningsRecorder
 ) -> None:

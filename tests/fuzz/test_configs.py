@@ -63,7 +63,7 @@ CLASS_SETTINGS: list[tuple[Key, Any]] = [
 ]
 CALLBACKS: list[tuple[str, str, Any]] = [
     *(("MetricsPlot", name, None) for name in ("every_n_epochs", "max_history")),
-    *((name, "max_history", 2**63) for name in ("MetricsPlot", "MemoryProfiler")),
+    ("MetricsPlot", "max_history", 2**63),
     *(("MemoryProfiler", name, None) for name in ("least_leak_kb", "watch")),
     *(("MemoryProfiler", "watch", value) for value in (["a"], ["a\nb"])),
 ]

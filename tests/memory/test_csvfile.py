@@ -43,16 +43,6 @@ def test_numbers_of_numpy_are_written_like_those_of_python(tmp_path: Path) -> No
     assert (tmp_path / "m.csv").read_text() == f"generation,a,b,c,d,e,f\n7,0.1,0.5,{2**62},,inf,1\n"
 
 
-@pytest.mark.parametrize("first", [1, 2, 3, 9])
-def test_resume_keeps_exactly_the_rows_below_first(tmp_path: Path, first: int) -> None:
-    rows = [{"generation": g, "phase": phase, "x": g / 3} for g in range(5) for phase in ("train", "validate")]
-    write(tmp_path / "m.csv", rows)
-    again = [row for row in rows if int(row["generation"]) >= first]
-    before = (tmp_path / "m.csv").read_bytes()
-    write(tmp_path / "m.csv", again, first=first)
-    assert (tmp_path / "m.csv").read_bytes() == before
-
-
 def test_a_file_cut_at_any_byte_resumes_with_its_whole_rows(tmp_path: Path) -> None:
     path = tmp_path / "m.csv"
     write(path, [{"generation": g, "name": 'ä, "q"', "x": 12.5 + g} for g in range(3)])
@@ -111,32 +101,23 @@ def test_a_kill_while_the_file_is_replaced_leaves_the_old_rows(tmp_path: Path, m
 def test_wrong_use_is_refused(tmp_path: Path) -> None:
     table = ResumableCsv(tmp_path / "m.csv")
     table.start(0)
-    for row in ({"loss": 1.0}, {"generation": 1.0}, {"generation": "1"}):
-        with pytest.raises(ValueError, match="integer 'generation'"):
+    torn = [{"generation": 0, "phase": "a\nb"}, {"generation": 0, "a\rb": 1}]
+    for row in ({"loss": 1.0}, {"generation": 1.0}, {"generation": "1"}, *torn):
+        with pytest.raises(ValueError, match="single line" if row in torn else "integer 'generation'"):
             table.append(row)
-    with pytest.raises(ValueError, match="single line"):
-        table.append({"generation": 0, "phase": "a\nb"})
-    with pytest.raises(ValueError, match="single line"):
-        table.append({"generation": 0, "a\rb": 1})
     assert table.path.read_text() == ""
-
-
-def test_a_file_of_something_else_is_not_touched(tmp_path: Path) -> None:
-    (tmp_path / "m.csv").write_text("date,price\n1,2\n")
+    table.path.write_text("date,price\n1,2\n")  # somebody else's
     with pytest.raises(ValueError, match="no column 'generation'"):
-        ResumableCsv(tmp_path / "m.csv").start(1)
-    assert (tmp_path / "m.csv").read_text() == "date,price\n1,2\n"
+        table.start(1)
+    assert table.path.read_text() == "date,price\n1,2\n"
 
 
 _texts = st.text(st.characters(codec="utf-8", exclude_characters="\r\n"), min_size=1, max_size=5)
-_numbers = st.floats(allow_nan=False)
-_rows = st.lists(
-    st.dictionaries(st.sampled_from(["a", "b", "c,d", 'e"f', " g"]), _texts | _numbers | st.integers()),
-    max_size=8,
-)
+_values = _texts | st.floats(allow_nan=False) | st.integers()
+_rows = st.dictionaries(st.sampled_from(["a", "b", "c,d", 'e"f', " g"]), _values)
 
 
-@given(rows=_rows, first=st.integers(1, 8), cut=st.integers(0, 8))
+@given(rows=st.lists(_rows, max_size=8), first=st.integers(1, 8), cut=st.integers(0, 8))
 @settings(max_examples=60, deadline=None)
 def test_any_rows_read_back_the_same_whenever_the_run_was_cut(
     tmp_path_factory: pytest.TempPathFactory, rows: list[dict[str, Any]], first: int, cut: int

@@ -13,8 +13,6 @@ LEAST = 50e3
     ("seed", "count", "confidence", "expected"),
     [
         (0, 7, 0.9, (2.225, -0.675, 5.0)),
-        (1, 12, 0.99, (0.9125, -0.48333333, 3.18)),
-        (2, 30, 0.5, (0.8, 0.62222222, 1.0)),
         (3, 30, 0.99, (1.3, 0.85, 2.00714286)),
     ],
 )
@@ -27,21 +25,11 @@ def test_the_slope_and_its_interval_are_those_of_scipy(
     assert (ours.median, ours.low, ours.high) == pytest.approx(expected)
 
 
-def test_a_quarter_of_outliers_changes_nothing() -> None:
-    line = 3.0 * np.arange(40)
-    line[::4] += 1e6 * np.random.default_rng(0).random(10)
-    assert theil_sen(line).median == pytest.approx(3, abs=0.5)
-
-
 def levels(generations: int, slope: float = 0.0, start: int = 0, noise: float = 0.0, seed: int = 0) -> np.ndarray:
     """Bytes in use: a warm-up of megabytes, then noise and a leak."""
-    time = np.arange(generations)
+    time, chance = np.arange(generations), np.random.default_rng(seed)
     base = 2.6e8 - 4e6 * (time == 0) - 1e6 * (time == 1)
-    return (
-        base
-        + slope * np.maximum(0, time - start + 1)
-        + noise * np.random.default_rng(seed).standard_normal(generations)
-    )
+    return base + slope * np.maximum(0, time - start + 1) + noise * chance.standard_normal(generations)
 
 
 def test_a_leak_is_found_with_its_rate_and_start() -> None:
@@ -102,15 +90,8 @@ def test_the_table_of_generations_is_short() -> None:
 def test_counts_that_rise_in_every_generation_are_told_with_their_start() -> None:
     rising = Rising()
     for generation in range(-1, 9):
-        rising.add(
-            generation,
-            {
-                "leak": 4 * max(0, generation - 2),
-                "old": 100 + 2 * (generation + 1),
-                "noise": generation % 3,
-                "step": 5 if generation > 1 else 0,
-                **({"new": generation} if generation >= 3 else {}),
-            },
-        )
+        counts = {"leak": 4 * max(0, generation - 2), "old": 100 + 2 * (generation + 1), "noise": generation % 3}
+        counts |= {"step": 5 if generation > 1 else 0, **({"new": generation} if generation >= 3 else {})}
+        rising.add(generation, counts)
     found = [(name, rise.start, rise.now, rise.since) for name, rise in rising.found().items()]
     assert found == [("leak", 0, 24, 3), ("old", 100, 118, 0), ("new", 0, 8, 3)]

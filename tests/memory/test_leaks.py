@@ -15,8 +15,7 @@ from eigen2.erl.module import ERLModule
 from eigen2.market.simulation.environment import TradingEnvironment
 from eigen2.memory import leaks
 
-START = 3
-"""The first generation that leaks."""
+START = 3  # the first generation that leaks
 Plant = Callable[[ERLModule, list[Any]], None]
 
 
@@ -93,7 +92,7 @@ def test_a_planted_leak_is_named_within_ten_generations(
     profiler = run(tmp_path, START + 7)
     leak = profiler.leak
     assert leak is not None
-    assert (leak.phase, leak.verdict, profiler.verdict, leak.where) == (phase, verdict, verdict, "memory")
+    assert (leak.phase, leak.verdict, leak.where) == (phase, verdict, "memory")
     assert leak.growth.since == START
     assert 50e3 < leak.growth.slope.low <= leak.growth.slope.median <= leak.growth.slope.high < 2e6
     counts = {name.rpartition(".")[2]: (before, now) for name, before, now in leak.types}
@@ -111,24 +110,17 @@ def test_a_planted_leak_is_named_within_ten_generations(
 
 SHAPES: dict[str, dict[str, Any]] = {
     "progress bar": {"trainer.enable_progress_bar": "true"},
-    "two agents": {"model.population_size": 2, "data.replay_min_size": 100},
     "sixteen agents": {"model.population_size": 16, "data.replay_capacity": 2000},
     "no evolution": {"model.evolution": "null"},
-    "eight windows": {"data.windows_per_generation": 8, "data.replay_capacity": 2000},
-    "forty columns": {"data.synthetic.columns": 40},
     "long context": {"data.context_days": 120, "data.synthetic.days": 400},
-    "no training": {"model.gradient_steps": 0},
     "slowly filling": {"data.replay_capacity": 20_000, "data.replay_min_size": 2_000},
     "windows": {"data.encoding": "windows"},
-    "short sales": {"data.rules.allow_short": "true"},
-    "half precision": {"trainer.precision": "bf16-mixed"},
 }
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_healthy_run_raises_no_alarm(shape: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    options = [f"--{key}={value}" for key, value in SHAPES[shape].items()]
-    profiler = run(tmp_path, 30, *options)
-    assert profiler.verdict == leaks.HEALTHY, profiler.leak
+    profiler = run(tmp_path, 30, *(f"--{key}={value}" for key, value in SHAPES[shape].items()))
+    assert profiler.leak is None
     assert "verdict: healthy" in capsys.readouterr().out
