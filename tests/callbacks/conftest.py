@@ -41,9 +41,9 @@ class PhasedModule(LightningModule):
 
     def validation_step(self, batch: Tensor, index: int) -> None:
         epoch = float(self.current_epoch)
-        self.log("fitness/mean", 10.0 * epoch)
-        self.log("fitness/low", 10.0 * epoch - 5.0)
-        self.log("fitness/high", 10.0 * epoch + 5.0)
+        self.log_dict(
+            {f"fitness/{name}": 10.0 * epoch + off for name, off in (("low", -5.0), ("mean", 0.0), ("high", 5.0))}
+        )
         self.log("fitness/odd", epoch if self.current_epoch % 2 else float("nan"))
 
     def on_validation_epoch_end(self) -> None:

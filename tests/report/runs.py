@@ -9,19 +9,16 @@ import pandas as pd
 PHASES = ("baseline", "evaluate", "train", "evolve", "validate", "generation")
 OWNERS = ("optimizer", "population", "replay", "environments", "panel", "encoder", "profiler", "checkpoint", "logger")
 WINDOW = 20  # days
-CONFIG = "data:\n  path: prices/stocks.parquet\n"
 
 
-def write_run(
-    folder: Path, generations: int = 2, days: int = 40, first: str = "2004-09-20", windows: int = 3, tested: bool = True
-) -> Path:
+def write_run(folder: Path, generations: int = 2, days: int = 40, windows: int = 3, tested: bool = True) -> Path:
     """Write a run's files; return its folder."""
     chance = np.random.default_rng(0)
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.yaml").write_text(CONFIG)
+    (folder / "config.yaml").write_text("data:\n  path: prices/stocks.parquet\n")
     (folder / "run.json").write_text(json.dumps({"seed": 1, "settings": {"data.prices": 16 * "0a1b"}}))
     _metrics(folder, generations, chance)
-    dates = pd.bdate_range(first, periods=days)
+    dates = pd.bdate_range("2004-09-20", periods=days)
     _validation(folder / "champion", dates, windows, chance)
     if tested:
         _test(folder / "test", dates, chance)
@@ -30,7 +27,7 @@ def write_run(
 
 def _metrics(folder: Path, generations: int, chance: np.random.Generator) -> None:
     names = [f"fitness/{part}" for part in ("mean", "min", "max", "q25", "q75")] + ["champion/validation_fitness"]
-    names += [f"time/{phase}_s" for phase in PHASES[1:5]] + ["diversity/weights", "operators/elite_survival"]
+    names += [f"time/{phase}_s" for phase in PHASES[1:5]]
     metrics = pd.DataFrame(chance.uniform(1, 2, (generations, len(names))), columns=names)
     metrics.insert(0, "generation", range(generations))
     metrics.to_csv(folder / "metrics.csv", index=False)

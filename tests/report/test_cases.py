@@ -1,11 +1,12 @@
 """The report of a run that has baselines, a test on cases, and pictures of its champion."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from eigen2.report.page import MOST_OF_PICTURES, render, scores, shown_pictures, write_report
-from eigen2.report.record import RunRecord, load
+from eigen2.report.page import render, scores, write_report
+from eigen2.report.record import load
 from tests.report.browser import ask, needs_browser
 from tests.report.runs import write_cases, write_run
 
@@ -33,9 +34,9 @@ def test_charts_and_pictures_are_whole(tmp_path: Path, phone: bool) -> None:
     assert shown["table"]
     assert shown["images"] == [["breaks 0 no breaks", 72, True], ["breaks 1 champion", 72, True]]
     assert shown["columns"] == (1 if phone else 2)
-    assert {"champion", "validation", "fitness", "random", "by_rule"} <= set(shown["words"])
-    assert "percent of the burned area saved" in shown["words"]
-    assert "percent of the burned area saved" in shown["fitness"]
+    unit = "percent of the burned area saved"
+    assert {"champion", "validation", "fitness", "random", "by_rule", unit} <= set(shown["words"])
+    assert unit in shown["fitness"]
     assert {"train", "validate"} <= set(shown["phases"])
     assert not {"evaluate", "evolve"} & set(shown["phases"])
 
@@ -43,7 +44,7 @@ def test_charts_and_pictures_are_whole(tmp_path: Path, phone: bool) -> None:
 def test_the_table_of_the_test_by_hand(tmp_path: Path) -> None:
     record = load(write_cases(tmp_path))
     found = {"champion": [10.0, 20.0, 60.0], "random": [5.0, 5.0, 5.0]}
-    record = RunRecord(**{**vars(record), "scores": {**(record.scores or {}), "scores": found}})
+    record = replace(record, scores={**(record.scores or {}), "scores": found})
     assert scores(record) == [
         ["", "mean", "standard error", "least", "most"],
         ["champion", "30.0", "15.3", "10.0", "60.0"],
@@ -55,15 +56,8 @@ def test_the_table_of_the_test_by_hand(tmp_path: Path) -> None:
     assert "The champion of generation 7 on 3\nlandscapes not used in its fit" in page
     assert "Shaded: all episodes; darker: their middle half." in page
     assert page.index('href="#test"') < page.index('href="#pictures"') < page.index('href="#training"')
-    lone = RunRecord(**{**vars(record), "scores": {**(record.scores or {}), "scores": {"champion": [10.0]}}})
+    lone = replace(record, scores={"scores": {"champion": [10.0]}})
     assert scores(lone)[1] == ["champion", "10.0", "", "10.0", "10.0"]
-
-
-def test_pictures_do_not_make_the_page_too_large(tmp_path: Path) -> None:
-    record = load(write_cases(tmp_path))
-    large = RunRecord(**{**vars(record), "pictures": {"a-1": b"x" * MOST_OF_PICTURES, "b_2": b"y", "c": b"z"}})
-    assert list(shown_pictures(large)) == ["a 1"]
-    assert len(render(large).encode()) < 5_000_000
 
 
 def test_other_runs_have_none_of_it(tmp_path: Path) -> None:
