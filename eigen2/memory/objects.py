@@ -31,8 +31,7 @@ class InstanceCounter:
     """
 
     def __init__(self, classes: Mapping[str, type]) -> None:
-        # by id, as a metaclass may define its own equality
-        self._names = {id(cls): name for name, cls in classes.items()}
+        self._names = {cls: name for name, cls in classes.items()}
         frozen = gc.get_freeze_count() > 0
         if frozen:
             gc.unfreeze()
@@ -41,12 +40,12 @@ class InstanceCounter:
             gc.freeze()
 
     def _unfrozen(self) -> Iterator[Any]:
-        return (each for each in (gc.get_objects() if self._names else ()) if id(type(each)) in self._names)
+        return (each for each in (gc.get_objects() if self._names else ()) if type(each) in self._names)
 
     def __call__(self) -> dict[str, int]:
         """Return the number of live instances by name."""
         alive = {id(each): each for each in (*self._unfrozen(), *(ref() for ref in self._first)) if each is not None}
-        counts = Counter(self._names[id(type(each))] for each in alive.values())
+        counts = Counter(self._names[type(each)] for each in alive.values())
         return {name: counts[name] for name in self._names.values()}
 
 

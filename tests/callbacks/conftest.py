@@ -19,8 +19,7 @@ class PhasedModule(LightningModule):
     def __init__(self, work: Callable[[str, int], None] | None, announce: bool) -> None:
         super().__init__()
         self.weight = torch.nn.Parameter(torch.zeros(1))
-        self.work = work
-        self.announce = announce
+        self.work, self.announce = work, announce
 
     def phase(self, name: str) -> None:
         if self.work is not None and not self.trainer.sanity_checking:
@@ -83,11 +82,9 @@ def fit(tmp_path: Path) -> Callable[..., Trainer]:
             enable_model_summary=False,
             log_every_n_steps=1,
         )
-        module = module or PhasedModule(work, announce)
         if "datamodule" not in options:
-            options.setdefault("train_dataloaders", loader())
-            options.setdefault("val_dataloaders", loader())
-        trainer.fit(module, ckpt_path=ckpt_path, **options)
+            options |= {"train_dataloaders": loader(), "val_dataloaders": loader()}
+        trainer.fit(module or PhasedModule(work, announce), ckpt_path=ckpt_path, **options)
         return trainer
 
     return run

@@ -21,7 +21,12 @@ pytestmark = pytest.mark.filterwarnings("ignore:memory runs short")
 def used(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     """Bytes used of a limit of 1,000, to be changed by the test."""
     state = {"bytes": 100}
-    monkeypatch.setattr("callbacks.budget.limits", lambda budget: [Limit("the test's memory", state["bytes"], 1000)])
+
+    def limits(budget: int | None) -> list[Limit]:
+        assert budget == 10**9
+        return [Limit("the test's memory", state["bytes"], 1000)]
+
+    monkeypatch.setattr("callbacks.budget.limits", limits)
     return state
 
 
@@ -30,7 +35,7 @@ def test_from_warn_at_on_it_warns_once(
     fit: Fit, used: dict[str, int], nbytes: int, times: int, recwarn: pytest.WarningsRecorder
 ) -> None:
     used["bytes"] = nbytes
-    assert fit(MemoryBudget(), announce=True).current_epoch == 3
+    assert fit(MemoryBudget(1), announce=True).current_epoch == 3
     assert len([each for each in recwarn if "memory runs short" in str(each.message)]) == times
 
 
@@ -44,7 +49,7 @@ def test_from_stop_at_on_it_ends_after_the_phase(fit: Fit, used: dict[str, int])
 
     expected = r"^stopped after the train of epoch 1: 0\.00 of 0\.00 GB \(95%\) of the test's memory used; resume"
     with pytest.raises(MemoryBudgetExceeded, match=expected):
-        fit(MemoryBudget(), announce=True, work=work)
+        fit(MemoryBudget(1), announce=True, work=work)
     assert seen[-1] == (1, "train")
 
 
@@ -54,14 +59,14 @@ def test_growth_that_the_next_epoch_would_not_survive_ends_the_run(fit: Fit, use
 
     # 800 after the training of epoch 1, 120 more than before; 920 after that of epoch 2 leave no 120
     with pytest.raises(MemoryBudgetExceeded, match="after the train of epoch 2"):
-        fit(MemoryBudget(), epochs=9, announce=True, work=work)
+        fit(MemoryBudget(1), epochs=9, announce=True, work=work)
 
 
 def test_what_comes_and_goes_within_an_epoch_is_no_growth(fit: Fit, used: dict[str, int]) -> None:
     def work(phase: str, epoch: int) -> None:
         used["bytes"] = 930 if phase == "train" else 600
 
-    assert fit(MemoryBudget(), epochs=4, announce=True, work=work).current_epoch == 4
+    assert fit(MemoryBudget(1), epochs=4, announce=True, work=work).current_epoch == 4
 
 
 @pytest.mark.parametrize("last", [False, True])
@@ -75,10 +80,10 @@ def test_at_the_end_of_an_epoch_the_checkpoint_comes_first(
 
     saver = ModelCheckpoint(dirpath=tmp_path, filename="{epoch}", save_top_k=-1, save_on_train_epoch_end=True)
     if last:  # nothing is left to be stopped
-        assert fit(Late(), saver, epochs=2).current_epoch == 2
+        assert fit(Late(1), saver, epochs=2).current_epoch == 2
     else:
         with pytest.raises(MemoryBudgetExceeded, match="after epoch 1: "):
-            fit(Late(), saver, epochs=5)
+            fit(Late(1), saver, epochs=5)
     assert {path.name for path in tmp_path.glob("*.ckpt")} == {"epoch=0.ckpt", "epoch=1.ckpt"}
 
 
