@@ -24,7 +24,7 @@ X: dict[str, dict[str, Any]] = {
             "labelExpr": "datum.value % 1 ? '' : format(datum.value, 'd')",
         },
     },
-    "date": {"field": "date", "type": "temporal", "title": None},
+    "date": {"field": "date", "type": "temporal", "title": None, "axis": {"labelSeparation": 5}},
 }
 LETTER, SYMBOL, AXIS = 6, 30, 50  # most pixels of a legend's letter, of its symbol with the next space, of a y axis
 
