@@ -1,3 +1,5 @@
+import callbacks
+
 from .control.datamodule import ControlDataModule as ControlDataModule
 from .control.environment import ControlEnvironment as ControlEnvironment
 from .core.datamodule import RolloutDataModule as RolloutDataModule
@@ -20,3 +22,5 @@ from .runtime.checkpoint import GenerationCheckpoint as GenerationCheckpoint
 from .runtime.console import GenerationReport as GenerationReport
 from .runtime.logger import RunLogger as RunLogger
 from .runtime.uploader import CheckpointUploader as CheckpointUploader
+
+MemoryProfiler = callbacks.MemoryProfiler

@@ -4,8 +4,6 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-import yaml
 from jsonargparse import Namespace
 
 from eigen2.cli.parser import Parser
@@ -24,11 +22,7 @@ DESCRIPTIONS = {
 Option = tuple[Any, Any, str]  # type, default (`...`: required) and help
 SHARED: dict[str, Option] = {
     "ckpt_path": (str, "best", "Champion of: best or last of the run, a checkpoint file, or a folder of export."),
-    "trainer.default_root_dir": (str | None, None, "The run's folder; null: lightning_logs."),
-    "config": (
-        *(str | None, None),
-        "Configuration of the fit. Its trainer.default_root_dir is read; all else is in the checkpoint.",
-    ),
+    "trainer.default_root_dir": (str, "lightning_logs", "The run's folder."),
     "actor": (
         *(str | None, None),
         "Class of the champion's actor if it is not eigen2's own, as module.Class; its module's code is run.",
@@ -65,7 +59,7 @@ def make_parser(command: str) -> Parser:
 
 def run(command: str, options: Namespace) -> None:
     """Run `predict` or `export`."""
-    {"predict": _predict, "export": _export}[command](options)
+    (_predict if command == "predict" else _export)(options)
 
 
 def _champion(options: Namespace) -> ExportedChampion:
@@ -78,22 +72,9 @@ def _champion(options: Namespace) -> ExportedChampion:
         return load(folder)
     from eigen2.runtime.run_folder import find_checkpoint  # Lightning's, which takes seconds to import
 
-    checkpoint = find_checkpoint(_root(options), options.ckpt_path, or_start=False)
+    checkpoint = find_checkpoint(Path(options.trainer.default_root_dir), options.ckpt_path, or_start=False)
     assert checkpoint is not None
     return load(checkpoint)
-
-
-def _root(options: Namespace) -> Path:
-    given: str | None = None
-    if options.config is not None:
-        try:
-            config = yaml.safe_load(Path(options.config).read_text())
-        except (OSError, ValueError, yaml.YAMLError) as error:
-            cause = " ".join(str(error).split())[:120]
-            raise UserError(f"--config {options.config} cannot be read: {cause}") from error
-        trainer = config.get("trainer") if isinstance(config, dict) else None
-        given = trainer.get("default_root_dir") if isinstance(trainer, dict) else None
-    return Path(options.trainer.default_root_dir or given or "lightning_logs")
 
 
 def _predict(options: Namespace) -> None:
@@ -108,19 +89,12 @@ def _predict(options: Namespace) -> None:
     trader, output = Trader(_champion(options), options.actor), Path(options.output)
     if output.resolve() == Path(options.data.path).resolve():
         raise UserError(f"--output {output} is the price file itself, which would be lost; choose another file")
-    if output.is_dir() or not output.absolute().parent.is_dir():
-        problem = "is a folder" if output.is_dir() else "lies in no folder that exists"
-        raise UserError(f"--output {options.output!r} {problem}; {WRITE_HINT}")
     orders = trader.orders(read_prices(options.data.path), first)
     try:
         with replacing(output) as draft:
             draft.write_text(orders.to_csv(index=False, float_format="%.6g"))
     except OSError as error:
         raise UserError(f"cannot write --output {options.output!r}: {error.strerror or error}; {WRITE_HINT}") from error
-    _print_last_day(orders, output)
-
-
-def _print_last_day(orders: pd.DataFrame, output: Path) -> None:
     days = orders["date"].unique()
     last = orders.loc[orders["date"] == days[-1], TABLE]
     shown = last.astype({"days_held": object}).where(last.notna(), "")

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from jsonargparse import Namespace
-from rich.console import Console
-from rich.table import Column, Table
 
 from eigen2.cli.parser import Parser
 from eigen2.errors import UserError, require_range
@@ -85,7 +84,12 @@ def run(command: str, chosen: Namespace) -> None:
     if chosen.out is not None:
         given = {key: value for key, value in chosen.as_dict().items() if key not in ("python", "out", "overwrite")}
         scores = {name: {by: round(value, 4) for by, value in vars(score).items()} for name, score in found.items()}
-        _write(Path(chosen.out), {"settings": {**given, **fire}, "pyretechnics": version, "reduction": scores})
+        figures = {"settings": {**given, **fire}, "pyretechnics": version, "reduction": scores}
+        try:
+            Path(chosen.out).parent.mkdir(parents=True, exist_ok=True)
+            Path(chosen.out).write_text(json.dumps(figures, indent=2, allow_nan=False) + "\n")
+        except OSError as error:
+            raise UserError(f"--out {chosen.out} cannot be written ({error.strerror}); name another file") from error
 
 
 def _check(chosen: Namespace) -> None:
@@ -103,21 +107,9 @@ def _check(chosen: Namespace) -> None:
 
 def _print(found: Mapping[str, Score], version: str) -> None:
     heads = {"travel_time": "all fires", "same_fires": "same fires", "surface": "surface", "crown": "crown"}
-    table = Table(Column("placement", no_wrap=True), title="burned area saved, %")
-    for head in ("breaks", *heads.values()):
-        table.add_column(head, justify="right")
-    for name in sorted(found, key=lambda name: found[name].travel_time):
-        score = vars(found[name])
-        table.add_row(name, f"{score['breaks']:g}", *(f"{100 * score[by]:.1f}" for by in heads))
-    Console(highlight=False).print(table)
+    scores = pd.DataFrame({name: vars(score) for name, score in found.items()}).T.sort_values("travel_time")
+    shares = (100 * scores[[*heads]]).rename(columns=heads)
+    print("burned area saved, %")
+    print(pd.concat([scores["breaks"], shares], axis=1).to_string(float_format="{:.1f}".format))
     print("all fires, same fires  by eigen2: fires from every cell that burns, and the same ones as pyretechnics")
     print(f"surface, crown         by pyretechnics {version}: without the canopy, and with it and crown fire")
-
-
-def _write(path: Path, figures: dict[str, Any]) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(figures, indent=2, allow_nan=False) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"--out {path} cannot be written ({error.strerror}); name another file") from error
-    print(f"wrote                  {path}")

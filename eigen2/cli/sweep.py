@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jsonargparse import Namespace
-from rich.console import Console
-from rich.table import Table
 
 from eigen2.cli.parser import Parser
 from eigen2.errors import RunStopped, UserError, require_range
@@ -22,7 +20,6 @@ if TYPE_CHECKING:
     from eigen2.sweep.space import Space
     from eigen2.sweep.study import Sweep
 
-SHOWN = 15  # trials in the table at the end, the best ones
 NUMBERS = {
     "trials": (50, 1, "Complete and pruned trials to have in the end (1 or more)."),
     "workers": (1, 1, "Trials at a time, each a process (1 or more). With one, only the seed decides what is tried."),
@@ -129,24 +126,13 @@ def _check_settings(file: str, words: Sequence[str], space: "Space") -> None:
 
 
 def _print_best(sweep: "Sweep") -> None:
-    """Print the best trials, and the command that tests the best one."""
+    """Print where the trials are listed, and the best one with the command that tests it."""
     from eigen2.sweep.space import to_text
 
-    ended = [one for one in sweep.trials if one.state.is_finished()]
-    ranked = sorted(ended, key=lambda one: float("inf") if one.value is None else -one.value)
-    table = Table("trial", "state", "fitness", "generations", "settings")
-    for one in ranked[:SHOWN]:
-        chosen = {key: one.params[key] for key in sweep.space}
-        settings = [
-            f"{key} {f'{value:.4g}' if isinstance(value, float) else to_text(value)}" for key, value in chosen.items()
-        ]
-        value = "" if one.value is None else f"{one.value:g}"
-        table.add_row(
-            str(one.number), one.state.name.lower(), value, str(len(one.intermediate_values)), "\n".join(settings)
-        )
-    if ranked:
-        Console(highlight=False, width=80).print(table)
-    print(f"trials       {sweep.folder / 'trials.csv'}, {len(ended)} in all")
-    if complete := [one for one in ranked if one.state.name == "COMPLETE"]:
-        config = sweep.folder / "trials" / str(complete[0].number) / "config.yaml"
-        print(f"best         python -m eigen2.cli test --config {config} --ckpt_path best")
+    print(f"trials       {sweep.folder / 'trials.csv'}")
+    if complete := [one for one in sweep.trials if one.state.name == "COMPLETE"]:
+        best = max(complete, key=lambda one: one.value or 0.0)
+        settings = ", ".join(f"{key} {to_text(best.params[key])}" for key in sweep.space)
+        print(f"best         trial {best.number}, validation fitness {best.value:g}: {settings}")
+        config = sweep.folder / "trials" / str(best.number) / "config.yaml"
+        print(f"next         python -m eigen2.cli test --config {config} --ckpt_path best")

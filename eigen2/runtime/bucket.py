@@ -13,27 +13,25 @@ import os
 import re
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from eigen2.errors import UserError
-from eigen2.runtime.checkpoint import BEST, LAST
+from eigen2.runtime.checkpoint import LAST
 from eigen2.runtime.checksums import DamagedFile, verify_checksum
 from eigen2.runtime.files import replacing
 
 PART = 8 * 2**20  # bytes of a file that are in memory at a time
 REQUEST_S = 60.0  # seconds that a request of one part may take
-_OBJECT = re.compile(r"run-(\d{3,})/(\d{6,})-(?:[0-9a-f]{16}-)?(last|best)\.ckpt")  # with a digest until version 0.2
+_OBJECT = re.compile(r"run-(\d{3,})/(\d{6,})-(last|best)\.ckpt")
 _LIBRARIES = {"s3": "s3fs", "gs": "gcsfs"}
 # loggers that write addresses and request headers, which hold tokens
 _TALKATIVE = ("aiobotocore", "boto3", "botocore", "fsspec", "gcsfs", "google", "s3fs", "urllib3")
 _CREDENTIALS = "GOOGLE_APPLICATION_CREDENTIALS"
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """Where a run's checkpoints lie."""
 
     provider: str  # `s3` or `gs`
@@ -121,11 +119,8 @@ class Entry(NamedTuple):
 class CheckpointStore:
     """Uploads and fetches checkpoints. Every method may raise what the filesystem raises.
 
-    Args:
-        connect: returns the fsspec filesystem; called at the first use, as it may need a network.
-        place: where in it.
-        keep: newest `last.ckpt`, and `best.ckpt`, of a run that stay in the bucket; None keeps all.
-        resumed: whether this run continues the newest in the bucket, rather than begin the next.
+    `connect` returns the fsspec filesystem, at the first use, as it may need a network. Of a run the `keep` newest
+    `last.ckpt`, and `best.ckpt`, stay in the bucket; None keeps all. A `resumed` run continues the newest there.
     """
 
     def __init__(
@@ -145,8 +140,11 @@ class CheckpointStore:
         found = [(path, _OBJECT.fullmatch(path.removeprefix(f"{root}/"))) for path in paths]
         return sorted(Entry(int(each[1]), int(each[2]), f"{each[3]}.ckpt", path) for path, each in found if each)
 
-    def upload(self, file: BinaryIO, name: str) -> None:
-        """Copy an open file that nobody writes to, as the run's next checkpoint."""
+    def upload(self, file: BinaryIO, name: str) -> str | None:
+        """Copy an open file that nobody writes to, as the run's next checkpoint, and delete those beyond `keep`.
+
+        Returns a complaint where only the deletion failed.
+        """
         entries = self.entries()
         if not self._run:
             newest = max((entry.run for entry in entries), default=0)
@@ -162,13 +160,14 @@ class CheckpointStore:
         path = f"{self.place.bucket}/{self.place.prefix}/run-{self._run:03}/{number:06}-{name}"
         # the open file, whatever its name leads to by now
         self._fs.put_file(f"/dev/fd/{file.fileno()}", path, **options)
-
-    def delete_old(self) -> None:
-        """Delete this run's checkpoints beyond the newest few of each name."""
-        for name in (LAST, BEST) if self._keep else ():
-            found = [entry for entry in self.entries() if (entry.run, entry.name) == (self._run, name)]
-            for old in found[: -self._keep]:  # type: ignore[operator]
-                self._fs.rm_file(old.path)
+        try:
+            if self._keep:
+                found = [entry for entry in self.entries() if (entry.run, entry.name) == (self._run, name)]
+                for old in found[: -self._keep]:
+                    self._fs.rm_file(old.path)
+        except Exception as error:  # of any of the libraries; the checkpoint is there
+            return f"older checkpoints cannot be deleted ({describe_error(error)})"
+        return None
 
     def fetch_newest(self, folder: Path, warn: Callable[[str], object]) -> Path | None:
         """Download the newest whole `last.ckpt` into `folder`; return None if there is none.

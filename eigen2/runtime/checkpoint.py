@@ -77,8 +77,7 @@ class _Checkpoint(ModelCheckpoint):
         self._overdue = False
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Save, whether or not an optimizer stepped: ModelCheckpoint alone skips generations that did not train."""
-        compat.forget_last_save(self)
+        compat.forget_last_save(self)  # ModelCheckpoint skips generations in which no optimizer stepped
         path = f"{self.dirpath}/{self._name}"
         overdue, self._overdue = trainer.strategy.broadcast(self._overdue), False
         try:
@@ -94,11 +93,9 @@ class _Checkpoint(ModelCheckpoint):
                 log.warning("generation %d: %s is written again", trainer.current_epoch, path)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return ModelCheckpoint's state, and whether a write is overdue."""
         return {**super().state_dict(), "overdue": self._overdue}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore both."""
         super().load_state_dict(state_dict)
         self._overdue = bool(state_dict.get("overdue"))
 

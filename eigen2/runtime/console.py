@@ -101,17 +101,12 @@ class GenerationReport(ProgressBar):
         if not metrics:
             return
         fitness, found = metrics["champion/validation_fitness"], metrics["champion/generation"]
-        totals = f"{trainer.datamodule.buffer.added:,} transitions, {trainer.global_step:,} gradient steps"
-        took = _clock(time.monotonic() - self._began)
+        took = f"{trainer.current_epoch - self._first} generations in {_clock(time.monotonic() - self._began)}"
         self._print("")
         self._print_values(
             {
                 "champion": [f"validation fitness {fitness:.1f}, found in generation {found:.0f}"],
-                "totals": [f"{trainer.current_epoch} generations, {totals}"],
-                "took": [f"{trainer.current_epoch - self._first} generations in {took}"],
-                "checkpoints": [f"{root}/checkpoints/last.ckpt, best.ckpt"],
-                "metrics": [f"{root}/metrics.csv, memory.csv, config.yaml"],
-                "curves": [f"{root}/tensorboard"],
+                "totals": [f"{took}, {trainer.datamodule.buffer.added:,} transitions, {trainer.global_step:,} steps"],
                 "next": [f"tensorboard --logdir {root}"],
             }
         )

@@ -7,7 +7,6 @@ import re
 import socket
 import sys
 import time
-from argparse import Namespace
 from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -16,20 +15,18 @@ from typing import Any
 
 import torch
 from lightning.fabric.loggers.logger import rank_zero_experiment
-from lightning.pytorch.loggers import Logger
+from lightning.pytorch.loggers.logger import DummyExperiment, Logger
 from lightning.pytorch.utilities import rank_zero_only
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.record_writer import RecordWriter
-from torch.utils.tensorboard.summary import hparams, scalar
+from torch.utils.tensorboard.summary import scalar
 
 from eigen2 import compat
 from eigen2.memory.csvfile import WAITING, AppendFile, ResumableCsv
 
 log = logging.getLogger(__name__)
 
-# scalars shown beside a run's settings where runs are compared
-COMPARED = ("champion/validation_fitness", "fitness/max", "fitness/mean", "time/generation_s")
 _BEGAN = re.compile(r"events\.out\.tfevents\.(\d+(?:\.\d+)?)\.")
 
 
@@ -83,13 +80,6 @@ class EventFile:
             self._file.close()
 
 
-class NotStarted:
-    """Stands in for the SummaryWriter before the first generation is logged: accepts every call, writes nothing."""
-
-    def __getattr__(self, name: str) -> Callable[..., None]:
-        return lambda *args, **kwargs: None
-
-
 class RunLogger(Logger):
     """Writes TensorBoard events and metrics.csv with the generation as the step.
 
@@ -108,7 +98,7 @@ class RunLogger(Logger):
         self._folder = Path(save_dir)
         self._csv = ResumableCsv(self._folder / "metrics.csv")
         self._events: EventFile | None = None
-        self._writer: Any = NotStarted()
+        self._writer: Any = DummyExperiment()
         self._row: dict[str, float] = {}
         self._generation: int | None = None
         self._warned: int | None = None
@@ -126,16 +116,11 @@ class RunLogger(Logger):
     @property
     @rank_zero_experiment
     def experiment(self) -> Any:
-        """Return a SummaryWriter; before the first generation is logged a stand-in that writes nothing."""
+        """Return a SummaryWriter; before the first generation is logged one that writes nothing."""
         return self._writer
 
-    @rank_zero_only
-    def log_hyperparams(self, params: dict[str, Any] | Namespace, *args: Any, **kwargs: Any) -> None:
-        """Keep settings by full key for TensorBoard's hparams page; the whole configuration lies in config.yaml."""
-        given = vars(params) if isinstance(params, Namespace) else params
-        plain = {name: each if isinstance(each, bool | int | float) else str(each) for name, each in given.items()}
-        summaries = hparams(plain, dict.fromkeys(COMPARED, 0.0))[:2]  # type: ignore[no-untyped-call]
-        self._waiting.extend((0, summary) for summary in summaries)
+    def log_hyperparams(self, *args: Any, **kwargs: Any) -> None:
+        """Do nothing: the whole configuration lies in config.yaml."""
 
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float | torch.Tensor], step: int | None = None) -> None:
@@ -183,7 +168,6 @@ class RunLogger(Logger):
             self._events.close()
 
     def _warn(self, error: OSError) -> None:
-        """Warn once a generation."""
-        if self._warned != self._generation:
+        if self._warned != self._generation:  # once a generation
             self._warned = self._generation
             log.warning("generation %s: cannot write curves and metrics.csv, they wait: %s", self._generation, error)

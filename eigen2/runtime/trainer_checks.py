@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from typing import Any
 
-from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import Timer
 
 from eigen2 import compat
@@ -22,11 +21,7 @@ def check_precision(precision: str) -> None:
 
 
 def check_config(config: Mapping[str, Any]) -> None:
-    """Refuse Trainer arguments, by name, that have another name here, before a Trainer is made from them.
-
-    Raises:
-        UserError: names the setting, its value and the remedy.
-    """
+    """Refuse, by a UserError, Trainer arguments that have another name here, before a Trainer is made from them."""
     check_precision(str(config.get("precision") or "32-true"))
     for name, refused, remedy in (
         ("accumulate_grad_batches", lambda value: value != 1, "use model.accumulate, or a larger data.batch_size"),
@@ -40,30 +35,25 @@ def check_config(config: Mapping[str, Any]) -> None:
         raise UserError("trainer.default_root_dir is null; name the folder of the run")
 
 
-def check_trainer(trainer: Trainer) -> None:
-    """Refuse what would cut a generation, or skip its validation or checkpoint.
-
-    Raises:
-        UserError: names the setting, its value and the remedy.
-    """
+def check_trainer(trainer: Any) -> None:
+    """Refuse, by a UserError, what would cut a generation of a Trainer, or skip its validation or checkpoint."""
     check_precision(str(trainer.precision))
-    if trainer.max_steps != -1 and not trainer.fast_dev_run:  # type: ignore[attr-defined]
-        raise UserError(
-            f"trainer.max_steps is {trainer.max_steps}: it would stop in the middle of a generation; "
-            "use trainer.max_epochs, in generations"
-        )
+    steps = -1 if trainer.fast_dev_run else trainer.max_steps
     interval = getattr(trainer, "val_check_interval", "a time")  # Lightning sets none when it is a time
-    if not isinstance(interval, float) or interval != 1.0:
-        raise UserError(
-            f"trainer.val_check_interval is {interval}: it would validate before evolution; leave it at 1.0"
-        )
-    if (every := trainer.check_val_every_n_epoch) != 1:
-        raise UserError(f"trainer.check_val_every_n_epoch is {every}: every generation is validated; leave it at 1")
-    if 0 in (trainer.limit_val_batches, trainer.limit_train_batches):
-        raise UserError("trainer.limit_train_batches and limit_val_batches must not be 0: a generation does both")
-    timers = [each for each in trainer.callbacks if isinstance(each, Timer)]  # type: ignore[attr-defined]
-    if any(compat.timer_interval(timer) == "step" for timer in timers):
-        raise UserError(
-            "trainer.max_time would stop in the middle of a generation; use the callback "
-            "lightning.pytorch.callbacks.Timer with interval: epoch"
-        )
+    every, batches = trainer.check_val_every_n_epoch, (trainer.limit_train_batches, trainer.limit_val_batches)
+    timers = [each for each in trainer.callbacks if isinstance(each, Timer)]
+    for broken, reason in (
+        (steps != -1, f"max_steps is {steps}: it would stop in the middle of a generation; use trainer.max_epochs"),
+        (
+            not isinstance(interval, float) or interval != 1.0,
+            f"val_check_interval is {interval}: it would validate before evolution; leave it at 1.0",
+        ),
+        (every != 1, f"check_val_every_n_epoch is {every}: every generation is validated; leave it at 1"),
+        (0 in batches, "limit_train_batches and limit_val_batches must not be 0: a generation does both"),
+        (
+            any(compat.timer_interval(timer) == "step" for timer in timers),
+            "max_time would stop in the middle of a generation; use Lightning's callback Timer with interval: epoch",
+        ),
+    ):
+        if broken:
+            raise UserError(f"trainer.{reason}")

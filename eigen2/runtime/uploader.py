@@ -41,22 +41,12 @@ class UploadQueue:
     They are open files: replacing or deleting a name does not change what is uploaded. Each new checkpoint begins a
     round, in which every file is tried; one that fails waits for the next round, unless there is a newer one by then.
 
-    Args:
-        send: uploads a file under a name; raises what it likes, and returns a complaint that does not matter to the
-            upload, or None.
-        attempts: tries of an upload in a round; see `retry`.
-        wait: waits between tries; None waits until the queue is closed at most.
-
-    Attributes:
-        done: uploads so far.
-        uploading_bytes: size of the file that is being uploaded; 0 if none is.
+    `send` uploads a file under a name, and may return a complaint of something else; it has so many `attempts` in a
+    round, and `wait` waits between them, by default until the queue is closed at most.
     """
 
     def __init__(
-        self,
-        send: Callable[[BinaryIO, str], str | None],
-        attempts: int,
-        wait: Callable[[float], object] | None = None,
+        self, send: Callable[[BinaryIO, str], str | None], attempts: int, wait: Callable[[float], object] | None = None
     ) -> None:
         self._send, self._attempts = send, attempts
         self._closed, self._changed = threading.Event(), threading.Condition()
@@ -64,7 +54,8 @@ class UploadQueue:
         self._files: dict[str, BinaryIO] = {}
         self._round: list[str] = []  # names that are still to be tried
         self._complaint: str | None = None
-        self.done = self.uploading_bytes = 0
+        self.done = 0  # uploads so far
+        self.uploading_bytes = 0  # size of the file that is being uploaded
         # a daemon: a request that hangs must not keep the process alive
         self._thread = threading.Thread(target=self._work, name="checkpoint-upload", daemon=True)
         self._thread.start()
@@ -205,7 +196,7 @@ class CheckpointUploader(Callback):
         if self._place is not None:
             resumed = trainer.ckpt_path is not None
             store = CheckpointStore(partial(connect, self._place), self._place, keep=self._keep, resumed=resumed)
-            self._queue = UploadQueue(partial(_send, store), self._attempts)
+            self._queue = UploadQueue(store.upload, self._attempts)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Submit what the generation before left: now it is complete, in whatever order callbacks run."""
@@ -234,7 +225,6 @@ class CheckpointUploader(Callback):
         return f"  cloud: {self._queue.pending} pending, {self._queue.done} done"
 
     def _submit_new(self, trainer: Trainer) -> None:
-        """Submit the files that are new since the last call."""
         if self._queue is None:
             return
         for name in (BEST, LAST):
@@ -266,21 +256,8 @@ class CheckpointUploader(Callback):
             self.teardown()
 
 
-def _send(store: CheckpointStore, file: BinaryIO, name: str) -> str | None:
-    """Upload, then delete what is too old; return a complaint if only that failed."""
-    store.upload(file, name)
-    try:
-        store.delete_old()
-    except Exception as error:  # of any of the libraries; the checkpoint is there
-        return f"older checkpoints cannot be deleted ({describe_error(error)})"
-    return None
-
-
 def fetch_last(trainer: Trainer, ckpt_path: str | None) -> str | None:
     """Return what `last` means where the run's folder has no checkpoint: the newest of the bucket, if there is one."""
-    callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
-    uploaders = [callback for callback in callbacks if isinstance(callback, CheckpointUploader)]
-    if ckpt_path != "last" or not uploaders:
-        return None
-    file = uploaders[0].fetch_newest(Path(trainer.default_root_dir))
+    uploaders = [each for each in trainer.callbacks if isinstance(each, CheckpointUploader)]  # type: ignore[attr-defined]
+    file = uploaders[0].fetch_newest(Path(trainer.default_root_dir)) if uploaders and ckpt_path == "last" else None
     return None if file is None else str(file)
