@@ -1,4 +1,4 @@
-"""What TensorBoard shows of a run beside its curves: the champion's money, and settings to compare runs by."""
+"""What TensorBoard shows of a run beside its curves: the champion's money."""
 
 import io
 from pathlib import Path
@@ -8,11 +8,9 @@ import pandas as pd
 import pytest
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
 from eigen2.errors import UserError
 from eigen2.market.evaluation.equity_plot import EquityPlot, draw_equity
-from eigen2.runtime.logger import COMPARED
 from tests.command import eigen2
 
 PLOT = ("--trainer.callbacks+=eigen2.market.evaluation.equity_plot.EquityPlot", "--trainer.callbacks.every_n_epochs=2")
@@ -29,12 +27,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def shown(run: Path) -> EventAccumulator:
-    return EventAccumulator(str(run / "tensorboard"), size_guidance={"images": 0}).Reload()
-
-
 def test_the_champions_equity_is_drawn_every_few_generations(run: Path) -> None:
-    images = shown(run).Images("champion/equity")
+    shown = EventAccumulator(str(run / "tensorboard"), size_guidance={"images": 0}).Reload()
+    images = shown.Images("champion/equity")
     assert [image.step for image in images] == [1, 3]
     picture = np.asarray(Image.open(io.BytesIO(images[-1].encoded_image_string)))
     assert picture.shape == (450, 900, 3)
@@ -50,23 +45,6 @@ def test_a_picture_is_of_the_equity(run: Path) -> None:
     assert (same != other).any()
     # in percent of what a window began with, whatever that is
     np.testing.assert_array_equal(same, draw_equity(record.assign(equity=7 * record["equity"])))
-
-
-def test_settings_are_shown_for_comparison(run: Path) -> None:
-    found = shown(run)
-    data = {}
-    for name in ("experiment", "session_start_info"):
-        metadata = found.SummaryMetadata(f"_hparams_/{name}")
-        data[name] = HParamsPluginData.FromString(metadata.plugin_data.content)
-    settings = data["session_start_info"].session_start_info.hparams
-    assert settings["model.population_size"].number_value == 4
-    assert settings["data.rules.cost_bps"].number_value == 10
-    assert settings["data.rules.execution"].string_value == "next_open"
-    assert settings["data.rules.allow_short"].bool_value is False
-    assert settings["seed"].number_value == 7
-    metrics = [info.name.tag for info in data["experiment"].experiment.metric_infos]
-    assert metrics == list(COMPARED)
-    assert set(metrics) <= set(found.Tags()["scalars"])
 
 
 def test_an_equity_plot_needs_a_number_of_generations() -> None:

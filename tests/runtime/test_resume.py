@@ -50,17 +50,6 @@ def test_thirty_kills_anywhere_equal_none(tmp_path: Path) -> None:
     assert steps(root) == list(range(generations))
 
 
-# what the chain of kills below does not do: a single kill, in the write and in a full buffer
-@pytest.mark.parametrize(
-    ("place", "generation"), [("write", 1), ("evolve", 1), ("checkpoint", 2), ("rollouts", 0), ("rollouts", 3)]
-)
-@pytest.mark.slow
-def test_one_kill_equals_none(place: str, generation: int, uninterrupted: Path, tmp_path: Path) -> None:
-    kill_at(tmp_path, place, generation)
-    finish(tmp_path)
-    assert_same(tmp_path, uninterrupted)
-
-
 @pytest.fixture
 def elsewhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The folder for temporary files, on another filesystem than the run's where this machine has one."""
@@ -94,13 +83,6 @@ def test_a_finished_run_stays_finished_and_a_new_one_moves_it_aside(uninterrupte
     assert len(metrics(root)) == 1
     assert metrics(root) != metrics(uninterrupted)[:1]
     assert not same(state(root)["weights"], state(uninterrupted)["weights"])
-
-
-@pytest.mark.slow
-def test_a_run_continued_with_more_epochs_equals_a_long_one(uninterrupted: Path, tmp_path: Path) -> None:
-    finish(tmp_path, "--trainer.max_epochs=2")
-    finish(tmp_path)
-    assert same(state(tmp_path), state(uninterrupted))
 
 
 def test_a_second_process_and_another_population_are_refused(uninterrupted: Path, tmp_path: Path) -> None:

@@ -237,6 +237,7 @@ def test_training_ends_although_nothing_can_be_uploaded_and_a_bucket_that_comes_
     assert fit(tmp_path, callback(attempts=2)).exists()
     said = "".join(capsys.readouterr())
     assert "1 checkpoints are not in s3://bucket/" in said
+    assert "; s3://bucket/" in said  # it is tried again after each generation
     assert "(OSError, Input/output error)" in said
     assert SECRET not in said
     assert threads() == []

@@ -3,7 +3,6 @@
 import csv
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -19,7 +18,6 @@ from tests.command import ROOT, Started
 study = pytest.importorskip("eigen2.sweep.study")
 
 SPACE = "model.noise: {low: -5.0, high: 5.0}\nmodel.actor: {choices: [a, null, 3]}\n"
-SLOW_REAL = "model.actor_lr: {low: 1e-4, high: 1e-2, log: true}\nmodel.gradient_steps: {low: 1, high: 4}\n"
 
 
 def fake() -> None:
@@ -123,9 +121,6 @@ def test_a_sweep_finds_the_best_and_is_not_mixed_with_another(
     best = max(found, key=lambda row: float(row["value"]))
     config = folder / "trials" / best["trial"] / "config.yaml"
     assert f"python -m eigen2.cli test --config {config} --ckpt_path best" in said
-    table = [line for line in said.splitlines() if line.startswith(("│", "┃", "┏"))]
-    assert len(table) > 7
-    assert max(map(len, table)) <= 80
     # the choices depend on the seed alone, also where the sweep is made in two parts
     for name, parts, seed in (("parts", (3, 7), 42), ("other", (1,), 43)):
         for trials in parts:
@@ -219,17 +214,3 @@ def test_signals_end_trials_in_order(sent: signal.Signals, code: int, more: str,
     assert [generations(folder, number) for number in range(2)] == [2, 2]
     main(options(folder, SPACE, *shared))
     assert [(row["state"], row["generations"]) for row in rows(folder)] == [("complete", "4")] * 3
-
-
-@pytest.mark.slow
-def test_a_killed_sweep_of_real_fits(tmp_path: Path) -> None:
-    words = [sys.executable, "-m", "eigen2.cli"]
-    whole, killed = (options(tmp_path / name, SLOW_REAL, "--trials", 3) for name in ("whole", "killed"))
-    assert subprocess.run([*words, *whole], cwd=ROOT).returncode == 0
-    sweep = subprocess.Popen([*words, *killed], cwd=ROOT)
-    until(lambda: generations(tmp_path / "killed", 1) >= 2, seconds=200)
-    kill(sweep.pid)
-    sweep.wait()
-    assert subprocess.run([*words, *killed], cwd=ROOT).returncode == 0
-    assert rows(tmp_path / "killed") == rows(tmp_path / "whole")
-    assert len({row["value"] for row in rows(tmp_path / "whole")}) > 1
