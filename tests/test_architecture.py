@@ -10,6 +10,8 @@ import networkx
 import pytest
 import yaml
 
+import eigen2
+from callbacks import MemoryProfiler
 from eigen2 import ERLModule, MarketDataModule
 
 ROOT = Path(__file__).parent.parent
@@ -29,6 +31,12 @@ LAYERS = [
 """A file may import from its own layer and from those after it, for type checking too."""
 MOST_MODULES = 14
 """Files in a folder, `__init__.py` and `__main__.py` not counted."""
+
+
+def test_every_public_name_can_be_imported() -> None:
+    assert eigen2.MemoryProfiler is MemoryProfiler
+    assert {"MemoryProfiler", "ERLModule"} <= {*eigen2.__all__}
+    assert [name for name in eigen2.__all__ if not inspect.isclass(getattr(eigen2, name))] == []
 
 
 def module(path: Path) -> str:

@@ -25,8 +25,7 @@ def in_contact(rank: int, world: int, purpose: str) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:  # the class of torch.distributed's errors, and of gloo's own
-        reason = " ".join(str(error).split())
-        reason = reason if len(reason) <= 160 else f"{reason[:157]}..."
+        reason = " ".join(str(error).split())[:160]
         raise RunStopped(
             f"process {rank} of 0 to {world - 1} lost contact with the others, {purpose}: one of them ended, stopped "
             f"or was cut off ({reason}); the last checkpoint stands, --ckpt_path last resumes",
@@ -41,25 +40,16 @@ class Communicator:
     from all of them, in order, by every process; so results do not depend on the number of processes. Messages are
     bytes in the CPU's memory, on whatever device the rows are. `purpose` describes an exchange in error messages; every
     collective raises RunStopped if contact with another process is lost.
-
-    Attributes:
-        total: rows of the whole population.
-        rank: of this process, from 0.
-        world: number of processes.
-        rows: numbers of the rows this process owns.
-        generation: in progress, for messages.
-        received_bytes: received from other processes in this generation.
-        seconds: spent in collectives in this generation, waiting included.
     """
 
     def __init__(self, total: int, rank: int = 0, world: int = 1) -> None:
-        self.total, self.rank, self.world = total, rank, world
-        self.rows = self.rows_of(rank)
+        self.total, self.rank, self.world = total, rank, world  # rows of the population; process, of how many
+        self.rows = self.rows_of(rank)  # numbers of the rows this process owns
         self._counts = [len(self.rows_of(each)) for each in range(world)]
         self.start_generation(0)
 
     def start_generation(self, generation: int) -> None:
-        """Reset `received_bytes` and `seconds`."""
+        """Reset `received_bytes`, from other processes, and `seconds` in collectives, waiting included."""
         self.generation, self.received_bytes, self.seconds = generation, 0, 0.0
 
     def rows_of(self, rank: int) -> range:

@@ -138,8 +138,8 @@ def processes(config: Mapping[str, Any]) -> tuple[int, int]:
     if isinstance(devices, str) and "," in devices:
         devices = [part for part in devices.split(",") if part]
     if isinstance(devices, list):
-        return len(devices), nodes
-    if devices in ("auto", "-1", -1):
+        devices = len(devices)
+    elif devices in ("auto", "-1", -1):
         on_gpus = config.get("accelerator", "auto") in ("auto", "gpu", "cuda")
-        return max(1, torch.cuda.device_count() if on_gpus else 1), nodes
+        devices = max(1, torch.cuda.device_count() if on_gpus else 1)
     return int(devices), nodes

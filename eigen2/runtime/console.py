@@ -4,7 +4,6 @@ import math
 import textwrap
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from lightning.pytorch.callbacks import ProgressBar
@@ -30,8 +29,7 @@ class HasStatusLine(Protocol):
 class GenerationReport(ProgressBar):
     """Prints a run for a person at a terminal of 80 columns; without a terminal it leaves the bar out.
 
-    It reads from the module and the data module what `GenerationModule` and `WorkloadDataModule` have. Callbacks with a
-    method `status_line()` add a line to the table.
+    It reads from the module and the data module what `GenerationModule` and `WorkloadDataModule` have.
     """
 
     def __init__(self) -> None:
@@ -96,9 +94,8 @@ class GenerationReport(ProgressBar):
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         """Print the champion, where everything lies and what to type next."""
-        self._close()
-        metrics, root = pl_module.metrics, Path(trainer.default_root_dir)
-        if not metrics:
+        self.on_exception()
+        if not (metrics := pl_module.metrics):
             return
         fitness, found = metrics["champion/validation_fitness"], metrics["champion/generation"]
         took = f"{trainer.current_epoch - self._first} generations in {_clock(time.monotonic() - self._began)}"
@@ -107,13 +104,14 @@ class GenerationReport(ProgressBar):
             {
                 "champion": [f"validation fitness {fitness:.1f}, found in generation {found:.0f}"],
                 "totals": [f"{took}, {trainer.datamodule.buffer.added:,} transitions, {trainer.global_step:,} steps"],
-                "next": [f"tensorboard --logdir {root}"],
+                "next": [f"tensorboard --logdir {trainer.default_root_dir}"],
             }
         )
 
-    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+    def on_exception(self, *args: Any, **kwargs: Any) -> None:
         """Leave the terminal clean."""
-        self._close()
+        if self._bar is not None:
+            self._bar.close()
 
     def _print_values(self, values: Mapping[str, Sequence[str]]) -> None:
         for name, lines in values.items():
@@ -124,10 +122,6 @@ class GenerationReport(ProgressBar):
             if self._bar is not None and not self._bar.disable:
                 self._bar.clear()
             self._console.print(text)
-
-    def _close(self) -> None:
-        if self._bar is not None:
-            self._bar.close()
 
 
 def table(

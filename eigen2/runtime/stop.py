@@ -56,17 +56,19 @@ class GracefulStop(Callback):
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """End the run if a signal came: raises RunStopped with the signal's exit code."""
         asked = self._asked
-        self._restore_handlers()
+        self.teardown()
         if asked is not None:
             raise self._stopped(asked, f"after generation {trainer.current_epoch - 1}, which is saved")
 
-    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+    def teardown(self, *args: Any, **kwargs: Any) -> None:
         """Restore the handlers."""
-        self._restore_handlers()
+        if self._handlers:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            for each, handler in self._handlers.items():
+                signal.signal(each, handler)
+            self._handlers, self._asked = {}, None
 
-    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Restore the handlers."""
-        self._restore_handlers()
+    on_exception = teardown
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         assert self._trainer is not None
@@ -86,13 +88,6 @@ class GracefulStop(Callback):
         first = self._trainer is None or self._trainer.is_global_zero
         more = f"; {requeue()}" if asked == signal.SIGUSR1 and first else ""
         return RunStopped(f"stopped by {asked.name} {when}; --ckpt_path last resumes{more}", CODES[asked])
-
-    def _restore_handlers(self) -> None:
-        if self._handlers:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            for each, handler in self._handlers.items():
-                signal.signal(each, handler)
-            self._handlers, self._asked = {}, None
 
 
 @contextmanager

@@ -204,13 +204,23 @@ class CheckpointUploader(Callback):
         if self._queue is not None and (complaint := self._queue.take_complaint()):
             tqdm.write(f"cloud: {complaint}; {self._place} is tried again")
 
-    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Submit the last checkpoint, and wait for all."""
-        self._finish(trainer)
+    def on_fit_end(self, trainer: Trainer, *args: Any, **kwargs: Any) -> None:
+        """Submit the last checkpoint, and wait for all; also where training failed or was interrupted."""
+        if self._queue is None:
+            return
+        try:
+            self._submit_new(trainer)
+            if self._queue.pending:
+                tqdm.write(f"cloud: waiting up to {self._drain_timeout_s:g} s for {self._place}")
+            if not self._queue.drain(self._drain_timeout_s):
+                pending, reason = self._queue.pending, self._queue.take_complaint() or "no answer in time"
+                tqdm.write(
+                    f"cloud: {pending} checkpoints are not in {self._place}: {reason}; the run's folder has them"
+                )
+        finally:
+            self.teardown()
 
-    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Upload what there is where training failed or was interrupted."""
-        self._finish(trainer)
+    on_exception = on_fit_end
 
     def teardown(self, *args: Any, **kwargs: Any) -> None:
         """Leave no thread behind."""
@@ -239,21 +249,6 @@ class CheckpointUploader(Callback):
             else:
                 self._seen[name] = version
                 self._queue.submit(name, file)
-
-    def _finish(self, trainer: Trainer) -> None:
-        if self._queue is None:
-            return
-        try:
-            self._submit_new(trainer)
-            if self._queue.pending:
-                tqdm.write(f"cloud: waiting up to {self._drain_timeout_s:g} s for {self._place}")
-            if not self._queue.drain(self._drain_timeout_s):
-                pending, reason = self._queue.pending, self._queue.take_complaint() or "no answer in time"
-                tqdm.write(
-                    f"cloud: {pending} checkpoints are not in {self._place}: {reason}; the run's folder has them"
-                )
-        finally:
-            self.teardown()
 
 
 def fetch_last(trainer: Trainer, ckpt_path: str | None) -> str | None:

@@ -26,6 +26,7 @@ MOST_FAILURES = 5  # trials that may fail in a row before a sweep gives up
 STOPPED = {*CODES.values(), *(-each for each in CODES)}
 POLL_S = 1.0  # seconds between two looks at a trial
 DONE = (TrialState.COMPLETE, TrialState.PRUNED)
+ERRORS = (SQLAlchemyError, optuna.exceptions.OptunaError)  # of the database
 
 
 class Sweep:
@@ -35,7 +36,7 @@ class Sweep:
     is resumed in its place. (Optuna's heartbeat would repeat it as another trial, a minute later.)
 
     All trials share the options `words` of fit. `fixed` are settings that may not change when the sweep is resumed, by
-    option, `prune_after` the complete trials, and generations, before a trial may be pruned. With one worker the
+    option, `prune` the complete trials, and generations, before a trial may be pruned. With one worker the
     choices depend on the seed alone.
 
     Raises:
@@ -43,15 +44,9 @@ class Sweep:
     """
 
     def __init__(
-        self,
-        folder: Path,
-        words: Sequence[str],
-        space: Space,
-        fixed: dict[str, Any],
-        seed: int,
-        prune_after: tuple[int, int],
+        self, folder: Path, words: list[str], space: Space, fixed: dict[str, Any], seed: int, prune: tuple[int, int]
     ) -> None:
-        self.folder, self.words, self.space, self.seed = folder, list(words), space, seed
+        self.folder, self.words, self.space, self.seed = folder, words, space, seed
         self.stops = 0  # how often the sweep was asked to stop; each is passed on to the trials
         self._claims, self._failed, self._wanted = threading.Lock(), 0, 0
         self._left: list[FrozenTrial] = []
@@ -60,7 +55,15 @@ class Sweep:
         except OSError as error:
             raise UserError(f"cannot write to --folder {folder}: {error.strerror}; choose another") from error
         optuna.logging.set_verbosity(optuna.logging.ERROR)
-        self.study = _open(folder / "study.db", optuna.pruners.MedianPruner(*prune_after))
+        path = folder / "study.db"
+        try:
+            storage = optuna.storages.RDBStorage(f"sqlite:///{path}", engine_kwargs={"connect_args": {"timeout": 60}})
+            pruner = optuna.pruners.MedianPruner(*prune)
+            self.study = optuna.create_study(
+                study_name="sweep", storage=storage, pruner=pruner, direction="maximize", load_if_exists=True
+            )
+        except (*ERRORS, RuntimeError) as error:
+            raise UserError(f"{path} cannot be used: {_reason(error)}; move it, or choose another --folder") from error
         known = self.study.user_attrs.get("fixed", fixed)
         self.study.set_user_attr("fixed", known)
         for option in (option for option in fixed if known.get(option) != fixed[option]):
@@ -90,11 +93,9 @@ class Sweep:
                     worker.result()
                 except BaseException as error:
                     self.stops += 1
-                    if not isinstance(error, (SQLAlchemyError, optuna.exceptions.OptunaError, OSError)):
+                    if not isinstance(error, (*ERRORS, OSError)):
                         raise
-                    raise UserError(
-                        f"the sweep stops: {_reason(error)}; once fixed, the same command resumes"
-                    ) from error
+                    raise UserError(f"the sweep stops: {_reason(error)}; the same command resumes") from error
         if self._failed >= MOST_FAILURES:
             reasons = [trial.user_attrs["reason"] for trial in self.trials if trial.state == TrialState.FAIL]
             raise UserError(f"{MOST_FAILURES} trials failed in a row, the last with: {reasons[-1]}")
@@ -196,16 +197,6 @@ class Sweep:
 
     def _folder(self, trial: Trial | FrozenTrial) -> Path:
         return self.folder / "trials" / str(trial.number)
-
-
-def _open(path: Path, pruner: optuna.pruners.BasePruner) -> optuna.Study:
-    try:
-        storage = optuna.storages.RDBStorage(f"sqlite:///{path}", engine_kwargs={"connect_args": {"timeout": 60}})
-        return optuna.create_study(
-            study_name="sweep", storage=storage, pruner=pruner, direction="maximize", load_if_exists=True
-        )
-    except (SQLAlchemyError, optuna.exceptions.OptunaError, RuntimeError) as error:
-        raise UserError(f"{path} cannot be used: {_reason(error)}; move it away, or choose another --folder") from error
 
 
 def _reason(error: BaseException) -> str:

@@ -162,12 +162,10 @@ def test_networks_that_read_windows_are_exported_too(fitted: Fitted, tmp_path: P
 def test_predict_writes_what_the_champion_would_do(
     fitted: Fitted, exported: Path, orders: pd.DataFrame, tmp_path: Path
 ) -> None:
-    config = tmp_path / "erl.yaml"
-    config.write_text(f"trainer:\n  default_root_dir: {fitted.run}\nmodel:\n  population_size: 4\n")
     (tmp_path / "kept").mkdir()
     (tmp_path / "orders.csv").symlink_to(tmp_path / "kept" / "today.csv")  # the file that a link names is written
     path = ("--data.path", fitted.longer)
-    done = eigen2("predict", "--ckpt_path", "best", *path, "--config", config, cwd=tmp_path)
+    done = eigen2("predict", "--trainer.default_root_dir", fitted.run, *path, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert max(len(line) for line in done.stdout.splitlines()) <= 80
     assert "orders       orders.csv, 71 days, " in done.stdout
@@ -191,7 +189,7 @@ def test_bad_words_are_refused_in_one_line(fitted: Fitted, tmp_path: Path) -> No
         (("predict", *root), "data.path"),
         (("predict", *path, "--trainer.default_root_dir", tmp_path), "there is no checkpoint at"),
         (("predict", *root, *path, "--first", "soon"), "--first is soon; it must be a day as YYYY-MM-DD"),
-        (("predict", *root, *path, "--output", tmp_path / "no" / "orders.csv"), "lies in no folder that exists"),
+        (("predict", *root, *path, "--output", tmp_path / "no" / "orders.csv"), "name a file in a folder that exists"),
         (("predict", *root, *path, "--output", tmp_path), "is a folder; name a file in a folder that exists"),
         (("predict", *root, *path, "--output", "/proc/orders.csv"), "cannot write --output '/proc/orders.csv': "),
         (("predict", *root, "--data.path", tmp_path / "none.csv"), "none.csv"),
