@@ -32,12 +32,9 @@ def require_range(
     most: float | None = None,
     below: float | None = None,
 ) -> None:
-    """Refuse a setting, by its full key, outside `least` to `most`, or beyond `above` and `below`, which are excluded.
+    """Refuse, by a UserError, a setting outside `least` to `most`, or beyond `above` and `below`, which are excluded.
 
-    Without `most` any value must be finite; NaN is outside every range.
-
-    Raises:
-        UserError: the value lies outside.
+    Without `most` any value must be finite; NaN is outside every range. The name is the setting's full key.
     """
     given: object = value  # whatever the type says: a network's arguments are not checked before
     if isinstance(given, bool) or not isinstance(given, Real):

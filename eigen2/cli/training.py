@@ -66,11 +66,7 @@ class TrainingParser(Parser, LightningArgumentParser):
 
 
 class EigenCLI(LightningCLI):
-    """Lightning's command line with a run folder and durable checkpoints.
-
-    Args:
-        commands: those whose parsers are built, as each takes a second.
-    """
+    """Lightning's command line with a run folder and durable checkpoints, for some commands, as each takes a second."""
 
     model: GenerationModule[Any]
 
@@ -215,12 +211,7 @@ def add_run_arguments(parser: LightningArgumentParser) -> None:
 
 
 def run(words: Sequence[str]) -> None:
-    """Run a training command.
-
-    Raises:
-        UserError: bad input, in one line.
-        RunStopped: the run ended early and can be resumed.
-    """
+    """Run a training command; raises UserError for bad input, RunStopped where the run ended early."""
     _silence()
     commands = words[:1] if words[0] in HELP else [*HELP]
     try:

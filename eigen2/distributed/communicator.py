@@ -17,11 +17,7 @@ Rows = Mapping[str, Tensor]  # tensors by name with the same leading axis of row
 
 @contextmanager
 def in_contact(rank: int, world: int, purpose: str) -> Iterator[None]:
-    """Turn the failure of a collective, whose purpose is for the message, into an error of one line.
-
-    Raises:
-        RunStopped: another process ended, or did not answer in time.
-    """
+    """Turn the failure of a collective, whose purpose is for the message, into RunStopped with one line."""
     try:
         yield
     except RuntimeError as error:  # the class of torch.distributed's errors, and of gloo's own

@@ -45,10 +45,8 @@ class Place(NamedTuple):
 def resolve(provider: str | None, bucket: str | None, prefix: str | None, root: Path) -> Place:
     """Find out where checkpoints go, and that the library for it is installed; the network is not used.
 
-    None takes CLOUD_PROVIDER, CLOUD_BUCKET and the name of the run's folder, which is `root`.
-
-    Raises:
-        UserError: something is missing or malformed. Values are not repeated: a bucket may be an address with a key.
+    None takes CLOUD_PROVIDER, CLOUD_BUCKET and the name of the run's folder, which is `root`. Raises UserError, without
+    the value, as a bucket may be an address with a key.
     """
     place = Place(
         provider or os.environ.get("CLOUD_PROVIDER") or "",
@@ -172,10 +170,7 @@ class CheckpointStore:
     def fetch_newest(self, folder: Path, warn: Callable[[str], object]) -> Path | None:
         """Download the newest whole `last.ckpt` into `folder`; return None if there is none.
 
-        `warn` gets a line for every newer one that is damaged.
-
-        Raises:
-            UserError: there are checkpoints, but none is whole.
+        `warn` gets a line for every newer one that is damaged; raises UserError if all are.
         """
         entries = [entry for entry in self.entries() if entry.name == LAST]
         for entry in reversed(entries):

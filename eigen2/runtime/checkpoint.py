@@ -53,11 +53,7 @@ class DurableCheckpointIO(TorchCheckpointIO):
     def load_checkpoint(
         self, path: str | Path, map_location: Any = "cpu", weights_only: bool | None = None
     ) -> dict[str, Any]:
-        """Load tensors and plain values, never code, from a file whose checksum is right.
-
-        Raises:
-            UserError: the file is not what was written, or cannot be read.
-        """
+        """Load tensors and plain values, never code, from a file whose checksum is right; else raises UserError."""
         try:
             verify_checksum(Path(path))
             checkpoint: dict[str, Any] = super().load_checkpoint(path, map_location, weights_only=True)
@@ -151,10 +147,7 @@ class ChampionCheckpoint(_Checkpoint):
 
 
 def keep_earlier(last: Path) -> None:
-    """Give `last.ckpt` a second name by its generation, so that the next one does not replace it.
-
-    Raises OSError if there is none or the name cannot be written, DamagedFile if it has no checksum.
-    """
+    """Give `last.ckpt` a second name by its generation; raises OSError, or DamagedFile if it has no checksum."""
     name = last.with_name(EARLIER.replace("*", f"{generation_of(last):05}"))
     name.unlink(missing_ok=True)
     try:
@@ -170,12 +163,9 @@ def earlier(folder: Path) -> list[Path]:
 
 
 def newest_whole(folder: Path, put_aside: bool = True) -> Path | None:
-    """Return the newest checkpoint whose checksum is right; None if there are no checkpoints.
+    """Return the newest checkpoint whose checksum is right; None if there are none; raises UserError if none is whole.
 
     With `put_aside` a damaged `last.ckpt` becomes `damaged.ckpt`, so that it is not kept as an earlier one.
-
-    Raises:
-        UserError: there are checkpoints, but all are damaged.
     """
     found = [path for path in (folder / LAST, *earlier(folder)) if path.exists()]
     for path in found:

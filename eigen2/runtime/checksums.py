@@ -21,11 +21,7 @@ class DamagedFile(Exception):
 
 
 def write_checksum(path: Path, generation: int) -> None:
-    """Write generation and checksum into the comment of a finished zip archive, in place.
-
-    Raises:
-        ValueError: the file is not a zip archive without a comment.
-    """
+    """Write generation and checksum into the empty comment of a zip archive; raises ValueError if it has none."""
     with path.open("r+b") as file:
         # a zip archive ends with the two bytes of its comment's length
         end = max(0, file.seek(0, 2) - 2)

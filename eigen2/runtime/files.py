@@ -20,8 +20,7 @@ WRITE_HINT = "name a file in a folder that exists and can be written"  # for err
 def replacing(final: Path) -> Iterator[Path]:
     """Yield a draft beside `final` that replaces it, or a link's target, at the end, and is deleted if the block fails.
 
-    Raises:
-        OSError: it is a folder or a device, or cannot be written.
+    Raises OSError if it is a folder or a device, or cannot be written.
     """
     if final.exists() and not final.is_file():  # a rename would replace a device or a pipe by a file
         raise OSError(errno.EINVAL, "It is a folder" if final.is_dir() else "It is no regular file", str(final))
@@ -36,12 +35,9 @@ def replacing(final: Path) -> Iterator[Path]:
 
 @contextmanager
 def draft_folder(final: Path) -> Iterator[Path]:
-    """Yield a hidden folder beside `final`, locked by this process until the block ends, and deleted then.
+    """Yield a hidden folder beside `final`, empty, locked by this process until the block ends, and deleted then.
 
-    What a killed process has left in it is removed.
-
-    Raises:
-        UserError: another process has locked it.
+    Raises UserError if another process has locked it.
     """
     folder = final.parent / f".{final.name}.draft"
     folder.mkdir(exist_ok=True)

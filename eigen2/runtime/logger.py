@@ -81,14 +81,11 @@ class EventFile:
 
 
 class RunLogger(Logger):
-    """Writes TensorBoard events and metrics.csv with the generation as the step.
+    """Writes TensorBoard events and metrics.csv to the run's folder, `save_dir`, with the generation as the step.
 
     What the module and callbacks log for one generation becomes one row, written by `save` before the generation's
     checkpoint. The first generation logged after a start tells where the run resumes: what an interrupted process wrote
     of that generation and later is dropped from both files.
-
-    Args:
-        save_dir: the run's folder: gets `metrics.csv` and `tensorboard/`.
     """
 
     name = version = ""  # files lie directly in the run's folder, which holds one run
@@ -124,11 +121,7 @@ class RunLogger(Logger):
 
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float | torch.Tensor], step: int | None = None) -> None:
-        """Log scalars of a generation, the step; NaN, for what has no value yet, draws no point.
-
-        Raises:
-            ValueError: no generation is given, or an earlier one than before.
-        """
+        """Log scalars of a generation, the step, which never goes back; NaN, for what has no value, draws no point."""
         if step is None or (self._generation is not None and step < self._generation):
             raise ValueError(f"metrics of generation {step} cannot follow generation {self._generation}")
         if self._events is None:

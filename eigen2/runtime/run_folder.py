@@ -28,11 +28,7 @@ RUN_FILES = (  # what a run writes in its folder; the panel cache beside them is
 
 @contextmanager
 def locked_folder(root: Path, name: str = ".lock", *, wait: bool = False) -> Iterator[None]:
-    """Keep the folder to this process; the lock goes with the process, however it ends.
-
-    Raises:
-        UserError: the folder cannot be written to, or another process is running in it and it is not to `wait`.
-    """
+    """Keep the folder to this process until it ends; raises UserError if another has it, unless it is to `wait`."""
     try:
         root.mkdir(parents=True, exist_ok=True)
         lock = (root / name).open("w")
@@ -51,12 +47,10 @@ def locked_folder(root: Path, name: str = ".lock", *, wait: bool = False) -> Ite
 
 
 def find_checkpoint(root: Path, path: str | None, *, or_start: bool, put_aside: bool = True) -> str | None:
-    """Return the file that `best` or `last` stands for, or another path; `last` is the newest that is not damaged.
+    """Return the file that `best` or `last` stands for, or another path; raises UserError if there is none.
 
-    With `or_start`, for a run that has yet to start, `last` may find nothing; `put_aside` renames a damaged one.
-
-    Raises:
-        UserError: there is no such file, or all are damaged.
+    `last` is the newest that is not damaged. With `or_start`, for a run that has yet to start, it may find nothing;
+    `put_aside` renames a damaged one.
     """
     if path is None:
         return None

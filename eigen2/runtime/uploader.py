@@ -20,9 +20,9 @@ Result = TypeVar("Result")
 
 
 def retry(action: Callable[[], Result], attempts: int, wait: Callable[[float], object] = time.sleep) -> Result:
-    """Try an action again after an error, but not after one that the user must correct.
+    """Try an action again after an error, 1, 2, 4 ... 60 seconds later, unless the user must correct it.
 
-    There are 1, 2, 4 ... 60 seconds between attempts; it gives up if `wait` returns True.
+    It gives up if `wait` returns True.
     """
     for attempt in range(attempts - 1):
         try:
@@ -167,8 +167,7 @@ class CheckpointUploader(Callback):
     def fetch_newest(self, root: Path) -> Path | None:
         """Download the newest whole checkpoint into the run's folder; return it, or None if the bucket has none.
 
-        Raises:
-            UserError: the bucket cannot be read, or what it has is damaged: beginning anew would hide that.
+        Raises UserError if the bucket cannot be read or all is damaged there: beginning anew would hide that.
         """
         place = resolve(*self._where, root)
         store = CheckpointStore(partial(connect, place), place)

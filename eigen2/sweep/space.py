@@ -17,11 +17,7 @@ LARGEST = 1e15  # largest magnitude of a number; up to it a float represents eve
 
 
 def read_mapping(option: str, file: str) -> dict[Any, Any]:
-    """Return the mapping in the YAML file that an option names.
-
-    Raises:
-        UserError: it cannot be read, or is not a mapping with keys.
-    """
+    """Return the mapping in the YAML file that an option names; raises UserError if there is none."""
     try:
         found = yaml.safe_load(Path(file).read_text())
     except (OSError, ValueError, yaml.YAMLError) as error:
@@ -32,11 +28,7 @@ def read_mapping(option: str, file: str) -> dict[Any, Any]:
 
 
 def read_space(file: str) -> Space:
-    """Return the space in a YAML file.
-
-    Raises:
-        UserError: it cannot be read, or an entry is neither a range nor choices; in one line.
-    """
+    """Return the space in a YAML file; raises UserError if an entry is neither a range nor choices."""
     found = read_mapping("--space", file)
     for key in found:
         check_key(f"--space {file}", key)

@@ -3,7 +3,6 @@
 import subprocess
 import threading
 import time
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
 from pathlib import Path
@@ -32,15 +31,12 @@ ERRORS = (SQLAlchemyError, optuna.exceptions.OptunaError)  # of the database
 class Sweep:
     """Trials in a folder: study.db, trials.csv and a folder for each trial.
 
-    Optuna's database holds the trials. One that is running by the database when a sweep begins was left by a kill, and
-    is resumed in its place. (Optuna's heartbeat would repeat it as another trial, a minute later.)
+    A trial that is running by Optuna's database when a sweep begins was left by a kill, and is resumed in its place.
+    (Optuna's heartbeat would repeat it as another trial, a minute later.)
 
-    All trials share the options `words` of fit. `fixed` are settings that may not change when the sweep is resumed, by
-    option, `prune` the complete trials, and generations, before a trial may be pruned. With one worker the
-    choices depend on the seed alone.
-
-    Raises:
-        UserError: the folder cannot be used, or holds another sweep.
+    All trials share the options `words` of fit. `fixed` are settings, by option, that may not change when the sweep is
+    resumed, `prune` the complete trials, and generations, before a trial may be pruned. With one worker the choices
+    depend on the seed alone. Raises UserError if the folder cannot be used, or holds another sweep.
     """
 
     def __init__(
@@ -81,8 +77,7 @@ class Sweep:
     def run(self, trials: int, workers: int) -> None:
         """Work until so many trials are complete or pruned, or the sweep is asked to stop.
 
-        Raises:
-            UserError: too many trials failed in a row, the folder cannot be written, or another process works in it.
+        Raises UserError if too many failed in a row, the folder cannot be written, or another process works in it.
         """
         if (held := lock(self.folder / ".lock")) is None:
             raise UserError(f"another sweep is working on {self.folder}; wait for it, or choose another --folder")
