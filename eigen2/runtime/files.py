@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from eigen2.errors import UserError
 
@@ -41,11 +41,9 @@ def draft_folder(final: Path) -> Iterator[Path]:
     """
     folder = final.parent / f".{final.name}.draft"
     folder.mkdir(exist_ok=True)
-    with (folder / "lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UserError(f"another process is writing {str(final)!r}: wait for it, or name another file") from None
+    if (held := lock(folder / "lock")) is None:
+        raise UserError(f"another process is writing {str(final)!r}: wait for it, or name another file")
+    with held:
         for left in folder.iterdir():
             if left.name != "lock":
                 left.unlink()
@@ -53,6 +51,18 @@ def draft_folder(final: Path) -> Iterator[Path]:
             yield folder
         finally:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def lock(path: Path, *, wait: bool = False) -> IO[str] | None:
+    """Return an open file whose lock is held until it is closed, however this process ends; None if another has it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    file = path.open("w")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except BlockingIOError:
+        file.close()
+        return None
+    return file
 
 
 def move_into_place(draft: Path, final: Path) -> None:

@@ -1,7 +1,6 @@
 """The folder of one run: a second process is refused, an earlier run is moved aside, never overwritten."""
 
 import csv
-import fcntl
 import json
 import logging
 from collections.abc import Iterator
@@ -15,7 +14,7 @@ from lightning.pytorch.cli import SaveConfigCallback
 from callbacks import MemoryProfiler
 from eigen2.errors import UserError
 from eigen2.runtime.checkpoint import newest_whole
-from eigen2.runtime.files import next_number, replacing
+from eigen2.runtime.files import lock, next_number, replacing
 from eigen2.runtime.provenance import describe_run
 
 log = logging.getLogger(__name__)
@@ -30,19 +29,13 @@ RUN_FILES = (  # what a run writes in its folder; the panel cache beside them is
 def locked_folder(root: Path, name: str = ".lock", *, wait: bool = False) -> Iterator[None]:
     """Keep the folder to this process until it ends; raises UserError if another has it, unless it is to `wait`."""
     try:
-        root.mkdir(parents=True, exist_ok=True)
-        lock = (root / name).open("w")
+        held = lock(root / name, wait=wait)
     except OSError as error:
-        raise UserError(
-            f"cannot write to trainer.default_root_dir {root}: {error.strerror}; choose another folder"
-        ) from error
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except BlockingIOError:
-            raise UserError(
-                f"another run is writing to {root}; wait for it or choose another --trainer.default_root_dir"
-            ) from None
+        text = f"cannot write to trainer.default_root_dir {root}: {error.strerror}; choose another folder"
+        raise UserError(text) from error
+    if held is None:
+        raise UserError(f"another run is writing to {root}; wait for it or choose another --trainer.default_root_dir")
+    with held:
         yield
 
 

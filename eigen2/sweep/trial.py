@@ -1,7 +1,6 @@
 """A trial: one fit in a process and a folder of its own, so that no trial's memory adds to another's."""
 
 import csv
-import fcntl
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -11,18 +10,6 @@ from typing import IO
 
 PROGRAM = (sys.executable, "-m", "eigen2.cli", "fit")  # command that runs a trial
 METRIC = "champion/validation_fitness"  # column of metrics.csv that a sweep maximizes
-
-
-def lock(path: Path) -> IO[str] | None:
-    """Return an open file whose lock is held until it is closed, however this process ends; None if another has it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    file = path.open("w")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        file.close()
-        return None
-    return file
 
 
 def start(folder: Path, words: Sequence[str], running: IO[str]) -> subprocess.Popen[bytes]:

@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from eigen2.cli.main import main
+from eigen2.runtime.files import lock
 from eigen2.sweep import trial
 from tests.command import ROOT, Started
 
@@ -135,7 +136,7 @@ def test_a_sweep_finds_the_best_and_is_not_mixed_with_another(
     ):
         line = f"error: {folder} holds a sweep of another {option}; give that one, or choose another --folder"
         assert refusal(capsys, options(folder, space, *more)) == line
-    with trial.lock(folder / ".lock") or pytest.fail("locked"):
+    with lock(folder / ".lock") or pytest.fail("locked"):
         line = refusal(capsys, options(folder, SPACE, *setting))
     assert line.startswith(f"error: another sweep is working on {folder}; ")
     assert rows(folder) == found
