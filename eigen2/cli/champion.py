@@ -23,23 +23,13 @@ Option = tuple[Any, Any, str]  # type, default (`...`: required) and help
 SHARED: dict[str, Option] = {
     "ckpt_path": (str, "best", "Champion of: best or last of the run, a checkpoint file, or a folder of export."),
     "trainer.default_root_dir": (str, "lightning_logs", "The run's folder."),
-    "actor": (
-        *(str | None, None),
-        "Class of the champion's actor if it is not eigen2's own, as module.Class; its module's code is run.",
-    ),
+    "actor": (str | None, None, "Class of an actor that is not eigen2's own, module.Class; its module's code is run."),
 }
 OPTIONS: dict[str, dict[str, Option]] = {
     "predict": {
-        "data.path": (
-            *(str, ...),
-            "Prices as for fit, Parquet or CSV, of the champion's tickers, with the context_days before the new ones.",
-        ),
+        "data.path": (str, ..., "Prices as for fit, of the champion's tickers, with context_days before the new ones."),
         "output": (str, "orders.csv", "The CSV file to write, replaced if it is there."),
-        "first": (
-            *(str | None, None),
-            "Day of the first decision, YYYY-MM-DD; null takes the last that the fit used: what is ordered at its "
-            "close fills on the next.",
-        ),
+        "first": (str | None, None, "Day of the first decision, YYYY-MM-DD; null takes the last that the fit used."),
     },
     "export": {
         "output": (str, "champion-export", "The folder to write, made if need be."),

@@ -25,21 +25,18 @@ def make_parser(command: str = "data") -> Parser:
     preparing.add_argument("files", nargs="+", metavar="IN OUT.parquet", help="what to read, and last what to write")
     synthesizing = Parser(description="Generate a market with a known signal, and report what can be earned on it.")
     synthesizing.add_argument("out", type=str, metavar="OUT.parquet", help="the file to write")
-    synthesizing.add_argument(
-        "--ceiling", type=bool, default=True, help="Simulate the market with a rule that knows its drift."
-    )
+    ceiling = "Simulate the market with a rule that knows its drift."
+    synthesizing.add_argument("--ceiling", type=bool, default=True, help=ceiling)
     synthesizing.add_class_arguments(SyntheticMarket, "market")
     for each in (preparing, synthesizing):
         each.add_argument("--overwrite", action="store_true", help="Replace OUT.parquet if it exists.")
     for each in (inspecting, preparing):
         each.add_argument("--json", action="store_true", help="Print the report as JSON, for machines.")
-        each.add_argument(
-            "--indicators",
-            type=list[str],
-            default=[],
-            help="Tickers that are series such as a rate or an index of volatility, not prices: they may be zero or "
-            "negative, and only duplicates, missing and infinite values, weekends and stray days are looked for.",
+        indicators = (
+            "Tickers that are series such as a rate or an index of volatility, not prices: they may be zero or "
+            "negative, and only duplicates, missing and infinite values, weekends and stray days are looked for."
         )
+        each.add_argument("--indicators", type=list[str], default=[], help=indicators)
         each.add_class_arguments(Limits, "limits", sub_configs=True)
         each.add_class_arguments(Policy, "policy")
     parser = Parser(prog=f"python -m eigen2.cli {command}", description="Inspect, prepare or generate price files.")

@@ -17,9 +17,8 @@ def make_parser(command: str = "report") -> Parser:
         description="Write a run's results as one HTML file that opens without a network.",
     )
     parser.add_argument("folder", metavar="RUN_DIR", help="The run's folder (trainer.default_root_dir).")
-    parser.add_argument(
-        "--output", type=str | None, default=None, help="File to write; null writes report.html into the run's folder."
-    )
+    output = "File to write; null writes report.html into the run's folder."
+    parser.add_argument("--output", type=str | None, default=None, help=output)
     return parser
 
 
@@ -30,7 +29,6 @@ def run(command: str, chosen: Namespace) -> None:
         path = write_report(folder, None if chosen.output is None else Path(chosen.output))
     except OSError as error:
         where = chosen.folder if chosen.output is None else repr(chosen.output)
-        raise UserError(
-            f"cannot write the report to {where}: {error.strerror or error}; {WRITE_HINT}, by --output"
-        ) from error
+        reason = f"{error.strerror or error}; {WRITE_HINT}, by --output"
+        raise UserError(f"cannot write the report to {where}: {reason}") from error
     print(f"report       {path}")

@@ -25,11 +25,7 @@ NUMBERS = {
     "workers": (1, 1, "Trials at a time, each a process (1 or more). With one, only the seed decides what is tried."),
     "seed": (42, 0, "Seed of the choices (0 or more); that of the fits is seed_everything."),
     "prune_after.trials": (5, 0, "Complete trials before any is pruned (0 or more)."),
-    "prune_after.generations": (
-        *(5, 0),
-        "Generations before a trial is pruned, which happens when its best generation is below the median of the "
-        "complete trials at the same generation (0 or more).",
-    ),
+    "prune_after.generations": (5, 0, "Generations before a trial below the median is pruned (0 or more)."),
 }
 """Default, least value and help of the options that are numbers."""
 
@@ -42,20 +38,13 @@ def make_parser(command: str = "sweep") -> Parser:
         "(extra: eigen2[sweep]). The same command resumes a sweep that was stopped or killed.",
     )
     parser.add_argument("--config", type=str, required=True, help="Configuration of fit that all trials start from.")
-    parser.add_argument(
-        "--space",
-        type=str,
-        required=True,
-        help="YAML file: full keys of fit, each with {low, high}, and log: true or step if need be, or {choices}.",
-    )
-    parser.add_argument(
-        "--folder", type=str, default="lightning_logs/sweep", help="The sweep's folder, created if need be."
-    )
+    space = "YAML file: full keys of fit, each with {low, high}, and log: true or step if need be, or {choices}."
+    parser.add_argument("--space", type=str, required=True, help=space)
+    parser.add_argument("--folder", type=str, default="lightning_logs/sweep", help="The sweep's folder.")
     for name, (default, _, text) in NUMBERS.items():
         parser.add_argument(f"--{name}", type=int, default=default, help=text)
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="A key of fit for all trials; may be repeated."
-    )
+    setting = "A key of fit for all trials; may be repeated."
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=setting)
     return parser
 
 
@@ -112,10 +101,10 @@ def _set_options(chosen: Namespace, space: "Space") -> list[str]:
 
 def _check_settings(file: str, words: Sequence[str], space: "Space") -> None:
     """Let fit parse each end and each choice before the first trial, in other processes as it needs 300 MB."""
-    from eigen2.sweep.space import corners, to_text
+    from eigen2.sweep.space import corners
 
     def refusal(settings: dict[str, Any]) -> str | None:
-        line = [*trial.PROGRAM, *words, *(f"--{key}={to_text(value)}" for key, value in settings.items())]
+        line = [*trial.PROGRAM, *words, *(f"--{key}={trial.to_text(value)}" for key, value in settings.items())]
         done = subprocess.run([*line, "--print_config"], capture_output=True, text=True, check=False)
         return None if done.returncode == 0 else (done.stderr.strip().splitlines() or ["it printed nothing"])[-1]
 
@@ -127,12 +116,10 @@ def _check_settings(file: str, words: Sequence[str], space: "Space") -> None:
 
 def _print_best(sweep: "Sweep") -> None:
     """Print where the trials are listed, and the best one with the command that tests it."""
-    from eigen2.sweep.space import to_text
-
     print(f"trials       {sweep.folder / 'trials.csv'}")
     if complete := [one for one in sweep.trials if one.state.name == "COMPLETE"]:
         best = max(complete, key=lambda one: one.value or 0.0)
-        settings = ", ".join(f"{key} {to_text(best.params[key])}" for key in sweep.space)
+        settings = ", ".join(f"{key} {trial.to_text(best.params[key])}" for key in sweep.space)
         print(f"best         trial {best.number}, validation fitness {best.value:g}: {settings}")
         config = sweep.folder / "trials" / str(best.number) / "config.yaml"
         print(f"next         python -m eigen2.cli test --config {config} --ckpt_path best")

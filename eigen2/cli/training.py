@@ -196,16 +196,10 @@ def add_run_arguments(parser: LightningArgumentParser) -> None:
         help="The task, which decides the keys of `model` and `data`: trade daily prices (market), act in a Gymnasium "
         "environment with continuous actions (control) or place fuel breaks against wildfire (fire).",
     )
-    parser.add_argument(
-        "--num_threads",
-        type=int,
-        default=1,
-        help="CPU threads of torch (1 or more). Results are bit-identical only for the same number; several are "
-        "slower than one on a busy machine.",
-    )
-    parser.add_argument(
-        "--report", type=bool, default=True, help="Write report.html into the run's folder after fit and test."
-    )
+    threads = "CPU threads of torch (1 or more). Results are bit-identical only for the same number."
+    parser.add_argument("--num_threads", type=int, default=1, help=threads)
+    report = "Write report.html into the run's folder after fit and test."
+    parser.add_argument("--report", type=bool, default=True, help=report)
     parser.add_lightning_class_args(MemoryBudget, "budget")
     parser.add_lightning_class_args(GracefulStop, "stop")
 

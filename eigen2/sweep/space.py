@@ -1,6 +1,5 @@
 """The settings that a sweep chooses from: keys of fit, each with a range or a list of choices, in a YAML file."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +7,7 @@ import yaml
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 
 from eigen2.errors import UserError
+from eigen2.sweep.trial import to_text
 
 Space = dict[str, BaseDistribution]  # distribution of each key, in alphabetical order
 FORMS = "{low: .., high: ..}, with log: true or step: .. if need be, or {choices: [.., ..]}"
@@ -41,11 +41,6 @@ def check_key(where: str, key: object) -> None:
         raise UserError(f"{where}: {_short(key)} is not a key; name full keys of fit, such as model.actor_lr")
     if key in RESERVED:
         raise UserError(f"{where}: {key} is set by the sweep itself; leave it out")
-
-
-def to_text(value: Any) -> str:
-    """Return a value as it is written on the command line."""
-    return value if isinstance(value, str) else json.dumps(value)
 
 
 def corners(space: Space) -> list[dict[str, Any]]:

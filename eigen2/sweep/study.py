@@ -17,8 +17,8 @@ from sqlalchemy.exc import SQLAlchemyError
 from eigen2.errors import UserError
 from eigen2.runtime.files import lock, replacing
 from eigen2.runtime.signals import CODES
-from eigen2.sweep.space import Space, to_text
-from eigen2.sweep.trial import METRIC, fitness, last_line, start
+from eigen2.sweep.space import Space
+from eigen2.sweep.trial import METRIC, fitness, last_line, start, to_text
 
 MOST_FAILURES = 5  # trials that may fail in a row before a sweep gives up
 # exit codes of a fit that a signal ended and that can be resumed; negative before it has installed its handlers

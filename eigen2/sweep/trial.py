@@ -1,15 +1,21 @@
 """A trial: one fit in a process and a folder of its own, so that no trial's memory adds to another's."""
 
 import csv
+import json
 import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 PROGRAM = (sys.executable, "-m", "eigen2.cli", "fit")  # command that runs a trial
 METRIC = "champion/validation_fitness"  # column of metrics.csv that a sweep maximizes
+
+
+def to_text(value: Any) -> str:
+    """Return a value as it is written on the command line."""
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def start(folder: Path, words: Sequence[str], running: IO[str]) -> subprocess.Popen[bytes]:

@@ -11,7 +11,8 @@ from eigen2.errors import UserError
 
 optuna = pytest.importorskip("optuna")
 
-from eigen2.sweep.space import FORMS, Space, corners, read_space, to_text  # noqa: E402
+from eigen2.sweep.space import FORMS, Space, corners, read_space  # noqa: E402
+from eigen2.sweep.trial import to_text  # noqa: E402
 
 
 def space_of(tmp_path: Path, text: str) -> Space:
