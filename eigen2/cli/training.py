@@ -125,10 +125,8 @@ class EigenCLI(LightningCLI):
         devices, nodes = processes(vars(config)) if fits else (1, 1)
         most = self.model.max_processes
         if most is not None and devices * nodes > most:
-            raise UserError(
-                f"trainer.devices and trainer.num_nodes make {devices * nodes} processes, but {most} is the most that "
-                f"workload {self._get(self.config, 'workload')} uses; lower them"
-            )
+            task = self._get(self.config, "workload")
+            raise UserError(f"trainer.devices x num_nodes is {devices * nodes}; it must be at most {most} for {task}")
         if devices * nodes > 1 or not fits:
             kwargs |= {"devices": devices, "num_nodes": nodes}
         if devices * nodes > 1 and config.get("strategy", "auto") == "auto":

@@ -117,16 +117,11 @@ def _leave() -> None:
 
 def check_processes(trainer: Trainer, agents: int) -> None:
     """Refuse, by a UserError, a strategy that cannot spread a population, and more processes than agents."""
-    if trainer.world_size > 1 and not isinstance(trainer.strategy, PopulationStrategy):
-        raise UserError(
-            f"trainer.strategy is {type(trainer.strategy).__name__} for {trainer.world_size} processes; "
-            "eigen2.distributed.PopulationStrategy spreads a population over them"
-        )
-    if trainer.world_size > agents:
-        raise UserError(
-            f"there are {trainer.world_size} processes for model.population_size {agents}: each takes one agent at "
-            "least; start fewer or raise it"
-        )
+    name, world = type(trainer.strategy).__name__, trainer.world_size
+    if world > 1 and not isinstance(trainer.strategy, PopulationStrategy):
+        raise UserError(f"trainer.strategy is {name} for {world} processes; use eigen2.distributed.PopulationStrategy")
+    if world > agents:
+        raise UserError(f"there are {world} processes for model.population_size {agents}; start fewer or raise it")
 
 
 def processes(config: Mapping[str, Any]) -> tuple[int, int]:

@@ -56,9 +56,7 @@ def resolve(provider: str | None, bucket: str | None, prefix: str | None, root: 
     if place.provider not in _LIBRARIES:
         raise UserError("CheckpointUploader needs a provider: set its key provider, or CLOUD_PROVIDER, to s3 or gs")
     if not re.fullmatch(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]", place.bucket):
-        raise UserError(
-            "CheckpointUploader needs a bucket: set its key bucket, or CLOUD_BUCKET, to a bare name such as my-runs"
-        )
+        raise UserError("CheckpointUploader needs a bucket: set its key bucket, or CLOUD_BUCKET, to a bare name")
     if not re.fullmatch(r"[\w.=-]+(/[\w.=-]+)*", place.prefix) or {".", ".."} & set(place.prefix.split("/")):
         raise UserError("CheckpointUploader.prefix must be letters, digits, . _ = - and / between folders, or null")
     if place.provider == "gs" and (file := os.environ.get(_CREDENTIALS)) and not os.access(file, os.R_OK):
@@ -186,7 +184,5 @@ class CheckpointStore:
                 reason = "it is gone" if isinstance(error, FileNotFoundError) else error
                 warn(f"cloud: {entry.path} is damaged ({reason}); taking the one before")
         if entries:
-            raise UserError(
-                f"all {len(entries)} checkpoints in {self.place} are damaged; leave out --ckpt_path to begin"
-            )
+            raise UserError(f"all {len(entries)} checkpoints in {self.place} are damaged; leave out --ckpt_path")
         return None

@@ -177,8 +177,5 @@ def newest_whole(folder: Path, put_aside: bool = True) -> Path | None:
             if path.name == LAST and put_aside:
                 os.replace(path, path.with_name(DAMAGED))
     if found:
-        raise UserError(
-            f"all {len(found)} checkpoints in {folder} are damaged; resume from best.ckpt with --ckpt_path best, or "
-            "start again with --ckpt_path null"
-        )
+        raise UserError(f"all {len(found)} checkpoints in {folder} are damaged; --ckpt_path best may be whole")
     return None

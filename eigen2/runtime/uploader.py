@@ -213,9 +213,7 @@ class CheckpointUploader(Callback):
                 tqdm.write(f"cloud: waiting up to {self._drain_timeout_s:g} s for {self._place}")
             if not self._queue.drain(self._drain_timeout_s):
                 pending, reason = self._queue.pending, self._queue.take_complaint() or "no answer in time"
-                tqdm.write(
-                    f"cloud: {pending} checkpoints are not in {self._place}: {reason}; the run's folder has them"
-                )
+                tqdm.write(f"cloud: {pending} checkpoints are not in {self._place}: {reason}; they are local")
         finally:
             self.teardown()
 

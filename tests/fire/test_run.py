@@ -124,7 +124,7 @@ def test_the_champion_is_validated_to_its_fitness(
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ("--trainer.devices=2", "trainer.devices and trainer.num_nodes make 2 processes, but 1 is the most"),
+        ("--trainer.devices=2", "trainer.devices x num_nodes is 2; it must be at most 1 for fire"),
         ("--trainer.gradient_clip_val=1", "trainer.gradient_clip_val is 1; use model.max_grad_norm"),
         ("--trainer.limit_train_batches=3", "trainer.limit_train_batches is 3"),
         ("--trainer.overfit_batches=2", "trainer.overfit_batches"),

@@ -96,7 +96,7 @@ def test_the_newest_whole_checkpoint_is_found_and_the_damaged_named(
     assert (tmp_path / "damaged.ckpt").exists()
     assert not last.exists()
     damage(oldest, "empty")
-    with pytest.raises(UserError, match=r"^all 2 checkpoints in .* are damaged; resume from best\.ckpt"):
+    with pytest.raises(UserError, match=r"^all 2 checkpoints in .* are damaged; --ckpt_path best"):
         newest_whole(tmp_path)
 
 
