@@ -17,7 +17,6 @@ from eigen2.runtime.signals import CODES, handling, requeue
 from eigen2.sweep import trial
 
 if TYPE_CHECKING:
-    from eigen2.sweep.space import Space
     from eigen2.sweep.study import Sweep
 
 NUMBERS = {
@@ -55,7 +54,7 @@ def run(command: str, chosen: Namespace) -> None:
     try:
         from optuna.distributions import distribution_to_json
 
-        from eigen2.sweep.space import read_mapping, read_space
+        from eigen2.sweep.space import check_key, corners, read_mapping, read_space
         from eigen2.sweep.study import Sweep
     except ImportError as error:
         raise UserError(f"sweep needs Optuna ({error}): pip install 'eigen2[sweep]'") from error
@@ -65,10 +64,17 @@ def run(command: str, chosen: Namespace) -> None:
         "--space": {key: distribution_to_json(each) for key, each in space.items()},
         "--set": chosen.set,
     }
-    words = [f"--config={chosen.config}", *_set_options(chosen, space)]
+    for setting in chosen.set:
+        key, _, value = setting.partition("=")
+        check_key("--set", key)
+        if not value:
+            raise UserError(f"--set {setting} has no value; write --set {key}=VALUE")
+        if key in space:
+            raise UserError(f"--set {setting}: {key} is in --space {chosen.space} too; leave one out")
+    words = [f"--config={chosen.config}", *(f"--{setting}" for setting in chosen.set)]
     folder, prune_after = Path(chosen.folder), (chosen.prune_after.trials, chosen.prune_after.generations)
     if not (folder / "study.db").exists():  # a sweep that is resumed was checked when it was started
-        _check_settings(chosen.space, words, space)
+        _check_settings(chosen.space, words, corners(space))
     sweep, received = Sweep(folder, words, space, fixed, chosen.seed, prune_after), list[signal.Signals]()
 
     def stop(asked: signal.Signals) -> None:
@@ -85,23 +91,8 @@ def run(command: str, chosen: Namespace) -> None:
         raise RunStopped(f"stopped by {received[0].name}; the same command resumes{more}", CODES[received[0]])
 
 
-def _set_options(chosen: Namespace, space: "Space") -> list[str]:
-    """Return the settings of --set as options of fit."""
-    from eigen2.sweep.space import check_key
-
-    for setting in chosen.set:
-        key, _, value = setting.partition("=")
-        check_key("--set", key)
-        if not value:
-            raise UserError(f"--set {setting} has no value; write --set {key}=VALUE")
-        if key in space:
-            raise UserError(f"--set {setting}: {key} is in --space {chosen.space} too; leave one out")
-    return [f"--{setting}" for setting in chosen.set]
-
-
-def _check_settings(file: str, words: Sequence[str], space: "Space") -> None:
+def _check_settings(file: str, words: Sequence[str], tried: Sequence[dict[str, Any]]) -> None:
     """Let fit parse each end and each choice before the first trial, in other processes as it needs 300 MB."""
-    from eigen2.sweep.space import corners
 
     def refusal(settings: dict[str, Any]) -> str | None:
         line = [*trial.PROGRAM, *words, *(f"--{key}={trial.to_text(value)}" for key, value in settings.items())]
@@ -109,9 +100,9 @@ def _check_settings(file: str, words: Sequence[str], space: "Space") -> None:
         return None if done.returncode == 0 else (done.stderr.strip().splitlines() or ["it printed nothing"])[-1]
 
     with ThreadPoolExecutor(2) as pool:
-        for error in filter(None, pool.map(refusal, corners(space))):
+        for error in filter(None, pool.map(refusal, tried)):
             reason = error.removeprefix("error: ")
-            raise UserError(f"--space {file}: {reason}" if any(key in reason for key in space) else reason)
+            raise UserError(f"--space {file}: {reason}" if any(key in reason for key in tried[0]) else reason)
 
 
 def _print_best(sweep: "Sweep") -> None:
