@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 from lightning.fabric.loggers.logger import rank_zero_experiment
-from lightning.pytorch.loggers.logger import DummyExperiment, Logger
+from lightning.pytorch.loggers.logger import DummyLogger, Logger
 from lightning.pytorch.utilities import rank_zero_only
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary
@@ -95,7 +95,7 @@ class RunLogger(Logger):
         self._folder = Path(save_dir)
         self._csv = ResumableCsv(self._folder / "metrics.csv")
         self._events: EventFile | None = None
-        self._writer: Any = DummyExperiment()
+        self._writer: Any = DummyLogger().experiment
         self._row: dict[str, float] = {}
         self._generation: int | None = None
         self._warned: int | None = None
