@@ -81,7 +81,7 @@ def _synthesize(chosen: Namespace) -> None:
 
 def _ceiling(market: SyntheticMarket) -> str:
     if market.days * market.columns > LARGEST_CEILING or market.days < SHORTEST_CEILING:
-        return f"no ceiling: it takes {SHORTEST_CEILING} days, and at most {LARGEST_CEILING:,} days x columns, in memory"
+        return f"no ceiling: it takes {SHORTEST_CEILING} days, and at most {LARGEST_CEILING:,} days x columns"
     # torch takes seconds to import
     from eigen2.market.simulation.rules import TradingRules
     from eigen2.market.synthetic.ceiling import ceiling

@@ -30,6 +30,5 @@ def requeue() -> str:
     if job is None or program is None:
         return "there is no SLURM job to queue again"
     done = subprocess.run([program, "requeue", job], capture_output=True, text=True, check=False, timeout=30)
-    if done.returncode != 0:
-        return f"SLURM did not queue job {job} again: {done.stderr.strip()}"
-    return f"SLURM queued job {job} again"
+    queued = done.returncode == 0
+    return f"SLURM queued job {job} again" if queued else f"SLURM did not queue job {job}: {done.stderr.strip()}"
