@@ -47,7 +47,7 @@ def refusal(capsys: pytest.CaptureFixture[str], *options: object, command: str =
         ("--data.replay_capacity 900000000000", "GB available; lower data.replay_capacity"),
         ("--data.context_days 200", "260 days leave 200 to train on after 30 validation and 30 holdout days"),
         ("--data.synthetic null --data.path missing.parquet", "no price file at 'missing.parquet'"),
-        ("--data.synthetic null --data.path tests", "'tests' is a directory"),
+        ("--data.synthetic null --data.path tests", "no price file at 'tests': it is a directory"),
         ("--data.path a.csv", "data.path a.csv and data.synthetic are both given"),
         ("--trainer.precision 16-mixed", "trainer.precision 16-mixed needs a loss scaler"),
         ("--trainer.max_time 00:00:01:00", "trainer.max_time would stop in the middle of a generation"),
