@@ -19,3 +19,6 @@ def register() -> None:
     for env_id, entry_point in ENTRY_POINTS.items():
         if env_id not in registration.registry:
             registration.register(id=env_id, entry_point=entry_point)
+
+
+register()
