@@ -126,8 +126,8 @@ def _write_cache(folder: Path, panel: MarketPanel) -> None:
         "traded_value": panel.traded_value.tolist(),
         "scale": panel.scale.to_dict(),
     }
-    if any(folder.glob("meta.json*")):  # written last: without it another process is still writing
-        log.warning("the panel cache %s is damaged: writing it again", folder)
+    if folder.exists():
+        log.warning("the panel cache %s is damaged or unfinished: writing it again", folder)
     folder.mkdir(parents=True, exist_ok=True)
     for name, array in zip(ARRAYS, (panel.features, panel.valid, panel.prices), strict=True):
         _write_file(folder / f"{name}.npy", partial(np.save, arr=array, allow_pickle=False))
