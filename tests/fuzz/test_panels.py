@@ -62,7 +62,7 @@ def bounded() -> Iterator[None]:
 
 
 def listing(folder: Path) -> list[str]:
-    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.name != ".lock")
 
 
 def check_panel(panel: MarketPanel) -> None:

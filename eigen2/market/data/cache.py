@@ -12,7 +12,7 @@ from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import IO, Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +22,7 @@ from eigen2.market.data.files import require_file
 from eigen2.market.data.panel import FeatureScale, MarketPanel, Splits, build_panel
 from eigen2.market.data.source import read_prices
 from eigen2.market.synthetic.generator import SyntheticMarket
+from eigen2.runtime.files import lock
 
 log = logging.getLogger(__name__)
 
@@ -55,17 +56,18 @@ def load_panel(
         # three times as fast as SHA-256 on processors without instructions for it
         with require_file(source).open("rb") as file:
             content = hashlib.file_digest(file, "blake2b").hexdigest()
-    options = {"validation_days": validation_days, "holdout_days": holdout_days, "indicators": sorted(set(indicators))}
+    sizes = {"validation_days": validation_days, "holdout_days": holdout_days}
+    options: dict[str, Any] = {**sizes, "indicators": sorted(set(indicators))}
     folder = Path(cache_dir) / _key([content, options, None if scale is None else scale.to_dict()])
     panel = _open_cache(folder)
     if panel is None:
         prices = source.generate() if isinstance(source, SyntheticMarket) else read_prices(source)
-        built = build_panel(
-            prices, validation_days=validation_days, holdout_days=holdout_days, indicators=indicators, scale=scale
-        )
+        built = build_panel(prices, **options, scale=scale)
         del prices
         try:
-            _write_cache(folder, built)
+            # processes that start together write one after the other, and all but the first find it written
+            with cast(IO[str], lock(folder / ".lock", wait=True)):
+                _write_cache(folder, built)
         except OSError as error:
             raise UserError(
                 f"cannot write the panel cache to {str(cache_dir)!r} ({error.strerror or error}): name a"
@@ -118,7 +120,11 @@ def remapped(panel: MarketPanel) -> MarketPanel:
 
 
 def _write_cache(folder: Path, panel: MarketPanel) -> None:
-    """Write each file of a panel; another process that does so at the same time writes the same."""
+    """Write the files of a panel into its folder, which is locked, unless they are there and intact."""
+    if _open_cache(folder) is not None:
+        return
+    if list(folder.glob("[!.]*")):
+        log.warning("the panel cache %s is damaged or unfinished: writing it again", folder)
     splits = (panel.splits.train, panel.splits.validation, panel.splits.holdout)
     meta = {
         "dates": np.datetime_as_string(panel.dates).tolist(),
@@ -126,9 +132,6 @@ def _write_cache(folder: Path, panel: MarketPanel) -> None:
         "traded_value": panel.traded_value.tolist(),
         "scale": panel.scale.to_dict(),
     }
-    if folder.exists():
-        log.warning("the panel cache %s is damaged or unfinished: writing it again", folder)
-    folder.mkdir(parents=True, exist_ok=True)
     for name, array in zip(ARRAYS, (panel.features, panel.valid, panel.prices), strict=True):
         _write_file(folder / f"{name}.npy", partial(np.save, arr=array, allow_pickle=False))
     _write_file(folder / "meta.json", lambda draft: draft.write_text(json.dumps(meta, allow_nan=False)))

@@ -1,7 +1,9 @@
 """The panel's cache: whole or rebuilt, keyed by content and settings."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 
 import numpy as np
 import pandas as pd
@@ -40,6 +42,10 @@ def caches(tmp_path: Path) -> list[Path]:
     return sorted((tmp_path / "cache").iterdir())
 
 
+def files(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir() if path.name != ".lock")
+
+
 def test_cold_and_warm_loads_equal_building(load, tmp_path, monkeypatch):
     cold = load()
     (folder,) = caches(tmp_path)
@@ -54,7 +60,7 @@ def test_cold_and_warm_loads_equal_building(load, tmp_path, monkeypatch):
     # writing to a mapped panel does not reach the cache
     warm.features[:] = 7
     assert_same(load(), BUILT)
-    assert sorted(path.name for path in folder.iterdir()) == FILES
+    assert files(folder) == FILES
     means = json.loads((folder / "meta.json").read_text())["scale"]["means"]
     np.testing.assert_allclose(means, np.nanmean(raw_features(PRICES)[:TRAIN], axis=0), rtol=1e-9)
 
@@ -107,7 +113,7 @@ def test_a_damaged_cache_is_rebuilt(load, tmp_path, caplog):
             assert "is damaged" in caplog.text
             assert (folder / file).read_bytes() == content
     assert caches(tmp_path) == [folder]
-    assert sorted(path.name for path in folder.iterdir()) == FILES
+    assert files(folder) == FILES
 
 
 @pytest.mark.parametrize("stop", [KeyboardInterrupt, OSError("No space left on device")])
@@ -127,23 +133,30 @@ def test_an_interrupted_build_does_not_count(load, tmp_path, monkeypatch, stop, 
             load()
     assert "\n" not in str(error.value)
     (folder,) = caches(tmp_path)
-    assert not [path for path in folder.iterdir() if path.name.startswith(".")]
+    assert not list(folder.glob(".draft*"))
     assert_same(load(), BUILT)
 
 
-def test_concurrent_builds_agree(load, tmp_path, monkeypatch):
-    for name, owner in (("build_panel", cache), ("replace", Path)):
-        original = getattr(owner, name)
+def test_of_loads_that_start_together_one_writes(load, monkeypatch, caplog):
+    together, writes = Barrier(4), []
+    build, write = cache.build_panel, cache._write_file
 
-        def overtaken(*args, original=original, owner=owner, name=name, **options):
-            monkeypatch.setattr(owner, name, original)
-            load()
-            return original(*args, **options)
+    def built(*args, **options):
+        together.wait(10)  # none writes before all have found no cache
+        return build(*args, **options)
 
-        monkeypatch.setattr(owner, name, overtaken)
-        assert_same(load(), BUILT)
-        (folder,) = caches(tmp_path)
-        (folder / "valid.npy").unlink()
+    def written(file, *args):
+        writes.append(file.name)
+        return write(file, *args)
+
+    monkeypatch.setattr(cache, "build_panel", built)
+    monkeypatch.setattr(cache, "_write_file", written)
+    with ThreadPoolExecutor(4) as pool:
+        panels = list(pool.map(lambda _: load(), range(4)))
+    assert sorted(writes) == sorted(NAMES)
+    assert not caplog.text
+    for panel in panels:
+        assert_same(panel, BUILT)
 
 
 def test_refusals(load, tmp_path):
