@@ -33,7 +33,7 @@ Chart = dict[str, Any]
 
 def charts(run: RunRecord) -> dict[str, Chart]:
     """Return every chart for which the run has data, in the order of the page."""
-    makers = (equity, luck, scores, validation, baselines, fitness, rss, owners, seconds)
+    makers = (equity, luck, scores, validation, baselines, fitness, survival, rss, owners, seconds)
     made = {make.__name__: make(run) for make in makers}
     size = {"width": "container", "height": HEIGHT}
     return {name: {**size, **chart} for name, chart in made.items() if chart is not None}
@@ -112,6 +112,13 @@ def fitness(run: RunRecord) -> Chart | None:
     bounds = {"fitness/min": "least", "fitness/max": "most", "fitness/q25": "low", "fitness/q75": "high"}
     frame = _metrics(run, {**names, **bounds})
     return _lines(frame, "generation", run.unit, ",.1f", bands=[("least", "most"), ("low", "high")])
+
+
+def survival(run: RunRecord) -> Chart | None:
+    """Return the share of the agents of each operator that the next evolution kept as elites."""
+    columns = [str(name) for name in run.metrics.filter(regex="^operators/.*_survival$")]
+    frame = _metrics(run, {name: name[len("operators/") : -len("_survival")] for name in columns})
+    return _lines(frame, "generation", "share that survives", ".0%", legend="operator")
 
 
 def seconds(run: RunRecord) -> Chart | None:
