@@ -64,6 +64,9 @@ class ReplayBuffer:
     def __len__(self) -> int:
         return self.size
 
+    def __str__(self) -> str:
+        return f"{self.capacity:,} transitions of {self.bytes_per_transition:,} bytes, {self.nbytes / 1e6:,.1f} MB"
+
     def __getitem__(self, name: str) -> Tensor:
         """Return the stored field `name`, shape (size, ...), as a view."""
         return self._storage[name][: self.size]

@@ -293,10 +293,9 @@ class DQNModule(GenerationModule[DQNDataModule]):
 
     def describe(self) -> dict[str, str]:
         """Return name and value of what a user should see at the start."""
-        buffer, weights = self.data.buffer, sum(parameter.numel() for parameter in self.online.parameters())
+        weights = sum(parameter.numel() for parameter in self.online.parameters())
         return {
             "network": f"Q-network of {weights:,} parameters",
-            "replay": f"{buffer.capacity:,} transitions of {buffer.bytes_per_transition:,} bytes, "
-            f"{buffer.nbytes / 1e6:,.1f} MB; training starts at {self.data.replay_min_size:,}",
+            "replay": f"{self.data.buffer}; training starts at {self.data.replay_min_size:,}",
             "memory": str(self.memory),
         }

@@ -185,11 +185,9 @@ class PopulationModule(GenerationModule[RolloutDataModule]):
 
     def describe(self) -> dict[str, str]:
         """Return name and value of what a user should see at the start."""
-        buffer = self.data.buffer
         return {
             "population": f"{self.population_size} agents, {self.population.weights_per_agent:,} parameters each",
-            "replay": f"{buffer.capacity:,} transitions of {buffer.bytes_per_transition:,} bytes, "
-            f"{buffer.nbytes / 1e6:,.1f} MB; training starts at {self.data.replay_min_size:,}",
+            "replay": f"{self.data.buffer}; training starts at {self.data.replay_min_size:,}",
             "memory": str(self.memory),
             **self.communicator.describe(),
         }

@@ -42,11 +42,13 @@ class ProcessMemory:
 def measure() -> ProcessMemory:
     """Measure this process, which takes some 30 microseconds."""
     memory = psutil.Process().memory_info()
+    mallinfo2 = _libc_function("mallinfo2", _Mallinfo2)
+    heap = None if mallinfo2 is None else mallinfo2()
     return ProcessMemory(
         rss_bytes=memory.rss,
         vms_bytes=memory.vms,
         file_bytes=getattr(memory, "shared", None),
-        heap_bytes=_heap_bytes(),
+        heap_bytes=None if heap is None else int(heap.uordblks + heap.hblkhd),
         python_blocks=sys.getallocatedblocks(),
         gpu_allocated_bytes=_over_gpus(torch.cuda.memory_allocated),
         gpu_reserved_bytes=_over_gpus(torch.cuda.memory_reserved),
@@ -97,12 +99,6 @@ class _Mallinfo2(ctypes.Structure):
 
     _names = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost"
     _fields_ = [(name, ctypes.c_size_t) for name in _names.split()]
-
-
-def _heap_bytes() -> int | None:
-    mallinfo2 = _libc_function("mallinfo2", _Mallinfo2)
-    info = None if mallinfo2 is None else mallinfo2()
-    return None if info is None else int(info.uordblks + info.hblkhd)
 
 
 @functools.cache

@@ -55,15 +55,19 @@ def corners(space: Space) -> list[dict[str, Any]]:
 
 def _distribution(name: str, given: object) -> BaseDistribution:
     words = set(given) if isinstance(given, dict) else set()
-    if not isinstance(given, dict) or not (words == {"choices"} or {"low", "high"} <= words <= {*KINDS}):
+    if not isinstance(given, dict) or not (
+        words == {"choices"} or {"low", "high"} <= words <= {"low", "high", "step", "log"}
+    ):
         raise UserError(f"{name} is {_short(given)}; it must be {FORMS}")
     try:
         if "choices" in given:
             return CategoricalDistribution(_choices(f"{name}: choices", given["choices"]))
-        values = {key: KINDS[key](f"{name}: {key}", given[key]) for key in given}
+        values = {key: _number(f"{name}: {key}", value) for key, value in given.items() if key != "log"}
+        if not isinstance(log := given.get("log", False), bool):
+            raise UserError(f"{name}: log is {_short(log)}; it must be true or false")
         whole = all(isinstance(value, int) for value in values.values())
         kind: Any = IntDistribution if whole else FloatDistribution
-        found = kind(**values)
+        found = kind(**values, log=log)
     except UserError:
         raise
     except (ValueError, ArithmeticError) as error:  # a step that is tiny beside the range is an ArithmeticError
@@ -71,12 +75,6 @@ def _distribution(name: str, given: object) -> BaseDistribution:
     if found.high != values["high"]:
         raise UserError(f"{name}: no step of {values['step']} from low {found.low} reaches high {values['high']}")
     return found  # type: ignore[no-any-return]
-
-
-def _flag(name: str, given: object) -> bool:
-    if not isinstance(given, bool):
-        raise UserError(f"{name} is {_short(given)}; it must be true or false")
-    return given
 
 
 def _number(name: str, given: object) -> int | float:
@@ -88,9 +86,6 @@ def _number(name: str, given: object) -> int | float:
     if isinstance(number, bool) or not isinstance(number, int | float) or not abs(number) <= LARGEST:
         raise UserError(f"{name} is {_short(given)}; it must be a number of at most {LARGEST:g} in size")
     return number
-
-
-KINDS = {"low": _number, "high": _number, "step": _number, "log": _flag}
 
 
 def _choices(name: str, given: object) -> list[Any]:
