@@ -185,7 +185,7 @@ def test_the_table_of_a_mapped_panel_is_a_file_that_the_next_encoder_reads(
     for damage in (lambda: file.write_bytes(file.read_bytes()[:-7] + b"damaged"), checksum.unlink):
         damage()
         assert same(averages(panel, [0, 2], 6))
-    assert not [path for path in panel.folder.iterdir() if path.name.startswith(".")]
+    assert not list(panel.folder.glob(".draft*"))
 
 
 def test_a_table_that_cannot_be_written_is_in_memory(
