@@ -20,7 +20,8 @@ def describe_run() -> dict[str, Any]:
         "versions": {"python": platform.python_version(), **versions},
         "machine": f"{processor()}, {os.cpu_count()} cores",
         "commit": commit,
-        "dirty": bool(_git("status", "--porcelain")) if commit else None,
+        # pages and figures change no result, and measuring writes them
+        "dirty": bool(_git("status", "--porcelain", "--", ".", ":!docs")) if commit else None,
     }
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import matplotlib
 import numpy as np
 import psutil
 import pytest
@@ -126,8 +127,8 @@ def test_lightning_starts_the_processes_itself_and_all_lies_in_the_runs_folder(a
     elsewhere.mkdir()
     config = ("fit", "--config", ROOT / "tests" / "small.yaml", *RUN[3:])
     words = [sys.executable, "-m", "eigen2.cli", *config, *folder(root), "--trainer.devices=2"]
-    # matplotlib keeps its list of the machine's fonts in the user's home, whatever runs
-    own = {"PYTHONPATH": ROOT, "PATH": "/usr/bin:/bin", "HOME": elsewhere, "MPLCONFIGDIR": tmp_path / "fonts"}
+    # matplotlib keeps the list of fonts in the home folder; making it takes seconds
+    own = {"PYTHONPATH": ROOT, "PATH": "/usr/bin:/bin", "HOME": elsewhere, "MPLCONFIGDIR": matplotlib.get_configdir()}
     own |= {name: value for name, value in os.environ.items() if name.startswith("MKL_")}
     env = {name: str(value) for name, value in own.items()}
     ended = subprocess.run(words, cwd=elsewhere, env=env, capture_output=True, text=True, timeout=300, check=False)
