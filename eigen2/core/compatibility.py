@@ -38,16 +38,16 @@ def saved_part(saved: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     """Return a part of what a run saved, one of `REQUIRED`; raise a UserError if an earlier version did not save it."""
     part = saved.get(name)
     if not isinstance(part, Mapping):
-        raise UserError(f"the checkpoint is of an earlier version, which did not save {REQUIRED[name]}; fit again")
+        raise UserError(f"the checkpoint is by an earlier version, which did not save {REQUIRED[name]}; fit again")
     return part
 
 
 def check_settings(saved: Mapping[str, Any], current: Mapping[str, Any]) -> None:
-    """Refuse to resume with other settings, by full key, than the checkpoint's; log those that are `FREE`."""
+    """Refuse to resume with settings, by full key, that differ from the checkpoint's; log those that are `FREE`."""
     changed = describe_changes(saved, current)
     if refused := [text for key, text in changed.items() if not any(f"{key}.".startswith(f"{free}.") for free in FREE)]:
         raise UserError(
-            f"the checkpoint is of a run with other settings: {'; '.join(refused)}; resume with "
+            f"the checkpoint's run had other settings: {'; '.join(refused)}; resume with "
             "its settings (config.yaml in its folder), or start a new run in another --trainer.default_root_dir"
         )
     if changed:

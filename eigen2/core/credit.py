@@ -18,9 +18,9 @@ class Credit(NamedTuple):
 
 
 class CreditedSteps:
-    """Replay slots of an episode's last steps, between which rewards are moved, by `steps` (0 or more) at most.
+    """Replay slots of an episode's last steps; moves rewards back to earlier ones, at most `steps` (0 or more) ago.
 
-    The buffer holds at least `steps` + 1 transitions of every account, agents x windows.
+    The buffer must hold at least `steps` + 1 transitions of every account (agents x windows).
     """
 
     def __init__(self, buffer: ReplayBuffer, accounts: int, steps: int) -> None:
@@ -29,10 +29,10 @@ class CreditedSteps:
 
     def record(self, stored: Tensor) -> None:
         """Record the slots of a step about to be added; `stored` (agents, windows) selects its transitions."""
-        own = stored.flatten().cpu().numpy()
-        slots = (self._buffer.position - 1 + np.cumsum(own)) % self._buffer.capacity
+        mask = stored.flatten().cpu().numpy()
+        slots = (self._buffer.position - 1 + np.cumsum(mask)) % self._buffer.capacity
         self._step += 1
-        self._slots[self._step % len(self._slots)] = np.where(own, slots, -1)
+        self._slots[self._step % len(self._slots)] = np.where(mask, slots, -1)
 
     def move(self, credit: Credit) -> None:
         """Move parts of the last step's rewards to the steps that earned them, where these were stored."""

@@ -25,7 +25,7 @@ class TrainedPolicies:
     champion: Policy
     agents: list[Policy]  # the population of the checkpoint
     generation: int  # generation in which the champion was found
-    candidates: int  # agents whose fitness was measured, in all generations together, of which it is the best
+    candidates: int  # agents evaluated in all generations together, of which the champion is the best
     seed: int
 
 
@@ -60,22 +60,22 @@ class WorkloadDataModule(LightningDataModule, ABC):
         """Return everything about the data that determines results, as plain values; after `setup`."""
 
     def describe(self) -> dict[str, str]:
-        """Return name and value of what a user should see at the start of a run."""
+        """Return names and values to show to the user at the start of a run."""
         return {}
 
     def data_used(self) -> dict[str, Any]:
-        """Return which data a fit uses, as plain values; saved in checkpoints for `require_unused`; after `setup`."""
+        """Return the data that a fit uses, as plain values; checkpoints save it for `require_unused`; after `setup`."""
         return {}
 
     def require_unused(self, used: Mapping[str, Any]) -> None:
-        """Refuse, by a UserError that names it, to test on data in a fit's `data_used`."""
+        """Raise a UserError that names the overlap if a test would use data in a fit's `data_used`."""
 
     def inference_spec(self) -> dict[str, Any]:
-        """Return what turns other data into the network inputs of this fit, as JSON can hold it; after the build."""
+        """Return JSON values that turn other data into the network inputs of this fit; after `build`."""
         return {}
 
     def apply_inference_spec(self, spec: Mapping[str, Any]) -> None:
-        """Turn this data into network inputs as the fit with this `inference_spec` did; after the build."""
+        """Make this data's network inputs as the fit that returned this `inference_spec` did; after `build`."""
 
     @property
     def buffer(self) -> ReplayBuffer:
@@ -84,10 +84,10 @@ class WorkloadDataModule(LightningDataModule, ABC):
         return self._buffer
 
     def allocate_buffer(self, capacity: int, fields: dict[str, Field], device: torch.device) -> None:
-        """Allocate the replay buffer, or empty the one there is where it is the same: fitting again takes no second."""
-        held = self._buffer
-        if held is not None and (held.capacity, held.fields, held.device) == (capacity, fields, device):
-            held.reset_memory()
+        """Allocate the replay buffer, or empty the existing one if it is alike: fitting again needs no second one."""
+        buffer = self._buffer
+        if buffer is not None and (buffer.capacity, buffer.fields, buffer.device) == (capacity, fields, device):
+            buffer.reset_memory()
         else:
             self._buffer = ReplayBuffer(capacity, fields, device)
 
@@ -107,7 +107,7 @@ class WorkloadDataModule(LightningDataModule, ABC):
     test_dataloader = val_dataloader
 
     def memory_owners(self) -> dict[str, object]:
-        """Return what holds bytes, for a memory profiler."""
+        """Return the objects that hold memory, by owner name, for a memory profiler."""
         return {"replay": self._buffer}
 
     def state_dict(self) -> dict[str, Any]:
@@ -123,7 +123,7 @@ class WorkloadDataModule(LightningDataModule, ABC):
 class RolloutDataModule(WorkloadDataModule):
     """Base of workloads in which a population plays: a subclass loads its data, builds environments and networks.
 
-    The settings are described in `eigen2.control.datamodule.ControlDataModule`, for one.
+    `eigen2.control.datamodule.ControlDataModule`, for example, describes the settings.
     """
 
     validates_every_agent: ClassVar[bool] = True
@@ -146,14 +146,14 @@ class RolloutDataModule(WorkloadDataModule):
         self.windows_per_generation, self.exploration_windows = windows, exploration_windows
         self.replay_capacity, self.replay_min_size, self.batch_size = capacity, min_size, batch_size
         self.fitness_windows = slice(0, windows or None)  # those whose mean return is an agent's fitness
-        self.transition_log: TransitionLog | None = None  # of this process's agents, beside several processes
+        self.transition_log: TransitionLog | None = None  # None with one process
 
     @abstractmethod
     def build(self, agents: int, device: torch.device) -> None:
         """Make `eval_env` with windows_per_generation + exploration_windows windows, and `val_env`."""
 
     def needed_bytes(self, agents: int) -> dict[str, int]:
-        """Return the bytes by owner that `build` will allocate, as far as they are known before."""
+        """Return the bytes by owner that `build` will allocate, as far as they are known in advance."""
         return {}
 
     @abstractmethod
@@ -184,7 +184,7 @@ class RolloutDataModule(WorkloadDataModule):
     @property
     def longest_episode(self) -> int:
         """Return the steps of the longest episode, after `build`; needed to spread agents over processes."""
-        raise UserError(f"{type(self).__name__} does not say how long an episode is at most: train in one process")
+        raise UserError(f"{type(self).__name__} does not define longest_episode: train in one process")
 
     def episode_metrics(self, summary: dict[str, Tensor]) -> dict[str, float]:
         """Return scalars of the fitness windows' summary to log, by their full names."""
@@ -192,7 +192,7 @@ class RolloutDataModule(WorkloadDataModule):
 
     def test(self, policies: TrainedPolicies) -> TestResult:
         """Play the champion on data that no fit has used; raise a UserError where the workload has none."""
-        raise UserError(f"{type(self).__name__} has nothing to test on that fit does not use")
+        raise UserError(f"{type(self).__name__} has no data to test on that fit does not use")
 
     def record_agent(self, agent: int) -> None:
         """Prepare to record the validation episodes of `agent`, which may become champion."""
@@ -206,11 +206,11 @@ class RolloutDataModule(WorkloadDataModule):
         return {name: vars(self)[name] for name in names.split()}
 
     def allocate_replay(self, device: torch.device, communicator: Communicator) -> None:
-        """Allocate the replay buffer, in which a step of all agents must fit, and for several processes the log."""
+        """Allocate the replay buffer, which must hold a step of all agents, and with several processes the log."""
         env = self.eval_env
         per_step, steps = communicator.total * env.windows, env.credit_steps + 1
         if self.replay_capacity < per_step * steps:
-            credited = f", and rewards go back to those of {steps - 1} steps before" if steps > 1 else ""
+            credited = f", and rewards are credited up to {steps - 1} steps back" if steps > 1 else ""
             raise UserError(
                 f"data.replay_capacity is {self.replay_capacity}, but {communicator.total} agents in {env.windows} "
                 f"windows add {per_step} transitions at once{credited}; raise it to at least {per_step * steps}"
@@ -232,5 +232,5 @@ class RolloutDataModule(WorkloadDataModule):
         return sum(field.nbytes for field in self.replay_fields.values())
 
     def memory_owners(self) -> dict[str, object]:
-        """Return what holds bytes, for a memory profiler."""
+        """Return the objects that hold memory, by owner name, for a memory profiler."""
         return {"replay": (self._buffer, self.transition_log), "environments": (self.eval_env, self.val_env)}

@@ -13,12 +13,12 @@ from eigen2.core.replay import Field, ReplayBuffer
 
 Observation = dict[str, Tensor]
 Policy = Callable[[Observation], Tensor]
-"""Map an observation, (agents or 1, windows, ...) each, to actions (agents, windows, ...) in [-1, 1]."""
+"""Map an observation, tensors (agents or 1, windows, ...), to actions (agents, windows, ...) in [-1, 1]."""
 
 
 @runtime_checkable
 class Environment(Protocol):
-    """Workspace that steps all agents in several windows at once; what it returned does not change later.
+    """Workspace that steps all agents in several windows at once; tensors that it has returned do not change later.
 
     Tensors have the leading axes (agents, windows); observations may have 1 for agents where all see the same.
     """
@@ -44,7 +44,7 @@ class Environment(Protocol):
         """Scale actions from [-1, 1] to the environment's own units."""
 
     def get_episode_summary(self, windows: slice = ...) -> dict[str, Tensor]:
-        """Return what happened since `reset`, (agents,) each."""
+        """Return statistics of the episodes since `reset` by name, (agents,) each."""
 
 
 @torch.no_grad()
@@ -107,8 +107,8 @@ def _finite(values: Iterable[Tensor]) -> Tensor | None:
     floats = [value for value in values if value.is_floating_point()]
     if all(math.isfinite(float(value.sum(dtype=torch.float64))) for value in floats):
         return None  # a sum of finite float32 numbers cannot overflow a float64
-    each = [value.reshape(*value.shape[:2], -1).isfinite().all(2) for value in floats]
-    return functools.reduce(torch.logical_and, each)
+    masks = [value.reshape(*value.shape[:2], -1).isfinite().all(2) for value in floats]
+    return functools.reduce(torch.logical_and, masks)
 
 
 def _rows(transition: dict[str, Tensor], chosen: Tensor) -> dict[str, Tensor]:

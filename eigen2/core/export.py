@@ -1,4 +1,4 @@
-"""Export a champion: its actor's weights, and in plain values what it takes to use them."""
+"""Export a champion: its actor's weights, and the plain values needed to use them."""
 
 import functools
 import inspect
@@ -42,7 +42,7 @@ class ExportedChampion:
     def actor(self, trusted: str | None = None) -> nn.Module:
         """Build the actor with the champion's weights, `forward(inputs) -> (batch, *action)` in [-1, 1].
 
-        The class is eigen2's own or `trusted`, as loading it runs the code of its module; else it is a UserError.
+        The class is eigen2's own or `trusted`, as loading it runs the code of its module; any other is a UserError.
         """
         network = build(self.config["actor"], self.sizes, trusted)
         try:
@@ -77,9 +77,9 @@ def _from_folder(folder: Path) -> ExportedChampion:
         weights = load_file(folder / WEIGHTS)
     except (OSError, ValueError, SafetensorError) as error:
         raise UserError(f"there is no exported champion in {folder} ({_line(error)}); export writes one") from error
-    known = config.get("format") if isinstance(config, dict) else None
-    if known != FORMAT:
-        raise UserError(f"{folder / CONFIG} has format {known}, this eigen2 reads {FORMAT}; export the champion again")
+    version = config.get("format") if isinstance(config, dict) else None
+    if version != FORMAT:
+        raise UserError(f"{folder / CONFIG} has format {version}, eigen2 reads {FORMAT}; export the champion again")
     return ExportedChampion(config, weights)
 
 
@@ -87,14 +87,14 @@ def _from_checkpoint(file: Path) -> ExportedChampion:
     try:
         verify_checksum(file)
         # mapped, so that the replay buffer beside the weights is not read
-        found = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
+        checkpoint = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
     except (OSError, DamagedFile) as error:
         raise UserError(f"checkpoint {file} cannot be read ({_line(error)}); give another one") from error
-    saved, state = saved_run(found), found["state_dict"]
+    saved, state = saved_run(checkpoint), checkpoint["state_dict"]
     spec = saved_part(saved, "inference")
     if "actor" not in spec:
-        only = f"{spec['workload']}, whose champion only validate and test can use"
-        raise UserError(f"checkpoint {file} is of the workload {only}; give one of another workload")
+        workload = f"{spec['workload']}, whose champion only validate and test can use"
+        raise UserError(f"checkpoint {file} is of the workload {workload}; give one of another workload")
     generation, fitness = (state[f"population.champion_{name}"].item() for name in ("generation", "fitness"))
     if generation < 0:
         raise UserError(f"checkpoint {file} has no champion: none was validated before it was written")
@@ -125,7 +125,7 @@ def describe(network: StackedNetwork, factory: object | None, sizes: Sizes) -> d
 
 
 def call_of(factory: object) -> dict[str, Any] | None:
-    """Return class and arguments of a network factory: a class, or a `functools.partial` of one; None for others."""
+    """Return class and arguments of a network factory that is a class or a `functools.partial` of one; else None."""
     partial = factory if isinstance(factory, functools.partial) else None
     parts = [factory] if partial is None else [partial.func, *partial.args]
     classes = [part for part in parts if inspect.isclass(part) and issubclass(part, nn.Module)]
@@ -133,8 +133,8 @@ def call_of(factory: object) -> dict[str, Any] | None:
         arguments = json.loads(json.dumps({} if partial is None else partial.keywords, allow_nan=False))
     except (TypeError, ValueError):
         return None
-    path = [f"{each.__module__}.{each.__qualname__}" for each in classes[:1]]
-    return {"class_path": path[0], "init_args": arguments} if path else None
+    paths = [f"{cls.__module__}.{cls.__qualname__}" for cls in classes[:1]]
+    return {"class_path": paths[0], "init_args": arguments} if paths else None
 
 
 def format_factory(factory: object | None) -> str | None:
@@ -160,10 +160,10 @@ def build(call: Mapping[str, Any] | None, sizes: Sizes, trusted: str | None = No
             f"{module}; if you trust that, give --actor {path}"
         )
     try:
-        found = getattr(import_module(module), name)
-        if not (inspect.isclass(found) and issubclass(found, nn.Module)):
+        cls = getattr(import_module(module), name)
+        if not (inspect.isclass(cls) and issubclass(cls, nn.Module)):
             raise TypeError("it is not a network")
-        network: nn.Module = found(sizes, **call["init_args"])
+        network: nn.Module = cls(sizes, **call["init_args"])
     except (ImportError, AttributeError, TypeError, ValueError) as error:
         raise UserError(f"the champion's actor {path} cannot be built: {_line(error)}") from error
     return network

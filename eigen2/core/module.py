@@ -31,18 +31,18 @@ class GenerationModule(LightningModule, ABC, Generic[Data]):
     """`unit` of fitness and what it is averaged `over`, for the report; None for rewards over agents."""
     max_processes: ClassVar[int | None] = None  # most processes that the algorithm uses; None for any number
     config_defaults: ClassVar[Mapping[str, Any]] = {}
-    """Defaults that are objects in Python, as a configuration file writes them."""
-    remedy: str  # settings to lower where memory does not suffice
+    """Defaults that are Python objects, in the form of a configuration file."""
+    remedy: str  # settings to lower if memory does not suffice
     data_class: ClassVar[type[WorkloadDataModule]]  # class of the data module that the algorithm needs
     population_size: int = 1
     validate_every: int = 1
-    memory: PeakEstimate  # of what the run needs
+    memory: PeakEstimate  # peak memory of the run
 
     def __init__(self) -> None:
         super().__init__()
         self.automatic_optimization = False
-        self.seed = 0  # the run's
-        self.generations_run = 0  # that the run, or that of the loaded checkpoint, has begun
+        self.seed = 0  # of the run, set by `setup`
+        self.generations_run = 0  # generations begun by this run or by that of the loaded checkpoint
         self.clock = PhaseClock(self, self.phases)  # times phases and announces them to callbacks
         self.metrics: dict[str, float] = {}  # scalars of the last generation, by full name
         self.test_result: TestResult | None = None  # of the last test
@@ -152,7 +152,7 @@ class GenerationModule(LightningModule, ABC, Generic[Data]):
         return flatten({"model": self.model_settings(), "data": self.data.settings(), **run})
 
     def on_train_start(self) -> None:
-        """Set the configured learning rates, which a checkpoint's optimizer does not know; log the settings."""
+        """Set the configured learning rates in place of those of a checkpoint's optimizer; log the settings."""
         for group, rate in zip(self.optimizer.param_groups, self.learning_rates(), strict=True):
             group["lr"] = rate
         for logger in self.loggers:
@@ -187,7 +187,7 @@ class GenerationModule(LightningModule, ABC, Generic[Data]):
         }
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Restore the seed; refuse a checkpoint of another workload, network or, to resume, other settings."""
+        """Restore the seed; refuse a checkpoint of another workload or network or, when resuming, other settings."""
         if not self._built:
             raise UserError("a module is built by a Trainer with its data: give ckpt_path to trainer.fit or validate")
         saved = saved_run(checkpoint)

@@ -42,17 +42,17 @@ class Linear(nn.Linear):
     """`torch.nn.Linear` whose weights may be (agents, out, in): (agents or 1, ..., in) goes to (agents, ..., out)."""
 
     def forward(self, x: Tensor, plus: Tensor | None = None) -> Tensor:
-        """Return the map of the last axis of `x`, plus `plus` where given."""
+        """Apply the linear map to the last axis of `x`, and add `plus` if given."""
         weight, bias = self.weight, self.bias
         if weight.dim() == 2:
             return super().forward(x) if plus is None else super().forward(x) + plus
         agents, features = weight.shape[:2]
         if agents == 1 and plus is None:
             # the backward pass of a product is a fifth faster than that of a batch of one product
-            own = weight.squeeze(0), None if bias is None else bias.squeeze(0)
+            parameters = weight.squeeze(0), None if bias is None else bias.squeeze(0)
             if not torch.is_grad_enabled():
-                return nn.functional.linear(x, *own)
-            out = nn.functional.linear(x.squeeze(0), *own)
+                return nn.functional.linear(x, *parameters)
+            out = nn.functional.linear(x.squeeze(0), *parameters)
             return _no_view(out, (1, *out.shape))
         rows = x.flatten(1, -2)
         if len(rows) != agents:
@@ -128,8 +128,8 @@ class StackedNetwork:
             return output if len(output) == agents else output.expand(agents, *output.shape[1:])
         if self.over_agents == "vmap":
             # an input of size 1 among several agents is not expanded
-            axes = [_each(value, lambda part: None if len(part) == 1 < agents else 0) for value in inputs]
-            parts = [_each(value, lambda part: part[0] if len(part) == 1 < agents else part) for value in inputs]
+            axes = [_map_tensors(value, lambda part: None if len(part) == 1 < agents else 0) for value in inputs]
+            parts = [_map_tensors(value, lambda part: part[0] if len(part) == 1 < agents else part) for value in inputs]
             try:
                 run = torch.func.vmap(partial(self._call, function), in_dims=(0, *axes))
                 vectorised: Tensor = run(weights, *parts)
@@ -141,8 +141,8 @@ class StackedNetwork:
                 logger.info("%s runs agent by agent: %s", type(self.network).__name__, str(error).split(". ")[0])
         outputs = []
         for row in range(agents):
-            own = [_each(value, lambda part: part[row if len(part) > 1 else 0]) for value in inputs]  # noqa: B023
-            outputs.append(self._call(function, {name: weight[row] for name, weight in weights.items()}, *own))
+            row_inputs = [_map_tensors(value, lambda part: part[row if len(part) > 1 else 0]) for value in inputs]  # noqa: B023
+            outputs.append(self._call(function, {name: weight[row] for name, weight in weights.items()}, *row_inputs))
         return torch.stack(outputs)
 
     def _call(self, function: Callable[..., Tensor], weights: Weights, *inputs: Inputs | Tensor) -> Tensor:
@@ -152,16 +152,16 @@ class StackedNetwork:
                 module._parameters[name] = weights[source]  # type: ignore[assignment]
             return function(*inputs)
         finally:
-            for module, name, _, own in self._places:
-                module._parameters[name] = own
+            for module, name, _, original in self._places:
+                module._parameters[name] = original
 
 
-def _each(value: Inputs | Tensor, change: Callable[[Tensor], Any]) -> Any:
+def _map_tensors(value: Inputs | Tensor, change: Callable[[Tensor], Any]) -> Any:
     return {name: change(part) for name, part in value.items()} if isinstance(value, dict) else change(value)
 
 
 def require_width(name: str, value: int) -> None:
-    """Refuse, by a UserError, a layer width that is impossible, or would exhaust memory before it is counted."""
+    """Refuse, by a UserError, a layer width that is impossible, or would exhaust memory before it is estimated."""
     require_range(name, value, least=1, most=MOST_WIDTH)
 
 

@@ -29,19 +29,19 @@ class _Positional(nn.Module):
 
 
 def write_onnx(actor: nn.Module, sizes: Sizes, file: Path) -> Path:
-    """Write a graph from an actor's inputs by name, (batch, ...), to `action`; UserError if that cannot be."""
+    """Write an actor as a graph from its named inputs, (batch, ...), to `action`; UserError if that fails."""
     missing = [name for name in LIBRARIES if find_spec(name) is None]
     if missing:
         raise UserError(f"an ONNX graph needs {' and '.join(missing)}: pip install 'eigen2[onnx]'")
     if "panel" in sizes.inputs:
-        windows = "an actor of data.encoding windows reads the whole panel, which an ONNX graph does not hold"
-        raise UserError(f"{windows}; train with data.encoding averages")
+        problem = "an actor of data.encoding windows reads the whole panel, which an ONNX graph does not hold"
+        raise UserError(f"{problem}; train with data.encoding averages")
     for name in ("torch.onnx", *LIBRARIES):
         logging.getLogger(name).setLevel(logging.ERROR)  # they report their progress as warnings
     batch = torch.export.Dim("batch")
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch's, about its own pytrees and axis names
+            warnings.simplefilter("ignore")  # torch warns of its own pytrees and axis names
             program = torch.onnx.export(
                 _Positional(actor, list(sizes.inputs)).eval(),
                 tuple(torch.zeros(2, *shape) for shape in sizes.inputs.values()),  # the graph takes any batch size

@@ -40,7 +40,7 @@ def generator(seed: int, role: Role, generation: int = 0, agent: int = 0) -> np.
 @contextmanager
 def torch_seed(seed: int, role: Role, agent: int) -> Iterator[None]:
     """Seed torch's global CPU generator at an address, for `nn.Module` initialisers, and restore it afterwards."""
-    address = generator(seed, role, agent=agent)
+    rng = generator(seed, role, agent=agent)
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(int(address.integers(2**63)))
+        torch.manual_seed(int(rng.integers(2**63)))
         yield

@@ -44,8 +44,8 @@ def transition_fields(observation: Mapping[str, Field], action_shape: tuple[int,
 class ReplayBuffer:
     """Ring of transitions: named fields of fixed size, `reward` among them, allocated and touched at the start.
 
-    It holds `capacity` transitions; a further one replaces the oldest. Now it holds `size`, the next goes to the slot
-    `position`, and so many were `added` since it was made or reset.
+    It holds up to `capacity` transitions; a further one replaces the oldest. `size` are stored now, the next goes to
+    slot `position`, and `added` were added since construction or the last reset.
     """
 
     def __init__(self, capacity: int, fields: Mapping[str, Field], device: torch.device | str = "cpu") -> None:
@@ -78,20 +78,20 @@ class ReplayBuffer:
         self.size = self.position = self.added = 0
 
     def cleanup_memory(self) -> int:
-        """Release the pages of empty slots to the system and return their bytes; on Linux and the CPU alone."""
+        """Release the pages of empty slots to the system and return their bytes; only on Linux and the CPU."""
         return sum(release_pages(stored[self.size :]) for stored in self._storage.values())
 
     def add(self, transitions: Mapping[str, Tensor]) -> None:
         """Add `n` transitions, each field of shape (n, ...), in place of the oldest; ValueError if they do not fit."""
         count = len(next(iter(transitions.values())))
         shapes = {name: tuple(values.shape) for name, values in transitions.items()}
-        if shapes != (own := {name: (count, *field.shape) for name, field in self.fields.items()}):
-            raise ValueError(f"transitions have the shapes {shapes}, not {own}")
+        if shapes != (expected := {name: (count, *field.shape) for name, field in self.fields.items()}):
+            raise ValueError(f"transitions have the shapes {shapes}, not {expected}")
         if count > self.capacity:
             raise ValueError(f"{count} transitions at once exceed the capacity of {self.capacity}")
         head = min(count, self.capacity - self.position)
-        for name, given in transitions.items():
-            stored, values = self._storage[name], given.detach()
+        for name, tensor in transitions.items():
+            stored, values = self._storage[name], tensor.detach()
             stored[self.position : self.position + head] = values[:head]
             stored[: count - head] = values[head:]
         self.position = (self.position + count) % self.capacity
@@ -111,7 +111,7 @@ class ReplayBuffer:
         return {name: stored[flat].reshape((*slots.shape, *stored.shape[1:])) for name, stored in self._storage.items()}
 
     def metrics(self) -> dict[str, float]:
-        """Return how full it is."""
+        """Return size, utilization and the number of transitions added, by full metric name."""
         utilization = self.size / self.capacity
         return {"replay/size": float(self.size), "replay/utilization": utilization, "replay/added": float(self.added)}
 
@@ -121,11 +121,11 @@ class ReplayBuffer:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Copy a saved buffer into this one; raise a UserError if it has another capacity or other fields."""
-        saved, mine = (
+        saved, current = (
             {name: f"{tuple(values.shape)} {values.dtype}" for name, values in storage.items()}
             for storage in (state["storage"], self._storage)
         )
-        if changes := describe_changes(saved, mine):
+        if changes := describe_changes(saved, current):
             raise UserError(
                 f"the checkpoint's replay buffer does not fit this configuration ({', '.join(changes.values())}); "
                 "resume with the data settings of the run that wrote it, or start a new run in another "
@@ -139,7 +139,7 @@ class ReplayBuffer:
 def sample_slots(
     stored: int, batches: int, batch_size: int, agents: range, seed: int, generation: int
 ) -> Int[Tensor, "batches agents batch"]:
-    """Sample slots of `stored` transitions, evenly, with replacement, by a generator of each agent's own."""
+    """Sample slots of `stored` transitions uniformly with replacement, each agent's with its own generator."""
     slots = torch.empty(batches, len(agents), batch_size, dtype=torch.int64)
     for place, agent in enumerate(agents):
         drawn = generator(seed, Role.REPLAY, generation, agent).integers(stored, size=(batches, batch_size))

@@ -117,5 +117,5 @@ def test_a_buffer_too_small_for_the_credit_is_refused() -> None:
     data = ProbeRollouts(Probe(lambda x, action, step: x), replay_capacity=64)
     data.eval_env = ProbeEnvironment(data.probe, agents=4, windows=4)
     data.eval_env.credit_steps = 4
-    with pytest.raises(UserError, match=r"replay_capacity is 64.* 4 steps before; raise it to at least 80"):
+    with pytest.raises(UserError, match=r"replay_capacity is 64.* 4 steps back; raise it to at least 80"):
         data.allocate_replay(torch.device("cpu"), Communicator(4))

@@ -238,5 +238,5 @@ def test_a_test_of_nothing_is_refused(tmp_path: Path) -> None:
     data = ProbeRollouts(AIM)
     with pytest.raises(UserError, match="an earlier version"):
         make_trainer().test(ERLModule(2, gradient_steps=0), data, ckpt_path=path, verbose=False)
-    with pytest.raises(UserError, match="ProbeRollouts has nothing to test on"):
+    with pytest.raises(UserError, match="ProbeRollouts has no data to test on"):
         data.test(TrainedPolicies(lambda seen: seen["x"], [], 0, 0, 0))
