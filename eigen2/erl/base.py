@@ -1,4 +1,4 @@
-"""What ERLModule is besides the algorithm: set-up, optimizer, champion, metrics, checkpoint, memory."""
+"""Base of ERLModule, all but the algorithm: set-up, optimizer, champion, metrics, checkpoint, memory."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -33,18 +33,18 @@ class PopulationModule(GenerationModule[RolloutDataModule]):
 
     data_class = RolloutDataModule
     remedy = "lower data.replay_capacity, data.batch_size, model.population_size, model.gradient_steps or windows"
-    learners: int  # agents that learn by gradients, the first ones
+    learners: int  # number of agents that learn by gradients; they come first
     learner: Learner
     operators: Sequence[Operator]
     micro_batches: int  # training steps of a generation
-    make_networks: tuple[NetworkFactory | None, NetworkFactory | None]  # of actor and critic; None is the workload's
+    make_networks: tuple[NetworkFactory | None, NetworkFactory | None]  # of actor and critic; None for the workload's
     communicator: Communicator
     population: Population  # this process's agents
     state: GenerationState  # of the generation in progress
 
     @property
     def rollout(self) -> Rollout:
-        """Return what plays the population."""
+        """Return the rollout that plays the population in the data module's environments."""
         return Rollout(self.population, self.data, self.precision, self.communicator)
 
     def precision(self) -> AbstractContextManager[None]:
@@ -71,14 +71,14 @@ class PopulationModule(GenerationModule[RolloutDataModule]):
             require_fit(self.memory, data, self.communicator, weights, self.micro_batches)
             self.memory.require_temporary(len(agents) * workspace, checkpoint_bytes(self.trainer))
             data.allocate_replay(device, self.communicator)
-        if "population" not in self._modules:  # fitting or validating again goes on with what was learned
+        if "population" not in self._modules:  # fitting or validating again continues with this population
             learners, noise = len(range(self.learners)[agents.start : agents.stop]), self.hparams["noise"]
             self.population = Population(self.communicator, *makers, self.seed, noise, learners)
         elif weights != 4 * self.population.weights_per_agent:
             raise UserError("this module was fitted to data of other sizes; make a new ERLModule for these")
 
     def network_makers(self, data: RolloutDataModule) -> tuple[Callable[[], nn.Module], Callable[[], nn.Module]]:
-        """Return what builds one agent's actor and critic: the configured networks, else the workload's."""
+        """Return factories of one agent's actor and critic: the configured networks, else the workload's."""
         actor, critic = self.make_networks
         make_critic = partial(critic, data.sizes) if critic else data.make_critic
         return partial(actor, data.sizes) if actor else data.make_actor, self.learner.critic_factory(make_critic)
@@ -88,7 +88,7 @@ class PopulationModule(GenerationModule[RolloutDataModule]):
         return self.hparams["actor_lr"], self.hparams["critic_lr"]
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """Return one Adam for the whole population; its moments have a row an agent."""
+        """Return one Adam for the whole population; its moments have one row per agent."""
         networks = zip((self.population.actor, self.population.critic), self.learning_rates(), strict=True)
         return RowAdam([{"params": [rows], "lr": rate} for rows, rate in networks])
 
@@ -122,15 +122,15 @@ class PopulationModule(GenerationModule[RolloutDataModule]):
         """Return the scalars of the generation that was just validated, by full name."""
         data, population, communicator = self.data, self.population, self.communicator
         summary = data.eval_env.get_episode_summary(data.fitness_windows)
-        found, episodes = metrics.generation_metrics(self.state, population, summary, communicator)
-        chance = generator(self.seed, Role.PROBE, self.current_epoch)
-        inputs = sample_inputs(data, self.device, chance, SAMPLED_INPUTS)
-        found |= diversity_metrics(population.actor_network, population.actor, inputs, communicator)
-        found |= data.episode_metrics(episodes) | data.buffer.metrics()
+        scalars, episodes = metrics.generation_metrics(self.state, population, summary, communicator)
+        rng = generator(self.seed, Role.PROBE, self.current_epoch)
+        inputs = sample_inputs(data, self.device, rng, SAMPLED_INPUTS)
+        scalars |= diversity_metrics(population.actor_network, population.actor, inputs, communicator)
+        scalars |= data.episode_metrics(episodes) | data.buffer.metrics()
         if communicator.world > 1:
             exchanged = communicator.received_bytes / 1e6, communicator.seconds
-            found["exchange/received_mb"], found["time/exchange_s"] = exchanged
-        return found
+            scalars["exchange/received_mb"], scalars["time/exchange_s"] = exchanged
+        return scalars
 
     def model_settings(self) -> dict[str, Any]:
         """Return the algorithm's settings, networks included, as plain values."""
@@ -163,28 +163,27 @@ class PopulationModule(GenerationModule[RolloutDataModule]):
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Check the checkpoint, and keep the rows of this process."""
         super().on_load_checkpoint(checkpoint)
-        own = self.communicator.own_rows
+        select, names = self.communicator.own_rows, self.population.rows()
         if self.communicator.world > 1:
-            names = self.population.rows()
-            replace_rows(checkpoint, names, lambda rows: {name: own(each).clone() for name, each in rows.items()})
+            replace_rows(checkpoint, names, lambda rows: {name: select(each).clone() for name, each in rows.items()})
 
     def memory_owners(self) -> dict[str, object]:
-        """Return what holds bytes, for a memory profiler."""
+        """Return the objects that hold memory, by owner name, for a memory profiler."""
         gradients = [parameter.grad for parameter in self.parameters()]
         # the optimizer first: the population holds the gradients too
         return {"optimizer": (gradients, self.optimizer.state), "population": self.population}
 
     def reset_memory(self) -> None:
-        """Start over in the same memory: initial agents, no champion, no replay; a further fit otherwise goes on."""
+        """Start over in the same memory: initial agents, no champion, no replay; else a further fit continues."""
         self.population.reset_memory(*self.network_makers(self.data), self.seed, self.hparams["noise"])
         self.data.buffer.reset_memory()
 
     def cleanup_memory(self) -> int:
-        """Free gradients and the pages of empty replay slots until a further fit, and return their bytes."""
+        """Free gradients and the pages of empty replay slots until the next fit, and return their bytes."""
         return self.population.cleanup_memory() + self.data.buffer.cleanup_memory()
 
     def describe(self) -> dict[str, str]:
-        """Return name and value of what a user should see at the start."""
+        """Return names and values to show to the user at the start of a run."""
         return {
             "population": f"{self.population_size} agents, {self.population.weights_per_agent:,} parameters each",
             "replay": f"{self.data.buffer}; training starts at {self.data.replay_min_size:,}",

@@ -9,9 +9,9 @@ Rows = dict[str, Tensor]
 
 
 def replace_rows(checkpoint: dict[str, Any], names: Iterable[str], change: Callable[[Rows], Rows | None]) -> None:
-    """Change what has a row an agent in a checkpoint of Lightning's: the population's `names`, and optimizers' moments.
+    """Change tensors with one row per agent in a Lightning checkpoint: the population's `names`, optimizers' moments.
 
-    It is changed in new dictionaries, as the old ones are in use; not at all where `change` returns None.
+    The results go to new dictionaries, as the old ones are in use; None from `change` leaves the checkpoint as it is.
     """
     weights = dict(checkpoint["state_dict"])
     optimizers = [
@@ -21,8 +21,8 @@ def replace_rows(checkpoint: dict[str, Any], names: Iterable[str], change: Calla
     places = [(weights, f"population.{name}") for name in names]
     for state in (state for optimizer in optimizers for state in optimizer["state"].values()):
         places += [(state, name) for name, values in state.items() if isinstance(values, Tensor) and values.dim() == 2]
-    found = change({str(i): holder[name] for i, (holder, name) in enumerate(places)})
-    if found is not None:
+    changed = change({str(i): holder[name] for i, (holder, name) in enumerate(places)})
+    if changed is not None:
         for i, (holder, name) in enumerate(places):
-            holder[name] = found[str(i)]
+            holder[name] = changed[str(i)]
         checkpoint["state_dict"], checkpoint["optimizer_states"] = weights, optimizers

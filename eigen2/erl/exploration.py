@@ -1,4 +1,4 @@
-"""Exploration noise on actions, each agent's from a generator of its own."""
+"""Exploration noise on actions, from a separate generator for each agent."""
 
 import math
 
@@ -9,11 +9,11 @@ from torch import Tensor
 
 from eigen2.core.randomness import Role, generator
 
-BLOCK_BYTES = 2**20  # bytes of the draws of several steps, which are made together: one step alone has few
+BLOCK_BYTES = 2**20  # bytes of numbers drawn at once, for several steps: a single step needs few
 
 
 class Draws:
-    """Standard normal numbers, step by step through one generation, of one agent's `shape` in a step."""
+    """Standard normal numbers for the steps of one generation; each agent gets numbers of `shape` in every step."""
 
     def __init__(self, role: Role, agents: range, shape: tuple[int, ...], seed: int, generation: int) -> None:
         self._generators = [generator(seed, role, generation, agent) for agent in agents]
@@ -24,8 +24,8 @@ class Draws:
     def next(self) -> Float[Tensor, "agents ..."]:
         """Return the next step's numbers, a view that later draws overwrite."""
         if self._drawn == self._block.shape[1]:
-            for own, chance in zip(self._block, self._generators, strict=True):
-                chance.standard_normal(dtype=np.float32, out=own.numpy())
+            for row, rng in zip(self._block, self._generators, strict=True):
+                rng.standard_normal(dtype=np.float32, out=row.numpy())
             self._drawn = 0
         self._drawn += 1
         return self._block[:, self._drawn - 1]

@@ -15,9 +15,9 @@ LOSS_METRICS = ("actor_loss", "critic_loss", "q_mean", "action_saturation")  # n
 def generation_metrics(
     state: GenerationState, population: Population, summary: Mapping[str, Tensor], communicator: Communicator
 ) -> tuple[dict[str, float], dict[str, Tensor]]:
-    """Return scalars of the generation just validated, by full name, NaN without a value yet; and all agents' summary.
+    """Return scalars of the generation just validated by full name, NaN if unknown so far, and all agents' summary.
 
-    Averages of fitness, in rewards a window, are over agents whose own is finite.
+    Averages of fitness, in rewards per window, are over agents with a finite fitness.
     """
     fitness, validation = _finite(state.fitness), _finite(state.validation)
     agents = communicator.gather(

@@ -30,9 +30,9 @@ class ERLModule(PopulationModule):
 
     Args:
         population_size: agents (1 or more; evolution needs 2).
-        gradient_steps: optimizer steps a generation (0 or more; 0 is evolution alone).
+        gradient_steps: optimizer steps per generation (0 or more; 0 is evolution alone).
         accumulate: micro-batches of data.batch_size whose gradients are averaged for one optimizer step (1 or more).
-        gamma: discount a step (0 to 1).
+        gamma: discount per step (0 to 1).
         tau: fraction by which a target network moves to its network after each optimizer step (above 0, at most 1).
         actor_lr: Adam's learning rate of the actors (above 0).
         critic_lr: Adam's learning rate of the critics (above 0).
@@ -43,13 +43,13 @@ class ERLModule(PopulationModule):
         noise_min: exploration noise does not fall below this (0 or more).
         random_warmup: play exploration windows with random actions, uniform in [-1, 1], until training starts.
         validate_every: generations from one validation to the next (1 or more); before the first there is no champion.
-        learners: agents that learn by gradients, the first ones; the others only evolve, without exploration, and take
-            over a learner's actor by the operator Injection (1 to population_size; null: all learn and evolve).
+        learners: number of agents that learn by gradients, the first ones; the others only evolve, without exploration,
+            and get a learner's actor by the operator Injection (1 to population_size; null: all learn and evolve).
         learner: algorithm that trains agents by gradients: DDPG or TD3, or a class of your own.
-        evolution: operators that keep or replace agents, by class, in the order in which they choose whom; null trains
-            the agents without evolution.
-        actor: class of the actor network, with its arguments but for `sizes`; null takes the workload's.
-        critic: class of the critic network, with its arguments but for `sizes`; null takes the workload's.
+        evolution: operators that keep or replace agents, by class; earlier ones choose first whom to replace; null
+            trains the agents without evolution.
+        actor: class of the actor network and its arguments except `sizes`; null takes the workload's default.
+        critic: class of the critic network and its arguments except `sizes`; null takes the workload's default.
     """
 
     config_defaults: ClassVar = {
@@ -82,10 +82,10 @@ class ERLModule(PopulationModule):
         actor: Callable[[Sizes], nn.Module] | None = None,
         critic: Callable[[Sizes], nn.Module] | None = None,
     ) -> None:
-        given = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
-        check_settings(given)
+        settings = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
+        check_settings(settings)
         super().__init__()
-        self.save_hyperparameters(plain_settings(given), logger=False)
+        self.save_hyperparameters(plain_settings(settings), logger=False)
         self.population_size, self.micro_batches = population_size, gradient_steps * accumulate
         self.learners, self.learner = population_size if learners is None else learners, learner
         self.operators, self.validate_every = tuple(evolution or ()), validate_every
@@ -101,34 +101,34 @@ class ERLModule(PopulationModule):
             random = self.hparams["random_warmup"]
             self.rollout.evaluate(self.state, self.seed, random, self.clock.environment_step)
         self.clock.begin("train")
-        data, learners, when = self.data, agents[: self.population.learners], (self.seed, self.current_epoch)
+        data, learners, address = self.data, agents[: self.population.learners], (self.seed, self.current_epoch)
         if data.ready and self.micro_batches:
-            self.state.slots = sample_slots(len(data.buffer), self.micro_batches, data.batch_size, learners, *when)
+            self.state.slots = sample_slots(len(data.buffer), self.micro_batches, data.batch_size, learners, *address)
             if self.learner.uses_noise:
                 shape = (data.batch_size, *data.eval_env.action_shape)
-                self.state.noise = Draws(Role.TARGET, learners, shape, *when)
+                self.state.noise = Draws(Role.TARGET, learners, shape, *address)
 
     def training_step(self, batch: int, batch_idx: int) -> None:
         """Train every agent that learns on a micro-batch; every `accumulate`-th one steps the optimizer."""
-        own, state, population = self.hparams, self.state, self.population
+        hparams, state, population = self.hparams, self.state, self.population
         if state.slots is None:
             return
-        number, part = divmod(batch_idx, own["accumulate"])
+        number, part = divmod(batch_idx, hparams["accumulate"])
         train_actor = self.learner.trains_actor(number)
         if population.learners:
             slots = state.slots[batch_idx].to(self.device)
-            sample = make_batch(state, self.data, slots, own["gamma"], own["reward_scale"])
-            losses = self.learner.losses(population, sample, train_actor)
+            micro_batch = make_batch(state, self.data, slots, hparams["gamma"], hparams["reward_scale"])
+            losses = self.learner.losses(population, micro_batch, train_actor)
             state.record_losses(losses, train_actor)
-            loss = (losses.actor + losses.critic).sum()  # no term depends on two agents
-            self.manual_backward(loss / own["accumulate"])
-        if part + 1 == own["accumulate"]:
+            loss = (losses.actor + losses.critic).sum()  # each term depends on one agent only
+            self.manual_backward(loss / hparams["accumulate"])
+        if part + 1 == hparams["accumulate"]:
             # agents with numbers that are not finite skip the step, and their targets stay
-            faults = step(population, self.optimizer, own["max_grad_norm"], state.quarantine.loss, train_actor)
+            faults = step(population, self.optimizer, hparams["max_grad_norm"], state.quarantine.loss, train_actor)
             broken = state.quarantine.record_step(faults)
             clear_gradients(population)
             if train_actor:
-                update_targets(population, own["tau"], broken)
+                update_targets(population, hparams["tau"], broken)
 
     def on_train_batch_end(self, outputs: Any, batch: int, batch_idx: int) -> None:
         """Evolve after the last micro-batch, so that validation plays the next generation's agents."""
@@ -150,10 +150,10 @@ class ERLModule(PopulationModule):
             )
         state.quarantine.warn(state.generation, ", replaced" if operators else ", not replaced without evolution")
         if operators and self.population_size > 1:
-            own, context = moments(population, self.optimizer), self.evolution_context()
-            state.evolution = evolve(state.fitness, population, own, operators, context, self.communicator)
+            adam_moments, context = moments(population, self.optimizer), self.evolution_context()
+            state.evolution = evolve(state.fitness, population, adam_moments, operators, context, self.communicator)
         decayed = (population.noise * self.hparams["noise_decay"]).clamp(min=self.hparams["noise_min"])
-        population.noise.copy_(torch.minimum(population.noise, decayed))  # noise that starts below the least stays
+        population.noise.copy_(torch.minimum(population.noise, decayed))  # noise that starts below noise_min stays
 
     def validate(self) -> None:
         """Play the validation windows; the fittest agent becomes champion if it is better than the one before."""

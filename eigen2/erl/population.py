@@ -117,9 +117,9 @@ class Population(nn.Module):
         return lambda inputs: self.actor_network(weights, agent.own(inputs))
 
     def set_champion(self, row: int, fitness: float, generation: int, communicator: Communicator) -> None:
-        """Copy agent `row`, of whichever process, into every process's champion."""
-        own = {name: rows for name, rows in self.rows().items() if name in ("actor", "critic")}
-        self._set_champion(communicator.broadcast(own, row, "the champion"), fitness, generation)
+        """Copy agent `row`, whichever process owns it, into every process's champion."""
+        networks = {name: rows for name, rows in self.rows().items() if name in ("actor", "critic")}
+        self._set_champion(communicator.broadcast(networks, row, "the champion"), fitness, generation)
 
     def _set_champion(self, agent: Mapping[str, Tensor], fitness: float, generation: int) -> None:
         self.champion_actor.copy_(agent["actor"])

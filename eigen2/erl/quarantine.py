@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 RETURNS = "actions or rewards"
 MOST_NAMED = 8  # agents that a warning names
-LAST_STEPS = 2  # an agent that skipped so many in a row up to the generation's end has failed: one may be chance
+LAST_STEPS = 2  # an agent that skips this many in a row at the generation's end has failed; one may be chance
 
 
 class Quarantine:
@@ -25,17 +25,17 @@ class Quarantine:
     def __init__(self, agents: range, device: torch.device | str = "cpu") -> None:
         size = len(agents)
         self.first, self.steps = agents.start, 0
-        # steps in which a part was not finite, by PARTS; one more if it ends so
+        # steps in which each of PARTS was not finite, plus 1 if it is not finite after the last step
         self.faults = torch.zeros(len(PARTS), size, dtype=torch.int64, device=device)
-        self.skipped, self.streak = torch.zeros_like(self.faults[:2])  # steps, and how many of them last in a row
-        self.misplayed = torch.zeros(size, dtype=torch.bool, device=device)  # by an action or reward of the evaluation
+        self.skipped, self.streak = torch.zeros_like(self.faults[:2])  # steps skipped, and how many in a row up to now
+        self.misplayed = torch.zeros(size, dtype=torch.bool, device=device)  # not finite in evaluation: see RETURNS
         self.failed = torch.zeros(size, dtype=torch.bool)  # to be replaced, known after `judge`
         self.loss = torch.zeros(2, size, device=device)  # the step's actor and critic losses so far
 
     def record_losses(self, losses: Losses) -> tuple[Float[Tensor, "losses learners"], Bool[Tensor, " learners"]]:
-        """Return a micro-batch's losses, 0 for agents of which one is not finite, and whose all are finite."""
+        """Return a micro-batch's losses, 0 for agents with one that is not finite, and a mask of all other agents."""
         values = torch.stack(losses).detach()
-        self.loss[:, : values.shape[1]] += values[:2]  # of those that learn
+        self.loss[:, : values.shape[1]] += values[:2]  # learners come first
         finite = torch.isfinite(values).all(0)
         return torch.where(finite, values, 0.0), finite
 
@@ -60,7 +60,7 @@ class Quarantine:
         optimizer: Optimizer,
         communicator: Communicator,
     ) -> Bool[Tensor, " agents"]:
-        """Set the fitness of agents that failed in the generation to NaN, and return which failed of all.
+        """Find the agents that failed in the generation, set their fitness to NaN, and return a mask over all agents.
 
         They have no finite fitness, skipped the last steps, or end with a weight, target or moment that is not finite.
         """
@@ -71,20 +71,20 @@ class Quarantine:
             failed |= state.any(0).cpu()
             self.faults[-len(state) :] += state
         self.failed = failed
-        everywhere = communicator.gather({"failed": failed}, "who failed")["failed"]
+        everywhere = communicator.gather({"failed": failed}, "failed agents")["failed"]
         fitness[everywhere] = torch.nan
         return everywhere
 
     @property
     def agents(self) -> Bool[Tensor, " agents"]:
-        """Return which agents had a number that is not finite."""
+        """Return a mask of the agents that had a number that is not finite."""
         return self.failed | (self.faults.any(0) | self.misplayed).cpu()
 
     def parts(self, row: int | slice = slice(None)) -> str:
         """Return the parts of an agent, or of all, that were not finite."""
-        found = [RETURNS] * bool(self.misplayed[row].any())
+        names = [RETURNS] * bool(self.misplayed[row].any())
         counts = self.faults[:, row].reshape(len(PARTS), -1).sum(1).tolist()
-        return ", ".join(found + [part for part, count in zip(PARTS, counts, strict=True) if count])
+        return ", ".join(names + [part for part, count in zip(PARTS, counts, strict=True) if count])
 
     def warn(self, generation: int, fate: str) -> None:
         """Warn of agents with numbers that are not finite, and of what becomes of those that failed."""

@@ -34,10 +34,10 @@ class Rollout:
 
         @torch.inference_mode()
         def policy(observation: Observation) -> Tensor:
-            home = next(iter(observation.values())).device
+            device_of_env = next(iter(observation.values())).device
             moved = {name: part.to(device) for name, part in observation.items()}
             with self.precision():
-                action = act(self.data.network_inputs(moved)).float().to(home)
+                action = act(self.data.network_inputs(moved)).float().to(device_of_env)
             return action if agent is None else action.expand(agents, *action.shape[1:])
 
         return policy
@@ -45,14 +45,14 @@ class Rollout:
     def evaluate(self, state: GenerationState, seed: int, uniform: bool, after_step: Callable[[], None]) -> None:
         """Play the generation's windows with every agent: set its fitness in the state, fill the replay buffer.
 
-        Agents that do not learn play fitness windows alone. With `uniform`, others explore evenly until they train.
+        Agents that do not learn play only fitness windows. With `uniform`, others act at random until training starts.
         """
         population, data, env = self.population, self.data, self.data.eval_env
-        counted, windows = data.windows_per_generation, env.windows - data.windows_per_generation
+        fitness_windows, windows = data.windows_per_generation, env.windows - data.windows_per_generation
         options = data.training_options(state.generation, seed)
         if population.learners < population.size:
             options["playing"] = torch.ones(env.agents, env.windows, dtype=torch.bool)
-            options["playing"][population.learners :, counted:] = False
+            options["playing"][population.learners :, fitness_windows:] = False
         uniform = uniform and not data.ready
         draws = Draws(Role.EXPLORATION, self.communicator.rows, (windows, *env.action_shape), seed, state.generation)
         act = self.policy()
@@ -65,26 +65,26 @@ class Rollout:
         if data.transition_log is not None:
             exchange_transitions(data.transition_log, data.buffer, self.communicator)
         state.quarantine.misplayed = ~torch.isfinite(returns).all(1)
-        own = returns[:, data.fitness_windows].mean(1).cpu()
-        state.fitness = self.communicator.gather({"fitness": own}, "fitness")["fitness"]
+        mean_returns = returns[:, data.fitness_windows].mean(1).cpu()
+        state.fitness = self.communicator.gather({"fitness": mean_returns}, "fitness")["fitness"]
 
     @torch.no_grad()
     def validate(self, state: GenerationState) -> None:
         """Play the validation windows; the fittest agent becomes champion if it validates better than the one before.
 
-        There is one candidate, chosen on other days: the best of all agents on these would often be the luckiest.
+        Only the fittest is a candidate, chosen on other days: the best agent on these days would often be the luckiest.
         """
         population, data, communicator = self.population, self.data, self.communicator
         fittest = rank(state.fitness.numpy())[0]
         place = communicator.local_index(fittest)
-        own = torch.full((population.size,), torch.nan, dtype=torch.float64)
+        fitness = torch.full((population.size,), torch.nan, dtype=torch.float64)
         if place is not None:
             data.record_agent(place)
         if data.validates_every_agent:
-            own = play(data.val_env, self.policy(), data.validation_options()).mean(1).cpu()
+            fitness = play(data.val_env, self.policy(), data.validation_options()).mean(1).cpu()
         elif place is not None:
-            own[place] = self._play_alone(population.agents[place])
-        state.validation = communicator.gather({"fitness": own}, "validation fitness")["fitness"]
+            fitness[place] = self._play_alone(population.agents[place])
+        state.validation = communicator.gather({"fitness": fitness}, "validation fitness")["fitness"]
         population.validations_since_champion += 1
         validated = state.validation[fittest]
         if torch.isfinite(state.fitness[fittest]) and validated > population.champion_fitness.cpu():

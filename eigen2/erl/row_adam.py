@@ -11,8 +11,8 @@ from torch.optim.adam import adam
 class RowAdam(torch.optim.Adam):
     """Adam over matrices (agents, weights), each row stepped as `torch.optim.Adam(fused=True)` would step it alone.
 
-    Over the whole matrix the last bit of a number depends on whether it falls into a vector register or into the rest
-    after the last one, and so on how many agents a process has. The state has Adam's names and one `step` for all rows.
+    A step of the whole matrix makes the last bit of a number depend on whether it falls into a full vector register
+    or the remainder, and so on the number of agents. The state has Adam's names and one `step` for all rows.
     """
 
     def __init__(self, groups: list[dict[str, Any]]) -> None:
@@ -37,6 +37,6 @@ class RowAdam(torch.optim.Adam):
         steps = state["step"].repeat(len(rows))  # copies: the call increments each
         parts = rows, grad, state["exp_avg"], state["exp_avg_sq"], steps
         weights, gradients, averages, squares, counts = (list(part.unbind()) for part in parts)
-        own = {name: group[name] for name in ("lr", "weight_decay", "eps", "amsgrad", "maximize")}
-        adam(weights, gradients, averages, squares, [], counts, fused=True, beta1=beta1, beta2=beta2, **own)
+        options = {name: group[name] for name in ("lr", "weight_decay", "eps", "amsgrad", "maximize")}
+        adam(weights, gradients, averages, squares, [], counts, fused=True, beta1=beta1, beta2=beta2, **options)
         state["step"] += 1

@@ -37,16 +37,16 @@ def check_settings(settings: Mapping[str, Any]) -> None:
 
 
 def plain_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings without networks as plain values; learner and operators, by place and name, by class."""
+    """Return the settings but networks as plain values; learner and operators become class and attributes."""
     plain = {name: value for name, value in settings.items() if name not in ("actor", "critic")}
     operators = settings["evolution"]
     plain["learner"] = _plain(settings["learner"])
-    plain["evolution"] = operators and {f"{i} {each.name}": _plain(each) for i, each in enumerate(operators)}
+    plain["evolution"] = operators and {f"{i} {one.name}": _plain(one) for i, one in enumerate(operators)}
     return plain
 
 
 def _plain(configured: object) -> dict[str, Any]:
     """Return an object's class and its attributes that do not begin with an underscore."""
-    own = {name: value for name, value in vars(configured).items() if not name.startswith("_")}
-    values = {name: asdict(value) if is_dataclass(type(value)) else value for name, value in own.items()}
+    attributes = {name: value for name, value in vars(configured).items() if not name.startswith("_")}
+    values = {name: asdict(value) if is_dataclass(type(value)) else value for name, value in attributes.items()}
     return {"class": f"{type(configured).__module__}.{type(configured).__qualname__}", **values}

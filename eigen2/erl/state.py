@@ -16,16 +16,16 @@ from eigen2.erl.quarantine import Quarantine
 
 @dataclass
 class GenerationState:
-    """What a generation has computed so far."""
+    """Results of the generation in progress."""
 
     generation: int
     fitness: Float[Tensor, " agents"]  # of all agents, float64; NaN for those that failed
     validation: Float[Tensor, " agents"]  # validation fitness of all agents, float64; NaN for those not validated
     loss_sums: Float[Tensor, "losses agents"]  # of finite losses over the micro-batches, by the fields of `Losses`
-    loss_counts: Float[Tensor, "losses agents"]  # how many micro-batches each sum is of
+    loss_counts: Float[Tensor, "losses agents"]  # micro-batches in each sum
     quarantine: Quarantine
-    slots: Tensor | None = None  # of every micro-batch, (micro-batches, learners, batch); None if none is trained on
-    noise: Draws | None = None  # noise of the learner, where it uses any
+    slots: Tensor | None = None  # replay slots (micro-batches, learners, batch); None without training
+    noise: Draws | None = None  # noise for a learner that uses it
     evolution: dict[str, float] = field(default_factory=dict)  # statistics of the generation's evolution
 
     @classmethod
@@ -36,7 +36,7 @@ class GenerationState:
         return cls(generation, fitness, validation, sums, counts, Quarantine(agents, device))
 
     def record_losses(self, losses: Losses, train_actor: bool) -> None:
-        """Add a micro-batch's losses, those of actors only where they train."""
+        """Add a micro-batch's losses, those of actors only if they train."""
         values, finite = self.quarantine.record_losses(losses)
         learners = values.shape[1]
         self.loss_sums[:, :learners] += values

@@ -22,7 +22,7 @@ def inherit(rows: Tensor, children: Sequence[Child], parents: Tensor, first_row:
     """Overwrite the children's rows of a tensor (agents, ...) with the blend of their parents' rows, in place.
 
     A child with blend 1 is its first parent's exact copy. `rows` are of the agents from `first_row` on, to which all
-    children belong; `parents` are copies of the rows of `parents_of(children)`, which may be other agents.
+    children belong; `parents` are copies of the rows of `parents_of(children)`, which other processes may own.
     """
     if not children:
         return
@@ -45,18 +45,18 @@ def breed(
 ) -> None:
     """Overwrite the rows of replaced agents by those of their parents, then let operators change them.
 
-    `rows` are of this process's agents, by the names of `AgentRows`; `children` are those on all processes.
+    `rows` holds this process's agents, by the names of `AgentRows`; `children` are those of all processes.
     """
     fetched = []
     for inherits in dict.fromkeys(child.operator.inherits for child in children if child.parents):
-        chosen = rows if inherits is None else {name: rows[name] for name in inherits}
-        own = [child for child in children if child.parents and child.operator.inherits == inherits]
-        homes = [[c for c in own if communicator.owner(c.row) == rank] for rank in range(communicator.world)]
-        parents = communicator.fetch(chosen, [parents_of(home) for home in homes], "parents")
-        fetched.append((homes[communicator.rank], parents))
-    for own, parents in fetched:  # after all parents were read
+        inherited = rows if inherits is None else {name: rows[name] for name in inherits}
+        inheriting = [child for child in children if child.parents and child.operator.inherits == inherits]
+        by_rank = [[c for c in inheriting if communicator.owner(c.row) == rank] for rank in range(communicator.world)]
+        parents = communicator.fetch(inherited, [parents_of(bred) for bred in by_rank], "parents")
+        fetched.append((by_rank[communicator.rank], parents))
+    for inheriting, parents in fetched:  # after all parents were read
         for name, values in parents.items():
-            inherit(rows[name], own, values, communicator.rows.start)
+            inherit(rows[name], inheriting, values, communicator.rows.start)
     for operator in operators:
         operator.begin(context)
     for child in children:
@@ -77,7 +77,7 @@ def evolve(
 ) -> dict[str, float]:
     """Replace agents by the operators' children, and return statistics of the generation's evolution.
 
-    `fitness` is that of all agents, NaN for those that failed; `moments` are this process's optimizer's.
+    `fitness` is that of all agents, NaN for those that failed; `moments` are of this process's optimizer.
     """
     ranking = ranking_of(fitness.numpy(), operators, context.learners)
     children = plan(ranking, operators, context, generator(context.seed, Role.SELECTION, context.generation))

@@ -1,4 +1,4 @@
-"""The interface of evolution operators, and what they are told."""
+"""The interface of evolution operators, and the state of the run that they may depend on."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -58,11 +58,11 @@ class Parents(NamedTuple):
 class Operator:
     """One way in which agents are kept or replaced.
 
-    Operators choose the agents they replace in the order of the list model.evolution: what an earlier one has taken, a
-    later one leaves. Attributes that do not begin with an underscore are its settings.
+    Operators choose the agents they replace in the order of the list model.evolution: a later one leaves what an
+    earlier one has taken. Attributes that do not begin with an underscore are its settings.
     """
 
-    name: ClassVar[str]  # of its agents in metrics (`operators/NAME_survival` and others), curves and report
+    name: ClassVar[str]  # names its agents in metrics (`operators/NAME_survival` and others), curves and report
     inherits: ClassVar[Sequence[str] | None] = None  # rows that a child takes from its parents; None for all
     share: float | None = None  # share of the evolving agents that the operator fills (0 to 1); None fills the rest
 

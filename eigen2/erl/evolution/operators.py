@@ -63,7 +63,7 @@ class TournamentCrossover(Operator):
         return super().rows(ranking, context, taken) if len(ranking.eligible) > 1 else ()
 
     def parents(self, ranking: Ranking, generator: np.random.Generator) -> Parents:
-        """Choose two different parents and the first one's weight, even in 0 to 1."""
+        """Choose two different parents and the first one's weight, uniform in 0 to 1."""
         winners: list[int] = []
         for _ in range(2):
             candidates = [row for row in ranking.eligible if row not in winners]
@@ -113,7 +113,7 @@ class MagnitudeMutation(Operator):
         require(self, "scale")
 
     def parents(self, ranking: Ranking, generator: np.random.Generator) -> Parents:
-        """Choose an elite, evenly; without elites, any agent that has not failed."""
+        """Choose an elite, uniformly; without elites, any agent that has not failed."""
         candidates = ranking.elites or ranking.eligible
         return Parents((int(candidates[int(generator.integers(len(candidates)))]),))
 
@@ -178,7 +178,7 @@ class Reinjection(Operator):
     name: ClassVar[str] = "reinjected"
 
     patience: int = 5
-    """Validations without a better champion after which it returns, and after as many more again (1 or more)."""
+    """Validations without a better champion until it is put back, and again after as many more (1 or more)."""
 
     def __post_init__(self) -> None:
         require(self, "patience", least=1)

@@ -1,4 +1,4 @@
-"""Mutation that changes what an actor does by the same amount, whichever of its weights change.
+"""Mutation that changes an actor's actions by the same amount, whichever of its weights change.
 
 Bodnar, Day and Lio, "Proximal Distilled Evolutionary Reinforcement Learning", 2020, divide each weight's change by the
 sensitivity of the actions to it, sqrt(sum over actions k of (sum over states of d a_k / d w)^2), the SM-G-SUM of Lehman
@@ -54,26 +54,26 @@ class ProximalMutation(MagnitudeMutation):
 
     def begin(self, context: EvolutionContext) -> None:
         """Draw the generation's probe, the same for all parents."""
-        chance = generator(context.seed, Role.SENSITIVITY, context.generation)
+        rng = generator(context.seed, Role.SENSITIVITY, context.generation)
         self._probe = None
-        if (inputs := context.sample_inputs(chance, self.probes)) is not None:
+        if (inputs := context.sample_inputs(rng, self.probes)) is not None:
             shape = (self.projections, 1, self.probes, *context.action_shape)
-            signs = torch.from_numpy(2.0 * chance.integers(2, size=shape, dtype=np.int8) - 1.0).float()
+            signs = torch.from_numpy(2.0 * rng.integers(2, size=shape, dtype=np.int8) - 1.0).float()
             self._probe = Probe(inputs, signs.to(next(iter(inputs.values())).device))
 
     def deviation(self, actor: Float[Tensor, " weights"], chosen: Tensor, network: StackedNetwork) -> Tensor:
         """Return the deviation for which actions change by 1; a tensor's root mean square where there is none."""
         if self._probe is not None:
-            found = proximal_deviation(sensitivity(network, actor, self._probe).cpu(), chosen, self.floor)
-            if found is not None:
-                return found
+            deviation = proximal_deviation(sensitivity(network, actor, self._probe).cpu(), chosen, self.floor)
+            if deviation is not None:
+                return deviation
         return super().deviation(actor, chosen, network)
 
 
 def sensitivity(network: StackedNetwork, row: Float[Tensor, " weights"], probe: Probe) -> Float[Tensor, " weights"]:
     """Estimate sqrt(mean over observations and action numbers of (d action / d weight)^2), for each weight.
 
-    Sums of actions with random signs are differentiated, not each by itself: the expectation of the square is the sum
+    Sums of actions with random signs are differentiated, not single actions: the expectation of the square is the sum
     of squares, as products of different signs are 0 in the mean. Signs differ between observations too.
     """
     leaf = row.detach()[None].clone().requires_grad_()
@@ -91,12 +91,12 @@ def proximal_deviation(
 ) -> Float[Tensor, " weights"] | None:
     """Return each weight's deviation for which the actions' root mean square change is expected to be 1.
 
-    None where actions depend on none of the `chosen` weights, or so little that no number is large enough.
+    None where actions depend on none of the `chosen` weights, or so little that the deviation is not finite.
     """
-    exact = sensitive.double()
-    counted = exact.clamp(min=floor * float(exact.square().mean().sqrt()))
-    change = float((exact / counted)[chosen].square().sum().sqrt())
+    precise = sensitive.double()
+    floored = precise.clamp(min=floor * float(precise.square().mean().sqrt()))
+    change = float((precise / floored)[chosen].square().sum().sqrt())
     if not 0 < change < float("inf"):
         return None
-    scale = (1 / (counted * change)).to(sensitive.dtype)
+    scale = (1 / (floored * change)).to(sensitive.dtype)
     return scale if bool(scale.isfinite().all()) else None

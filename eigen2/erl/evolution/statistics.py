@@ -13,7 +13,7 @@ from eigen2.erl.evolution.operator import Child, Operator
 
 ELITE = "elite"  # name of agents that no operator replaced
 SAMPLED_INPUTS = 64  # stored observations on which agents' actions are compared
-MOST_COMPARED = 64  # most agents that are compared: pairs grow with the square, and rows travel to be compared
+MOST_COMPARED = 64  # most agents compared: pairs grow quadratically, and every process receives the rows
 
 
 def origins(operators: Sequence[Operator]) -> tuple[str, ...]:
@@ -26,19 +26,19 @@ def bred_origins(
 ) -> Int[Tensor, " agents"]:
     """Return every agent's origin after an evolution without the first `learners`, a place in `origins`."""
     names = origins(operators)
-    found = torch.full((size,), names.index(ELITE))
-    found[:learners] = names.index("learner")
+    places = torch.full((size,), names.index(ELITE))
+    places[:learners] = names.index("learner")
     for child in children:
-        found[child.row] = names.index(child.operator.name)
-    return found
+        places[child.row] = names.index(child.operator.name)
+    return places
 
 
 def parents_fitness(fitness: Float[Tensor, " agents"], children: Sequence[Child]) -> Float[Tensor, " agents"]:
     """Return the mean fitness of each agent's parents; an agent's own if it was not replaced, NaN without parents."""
-    found = fitness.clone()
+    means = fitness.clone()
     for child in children:
-        found[child.row] = fitness[list(child.parents)].mean() if child.parents else math.nan
-    return found
+        means[child.row] = fitness[list(child.parents)].mean() if child.parents else math.nan
+    return means
 
 
 def operator_metrics(
@@ -48,18 +48,18 @@ def operator_metrics(
     survived: Int[Tensor, " agents"],
     operators: Sequence[Operator],
 ) -> dict[str, float]:
-    """Return, by origin, the share that survives, and fitness beside the parents'; NaN where there is no such agent.
+    """Return, by origin, the share that survives and mean fitness of agents and parents; NaN without such agents.
 
     `survived` has origins after this generation's evolution, in which an elite has survived.
     """
-    names, found = origins(operators), {}
+    names, metrics = origins(operators), {}
     elite = names.index(ELITE)
     for place, name in enumerate(names[elite:], elite):
         rows = (origin == place) & torch.isfinite(fitness)
-        found[f"operators/{name}_survival"] = float((survived[rows] == elite).double().mean())
-        found[f"operators/{name}_fitness"] = float(fitness[rows].mean())
-        found[f"operators/{name}_parents_fitness"] = float(parents[rows].mean())
-    return found
+        metrics[f"operators/{name}_survival"] = float((survived[rows] == elite).double().mean())
+        metrics[f"operators/{name}_fitness"] = float(fitness[rows].mean())
+        metrics[f"operators/{name}_parents_fitness"] = float(parents[rows].mean())
+    return metrics
 
 
 def weight_diversity(rows: Float[Tensor, "agents weights"]) -> float:
@@ -74,9 +74,9 @@ def weight_diversity(rows: Float[Tensor, "agents weights"]) -> float:
 def diversity_metrics(
     network: StackedNetwork, actor: Tensor, inputs: Inputs | None, communicator: Communicator
 ) -> dict[str, float]:
-    """Return how far all processes' actors lie apart, by weights, and by actions on inputs (1, batch, ...).
+    """Return how far all processes' actors lie apart, by weights and by actions on inputs (1, batch, ...).
 
-    Actions by their standard deviation over agents. Of a large population, evenly spaced agents are compared.
+    For actions this is the standard deviation over agents. In a large population, evenly spaced agents are compared.
     """
     total = communicator.total
     count = min(total, MOST_COMPARED)

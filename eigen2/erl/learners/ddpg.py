@@ -12,9 +12,9 @@ SATURATED = 0.98  # absolute action, in units of its bound, from which an output
 
 
 class DDPG(Learner):
-    """Deep deterministic policy gradient: trained actors and targets at every optimizer step.
+    """Deep deterministic policy gradient, with actors and targets updated at every optimizer step.
 
-    An agent's critic has the output (batch,), or (batch, critics) for several in one; the first one trains the actor.
+    An agent's critic returns (batch,), or (batch, critics) if it holds several; the first one trains the actor.
     """
 
     def losses(self, population: Population, batch: Batch, train_actor: bool = True) -> Losses:
@@ -49,8 +49,8 @@ class DDPG(Learner):
         """
         action = population.actor_network(population.learning(population.actor_target), batch.next_inputs)
         critic = population.learning(population.critic_target)
-        found = population.critic_network(critic, batch.next_inputs, self.target_action(action, batch))
-        values = _by_critic(found).amin(-1)
+        all_values = population.critic_network(critic, batch.next_inputs, self.target_action(action, batch))
+        values = _by_critic(all_values).amin(-1)
         return batch.reward + batch.discount * torch.where(batch.terminated, 0.0, values)
 
     def target_action(self, action: Tensor, batch: Batch) -> Tensor:

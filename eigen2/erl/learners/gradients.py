@@ -1,4 +1,4 @@
-"""Gradient steps of a whole population, row by row independent, without the agents whose numbers are not finite."""
+"""Gradient steps of a whole population, independent by row, skipping agents whose numbers are not finite."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,7 +18,7 @@ PARTS = (
 
 
 def moments(population: Population, optimizer: Optimizer) -> list[Tensor]:
-    """Return the optimizer's state that has a row an agent; empty before the first step."""
+    """Return the optimizer's moments, with one row per agent each; empty before the first step."""
     return [moment for rows in (population.actor, population.critic) for moment in _moments(rows, optimizer)]
 
 
@@ -65,10 +65,10 @@ def step(
     loss: Float[Tensor, "2 agents"] | None = None,
     train_actor: bool = True,
 ) -> Bool[Tensor, "parts agents"] | None:
-    """Clip each agent's actor and critic gradients and step the optimizer, but for agents with a number not finite.
+    """Clip each agent's actor and critic gradients and step the optimizer, except for agents with a number not finite.
 
-    Those keep weights and moments bit for bit: even with a zero gradient Adam's momentum would move them. `loss` has
-    the step's losses of each agent; None counts as finite. Return where a part is not finite, by `PARTS`, if any is.
+    Those keep weights and moments bit for bit: even with a zero gradient Adam's momentum would move them. `loss` holds
+    the step's losses of all agents; None counts as finite. Return where `PARTS` are not finite; None if all are.
     """
     networks = [population.actor, population.critic]
     gradients = [_gradient(rows) for rows in networks]

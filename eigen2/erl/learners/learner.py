@@ -19,7 +19,7 @@ class Batch(NamedTuple):
     action: Tensor
     reward: Float[Tensor, "agents batch"]  # rewards, scaled by model.reward_scale
     terminated: Tensor
-    discount: float  # discount a step, 0 to 1
+    discount: float  # discount per step, 0 to 1
     noise: Tensor | None = None  # standard normal numbers of an action's shape, for learners that use noise
 
 
@@ -33,7 +33,7 @@ class Losses(NamedTuple):
 
 
 class Learner(ABC):
-    """Losses of an algorithm that trains actors and critics; gradients, clipping and targets are the population's.
+    """Losses of an algorithm that trains actors and critics; gradient steps and targets work alike for all.
 
     Attributes that do not begin with an underscore are its settings.
     """
@@ -41,11 +41,11 @@ class Learner(ABC):
     uses_noise: ClassVar[bool] = False  # whether batches carry noise of an action's shape
 
     def critic_factory(self, make_critic: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
-        """Return what builds an agent's critic from what builds the workload's."""
+        """Return the factory of an agent's critic, from that of the workload's critic."""
         return make_critic
 
     def trains_actor(self, step: int) -> bool:
-        """Return whether actors and targets take part in the optimizer step `step`, counted from 0 a generation."""
+        """Return whether actors and targets take part in optimizer step `step`, counted from 0 in each generation."""
         return True
 
     @abstractmethod

@@ -33,8 +33,8 @@ class TwinCritic(nn.Module):
         """Return both values."""
         values = []
         for i, critic in enumerate((self.first, self.second)):
-            own = {name: part[..., i] if name == DESCRIBED else part for name, part in inputs.items()}
-            values.append(critic(own, action))
+            critic_inputs = {name: part[..., i] if name == DESCRIBED else part for name, part in inputs.items()}
+            values.append(critic(critic_inputs, action))
         return torch.stack(values, -1)
 
 
@@ -56,7 +56,7 @@ class TD3(DDPG):
             require_range(f"model.learner.{name}", vars(self)[name], least=least)
 
     def critic_factory(self, make_critic: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
-        """Return what builds twin critics."""
+        """Return a factory of twin critics."""
         return partial(TwinCritic, make_critic)
 
     def trains_actor(self, step: int) -> bool:
