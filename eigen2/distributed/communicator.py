@@ -17,10 +17,10 @@ Rows = Mapping[str, Tensor]  # tensors by name with the same leading axis of row
 
 @contextmanager
 def in_contact(rank: int, world: int, purpose: str) -> Iterator[None]:
-    """Turn the failure of a collective, whose purpose is for the message, into RunStopped with one line."""
+    """Turn the failure of a collective into RunStopped, with one line that states its `purpose`."""
     try:
         yield
-    except RuntimeError as error:  # the class of torch.distributed's errors, and of gloo's own
+    except RuntimeError as error:  # torch.distributed and gloo raise this class
         reason = " ".join(str(error).split())[:160]
         raise RunStopped(
             f"process {rank} of 0 to {world - 1} lost contact with the others, {purpose}: one of them ended, stopped "
@@ -30,7 +30,7 @@ def in_contact(rank: int, world: int, purpose: str) -> Iterator[None]:
 
 
 class Communicator:
-    """A process's place among its equals: the rows it owns, and collectives on them. A single process owns all.
+    """The rows of a population that this process owns, and collectives on them. A single process owns all rows.
 
     Randomness is addressed by a row's number in the whole population, and whatever depends on several rows is computed
     from all of them, in order, by every process; so results do not depend on the number of processes. Messages are
@@ -39,7 +39,7 @@ class Communicator:
     """
 
     def __init__(self, total: int, rank: int = 0, world: int = 1) -> None:
-        self.total, self.rank, self.world = total, rank, world  # rows of the population; process, of how many
+        self.total, self.rank, self.world = total, rank, world  # rows of the population, this process, processes
         self.rows = self.rows_of(rank)  # numbers of the rows this process owns
         self._counts = [len(self.rows_of(each)) for each in range(world)]
         self.start_generation(0)
@@ -100,13 +100,13 @@ class Communicator:
         """
         if self.world == 1:
             return {name: values[list(wanted[0])] for name, values in own.items()}
-        asked = [[row - self.rows.start for row in rows if row in self.rows] for rows in wanted]
-        sent = pack_rows({name: values[[row for rows in asked for row in rows]] for name, values in own.items()})
+        indices = [[row - self.rows.start for row in rows if row in self.rows] for rows in wanted]
+        sent = pack_rows({name: values[[row for rows in indices for row in rows]] for name, values in own.items()})
         counts = [sum(row in self.rows_of(rank) for row in wanted[self.rank]) for rank in range(self.world)]
-        found = sent.new_empty(sum(counts), sent.shape[1])
+        received = sent.new_empty(sum(counts), sent.shape[1])
         with self._exchange(purpose, (sum(counts) - counts[self.rank]) * sent.shape[1]):
-            dist.all_to_all_single(found, sent, counts, [len(rows) for rows in asked])
-        return unpack_rows(found, own)
+            dist.all_to_all_single(received, sent, counts, [len(rows) for rows in indices])
+        return unpack_rows(received, own)
 
     def broadcast(self, own: Rows, row: int, purpose: str) -> dict[str, Tensor]:
         """Return one row, (1, ...) each, on every process."""
@@ -120,7 +120,7 @@ class Communicator:
         return unpack_rows(sent, own)
 
     def describe(self) -> dict[str, str]:
-        """Return name and value of what is shown at the start of a run."""
+        """Return names and values to show to the user at the start of a run."""
         if self.world == 1:
             return {}
         sizes = " or ".join(map(str, sorted(set(self._counts))))

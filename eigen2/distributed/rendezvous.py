@@ -16,7 +16,7 @@ def rendezvous(store: Store, rank: int, world: int, timeout: timedelta) -> Store
     the name of this attempt, until all processes of this attempt have joined.
 
     Raises:
-        RuntimeError: not all processes came in time.
+        RuntimeError: not all processes joined in time.
     """
     if rank:
         token = uuid4().hex
@@ -28,9 +28,9 @@ def rendezvous(store: Store, rank: int, world: int, timeout: timedelta) -> Store
     attempt, deadline = f"eigen2/{uuid4().hex}", time.monotonic() + timeout.total_seconds()
     while (missing := world - 1 - store.add(f"{attempt}/joined", 0)) > 0:
         for other in range(1, world):
-            if store.check([f"eigen2/token/{other}"]):  # of an earlier attempt, perhaps: then a new one follows
+            if store.check([f"eigen2/token/{other}"]):  # perhaps of an earlier attempt: then a new one follows
                 store.set(f"eigen2/attempt/{store.get(f'eigen2/token/{other}').decode()}", attempt)
         if time.monotonic() > deadline:
-            raise RuntimeError(f"{missing} of {world} processes did not come within {timeout.total_seconds():g} s")
+            raise RuntimeError(f"{missing} of {world} processes did not join within {timeout.total_seconds():g} s")
         time.sleep(0.01)
     return PrefixStore(attempt, store)

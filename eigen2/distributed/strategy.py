@@ -31,8 +31,8 @@ class PopulationStrategy(DDPStrategy):
     collective raises RunStopped if contact with another process is lost.
 
     Args:
-        timeout_s: Seconds that a process may be behind the others, above 0; longer, and the run ends with exit
-            code 5, to be resumed. More than a generation's slowest phase takes.
+        timeout_s: Seconds that a process may lag behind the others, above 0; beyond them the run ends with exit
+            code 5, to be resumed. Choose more than a generation's slowest phase takes.
     """
 
     def __init__(self, timeout_s: float = 300.0) -> None:
@@ -50,25 +50,25 @@ class PopulationStrategy(DDPStrategy):
         return self._started
 
     def setup_distributed(self) -> None:
-        """Find the other processes; raises RunStopped if not all came in time."""
+        """Connect to the other processes; raise RunStopped if not all join in time."""
         reset_seed()
         self.set_world_ranks()
         if dist.is_initialized():  # by an earlier call of the Trainer
             return
         rank, world, cluster = self.global_rank, self.world_size, self.cluster_environment
         assert cluster is not None
-        of_torchrun = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+        under_torchrun = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
         with self._in_contact("starting"):
             store: Store = TCPStore(
                 cluster.main_address,
                 cluster.main_port,
                 world,
-                is_master=rank == 0 and not of_torchrun,
+                is_master=rank == 0 and not under_torchrun,
                 timeout=self._patience,
                 wait_for_workers=False,
                 multi_tenant=True,
             )
-            if of_torchrun:
+            if under_torchrun:
                 store = rendezvous(store, rank, world, self._patience)
             dist.init_process_group("gloo", store=store, timeout=self._patience, rank=rank, world_size=world)
         atexit.register(_leave)  # gloo's threads must not outlive the interpreter
@@ -87,7 +87,7 @@ class PopulationStrategy(DDPStrategy):
             super().barrier()
 
     def broadcast(self, obj: Plain, src: int = 0) -> Plain:
-        """Return on all processes what process `src` has, as JSON."""
+        """Return the object of process `src`, sent as JSON, on all processes."""
         if not dist.is_initialized():
             return obj
         content = torch.frombuffer(bytearray(json.dumps(obj).encode()), dtype=torch.uint8)

@@ -14,7 +14,7 @@ from eigen2.dqn.losses import Batch, discounted
 
 Actions = Int64[np.ndarray, " environments"]
 Info = Mapping[str, np.ndarray]
-"""What a vector environment says beside its observations, (environments, ...) each."""
+"""The `info` of a vector environment: arrays (environments, ...) by name."""
 SEEDS = 2**31  # environments are seeded with whole numbers below this
 
 
@@ -38,7 +38,7 @@ class ObservationCodec(ABC):
 
     @abstractmethod
     def pack(self, observation: UInt8[np.ndarray, "batch ..."], info: Info) -> dict[str, Tensor]:
-        """Return what is stored of observations and their info."""
+        """Return the fields to store for observations and their info."""
 
     @abstractmethod
     def unpack(self, stored: Mapping[str, Tensor]) -> UInt8[Tensor, "batch ..."]:
@@ -50,16 +50,16 @@ class ObservationCodec(ABC):
 
 
 def replay_fields(codec: ObservationCodec) -> dict[str, Field]:
-    """Return what a step stores; its next observation is what the next step of the same environment stores."""
+    """Return the fields of a step; the next step of the same environment stores the next observation."""
     step = {"action": torch.int64, "reward": torch.float32, "terminated": torch.bool}
     return {**codec.fields, **{name: Field((), dtype) for name, dtype in step.items()}}
 
 
 class Collector:
-    """Plays environments side by side; each of their steps adds one transition an environment to the buffer.
+    """Plays environments side by side; every step adds one transition per environment to the buffer.
 
-    Episodes are of the same length. `learned_rewards` returns the rewards to learn from, by the info before and after a
-    step and the environments' rewards.
+    All episodes have the same length. `learned_rewards` returns the rewards to learn from, given the info before and
+    after a step and the environments' rewards.
     """
 
     observation: UInt8[np.ndarray, "environments ..."]  # the current one
@@ -92,10 +92,10 @@ class Collector:
 def draw_slots(
     buffer: ReplayBuffer, environments: int, steps: int, batch_size: int, generator: np.random.Generator
 ) -> Int64[Tensor, "steps_and_next batch"]:
-    """Draw slots of transitions, uniformly with replacement, and in row k of those k steps later in their environment.
+    """Draw slots of transitions uniformly with replacement; row k has the slots k steps later in the same environment.
 
-    The newest `steps` (1 or more) of each environment are not followed by so many yet, and are not drawn. The last row
-    is of the observation after all `steps`.
+    The newest `steps` (1 or more) of each environment have too few successors to be drawn. The last row holds the
+    observations after all `steps`.
     """
     newest = environments * steps
     age = generator.integers(newest, len(buffer), size=batch_size)  # 0 is the newest transition

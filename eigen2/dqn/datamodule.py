@@ -92,5 +92,5 @@ class DQNDataModule(WorkloadDataModule):
         self.collector = Collector(self.environments, self.codec, self.buffer, self.learned_rewards)
 
     def memory_owners(self) -> dict[str, object]:
-        """Return what holds bytes, for a memory profiler."""
+        """Return the objects that hold memory, by owner name, for a memory profiler."""
         return {**super().memory_owners(), "frames": self.codec}

@@ -17,7 +17,7 @@ from torch.nn import functional
 class Batch(NamedTuple):
     """Sample of n-step transitions; `reward` and `terminated` are those of `discounted`.
 
-    `next_observation`, after the last step, is anything where `terminated`; `discount` is gamma to the power of n.
+    `next_observation` follows the last step and is arbitrary where `terminated`; `discount` is gamma to the power of n.
     """
 
     observation: UInt8[Tensor, "batch planes height width"]
@@ -82,8 +82,8 @@ def epsilon_greedy(
     greedy = best_actions(values.detach(), torch.from_numpy(allowed).to(values.device)).cpu().numpy()
     explore, which = generator.random((2, len(allowed)))
     ranks = np.minimum((which * counts).astype(np.int64), counts - 1)
-    anywhere = (np.cumsum(allowed, 1) > ranks[:, None]).argmax(1)  # the action with `rank` allowed ones before it
-    return np.where(explore < epsilon, anywhere, greedy)
+    random_actions = (np.cumsum(allowed, 1) > ranks[:, None]).argmax(1)  # the action with `rank` allowed ones before it
+    return np.where(explore < epsilon, random_actions, greedy)
 
 
 def discounted(
@@ -91,7 +91,7 @@ def discounted(
 ) -> tuple[Float[Tensor, " batch"], Bool[Tensor, " batch"]]:
     """Return the sum of rewards, discounted by `gamma` a step, until the episode terminated, and whether it did."""
     ends = terminated.int().cumsum(0)
-    over = (ends - terminated.int()) > 0  # before the step, which is another episode's
+    over = (ends - terminated.int()) > 0  # it ended before this step, which is of another episode
     weights = gamma ** torch.arange(len(rewards), dtype=rewards.dtype, device=rewards.device)
     return (weights[:, None] * rewards * ~over).sum(0), ends[-1] > 0
 

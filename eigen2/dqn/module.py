@@ -28,17 +28,17 @@ class DQNModule(GenerationModule[DQNDataModule]):
 
     Args:
         width: channels of the network's layers (1 or more).
-        dueling: with a value of the state beside the actions' advantages.
-        prior: begin with the values that the workload suggests, and learn what to add.
-        learning_rate: Adam's (above 0).
-        gamma: discount a step (0 to 1).
-        n_steps: rewards that are summed before the target network's value counts (1 or more).
+        dueling: estimate the value of the state and the advantages of actions separately.
+        prior: start from action values that the workload suggests, and learn corrections.
+        learning_rate: Adam's learning rate (above 0).
+        gamma: discount per step (0 to 1).
+        n_steps: rewards summed before the target network's value is added (1 or more).
         tau: fraction by which the target network moves to the network after each gradient step (above 0, at most 1).
         max_grad_norm: longer gradients are scaled down to this norm (above 0).
         train_frequency: environment steps for each gradient step (1 or more).
         initial_epsilon: share of random actions at first (0 to 1).
         epsilon_min: share of random actions in the end (0 to 1).
-        epsilon_decay_steps: environment steps over which it falls (0 or more).
+        epsilon_decay_steps: environment steps over which epsilon falls linearly (0 or more).
         validate_every: epochs from one validation to the next (1 or more).
         baselines: policies without learning whose fitness is logged beside the agent's; null takes the workload's.
     """
@@ -101,30 +101,30 @@ class DQNModule(GenerationModule[DQNDataModule]):
     def training_step(self, batch: int, batch_idx: int) -> None:
         """Take an epsilon-greedy step in every environment, then the gradient steps that are due."""
         collector, frequency = self.data.collector, self.hparams["train_frequency"]
-        chance = generator(self.seed, Role.EXPLORATION, self.current_epoch, batch_idx)
+        rng = generator(self.seed, Role.EXPLORATION, self.current_epoch, batch_idx)
         values = self.values(self.online, collector.observation)
         allowed = self.data.codec.allowed(torch.from_numpy(collector.observation)).numpy()
-        self.earned = collector.step(losses.epsilon_greedy(values, allowed, self.epsilon, chance))
+        self.earned = collector.step(losses.epsilon_greedy(values, allowed, self.epsilon, rng))
         self.returns += self.earned
         before, self.environment_steps = self.environment_steps, self.environment_steps + len(self.earned)
         self.clock.environment_step()
         if self.data.ready:
-            chance = generator(self.seed, Role.REPLAY, self.current_epoch, batch_idx)
+            rng = generator(self.seed, Role.REPLAY, self.current_epoch, batch_idx)
             for _ in range(self.environment_steps // frequency - before // frequency):
-                self.learn(chance)
+                self.learn(rng)
 
-    def learn(self, chance: np.random.Generator) -> None:
-        """Take one gradient step, from transitions that `chance` draws."""
-        data, own = self.data, self.hparams
-        slots = draw_slots(data.buffer, data.num_parallel_envs, own["n_steps"], data.batch_size, chance)
-        batch = draw_batch(data.buffer, data.codec, slots.to(self.device), own["gamma"])
-        found = losses.loss(self.online, self.target, batch)
+    def learn(self, rng: np.random.Generator) -> None:
+        """Take one gradient step on transitions drawn by `rng`."""
+        data, hparams = self.data, self.hparams
+        slots = draw_slots(data.buffer, data.num_parallel_envs, hparams["n_steps"], data.batch_size, rng)
+        batch = draw_batch(data.buffer, data.codec, slots.to(self.device), hparams["gamma"])
+        step = losses.loss(self.online, self.target, batch)
         self.optimizer.zero_grad()
-        self.manual_backward(found.loss)
-        nn.utils.clip_grad_norm_(self.online.parameters(), own["max_grad_norm"])
+        self.manual_backward(step.loss)
+        nn.utils.clip_grad_norm_(self.online.parameters(), hparams["max_grad_norm"])
         self.optimizer.step()
-        losses.update_target(self.target, self.online, own["tau"])
-        self.sums += torch.stack([found.loss.detach(), found.q_mean, found.error])
+        losses.update_target(self.target, self.online, hparams["tau"])
+        self.sums += torch.stack([step.loss.detach(), step.q_mean, step.error])
         self.updates += 1
 
     def on_train_batch_end(self, outputs: Any, batch: int, batch_idx: int) -> None:
@@ -154,8 +154,8 @@ class DQNModule(GenerationModule[DQNDataModule]):
     def values(self, network: nn.Module, observation: UInt8[np.ndarray, "batch ..."]) -> Tensor:
         """Return the values of all actions, (batch, actions)."""
         with self.trainer.precision_plugin.forward_context():
-            found: Tensor = network(torch.from_numpy(observation).to(self.device))
-        return found.float()
+            values: Tensor = network(torch.from_numpy(observation).to(self.device))
+        return values.float()
 
     def greedy(self, network: nn.Module) -> Policy:
         """Return the policy that takes the best allowed action by a network."""
@@ -182,13 +182,13 @@ class DQNModule(GenerationModule[DQNDataModule]):
 
     def generation_metrics(self) -> dict[str, float]:
         """Return the scalars of the epoch by full name, NaN without a value; fitness in the workload's unit."""
-        fitness, found = self.data.episode_fitness(), int(self.champion_generation)
+        fitness, champion_generation = self.data.episode_fitness(), int(self.champion_generation)
         means = (self.sums / self.updates).tolist() if self.updates else [np.nan] * len(self.LOSSES)
         return {
             **{f"fitness/{name}": float(getattr(fitness, name)()) for name in ("mean", "max", "min", "std")},
             **{f"fitness/q{share}": float(np.percentile(fitness, share)) for share in (25, 50, 75)},
-            "champion/validation_fitness": float(self.champion_fitness) if found >= 0 else np.nan,
-            "champion/generation": found if found >= 0 else np.nan,
+            "champion/validation_fitness": float(self.champion_fitness) if champion_generation >= 0 else np.nan,
+            "champion/generation": champion_generation if champion_generation >= 0 else np.nan,
             "validation/mean": float(self.validation.mean()),
             "validation/max": float(self.validation.max()),
             **{f"baseline/{name}": self.data.baseline_fitness(name) for name in self.baselines},
@@ -199,14 +199,14 @@ class DQNModule(GenerationModule[DQNDataModule]):
         }
 
     def setup(self, stage: str) -> None:
-        """Take over the workload's texts, and build everything."""
+        """Copy the workload's texts for messages and report, and build everything."""
         self.remedy, self.fitness_words = self.data.remedy, self.data.fitness_words
         super().setup(stage)
 
     def build(self, stage: str) -> None:
         """Build environments, networks and replay buffer, each after a check that it fits into memory."""
-        data, own, device = self.data, self.hparams, self.trainer.strategy.root_device
-        self.baselines = data.default_baselines if own["baselines"] is None else own["baselines"]
+        data, hparams, device = self.data, self.hparams, self.trainer.strategy.root_device
+        self.baselines = data.default_baselines if hparams["baselines"] is None else hparams["baselines"]
         if unknown := [name for name in self.baselines if name not in data.baselines]:
             raise UserError(f"model.baselines names {unknown[0]}; choose among {', '.join(data.baselines)}")
         self.memory.require(data.needed_bytes(stage))
@@ -217,24 +217,24 @@ class DQNModule(GenerationModule[DQNDataModule]):
         with torch.device("meta"):
             weights = weight_bytes(self._initial_network())
         self.memory.require({"networks": 3 * weights})
-        if "online" not in self._modules:  # fitting or validating again goes on with what was learned
+        if "online" not in self._modules:  # fitting or validating again continues with these networks
             self.online, self.target, self.champion = (self._initial_network() for _ in range(3))
             self.target.requires_grad_(False)
             self.champion.requires_grad_(False)
         if stage == "fit":
             transition = sum(field.nbytes for field in replay_fields(data.codec).values())
             self.memory.require({"optimizer": 3 * weights, "replay": data.buffer_size * transition})
-            self.memory.require_temporary(2 * data.activation_bytes(own["width"]), checkpoint_bytes(self.trainer))
+            self.memory.require_temporary(2 * data.activation_bytes(hparams["width"]), checkpoint_bytes(self.trainer))
             data.allocate_replay(device)
 
     def _initial_network(self) -> nn.Module:
         """Return a network without training, always the same."""
-        own = self.hparams
+        hparams = self.hparams
         with torch_seed(self.seed, Role.WEIGHTS, agent=0):
-            return self.data.make_network(own["width"], own["dueling"], own["prior"])
+            return self.data.make_network(hparams["width"], hparams["dueling"], hparams["prior"])
 
     def _check_steps(self) -> None:
-        """Refuse settings that would cut episodes, or reach over more steps than there are to draw from."""
+        """Refuse settings that would cut episodes, or need more steps than the buffer holds at first."""
         data, steps, most = self.data, self.hparams["n_steps"], self.trainer.limit_train_batches
         if data.replay_min_size < (least := steps * data.num_parallel_envs + 1):
             few = f"of data.warmup {data.replay_min_size} transitions none is followed by so many in its environment"
@@ -268,16 +268,16 @@ class DQNModule(GenerationModule[DQNDataModule]):
         """Refuse a checkpoint of a network with other settings."""
         saved = checkpoint["eigen2"]["settings"]
         for name in ("width", "dueling", "prior"):
-            if (its := saved[f"model.{name}"]) != (mine := self.hparams[name]):
-                raise UserError(f"model.{name} is {mine}, but the checkpoint's network has {its}; give that")
+            if (old := saved[f"model.{name}"]) != (new := self.hparams[name]):
+                raise UserError(f"model.{name} is {new}, but the checkpoint's network has {old}; give that")
 
     def memory_owners(self) -> dict[str, object]:
-        """Return what holds bytes, for a memory profiler."""
+        """Return the objects that hold memory, by owner name, for a memory profiler."""
         gradients = [parameter.grad for parameter in self.online.parameters()]
         return {"optimizer": (gradients, self.optimizer.state), "networks": (self.online, self.target, self.champion)}
 
     def reset_memory(self) -> None:
-        """Start over in the same memory: initial networks, no champion, no replay; a further fit otherwise goes on."""
+        """Start over in the same memory: initial networks, no champion, no replay; else a further fit continues."""
         for network in (self.online, self.target, self.champion):
             network.load_state_dict(self._initial_network().state_dict())
         self.champion_fitness.fill_(-torch.inf)
@@ -286,13 +286,13 @@ class DQNModule(GenerationModule[DQNDataModule]):
         self.data.buffer.reset_memory()
 
     def cleanup_memory(self) -> int:
-        """Free gradients and the pages of empty replay slots until a further fit, and return their bytes."""
+        """Free gradients and the pages of empty replay slots until the next fit, and return their bytes."""
         freed = sum(parameter.grad.nbytes for parameter in self.online.parameters() if parameter.grad is not None)
         self.online.zero_grad(set_to_none=True)
         return freed + self.data.buffer.cleanup_memory()
 
     def describe(self) -> dict[str, str]:
-        """Return name and value of what a user should see at the start."""
+        """Return names and values to show to the user at the start of a run."""
         weights = sum(parameter.numel() for parameter in self.online.parameters())
         return {
             "network": f"Q-network of {weights:,} parameters",

@@ -48,5 +48,5 @@ def test_an_attempt_that_failed_halfway_does_not_harm_the_next() -> None:
 
 def test_who_does_not_come_is_not_waited_for_for_ever() -> None:
     assert isinstance(rendezvous(dist.HashStore(), 0, 1, SOON), dist.PrefixStore)
-    with pytest.raises(RuntimeError, match=r"2 of 3 processes did not come within 0\.2 s"):
+    with pytest.raises(RuntimeError, match=r"2 of 3 processes did not join within 0\.2 s"):
         rendezvous(dist.HashStore(), 0, 3, timedelta(seconds=0.2))
