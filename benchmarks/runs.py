@@ -4,6 +4,7 @@ import json
 import re
 import statistics
 import time
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,7 +42,8 @@ class Probe(Callback):
     def __init__(self, path: str, fill: bool = False) -> None:
         super().__init__()
         self.path, self.fill = Path(path), fill
-        self.seen: dict[str, Any] = {"begun": []}
+        self.seen: dict[str, Any] = {}
+        self.begun = array("d")  # one object, so that a run measured for flat memory keeps none per generation
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Read the clock when everything is allocated and nothing has run."""
@@ -49,7 +51,7 @@ class Probe(Callback):
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Read the clock; fill the buffer once it holds transitions to copy."""
-        self.seen["begun"].append(time.perf_counter())
+        self.begun.append(time.perf_counter())
         if self.fill and trainer.current_epoch == 1 and isinstance(pl_module, ERLModule):
             fill(pl_module.data.buffer)
 
@@ -72,7 +74,7 @@ class Probe(Callback):
                 "transitions": buffer.added // (trainer.current_epoch * pl_module.population_size),
             }
             self.seen["estimate_mb"] = pl_module.memory.peak_bytes / MB
-        self.path.write_text(json.dumps(self.seen))
+        self.path.write_text(json.dumps({**self.seen, "begun": self.begun.tolist()}))
 
 
 def fill(buffer: ReplayBuffer) -> None:
