@@ -22,17 +22,17 @@ class ControlDataModule(RolloutDataModule):
     """Episodes of a Gymnasium environment with continuous actions.
 
     Args:
-        env_id: Gymnasium's name of the environment, Pendulum-v1 for one; `module:name` imports a module first.
+        env_id: Gymnasium id of the environment, such as Pendulum-v1; `module:id` imports a module first.
         env_settings: keyword arguments of the environment's class.
-        max_episode_steps: steps after which an episode is truncated (1 or more); null takes the environment's own.
-        windows_per_generation: episodes whose mean return is an agent's fitness, with the same seeds for every agent (0
-            or more; 0 takes the exploration windows for it, whose noise then is in the fitness).
-        exploration_windows: further episodes a generation, played with exploration noise to fill the replay buffer and
-            not counted in fitness (0 or more).
-        validation_windows: episodes by which a champion is chosen, the same in every generation (1 or more).
+        max_episode_steps: steps after which an episode is truncated (1 or more); null keeps the environment's limit.
+        windows_per_generation: episodes per generation whose mean return is an agent's fitness, with the same seeds for
+            every agent (0 or more; with 0, fitness is that of the exploration windows, noise included).
+        exploration_windows: further episodes per generation, played with exploration noise to fill the replay buffer
+            and not counted in fitness (0 or more).
+        validation_windows: episodes that choose the champion, the same in every generation (1 or more).
         replay_capacity: transitions the shared replay buffer holds (1 or more).
         replay_min_size: transitions in the buffer before training starts (batch_size to replay_capacity).
-        batch_size: transitions of a micro-batch, for each agent its own sample (1 or more).
+        batch_size: transitions per micro-batch; each agent draws its own sample (1 or more).
     """
 
     workload = "control"
@@ -57,13 +57,13 @@ class ControlDataModule(RolloutDataModule):
         require_range("data.validation_windows", validation_windows, least=1)
         if max_episode_steps is not None:
             require_range("data.max_episode_steps", max_episode_steps, least=1)
-        own = {"env_id": env_id, "env_settings": dict(env_settings), "max_episode_steps": max_episode_steps}
-        self.environment: dict[str, Any] = own
+        settings = {"env_id": env_id, "env_settings": dict(env_settings), "max_episode_steps": max_episode_steps}
+        self.environment: dict[str, Any] = settings
         self.validation_windows = validation_windows
         self._made: list[ControlEnvironment] = []
 
     def build(self, agents: int, device: torch.device) -> None:
-        """Make a copy of the environment for every agent and window, and one a validation window."""
+        """Make one copy of the environment per agent and window, and one per validation window."""
         windows = self.windows_per_generation + self.exploration_windows
         self.eval_env = self._make(agents, windows, device)
         self.val_env = self._make(1, self.validation_windows, device)  # the fittest agent plays alone
@@ -79,7 +79,7 @@ class ControlDataModule(RolloutDataModule):
         return self.eval_env.max_episode_steps
 
     def network_inputs(self, observation: Observation) -> Inputs:
-        """Return the observation as it is."""
+        """Return the observation unchanged."""
         return {"state": observation["state"]}
 
     @property
@@ -104,7 +104,7 @@ class ControlDataModule(RolloutDataModule):
         return _seeds(self.validation_windows, 0, Role.VALIDATION)
 
     def test(self, policies: TrainedPolicies) -> TestResult:
-        """Play the champion in episodes whose starts fit has not seen."""
+        """Play the champion in episodes from start states that fit has not seen."""
         env = self._make(1, TEST_EPISODES, torch.device("cpu"))
         returns = play(env, policies.champion, _seeds(TEST_EPISODES, policies.seed, Role.TEST))[0]
         mean, deviation = float(returns.mean()), float(returns.std())
@@ -116,7 +116,7 @@ class ControlDataModule(RolloutDataModule):
         )
 
     def episode_metrics(self, summary: dict[str, Tensor]) -> dict[str, float]:
-        """Return the mean length of an episode, and the share of those that ended before they were truncated."""
+        """Return the mean length of an episode, and the share of episodes that terminated before a truncation."""
         windows = self.windows_per_generation or self.exploration_windows
         return {
             "control/episode_steps": float(summary["steps"].double().mean()) / windows,
@@ -124,7 +124,7 @@ class ControlDataModule(RolloutDataModule):
         }
 
     def describe(self) -> dict[str, str]:
-        """Return name and value of what a user should see at the start."""
+        """Return what to print at the start of a run, by name."""
         return {
             "environment": f"{self.environment['env_id']}, {len(self.eval_env.copies)} copies",
             "window": f"an episode of {self.longest_episode} steps at most",
@@ -133,11 +133,11 @@ class ControlDataModule(RolloutDataModule):
 
     def settings(self) -> dict[str, Any]:
         """Return the settings of every workload, and the environment's."""
-        own = {"validation_windows": self.validation_windows, "gymnasium": gymnasium.__version__}
-        return super().settings() | self.environment | own
+        further = {"validation_windows": self.validation_windows, "gymnasium": gymnasium.__version__}
+        return super().settings() | self.environment | further
 
     def inference_spec(self) -> dict[str, Any]:
-        """Return which environment it is; a state and an action in [-1, 1] need nothing else."""
+        """Return the environment's id and settings; states and actions need no statistics of the fit."""
         return dict(self.environment)
 
     def teardown(self, stage: str) -> None:

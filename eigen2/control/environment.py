@@ -16,7 +16,7 @@ from eigen2.errors import UserError
 
 
 def make(env_id: str, settings: Mapping[str, Any], max_episode_steps: int | None) -> gymnasium.Env[Any, Any]:
-    """Make one environment with flat observations; UserError if there is none, or it has no continuous actions."""
+    """Make one environment with flat observations; raise UserError if it does not exist or does not suit agents."""
     try:
         made = gymnasium.make(env_id, max_episode_steps=max_episode_steps, disable_env_checker=True, **settings)
     except (gymnasium.error.Error, ImportError, TypeError, ValueError) as error:
@@ -43,7 +43,7 @@ class ControlEnvironment:
     """A copy of the environment for each agent in each window; a window's copies all begin in the same state.
 
     A copy whose episode has ended waits for the next `reset`, so no transition leads from one episode to another.
-    Observations are `state`, flattened, in float32; `copies` are in the order of agents.
+    Observations have one field, `state`, flattened to float32. `copies` are ordered by agent, then by window.
     """
 
     credit_steps = 0
@@ -80,9 +80,9 @@ class ControlEnvironment:
     def reset(
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
     ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Start a new episode in every copy, from the option `seeds`, one a window, or `seed`, `seed` + 1 and so on.
+        """Start an episode in every copy, seeded by the option `seeds`, one per window, or by `seed`, `seed` + 1, ...
 
-        The option `playing` (agents, windows) truncates others from the start.
+        With the option `playing`, bool (agents, windows), all other copies count as truncated from the start.
         """
         options = options or {}
         seeds = list(options.get("seeds", ())) if seed is None else [seed + i for i in range(self.windows)]
@@ -99,7 +99,7 @@ class ControlEnvironment:
     def step(
         self, action: Float32[Tensor, "agents windows ..."]
     ) -> tuple[dict[str, Tensor], Tensor, Tensor, Tensor, dict[str, Any]]:
-        """Step the copies whose episode goes on; the others stay as they ended, with reward 0."""
+        """Step the copies whose episode has not ended; the others keep their last state, with reward 0."""
         native = action.cpu().numpy().astype(self._action_dtype).reshape(len(self.copies), *self.action_shape)
         self._reward[:] = 0
         for i in np.flatnonzero(~(self._terminated | self._truncated)):
@@ -121,6 +121,6 @@ class ControlEnvironment:
             copy.close()
 
     def _tensor(self, values: np.ndarray) -> Tensor:
-        """Return a copy, (agents, windows, ...), which later steps do not change."""
+        """Return a copy, (agents, windows, ...), that later steps do not change."""
         shape = self.agents, self.windows, *values.shape[1:]
         return torch.from_numpy(values.reshape(shape).copy()).to(self._device)

@@ -11,7 +11,7 @@ from eigen2.core.networks import Inputs, Linear, Sizes, require_width
 
 
 class _Perceptron(nn.Module):
-    """Layers of `Linear` with rectifiers between them, over the inputs side by side; hidden widths are 1 or more."""
+    """`Linear` layers with ReLU between them, over the concatenated inputs; hidden widths are 1 or more."""
 
     over_agents = "broadcast"
 
@@ -24,7 +24,7 @@ class _Perceptron(nn.Module):
         self.layers = nn.ModuleList(Linear(*pair) for pair in pairwise(widths))
 
     def flatten(self, inputs: Inputs) -> Tensor:
-        """Return the inputs side by side, (..., features)."""
+        """Return the inputs concatenated, (..., features)."""
         flat = [inputs[name].flatten(inputs[name].dim() - len(shape)) for name, shape in self.inputs.items()]
         return flat[0] if len(flat) == 1 else torch.cat(flat, -1)
 
@@ -38,7 +38,7 @@ class _Perceptron(nn.Module):
 
 
 class MLPActor(_Perceptron):
-    """Multilayer perceptron from observation to action, with a hyperbolic tangent at its end.
+    """Multilayer perceptron from observation to action, with a tanh output.
 
     Args:
         sizes: shapes of observation and action.

@@ -25,36 +25,35 @@ from eigen2.fire.simulation.baselines import PLACEMENTS, reduction
 from eigen2.fire.simulation.environment import FuelBreakEnv, relative_reward
 from eigen2.fire.simulation.frames import Frames
 
-LANDSCAPE_BYTES = 130  # of a landscape's cell: its layers, its rates of spread, and the graph
-FIRE_BYTES = 8  # of a fire in a cell
-NETWORK_LAYERS = 8  # layers of `QMap` as large as the map, nearly
+LANDSCAPE_BYTES = 130  # per cell of a landscape: layers, rates of spread and graph
+FIRE_BYTES = 8  # per fire and cell
+NETWORK_LAYERS = 8  # layers of `QMap` about as large as the map
 
 
 class FuelBreakDataModule(DQNDataModule):
-    """Landscapes on which fuel breaks are placed, a fixed number of them in each.
+    """Landscapes on each of which an agent places a fixed number of fuel breaks.
 
     Args:
-        grid_size: rows, and columns, of a landscape, of 30 m each (4 or more).
-        budget: share of all cells that become breaks (above 0, at most 1); the steps of an episode.
+        grid_size: rows and columns of a landscape, in cells of 30 m (4 or more).
+        budget: share of all cells that become breaks (above 0, at most 1); one break per step of an episode.
         fire_simulation_max_duration: minutes that a fire burns (above 0).
-        ignitions: fires of an episode, drawn with it (1 or more; below 256 it pays to put breaks on the ignitions; null
-            takes every cell that burns). Validation and test always take every cell.
-        wind_speed: 10 m above the vegetation, in km/h (0 to 200).
-        wind_from: where the wind comes from, in degrees clockwise from north (0 to 360).
-        num_landscapes: to train on (1 or more).
-        eval_landscapes: to validate on, never trained on (1 or more).
-        test_landscapes: that only `test` uses (1 or more).
-        landscape_seed: of synthetic landscapes (0 or more).
-        region: rasters to cut landscapes from; null makes synthetic ones. `grid_size` is that of the tiles, each of the
-            three numbers of landscapes the most that are used.
-        relative_rewards: learn from what a break saves of what still burned, which stays of one size through an
-            episode as model.prior expects, rather than from points of the whole map.
-        num_parallel_envs: episodes played at a time, the batch of an epoch (1 or more).
-        parallel_method: whether environments step in this process (sync) or each in one of its own (async); the
-            results are the same.
+        ignitions: fires per episode, in random cells (1 or more; with fewer than 256 an agent learns to put breaks on
+            the ignitions; null ignites every cell that burns). Validation and test always ignite every cell.
+        wind_speed: wind speed 10 m above the vegetation, in km/h (0 to 200).
+        wind_from: direction the wind comes from, in degrees clockwise from north (0 to 360).
+        num_landscapes: landscapes to train on (1 or more).
+        eval_landscapes: landscapes to validate on, never trained on (1 or more).
+        test_landscapes: landscapes that only `test` uses (1 or more).
+        landscape_seed: seed of the synthetic landscapes (0 or more).
+        region: rasters to cut landscapes from; null makes synthetic ones. `grid_size` is then the size of a tile, and
+            the three numbers of landscapes are upper limits.
+        relative_rewards: reward a break relative to what still burned before it, which keeps one scale throughout an
+            episode, as model.prior expects; false rewards percentage points of the whole map.
+        num_parallel_envs: episodes played at the same time, the batch of an epoch (1 or more).
+        parallel_method: run the environments in this process (sync) or each in its own (async); results are the same.
         buffer_size: transitions the replay buffer holds (1 or more).
-        warmup: transitions in it before training starts (batch_size to buffer_size).
-        batch_size: transitions of a gradient step (1 or more).
+        warmup: transitions in the buffer before training starts (batch_size to buffer_size).
+        batch_size: transitions per gradient step (1 or more).
     """
 
     workload = "fire"
@@ -112,7 +111,7 @@ class FuelBreakDataModule(DQNDataModule):
         return [landscape for landscape, _ in self._numbered(split)]
 
     def specs(self, split: Split) -> list[Spec]:
-        """Return how a file of placements names each landscape of a split."""
+        """Return the description of each landscape of a split for a file of placements."""
         source: Spec = {"seed": self._settings["landscape_seed"]}
         if self.region is not None:
             source = {"region": {name: str(Path(path).resolve()) for name, path in self.region.given().items()}}
@@ -120,21 +119,21 @@ class FuelBreakDataModule(DQNDataModule):
         return [{**spec, "number": number} for _, number in self._numbered(split)]
 
     def _numbered(self, split: Split) -> list[tuple[Landscape, int]]:
-        """Return the landscapes of a split with their numbers; of a region's tiles at most as many, spread evenly."""
+        """Return the landscapes of a split with their numbers; the tiles of a region are picked evenly."""
         size, seed, count = self._settings["grid_size"], self._settings["landscape_seed"], self.counts[split]
         if self.region is None:
             return [(synthetic(size, seed, number, split), number) for number in range(count)]
         self._region = self._region or read_region(self.region)
-        found = tiles(self._region, size, split)
-        spread = np.linspace(0, len(found) - 1, min(count, len(found))).round().astype(int)
-        return [(found[number], number) for number in spread.tolist()]
+        available = tiles(self._region, size, split)
+        numbers = np.linspace(0, len(available) - 1, min(count, len(available))).round().astype(int)
+        return [(available[number], number) for number in numbers.tolist()]
 
     def needed_bytes(self, stage: str) -> dict[str, int]:
-        """Return the most bytes by owner that a stage keeps of landscapes and fires."""
-        own, cells = self._settings, self._settings["grid_size"] ** 2
-        fires = min(own["ignitions"] or cells, cells)
+        """Return the largest number of bytes that a stage holds in landscapes and fires, by owner."""
+        settings, cells = self._settings, self._settings["grid_size"] ** 2
+        fires = min(settings["ignitions"] or cells, cells)
         held_out = self.counts["test" if stage == "test" else "validation"]
-        copies = 1 if own["parallel_method"] == "sync" else 1 + self.num_parallel_envs  # of landscapes ready to burn
+        copies = 1 if settings["parallel_method"] == "sync" else 1 + self.num_parallel_envs  # of the training scenes
         return {
             "landscapes": (self.counts["train"] * copies + held_out) * cells * LANDSCAPE_BYTES,
             "fires": self.num_parallel_envs * fires * cells * FIRE_BYTES,
@@ -142,13 +141,13 @@ class FuelBreakDataModule(DQNDataModule):
         }
 
     def build(self, stage: str, device: torch.device) -> None:
-        """Make the environments, of which `env` is for looking at, and the landscapes that the stage plays."""
+        """Make the parallel environments, `env` to read their properties from, and the stage's held-out landscapes."""
         self.teardown(stage)
         self.env = self._make_env(landscapes=self.landscapes("train"))
         self.episode_steps = self.env.budget
         held_out = self.held_out("test" if stage == "test" else "validation")
         scenes = [scene for env in (self.env, *held_out) for scene in env.scenes]
-        # episodes would end early
+        # an episode would end before its budget is spent
         if (burning := min(int(scene.model.burnable.sum()) for scene in scenes)) < self.episode_steps:
             share = f"data.budget is {self._settings['budget']}, which is {self.episode_steps} breaks"
             raise UserError(f"{share}, but only {burning} cells of a landscape burn; lower it")
@@ -179,26 +178,26 @@ class FuelBreakDataModule(DQNDataModule):
         return np.array([relative_reward(had, has, cells) for had, has in burned])
 
     def episode_fitness(self) -> Float[np.ndarray, " environments"]:
-        """Return the percentage of the burned area that each episode has saved so far."""
+        """Return the percentage of the burned area saved so far in each episode."""
         return np.asarray(100 * self.collector.info["reduction"])
 
     def play(self, policy: Policy, split: Split) -> Float[np.ndarray, " landscapes"]:
-        """Place breaks on all landscapes of a split; return the part of the burned area saved on each (0 to 1)."""
+        """Place breaks on all landscapes of a split; return the share of the burned area saved on each (0 to 1)."""
         environments = self.held_out(split)
-        found: list[Any] = [env.reset(options={"ignitions": None}) for env in environments]
+        results: list[Any] = [env.reset(options={"ignitions": None}) for env in environments]
         for _ in range(self.episode_steps):
-            cells = policy(np.stack([observation for observation, *_ in found]))
-            found = [env.step(cell) for env, cell in zip(environments, cells, strict=True)]
+            cells = policy(np.stack([observation for observation, *_ in results]))
+            results = [env.step(cell) for env, cell in zip(environments, cells, strict=True)]
         for env in environments:
-            env.fires = None  # those of all cells take much memory
-        return np.array([info["reduction"] for *_, info in found])
+            env.fires = None  # fires from every cell take much memory
+        return np.array([info["reduction"] for *_, info in results])
 
     def baseline(self, name: str, split: Split) -> tuple[Cells, Float[np.ndarray, " landscapes"]]:
-        """Return the breaks of a baseline on each landscape of a split, and the part of the burned area they save."""
+        """Return the breaks of a baseline on each landscape of a split, and the share of the burned area they save."""
         if (name, split) not in self._baselines:
             models = [env.scenes[0].model for env in self.held_out(split)]
-            chances = (generator(0, Role.VALIDATION, number) for number in range(len(models)))
-            placed = [PLACEMENTS[name](each, self.env.budget, rng) for each, rng in zip(models, chances, strict=True)]
+            rngs = (generator(0, Role.VALIDATION, number) for number in range(len(models)))
+            placed = [PLACEMENTS[name](model, self.env.budget, rng) for model, rng in zip(models, rngs, strict=True)]
             saved = [reduction(model, cells) for model, cells in zip(models, placed, strict=True)]
             self._baselines[name, split] = placed, np.array(saved)
         return self._baselines[name, split]
@@ -226,7 +225,7 @@ class FuelBreakDataModule(DQNDataModule):
             placements.save_champion(folder, self._placements("validation", generation, baselines))
 
     def _record_folder(self, split: Split) -> Path | None:
-        """Return where the record of a split goes; None for a process that writes nothing."""
+        """Return the folder for the record of a split; None in a process that writes nothing."""
         trainer = self.trainer
         if trainer is None or not trainer.is_global_zero or trainer.fast_dev_run:  # type: ignore[attr-defined]
             return None
@@ -234,15 +233,15 @@ class FuelBreakDataModule(DQNDataModule):
 
     def _placements(self, split: Split, generation: int, baselines: tuple[str, ...]) -> PlacementFile:
         """Return the breaks of the episodes last played on a split, and those of baselines."""
-        own = self._settings
+        settings = self._settings
         placed = {"champion": [list(env.placed) for env in self.held_out(split)]}
         placed |= {name: self.baseline(name, split)[0] for name in baselines}
-        fire = {"duration": own["fire_simulation_max_duration"]}
-        fire |= {name: own[name] for name in ("wind_speed", "wind_from")}
+        fire = {"duration": settings["fire_simulation_max_duration"]}
+        fire |= {name: settings[name] for name in ("wind_speed", "wind_from")}
         return PlacementFile(self.specs(split), placed, fire, generation)
 
     def settings(self) -> dict[str, Any]:
-        """Return everything about the data that determines results, as plain values; rasters by a hash."""
+        """Return everything about the data that determines results, as plain values; rasters as a hash."""
         plain = {name: value for name, value in self._settings.items() if name not in ("parallel_method", "region")}
         return {**plain, "region": self._digest}
 
@@ -254,28 +253,29 @@ class FuelBreakDataModule(DQNDataModule):
         return hashlib.sha256(b"".join(layer.tobytes() for layer in layers)).hexdigest()
 
     def inference_spec(self) -> dict[str, Any]:
-        """Return what decides which landscapes fit has not used."""
+        """Return the seed that decides which landscapes the fit has not used."""
         return {"landscape_seed": self._settings["landscape_seed"]}
 
     def apply_inference_spec(self, spec: Mapping[str, Any]) -> None:
         """Refuse to play a champion on landscapes of another series."""
         if (saved := spec["landscape_seed"]) != self._settings["landscape_seed"]:
-            unseen = "which determines what it has not seen; leave it out"
-            raise UserError(f"data.landscape_seed is not the fit's, {saved}, {unseen}")
+            remedy = "so that test landscapes may be those of its training; leave it out"
+            raise UserError(f"data.landscape_seed is not the fit's, {saved}, {remedy}")
 
     def describe(self) -> dict[str, str]:
-        """Return name and value of what a user should see at the start."""
-        own, counts = self._settings, " + ".join(map(str, self.counts.values()))
+        """Return what to print at the start of a run, by name."""
+        values, counts = self._settings, " + ".join(map(str, self.counts.values()))
         source = "synthetic" if self.region is None else f"of {self.region.elevation} and further rasters"
-        wind = f"wind {own['wind_speed']:g} km/h from {own['wind_from']:g} degrees"
+        wind = f"{values['wind_speed']:g} km/h from {values['wind_from']:g} degrees"
+        minutes = f"{values['fire_simulation_max_duration']:g} minutes"
         return {
-            "landscapes": f"{counts} to train, validate and test on, {own['grid_size']} cells a side, {source}",
-            "fires": f"{own['ignitions'] or 'all'} an episode, {own['fire_simulation_max_duration']:g} minutes, {wind}",
+            "landscapes": f"{counts} to train, validate and test on, {values['grid_size']} cells a side, {source}",
+            "fires": f"{values['ignitions'] or 'all'} per episode, {minutes}, wind {wind}",
             "episode": f"{self.env.budget} breaks; {self.num_parallel_envs} episodes at a time",
         }
 
     def teardown(self, stage: str) -> None:
-        """End the environments."""
+        """Close the environments."""
         if self._vector_env is not None:
             self._vector_env.close()
             self._vector_env = None

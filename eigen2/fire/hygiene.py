@@ -13,10 +13,10 @@ from eigen2.memory.process import rss_bytes
 
 
 class MemoryHygiene(GarbageCollector):
-    """Cleans after so many training steps, environment steps and episodes; keeps histories of bounded length.
+    """Cleans memory after a number of training steps, environment steps and episodes, and bounds histories.
 
-    Use it in place of `GarbageCollector`, which cleans by epochs. `histories` are the latest `losses` of epochs,
-    `rewards` of episodes and `experience` of steps, `step_times`, and `collection_times` of batches of episodes, in s.
+    Use it in place of `GarbageCollector`, which cleans once per epoch. `histories` hold the latest `losses` of epochs,
+    `rewards` of episodes, `experience` (rewards of steps), `step_times` and `collection_times` (of an epoch), in s.
     """
 
     def __init__(
@@ -33,10 +33,10 @@ class MemoryHygiene(GarbageCollector):
 
         Args:
             max_history_size: Losses and returns kept. Default 1000.
-            cleanup_frequency: Training steps (of the optimizer) between collections of garbage. Default 100.
-            collector_cleanup_frequency: Steps of the environments together between them. Default 50.
-            memory_cleanup_frequency: Episodes between full cleanings, which return free pages to the system too and
-                report what that freed. Default 10.
+            cleanup_frequency: Optimizer steps between garbage collections. Default 100.
+            collector_cleanup_frequency: Environment steps, of all together, between garbage collections. Default 50.
+            memory_cleanup_frequency: Episodes between full cleanings, which also return free pages to the system and
+                report what was freed. Default 10.
             experience_buffer_size: Rewards of environment steps kept. Default 2000.
             step_times_size: Step times kept. Default 100.
             collection_times_size: Times of episode batches kept. Default 20.
@@ -56,7 +56,7 @@ class MemoryHygiene(GarbageCollector):
         self._step_began = self._epoch_began = 0.0
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Set aside what lives when training starts, as `GarbageCollector` does, and start counting."""
+        """Freeze the objects that exist when training starts, as `GarbageCollector` does, and start counting."""
         if not isinstance(pl_module, DQNModule):
             raise UserError("MemoryHygiene needs a DQNModule; use callbacks.GarbageCollector with others")
         super().on_train_start(trainer, pl_module)
@@ -96,7 +96,7 @@ class MemoryHygiene(GarbageCollector):
             self._line = f"cleanup {self._count['played']:,} episodes: {freed}"
 
     def _due(self, what: str, more: int) -> bool:
-        """Count on; return whether a cleaning became due."""
+        """Advance a counter; return whether a cleaning became due."""
         before, every = self._count[what], self._every[what]
         self._count[what] += more
         return self._count[what] // every > before // every

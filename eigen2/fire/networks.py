@@ -11,11 +11,11 @@ from eigen2.core.networks import require_width
 from eigen2.fire.simulation.environment import BURNS, DOWNSTREAM, FINEST, PLANES, REWARD_UNIT
 
 DILATIONS = (1, 2, 4)  # of the residual convolutions, in cells of the halved map; a cell sees 32 x 32 cells in all
-SHARPER = 20.0  # factor on the downstream share as an input, as few cells have more than a twentieth
+SHARPER = 20.0  # factor on the downstream share as an input: few cells have a share above a twentieth
 
 
 def downstream_share(planes: UInt8[Tensor, "batch planes height width"]) -> Float[Tensor, "batch height width"]:
-    """Return the part of what still burns that burns through each cell (0 to 1), which bounds what a break saves."""
+    """Return the share of the burned area that burns through each cell (0 to 1), the most that a break there saves."""
     scaled = planes[:, [BURNS, DOWNSTREAM]].float() / 255
     through = torch.expm1(scaled[:, 1] * math.log1p(FINEST * scaled[0, 1].numel())) / FINEST
     burned = scaled[:, 0].square().sum((1, 2), keepdim=True)
@@ -23,17 +23,17 @@ def downstream_share(planes: UInt8[Tensor, "batch planes height width"]) -> Floa
 
 
 class QMap(nn.Module):
-    """Network of the values of a break in each cell of a map of any size.
+    """Network that values a break in each cell of a map of any size.
 
-    A 3x3 convolution reads the planes; at half the resolution residual dilated 3x3 convolutions look farther; both are
+    A 3x3 convolution reads the planes; at half the resolution, residual dilated 3x3 convolutions look farther; both are
     joined, and two 1x1 convolutions give each cell its advantage. A value head reads the average over the map.
 
     With `dueling`, Q(s, a) = V(s) + A(s, a) - mean of A(s, .) over all cells, not only the allowed ones (Wang et al.,
     "Dueling network architectures for deep reinforcement learning", 2016, equation 9): the mean of the values is V.
 
-    With `prior`, the advantage is what the network adds to a learned multiple of `downstream_share`, at first nothing:
-    the untrained policy takes the cell through which most cells burn, as the placement `adaptive_downstream` does. That
-    is for rewards of the size of `simulation.environment.relative_reward`.
+    With `prior`, the network adds its output, initially 0, to a learned multiple of `downstream_share`: the untrained
+    policy picks the cell through which most cells burn, as the baseline `adaptive_downstream` does. The multiple suits
+    rewards on the scale of `simulation.environment.relative_reward`.
     """
 
     def __init__(self, width: int = 32, dueling: bool = True, prior: bool = False) -> None:
@@ -62,7 +62,7 @@ class QMap(nn.Module):
         far = functional.avg_pool2d(near, 2, ceil_mode=True, count_include_pad=False)
         for layer in self.residual:
             far = far + functional.relu(layer(far))
-        # as a 1x1 convolution of both side by side, but applied to the halved map before it is four times as large
+        # equal to a 1x1 convolution of both maps concatenated, but applied to `far` while it is four times smaller
         upsampled = functional.interpolate(self.far(far), scale_factor=2.0, mode="nearest")[..., :height, :width]
         advantage: Tensor = self.advantage(functional.relu(self.near(near) + upsampled)).flatten(1).float()
         if self.prior is not None:

@@ -1,4 +1,4 @@
-"""Pictures of fuel breaks: a landscape, where breaks are put on it, and where fires burn then."""
+"""Pictures of fuel breaks: a landscape, the breaks on it, and where fires still burn."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -24,13 +24,13 @@ log = logging.getLogger(__name__)
 WIDTH, HEIGHT, DPI = 720, 400, 110  # of the picture of one placement
 INK = "#333333"
 FUELS = ((91, "#9fb4c7"), (100, "#f0dc9a"), (120, "#c9b25f"), (160, "#7fa56b"), (200, "#b58a63"))
-"""First numbers and colours of what does not burn, grass, shrub, timber and slash."""
+"""First fuel model number and colour of each group: non-burnable, grass, shrub, timber, slash."""
 
 
 def draw_placements(scene: Scene, placements: Mapping[str, Sequence[int]]) -> UInt8[np.ndarray, "height width rgb=3"]:
     """Draw a landscape without breaks and with each placement, in order, beside the share of fires that burn each cell.
 
-    Fires start everywhere; pictures are two in a row. UserError if a placement does not fit the landscape.
+    Fires start in every cell that burns. Raises UserError if a placement does not fit the landscape.
     """
     model, before = scene.model, scene.model.start()
     most = float(before.frequency.max())
@@ -76,10 +76,10 @@ def _draw_placement(part: Any, landscape: Landscape, fires: Fires, breaks: Seque
 
 
 class BreaksPlot(Callback):
-    """Draws where the champion and the baselines put fuel breaks on the first validation landscape.
+    """Draws the fuel breaks of the champion and the baselines on the first validation landscape.
 
-    The picture goes to TensorBoard as `champion/breaks` every few epochs, and to `champion/breaks.png` in the run's
-    folder when the champion is new.
+    The picture goes to TensorBoard as `champion/breaks` every few epochs, and to `champion/breaks.png` in the run
+    folder for each new champion.
     """
 
     def __init__(self, every_n_epochs: int = 5) -> None:
@@ -95,16 +95,16 @@ class BreaksPlot(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Refuse another workload."""
         if not isinstance(pl_module, DQNModule) or not isinstance(pl_module.data, FuelBreakDataModule):
-            raise UserError("BreaksPlot draws fuel breaks alone; leave it out with other workloads")
+            raise UserError("BreaksPlot draws only fuel breaks; leave it out with other workloads")
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Draw, if the champion is new or a picture is due."""
+        """Draw if the champion is new or a picture is due."""
         from matplotlib.image import imsave
 
         assert isinstance(pl_module, DQNModule)
         assert isinstance(pl_module.data, FuelBreakDataModule)
-        epoch, found = trainer.current_epoch, int(pl_module.champion_generation)
-        new, due = found == epoch, found >= 0 and (epoch + 1) % self.every_n_epochs == 0
+        epoch, champion = trainer.current_epoch, int(pl_module.champion_generation)
+        new, due = champion == epoch, champion >= 0 and (epoch + 1) % self.every_n_epochs == 0
         folder = Path(trainer.default_root_dir) / FOLDERS["validation"]
         if not (new or due) or not trainer.is_global_zero:
             return

@@ -34,7 +34,7 @@ from eigen2.memory.process import GB
 
 log = logging.getLogger(__name__)
 
-BYTES_PER_ROW = 200  # at most, of a synthetic market: the table, its blocks, and the panel that is made of it
+BYTES_PER_ROW = 200  # upper bound for a synthetic market: the table, its blocks, and the panel built from it
 
 
 class MarketDataModule(RolloutDataModule):
@@ -46,31 +46,31 @@ class MarketDataModule(RolloutDataModule):
         synthetic: settings of a synthetic market in place of a file; null takes `path`.
         context_days: days of the past an agent sees (1 or more).
         trading_days: days of a window on which agents may open positions (1 or more).
-        settlement_days: days after them in which positions run out (1 or more; rules.max_holding_days of them let all
-            run out, with fewer the last day sells the rest).
+        settlement_days: days after trading_days, on which positions only close (1 or more; with fewer than
+            rules.max_holding_days, the last day sells what is left).
         validation_days: days before the holdout on which champions are chosen, never trained on (at least a window).
-        holdout_days: last days of the file, touched by nothing in fit (0 or more).
+        holdout_days: last days of the file, never used by fit (0 or more).
         windows_per_generation: windows whose mean return is an agent's fitness, the same for every agent (1 or more).
-        exploration_windows: further windows a generation, played with exploration noise to fill the replay buffer and
-            not counted in fitness (0 or more).
+        exploration_windows: further windows per generation, played with exploration noise to fill the replay buffer
+            and not counted in fitness (0 or more).
         validation_windows: windows that walk forward over the validation days, overlapping where they must; the mean
             return in them chooses the champion (1 or more; at least as many as cover all validation days).
         replay_capacity: transitions the shared replay buffer holds (1 or more).
         replay_min_size: transitions in the buffer before training starts (batch_size to replay_capacity).
-        batch_size: transitions of a micro-batch, for each agent its own sample (1 or more).
-        credit: the step whose reward in the replay buffer a position's gain becomes: the one that ordered it, so that
-            what a decision earns stands beside it, or the one that closed it, up to rules.max_holding_days later, as
-            the environment pays. Fitness is the same.
+        batch_size: transitions per micro-batch; each agent draws its own sample (1 or more).
+        credit: the transition in the replay buffer that gets a position's reward: that of its `order`, so that a
+            decision stands beside what it earned, or that of its `close`, up to rules.max_holding_days later, as the
+            environment pays it. Fitness is the same.
         rules: what agents may do and what it costs.
-        account: how the champion's orders become money, beside its reward.
-        cache_dir: where the memory-mapped panel is kept; null takes `cache` under trainer.default_root_dir.
+        account: how the champion's orders become money; rewards do not depend on it.
+        cache_dir: folder of the memory-mapped panel; null takes `cache` under trainer.default_root_dir.
         investable: columns agents may buy; all others are context only.
-        indicators: tickers that are indicator series (volatility indices, rates, spreads) and no prices: zero or
-            negative values and a close alone are fine; context only, never investable. Names that YAML reads as
+        indicators: tickers that are indicator series (volatility indices, rates, spreads), not prices: values may be
+            zero or negative, and a close is enough; context only, never investable. Names that YAML reads as
             something else need quotes.
-        encoding: what networks see of the market: `averages` of every feature over 1, 2, 4 ... context_days days, the
-            same for all networks and made once; or `windows`, the features of the last context_days days themselves,
-            for networks that read series, which cost much more.
+        encoding: what networks see of the market: `averages` of every feature over 1, 2, 4 ... context_days days,
+            computed once for all networks; or `windows`, the features of the last context_days days themselves, for
+            networks that read series, at a much higher cost.
     """
 
     table_columns = (("trades", "trading/trades", 1.0), ("win %", "trading/win_rate", 100.0))
@@ -127,7 +127,7 @@ class MarketDataModule(RolloutDataModule):
     longest_episode = window_days
 
     def setup(self, stage: str) -> None:
-        """Load the panel, choose the investable columns and make sure that a window fits into the splits."""
+        """Load the panel, choose the investable columns and check that a window fits into the splits."""
         self._spec = None
         self._load()
         splits = self.panel.splits
@@ -140,8 +140,8 @@ class MarketDataModule(RolloutDataModule):
                 f"the first of {window}, need {needed}; lower one or bring more days"
             )
         if len(splits.validation) < self.window_days:
-            found = f"data.validation_days is {len(splits.validation)}, but a window takes {window}"
-            raise UserError(f"{found} = {self.window_days} days; raise validation_days or shorten the window")
+            problem = f"data.validation_days is {len(splits.validation)}, but a window takes {window}"
+            raise UserError(f"{problem} = {self.window_days} days; raise validation_days or shorten the window")
         self.investable_columns = resolve(self.investable, self.panel)
 
     def _load(self, scale: FeatureScale | None = None) -> None:
@@ -156,7 +156,7 @@ class MarketDataModule(RolloutDataModule):
                 f"{available / GB:.1f} GB available; lower one of them"
             )
         if self.synthetic is not None and self.trainer is None and self.cache_dir is None:
-            self.panel = build_panel(self.synthetic.generate(), **options)  # in a script it leaves no files
+            self.panel = build_panel(self.synthetic.generate(), **options)  # a script without a Trainer writes no files
         else:
             self.panel = load_panel(self.synthetic or self.path or sample_path(), **options, cache_dir=cache)
 
@@ -226,7 +226,7 @@ class MarketDataModule(RolloutDataModule):
         return self.window_options(self.validation_starts())
 
     def record_agent(self, agent: int) -> None:
-        """Keep the account of one agent in the coming validation windows."""
+        """Record the account of one agent in the next validation windows."""
         self.val_env.record(agent, self.account)
 
     def save_champion_record(self, generation: int) -> None:
@@ -241,11 +241,11 @@ class MarketDataModule(RolloutDataModule):
         try:
             write_texts(folder, {f"{name}.csv": table.to_csv(index=False) for name, table in tables.items()})
         except OSError as error:
-            # the run is worth more than its record, which the next champion writes anew
+            # not worth stopping the run: the next champion overwrites the record
             log.warning("cannot write the champion's record to %s: %s", folder, error.strerror or error)
 
     def _named(self, trades: pd.DataFrame) -> pd.DataFrame:
-        """Return the trades that money went into, with tickers for columns and dates for days."""
+        """Return the trades with a stake, with tickers in place of columns and dates in place of days."""
         trades, dates = trades[trades["shares"] != 0], self.panel.dates
         tickers = np.array(self.panel.tickers, dtype=object)[self.investable_columns]
         days = {"entry_day": dates[trades["entry_day"]], "exit_day": dates[trades["exit_day"]]}
@@ -258,7 +258,7 @@ class MarketDataModule(RolloutDataModule):
         return {"first": str(dates[splits.train.start])[:10], "last": str(dates[splits.validation.stop - 1])[:10]}
 
     def require_unused(self, used: Mapping[str, Any]) -> None:
-        """Refuse a holdout with dates of a fit's `data_used` by a UserError; the context before it may be of them."""
+        """Raise UserError if the holdout has days of a fit's `data_used`; the context before it may have some."""
         dates = self.panel.dates[self.panel.splits.holdout]
         shared = dates[(dates >= np.datetime64(used["first"])) & (dates <= np.datetime64(used["last"]))]
         if len(shared):
@@ -268,13 +268,13 @@ class MarketDataModule(RolloutDataModule):
             )
 
     def inference_spec(self) -> dict[str, Any]:
-        """Return what turns prices into network inputs, and what the champion's orders mean."""
+        """Return what turns prices into network inputs and actions into orders."""
         names = ("context_days", "trading_days", "settlement_days", "encoding")
         rules = {"rules": asdict(self.rules), "account": asdict(self.account)}
         return {**{name: getattr(self, name) for name in names}, **rules, **self.encoder.state_dict()}
 
     def apply_inference_spec(self, spec: Mapping[str, Any]) -> None:
-        """Make features and averages of these prices by the statistics of the fit's training days."""
+        """Compute features and averages again with the statistics of the fit's training days."""
         if all(spec[name] == value for name, value in self.encoder.state_dict().items()):
             return
         self._spec = spec
@@ -301,7 +301,7 @@ class MarketDataModule(RolloutDataModule):
         return TestResult(result.scalars(), result.text())
 
     def episode_metrics(self, summary: dict[str, Tensor]) -> dict[str, float]:
-        """Return trades an agent and window, the share of winners, and the share of trading days with a position."""
+        """Return trades per agent and window, the share of winners, and the share of trading days with a position."""
         idle, busy = summary["days_without_position"].sum(), summary["days_with_position"].sum()
         closed = (summary["wins"] + summary["losses"]).sum()
         return {
@@ -311,7 +311,7 @@ class MarketDataModule(RolloutDataModule):
         }
 
     def describe(self) -> dict[str, str]:
-        """Return what was loaded, for the start of a run."""
+        """Return what to print at the start of a run, by name."""
         panel, splits = self.panel, self.panel.splits
 
         def span(days: range) -> str:
@@ -330,7 +330,7 @@ class MarketDataModule(RolloutDataModule):
         }
 
     def settings(self) -> dict[str, Any]:
-        """Return the settings of every workload and the market's; prices by their content."""
+        """Return the settings of every workload and the market's; prices as a hash."""
         plain = ("context_days", "trading_days", "settlement_days", "validation_windows", "credit", "encoding")
         return {
             **super().settings(),

@@ -1,4 +1,4 @@
-"""Files of a champion's record: where it and the baselines put fuel breaks on which landscapes, and what they save."""
+"""Files of placements: the fuel breaks of champion and baselines on each landscape, and what they save."""
 
 import json
 import logging
@@ -21,12 +21,11 @@ from eigen2.runtime.files import archive_other_test, object_schema, replacing
 log = logging.getLogger(__name__)
 
 PLACEMENTS_FILE = "placements.json"
-FOLDERS: dict[Split, str] = {"validation": "champion", "test": "test"}  # of a split's records, in the run's folder
-LARGEST_GRID = 100  # rows, and columns, of the largest landscape in a file: fires from all of its cells take 400 MB
+FOLDERS: dict[Split, str] = {"validation": "champion", "test": "test"}  # subfolders of the run folder for records
+LARGEST_GRID = 100  # most rows and columns of a landscape in a file: fires from all of its cells take 400 MB
 
 Cells = list[list[int]]  # breaks of one placement: for each landscape, `row * columns + column`, in their order
-Spec = dict[str, Any]  # description of a landscape, from which it is made again; an item of `landscapes` in SCHEMA
-
+Spec = dict[str, Any]  # description from which a landscape is made again; an item of `landscapes` in SCHEMA
 
 _COUNT = {"type": "integer", "minimum": 0, "maximum": 2**32}
 _SIZE = {"type": "integer", "minimum": 4, "maximum": LARGEST_GRID}
@@ -69,50 +68,50 @@ class PlacementFile:
 
     @cached_property
     def landscapes(self) -> list[Landscape]:
-        """Return the landscapes, made again; UserError if rasters cannot be read, or have no such tile."""
+        """Make the landscapes again; raise UserError if rasters cannot be read or have no such tile."""
         regions: dict[RegionFiles, Region] = {}
         return [_landscape(spec, regions) for spec in self.specs]
 
 
 def write_placements(path: Path, file: PlacementFile) -> None:
-    """Write a file that `read_placements` reads, whole or not at all; raises OSError if it cannot be written."""
+    """Write a file that `read_placements` reads, completely or not at all; raise OSError if it cannot be written."""
     content = {"generation": file.generation, "fire": file.fire, "landscapes": file.specs}
     with replacing(path) as draft:
         draft.write_text(json.dumps({**content, "placements": file.placements}, allow_nan=False) + "\n", "utf-8")
 
 
 def read_placements(path: Path | str) -> PlacementFile:
-    """Read a JSON file of `SCHEMA`; UserError if it does not exist, or holds anything else."""
+    """Read a JSON file that follows `SCHEMA`; raise UserError if it does not exist or does not follow it."""
     try:
-        given = json.loads(Path(path).read_text(encoding="utf-8"))
+        content = json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror}); name a JSON file of placements") from error
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{path} is no JSON ({error})") from error
-    if wrong := next(_Validator(SCHEMA).iter_errors(given), None):
+        raise UserError(f"{path} is not JSON ({error})") from error
+    if wrong := next(_Validator(SCHEMA).iter_errors(content), None):
         where = wrong.json_path.removeprefix("$").lstrip(".") or "it"
-        raise UserError(f"{path} is no file of placements: in {where}, {wrong.message[:200]}; see docs/fire.md")
+        raise UserError(f"{path} is not a file of placements: in {where}, {wrong.message[:200]}; see docs/fire.md")
     return PlacementFile(
-        given["landscapes"], given.get("placements", {}), given.get("fire", {}), given.get("generation", -1)
+        content["landscapes"], content.get("placements", {}), content.get("fire", {}), content.get("generation", -1)
     )
 
 
 def _landscape(spec: Spec, regions: dict[RegionFiles, Region]) -> Landscape:
-    """Make a landscape; `regions` keeps those that were read."""
+    """Make a landscape; `regions` caches the regions already read."""
     size, number, split = spec["grid_size"], spec["number"], spec.get("split")
     if "region" not in spec:
         return synthetic(size, spec["seed"], number, split)
     files = RegionFiles(**spec["region"])
     if files not in regions:
         regions[files] = read_region(files)
-    found = tiles(regions[files], size, spec["split"])
-    if number >= len(found):
-        raise UserError(f"the region has {len(found)} {split} tiles of {size} x {size}, no number {number}")
-    return found[number]
+    available = tiles(regions[files], size, spec["split"])
+    if number >= len(available):
+        raise UserError(f"the region has {len(available)} {split} tiles of {size} x {size}, no number {number}")
+    return available[number]
 
 
 def save_champion(folder: Path, placements: PlacementFile) -> None:
-    """Write the placements of the new champion and the baselines; log a warning where the disk refuses."""
+    """Write the placements of the new champion and the baselines; log a warning if they cannot be written."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         write_placements(folder / PLACEMENTS_FILE, placements)
@@ -123,7 +122,7 @@ def save_champion(folder: Path, placements: PlacementFile) -> None:
 def save_test(
     folder: Path, placements: PlacementFile, saved: Mapping[str, np.ndarray], unit: str, settings: dict[str, Any]
 ) -> None:
-    """Write the scores and placements of a test; one of another champion or other settings is moved to `test-1`, ..."""
+    """Write the scores and placements of a test; move one of another champion or other settings to `test-1`, ..."""
     summary = {
         "champion_generation": placements.generation,
         "unit": unit,
@@ -143,10 +142,10 @@ def save_test(
 
 
 def make_test_result(saved: Mapping[str, np.ndarray], generation: int) -> TestResult:
-    """Return what placements save, `saved` on each of the test's landscapes, the champion first, by a table."""
+    """Return the metrics and the table of a test, from the share each placement saves on each landscape."""
     lines = [
         f"champion     of epoch {generation}, on {len(saved['champion'])} landscapes that fit has not seen",
-        "saved of the burned area, percent: mean, standard error, least, most",
+        "percent of the burned area saved: mean, standard error, least, most",
     ]
     for name, part in saved.items():
         error = part.std(ddof=1) / np.sqrt(len(part)) if len(part) > 1 else np.nan

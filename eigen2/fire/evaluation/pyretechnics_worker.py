@@ -1,4 +1,4 @@
-"""Burn fires with pyretechnics in an interpreter of its own, as its pins exclude what the rest of eigen2 needs.
+"""Burn fires with pyretechnics in a separate interpreter, as its pinned versions conflict with eigen2's.
 
 `validator` runs `python -I pyretechnics_worker.py version`, which prints the version of pyretechnics in JSON, null if
 it is not installed, or `... REQUEST REPLY`, which burns what the .npz REQUEST asks for and writes the JSON file REPLY.

@@ -1,7 +1,7 @@
-"""Validation of placements by pyretechnics, another fire model, beside the one they were chosen with.
+"""Validation of placements by pyretechnics, another fire model than the one they were chosen with.
 
-It solves the spread of the fire front by a level set, and can let crowns burn. It needs numpy 1.26 and so an
-environment of its own, whose interpreter runs `pyretechnics_worker.py`.
+It solves the spread of the fire front by a level set and models crown fire. It needs numpy 1.26, so a separate
+environment, whose interpreter runs `pyretechnics_worker.py`.
 """
 
 import json
@@ -24,17 +24,17 @@ from eigen2.fire.simulation.spread import FireModel, Weather
 
 WORKER = Path(__file__).with_name("pyretechnics_worker.py")
 NEWEST = "2026.8.10"  # the last under the EPL-2.0; later ones forbid commercial use without a paid licence
-VARIABLE = "EIGEN2_PYRETECHNICS_PYTHON"  # names the interpreter
+VARIABLE = "EIGEN2_PYRETECHNICS_PYTHON"  # path of the interpreter
 INSTALL = (
     f"python3.11 -m venv ~/pyretechnics && ~/pyretechnics/bin/pip install 'pyretechnics=={NEWEST}' (which needs a C "
     f"compiler), then give --python ~/pyretechnics/bin/python, or set {VARIABLE} to it"
 )
-FOLIAR_MOISTURE = 0.9  # of the needles and leaves of crowns, for crown fire
+FOLIAR_MOISTURE = 0.9  # moisture of needles and leaves, for crown fire
 
 
 @dataclass(frozen=True)
 class Conditions:
-    """Weather, and minutes that a fire burns; pyretechnics burns `fires` a landscape, in cells drawn from `seed`."""
+    """Weather and fire duration (minutes); pyretechnics burns `fires` per landscape, in cells that `seed` draws."""
 
     weather: Weather
     duration: float = 240.0
@@ -53,11 +53,11 @@ class Conditions:
 
 @dataclass(frozen=True)
 class Score:
-    """Part of the burned area that a placement saves, the mean over landscapes (0 to 1; below 0 where more burns)."""
+    """Share of the burned area that a placement saves, the mean over landscapes (0 to 1; below 0 if more burns)."""
 
     breaks: float  # cells
     travel_time: float  # by `simulation.spread`, over fires from every cell that burns
-    same_fires: float  # by the same, over the fires that pyretechnics burns
+    same_fires: float  # by `simulation.spread`, over the fires that pyretechnics burns
     surface: float  # by pyretechnics, without the canopy
     crown: float  # by pyretechnics, with the canopy and crown fire
 
@@ -65,10 +65,10 @@ class Score:
 def validate(
     landscapes: Sequence[Landscape], placements: Mapping[str, Cells], conditions: Conditions, python: str
 ) -> dict[str, Score]:
-    """Return the scores of placements by both models; `python` is that of an environment with pyretechnics."""
+    """Return the scores of placements by both models; `python` is an interpreter with pyretechnics."""
     models = [conditions.model(landscape) for landscape in landscapes]
     travel_time = {name: _savings(name, placed, models) for name, placed in placements.items()}
-    fires, seed = conditions.fires, conditions.seed  # the 2 separates these draws from those that made a landscape
+    fires, seed = conditions.fires, conditions.seed  # the 2 separates these draws from those of `synthetic`
     ignitions = [model.draw(fires, np.random.default_rng([seed, i, 2])) for i, model in enumerate(models)]
     every: list[Cells] = [[[] for _ in models], *placements.values()]  # the first without breaks
     same_fires = [  # cells that each fire burns, of each landscape (placements, fires)
@@ -88,41 +88,41 @@ def validate(
 
 
 def require_pyretechnics(python: str) -> str:
-    """Return the version of pyretechnics that an interpreter has; UserError if none, or a later one than NEWEST."""
+    """Return an interpreter's version of pyretechnics; raise UserError if it has none or one later than NEWEST."""
     if not python:
         raise UserError(f"fire validate needs pyretechnics in an environment of its own: {INSTALL}")
-    said = _run(python, "version")
+    output = _run(python, "version")
     try:
-        found = json.loads(said)
+        version = json.loads(output)
     except ValueError as error:
         raise UserError(f"--python {python} did not run as Python 3.11 does; name an interpreter of it") from error
-    if found is None:
+    if version is None:
         raise UserError(f"--python {python} has no pyretechnics: {INSTALL}")
-    numbers, newest = ([int(part) for part in re.findall(r"\d+", version)] for version in (str(found), NEWEST))
+    numbers, newest = ([int(part) for part in re.findall(r"\d+", text)] for text in (str(version), NEWEST))
     if numbers > newest:
         paid = "whose licence forbids use in for-profit organizations unless paid for"
         older = f"{NEWEST} and before are under the EPL-2.0: {INSTALL}"
-        raise UserError(f"--python {python} has pyretechnics {found}, {paid}; {older}")
-    return str(found)
+        raise UserError(f"--python {python} has pyretechnics {version}, {paid}; {older}")
+    return str(version)
 
 
 def _run(python: str, *arguments: str) -> str:
     """Run the worker and return its output."""
     try:
-        done = subprocess.run([python, "-I", str(WORKER), *arguments], capture_output=True, text=True, check=False)
+        process = subprocess.run([python, "-I", str(WORKER), *arguments], capture_output=True, text=True, check=False)
     except OSError as error:
         raise UserError(f"--python {python} cannot be run ({error.strerror}); name a Python interpreter") from error
-    if done.returncode:
-        problem = [f"exit code {done.returncode}", *done.stderr.strip().splitlines()][-1]
+    if process.returncode:
+        problem = [f"exit code {process.returncode}", *process.stderr.strip().splitlines()][-1]
         raise UserError(f"--python {python} failed ({problem}); it must be Python 3.11 with pyretechnics: {INSTALL}")
-    return done.stdout
+    return process.stdout
 
 
 def _savings(name: str, placed: Cells, models: Sequence[FireModel]) -> float:
-    """Return the part of the burned area that a placement saves here; refuse one that does not fit the landscapes."""
+    """Return the share of the burned area that a placement saves; raise UserError if it does not fit the landscapes."""
     if len(placed) != len(models):
-        has = f"placements.{name} has breaks for {len(placed)} landscapes"
-        raise UserError(f"{has}; it must have a list for each of the {len(models)}")
+        problem = f"placements.{name} has breaks for {len(placed)} landscapes"
+        raise UserError(f"{problem}; it must have a list for each of the {len(models)}")
     saved = []
     for number, (model, cells) in enumerate(zip(models, placed, strict=True)):
         try:
@@ -135,7 +135,7 @@ def _savings(name: str, placed: Cells, models: Sequence[FireModel]) -> float:
 def _request(
     landscapes: Sequence[Landscape], ignitions: Sequence[NDArray[Any]], placed: Sequence[Cells], conditions: Conditions
 ) -> dict[str, Any]:
-    """Return what the worker reads, as its module describes."""
+    """Return the arrays of a request, which the worker's module describes."""
     weather = conditions.weather
     request: dict[str, Any] = {
         "wind_speed": weather.wind_speed,
@@ -154,10 +154,10 @@ def _request(
 
 
 def ask_pyretechnics(python: str, request: Mapping[str, Any]) -> dict[str, list[NDArray[np.float64]]]:
-    """Return the cells that each fire burns by pyretechnics, by model: of each landscape (placements, fires)."""
+    """Return how many cells each fire burns in pyretechnics: by model, for each landscape (placements, fires)."""
     with tempfile.TemporaryDirectory(prefix="eigen2-") as folder:
-        asked, answered = Path(folder, "request.npz"), Path(folder, "reply.json")
-        np.savez(asked, **request)
-        _run(python, str(asked), str(answered))
-        reply = json.loads(answered.read_text(encoding="utf-8"))
+        request_file, reply_file = Path(folder, "request.npz"), Path(folder, "reply.json")
+        np.savez(request_file, **request)
+        _run(python, str(request_file), str(reply_file))
+        reply = json.loads(reply_file.read_text(encoding="utf-8"))
     return {model: [np.array(counts, float) for counts in reply[model]] for model in ("surface", "crown")}

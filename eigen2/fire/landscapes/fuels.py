@@ -19,8 +19,8 @@ from eigen2.errors import UserError, require_range
 
 _TABLE = np.loadtxt(Path(__file__).with_name("fuel_models.csv"), delimiter=",", usecols=range(12))
 FUEL_MODELS: dict[int, Float64[np.ndarray, "parameters=11"]] = {int(row[0]): row[1:] for row in _TABLE}
-"""Parameters of Scott and Burgan's 40 by number; the file says which, and their units. Those with herbaceous load are
-dynamic: it cures into dead fuel."""
+"""Parameters of Scott and Burgan's 40 fuel models by number; the file names them and their units. Models with a
+herbaceous load are dynamic: it cures into dead fuel."""
 NON_BURNABLE = (91, 92, 93, 98, 99)  # urban, snow or ice, agriculture, water, bare ground
 WATER, BARE = 98, 99
 
@@ -28,7 +28,7 @@ TONS_PER_ACRE = 2000 / 43560  # lb/ft2
 METERS_PER_FOOT = 0.3048
 KMH_IN_FEET_PER_MINUTE = 1000 / METERS_PER_FOOT / 60
 DEAD = np.array([True, True, True, True, False, False])
-SIZE_CLASSES = np.array([16.0, 48.0, 96.0, 192.0, 1200.0])  # bounds of the ratio, 1/ft
+SIZE_CLASSES = np.array([16.0, 48.0, 96.0, 192.0, 1200.0])  # bounds of the surface-to-volume ratio, 1/ft
 PARTICLE_DENSITY = 32.0  # lb/ft3
 TOTAL_MINERALS, EFFECTIVE_MINERALS = 0.0555, 0.010
 
@@ -49,7 +49,7 @@ class Moisture:
 
 
 class Behavior(NamedTuple):
-    """Coefficients of the spread of fire in some fuel models, one value each.
+    """Coefficients of the spread of fire in some fuel models, one value per model.
 
     With a slope s (rise over run) and a midflame wind u (km/h), fire spreads at `rate * (1 + slope * s**2)` m/min
     uphill without wind, at `rate * (1 + wind * u**exponent)` downwind on flat ground. `adjustment` is the midflame wind
@@ -72,12 +72,12 @@ def require_known(numbers: Iterable[int]) -> None:
 
 
 def behavior(numbers: Iterable[int], moisture: Moisture | None = None) -> Behavior:
-    """Compute the coefficients of spread of some fuel models, in their order; UserError where one is not known."""
-    given = list(numbers)
-    require_known(given)
-    values = np.zeros((len(Behavior._fields), len(given)))
+    """Compute the coefficients of spread of some fuel models, in their order; raise UserError if one is unknown."""
+    fuels = list(numbers)
+    require_known(fuels)
+    values = np.zeros((len(Behavior._fields), len(fuels)))
     values[[2, 3]] = 1  # the wind's coefficient and exponent where nothing burns
-    if models := {place: FUEL_MODELS[number] for place, number in enumerate(given) if number in FUEL_MODELS}:
+    if models := {place: FUEL_MODELS[number] for place, number in enumerate(fuels) if number in FUEL_MODELS}:
         values[:, list(models)] = _rothermel(np.stack(list(models.values())), moisture or Moisture())
     return Behavior(*values)
 
@@ -143,9 +143,9 @@ def _damped_load(
     size = np.searchsorted(SIZE_CLASSES, ratio, side="right")
     total = np.zeros(len(load))
     for part, limit in ((DEAD, extinction), (~DEAD, live_extinction)):
-        own = share * part
+        area_share = share * part
         same = (size[:, :, None] == size[:, None, :]) & part  # a class is weighted by the area of its size class
-        net = ((same * own[:, None, :]).sum(2) * load * part).sum(1) * (1 - TOTAL_MINERALS)
-        dampness = (own * wet).sum(1) / limit
+        net = ((same * area_share[:, None, :]).sum(2) * load * part).sum(1) * (1 - TOTAL_MINERALS)
+        dampness = (area_share * wet).sum(1) / limit
         total += net * np.where(dampness < 1, 1 - 2.59 * dampness + 5.11 * dampness**2 - 3.52 * dampness**3, 0)
     return total

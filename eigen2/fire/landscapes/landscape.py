@@ -1,4 +1,4 @@
-"""Terrain, fuel and canopy on a grid of square cells, given or synthetic."""
+"""Terrain, fuel and canopy on a grid of square cells, from arrays or synthetic."""
 
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from eigen2.errors import UserError, require_range
 from eigen2.fire.landscapes.fuels import WATER, require_known
 
-MEAN_SLOPE = 0.25  # of synthetic landscapes, rise over run; a scene of real mountains had 0.19
+MEAN_SLOPE = 0.25  # mean slope of synthetic landscapes, rise over run; a scene of real mountains had 0.19
 LAKES = 0.03  # share of a synthetic landscape's cells under water
 LADDER = (101, 102, 104, 122, 145, 165, 183, 188)
 """Fuel models of synthetic landscapes, from the sparsest vegetation to the densest: grass, shrub, timber."""
@@ -32,9 +32,9 @@ RANGES = {
 
 @dataclass(frozen=True, eq=False)
 class Landscape:
-    """Layers of a landscape, as read-only copies of the arrays given; UserError for values outside `RANGES`.
+    """Layers of a landscape, as read-only copies; raises UserError for values outside `RANGES`.
 
-    All arrays are (rows, columns), float32, but int16 for fuel. Row 0 is the northern edge, column 0 the western one.
+    All layers are (rows, columns) float32, fuel int16. Row 0 is the northern edge, column 0 the western one.
     The surface fires of `simulation.spread` ignore the canopy, which serves other fire models.
     """
 
@@ -126,7 +126,7 @@ def synthesize(size: int, rng: np.random.Generator) -> Landscape:
 
 
 def synthetic(size: int, seed: int, number: int, split: Split | None = None) -> Landscape:
-    """Return a landscape of the series that `seed` determines for a split, or, for None, for `FuelBreakEnv`."""
+    """Return a landscape of the series that `seed` determines for a split, or, with None, for `FuelBreakEnv`."""
     part = [] if split is None else [SPLITS.index(split)]
     return synthesize(size, np.random.default_rng([seed, *part, number]))
 

@@ -1,6 +1,6 @@
-"""Landscapes from rasters of a region: one GeoTIFF or ESRI ASCII grid a layer, as LANDFIRE publishes them.
+"""Landscapes from rasters of a region: one GeoTIFF or ESRI ASCII grid per layer, as LANDFIRE publishes them.
 
-The fire model accepts values in wrong units silently, so values that cannot be right are refused.
+The fire model would silently accept values in wrong units, so implausible values are refused.
 """
 
 from collections.abc import Iterator
@@ -17,11 +17,11 @@ from eigen2.errors import UserError, require_range
 from eigen2.fire.landscapes.fuels import BARE, NON_BURNABLE, require_known
 from eigen2.fire.landscapes.landscape import RANGES, Landscape, Split, slopes
 
-LARGEST = 25_000_000  # cells of the largest region: reading one takes about 150 bytes a cell
+LARGEST = 25_000_000  # most cells of a region: reading it takes about 150 bytes per cell
 CANOPY = {"canopy_cover": (100, 1), "canopy_height": (10, 120), "canopy_base_height": (10, 120)}
 CANOPY["canopy_bulk_density"] = 100, 2
-"""Of each canopy layer, LANDFIRE's units in one of ours (percent, m x 10, m x 10, kg/m3 x 100), and the largest
-plausible value in ours; the tallest tree has 116 m."""
+"""For each canopy layer: LANDFIRE's units (percent, m x 10, m x 10, kg/m3 x 100) per unit of ours, and the largest
+plausible value in our units; the tallest tree is 116 m high."""
 PROJECT = "project it: gdalwarp -t_srs EPSG:NUMBER, with the number of the region's UTM zone"
 MISSING = "if that marks missing data, declare it: gdal_edit.py -a_nodata"
 SPLIT_OF_BLOCK = ("train", "validation", "test", "train", "train")
@@ -38,11 +38,11 @@ class RegionFiles:
 
     Args:
         elevation: file of heights, in m.
-        fuel: file of the numbers of fuel models, LANDFIRE's FBFM40.
-        canopy_cover: file in LANDFIRE's units, as those of the canopy below; null means no trees.
-        canopy_height: file in m x 10.
-        canopy_base_height: file in m x 10.
-        canopy_bulk_density: file in kg/m3 x 100.
+        fuel: file of fuel model numbers, LANDFIRE's FBFM40.
+        canopy_cover: file of the ground under trees, in percent; null, as in the layers below, means no trees.
+        canopy_height: file of tree heights, in m x 10.
+        canopy_base_height: file of the heights of the lowest branches, in m x 10.
+        canopy_bulk_density: file of the canopy's density, in kg/m3 x 100.
     """
 
     elevation: str
@@ -53,12 +53,12 @@ class RegionFiles:
     canopy_bulk_density: str | None = None
 
     def given(self) -> dict[str, str]:
-        """Return the files given, by layer; elevation first."""
+        """Return the files that are set, by layer; elevation first."""
         return {name: str(path) for name, path in vars(self).items() if path is not None}
 
 
 class Region(NamedTuple):
-    """Landscape as large as the rasters, with flat bare ground at height 0 where any layer is missing data."""
+    """Landscape of the size of the rasters, with flat bare ground at height 0 where any layer lacks data."""
 
     landscape: Landscape
     missing: Bool[np.ndarray, "rows columns"]
@@ -73,10 +73,10 @@ class Raster(NamedTuple):
 
 
 def read_region(files: RegionFiles) -> Region:
-    """Read the rasters of a region; UserError where they, or rasterio, are missing, or they cannot be right.
+    """Read the rasters of a region; raise UserError if a file or rasterio is missing, or values cannot be right.
 
     Row 0 becomes the northern edge, whichever way a file is oriented. A cell that lacks data in any of the files, or a
-    neighbour's elevation, does not burn. A projection in feet is understood; a file without a projection is taken to
+    neighbour's elevation, does not burn. A projection in feet is converted; a file without a projection is assumed to
     have that of the others, or one in m.
     """
     rasters = {name: _read(path) for name, path in files.given().items()}
@@ -108,7 +108,7 @@ def read_region(files: RegionFiles) -> Region:
 
 
 def tiles(region: Region, size: int, split: Split) -> list[Landscape]:
-    """Return the square landscapes of a split, cut from a region by `tile_corners`; UserError if there are none."""
+    """Return the square landscapes of a split, cut from a region at `tile_corners`; raise UserError if it has none."""
     if not (corners := tile_corners(region, size, split)):
         rows, columns = region.missing.shape
         none = f"the region of {rows} x {columns} cells has no clean {split} tile of {size} x {size}"
@@ -123,7 +123,7 @@ def tile_corners(region: Region, size: int, split: Split) -> list[tuple[int, int
 
     The region is divided into blocks of BLOCK x BLOCK tiles, with a quarter of `size` between blocks that belongs to no
     tile. All tiles of a block are of one split, by SPLIT_OF_BLOCK, so tiles of different splits do not touch. Tiles
-    that lack data, or of which less than BURNABLE burns, are left out.
+    that lack data, or burn in less than BURNABLE of their cells, are left out.
     """
     require_range("size", size, least=4)
     stride = BLOCK * size + size // 4
@@ -143,7 +143,7 @@ def tile_corners(region: Region, size: int, split: Split) -> list[tuple[int, int
 
 
 def _read(path: str) -> Raster:
-    """Read a raster whose grid can be a landscape's."""
+    """Read a raster; raise UserError if its grid does not suit a landscape."""
     try:
         import rasterio
     except ImportError as error:
@@ -167,7 +167,7 @@ def _read(path: str) -> Raster:
 
 
 def _grid_problems(source: Any) -> Iterator[str]:
-    """Yield why an open raster's grid cannot be a landscape's, with the remedy."""
+    """Yield what keeps an open raster's grid from being a landscape's, with the remedy."""
     at, crs, shape = source.transform, source.crs or None, source.shape
     if source.count != 1:
         yield f"has {source.count} bands; give a file of one: gdal_translate -b NUMBER IN.tif OUT.tif"
@@ -193,7 +193,7 @@ def _same_grid(raster: Raster, first: Raster, crs: Any) -> bool:
 
 
 def _value_problems(name: str, known: NDArray[np.float64]) -> Iterator[str]:
-    """Yield why the known values of a layer cannot be right, with the likely reason."""
+    """Yield what is wrong with the known values of a layer, with the likely reason."""
     if known.size == 0:
         yield f"has no data at all; give another file for {name}"
     if name == "fuel":

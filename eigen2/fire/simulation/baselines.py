@@ -13,7 +13,7 @@ from eigen2.fire.simulation.spread import FireModel
 SMALL = 64  # nodes up to which all eigenvalues are computed, rather than the lowest one by iteration
 CANDIDATES = 24  # cells that `greedy` tries for a break
 Placement = Callable[[FireModel, int, np.random.Generator], list[int]]
-"""Choose different cells that burn, in the order in which they become breaks: the budget, or all if they are fewer."""
+"""Function that returns distinct cells that burn, in the order in which they become breaks: the budget, or all."""
 
 
 def random(model: FireModel, budget: int, rng: np.random.Generator) -> list[int]:
@@ -71,7 +71,7 @@ PLACEMENTS: dict[str, Placement] = {
 
 
 def reduction(model: FireModel, breaks: list[int]) -> float:
-    """Return the part of the burned area that breaks save, over fires from every cell; ValueError if one cannot be."""
+    """Return the share of the burned area that breaks save, over fires from every cell; raise ValueError if invalid."""
     before = model.start().burned
     if before == 0:
         raise ValueError("nothing burns; look at the fuel and the moistures")
@@ -94,10 +94,10 @@ def domirank_scores(adjacency: sparse.csr_array, sigma: float) -> Float64[np.nda
     """
     nodes = adjacency.shape[0]
     if nodes <= SMALL:
-        found = np.linalg.eigvals(adjacency.toarray())
+        eigenvalues = np.linalg.eigvals(adjacency.toarray())
     else:
-        found = linalg.eigs(adjacency, k=1, which="SR", v0=np.ones(nodes), return_eigenvectors=False)
-    lowest = float(found.real.min())
+        eigenvalues = linalg.eigs(adjacency, k=1, which="SR", v0=np.ones(nodes), return_eigenvectors=False)
+    lowest = float(eigenvalues.real.min())
     if lowest > -1e-12:
         return np.zeros(nodes)
     scaled = adjacency * (sigma / -lowest)

@@ -18,8 +18,8 @@ from eigen2.fire.simulation.spread import FireModel, Fires, Weather
 RATES = slice(0, 4)
 """Planes of the rates: how many cells fire crosses within its duration towards north, east, south and west."""
 BREAKS, BURNS, BUDGET, DOWNSTREAM = 4, 5, 6, 7
-"""Planes of the fuel breaks so far (255, elsewhere 0); how many of the fires burn a cell; the breaks left over the
-budget (255 at the start, 0 at the end, the same in all cells); and how many cells burn through a cell."""
+"""Planes, in this order: the breaks so far (255, elsewhere 0); how many fires burn a cell; the breaks left over the
+budget (255 at the start, 0 at the end, equal in all cells); how many cells burn through a cell."""
 PLANES = 8
 LARGEST_LOG_RATE = 9.0  # log(1 + cells crossed) at 255 in the rate planes; e**9 are 8,100 cells, beyond any fire here
 FINEST = 256  # resolution of the downstream plane: 1 / FINEST of a cell per fire differs from none
@@ -37,16 +37,16 @@ class Scene(NamedTuple):
 class FuelBreakEnv(gymnasium.Env[NDArray[np.uint8], np.int64]):
     """Place fuel breaks so that fires burn as little as possible.
 
-    An episode has one landscape and one set of ignitions, each the start of a fire of its own. A step turns one cell
-    into a break, in which nothing burns any more. The episode terminates when the budget is spent, or every cell that
-    burns is a break.
+    An episode has one landscape and one set of ignitions, each of which starts a separate fire. A step turns one cell
+    into a break, which never burns. The episode terminates when the budget is spent, or every cell that burns is a
+    break.
 
     Observation: uint8 (planes, rows, columns); the module's constants name the planes. Rates are
-    `log(1 + rate * duration / cell_size)`, where 255 is `LARGEST_LOG_RATE`, and at least 1 where a cell burns, 0 where
-    not. The burn plane is the root of the share of fires that burn a cell. The downstream plane is
-    `log(1 + FINEST * cells)` over its largest possible value, for the cells that burn through a cell in a fire.
+    `log(1 + rate * duration / cell_size)`, scaled so that 255 is `LARGEST_LOG_RATE`, at least 1 where a cell burns and
+    0 elsewhere. The burn plane is the root of the share of fires that burn a cell. The downstream plane is
+    `log(1 + FINEST * cells)` over its largest possible value, for the cells that burn through a cell in a mean fire.
 
-    Action: the cell's number, `row * columns + column`. One that does not burn or is a break already is refused.
+    Action: the cell's number, `row * columns + column`. A cell that does not burn or is already a break is refused.
 
     Reward: 100 times the drop in the burned share, which is the share of all cells that a fire burns, the mean over the
     ignitions.
@@ -55,10 +55,10 @@ class FuelBreakEnv(gymnasium.Env[NDArray[np.uint8], np.int64]):
     initial burned share that is saved, `1 - burned / start`; `landscape`, its number.
 
     `reset` draws the landscape and the ignitions from the environment's generator, which its `seed` seeds. Its options
-    choose instead: `{"landscape": number}`, `{"ignitions": how many}`, of which None means every cell that burns.
+    fix them: `{"landscape": number}`, `{"ignitions": count}`, where None ignites every cell that burns.
 
-    Settings are those of `FuelBreakDataModule`; `landscapes`, all of one shape, take the place of `num_landscapes`
-    synthetic ones that `seed` determines. UserError if a setting is out of range, or nothing burns in a landscape.
+    Settings are those of `FuelBreakDataModule`; `landscapes`, all of one shape, replace the `num_landscapes` synthetic
+    ones of `seed`. Raises UserError if a setting is out of range, or nothing burns in a landscape.
     """
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 - as Gymnasium has it
@@ -93,7 +93,7 @@ class FuelBreakEnv(gymnasium.Env[NDArray[np.uint8], np.int64]):
         self.budget = max(int(budget * cells), 1)
         self.observation_space = spaces.Box(0, 255, (PLANES, *self.shape), np.uint8)
         self.action_space = spaces.Discrete(cells)
-        self.fires: Fires | None = None  # of the episode, which only `step` may change
+        self.fires: Fires | None = None  # the episode's fires, which only `step` may change
         self.placed: list[int] = []  # the episode's breaks, in their order
         self._ignitions, self._start, self._burned, self._landscape = ignitions, 0.0, 0.0, 0
 
@@ -104,7 +104,7 @@ class FuelBreakEnv(gymnasium.Env[NDArray[np.uint8], np.int64]):
     def reset(
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
     ) -> tuple[NDArray[np.uint8], dict[str, Any]]:
-        """Start an episode; `seed` None continues the generator. UserError if an option is unknown or out of range."""
+        """Start an episode; `seed` None continues the generator. Raises UserError for an option that is not valid."""
         super().reset(seed=seed)
         drawn = int(self.np_random.integers(len(self.scenes)))
         chosen = {"landscape": drawn, "ignitions": self._ignitions, **(options or {})}
@@ -120,7 +120,7 @@ class FuelBreakEnv(gymnasium.Env[NDArray[np.uint8], np.int64]):
         return self._observation(self.fires), self._info(self.fires)
 
     def step(self, action: np.int64 | int) -> tuple[NDArray[np.uint8], float, bool, bool, dict[str, Any]]:
-        """Turn a cell into a break; ValueError if it does not burn or is a break already, or the episode is over."""
+        """Turn a cell into a break; raise ValueError if it cannot be one, or the episode is over."""
         if self.fires is None or len(self.placed) == self.budget:
             raise ValueError("the budget is spent; reset first")
         self.fires.add_break(int(action))
@@ -150,7 +150,7 @@ class FuelBreakEnv(gymnasium.Env[NDArray[np.uint8], np.int64]):
 
 
 def action_mask(observation: Any) -> Any:
-    """Return `info["action_mask"]`, bool (..., cells), from an array or tensor (..., planes, rows, columns)."""
+    """Return the `action_mask`, bool (..., cells), of observations, an array or tensor (..., planes, rows, columns)."""
     allowed = (observation[..., RATES, :, :] != 0).any(-3) & (observation[..., BREAKS, :, :] == 0)
     return allowed.reshape(*allowed.shape[:-2], -1)
 
@@ -158,8 +158,8 @@ def action_mask(observation: Any) -> Any:
 def relative_reward(before: float, after: float, cells: int) -> float:
     """Return REWARD_UNIT times the logarithm of the burned share before a break over that after it.
 
-    These rewards stay of one size through an episode. One burned cell a fire, of `cells` of the map, is the least that
-    counts.
+    These rewards keep one scale throughout an episode. A burned share below one cell per fire, 1 / `cells`, counts as
+    one cell.
     """
     return REWARD_UNIT * math.log(max(before, 1 / cells) / max(after, 1 / cells))
 

@@ -1,4 +1,4 @@
-"""Observations as the replay buffer stores them: the planes that change, without those that lie with the landscape."""
+"""Observations as the replay buffer stores them: the planes that change, without those fixed by the landscape."""
 
 from collections.abc import Mapping, Sequence
 
@@ -28,19 +28,19 @@ class Frames(ObservationCodec):
         }
 
     def pack(self, observation: UInt8[np.ndarray, "batch planes rows columns"], info: Info) -> dict[str, Tensor]:
-        """Return what is stored of the observations of `FuelBreakEnv`s and their info."""
+        """Return the fields to store for observations of `FuelBreakEnv`s and their info."""
         landscape = np.asarray(info["landscape"]).astype(np.int32)
         stored = observation[:, CHANGING], observation[:, BUDGET, 0, 0].copy(), landscape
         return dict(zip(self.fields, map(torch.from_numpy, stored), strict=True))
 
     def unpack(self, stored: Mapping[str, Tensor]) -> UInt8[Tensor, "batch planes rows columns"]:
-        """Return the observations that were stored."""
+        """Restore the observations from their stored fields."""
         changing = stored["planes"]
-        found = changing.new_empty(len(changing), PLANES, *changing.shape[2:])
-        found[:, RATES] = self.rates[stored["landscape"].long()]
-        found[:, CHANGING] = changing
-        found[:, BUDGET] = stored["budget"][:, None, None]
-        return found
+        observation = changing.new_empty(len(changing), PLANES, *changing.shape[2:])
+        observation[:, RATES] = self.rates[stored["landscape"].long()]
+        observation[:, CHANGING] = changing
+        observation[:, BUDGET] = stored["budget"][:, None, None]
+        return observation
 
     def allowed(self, observation: UInt8[Tensor, "batch planes rows columns"]) -> Bool[Tensor, "batch cells"]:
         """Return the cells that may become breaks."""

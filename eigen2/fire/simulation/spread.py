@@ -1,8 +1,8 @@
 """Fires on a landscape: rates of spread, arrival times, and the effect of fuel breaks.
 
-A fire takes the shortest way: cells are the nodes of a graph, edges lead to the four neighbours, and an edge takes the
-minutes that fire needs to cross the cell it leads into. Four neighbours, not eight: a fire must not slip through
-between two breaks that touch at a corner. A fire burns the cells it reaches within its duration.
+A fire takes the shortest path: cells are the nodes of a graph, edges lead to the four neighbours, and an edge takes the
+minutes that fire needs to cross the cell it leads into. Four neighbours, not eight: a fire must not slip between two
+breaks that touch at a corner. A fire burns the cells it reaches within its duration.
 """
 
 from collections.abc import Iterable
@@ -20,18 +20,18 @@ from eigen2.fire.landscapes.landscape import Landscape
 
 STEPS = ((-1, 0), (0, 1), (1, 0), (0, -1))
 """Rows and columns to the neighbour in the north, east, south and west, the order of directions everywhere."""
-WIND_AT_20_FEET = 0.87  # above the vegetation, over wind at 10 m
+WIND_AT_20_FEET = 0.87  # wind speed 20 feet above the vegetation over that at 10 m
 KM_PER_MILE = 1.609
 LONGEST_ELLIPSE = 8.0  # largest length of a fire's ellipse over its width
-FIRES_AT_ONCE = 256  # computed in one call, which bounds its memory
+FIRES_AT_ONCE = 256  # fires computed in one call, which bounds its memory
 
 
 @dataclass(frozen=True)
 class Weather:
-    """Weather, the same everywhere and as long as a fire burns."""
+    """Weather, constant over the landscape and the duration of a fire."""
 
     wind_speed: float = 15.0  # 10 m above the vegetation, in km/h (0 to 200)
-    wind_from: float = 270.0  # where it comes from, in degrees clockwise from north (0 to 360)
+    wind_from: float = 270.0  # direction the wind comes from, in degrees clockwise from north (0 to 360)
     moisture: Moisture = field(default_factory=Moisture)
 
     def __post_init__(self) -> None:
@@ -40,7 +40,7 @@ class Weather:
 
 
 def spread_rates(landscape: Landscape, weather: Weather | None = None) -> Float32[np.ndarray, "4 rows columns"]:
-    """Return the rate of spread (m/min) in each cell towards north, east, south and west; 0 exactly where none burns.
+    """Return the rate of spread (m/min) in each cell towards north, east, south and west; 0 where nothing burns.
 
     A fire grows as an ellipse with the ignition in a focus (Anderson 1983). Wind and slope add as vectors.
     """
@@ -67,10 +67,10 @@ def spread_rates(landscape: Landscape, weather: Weather | None = None) -> Float3
 
 
 class FireModel:
-    """Spread of fire on a landscape without breaks; nothing changes it, so that any number of `Fires` share one.
+    """Spread of fire on a landscape without breaks; immutable, so that any number of `Fires` share one.
 
-    A cell burns if all of its `rates` of `spread_rates` are above 0; its number is `row * columns + column`. The size
-    of a cell is in m, the duration of a fire in minutes (above 0), the graph in minutes from cell to neighbour.
+    A cell burns if all of its `rates`, from `spread_rates`, are above 0; its number is `row * columns + column`. The
+    size of a cell is in m, the duration of a fire in minutes (above 0), the graph in minutes from cell to neighbour.
     """
 
     def __init__(self, rates: Float32[np.ndarray, "4 rows columns"], cell_size: float, duration: float = 240.0) -> None:
@@ -103,22 +103,22 @@ class FireModel:
     def start(
         self, ignitions: Int[np.ndarray, " fires"] | None = None, breaks: Iterable[int] = (), trees: bool = False
     ) -> "Fires":
-        """Return `Fires`; `ignitions` None takes every burnable cell."""
+        """Burn one fire per ignition; None ignites every cell that burns."""
         chosen = np.flatnonzero(self.burnable) if ignitions is None else np.asarray(ignitions)
         return Fires(self, chosen, breaks, trees)
 
 
 class Fires:
-    """One fire from each ignition, each as if it were alone; a break changes only those that had reached it.
+    """Independent fires, one from each ignition; a new break changes only the fires that had reached it.
 
-    A cell that is a break never burns. A fire that starts on one burns nothing. ValueError if the cell of an ignition
-    or of a break does not burn.
+    A break never burns, and a fire that starts on one burns nothing. Raises ValueError if the cell of an ignition or of
+    a break does not burn.
 
     Attributes:
-        arrival: minutes from the start of each fire (fires, cells), inf where it does not come.
+        arrival: minutes from the start of each fire (fires, cells), inf where it does not arrive.
         burns: fires that burn each cell (cells,).
-        downstream: with `trees`, how many cells burned through each cell, itself included, in the trees of shortest
-            ways of all fires (cells,). A break in a cell saves at most this.
+        downstream: with `trees`, how many cells burned through each cell, itself included, in the shortest-path trees
+            of all fires (cells,). A break in a cell saves at most this.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class Fires:
         self.model, self.ignitions = model, ignitions.astype(np.int64)
         inside = (self.ignitions >= 0) & (self.ignitions < model.cells)
         if not inside.all() or not model.burnable[self.ignitions].all():
-            raise ValueError("an ignition is no cell that burns; choose among FireModel.burnable")
+            raise ValueError("an ignition is not a cell that burns; choose from FireModel.burnable")
         self.breaks: Bool[np.ndarray, " cells"] = np.zeros(model.cells, bool)
         whole = model.graph
         self._graph = sparse.csr_array((whole.data.copy(), whole.indices, whole.indptr), shape=whole.shape)
@@ -150,7 +150,7 @@ class Fires:
         return self.burns / max(self.ignitions.size, 1)
 
     def add_break(self, cell: int) -> int:
-        """Make a cell a break (else ValueError), burn the fires that had reached it anew, and return their number."""
+        """Make a cell a break, recompute the fires that had reached it, and return their number."""
         self._close(cell)
         reached = np.flatnonzero(np.isfinite(self.arrival[:, cell]))
         self._burn(reached)
@@ -165,7 +165,7 @@ class Fires:
 
     def _check(self, cell: int) -> None:
         if not 0 <= cell < self.model.cells or not self.model.burnable[cell] or self.breaks[cell]:
-            raise ValueError(f"cell {cell} cannot become a break; choose one that burns and is none yet")
+            raise ValueError(f"cell {cell} cannot become a break; choose one that burns and is not a break yet")
 
     def _close(self, cell: int) -> None:
         self._check(cell)
@@ -173,7 +173,7 @@ class Fires:
         self.breaks[cell] = True
 
     def _burn(self, fires: Int64[np.ndarray, " some"]) -> None:
-        """Compute some fires on the graph as it is, a few at a time, in place of what is known of them."""
+        """Recompute some fires on the current graph, a few at a time."""
         self.burns -= np.isfinite(self.arrival[fires]).sum(0)
         self.arrival[fires] = np.inf
         if self._sizes is not None:
@@ -197,8 +197,8 @@ def tree_sizes(
 ) -> Int32[np.ndarray, "trees cells"]:
     """Return how many cells hang from each cell of a tree, itself included: 1 at a leaf, 0 outside.
 
-    `before` is the cell before each in its tree, negative at the root. By pointer doubling: each cell hands its count
-    to the cell 1, 2, 4, ... places nearer the root in turn.
+    `before` is each cell's predecessor in its tree, negative at the root. Pointer doubling: each cell adds its count to
+    the cell 1, 2, 4, ... places nearer the root in turn.
     """
     nodes = np.flatnonzero(inside)
     place = np.empty(inside.size, np.int64)

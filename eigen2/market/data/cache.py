@@ -40,15 +40,15 @@ def load_panel(
     scale: FeatureScale | None = None,
     cache_dir: str | Path,
 ) -> MarketPanel:
-    """Return the panel of some prices, memory-mapped from its cache, which is built when it is not there.
+    """Return the panel of some prices, memory-mapped from its cache, which is built if it is missing.
 
     The cache is a folder in `cache_dir` named by the BLAKE2b of the file's content or the market's settings, of the
-    arguments and the format version. It counts once it is complete; a damaged one is rebuilt. Arrays are mapped
-    copy-on-write: processes share their pages, and writing to them does not reach the cache. `source` is a price file
-    or a synthetic market; the other arguments are those of `build_panel`.
+    arguments and the format version. An incomplete or damaged one is rebuilt. Arrays are mapped copy-on-write:
+    processes share their pages, and writing to them does not reach the cache. `source` is a price file or a synthetic
+    market; the other arguments are those of `build_panel`.
 
     Raises:
-        UserError: when the prices or the arguments are not fit for a panel, or the cache cannot be written.
+        UserError: when no panel can be built from the prices and arguments, or the cache cannot be written.
     """
     if isinstance(source, SyntheticMarket):
         content: Any = asdict(source)
@@ -87,10 +87,10 @@ def mapped_array(
     dtype: np.dtype[Any],
     fill: Callable[[np.ndarray], None],
 ) -> np.ndarray:
-    """Map copy-on-write, from a file in the panel's folder, an array that depends on a panel and on settings alone.
+    """Map an array that depends only on a panel and settings, copy-on-write, from a file in the panel's folder.
 
-    The file, whose name begins with `name`, is written by `fill` when it is not there or damaged, and appears complete
-    or not at all. Where it cannot be written, and without a folder, the array is in memory.
+    The file, whose name begins with `name`, is filled by `fill` if it is missing or damaged, and appears complete or
+    not at all. If it cannot be written, or there is no folder, the array is in memory.
     """
 
     def write(draft: Path) -> None:
@@ -105,14 +105,14 @@ def mapped_array(
                 _write_file(file, write)
             return _mapped(file)
         except OSError as error:
-            log.warning("cannot keep %s in %s (%s): they are in memory", name, folder, error.strerror or error)
+            log.warning("cannot write %s to %s (%s): keeping them in memory", name, folder, error.strerror or error)
     array = np.empty(shape, dtype)
     fill(array)
     return array
 
 
 def remapped(panel: MarketPanel) -> MarketPanel:
-    """Return the same panel under mappings of its own, whose pages leave the process when they are deleted."""
+    """Return the same panel under new mappings, whose pages leave the process when they are deleted."""
     if panel.folder is None:
         return panel
     features, valid, prices = (_mapped(panel.folder / f"{name}.npy") for name in ARRAYS)
@@ -120,7 +120,7 @@ def remapped(panel: MarketPanel) -> MarketPanel:
 
 
 def _write_cache(folder: Path, panel: MarketPanel) -> None:
-    """Write the files of a panel into its folder, which is locked, unless they are there and intact."""
+    """Write the files of a panel into its locked folder, unless they exist and are intact."""
     if _open_cache(folder) is not None:
         return
     if list(folder.glob("[!.]*")):
@@ -138,7 +138,7 @@ def _write_cache(folder: Path, panel: MarketPanel) -> None:
 
 
 def _open_cache(folder: Path) -> MarketPanel | None:
-    """Map the cached panel; None when it is not there or not as it was written."""
+    """Map the cached panel; return None if it is missing or damaged."""
     if not all(_is_intact(folder / name) for name in ("meta.json", *(f"{name}.npy" for name in ARRAYS))):
         return None
     meta = json.loads((folder / "meta.json").read_text())
@@ -167,7 +167,7 @@ def _write_file(file: Path, write: Callable[[Path], object]) -> None:
 
 
 def _is_intact(file: Path) -> bool:
-    """Return whether the file is there and as it was written."""
+    """Return whether the file exists and has its checksum."""
     try:
         return file.with_name(f"{file.name}.crc32").read_text() == str(_checksum(file))
     except (OSError, ValueError):
@@ -175,12 +175,12 @@ def _is_intact(file: Path) -> bool:
 
 
 def _key(content: Any) -> str:
-    """Return the name of what is made of this content."""
+    """Return the cache key of some content."""
     text = json.dumps([FORMAT_VERSION, content], sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=32).hexdigest()
 
 
 def _checksum(path: Path) -> int:
-    """Return the CRC-32 of a file, at memory speed: it finds what disks and crashes do, not forgery."""
+    """Return the CRC-32 of a file, computed at memory speed; it detects damage by disks and crashes, not forgery."""
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
         return zlib.crc32(content)

@@ -26,11 +26,11 @@ from pyarrow import csv
 from eigen2.errors import UserError
 
 GZIP_MAGIC, PARQUET_MAGIC = b"\x1f\x8b", b"PAR1"
-# a row, and so a header of thousands of columns, must fit
+# a whole row must fit, so also a header of thousands of columns
 CSV_BLOCK_BYTES = 4 << 20
-# shared by the columns that are read at once
+# shared by the columns that are read at the same time
 PARQUET_BUFFER_BYTES = 16 << 20
-# text of an empty number; in the ticker column the same words are names
+# texts that mean an empty number; in the ticker column they are names
 EMPTY_NUMBERS = pa.array(
     ["", "nan", "NaN", "NAN", "na", "NA", "N/A", "n/a", "#N/A", "null", "NULL", "None", "none"], pa.string()
 )
@@ -39,7 +39,7 @@ DATE_OR_NUMBER = re.compile(r"[-+]?[\d.,]+(e[-+]?\d+)?|\d{4}-?\d\d-?\d\d.*", re.
 # dates outside these years come from a wrong unit of time
 FIRST_DAY, END_DAY = np.datetime64("0001-01-01", "s"), np.datetime64("10000-01-01", "s")
 ADJ_CLOSE = "adj close"
-# what the second of two header rows may begin with: nothing, or what pandas calls the level
+# first cell of the second of two header rows: empty, or pandas' name of the level
 LEVEL_NAMES = ("", "ticker", "tickers", "symbol", "symbols", "price", "prices", "attributes")
 
 Mask = Bool[np.ndarray, " rows"]
@@ -49,8 +49,8 @@ Mask = Bool[np.ndarray, " rows"]
 class Header:
     """Column names of a file, which may repeat.
 
-    Where pandas wrote a MultiIndex, `levels` has the names of either level; `index` is the position of what was a
-    DataFrame's index; `lines` counts the lines of a CSV file before its data, blank ones included.
+    Where pandas wrote a MultiIndex, `levels` has the names of both levels; `index` is the position of a former
+    DataFrame index; `lines` counts the lines of a CSV file before its data, blank ones included.
     """
 
     names: tuple[str, ...]
@@ -60,7 +60,7 @@ class Header:
 
 
 class PriceFile:
-    """A price file, whose header is read at once and columns in batches; error messages call it `where`.
+    """A price file, whose header is read when it is made and columns in batches; messages name it by `where`.
 
     Raises:
         UserError: when the file is missing, empty, damaged or of another format.
@@ -80,11 +80,11 @@ class PriceFile:
             self.header = _parquet_header(pq.read_schema(self.path)) if self.is_parquet else self._csv_header()
 
     def batches(self, date: int, ticker: int | None, numbers: Sequence[int], batch_rows: int) -> Iterator[list[Any]]:
-        """Read columns, given by their positions, at most `batch_rows` rows at a time.
+        """Read columns by position, at most `batch_rows` rows at a time.
 
         Yields:
-            Days, datetime64[s] at midnight, in the time zone that timestamps have; tickers as text, if they are wanted;
-            then arrays of float64, NaN where a cell is empty.
+            Days, datetime64[s] at midnight, in the time zone of the timestamps; tickers as text, unless `ticker` is
+            None; then arrays of float64, NaN where a cell is empty.
 
         Raises:
             UserError: when a date, ticker or number cannot be read, a column of a Parquet file is nested or binary, or
@@ -110,7 +110,7 @@ class PriceFile:
 
     @contextmanager
     def damage_as_user_error(self) -> Iterator[None]:
-        """Turn what a reader says of a damaged file into a UserError of one line."""
+        """Turn a reader's exception about a damaged file into a UserError of one line."""
         kind = "Parquet" if self.is_parquet else "CSV"
         try:
             yield
@@ -137,7 +137,7 @@ class PriceFile:
             raise UserError(f"{self.where} cannot be read as CSV: its header is not UTF-8; save it as UTF-8")
         if len(rows) == 1 or not _is_second_level(rows[0], rows[1]):
             return Header(rows[0], index=0 if fold(rows[0][0]) == "" else None, lines=records[0][0])
-        # below the two levels pandas writes the name of the index, if it has one
+        # pandas writes the name of the index, if any, below the two levels
         label = len(rows) > 2 and not any(rows[2][1:]) and not DATE_OR_NUMBER.fullmatch(rows[2][0])
         names = tuple(str(pair) for pair in zip(rows[0], rows[1], strict=True))
         return Header(names, (rows[0], rows[1]), 0, records[1 + label][0])
@@ -151,7 +151,7 @@ class PriceFile:
             kind = schema.field(position).type
             if pa.types.is_nested(kind) or "binary" in str(kind):
                 raise UserError(f"{self.where}: column {quoted(name)} holds {kind}: write text or plain numbers")
-        # a row group can be the whole file: it is not to be in memory at once
+        # a row group can be the whole file, which must not be in memory at once
         buffer_bytes = max(PARQUET_BUFFER_BYTES // len(wanted), 4096)
         dictionaries = [wanted[position] for position in text]
         options = {"read_dictionary": dictionaries, "buffer_size": buffer_bytes, "pre_buffer": False}
@@ -182,7 +182,7 @@ class PriceFile:
 
 
 def _dates(column: pa.Array) -> tuple[pd.Series, Mask]:
-    """Parse timestamps, or text that starts with YYYY-MM-DD or YYYYMMDD; return days, and which cannot be read."""
+    """Parse timestamps, or text that starts with YYYY-MM-DD or YYYYMMDD; return days and a mask of invalid cells."""
     raw = column.to_pandas()
     if pd.api.types.is_datetime64_any_dtype(raw):
         days = raw.dt.tz_localize(None).astype("datetime64[s]")
@@ -206,7 +206,7 @@ def _tickers(column: pa.Array) -> tuple[pd.Series, Mask]:
 
 
 def _numbers(column: pa.Array) -> tuple[Float64[np.ndarray, " rows"], Mask]:
-    """Parse numbers or text of numbers; return float64, NaN where a cell is empty, and which are no numbers."""
+    """Parse numbers or numbers as text; return float64, NaN where a cell is empty, and a mask of invalid cells."""
     if pa.types.is_string(column.type):
         with suppress(pa.ArrowInvalid):
             column = column.cast(pa.float64())
@@ -220,12 +220,12 @@ def _numbers(column: pa.Array) -> tuple[Float64[np.ndarray, " rows"], Mask]:
     raw = column.to_pandas()
     if raw.dtype.kind in "bmM" or isinstance(raw.dtype, pd.CategoricalDtype):
         return np.full(len(raw), np.nan), raw.notna().to_numpy()
-    # decimals are objects; the rest are numbers to pandas alone, such as +1.5
-    found = pd.to_numeric(raw, errors="coerce")
-    return np.asarray(found.astype(np.float64)), (found.isna() & raw.notna()).to_numpy()
+    # decimals are objects; Arrow does not parse the rest, such as +1.5
+    numbers = pd.to_numeric(raw, errors="coerce")
+    return np.asarray(numbers.astype(np.float64)), (numbers.isna() & raw.notna()).to_numpy()
 
 
-# how a column is parsed, what is wrong with a cell that cannot be, and what to do about it
+# parser of a column, problem of a cell that it cannot parse, and remedy
 Kind = tuple[Callable[[pa.Array], tuple[Any, Mask]], str, str]
 DATES: Kind = (_dates, "dates that cannot be read", "write dates as 2009-01-31")
 TICKERS: Kind = (_tickers, "rows without a ticker", "name it")
@@ -250,11 +250,11 @@ def require_file(path: str | Path) -> Path:
 
 
 def fold(name: str) -> str:
-    """Return a column's name as it is compared: lower case, with one spelling of the adjusted close."""
+    """Return a column's name in the form that is compared: lower case, with one spelling of the adjusted close."""
     name = name.strip().lower()
     if re.sub("[ ._]", "", name) in ("adjclose", "adjustedclose"):
         return ADJ_CLOSE
-    # pandas calls a column without a name so
+    # pandas' name of a column without one
     return "" if name == "unnamed: 0" else name
 
 
@@ -266,7 +266,7 @@ def quoted(value: object) -> str:
 
 def _parquet_header(schema: pa.Schema) -> Header:
     names = tuple(schema.names)
-    # a RangeIndex is no column, and no name either
+    # a RangeIndex is neither a column nor a name
     indices = [name for name in (schema.pandas_metadata or {}).get("index_columns", []) if name in names]
     index = names.index(indices[0]) if len(indices) == 1 else None
     pairs = [(name, "") if i == index else _pair(name) for i, name in enumerate(names)]
@@ -290,13 +290,13 @@ def _is_second_level(first: Sequence[str], second: Sequence[str]) -> bool:
 
 
 def _plain(column: pa.Array, *, is_date: bool) -> pa.Array:
-    """Cast a column of Parquet to a type of which pandas can hold every value, or raise that text is not UTF-8."""
+    """Cast a column of Parquet to a type that pandas holds without loss; raise an error if text is not UTF-8."""
     types = pa.types
     kind = column.type.value_type if types.is_dictionary(column.type) else column.type
     if types.is_temporal(kind) and not is_date:
         return column.cast(kind).cast(pa.string())
     if types.is_date(kind):
-        # pandas would make an object of each
+        # pandas would turn each into an object
         return column.cast(kind).cast(pa.timestamp("ms"))
     if types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind):
         column.validate(full=True)

@@ -61,11 +61,11 @@ class FeatureScale:
     """Statistics of the training days, by which prices become the features that agents see."""
 
     tickers: tuple[str, ...]
-    """One a column, sorted."""
+    """Names of the columns, sorted."""
     indicators: tuple[str, ...]
     """Those of `tickers` that are indicator series, sorted: context only, without prices."""
     units: Float[np.ndarray, " columns"]
-    """(columns,) float64, what an indicator's values are divided by; 1 for a ticker."""
+    """(columns,) float64, divisor of an indicator's values; 1 for a ticker."""
     means: PerColumn
     """(columns, 9) float64, subtracted from features; NaN where a feature is left out."""
     stds: PerColumn
@@ -76,7 +76,7 @@ class FeatureScale:
         return isinstance(other, FeatureScale) and self.to_dict() == other.to_dict()
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the scale as values that JSON can hold, None for NaN."""
+        """Return the scale as JSON values, None for NaN."""
         means, stds = (
             [[None if np.isnan(value) else value for value in row] for row in each.tolist()]
             for each in (self.means, self.stds)
@@ -98,7 +98,7 @@ class MarketPanel:
 
     Attributes:
         dates: (days,) datetime64[D], strictly increasing.
-        scale: what the features were made with, and the columns.
+        scale: names of the columns, and statistics that normalise their features.
         features: (days, columns, 9) float32 in the order of `FEATURES`, within [-10, 10], exactly 0 where not valid.
         valid: (days, columns, 9) bool, whether the feature has a value.
         prices: (days, columns, 4) float32 open, high, low, close; all NaN where there was no trade, and in indicators.
@@ -142,7 +142,7 @@ class MarketPanel:
 
     @property
     def content_hash(self) -> str:
-        """Return the BLAKE2b of what the panel was made from; if it is in memory, of dates, tickers and prices."""
+        """Return the BLAKE2b of the panel's source and settings; if it is in memory, of dates, tickers and prices."""
         if self.folder is not None:
             return self.folder.name
         content = hashlib.blake2b(self.dates.tobytes() + "\0".join(self.tickers).encode(), digest_size=32)
@@ -171,18 +171,18 @@ def build_panel(
     """Build the panel in memory.
 
     A row of it depends on the prices of its day and earlier ones, and on the training days, whose statistics normalise
-    every feature: (value - mean) / standard deviation, clipped to [-10, 10], by column, or over all tickers for one
-    with fewer than 60 training values. Days and tickers without a usable row (`unusable_rows`) are left out, with a
-    warning. So are stray days, on which fewer than 10 % of at least 10 listed tickers have one.
+    every feature: (value - mean) / standard deviation, clipped to [-10, 10], per column, or over all tickers for a
+    column with fewer than 60 training values. Days and tickers without a usable row (`unusable_rows`) are left out,
+    with a warning, and so are stray days, on which fewer than 10 % of at least 10 listed tickers have one.
 
     Args:
         prices_long: as `eigen2.market.data.source.read_prices` returns it; rows may come in any order.
         validation_days: days before the holdout kept for validation, at least 0.
-        holdout_days: last days of the table, which nothing but the final test may touch, at least 0.
-        indicators: tickers that are series of any sign, without prices: their features are differences, they make no
-            day, and a feature with fewer than 60 training values is left out.
-        scale: of the panel that agents were trained on: its columns, indicators and statistics take the place of this
-            table's. Of its columns the table may lack some, which then never trade; other tickers are left out.
+        holdout_days: last days of the table, which only the final test may use, at least 0.
+        indicators: tickers that are series of any sign, without prices: their features are differences, a day with
+            only them is left out, and so is a feature with fewer than 60 training values.
+        scale: the scale of the panel that agents were trained on, whose columns, indicators and statistics replace this
+            table's. Columns that the table lacks never trade; other tickers are left out.
 
     Raises:
         UserError: when no row is usable, a price is infinite, a (date, ticker) appears twice, an indicator is unknown
@@ -207,8 +207,8 @@ def build_panel(
     for column, ticker in enumerate(tickers):
         by_day = np.full((len(rows.dates), len(values)), np.nan)
         if ticker in rows.groups:
-            own = rows.groups[ticker]
-            by_day[rows.day[own]] = np.column_stack([value[own] for value in values])
+            group = rows.groups[ticker]
+            by_day[rows.day[group]] = np.column_stack([value[group] for value in values])
         bars, close, volume = by_day[:, :-1], by_day[:, 3], by_day[:, 4]
         if ticker not in names:
             raw = ticker_features(bars)
@@ -217,10 +217,10 @@ def build_panel(
         else:
             if scale is None:
                 units[column] = _mean_size(close[train])
-            # the unit cancels where features are standardised, but for what counts as not moving at all (`STD_FLOOR`)
+            # the unit cancels when features are standardised, except in the comparison with `STD_FLOOR`
             raw = indicator_features(np.where(np.isnan(bars), close[:, None], bars) / units[column])
         moments[:, column] = _moments(raw[train])
-        # what float32 cannot hold becomes infinite, and is clipped with the rest
+        # values beyond float32 become infinite and are clipped with the rest
         with np.errstate(over="ignore"):
             features[:, column] = raw
     if scale is None:
@@ -234,15 +234,15 @@ def build_panel(
 
 def _known_rows(prices_long: pd.DataFrame, scale: FeatureScale) -> pd.DataFrame:
     """Return the rows of a scale's tickers; warn about other tickers, and about those without rows."""
-    there = set(prices_long["ticker"].unique())
-    missing, unknown = sorted(set(scale.tickers) - there), sorted(there - set(scale.tickers))
+    present = set(prices_long["ticker"].unique())
+    missing, unknown = sorted(set(scale.tickers) - present), sorted(present - set(scale.tickers))
     if len(missing) == len(scale.tickers):
         count = len(missing)
         raise UserError(f"the prices have none of the agents' {count} tickers ({some(missing)}): bring prices of these")
     if missing:
         log.warning("no prices of %d of the agents' %d tickers: %s", len(missing), len(scale.tickers), some(missing))
     if unknown:
-        log.warning("%d of %d tickers left out, not known to the agents: %s", len(unknown), len(there), some(unknown))
+        log.warning("%d of %d tickers left out, not known to the agents: %s", len(unknown), len(present), some(unknown))
     return prices_long[prices_long["ticker"].isin(scale.tickers)].reset_index(drop=True) if unknown else prices_long
 
 
@@ -253,13 +253,13 @@ def _median_traded_value(close: Float[np.ndarray, " days"], volume: Float[np.nda
 
 
 def _mean_size(close: Float[np.ndarray, " days"]) -> float:
-    """Return the mean of the absolute values that are there; 1 if all are 0."""
+    """Return the mean absolute value, without NaN; 1 if all are 0."""
     sizes = np.abs(close[~np.isnan(close)])
     return float(sizes.mean()) if sizes.any() else 1.0
 
 
 def _moments(train: Float[np.ndarray, "days 9"]) -> Float[np.ndarray, "3 9"]:
-    """Return count, mean and sum of squared deviations of each feature, whose values are NaN where undefined."""
+    """Return count, mean and sum of squared deviations of each feature, without NaN."""
     known = ~np.isnan(train)
     count = known.sum(axis=0)
     mean = np.where(known, train, 0).sum(axis=0) / np.maximum(count, 1)
@@ -269,7 +269,7 @@ def _moments(train: Float[np.ndarray, "days 9"]) -> Float[np.ndarray, "3 9"]:
 def _means_and_stds(
     moments: Float[np.ndarray, "3 columns 9"], pooled: Bool[np.ndarray, " columns"]
 ) -> tuple[PerColumn, PerColumn]:
-    """Return each column's own mean and standard deviation; below 60 values all `pooled` ones', or NaN if not one."""
+    """Return mean and standard deviation per column; below 60 values, of all `pooled` columns, or NaN outside them."""
     counts, means, squares = moments
     count = counts[pooled].sum(axis=0)
     with np.errstate(invalid="ignore", divide="ignore"):

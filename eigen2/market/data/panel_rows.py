@@ -28,7 +28,7 @@ class PanelRows:
 
     Attributes:
         dates: (days,) datetime64[D], strictly increasing.
-        day: (rows,) index into `dates` of every row of the table; meaningless for rows that are in no group.
+        day: (rows,) index into `dates` of every row of the table; meaningless for rows outside all groups.
         groups: for each ticker, sorted, indicators included, the positions of its rows in the table, by day.
     """
 
@@ -118,7 +118,7 @@ def check_known(key: str, names: Sequence[str], known: Iterable[str]) -> None:
     unknown = sorted(set(names) - set(known))
     if not unknown:
         return
-    # upper and lower case mistaken for each other are near
+    # a name that differs only in case is near
     folded = {name.casefold(): name for name in known}
     near = [folded[match] for name in unknown[:5] for match in difflib.get_close_matches(name.casefold(), folded, n=1)]
     hint = f"the {len(known)} they have go from {known[0]!r} to {known[-1]!r}"

@@ -1,4 +1,4 @@
-"""The long table of daily prices: one row a (date, ticker), read from Parquet or CSV."""
+"""The long table of daily prices: one row per (date, ticker), read from Parquet or CSV."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from eigen2.market.data.files import PriceFile, quoted
 PRICE_COLUMNS = ("open", "high", "low", "close")
 VALUES = (*PRICE_COLUMNS, "volume")
 COLUMNS = ("date", "ticker", *VALUES)
-# prices are stored as float32: beyond these bounds they would become 0 or infinite there
+# prices are stored as float32: beyond these bounds they would become 0 or infinite
 SMALLEST_PRICE = float(np.finfo(np.float32).tiny)
 LARGEST_PRICE = float(np.finfo(np.float32).max)
 BATCH_ROWS = 1_000_000
@@ -30,7 +30,7 @@ def read_prices(path: str | Path) -> pd.DataFrame:
 
     Returns:
         Rows sorted by (ticker, date), with exactly `COLUMNS`: date datetime64[s] at midnight, ticker text (NA, NAN and
-        TRUE are names, a number becomes its digits), the others float64, as the file has them.
+        TRUE are names, a number becomes its digits), the others float64, unchanged.
 
     Raises:
         UserError: when the file is missing, empty, damaged or of another format, lacks a column or has no rows, a date,
@@ -78,7 +78,7 @@ def check_finite(prices: pd.DataFrame, columns: Sequence[str] = PRICE_COLUMNS, w
 
 
 def unusable_rows(prices: pd.DataFrame) -> dict[str, Bool[np.ndarray, " rows"]]:
-    """Return which rows the panel treats as days without trading, by reason; of several, a row has the first.
+    """Return which rows the panel treats as days without trading, by reason; a row has only the first that applies.
 
     A close or open outside [low, high] is tolerated: common data sets adjust the close alone.
     """
@@ -92,5 +92,5 @@ def unusable_rows(prices: pd.DataFrame) -> dict[str, Bool[np.ndarray, " rows"]]:
 def listed_tickers(
     first: Int[np.ndarray, " tickers"], last: Int[np.ndarray, " tickers"], days: int
 ) -> Int[np.ndarray, " days"]:
-    """Return how many tickers are listed on each day, from the day of each one's first and of its last row."""
+    """Return how many tickers are listed on each day, from the days of each ticker's first and last row."""
     return np.cumsum(np.bincount(first, minlength=days + 1) - np.bincount(last + 1, minlength=days + 1))[:days]

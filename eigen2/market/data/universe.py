@@ -26,8 +26,8 @@ class Universe:
     tickers: list[str] | None = None
     """Names of the columns (one or more). Names that YAML reads as something else need quotes: '["TRUE", "600000"]'."""
     top: int | None = None
-    """Number of columns (1 or more), those of the highest median traded value, close x volume, over the training days
-    alone, where a day without trading counts as 0; equal values go by name."""
+    """Number of columns (1 or more), those of the highest median traded value, close x volume, over the training days,
+    where a day without trading counts as 0; ties go by name."""
 
     def __post_init__(self) -> None:
         if self.tickers is not None and self.top is not None:
@@ -41,14 +41,14 @@ class Universe:
                 raise UserError(f"{KEY}.tickers has {name!r}, which is not text: write it in quotes")
 
     def describe(self) -> str:
-        """Return in words how columns are chosen."""
+        """Describe how columns are chosen."""
         if self.tickers is not None:
             return f"named by {KEY}.tickers"
         return "every ticker" if self.top is None else f"top {self.top} by median traded value of the training days"
 
 
 def resolve(universe: Universe, panel: MarketPanel) -> list[int]:
-    """Return the investable columns, ascending; nothing after the training days has a part in it.
+    """Return the investable columns, ascending; days after the training days have no influence.
 
     Raises:
         UserError: when a name is unknown or an indicator's, or there are too few columns or no volumes to choose the

@@ -1,4 +1,4 @@
-"""Backtest of a champion on days that no fit has seen, beside simple policies, a random baseline and its population."""
+"""Backtest of a champion on unseen days, beside simple policies, a random baseline and its population."""
 
 import json
 import math
@@ -22,36 +22,33 @@ from eigen2.market.simulation.simulate import Policy, Prices, Simulation, simula
 from eigen2.runtime.files import archive_other_test, replacing
 
 RANDOM_POLICIES = 2000  # policies of the random baseline
-BLOCKS, BLOCK_DAYS = (
-    16,
-    5,
-)  # of cross-validation, as in its paper; fewer where there are not so many days each
-PERCENTILES = (5, 50, 95)  # of the random baseline that are reported
+BLOCKS, BLOCK_DAYS = 16, 5  # of the cross-validation, as in its paper; fewer blocks if they have fewer days than that
+PERCENTILES = (5, 50, 95)  # reported of the random baseline
 
 
 @dataclass(frozen=True)
 class Market:
-    """What all policies trade: prices of the columns that may be bought, rules and costs, and money.
+    """Prices of the investable columns, rules, costs and money, the same for all policies.
 
-    The first of `days` is the one at whose close the first orders are given: the last that a fit may have seen.
+    The first orders are given at the close of the first of `days`, which is the last that a fit may have seen.
     """
 
     prices: Prices
     rules: TradingRules
     account: AccountRules
     days: range
-    dates: Shaped[np.ndarray, " days"]  # of all days of the prices
+    dates: Shaped[np.ndarray, " days"]  # dates of all days of the prices
 
 
 @dataclass(frozen=True)
 class Backtest:
-    """The champion on unseen days, and what it is compared with."""
+    """The champion on unseen days, and the policies that it is compared with."""
 
     dates: Shaped[np.ndarray, " closes"]
     simulations: dict[str, Simulation]  # champion, buy and hold, momentum, and the accounts of the random baseline
     agents: Float[np.ndarray, "returns agents"]  # daily returns of the population on the same days
-    tried: int  # strategies whose fitness the run has looked at, champion and agents among them
-    generation: int  # the champion's
+    tried: int  # strategies that the run has evaluated, champion and agents among them
+    generation: int  # generation of the champion
 
     @property
     def champion(self) -> Simulation:
@@ -61,21 +58,21 @@ class Backtest:
     @cached_property
     def luck(self) -> dict[str, float]:
         """Compare the champion's total return with the random baseline's; p as in Davison and Hinkley, 1997, 4.2."""
-        own, random = (np.asarray(total_return(self.simulations[name].equity)) for name in ("champion", "random"))
+        champion, random = (np.asarray(total_return(self.simulations[name].equity)) for name in ("champion", "random"))
         return {
             "policies": random.size,
-            "p_value": (1 + int((random >= own).sum())) / (1 + random.size),
-            "percentile": 100 * float((random < own).mean()),
+            "p_value": (1 + int((random >= champion).sum())) / (1 + random.size),
+            "percentile": 100 * float((random < champion).mean()),
             **{f"return_{percent}": float(np.percentile(random, percent)) for percent in PERCENTILES},
         }
 
     @cached_property
     def selection(self) -> dict[str, float]:
-        """Return how likely the champion's success is that of the best of many; see `selection_bias`."""
+        """Estimate how likely the champion's success comes from choosing the best of many; see `selection_bias`."""
         mean, deviation = self.agents.mean(0), self.agents.std(0, ddof=1)
         varies = deviation > MIN_DEVIATION
         deflated = overfitting = math.nan
-        if varies.sum() > 1:  # else there is nothing to tell apart
+        if varies.sum() > 1:  # else there is nothing to compare
             deflated = deflated_sharpe_ratio(self.champion.returns, self.tried, mean[varies] / deviation[varies])
             blocks = min(BLOCKS, len(self.agents) // BLOCK_DAYS // 2 * 2)
             if blocks >= 2:
@@ -85,7 +82,7 @@ class Backtest:
 
     @cached_property
     def measures(self) -> dict[str, dict[str, float]]:
-        """Return every one of `performance.MEASURES` of each policy but the random baseline."""
+        """Return all `performance.MEASURES` of each policy except the random baseline."""
         market = self.simulations["buy and hold"].returns
         return {
             name: measure_all(
@@ -101,7 +98,7 @@ class Backtest:
         }
 
     def summary(self) -> dict[str, Any]:
-        """Return all results as plain values; a number that does not exist is None."""
+        """Return all results as plain values, None for NaN."""
         first, last = str(self.dates[1])[:10], str(self.dates[-1])[:10]
         summary: dict[str, Any] = _nan_to_none(
             {
@@ -116,7 +113,7 @@ class Backtest:
         return summary
 
     def scalars(self) -> dict[str, float]:
-        """Return the results that curves and tables of several runs compare, by full name."""
+        """Return the results to log, by full name."""
         values = {**self.measures["champion"], "p_value": self.luck["p_value"]}
         values |= {name: self.selection[name] for name in ("deflated_sharpe", "overfitting")}
         return {f"test/{name.replace(' ', '_').lower()}": value for name, value in values.items()}
@@ -144,7 +141,7 @@ selection    deflated Sharpe ratio {deflated} of {self.tried:,} agents tried;
              probability of backtest overfitting {overfitting}"""
 
     def curves(self) -> pd.DataFrame:
-        """Return equity at each close by policy, quantiles of the random baseline's, and the champion's exposure."""
+        """Return each policy's equity at each close, percentiles of the random baseline's, the champion's exposure."""
         columns = {name: each.equity[0] for name, each in self.simulations.items() if name != "random"}
         random = np.percentile(self.simulations["random"].equity, PERCENTILES, axis=0)
         columns |= {f"random {percent} %": curve for percent, curve in zip(PERCENTILES, random, strict=True)}
@@ -163,15 +160,15 @@ def backtest(
 ) -> Backtest:
     """Simulate champion, simple policies, random baseline and agents on the same days with the same money and costs.
 
-    The agents are the population at the end of its fit. A UserError if there are fewer than two days after the first.
+    The agents are the population at the end of its fit. Raises UserError for fewer than two days after the first.
     """
     prices, rules, account, days = market.prices, market.rules, market.account, market.days
     if len(days) < 3:
         raise UserError(f"data.holdout_days is {len(days) - 1}; a test needs at least 2 days that fit has not seen")
-    own = simulate(prices, rules, account, days, champion)
-    random = random_baseline(prices, rules, own.orders, days, policies, rng)
+    simulated = simulate(prices, rules, account, days, champion)
+    random = random_baseline(prices, rules, simulated.orders, days, policies, rng)
     simulations = {
-        "champion": own,
+        "champion": simulated,
         "buy and hold": buy_and_hold(prices, rules, account, days),
         "momentum": simulate(prices, rules, account, days, momentum(prices, rules)),
         "random": simulate(prices, rules, account, days, random, policies),
@@ -180,19 +177,19 @@ def backtest(
     return Backtest(market.dates[days.start : days.stop], simulations, np.stack(returns, axis=1), tried, generation)
 
 
-def write(found: Backtest, trades: pd.DataFrame, folder: Path, settings: Mapping[str, Any]) -> None:
+def write(result: Backtest, trades: pd.DataFrame, folder: Path, settings: Mapping[str, Any]) -> None:
     """Write `summary.json`, `equity.csv` and the champion's trades, `trades.csv`, each complete or not at all.
 
     An earlier test with other settings (by full key) or of another champion is moved aside as `test-1`, `test-2`, ...
     """
-    text = json.dumps({**found.summary(), "settings": dict(settings)}, indent=1, allow_nan=False) + "\n"
+    text = json.dumps({**result.summary(), "settings": dict(settings)}, indent=1, allow_nan=False) + "\n"
     archive_other_test(folder / "summary.json", json.loads(text), ("settings", "champion_generation", "days"))
-    texts = {"equity.csv": found.curves().to_csv(), "trades.csv": trades.to_csv(index=False), "summary.json": text}
+    texts = {"equity.csv": result.curves().to_csv(), "trades.csv": trades.to_csv(index=False), "summary.json": text}
     write_texts(folder, texts)
 
 
 def write_texts(folder: Path, texts: Mapping[str, str]) -> None:
-    """Write files into a folder, which is made, each complete or not at all."""
+    """Write files into a folder, made if it is missing, each complete or not at all."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in texts.items():
         with replacing(folder / name) as draft:

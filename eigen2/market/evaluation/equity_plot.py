@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 
 class EquityPlot(Callback):
-    """Draws the champion's equity, day by day, in the windows that validated it, by the file in the run's folder.
+    """Draws the champion's daily equity in its validation windows, from `champion/equity.csv` in the run folder.
 
     Args:
         every_n_epochs: Draw at the end of every n-th generation, >= 1. Default 5.
@@ -27,7 +27,7 @@ class EquityPlot(Callback):
         self.every_n_epochs, self.tag = every_n_epochs, tag
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Draw, if it is time and there is a champion."""
+        """Draw if a picture is due and there is a champion."""
         file = Path(trainer.default_root_dir) / "champion" / "equity.csv"
         due = (trainer.current_epoch + 1) % self.every_n_epochs == 0
         if not (due and trainer.is_global_zero and (writers := image_writers(trainer)) and file.is_file()):
@@ -42,7 +42,7 @@ class EquityPlot(Callback):
 
 
 def draw_equity(record: pd.DataFrame) -> Any:
-    """Return the picture of a table with columns date, generation, window and equity, see `draw_picture`."""
+    """Draw a table with columns date, generation, window and equity, see `draw_picture`."""
 
     def draw(axes: Any) -> None:
         for index, (_, days) in enumerate(record.groupby("window")):

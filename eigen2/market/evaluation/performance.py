@@ -1,7 +1,7 @@
 """Return, risk and trading measures of daily equity series; the risk-free rate counts as 0.
 
-Measures are of one account, or of several side by side: `*accounts` are leading axes. A ratio whose denominator does
-not exist, such as gains over losses where nothing was lost, is NaN.
+Measures take one account, or several with leading axes `*accounts`. A ratio whose denominator does not exist, such as
+gains over losses where nothing was lost, is NaN.
 """
 
 from collections.abc import Callable
@@ -72,10 +72,10 @@ def alpha_beta(equity: Series, benchmark: Series) -> tuple[PerAccount, PerAccoun
 
     Both are NaN where the benchmark does not move.
     """
-    own, market = daily_returns(equity), daily_returns(benchmark)
-    away = market - market.mean(-1, keepdims=True)
-    beta = _ratio((away * own).mean(-1), np.square(away).mean(-1), MIN_DEVIATION**2)
-    return (1 + own.mean(-1) - beta * market.mean(-1)) ** YEAR - 1, beta
+    returns, market = daily_returns(equity), daily_returns(benchmark)
+    deviation = market - market.mean(-1, keepdims=True)
+    beta = _ratio((deviation * returns).mean(-1), np.square(deviation).mean(-1), MIN_DEVIATION**2)
+    return (1 + returns.mean(-1) - beta * market.mean(-1)) ** YEAR - 1, beta
 
 
 def turnover(equity: Series, traded: PerAccount) -> PerAccount:
@@ -84,7 +84,7 @@ def turnover(equity: Series, traded: PerAccount) -> PerAccount:
 
 
 def mean_exposure(equity: Series, exposure: Series) -> PerAccount:
-    """Return the mean fraction of the equity in positions at all closes but the first, before which none can be."""
+    """Return the mean fraction of the equity in positions at all closes but the first, which precedes any order."""
     return (exposure[..., 1:] / equity[..., 1:]).mean(-1)
 
 
@@ -94,7 +94,7 @@ def hit_rate(gains: Gains) -> PerAccount:
 
 
 def profit_factor(gains: Gains) -> PerAccount:
-    """Return the money gained by winning trades / money lost by losing ones; NaN where none lost."""
+    """Return the money gained by winning trades / money lost by losing trades; NaN where none lost."""
     return _ratio(gains[gains > 0].sum(), -gains[gains < 0].sum(), 0.0)
 
 
@@ -140,7 +140,7 @@ MEASURES = {  # by name; the longest drawdown is in days, turnover per year
 def measure_all(
     returns: Float[np.ndarray, " days"], benchmark: Float[np.ndarray, " days"], **series: Any
 ) -> dict[str, float]:
-    """Return all `MEASURES` of 2 or more daily returns and a benchmark's, and of the other series."""
+    """Return all `MEASURES` of 2 or more daily returns, a benchmark's returns and the other series."""
     for name, each in (("curve", returns), ("benchmark", benchmark)):
         series[name] = np.cumprod(np.concatenate([[1.0], 1 + each]))
     return {key: float(each.function(*(series[name] for name in each.series))) for key, each in MEASURES.items()}

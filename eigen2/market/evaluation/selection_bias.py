@@ -26,7 +26,7 @@ def expected_best_sharpe(variance: float, trials: int) -> float:
 def probabilistic_sharpe_ratio(
     sharpe: float, threshold: float, days: int, skewness: float = 0.0, kurtosis: float = 3.0
 ) -> float:
-    """Return the probability that the true Sharpe ratio is above a threshold, given an estimate of it.
+    """Return the probability that the true Sharpe ratio is above a threshold, from an estimate of it.
 
     Bailey and Lopez de Prado, "The Sharpe Ratio Efficient Frontier", 2012, equation 11. Both are daily, not annualised,
     and the estimate is from 2 or more days; the kurtosis of normal returns is 3.
@@ -81,7 +81,7 @@ def overfitting_probability(returns: Float[np.ndarray, "days strategies"], block
         return ratio
 
     best, outside = sharpe(chosen).argmax(1), sharpe(1 - chosen)
-    own = np.take_along_axis(outside, best[:, None], axis=1)
-    # equal strategies share their mean rank
-    rank = (outside < own).sum(1) + ((outside == own).sum(1) + 1) / 2
+    chosen_sharpe = np.take_along_axis(outside, best[:, None], axis=1)
+    # tied strategies share their mean rank
+    rank = (outside < chosen_sharpe).sum(1) + ((outside == chosen_sharpe).sum(1) + 1) / 2
     return float((rank <= (strategies + 1) / 2).mean())

@@ -14,7 +14,7 @@ from jaxtyping import Float, Float16, Float32
 from eigen2.market.data.panel import FEATURES, MarketPanel
 
 CLIP = 5.0  # encoded values lie in [-CLIP, CLIP], in standard deviations over the training days
-CHANNELS = len(FEATURES) + 1  # the features of a day, and the fraction of them that is valid
+CHANNELS = len(FEATURES) + 1  # the features of a day, and their valid fraction
 MIN_DEVIATION = 1e-3
 SAMPLED_DAYS = 256
 COLUMNS_PER_BLOCK = 8
@@ -28,7 +28,7 @@ def spans(context_days: int) -> list[int]:
 
 
 def column_groups(panel: MarketPanel, investable: list[int]) -> list[list[int]]:
-    """Split the columns into groups encoded by their mean: investable, other tickers, indicators; none is empty."""
+    """Split the columns into groups to be averaged: investable, other tickers, indicators; leave out empty ones."""
     context = sorted(set(range(panel.num_columns)) - set(investable))
     indicators = [column for column in context if panel.tickers[column] in panel.indicators]
     tickers = [column for column in context if column not in indicators]
@@ -38,7 +38,7 @@ def column_groups(panel: MarketPanel, investable: list[int]) -> list[list[int]]:
 def average_statistics(
     panel: MarketPanel, investable: list[int], context_days: int
 ) -> Float[np.ndarray, "2 spans described 10"]:
-    """Compute mean and 1 / standard deviation of each average over (a sample of) the training days.
+    """Compute mean and 1 / standard deviation of each average over a sample of the training days.
 
     On the axis `described`, index 0 holds the statistics of all investable columns pooled, the others those of each
     group, whose mean moves less than a single column.
@@ -96,7 +96,7 @@ def _averages(sums: Float[np.ndarray, "rows columns 10"], days: np.ndarray, span
 def _running_sums(
     panel: MarketPanel, investable: list[int], groups: Float32[np.ndarray, "days groups 10"]
 ) -> Iterator[tuple[slice, Float[np.ndarray, "rows columns 10"]]]:
-    """Yield sums over the days before each day and whose they are: a block of columns at a time, then the groups."""
+    """Yield slices of columns and groups with their running sums: investable columns in blocks, then all groups."""
     blocks = (investable[i : i + COLUMNS_PER_BLOCK] for i in range(0, len(investable), COLUMNS_PER_BLOCK))
     start = 0
     for values in chain((_values(panel, slice(None), block) for block in blocks), [groups]):
@@ -116,6 +116,6 @@ def _group_means(panel: MarketPanel, groups: list[list[int]]) -> Float32[np.ndar
 
 
 def _values(panel: MarketPanel, days: slice, columns: list[int]) -> Float32[np.ndarray, "days columns 10"]:
-    """Return features and validity side by side."""
+    """Return features and validity concatenated."""
     validity = panel.valid[days, columns].mean(2, keepdims=True, dtype=np.float32)
     return np.concatenate([panel.features[days, columns], validity], axis=2)

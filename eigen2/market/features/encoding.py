@@ -1,4 +1,4 @@
-"""How networks see the market: stored observations to network inputs, by one of the encodings in `ENCODERS`."""
+"""Encoders of stored observations into network inputs, one for each value of `data.encoding`."""
 
 import hashlib
 import math
@@ -23,15 +23,15 @@ from eigen2.market.simulation.environment import LEVELS, TradingRules
 class MarketEncoder(ABC):
     """Turns observations of a `TradingEnvironment` into network inputs.
 
-    The columns in `investable` are those agents may buy. `statistics` are those that a fit has measured on its training
-    days; None measures them on this panel's, where any are needed.
+    The columns in `investable` are those agents may buy. `statistics` are those of a fit's training days; None measures
+    them on this panel's training days, if the encoding needs any.
     """
 
     actor: ClassVar[type[ColumnActor | ConvolutionActor]]
     critic: ClassVar[type[ColumnCritic | ConvolutionCritic]]
     statistics: np.ndarray | None = None
     input_shapes: dict[str, tuple[int, ...]]  # without the axes of agents and batch; of `panel` without the days
-    nbytes = 0  # held beside the panel
+    nbytes = 0  # bytes held beside the panel
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class MarketEncoder(ABC):
 
     @abstractmethod
     def _prepare(self, panel: MarketPanel, device: torch.device | str, statistics: np.ndarray | None) -> None:
-        """Make what `__call__` reads, and set the attributes."""
+        """Prepare the tables that `__call__` reads, and set the attributes."""
 
     @abstractmethod
     def __call__(self, observation: dict[str, Tensor]) -> Inputs:
@@ -69,7 +69,7 @@ class MarketEncoder(ABC):
         window_days: int,
         device: torch.device | str = "cpu",
     ) -> "MarketEncoder":
-        """Build the encoder of an earlier fit for a panel that was made of other prices with the fit's scale.
+        """Build the encoder of an earlier fit for a panel of other prices that was built with the fit's scale.
 
         `saved` is the `state_dict` of the fit's encoder, with the fit's `encoding` and `context_days`.
         """
@@ -79,7 +79,7 @@ class MarketEncoder(ABC):
         return encoder(panel, columns, saved["context_days"], rules, window_days, device, statistics)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what the encoder depends on beside its settings, as plain values: scale, columns and statistics."""
+        """Return scale, columns and statistics, on which the encoder depends beside its settings, as plain values."""
         return {
             "scale": self._scale.to_dict(),
             "investable": [self._scale.tickers[column] for column in self.investable],
@@ -141,10 +141,10 @@ class AverageEncoder(MarketEncoder):
     ) -> tuple[Float[Tensor, "agents batch columns width"], Float[Tensor, "agents batch described"]]:
         """Return the averages of each column and of the groups at the close of each day."""
         rows = self._table.index_select(0, days.flatten().long())
-        own = len(self.investable) * self.width
+        split = len(self.investable) * self.width
         # the columns are contiguous, so that networks fold their axes without another copy
-        columns = rows[:, :own].float().view(*days.shape, len(self.investable), self.width)
-        return columns, rows[:, own:].float().view(*days.shape, self.groups * self.width)
+        columns = rows[:, :split].float().view(*days.shape, len(self.investable), self.width)
+        return columns, rows[:, split:].float().view(*days.shape, self.groups * self.width)
 
     def __call__(self, observation: dict[str, Tensor]) -> Inputs:
         """Return the network inputs of an observation.
@@ -168,7 +168,7 @@ def _shapes(
 
 
 class WindowEncoder(MarketEncoder):
-    """Hands networks the days and the panel, on a CPU mapped from its file, to look up the last days themselves."""
+    """Passes days and the panel, on a CPU mapped from its file, to networks that look up the last days themselves."""
 
     actor, critic = ConvolutionActor, ConvolutionCritic
 

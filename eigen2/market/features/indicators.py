@@ -10,8 +10,8 @@ FEATURES = ("open", "close", "high", "low", "rsi", "macd", "macd_signal", "trix"
 
 RSI_DAYS = 14
 MACD_DAYS = (12, 26, 9)
-# 15 instead of TA-Lib's default 30: first defined on the 44th day of a stretch instead of the 89th,
-# so that a column is complete again after a hole about as soon as its MACD (34 days)
+# 15, not TA-Lib's default of 30: first defined on the 44th day of a stretch, not the 89th, so that a column
+# is complete again after a hole almost as soon as its MACD (34 days)
 TRIX_DAYS = 15
 MA_DAYS = 20
 
@@ -19,7 +19,7 @@ MA_DAYS = 20
 def ticker_features(prices: Float[np.ndarray, "days 4"]) -> Float[np.ndarray, "days 9"]:
     """Compute the features of one column from open, high, low and close above 0; NaN where undefined.
 
-    A day with a NaN is a hole, over which nothing is carried.
+    A day with a NaN is a hole: nothing is carried over it.
 
     - open, close, high, low: log of the price over the previous day's close; undefined on a stretch's first day.
     - rsi: relative strength index over 14 days, 0 to 100 (0 where the close never moved); from the 15th day on.

@@ -1,6 +1,6 @@
 """The default actor and critic: one token per column with weights shared by all columns, and a context across columns.
 
-Modules are written for one agent; as `Linear` counts axes from the last, a leading agent axis passes through them.
+Modules are written for one agent; as `Linear` counts axes from the last, they also accept a leading agent axis.
 """
 
 from collections.abc import Callable
@@ -13,15 +13,15 @@ from torch import Tensor, nn
 from eigen2.core.networks import DESCRIBED, Inputs, Linear, Sizes, require_width
 from eigen2.errors import UserError, require_range
 
-PORTFOLIO = 5  # numbers an observation holds for a position, the first of which says whether there is one
+PORTFOLIO = 5  # numbers per position in an observation; the first is 1 if the column is held, else 0
 ACTION = 2  # numbers of an action per column: coefficient and sale target
-MAX_SHARPNESS = 1e6  # a softmax over coefficients in [-1, 1] that is sharper has no gradient left
+MAX_SHARPNESS = 1e6  # a sharper softmax over coefficients in [-1, 1] has no gradient left
 NEVER = -10.0  # below every coefficient
 
 
 @dataclass(frozen=True)
 class Choice:
-    """Which columns an action orders, as far as a critic needs to know."""
+    """Which columns an action orders, as a critic pools them."""
 
     orders: int = 1
     """Columns an agent may order per day (1 or more): data.rules.max_opens_per_day."""
@@ -36,21 +36,21 @@ class Choice:
         require_range("choice.sharpness", self.sharpness, least=0, most=MAX_SHARPNESS)
 
     def pool(self, tokens: Tensor, coefficient: Tensor, portfolio: Tensor) -> Tensor:
-        """Pool tokens (..., columns, hidden) over all columns and over the ordered columns, side by side.
+        """Pool tokens (..., columns, hidden) over all columns and over the ordered columns; concatenate both.
 
         As in the environment, the columns with the highest coefficients (..., columns) among those not held are
-        ordered, the lower column of equal ones. The choice has no gradient, so that of a softmax takes its place (the
-        straight-through estimator of Bengio, Léonard and Courville, 2013): what changes if a column is preferred.
+        ordered; ties go to the lower column. The choice has no gradient, so that of a softmax over the coefficients
+        replaces it (the straight-through estimator of Bengio, Léonard and Courville, 2013).
         """
         held = portfolio[..., 0] > 0
         size = coefficient.abs() if self.short_sales else coefficient
         size = torch.where(held, NEVER, size)
         soft = torch.softmax(self.sharpness * size, dim=-1)
-        # unlike topk a stable sort takes the lower of equal ones; for one argmax is faster
+        # unlike topk, a stable sort gives ties to the lower column; for one order argmax is faster
         ranked = size.argsort(stable=True, descending=True) if self.orders > 1 else size.argmax(-1, keepdim=True)
         first = ranked[..., : self.orders]
         chosen = torch.zeros_like(soft).scatter(-1, first, 1 / first.shape[-1])
-        chosen = torch.where(held, 0.0, chosen)  # where all are held none is ordered
+        chosen = torch.where(held, 0.0, chosen)  # if all columns are held, none is ordered
         weight = (chosen + (soft - soft.detach())).to(tokens.dtype)
         weights = torch.stack([torch.full_like(weight, 1 / weight.shape[-1]), weight], dim=-2)
         return (weights @ tokens).flatten(-2)
@@ -60,11 +60,11 @@ ONE_ORDER = Choice()
 
 
 class _ColumnTrunk(nn.Module):
-    """A token for each column from its own numbers, the market's and its position, then mixed with the mean of all."""
+    """A token for each column, from its description, the market's and its position, mixed with the mean of all."""
 
     def __init__(self, sizes: Sizes, extra: int, hidden: int) -> None:
         super().__init__()
-        # one bias per sum, in its smallest part
+        # each sum needs a single bias, which the smallest of its parts has
         self.column = Linear(sizes.inputs["columns"][-1], hidden, bias=False)
         self.market = Linear(sizes.inputs["market"][-1], hidden)
         self.position = Linear(sizes.inputs["portfolio"][-1] + extra, hidden, bias=False)
@@ -80,14 +80,14 @@ class _ColumnTrunk(nn.Module):
 
 
 class ColumnNetwork(nn.Module):
-    """What actors and critics of all families share: a token of every column, from its description and position.
+    """Base of all actors and critics: a token for every column, from its description and position.
 
-    Inputs of another encoding and a `hidden` out of range are a UserError.
+    Raises UserError for inputs of another encoding and a `hidden` out of range.
     """
 
     over_agents: Literal["broadcast", "vmap", "loop"] = "broadcast"
     encoding, needs = "averages", "columns"
-    """The value of `data.encoding` that the network reads, and an input that no other encoding has."""
+    """The value of `data.encoding` that the network requires, and an input that only this encoding has."""
     make_trunk: Callable[[Sizes, int, int], nn.Module] = _ColumnTrunk
     trunk: Any
 
@@ -99,7 +99,7 @@ class ColumnNetwork(nn.Module):
         self.trunk = self.make_trunk(sizes, extra, hidden)
 
     def describe(self, inputs: Inputs) -> Tensor:
-        """Return what follows from the day alone, (batch, columns, hidden)."""
+        """Return the part of each token that depends only on the day, (batch, columns, hidden)."""
         described: Tensor = self.trunk.column(inputs["columns"])
         return described.add_(self.trunk.market(inputs["market"]).unsqueeze(-2))
 

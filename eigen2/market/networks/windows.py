@@ -1,4 +1,4 @@
-"""Actors and critics that read the last days of the panel themselves, where the default ones read averages of them.
+"""Actors and critics that read the last days of the panel themselves, where the default ones read averages.
 
 `Convolution*` are dilated causal convolutions over the days of the investable columns, beside the means of all columns;
 `CnnLstm*` read every column, day by day. All columns share weights and are pooled, so their order does not matter.
@@ -16,21 +16,21 @@ from eigen2.core.networks import Inputs, Sizes, require_width
 from eigen2.errors import UserError
 from eigen2.market.networks.columns import ColumnActor, ColumnCritic, ColumnNetwork
 
-MEANS = 2  # that accompany each column: of all columns, and of those that are not investable
+MEANS = 2  # means beside each column's features: over all columns, and over those that are not investable
 STRIDES = (2, 2, 2)  # strides of the CNN's layers: eight days per step of the market's sequence
 KERNEL = 4  # steps that a layer of the CNN sees; more than its stride, so that neighbours overlap
 
 
 def window_rows(day: Tensor, context: int) -> tuple[Tensor, Tensor]:
-    """Return the panel's rows (batch, context) of the windows that end on `day`, 0 if none, and whether each is one."""
+    """Return the panel's rows (batch, context) of the windows that end on `day`, and a mask of those that exist."""
     rows = day.long()[:, None] + torch.arange(1 - context, 1, device=day.device)
     return rows.clamp(min=0), rows >= 0
 
 
 def pairs(series: Tensor) -> Tensor:
-    """Join neighbouring steps: (..., steps, features) to (..., ceil(steps / 2), 2 x features), without a copy if even.
+    """Join neighbouring steps: (..., steps, features) to (..., ceil(steps / 2), 2 x features).
 
-    The last pair ends with the last step; a first step without a neighbour is preceded by zeros.
+    The last pair ends with the last step; an odd number of steps is padded with zeros at the front, which takes a copy.
     """
     if series.shape[-2] % 2:
         series = functional.pad(series, (0, 0, 1, 0))
@@ -53,7 +53,7 @@ class DilatedConvolutions(nn.Module):
         super().__init__()
         self.context = context
         self.column = nn.Linear(2 * features, 2 * hidden, bias=False)
-        self.means = nn.Linear(2 * MEANS * features, 2 * hidden)  # one bias a sum, in its smallest part
+        self.means = nn.Linear(2 * MEANS * features, 2 * hidden)  # with the only bias of the sum
         depth = max(1, (context - 1).bit_length())
         self.layers = nn.ModuleList(nn.Linear(2 * hidden, 2 * hidden) for _ in range(depth - 1))
         self.token = nn.Linear(hidden, hidden)
@@ -157,7 +157,7 @@ class _WindowNetwork(ColumnNetwork):
     describer: nn.Module
 
     def describe(self, inputs: Inputs) -> Tensor:
-        """Return what follows from the day alone, (batch, columns, hidden)."""
+        """Return the part of each token that depends only on the day, (batch, columns, hidden)."""
         described: Tensor = self.describer(inputs)
         return described
 
@@ -169,7 +169,7 @@ class _ConvolutionNetwork(_WindowNetwork):
 
 
 class _CnnLstmNetwork(_WindowNetwork):
-    """A network run agent by agent, whose description is computed again for the gradients instead of being kept."""
+    """A network run agent by agent, whose description is recomputed in the backward pass instead of stored."""
 
     over_agents = "loop"
 
@@ -178,8 +178,8 @@ class _CnnLstmNetwork(_WindowNetwork):
         self.describer = MarketSequence(sizes.inputs["panel"][-1], hidden, filters, heads, sizes.context)
 
     def describe(self, inputs: Inputs) -> Tensor:
-        """Return what follows from the day alone, (batch, columns, hidden)."""
-        # a population puts an agent's weights into this module for a call only, so that they are captured here
+        """Return the part of each token that depends only on the day, (batch, columns, hidden)."""
+        # a population puts an agent's weights into this module only for a call, so the backward pass needs them here
         weights: dict[str, Tensor] = dict(self.describer.named_parameters())
         call = partial(torch.func.functional_call, self.describer, weights)
         described: Tensor = checkpoint(call, (inputs,), use_reentrant=False, preserve_rng_state=False)

@@ -31,27 +31,27 @@ Observation = Float32[np.ndarray, " size"]
 class TradingEnv(gymnasium.Env[Any, Any]):
     """One account in one window: a standard single-agent environment, `gymnasium.make("eigen2/Trading-v0", ...)`.
 
-    An observation is a float32 vector in [-5, 5], the inputs of `AverageEncoder` one after the other, column by column:
-    `market`, the groups' descriptions and the fraction of the window left; `columns`, each column's description;
-    `portfolio`, five numbers a column.
+    An observation is a float32 vector in [-5, 5], the concatenated inputs of `AverageEncoder`: `market`, the groups'
+    descriptions and the fraction of the window left; `columns`, each column's description; `portfolio`, five numbers
+    per column.
 
-    An action is a float32 vector in [-1, 1], two numbers a column, column by column: coefficient and sale target, from
-    the lowest to the highest that the rules allow; beyond, they are clipped.
+    An action is a float32 vector in [-1, 1], two numbers per column: coefficient and sale target, from the lowest to
+    the highest that the rules allow; values outside are clipped.
 
     An episode is a window drawn evenly from `starts` by `np_random`; `reset(options={"start_idx": day})` fixes it. It
-    terminates at its end and is never truncated. `info` holds `day`, an index, and `date`, as "2013-02-08"; the last
-    one also `summary`, the numbers of `TradingEnvironment.get_episode_summary`.
+    terminates at its end and is never truncated. `info` holds `day`, an index, and `date`, such as "2013-02-08"; the
+    last `info` also holds `summary`, from `TradingEnvironment.get_episode_summary`.
 
     Further arguments are as in `MarketDataModule`; `synthetic`, `investable` and `rules` may be dictionaries.
 
     Args:
-        panel: a panel in place of prices; it brings its own splits and indicators, and environments may share it.
+        panel: a panel in place of prices, with its splits and indicators; environments may share it.
         split: the days from which windows are drawn: "train", "validation" or "holdout".
         cache_dir: folder of memory-mapped panels of price files, which processes share; None writes nothing.
 
     Attributes:
-        investable: indices of the panel's columns agents may buy.
-        layout: slice of an observation by name of `PARTS`.
+        investable: indices of the panel's columns that agents may buy.
+        layout: slice of an observation for each name in `PARTS`.
         starts: day indices on which a window may start; all its days lie in the split.
     """
 
@@ -110,7 +110,7 @@ class TradingEnv(gymnasium.Env[Any, Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, dict[str, Any]]:
-        """Start a new window; a UserError for an option other than `start_idx`, or a start not in `starts`."""
+        """Start a new window; raise UserError for an option other than `start_idx`, or a start not in `starts`."""
         super().reset(seed=seed)
         start = (options or {}).get("start_idx")
         if set(options or ()) - {"start_idx"} or (start is not None and start not in self.starts):
@@ -122,9 +122,9 @@ class TradingEnv(gymnasium.Env[Any, Any]):
         return self._seen(observation)
 
     def step(self, action: np.ndarray) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
-        """Decide at the close of the current day, then live through the next one.
+        """Give orders at the close of the current day, then advance to the next close.
 
-        A UserError for an action of another shape or that is not finite, a RuntimeError once the window has ended.
+        Raises UserError for an action of another shape or that is not finite, RuntimeError once the window has ended.
         """
         unit, expected = np.array(action, np.float32), self.action_space.shape
         if unit.shape != expected or not np.isfinite(unit).all():
@@ -145,7 +145,7 @@ class TradingEnv(gymnasium.Env[Any, Any]):
 
 
 def _settings(cls: type[Settings], name: str, value: Settings | Mapping[str, Any] | None) -> Settings:
-    """Return an instance as it is, or make one from settings."""
+    """Return an instance unchanged, or make one from settings."""
     if value is not None and not isinstance(value, Mapping):
         return value
     try:

@@ -1,4 +1,4 @@
-"""Write down what a policy does day by day: orders to give, positions to hold, what was sold, and why."""
+"""Record a policy's decisions day by day: orders, positions held and closed, and the reasons."""
 
 import math
 from collections.abc import Sequence
@@ -36,16 +36,16 @@ def write_orders(
     policy: Policy,
     start: int,
 ) -> pd.DataFrame:
-    """Play a policy from day `start` on without any position, and write down what it does at every close.
+    """Play a policy from day `start` on, without positions at first, and record its decisions at every close.
 
     Rows by date have `COLUMNS`: coefficient and target_pct (the sale target) as ordered, stake_pct (percent of the
-    equity that an order takes, or a position is worth at this close), price (the close of what is held, the exit of
-    what is closed), days_held (trading days), gain_pct (net of costs for what is closed). Actions are `buy` and
-    `sell short` (an order given at this close), `unfunded` (one for which the account has no money left, of which
-    nothing more is written), `unfilled` (one of the day before that did not trade), `hold`, `close`, and `wait` where
-    nothing is ordered.
+    equity that an order takes, or a position is worth at this close), price (the close of a position held, the exit
+    of one closed), days_held (trading days), gain_pct (net of costs for a closed position). Actions are `buy` and
+    `sell short` (an order given at this close), `unfunded` (an order for which the account has no money left, and
+    which later rows leave out), `unfilled` (an order of the day before that did not trade), `hold`, `close`, and
+    `wait` if nothing is ordered.
     """
-    # one day that is yet to come takes the last orders; a second keeps it from being the last, which sells everything
+    # a first extra day takes the last orders; a second keeps it from being the last day, which sells everything
     table = np.pad(prices, ((0, 2), (0, 0), (0, 0)), constant_values=np.nan)
     env = TradingEnvironment(table, rules, 1)
     env.record(0, account)
@@ -57,7 +57,7 @@ def write_orders(
 
 
 class _Writer:
-    """Follows the one account of an environment through the days."""
+    """Follows the account of an environment through the days and makes rows of it."""
 
     def __init__(self, env: TradingEnvironment, tickers: Sequence[str]) -> None:
         self.env, self.rules, self.tickers = env, env.rules, tickers
@@ -65,17 +65,17 @@ class _Writer:
         self.tomorrow: list[Row] = []
 
     def rows(self, day: Day, priced: Bool[np.ndarray, " columns"]) -> list[Row]:
-        """Return the rows of a day: what happened on it, what is held at its close, what is ordered then."""
+        """Return the rows of a day: its fills and closes, the positions held at its close, and the orders at it."""
         low, high = torch.tensor(self.rules.action_range)
-        asked = torch.clamp(day.action[0, 0], low, high).double().numpy()
+        action = torch.clamp(day.action[0, 0], low, high).double().numpy()
         ordered, fills, closes = (day.info[name] for name in ("ordered", "fills", "closes"))
-        rows = [*self.tomorrow, *self._orders(ordered, asked)]
+        rows = [*self.tomorrow, *self._orders(ordered, action)]
         if not len(ordered):
-            rows.append(self._waiting(asked[:, 0], priced & (day.observation["held_days"][0, 0].numpy() == 0)))
-        stakes = self.env.account.stakes(fills.cell, asked[fills.cell, 0])
+            rows.append(self._waiting(action[:, 0], priced & (day.observation["held_days"][0, 0].numpy() == 0)))
+        stakes = self.env.account.stakes(fills.cell, action[fills.cell, 0])
         for column, stake, price in zip(fills.cell.tolist(), stakes, fills.price.tolist(), strict=True):
             if stake:
-                coefficient, target_pct = asked[column].tolist()
+                coefficient, target_pct = action[column].tolist()
                 aim = price * (1 + math.copysign(target_pct, coefficient) / 100)
                 row = {"ticker": self.tickers[column], "coefficient": coefficient, "target_pct": target_pct}
                 self.held[column] = {**row, "target_price": aim, "entry": price, "days_held": 0}
@@ -86,7 +86,7 @@ class _Writer:
             for column in np.setdiff1d(ordered, fills.cell).tolist()
         ]
         for column, price, reason, gain_pct in zip(*(values.tolist() for values in closes[:4]), strict=True):
-            if column in self.held:  # else no money was in it
+            if column in self.held:  # else it had no stake
                 row = {**self.held.pop(column), "action": "close", "price": price, "gain_pct": gain_pct}
                 self.tomorrow.append({**row, "reason": WHY_CLOSED[CLOSE_REASONS[reason]]})
         for column, position in sorted(self.held.items()):
@@ -99,17 +99,17 @@ class _Writer:
             self.tomorrow.append({**row, "reason": reason})
         return rows
 
-    def _orders(self, columns: Int[np.ndarray, " orders"], asked: Float[np.ndarray, "columns 2"]) -> list[Row]:
-        """Return what is ordered, with the percent of the equity at the decision that each order takes."""
+    def _orders(self, columns: Int[np.ndarray, " orders"], action: Float[np.ndarray, "columns 2"]) -> list[Row]:
+        """Return the rows of orders, each with the percent of the current equity that it takes."""
         account, rows = self.env.account, []
         equity = account.budget[0, 0]
         fill = "the next open" if self.rules.execution == "next_open" else "this close"
-        for column, stake in zip(columns.tolist(), account.stakes(columns, asked[columns, 0]), strict=True):
-            coefficient, target_pct = asked[column].tolist()
-            action, reason = "unfunded", "no money is left: positions are worth all that may be"
+        for column, stake in zip(columns.tolist(), account.stakes(columns, action[columns, 0]), strict=True):
+            coefficient, target_pct = action[column].tolist()
+            name, reason = "unfunded", "no money is left: positions already reach the maximum leverage"
             if stake:
-                action, reason = "buy" if coefficient > 0 else "sell short", f"fills at {fill}"
-            row = {"ticker": self.tickers[column], "action": action, "coefficient": coefficient, "reason": reason}
+                name, reason = "buy" if coefficient > 0 else "sell short", f"fills at {fill}"
+            row = {"ticker": self.tickers[column], "action": name, "coefficient": coefficient, "reason": reason}
             rows.append({**row, "target_pct": target_pct, "stake_pct": float(100 * stake / equity) if equity else 0.0})
         return rows
 

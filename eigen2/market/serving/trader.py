@@ -1,4 +1,4 @@
-"""A champion at work: prices in, orders out, day by day; without Lightning, and without the run it came from."""
+"""Use a champion without Lightning or the run it came from: daily prices in, orders out."""
 
 import logging
 from dataclasses import replace
@@ -24,9 +24,9 @@ log = logging.getLogger(__name__)
 
 
 class Trader:
-    """A champion of the market workload at work; a UserError if it is of another, or its actor cannot be built.
+    """Champion that turns prices into orders; raises UserError if it is of another workload or cannot be built.
 
-    `trusted` is the class of its actor, where that is not eigen2's own: loading it runs the code of its module.
+    `trusted` is the class of its actor, needed if that is not one of eigen2: loading it runs the code of its module.
     """
 
     def __init__(self, champion: ExportedChampion, trusted: str | None = None) -> None:
@@ -40,23 +40,23 @@ class Trader:
 
     @classmethod
     def load(cls, path: str | Path, trusted: str | None = None) -> "Trader":
-        """Load the champion of an exported folder or of a checkpoint; a UserError if it cannot be read."""
+        """Load the champion of an exported folder or of a checkpoint; raise UserError if it cannot be read."""
         return cls(load(path), trusted)
 
     def orders(self, prices: pd.DataFrame, first: date | None = None) -> pd.DataFrame:
-        """Return what it does at the close of each day, see `write_orders`; it starts without positions.
+        """Return the champion's decisions at the close of each day, see `write_orders`; it starts without positions.
 
-        `prices` is a long table as `read_prices` returns it, with the past of the first day too. `first` is the day of
-        the first decision; None for the last that the fit used: its orders fill on later days.
+        `prices` is a long table as `read_prices` returns it, including the context of the first day. `first` is the day
+        of the first decision; None is the last day that the fit used, whose orders fill on later days.
 
         Raises:
-            UserError: the prices have no day to decide on, too few before it, or none of its tickers.
+            UserError: the prices have no day to decide on, too few before it, or none of the champion's tickers.
         """
         spec = self._spec
         window_days = spec["trading_days"] + spec["settlement_days"]
         panel = build_panel(prices, validation_days=0, holdout_days=0, scale=FeatureScale.from_dict(spec["scale"]))
         begin = self._begin(panel.dates, first)
-        # features are made of all prices, averages of the context's
+        # features need all earlier prices, averages only those of the context
         context_start = begin - spec["context_days"] + 1
         arrays = {name: getattr(panel, name)[context_start:] for name in ("dates", "features", "valid", "prices")}
         panel = replace(panel, splits=Splits.from_days(panel.num_days - context_start, 0, 0), **arrays)
@@ -64,7 +64,7 @@ class Trader:
 
         @torch.inference_mode()
         def policy(seen: dict[str, Tensor]) -> Tensor:
-            inputs = {name: part[0] for name, part in encoder(seen).items()}  # of the one agent
+            inputs = {name: part[0] for name, part in encoder(seen).items()}  # without the agent axis
             return native_action(self._actor(inputs).float()[None], self.rules)
 
         return write_orders(

@@ -17,15 +17,15 @@ TRADE = np.dtype([(name, np.int64 if name in WHOLE else np.float64) for name in 
 
 @dataclass
 class AccountRules:
-    """How much money an agent has and how it is spread over positions."""
+    """Money of an agent and its division over positions."""
 
     initial_cash: float = 100_000.0
     """Money at the start of a window (above 0, at most 1e12)."""
     unit_share: float = 0.05
     """Share of the equity that a coefficient of 1 puts into a position (above 0, at most 1)."""
     max_leverage: float = 1.0
-    """Gross exposure allowed, as a multiple of the equity (above 0, at most 100; 1 borrows nothing). An order is scaled
-    down to what is left of it, to nothing if nothing is left."""
+    """Largest gross exposure, as a multiple of the equity (above 0, at most 100; 1 borrows nothing). An order beyond it
+    is scaled down to what is left, if need be to nothing."""
 
     def __post_init__(self) -> None:
         for name, most in (("initial_cash", 1e12), ("unit_share", 1), ("max_leverage", 100)):
@@ -33,15 +33,15 @@ class AccountRules:
 
 
 class Account:
-    """Does in money what an environment did in prices, from each day's fills and closes.
+    """Keeps an agent's money in each window, from each day's fills and closes in the environment.
 
-    With c the costs of a side as a fraction of the price, a bought share costs price x (1 + c) and a sold one brings
-    price x (1 - c). What is paid for a position bought, or received for one sold short, is its stake (see `stakes`), so
-    its profit is the stake times the percent gain that the environment rewards.
+    With c the costs per side as a fraction of the price, a bought share costs price x (1 + c) and a sold share brings
+    price x (1 - c). The money paid for a position bought, or received for one sold short, is its stake (see `stakes`),
+    so its profit is the stake times the percent gain that the environment rewards.
 
-    What a short sale brings is kept as cash, the shares owed are a liability. Positions are marked at their last valid
-    close; the gross exposure is the sum of their absolute values. An account whose equity falls to 0 or below, which
-    takes leverage or short sales, is ruined: until the next reset no order has a size.
+    The proceeds of a short sale are kept as cash, the shares owed are a liability. Positions are marked at their last
+    valid close; the gross exposure is the sum of their absolute values. An account whose equity falls to 0 or below,
+    which takes leverage or short sales, is ruined: it places no orders until the next reset.
     """
 
     def __init__(self, rules: AccountRules, trading: TradingRules, windows: int, columns: int) -> None:
@@ -49,13 +49,13 @@ class Account:
         self.cash, self.worth, self.exposure = np.zeros((3, windows))  # at the last close; worth is the equity
         self.ruined = np.zeros(windows, np.bool_)
         self.shares = np.zeros((windows, columns))  # negative where sold short
-        # at the last decision: the equity, 0 of a ruined account, and what max_leverage leaves of it for orders
+        # at the last decision: the equity, 0 if ruined, and the money that max_leverage leaves for orders
         self.budget = np.zeros((2, windows))
         self._entry_day = np.zeros(self.shares.size, np.int64)
         self._entry_price, self._coefficient = np.zeros((2, self.shares.size))
         self._start = np.zeros(windows, np.int64)
-        self._curves: list[np.ndarray] = []  # (3, windows) of each day
-        self._trades: list[np.ndarray] = []  # closed on each day, in the order of windows
+        self._curves: list[np.ndarray] = []  # equity, cash and exposure of each day, (3, windows)
+        self._trades: list[np.ndarray] = []  # trades closed on each day, in the order of windows
 
     @property
     def nbytes(self) -> int:
@@ -64,7 +64,7 @@ class Account:
         return sum(part.nbytes for part in (*state, *self._curves, *self._trades))
 
     def reset(self, start: Int[np.ndarray, " windows"]) -> None:
-        """Start windows again with `initial_cash`, each on its first day."""
+        """Start new windows with `initial_cash`, each on its first day."""
         self._start = start
         self._curves, self._trades = [], []
         self.cash.fill(self.rules.initial_cash)
@@ -73,7 +73,7 @@ class Account:
         self._mark(np.zeros_like(self.shares))
 
     def step(self, fills: Fills, closes: Closes, last_close: Float[np.ndarray, "windows columns"]) -> None:
-        """Live through a day of the environment, given what it opened and closed and the day's last valid closes."""
+        """Book a day of the environment: its fills, its closes and the last valid closing prices."""
         self.budget[0] = np.where(self.ruined, 0, self.worth)
         self.budget[1] = (self.rules.max_leverage * self.budget[0] - self.exposure).clip(min=0)
         self._open(fills)
@@ -83,10 +83,10 @@ class Account:
     def stakes(
         self, cell: Int[np.ndarray, " orders"], coefficient: Float[np.ndarray, " orders"]
     ) -> Float[np.ndarray, " orders"]:
-        """Return the money that orders of the last decision take, served in the sequence given.
+        """Return the money that orders of the last decision take, one after the other.
 
-        A stake is |coefficient| x unit_share of the equity then, or what max_leverage leaves of that equity after the
-        gross exposure and the stakes before it, whichever is less.
+        A stake is |coefficient| x unit_share x equity at the decision, or what max_leverage leaves after the gross
+        exposure and the stakes before it, whichever is less.
         """
         equity, room = self.budget.copy()
         window, stake = cell // self.columns, np.zeros(len(cell))
@@ -94,13 +94,13 @@ class Account:
         while waiting.size:  # the next order of every window at once
             first = np.unique(window[waiting], return_index=True)[1]
             now, waiting = waiting[first], np.delete(waiting, first)
-            own = window[now]
-            stake[now] = np.minimum(np.abs(coefficient[now]) * self.rules.unit_share * equity[own], room[own])
-            room[own] -= stake[now]
+            at = window[now]
+            stake[now] = np.minimum(np.abs(coefficient[now]) * self.rules.unit_share * equity[at], room[at])
+            room[at] -= stake[now]
         return stake
 
     def _cash_flow(self, shares: Float[np.ndarray, " some"], price: Float[np.ndarray, " some"]) -> np.ndarray:
-        """Return the cash that comes in when shares are bought, or sold where negative."""
+        """Return the cash received when shares are bought, or sold if negative."""
         flow: np.ndarray = -price * (shares + self.trading.side_cost * np.abs(shares))
         return flow
 
@@ -138,7 +138,7 @@ class Account:
     def equity(self, dates: Shaped[np.ndarray, " days"] | None = None) -> pd.DataFrame:
         """Return window, equity, cash and exposure since the last reset, a row for each window and day so far.
 
-        The index is "day", or "date" where dates are given; a window's first row is that before any order.
+        The index is "day", or "date" if `dates` is not None; a window's first row precedes any order.
         """
         curves = np.stack(self._curves, axis=-1)
         window, day = np.indices(curves.shape[1:]).reshape(2, -1)
@@ -148,10 +148,10 @@ class Account:
         return pd.DataFrame({"window": window, **columns}, index=index)
 
     def trades(self) -> pd.DataFrame:
-        """Return the trades closed since the last reset, a row each, by window and then in the order they closed.
+        """Return the trades closed since the last reset, one per row, by window and then in the order they closed.
 
         Columns are the `COLUMNS`: the reason is one of `CLOSE_REASONS`, coefficient and shares are negative for short
-        sales, the profit is in money, prices are those before costs.
+        sales, the profit is in money, prices are before costs.
         """
         trades = pd.DataFrame(np.concatenate([np.zeros(0, TRADE), *self._trades]))
         trades["reason"] = np.array(CLOSE_REASONS, object)[trades["reason"]]

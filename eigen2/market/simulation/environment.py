@@ -1,6 +1,6 @@
-"""The trading environment: every agent in every window, one day a step, in memory that is allocated once.
+"""The trading environment: all agents in all windows, one day per step, in memory that is allocated once.
 
-Accounts are kept in NumPy on the host: a day is many small operations, for which a GPU would only be waited for.
+Accounts are kept in NumPy on the host: a day is many small operations, whose launches would dominate on a GPU.
 """
 
 from collections.abc import Iterable
@@ -20,8 +20,8 @@ from eigen2.market.simulation.rules import CLOSE_REASONS, TradingRules
 
 __all__ = ["LEVELS", "TradingEnvironment", "TradingRules", "native_action"]
 
-LEVELS = 255  # steps up to the largest sale target and, without short sales, coefficient, in observations
-# bounds of unrealised gains (as fractions) and realised ones (percent): the loss of a short sale has none of its own
+LEVELS = 255  # steps up to the largest sale target and, without short sales, the largest coefficient, in observations
+# bounds of unrealised gains (as fractions) and realised gains (percent), as the loss of a short sale is unbounded
 MAX_OBSERVED_GAIN, MAX_GAIN_PCT = 65_504.0, 1e30
 TARGET, GAP, HOLDING, HALTED, WINDOW_END = range(len(CLOSE_REASONS))
 OPEN, HIGHEST, LOWEST, CLOSE, LEAST_SIZE = range(5)  # rows of a day in `market_table`
@@ -34,14 +34,14 @@ def native_action(unit: Float[Tensor, "... columns 2"], rules: TradingRules) -> 
 
 
 def window_options(starts: Iterable[int], trading_days: int, window_days: int) -> dict[str, Any]:
-    """Return the reset options of windows of `window_days` from their first days on, orders on `trading_days`."""
+    """Return the reset options of windows of `window_days` from their first days, with orders on `trading_days`."""
     return {"starts": list(starts), "trading_days": trading_days, "window_days": window_days}
 
 
 def market_table(prices: Float32[np.ndarray, "days columns 4"]) -> Float32[np.ndarray, "days 5 columns"]:
     """Return each day's rows by column: open, highest and lowest price from the open on, last close, least order size.
 
-    Where the column did not trade, prices are NaN and the least size is infinite; before its first close that is 0.
+    Where a column did not trade, prices are NaN and the least size is infinite; the last close is 0 before its first.
     """
     traded = (np.isfinite(prices) & (prices > 0)).all(-1)
     open_, high, low, close = np.moveaxis(np.where(traded[..., None], prices, np.float32(np.nan)), -1, 0)
@@ -60,29 +60,30 @@ def last_valid(close: Float[np.ndarray, "days columns"]) -> Float[np.ndarray, "d
 class TradingEnvironment:
     """Steps `agents` x `windows` accounts through the market; the agents do not move prices.
 
-    At the close of each of a window's trading days an agent gives every column a coefficient and a sale target. Of the
+    At the close of each trading day of a window an agent gives every column a coefficient and a sale target. Of the
     columns that have a price that day and that it does not hold, those with the highest coefficients of at least 1 are
-    ordered. Later no order is given and positions run out (settlement). The last day sells what is left, so an episode
+    ordered. On the settlement days that follow, positions only close. The last day sells what is left, so an episode
     always terminates and is never truncated: the time left is part of the observation.
 
-    A position is sold at entry x (1 + target / 100) on the day whose high reaches it, or at the open that is above it
-    already; otherwise at the close when it has been held long enough or the window ends. An order whose column has no
-    price at the next open is dropped. A position in a column without a price stays, at its last valid close, until it
-    may be sold again or must be, then at that last price with the reason "halted".
+    A position is sold at entry x (1 + target / 100) on the day whose high reaches it, or at the open if that is already
+    above it; otherwise at the close once it has been held long enough or the window ends. An order whose column has no
+    price at the next open is dropped. A position in a column without a price keeps its last valid close. If it must be
+    sold on such a day, it is sold at that close, with the reason "halted".
 
     With `TradingRules.allow_short` a coefficient of -1 or less sells short, and orders are ranked by absolute value.
     Up and down are exchanged: a short sale is bought back at entry x (1 - target / 100). With c the commission and
-    slippage of a side, as a fraction of the price, the gain of a position bought is
+    slippage per side, as a fraction of the price, the gain of a position bought is
     100 x (exit (1 - c) / (entry (1 + c)) - 1) percent, that of a short sale
     100 x (1 - exit (1 + c) / (entry (1 - c))). The reward is |coefficient| x gain, losses times `loss_penalty`.
 
     Observations are dictionaries of compact tensors, ready to be stored: `day` (1, windows) int32, `days_left`
     (1, windows) int16 until the end of the window, and (agents, windows, columns): `held_days` uint8 (0: not held),
     `gain` float16 (unrealised, a fraction, positive where the position gains), `target` and `coefficient` uint8, in
-    1/255 of the largest allowed; with short sales `coefficient` is int8 in 1/127, negative for them.
+    1/255 of the largest allowed; with `allow_short`, `coefficient` is int8 in 1/127, negative for short sales.
 
     `prices` are those of the investable columns: open, high, low, close, NaN where a column did not trade. With
-    `credit_orders`, `info["credit"]` says which steps, at most `credit_steps` before, ordered what has closed.
+    `credit_orders`, `info["credit"]` names the steps, at most `credit_steps` earlier, that ordered the closed
+    positions.
     """
 
     def __init__(
@@ -112,14 +113,14 @@ class TradingEnvironment:
         }
         levels = np.array([torch.iinfo(coefficient_type).max, LEVELS])
         self._levels = (levels / [rules.max_coefficient, rules.max_target]).astype(np.float32)
-        self._kept = (1 - rules.side_cost) / (1 + rules.side_cost)  # of a position bought and sold at one price
+        self._kept = (1 - rules.side_cost) / (1 + rules.side_cost)  # what costs leave of a position at a constant price
 
         self._shape, accounts = (agents, windows, columns), agents * windows
         self._start = np.zeros(windows, np.int64)
         self._step = self._length = self._trading_length = 0
         self._bars = self._current_bars()
         # Prices of a short sale are kept negative, so that every position closes at prices of at least its aim, and
-        # gains last close / entry + offset. Where nothing is held, infinite ones close nothing and gain nothing.
+        # gains last close / entry + offset. Infinite prices, where nothing is held, neither close nor gain.
         self._floats = np.zeros((5, accounts * columns), np.float32)
         self._entry, self._aim, self._offset, self._weight, self._scratch = self._floats
         self._shown = np.zeros((3, accounts * columns), np.uint8)
@@ -141,13 +142,13 @@ class TradingEnvironment:
 
     @staticmethod
     def needed_bytes(days: int, columns: int, agents: int, windows: int) -> int:
-        """Return the bytes of an environment: its market, one day of it a window, and the state of every account."""
+        """Return the bytes of an environment: the market, one day of it per window, and the state of every account."""
         market = (days + windows) * columns * 5 * 4
         return market + agents * windows * (columns * (5 * 4 + 3) + 6 * 8)
 
     @property
     def nbytes(self) -> int:
-        """Return the bytes of market and state, and of the account that is recorded."""
+        """Return the bytes of market and state, and of the recorded account."""
         state = (self._market, self._bars, self._shown, self._floats, self._counts, self._sums)
         return sum(part.nbytes for part in state) + (0 if self._account is None else self._account.nbytes)
 
@@ -160,8 +161,9 @@ class TradingEnvironment:
     ) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Start new windows (see `window_options`); return the observation at the close of the first day, and no info.
 
-        The environment draws nothing, whatever the seed. Without options all windows are the whole market, the last
-        `max_holding_days` for settlement. A UserError if windows do not fit into the days, or are too short or few.
+        The environment is deterministic and ignores the seed. Without options every window is the whole market, its
+        last `max_holding_days` for settlement. Raises UserError if windows do not fit into the days, or are too short
+        or too few.
         """
         trading_days = max(1, self.num_days - self.rules.max_holding_days)
         options = options or window_options([0] * self.windows, trading_days, self.num_days)
@@ -184,11 +186,11 @@ class TradingEnvironment:
     def step(
         self, action: Float[Tensor, "agents windows columns 2"]
     ) -> tuple[dict[str, Tensor], Tensor, Tensor, Tensor, dict[str, Any]]:
-        """Decide at the close of the current day, then live through the next one.
+        """Give orders at the close of the current day, then advance to the next close.
 
-        Actions are coefficients and sale targets in native units; they are clipped to their ranges. Returned are the
+        Actions are coefficients and sale targets in native units; they are clipped to their ranges. Returns the
         observation, reward (agents, windows) float32, terminated and truncated (agents, windows) bool, and info:
-        `ordered`, the cells in which an order was given; `fills` and `closes`, what opened and closed (see `Fills`,
+        `ordered`, the cells with an order; `fills` and `closes`, the positions opened and closed (see `Fills`,
         `Closes`); `last_close` (windows, columns), the last valid closes, 0 before a column's first; with
         `credit_orders` also `credit`.
 
@@ -211,8 +213,8 @@ class TradingEnvironment:
         closes = self._close_positions(closing)
         earned = self._count_day(fills, closes, trading, last_day)
         if self._account is not None:
-            own = (self._recorded, self.windows * self.num_columns)
-            self._account.step(events_of_agent(fills, *own), events_of_agent(closes, *own), self._bars[CLOSE])
+            agent = (self._recorded, self.windows * self.num_columns)
+            self._account.step(events_of_agent(fills, *agent), events_of_agent(closes, *agent), self._bars[CLOSE])
         info = {"ordered": ordered, "fills": fills, "closes": closes, "last_close": self._bars[CLOSE].copy()}
         if self.credit_steps:
             info["credit"] = Credit(closing // self.num_columns, steps_ago, closes.reward)
@@ -226,24 +228,24 @@ class TradingEnvironment:
         return bars.swapaxes(0, 1)
 
     def _fill_orders(
-        self, given: Float[Tensor, "agents windows columns 2"], before: Float32[np.ndarray, "5 windows columns"]
+        self, actions: Float[Tensor, "agents windows columns 2"], before: Float32[np.ndarray, "5 windows columns"]
     ) -> tuple[Int[np.ndarray, " ordered"], Fills]:
         """Fill the orders of the last close: the largest coefficients of at least 1 among columns not held."""
-        rules, action = self.rules, given.detach().to("cpu", torch.float32).numpy()
-        size = action[..., 0].copy()  # contiguous, as what follows is much faster on that
+        rules, action = self.rules, actions.detach().to("cpu", torch.float32).numpy()
+        size = action[..., 0].copy()  # contiguous, which makes all that follows much faster
         size.clip(self._low[0], self._high[0], out=size)
         if rules.allow_short:
             np.abs(size, out=size)
         free = size >= before[LEAST_SIZE]
         free &= (self._held_days == 0).reshape(self._shape)
         bits = size.view(np.int32)
-        bits *= free  # as integers, which clears not-a-number too
+        bits *= free  # as integers, which also clears NaN
         ordered = _largest_orders(size.reshape(-1, self.num_columns), rules.max_opens_per_day)
-        # a price seen at the decision is that of a column that trades
+        # only columns that trade on the day of the decision are ordered, so they have its close
         prices = self._bars[OPEN] if rules.execution == "next_open" else before[CLOSE]
         price = prices.take(ordered % prices.size)
         cell, price = ordered[price > 0], price[price > 0]
-        # a target that is not a number becomes the lowest
+        # a NaN target becomes the lowest
         chosen = np.fmin(np.fmax(action.reshape(-1, 2)[cell], self._low), self._high)
         coefficient = chosen[:, 0]
         side = np.sign(coefficient)
@@ -265,7 +267,7 @@ class TradingEnvironment:
         return closed.nonzero()[0]
 
     def _close_positions(self, cell: Int[np.ndarray, " closed"]) -> Closes:
-        """Sell, or buy back, positions at today's prices and forget them."""
+        """Sell, or buy back, positions at today's prices and clear their cells."""
         if not cell.size:
             return NO_CLOSES
         entry, aim, side = self._entry[cell], self._aim[cell], -self._offset[cell]
@@ -289,7 +291,7 @@ class TradingEnvironment:
     ) -> Float64[np.ndarray, " accounts"]:
         """Count a day; return the reward of each account, penalties included."""
         accounts, account, won = len(self._trades), closes.cell // self.num_columns, closes.gain_pct > 0
-        reward = np.bincount(account, closes.reward, accounts).astype(np.float64)  # of nothing it returns integers
+        reward = np.bincount(account, closes.reward, accounts).astype(np.float64)  # bincount returns integers for none
         self._trades += np.bincount(fills.cell // self.num_columns, minlength=accounts)
         if trading:
             holding = self._trades > self._wins + self._losses
@@ -304,7 +306,7 @@ class TradingEnvironment:
         return reward
 
     def _observation(self) -> dict[str, Tensor]:
-        """Return fresh tensors: what a caller keeps does not change with the next step."""
+        """Return new tensors, which the next step does not change."""
         gain = np.divide(self._bars[CLOSE], self._entry.reshape(self._shape), out=self._scratch.reshape(self._shape))
         gain += self._offset.reshape(self._shape)
         gain.clip(-MAX_OBSERVED_GAIN, MAX_OBSERVED_GAIN, out=gain)
@@ -324,7 +326,7 @@ class TradingEnvironment:
         return tensor if self.device.type == "cpu" else tensor.to(self.device)
 
     def record(self, agent: int, rules: AccountRules) -> None:
-        """Keep money and trades of one agent in all windows from the next reset on, see `account`."""
+        """Record money and trades of one agent in all windows from the next reset on, see `account`."""
         require_range("recorded agent", agent, least=0, most=self.agents - 1)
         self._step = self._length = 0
         self._recorded = agent
@@ -332,15 +334,15 @@ class TradingEnvironment:
 
     @property
     def account(self) -> Account:
-        """Return the recorded agent's money in each window since the last reset; refuse where none is recorded."""
+        """Return the recorded agent's account since the last reset; raise RuntimeError if no agent is recorded."""
         if self._account is None:
             raise RuntimeError("no agent is recorded: call record() and then reset()")
         return self._account
 
     def get_episode_summary(self, windows: slice = slice(None)) -> dict[str, Tensor]:
-        """Return sums since `reset` over the given windows, (agents,) each: trades, days with a position, earnings.
+        """Return sums since `reset` over some windows, (agents,) each: trades, days with a position, earnings.
 
-        `wins` and `losses` are closed net of costs (a gain of exactly 0 is a loss), days are trading days.
+        `wins` and `losses` count closed positions net of costs (a gain of exactly 0 is a loss); days are trading days.
         """
         names = ("trades", "wins", "losses", "days_with_position", "days_without_position", "reward", "gain_pct")
         idle = min(self._step, self._trading_length) - self._days_with_position
@@ -352,7 +354,7 @@ class TradingEnvironment:
 def _largest_orders(size: Float32[np.ndarray, "accounts columns"], count: int) -> Int[np.ndarray, " chosen"]:
     """Return flat indices of each account's `count` largest sizes of at least 1, by rank and then by account.
 
-    Of equal ones the lower column comes first. `size` is overwritten.
+    Ties go to the lower column. `size` is overwritten.
     """
     chosen: list[np.ndarray] = []
     first = np.arange(0, size.size, size.shape[1])

@@ -9,7 +9,7 @@ from jaxtyping import Float32, Float64, Int
 class Fills(NamedTuple):
     """Positions that a step opened, by rank and then by account; coefficients of short sales are negative.
 
-    Cells are indices into the flattened (agents, windows, columns). Prices are those before costs.
+    Cells are indices into the flattened (agents, windows, columns). Prices are before costs.
     """
 
     cell: Int[np.ndarray, " filled"]
@@ -36,6 +36,6 @@ Events = TypeVar("Events", Fills, Closes)
 
 
 def events_of_agent(events: Events, agent: int, cells: int) -> Events:
-    """Return the events of one agent, which has the given number of cells, as if there were no other."""
-    own = events.cell // cells == agent
-    return type(events)(events.cell[own] - agent * cells, *(values[own] for values in events[1:]))
+    """Return the events of one agent, which has `cells` cells, as if it were alone."""
+    mask = events.cell // cells == agent
+    return type(events)(events.cell[mask] - agent * cells, *(values[mask] for values in events[1:]))

@@ -1,4 +1,4 @@
-"""Policies without learning, with which a champion is compared at the same money and the same costs."""
+"""Policies without learning, with which a champion is compared at equal money and costs."""
 
 import numpy as np
 import pandas as pd
@@ -17,11 +17,11 @@ MOMENTUM_DAYS = 20
 
 
 def buy_and_hold(prices: Prices, rules: TradingRules, account: AccountRules, days: range) -> Simulation:
-    """Put the same money, all of it, into every column at the start, hold it, and sell on the last of 2 or more days.
+    """Divide all money equally over the columns at the start, hold, and sell on the last of 2 or more days.
 
-    Bought where the environment would fill an order of the first day: at the next open, or at its close; both sides
-    pay commission and slippage. Columns without a price there are left out, a UserError if all are; those that stop
-    trading stay at their last close.
+    Columns are bought where the environment would fill an order of the first day: at the next open, or at its close;
+    both sides pay commission and slippage. Columns without a price there are left out, a UserError if all are; those
+    that stop trading stay at their last close.
     """
     next_open = rules.execution == "next_open"
     span = prices[days.start : days.stop].astype(np.float64)
@@ -55,8 +55,8 @@ def momentum_pct(prices: Prices) -> Float[np.ndarray, "days columns"]:
 def momentum(prices: Prices, rules: TradingRules) -> Policy:
     """Order, at each close, the columns that gained most over the last 20 days, at the largest coefficient and target.
 
-    As many as the rules allow, among those not held and with a gain; where short sales are allowed, a fall is as good
-    as a rise.
+    It orders as many columns as the rules allow, among those not held and with a gain; where short sales are allowed, a
+    fall is as good as a rise.
     """
     past = torch.from_numpy(momentum_pct(prices).astype(np.float32))
     score = past if rules.allow_short else past.clamp(min=0)
@@ -69,9 +69,9 @@ def momentum(prices: Prices, rules: TradingRules) -> Policy:
 
 
 def order_largest(score: Tensor, rules: TradingRules) -> Tensor:
-    """Return coefficients that order the largest scores by their absolute value, as many as allowed, at the most.
+    """Return the largest coefficient for the largest scores by absolute value, as many as the rules allow, else 0.
 
-    A score below 0 sells short, one of 0 orders nothing; both (..., columns).
+    A score below 0 sells short, one of 0 orders nothing; scores and coefficients are (..., columns).
     """
     best = score.abs().topk(min(rules.max_opens_per_day, score.shape[-1])).indices
     size = score.gather(-1, best).sign() * rules.max_coefficient
@@ -88,28 +88,29 @@ def random_baseline(
 ) -> Policy:
     """Give the orders of another policy on random days and in random columns: equal turnover, no knowledge.
 
-    Every account gives all of the orders, coefficient and sale target of each (see `Simulation`), in a sequence of its
-    own: on days drawn evenly from `days` but the last, no more a day than the rules allow, in columns drawn evenly from
-    those that have a price and are not held. An order for which no column is left waits for a day that has one.
+    Every account gives all of the orders, with their coefficients and sale targets (see `Simulation`), in a random
+    sequence: on days drawn uniformly from `days` but the last, no more per day than the rules allow, in columns drawn
+    uniformly from those that have a price and are not held. An order for which no column is left waits for a day that
+    has one.
     """
     priced = ~np.isnan(prices[..., CLOSE])
     most = rules.max_opens_per_day
     slots = np.repeat(np.arange(days.start, days.stop - 1), most)
     due = np.stack([rng.choice(slots, len(orders), replace=False) for _ in range(accounts)])
     sizes = np.stack([rng.permutation(orders) for _ in range(accounts)]).astype(np.float32)
-    given = np.zeros(accounts, np.int64)
+    placed = np.zeros(accounts, np.int64)
     rank = np.arange(min(most, priced.shape[1]))
 
     def policy(seen: dict[str, Tensor]) -> Tensor:
         day = int(seen["day"].flatten()[0])
         free = priced[day] & (seen["held_days"][0].numpy() == 0)
-        waiting = (due <= day).sum(1) - given
-        # the free columns in a random order, those that are not free last
+        waiting = (due <= day).sum(1) - placed
+        # free columns first, in random order
         columns = np.argsort(np.where(free, rng.random(free.shape), 2.0), axis=1)[:, : len(rank)]
         account, ordered = np.nonzero(rank < np.minimum(waiting, free.sum(1))[:, None])
         action = np.zeros((*free.shape, 2), np.float32)
-        action[account, columns[account, ordered]] = sizes[account, given[account] + ordered]
-        given[:] += np.bincount(account, minlength=accounts)
+        action[account, columns[account, ordered]] = sizes[account, placed[account] + ordered]
+        placed[:] += np.bincount(account, minlength=accounts)
         return torch.from_numpy(action)[None]
 
     return policy

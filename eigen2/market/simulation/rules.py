@@ -6,8 +6,8 @@ from typing import Literal
 from eigen2.errors import require_range
 
 CLOSE_REASONS = ("target", "gap", "holding", "halted", "window_end")
-"""Why positions close: the sale target was reached, the open gapped beyond it, it was held for all days allowed, its
-column had no price on the day it had to close, or the window ended."""
+"""Why a position closed: its sale target was reached, the open gapped beyond it, it was held for `max_holding_days`,
+its column had no price on the day it had to close, or the window ended."""
 
 
 @dataclass
@@ -18,26 +18,26 @@ class TradingRules:
     """Largest coefficient of a position; its reward is coefficient x percent gain (above 1, at most 1000).
     One below 1 opens nothing."""
     allow_short: bool = False
-    """Whether coefficients range from -max_coefficient: one of -1 or less sells short, and its size counts."""
+    """Whether coefficients may be negative, from -max_coefficient: one of -1 or less sells short."""
     min_target: float = 10.0
     """Lowest sale target, percent above the entry price, below it for a short sale (0.1 or more)."""
     max_target: float = 50.0
     """Highest sale target, percent above the entry price, below it for a short sale (min_target to 1000; a short sale
     never reaches 100)."""
     max_opens_per_day: int = 1
-    """Orders an agent may give a day (1 or more); one that does not fill is not passed on."""
+    """Orders an agent may give per day (1 or more); one that does not fill is dropped."""
     max_holding_days: int = 20
     """Days after which a position is closed at the close (1 to 250)."""
     execution: Literal["next_open", "close"] = "next_open"
     """When an order fills: at the open of the day after the decision, or at the close the agent has just seen."""
     cost_bps: float = 10.0
-    """Commission a side, in basis points of the price (0 to 1000)."""
+    """Commission per side, in basis points of the price (0 to 1000)."""
     slippage_bps: float = 5.0
-    """Slippage a side, in basis points of the price (0 to 1000)."""
+    """Slippage per side, in basis points of the price (0 to 1000)."""
     loss_penalty: float = 1.0
     """Factor on the reward of a losing position (0 to 1000; 1 treats losses as gains)."""
     inaction_penalty: float = 0.0
-    """Subtracted for each trading day on which nothing was held at any time (0 to 1e6, in reward units)."""
+    """Subtracted for each trading day without a position at any time (0 to 1e6, in reward units)."""
     zero_trade_penalty: float = 10.0
     """Subtracted once at the end of a window without a single trade (0 to 1e6, in reward units)."""
 
@@ -60,5 +60,5 @@ class TradingRules:
 
     @property
     def side_cost(self) -> float:
-        """Return commission and slippage of a side as a fraction of the price."""
+        """Return commission and slippage per side as a fraction of the price."""
         return (self.cost_bps + self.slippage_bps) / 10_000

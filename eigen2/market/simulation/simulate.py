@@ -1,4 +1,4 @@
-"""Play policies through days of the market, and keep the money that they made."""
+"""Play policies through days of the market, and record equity and trades."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ Policy = Callable[[dict[str, Tensor]], Tensor]
 
 
 class Day(NamedTuple):
-    """A decision at a close, and what the day after it brought, see `TradingEnvironment.step`."""
+    """A decision at a close, and the result of the day after it, see `TradingEnvironment.step`."""
 
     observation: dict[str, Tensor]
     action: Tensor
@@ -44,16 +44,16 @@ def play_days(env: TradingEnvironment, policy: Policy, options: dict[str, Any]) 
 
 @dataclass(frozen=True)
 class Simulation:
-    """What a policy made of a span of days, in one account or in several beside each other."""
+    """Result of a policy over a span of days, in one or several accounts."""
 
     equity: Float[np.ndarray, "accounts days"]  # money at each close; the first is before any order
     exposure: Float[np.ndarray, "accounts days"]  # gross, at each close
     traded: Float[np.ndarray, " accounts"]  # money bought and sold together
-    trades: Int[np.ndarray, " accounts"]  # positions that money went into
+    trades: Int[np.ndarray, " accounts"]  # positions with a stake
     closed: pd.DataFrame  # a row for each closed position, see `Account.trades`
     orders: Float[np.ndarray, "fills 2"]
-    """Coefficient and sale target in percent of every order that filled, whether or not money was left for it, by day;
-    none where the policy traded outside the environment."""
+    """Coefficient and sale target in percent of every order that filled, by day, whether or not money was left for it;
+    empty if the policy traded outside the environment."""
 
     @property
     def returns(self) -> Float[np.ndarray, " returns"]:
@@ -105,8 +105,8 @@ def simulate(
 
 
 def hide_window_end(policy: Policy, window_days: int) -> Policy:
-    """Return the policy with every day shown to it as the first of a window of so many days.
+    """Return a policy that sees every day as the first of a window of `window_days`.
 
-    What an agent would do tomorrow must not depend on how many days of prices come after.
+    Its decisions must not depend on how many days of prices follow.
     """
     return lambda seen: policy({**seen, "days_left": torch.full_like(seen["days_left"], window_days - 1)})

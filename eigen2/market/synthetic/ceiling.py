@@ -18,10 +18,10 @@ from eigen2.market.simulation.simulate import Policy, play_days
 from eigen2.market.synthetic.generator import SyntheticMarket
 
 TARGETS = 3  # sale targets tried by every rule, evenly spaced in their logarithms over the range allowed
-# Expected gains in percent above which a rule orders, all tried: a held column cannot be ordered again, so that it can
-# pay to wait for a better moment
+# Thresholds tried by every rule, in percent of expected gain: a held column cannot be ordered again, so it can pay to
+# wait for a better moment
 THRESHOLDS_PCT = (0.0, 1.0, 2.0, 4.0)
-WARM_UP_DAYS = 60  # before the first window, where the market has them, from which filter and momentum learn
+WARM_UP_DAYS = 60  # history of filter and momentum before the first window, if the market has so many days
 MAX_WINDOWS = 32
 RULES = ("informed", "filtered", "momentum", "random")
 Agent = tuple[str, float, float]  # rule, sale target and threshold in percent
@@ -29,12 +29,12 @@ Agent = tuple[str, float, float]  # rule, sale target and threshold in percent
 
 @dataclass(frozen=True)
 class Play:
-    """What one rule earned with the best target and threshold of those tried on the same days."""
+    """Result of one rule with the best target and threshold of those tried on the same days."""
 
     target_pct: float
     threshold_pct: float
     rewards: Float[np.ndarray, " windows"]
-    """Sum of coefficient x percent gain less penalties; the mean of all agents."""
+    """Sum of coefficient x percent gain less penalties, the mean over agents."""
 
     @property
     def reward(self) -> float:
@@ -44,7 +44,7 @@ class Play:
 
 @dataclass(frozen=True)
 class Ceiling:
-    """What each of `RULES` earns on a synthetic market in windows that start on `starts`; `str` gives a table."""
+    """Result of each of `RULES` on a synthetic market in windows that start on `starts`; `str` gives a table."""
 
     market: SyntheticMarket
     rules: TradingRules
@@ -85,14 +85,14 @@ def ceiling(
 ) -> Ceiling:
     """Play rules of more and less knowledge through the same windows, in one environment.
 
-    At each close a rule orders the columns of which it expects most, as many as the rules allow, at the largest
-    coefficient, unless it expects too little of them; where short sales are allowed, a fall is as good as a rise:
+    At each close a rule orders the columns with the highest expected gain, as many as the trading rules allow, at the
+    largest coefficient, if the gain exceeds a threshold; where short sales are allowed, a fall is as good as a rise:
 
     - informed knows the hidden drift and expects the percent gain, net of costs, of `expected_gain_pct`;
-    - filtered does the same with the best linear estimate of the drift from the column's own past returns, for which
-      it knows the market's settings but sees only its prices;
+    - filtered does the same with the best linear estimate of the drift from the column's past returns: it knows the
+      market's settings but sees only its prices;
     - momentum expects the percent gain of the last 20 days;
-    - random draws its expectations, for each sale target so many agents (1 or more) with orders of the given seed.
+    - random draws its expectations from `seed`, with `random_agents` agents (1 or more) for each sale target.
 
     The market must fit into memory, with about 150 bytes per day and column. Without `starts`, windows walk evenly from
     day 60 to the last day, as many as fit without overlap, 32 at most.
@@ -149,9 +149,9 @@ def _policy(
     random_agents: int,
     rng: np.random.Generator,
 ) -> Policy:
-    """Return the orders of all agents, given the percent expected by the first of `RULES`; NaN without a price."""
+    """Return a policy for all agents, from the gains that the first three `RULES` expect, NaN without a price."""
     target, threshold = torch.tensor([agent[1:] for agent in agents], dtype=torch.float32).T[..., None, None]
-    # the rows of a day's scores: of the rules, then those drawn, which the random agents of all targets share
+    # rows of a day's scores: those of the rules, then the random ones, which agents of all targets share
     known_rows = torch.tensor([RULES.index(rule) for rule, *_ in agents if rule != "random"])
     row = torch.cat([known_rows, len(scores) + torch.arange(random_agents).repeat(TARGETS)])
 
@@ -169,9 +169,9 @@ def _policy(
 
 
 def _best(rule: str, agents: Sequence[Agent], rewards: Float[np.ndarray, "agents windows"]) -> Play:
-    """Return what the rule's setting of the highest mean reward, the first of several, earned."""
-    rows = {own: [i for i, agent in enumerate(agents) if agent == own] for own in agents if own[0] == rule}
-    best = max(rows, key=lambda setting: float(rewards[rows[setting]].mean()))
+    """Return the result of a rule with the target and threshold of the highest mean reward, the first of ties."""
+    rows = {choice: [i for i, agent in enumerate(agents) if agent == choice] for choice in agents if choice[0] == rule}
+    best = max(rows, key=lambda choice: float(rewards[rows[choice]].mean()))
     return Play(*best[1:], rewards[rows[best]].mean(0))
 
 
@@ -180,8 +180,8 @@ def filtered_drift(
 ) -> tuple[Float[np.ndarray, "days columns"], Float[np.ndarray, "days columns"]]:
     """Estimate mean and variance of each column's drift[t], as log returns, from its own intraday returns up to day t.
 
-    The Kalman filter of log(close / open), which knows the market's settings; other columns, which share some of the
-    noise, would add a little. Prices are NaN on days without a row.
+    A Kalman filter of log(close / open) that knows the market's settings; other columns, which share some of the noise,
+    would add a little. Prices are NaN on days without a row.
     """
     # variances of the intraday noise and of the drift's innovation, in units of the squared volatility
     noise, innovation, phi = 1 - market.gap**2, market.signal**2 * (1 - market.phi**2), market.phi

@@ -21,7 +21,7 @@ COLUMNS_PER_BLOCK = 64  # columns drawn at once: 15,000 days of them take about 
 NUMBERS = dict.fromkeys((*PRICE_COLUMNS, "volume"), pa.float64())
 PARQUET = {"compression": "zstd", "use_dictionary": ["date", "ticker"]}
 SCHEMA = pa.schema({"date": pa.timestamp("ms"), "ticker": pa.string(), **NUMBERS})
-# address of each kind of draw, so that changing one setting leaves the other draws alone
+# address of each kind of draw, so that changing one setting does not change the other draws
 DRIFT, START, GAP, MARKET, OWN, HIGH, LOW, VOLUME, MISSING, SECTOR = range(10)
 LIFETIME = 12
 
@@ -50,8 +50,8 @@ class SyntheticMarket:
     0.5^(1 / half_life_days), started in its stationary normal distribution of standard deviation signal x volatility.
     noise[t] is the sum of a factor of the market, one of the column's sector and the column's own, with the fractions
     `market_share`, `sector_share` and the rest of its variance. Gap and noise are normal and together have the standard
-    deviation `volatility`; high and low lie outside open and close by half-normal distances. Of rows left out the price
-    moves on unseen; the first column trades every day, so that no day is empty.
+    deviation `volatility`; high and low lie outside open and close by half-normal distances. On rows left out the price
+    still moves; the first column trades every day, so that no day is empty.
 
     The correlation of drift[t] with the next day's log return is signal / sqrt(1 + signal^2) in the long run, and
     nothing else predicts it. Without a signal the mean percent gain of a day is still about 50 volatility^2, as the

@@ -225,12 +225,12 @@ def test_a_file_of_placements(tmp_path: Path) -> None:
     ],
 )
 def test_files_of_placements_that_are_refused(tmp_path: Path, given: object, words: str) -> None:
-    with pytest.raises(UserError, match=r"p\.json is no file of placements: .*" + words):
+    with pytest.raises(UserError, match=r"p\.json is not a file of placements: .*" + words):
         read_placements(write(tmp_path / "p.json", given))
     with pytest.raises(UserError, match="cannot be read"):
         read_placements(tmp_path / "none.json")
     (tmp_path / "broken.json").write_text("{")
-    with pytest.raises(UserError, match="is no JSON"):
+    with pytest.raises(UserError, match="is not JSON"):
         read_placements(tmp_path / "broken.json")
 
 

@@ -20,7 +20,7 @@ from jaxtyping import Int64, Shaped
 from eigen2.market.data.cleaning.layouts import Input
 from eigen2.market.data.source import VALUES, listed_tickers
 
-# days since 1970-01-01; tickers by the order in which they were first seen
+# days since 1970-01-01; tickers numbered in order of first appearance
 ROW = np.dtype([("ticker", np.int32), ("day", np.int32), *((name, np.float64) for name in VALUES)])
 RUN_ROWS = 1_000_000
 SPILL_FILE = "rows.bin"
@@ -39,13 +39,13 @@ class Calendar:
 
 
 class SortedRows:
-    """All rows of the inputs, sorted on disk, to be read as blocks of whole tickers as often as wanted.
+    """All rows of the inputs, sorted on disk, to be read as blocks of whole tickers any number of times.
 
     Memory holds one run of a million rows and a few numbers for each ticker and run; later, one block. `tickers` are
     all names, sorted by code point.
 
     Args:
-        inputs: what to read, at least one; of duplicates, those of an earlier input come first.
+        inputs: price files, at least one; duplicates keep their order.
         folder: an existing folder for the spill file, 48 bytes a row; it must last as long as blocks are read.
         block_rows: most rows of a block, at least 1; a ticker that has more is a block of its own.
         indicators: tickers that are series such as a rate, not prices, and not counted in the calendar.
@@ -66,7 +66,7 @@ class SortedRows:
         self._day_rows: list[pd.Series] = []
         with self._path.open("wb") as file:
             pending: list[pd.DataFrame] = []
-            for batch in (batch for one in inputs for batch in one.batches()):
+            for batch in (batch for source in inputs for batch in source.batches()):
                 pending.append(batch)
                 if sum(map(len, pending)) >= RUN_ROWS:
                     self._write_run(pending, indicators, file)
@@ -89,7 +89,7 @@ class SortedRows:
         while first < len(self.tickers):
             last = max(int(np.searchsorted(edges, edges[first] + self._block_rows, side="right")) - 1, first + 1)
             yield self._block(starts[:, first], self._counts[:, first:last].sum(axis=1))
-            # Arrow keeps what it freed: blocks would add up
+            # Arrow keeps freed memory: blocks would add up
             pa.default_memory_pool().release_unused()
             first = last
 
@@ -126,7 +126,7 @@ class SortedRows:
         self._runs.append(days.groupby(rows["ticker"]).agg(["size", "min", "max"]))
         counted = ~names.isin(list(indicators))
         self._day_rows.append(pd.Series(counted[local][order]).groupby(rows["day"]).sum())
-        # Arrow keeps what it freed
+        # Arrow keeps freed memory
         pa.default_memory_pool().release_unused()
 
     def _make_calendar(self, indicators: list[int]) -> Calendar:

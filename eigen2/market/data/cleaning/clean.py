@@ -29,9 +29,9 @@ def clean(
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Apply a policy to a block.
 
-    First rows are dropped, then rows that stay are masked, then those that are not are repaired, splits last. So a row
-    has one entry in the log where it is dropped or masked, named by the first such defect in the order of `Policy`, and
-    one for each repair that changes it otherwise. Undone from the last to the first, they give the block again.
+    Rows are first dropped, then the remaining ones masked, then the rest repaired, splits last. So a row has one entry
+    in the log if it is dropped or masked, named by the first such defect in the order of `Policy`, else one for each
+    repair that changes it. Undoing the entries from last to first restores the block.
 
     Returns:
         The cleaned block, sorted, with at most one row of each (date, ticker); and the log with `LOG_COLUMNS`: the row
@@ -77,7 +77,7 @@ def clean(
         scaled = (factor != 1) & ~gone
         each = np.stack([*[factor[scaled]] * 4, 1 / factor[scaled]], axis=1)
         change(scaled, "split_like", "repair", lambda rows: rows * each)
-    # a file with an infinite volume cannot be read, whatever is to be kept
+    # read_prices refuses infinite volumes, so no policy keeps them
     change(np.isinf(values[:, VOLUME]), "unknown_volume", "repair", _without_volume)
     cleaned = block[KEYS].assign(**dict(zip(VALUES, values.T, strict=True)))[~gone].reset_index(drop=True)
     changes = pd.concat(log).sort_index(kind="stable").reset_index(drop=True)
@@ -85,7 +85,7 @@ def clean(
 
 
 def _check_failures(block: pd.DataFrame, found: Mapping[str, Mask], actions: Mapping[str, str]) -> None:
-    """Raise a UserError at the first defect that the policy refuses."""
+    """Raise a UserError for the first defect that the policy refuses."""
     for name, action in actions.items():
         if action == "fail" and found[name].any():
             first = block.iloc[int(found[name].argmax())]
@@ -97,7 +97,7 @@ def _check_failures(block: pd.DataFrame, found: Mapping[str, Mask], actions: Map
 
 
 def _after_empty(block: pd.DataFrame, gone: Mask) -> Mask:
-    """Return which rows follow, among those that stay, one that came without any price."""
+    """Return which of the remaining rows follow a row without any price in the files."""
     kept = np.flatnonzero(~gone)
     empty = block[list(PRICE_COLUMNS)].isna().all(axis=1).to_numpy()
     after = np.zeros(len(block), dtype=np.bool_)
@@ -131,7 +131,7 @@ REPAIRS = {"close_basis": _with_close_alone, "wick": _without_wick, "unknown_vol
 
 
 def _split_factors(block: pd.DataFrame, found: Mapping[str, Mask], limits: Limits) -> Float[np.ndarray, " rows"]:
-    """Return what each price is multiplied by: the ratios of all later splits of its ticker."""
+    """Return the factor on each price: the product of the ratios of all later splits of its ticker."""
     rows, split = Bars.of(block), found["split_like"]
     ticker = rows.ticker
     bars = rows.comparable(compared_rows(found) & np.isin(ticker, ticker[split]), found["close_basis"])

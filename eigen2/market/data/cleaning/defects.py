@@ -14,7 +14,7 @@ from eigen2.market.data.cleaning.policy import DEFECTS, Limits
 from eigen2.market.data.source import LARGEST_PRICE, SMALLEST_PRICE
 
 SATURDAY = 5
-# share of all rows on a Saturday or Sunday, each, on which the market trades: 14 % (every day), 20 % (five days a week)
+# share of all rows on a Saturday (or a Sunday) if the market trades then: 14 % (seven days a week), 20 % (five)
 TRADED_WEEKEND = (0.07, 0.35)
 # a day is stray when fewer than this share of the listed tickers, at least so many, has a row
 STRAY_SHARE, STRAY_LISTED = 0.1, 10
@@ -27,8 +27,8 @@ Mask = Bool[np.ndarray, " rows"]
 def find(block: pd.DataFrame, calendar: Calendar, limits: Limits, indicators: Sequence[str] = ()) -> dict[str, Mask]:
     """Return a mask over the rows for each of `DEFECTS`; a row may have several.
 
-    The block has all rows of some tickers, sorted by (ticker, date). Of `indicators`, series such as a rate, not
-    prices, only the close must be there, of any sign: they have none of the defects after the first six.
+    The block has all rows of some tickers, sorted by (ticker, date). `indicators`, series such as a rate, need only a
+    close, of any sign, and have none of the defects after the first six.
     """
     rows = Bars.of(block)
     priced = ~block["ticker"].isin(list(indicators)).to_numpy()
@@ -58,7 +58,7 @@ def find(block: pd.DataFrame, calendar: Calendar, limits: Limits, indicators: Se
 
 
 def _unusable(rows: Bars, priced: Mask) -> dict[str, Mask]:
-    """Find rows whose four prices are no bar: those that the panel leaves out or refuses."""
+    """Find rows whose four prices do not form a bar, which the panel leaves out or refuses."""
     prices = (rows.open, rows.high, rows.low, rows.close)
     missing = np.logical_or.reduce([np.isnan(price) for price in prices])
     return {
@@ -70,7 +70,7 @@ def _unusable(rows: Bars, priced: Mask) -> dict[str, Mask]:
 
 
 def _duplicates(rows: Bars, usable: Mask, limits: Limits) -> dict[str, Mask]:
-    """Find, of the rows of one (date, ticker), those to remove, and those that contradict each other."""
+    """Find rows of the same (date, ticker): those to remove, and those that contradict each other."""
     extra, conflict = np.zeros((2, len(usable)), dtype=np.bool_)
     again = np.append(False, (rows.ticker[1:] == rows.ticker[:-1]) & (rows.days[1:] == rows.days[:-1]))
     at = np.flatnonzero(again | np.append(again[1:], False))
@@ -82,7 +82,7 @@ def _duplicates(rows: Bars, usable: Mask, limits: Limits) -> dict[str, Mask]:
     most, least = (groups.transform(edge).to_numpy() for edge in ("max", "min"))
     disagree = most - least > np.maximum(np.abs(most), np.abs(least)) * (limits.tolerance_bps / 10_000)
     conflict[at] = disagree.any(axis=1) & usable[at]
-    # the row that stays is the last in this order
+    # the last row in this order stays
     order = np.lexsort((np.nan_to_num(rows.volume[at], nan=-1.0), usable[at], group))
     extra[at[order]] = np.diff(group[order], append=np.inf) == 0
     return {"duplicate": extra & ~conflict, "conflicting_duplicate": conflict}

@@ -1,8 +1,8 @@
 """Layouts of price files (docs/data.md), recognised from the header and read as rows of one form.
 
-Names may be in upper or lower case and, except that a wide file's date comes first, in any order. Further columns
-are ignored; in a wide file there are none, each is a ticker. Without a column of tickers, a file that has `high`,
-`close`, `volume` or an adjusted close holds one ticker; any other is wide, because LOW and OPEN are tickers too.
+Names may be in upper or lower case and in any order, except that a wide file's date comes first. Further columns are
+ignored; in a wide file every other column is a ticker. Without a column of tickers, a file that has `high`, `close`,
+`volume` or an adjusted close holds one ticker; any other is wide, because LOW and OPEN are tickers too.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from eigen2.market.data.source import PRICE_COLUMNS, VALUES
 
 SUFFIX = re.compile(r"(\.csv|\.csv\.gz|\.parquet|\.pq)$", re.IGNORECASE)
 LONG, ONE_TICKER, WIDE, YFINANCE = "long", "one ticker a file", "wide", "yfinance"
-# the first of these that a file has counts: beside a symbol, a name is a company's
+# the first of these that a file has is used: beside a symbol, `name` is the company's
 DATE_NAMES = ("date", "datetime", "timestamp")
 TICKER_NAMES = ("ticker", "tic", "symbol", "name")
 FIELDS = (*VALUES, ADJ_CLOSE)
@@ -43,8 +43,8 @@ class Input:
     """One price file of a known layout; its header is read when it is made, its rows by `batches`.
 
     Prices are multiplied by adjusted close / close where the file has both. Where one of the two is empty, zero or
-    infinite, the four prices become NaN: unadjusted they would stand on another scale than the rows around them. The
-    volume stays as it is. `layout` is what it was recognised as, such as "wide (close only)".
+    infinite, the four prices become NaN: unadjusted they would be on another scale than the rows around them. The
+    volume is not changed. `layout` is the layout recognised, such as "wide (close only)".
 
     Raises:
         UserError: when the file is missing, empty, damaged or of another format, or of no known layout.
@@ -55,9 +55,9 @@ class Input:
         self.path = self._file.path
         stem = SUFFIX.sub("", self.path.name).strip() or self.path.name
         self._kind, self._date, self._ticker, self._series = _recognise(self._file.header, stem, self._file.where)
-        given = {field for positions in self._series.values() for field in positions}
-        self._fields = [field for field in FIELDS if field in given]
-        notes = ["close only"] * ("open" not in given) + ["prices times adj close / close"] * (ADJ_CLOSE in given)
+        present = {field for positions in self._series.values() for field in positions}
+        self._fields = [field for field in FIELDS if field in present]
+        notes = ["close only"] * ("open" not in present) + ["prices times adj close / close"] * (ADJ_CLOSE in present)
         self.layout = f"{self._kind} ({', '.join(notes)})" if notes else self._kind
         if self._kind != LONG:
             # without a column of tickers, the cause of an error may be what the file was taken for
@@ -66,8 +66,8 @@ class Input:
     def batches(self) -> Iterator[pd.DataFrame]:
         """Yield 1 to 250,000 rows at a time as `read_prices` would return them, infinite numbers included.
 
-        Rows come in the order of the file; in wide and yfinance files one without any value is none, and those in
-        Parquet come some tickers at a time.
+        Rows come in the order of the file; wide and yfinance files skip rows without any value and, in Parquet, come
+        some tickers at a time.
 
         Raises:
             UserError: when a date, ticker or number cannot be read, or the file turns out to be damaged, to have no
@@ -88,7 +88,7 @@ class Input:
             raise UserError(f"{self._file.where} has a header but no rows of prices: write one row for each date")
 
     def _rows(self, tickers: list[str], days: pd.Series, *columns: Any) -> pd.DataFrame:
-        """Return parsed columns as rows in the canonical form, a day's tickers side by side."""
+        """Return parsed columns as rows with `source.COLUMNS`, all tickers of a day one after the other."""
         if self._ticker is not None:
             names, columns = columns[0], columns[1:]
         else:
@@ -111,7 +111,7 @@ class Input:
 
 
 def open_inputs(paths: Sequence[str | Path]) -> list[Input]:
-    """Open price files, each with its own layout; a folder stands for the price files directly in it, by name.
+    """Open price files, each with its own layout; a folder stands for the price files directly in it, sorted by name.
 
     Raises:
         UserError: as for `Input`; and when nothing is named, a folder has no price file, or a file is named twice.
@@ -121,10 +121,10 @@ def open_inputs(paths: Sequence[str | Path]) -> list[Input]:
         if not os.path.isdir(path):
             files.append(require_file(path))
             continue
-        found = [each for each in path.iterdir() if SUFFIX.search(each.name) and not each.name.startswith(".")]
-        if not any(each.is_file() for each in found):
+        entries = [each for each in path.iterdir() if SUFFIX.search(each.name) and not each.name.startswith(".")]
+        if not any(entry.is_file() for entry in entries):
             raise UserError(f"{str(path)!r} has no .csv, .csv.gz, .parquet or .pq file: name another folder")
-        files += sorted((each for each in found if each.is_file()), key=lambda each: each.name)
+        files += sorted((entry for entry in entries if entry.is_file()), key=lambda entry: entry.name)
     if not files:
         raise UserError("no price files are named: name at least one file or folder")
     times = Counter(file.resolve() for file in files)
@@ -180,7 +180,7 @@ def _recognise_yfinance(
     header: Header, levels: tuple[tuple[str, ...], ...], where: str
 ) -> tuple[str, int, int | None, Positions]:
     first, second = ([fold(name) for name in level] for level in levels)
-    # either may be the upper
+    # either level may come first
     names, tickers = (first, levels[1]) if "close" in first else (second, levels[0])
     # a date among the columns has a name on one level alone
     date = _first(DATE_NAMES, ["" if a and b else a + b for a, b in zip(first, second, strict=True)], header.index)
@@ -192,8 +192,8 @@ def _recognise_yfinance(
             if name in series.setdefault(ticker, {}):
                 raise _double(f"{name} of {ticker}", where)
             series[ticker][name] = position
-    given = {name for positions in series.values() for name in positions}
-    wanted = {*given, *(PRICE_COLUMNS if given & {*CLOSE_ONLY} else ("close",))}
+    present = {name for positions in series.values() for name in positions}
+    wanted = {*present, *(PRICE_COLUMNS if present & {*CLOSE_ONLY} else ("close",))}
     missing = [f"{name} of {ticker}" for ticker in series for name in FIELDS if name in wanted - series[ticker].keys()]
     if missing or not series:
         raise _missing(missing or ["close"], header, where)
@@ -201,13 +201,13 @@ def _recognise_yfinance(
 
 
 def _first(wanted: Sequence[str], names: Sequence[str], default: int | None) -> int | None:
-    """Return the position of the first of the wanted names that is there."""
+    """Return the position of the first of the wanted names that is present."""
     return next((names.index(name) for name in wanted if name in names), default)
 
 
 def _missing(columns: Sequence[str], header: Header, where: str) -> UserError:
-    missing, found = quoted(", ".join(columns)), quoted(", ".join(header.names))
-    return UserError(f"{where} lacks the columns {missing}; it has {found}: rename or add them")
+    missing, present = quoted(", ".join(columns)), quoted(", ".join(header.names))
+    return UserError(f"{where} lacks the columns {missing}; it has {present}: rename or add them")
 
 
 def _check_unique(names: Sequence[str], positions: Iterable[int], where: str) -> None:

@@ -17,16 +17,16 @@ from eigen2.market.data.source import VALUES
 
 # defects whose rows are not compared with others to find a level
 NOT_COMPARED = {*DEFECTS[:8], "outside_bar", "spike"}
-# new price over old: a share is split into so many, sometimes three for two, or so many are joined into one
+# ratios of the new price to the old: splits and reverse splits by these numbers, and 3, 4 or 5 shares for 2, 3 or 4
 WHOLE = np.array([2, 3, 4, 5, 6, 7, 8, 10, 15, 20, 25, 30, 50, 100])
 SPLIT_RATIOS = np.sort(np.concatenate([1 / WHOLE, [2 / 3, 3 / 4, 4 / 5], WHOLE]))
-# most high over low on the day of a split, which trades as any other day
+# largest high over low on the day of a split, which trades like any other day
 ORDINARY_RANGE = 1.25
-# rows after a split that must stay nearer the new level than the old one
+# rows after a split that must stay nearer to the new level than to the old one
 CONFIRMING_ROWS = 5
-# an excursion is back when at most a third of its distance is left, in logarithms: within 6 % of the old level after
+# an excursion is over when at most a third of its distance is left, in logarithms: within 6 % of the old level after
 # a factor of 1.2, 22 % after 1.8, 44 % after 3
-LEFT_OF_THE_WAY = 1 / 3
+REMAINING_DISTANCE = 1 / 3
 
 Mask = Bool[np.ndarray, " bars"]
 Floats = Float[np.ndarray, " bars"]
@@ -71,7 +71,7 @@ class Bars:
 
 
 def any_of(found: Mapping[str, Mask], *defects: str) -> Mask:
-    """Return which rows have at least one of the given defects."""
+    """Return which rows have at least one of some defects."""
     return np.asarray(np.logical_or.reduce([found[name] for name in defects]))
 
 
@@ -144,13 +144,13 @@ def _excursions(bars: Bars, factor: float, longest: int) -> Mask:
         back = _back_at(bars, first, factor, longest)
         if back is not None:
             found[first:back] = True
-            # the bar that came back is far from the excursion, not from its level
+            # the bar that came back is far from the excursion before it, but on its level
             resume = back + 1
     return found
 
 
 def _back_at(bars: Bars, first: int, factor: float, longest: int) -> int | None:
-    """Return the bar at which the price is back that left its level at `first`; None if it was no excursion."""
+    """Return the bar at which the price is back at the level it left at `first`; None if that was no excursion."""
     level = bars.close[first - 1]
     start, end = np.searchsorted(bars.ticker, [bars.ticker[first], bars.ticker[first] + 1])
     away = slice(first, min(first + longest + 1, int(end)))
@@ -161,11 +161,11 @@ def _back_at(bars: Bars, first: int, factor: float, longest: int) -> int | None:
         return None
     distance = np.abs(np.log(bars.close[first : first + length] / level)).min()
     left = abs(np.log(bars.open[first + length] / level))
-    return first + length if left <= distance * LEFT_OF_THE_WAY else None
+    return first + length if left <= distance * REMAINING_DISTANCE else None
 
 
 def _stays(bars: Bars, split: int) -> bool:
-    """Return whether the day trades as any other, and later closes stay nearer to its close than to the one before."""
+    """Return whether the day trades like any other, and later closes stay nearer its close than the one before."""
     end = int(np.searchsorted(bars.ticker, bars.ticker[split] + 1))
     later = bars.close[split + 1 : min(split + 1 + CONFIRMING_ROWS, end)]
     if len(later) == 0 or bars.high[split] > bars.low[split] * ORDINARY_RANGE:

@@ -1,4 +1,4 @@
-"""Settings of cleaning: the limits beyond which a value is a defect, and what is done about each defect."""
+"""Settings of cleaning: the limits beyond which a value is a defect, and the action for each defect."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ class Limits:
     """Limits beyond which a price, a volume or a day is a defect."""
 
     tolerance_bps: float = 10.0
-    """How far open or close may lie outside the bar from low to high, and the prices of two rows of one day may differ
-    and still be the same, in basis points of the price (0 to 1000)."""
+    """How far open or close may lie outside [low, high], and how far prices of two rows of one day may differ and still
+    count as equal, in basis points of the price (0 to 1000)."""
     jump: float = 0.5
-    """Fall from the last close to the next open or close that is a jump, as is the rise that undoes it, as a fraction
-    (above 0, at most 0.99; 0.5: less than half, or more than double)."""
+    """Fall from the last close to the next open or close that counts as a jump, as does the rise that undoes it, as a
+    fraction (above 0, at most 0.99; 0.5: to less than half, or more than double)."""
     split_tolerance: float = 0.02
     """How far the next open may lie from last close x split ratio to look like a split, as a fraction (0 to 0.1)."""
     spike: float = 1.8
     """Factor by which whole bars of a spike lie beyond the level before and after them (above 1, at most 1000)."""
     spike_days: int = 20
-    """Rows after which a price that has not come back is no spike (1 to 250)."""
+    """Longest spike, in rows (1 to 250)."""
     one_day_spike: float = 1.2
     """The factor for a spike of a single row (above 1, at most 1000)."""
     wick: float = 3.0
     """Factor by which high or low lies beyond both open and close to be a wick (above 1, at most 1000)."""
     stale_days: int = 5
-    """Rows in a row that repeat the last close, with one price all day, to be stale (1 to 250)."""
+    """Consecutive rows that repeat the last close, with one price all day, to be stale (1 to 250)."""
 
     def __post_init__(self) -> None:
         require_range("limits.tolerance_bps", self.tolerance_bps, least=0, most=1000)
@@ -46,21 +46,21 @@ class Limits:
 
 @dataclass(frozen=True)
 class Policy:
-    """What is done about each defect.
+    """Action for each defect.
 
-    keep leaves the row; repair corrects it; mask empties its prices and its volume: a day without trading, over which
-    no return and no indicator is computed; drop removes the row; fail refuses the files.
+    keep leaves the row; repair corrects it; mask empties its prices and its volume: a day without trading, which no
+    return and no indicator spans; drop removes the row; fail refuses the files.
     """
 
     duplicate: Literal["drop", "fail"] = "drop"
-    """A further row of the same date and ticker whose prices are the same or unusable. The one stays that is usable,
-    then has the larger volume, then comes last."""
+    """Another row of the same date and ticker with equal or unusable prices. The row that stays is the usable one, then
+    that of larger volume, then the last."""
     conflicting_duplicate: Literal["repair", "mask", "drop", "fail"] = "mask"
     """Rows of the same date and ticker with different prices. mask leaves one empty row; repair keeps the last."""
     weekend: Unrepairable = "drop"
     """A Saturday or Sunday on which the market does not trade: it has less than 7 percent of all rows, or over 35."""
     stray_day: Unrepairable = "drop"
-    """A day on which less than a tenth of at least 10 listed tickers has a row: a hole for all the others."""
+    """A day on which fewer than a tenth of at least 10 listed tickers have a row: a hole for all the others."""
     missing_price: Unrepairable = "mask"
     """One of the four prices is empty, or the close of an indicator series."""
     infinite_price: Literal["mask", "drop", "fail"] = "mask"
@@ -75,8 +75,8 @@ class Policy:
     outside_bar: Unrepairable = "mask"
     """Open or close lies outside the bar from low to high."""
     spike: Unrepairable = "mask"
-    """The price leaves its level overnight and comes back in the same way: a placeholder, a shifted decimal point, rows
-    of another day or instrument. All rows of the excursion."""
+    """The price leaves its level overnight and comes back likewise: a placeholder, a shifted decimal point, rows of
+    another day or instrument. Applies to all rows of the excursion."""
     split_like: Action = "mask"
     """The price changes overnight by the ratio of a split and stays there. repair multiplies earlier prices by the
     ratio, but a real fall by half looks the same. mask keeps features clean, but a position held across the row sees
@@ -87,7 +87,7 @@ class Policy:
     wick: Action = "mask"
     """High or low lies far beyond both open and close. repair sets it to the outer of the two."""
     stale_run: Unrepairable = "mask"
-    """One price all day, the last close again, many rows in a row: a halted or delisted name quoted on."""
+    """One price all day, equal to the last close, in many consecutive rows: a halted or delisted ticker."""
     zero_volume: Unrepairable = "mask"
     """One price all day and a volume of 0, on a ticker that has volume on other days: nothing was traded."""
     unknown_volume: Action = "keep"
@@ -100,11 +100,11 @@ class Policy:
                 raise UserError(f"policy.{name} is {action}; it must be {' or '.join(ACTIONS[name])}")
 
     def lenient(self) -> Policy:
-        """Return the policy with the default action in place of every fail."""
+        """Return the policy with every fail replaced by the default action."""
         return Policy(**{name: action for name, action in asdict(self).items() if action != "fail"})
 
 
 DEFECTS = tuple(field.name for field in fields(Policy))
-"""Every defect, in the order in which a row with several is named."""
+"""Every defect; the log names a row with several by the first."""
 ACTIONS = {name: get_args(kind) for name, kind in get_type_hints(Policy).items()}
-"""What can be done about each defect."""
+"""Possible actions for each defect."""

@@ -33,9 +33,9 @@ def inspect(
     limits: Limits = Limits(),  # noqa: B008
     indicators: Sequence[str] = (),
 ) -> Report:
-    """Report what is wrong with price files and what `prepare`, with these arguments, would do about it.
+    """Report the defects of price files and what `prepare`, with these arguments, would do about them.
 
-    A defect that the policy refuses is only counted. Spill files as large as the inputs lie in the system's folder for
+    A defect that the policy refuses is only counted. Spill files as large as the inputs go to the system's folder for
     temporary files.
 
     Raises:
@@ -77,7 +77,7 @@ def prepare(
                     rows.write_table(pa.Table.from_pandas(cleaned, SCHEMA, preserve_index=False))
                     changed = changed.assign(date=changed["date"].dt.strftime("%Y-%m-%d"))
                     changes.write_table(pa.Table.from_pandas(changed, LOG_SCHEMA, preserve_index=False))
-                    # Arrow keeps what it freed: blocks would add up
+                    # Arrow keeps freed memory: blocks would add up
                     pa.default_memory_pool().release_unused()
             if report.prepared["usable"] == 0:
                 total = report.counts["rows"]
@@ -105,7 +105,7 @@ def _clean_inputs(
     limits: Limits,
     indicators: Sequence[str],
 ) -> tuple[Report, Iterator[tuple[pd.DataFrame, pd.DataFrame]]]:
-    """Read all inputs into the folder; return a report that fills as their blocks are cleaned, and these with logs."""
+    """Sort all inputs into the folder; return a report and an iterator of cleaned blocks and logs that fills it."""
     inputs = open_inputs(paths)
     rows = SortedRows(inputs, folder, indicators=indicators)
     if unknown := sorted(set(indicators) - set(rows.tickers)):

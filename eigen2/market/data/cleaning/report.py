@@ -1,4 +1,4 @@
-"""Report on price files: counts and first examples of what was found, as text or JSON."""
+"""Report on price files: counts and first examples of each defect, as text or JSON."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ EXAMPLES, SHOWN_INPUTS = 3, 5
 
 
 class Report:
-    """Sums over blocks of whole tickers; as a string, it is the report for people.
+    """Sums over blocks of whole tickers; `str` gives the report as text.
 
     Attributes:
         counts: rows and tickers of the files.
         findings: for each defect its action, rows, tickers, and the first rows as examples (None where empty).
-        prepared: what the policy makes of the files: rows, usable ones and their tickers, rows by what was done.
+        prepared: result of cleaning: rows, usable rows and their tickers, and rows by action.
     """
 
     def __init__(self, inputs: Sequence[Input], days: np.ndarray, policy: Policy) -> None:
-        self._inputs = [{"path": str(one.path), "layout": one.layout} for one in inputs]
+        self._inputs = [{"path": str(source.path), "layout": source.layout} for source in inputs]
         self._days = days
         self.counts = {"rows": 0, "tickers": 0}
         self.findings: dict[str, dict[str, Any]] = {
@@ -37,7 +37,7 @@ class Report:
         self.prepared = {"rows": 0, "usable": 0, "masked": 0, "dropped": 0, "repaired": 0, "tickers": 0}
 
     def add(self, block: pd.DataFrame, found: Mapping[str, Mask], cleaned: pd.DataFrame, changes: pd.DataFrame) -> None:
-        """Add a block and what became of it."""
+        """Add a block, its defects and the result of cleaning it."""
         _sum(self.counts, rows=len(block), tickers=block["ticker"].nunique())
         for name, mask in found.items():
             rows, finding = block[mask], self.findings[name]
@@ -50,12 +50,12 @@ class Report:
             self.prepared[word] += int((changes["action"] == action).sum())
 
     def as_dict(self) -> dict[str, Any]:
-        """Return everything as values that JSON can hold; empty cells are None."""
+        """Return the report as JSON values; empty cells are None."""
         span = {"days": len(self._days), "first_day": str(self._days[0]), "last_day": str(self._days[-1])}
         return {"inputs": self._inputs, **self.counts, **span, "defects": self.findings, "prepared": self.prepared}
 
     def result(self) -> str:
-        """Return what the policy makes of the files, in words."""
+        """Return the result of cleaning in one line."""
         text = "{usable:,} usable rows ({masked:,} masked, {dropped:,} dropped, {repaired:,} repaired)"
         return text.format(**self.prepared)
 
@@ -85,7 +85,7 @@ def _sum(total: dict[str, Any], **more: int) -> None:
 
 
 def _records(rows: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return rows as values that JSON can hold: dates as text, infinite cells too, empty ones as None."""
+    """Return rows as JSON values: dates and infinite cells as text, empty cells as None."""
 
     def plain(value: Any) -> Any:
         if isinstance(value, pd.Timestamp):
