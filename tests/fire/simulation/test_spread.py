@@ -184,7 +184,7 @@ def test_what_cannot_be_a_break_is_refused(cell: int) -> None:
 
 @pytest.mark.parametrize("cell", [4, -1, 9])
 def test_an_ignition_where_nothing_burns_is_refused(cell: int) -> None:
-    with pytest.raises(ValueError, match="no cell that burns"):
+    with pytest.raises(ValueError, match="not a cell that burns"):
         uniform((3, 3), holes=[4]).start(np.array([cell]))
 
 
