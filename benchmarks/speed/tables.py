@@ -31,7 +31,7 @@ def run_table(*runs: Figures) -> str:
 def memory_table(run: Figures) -> str:
     """Return who holds the resident memory after the last generation."""
     imports, end = run["imports_mb"], run["end_mb"]
-    owners = {name: size for name, size in run["owners_mb"].items() if name not in MAPPED}
+    owners = {name: size for name, size in run["owners_mb"].items() if name not in MAPPED and size >= 0.1}
     held = {
         "Python, torch, Lightning, pandas and eigen2 imported": imports["anon"],
         **owners,
