@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from lightning.pytorch.callbacks import ModelCheckpoint, Timer
     from lightning.pytorch.strategies.launchers import _SubprocessScriptLauncher
     from torch import Tensor
+    from torch.nn import Module
     from torch.utils.tensorboard import SummaryWriter
 
 LEAVE_S = 10.0
@@ -93,6 +94,19 @@ def summary_writer(event_file: Any) -> SummaryWriter:
             return self.file_writer
 
     return Writer(event_file.get_logdir())
+
+
+def reshape_fresh(out: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Reshape a fresh result without telling autograd that it is a view, so that it may be changed in place."""
+    from torch import ops
+
+    shaped: Tensor = ops.aten._unsafe_view.default(out, shape)
+    return shaped
+
+
+def replace_parameter(module: Module, name: str, value: Tensor) -> None:
+    """Put a tensor in place of a module's own parameter, which `setattr` refuses."""
+    module._parameters[name] = value  # type: ignore[assignment]
 
 
 def watch_results(see: Callable[[Tensor], None]) -> AbstractContextManager[Any]:

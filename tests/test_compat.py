@@ -84,12 +84,29 @@ def check_watch_results() -> None:
     assert seen == [3, 1, 2]
 
 
+def check_reshape_fresh() -> None:
+    weight = torch.ones(2, requires_grad=True)
+    out = compat.reshape_fresh(2 * weight, (1, 2))
+    out.relu_().sum().backward()  # autograd refuses to change a view of some functions' results in place
+    assert out._base is None
+    assert weight.grad is not None
+    assert weight.grad.tolist() == [2, 2]
+
+
+def check_replace_parameter() -> None:
+    layer = torch.nn.Linear(1, 1, bias=False)
+    compat.replace_parameter(layer, "weight", torch.full((1, 1), 3.0))
+    assert layer(torch.ones(1)).item() == 3
+
+
 CHECKS: dict[str, Callable[[], None]] = {
     "lightning: _SubprocessScriptLauncher._call_children_scripts, procs": check_script_launcher,
     "lightning: _TrainingEpochLoop._broadcast_sigterm_tensor": check_skip_sigterm_broadcast,
     "lightning: ModelCheckpoint._last_global_step_saved": check_forget_last_save,
     "lightning: Timer._interval": check_timer_interval,
     "torch: SummaryWriter._get_file_writer": check_summary_writer,
+    "torch: aten._unsafe_view": check_reshape_fresh,
+    "torch: Module._parameters": check_replace_parameter,
     "torch: _python_dispatch.TorchDispatchMode, _pytree.tree_leaves": check_watch_results,
     "jsonargparse: _actions, _typehint, _subcommands_action": check_parsers,
 }

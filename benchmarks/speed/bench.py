@@ -15,12 +15,7 @@ from benchmarks.speed.tables import bench_table
 from benchmarks.speed.training import limit, training_step
 from eigen2.errors import UserError
 
-PARTS = {
-    "evaluation": evaluation,
-    "training": training_step,
-    "replay": replay_bytes,
-    "checkpoints": checkpoints,
-}
+PARTS = {"evaluation": evaluation, "training": training_step, "replay": replay_bytes, "checkpoints": checkpoints}
 ON_GPU = ("evaluation", "training")  # parts of which a GPU does any work; their pairs take about a second
 
 
@@ -51,7 +46,4 @@ LIMIT = Task("limit")
 SETTINGS: Mapping[str, Any] = {"config": str(CONFIG), "device": "cpu", "runs": 30}
 SMALLEST = {"config": "tests/small.yaml", "runs": 1}
 BENCH = Benchmark(measure, tasks, SETTINGS, SMALLEST, figures, show=bench_table, fresh=True)
-BENCHMARKS = {
-    "bench": BENCH,
-    "limit": replace(BENCH, tasks=lambda _: [LIMIT], figures=only_row, show=as_json),
-}
+BENCHMARKS = {"bench": BENCH, "limit": replace(BENCH, tasks=lambda _: [LIMIT], figures=only_row, show=as_json)}

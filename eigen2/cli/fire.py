@@ -45,7 +45,7 @@ def make_parser(command: str = "fire") -> Parser:
     """Return the parser of `fire`."""
     parser = Parser(prog=f"python -m eigen2.cli {command}", description="Evaluate placements of fuel breaks.")
     validating = Parser(
-        description="Score placements of fuel breaks by pyretechnics too, a slower and more detailed model of fire.",
+        description="Score placements of fuel breaks by pyretechnics too, a slower and more detailed model of fire."
     )
     for name, (kind, default, text) in OPTIONS.items():
         validating.add_argument(f"--{name}", type=kind, default=default, help=text)

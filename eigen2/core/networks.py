@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from eigen2 import compat
 from eigen2.errors import UserError, require_range
 
 logger = logging.getLogger(__name__)
@@ -32,12 +33,6 @@ class Sizes:
 NetworkFactory = Callable[[Sizes], nn.Module]  # build one agent's network
 
 
-def _no_view(out: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Reshape a fresh result without telling autograd that it is a view, so that it may be changed in place."""
-    shaped: Tensor = torch.ops.aten._unsafe_view.default(out, shape)
-    return shaped
-
-
 class Linear(nn.Linear):
     """`torch.nn.Linear` whose weights may be (agents, out, in): (agents or 1, ..., in) goes to (agents, ..., out)."""
 
@@ -53,7 +48,7 @@ class Linear(nn.Linear):
             if not torch.is_grad_enabled():
                 return nn.functional.linear(x, *parameters)
             out = nn.functional.linear(x.squeeze(0), *parameters)
-            return _no_view(out, (1, *out.shape))
+            return compat.reshape_fresh(out, (1, *out.shape))
         rows = x.flatten(1, -2)
         if len(rows) != agents:
             rows = rows.expand(agents, -1, -1)  # what all agents share is not copied
@@ -62,7 +57,7 @@ class Linear(nn.Linear):
             start = plus.flatten(1, -2) if start is None else plus.flatten(1, -2) + start
         # adding inside the product saves a pass over the output
         out = torch.bmm(rows, weight.mT) if start is None else torch.baddbmm(start, rows, weight.mT)
-        return _no_view(out, (agents, *x.shape[1:-1], features))
+        return compat.reshape_fresh(out, (agents, *x.shape[1:-1], features))
 
 
 class StackedNetwork:
@@ -149,11 +144,11 @@ class StackedNetwork:
         """Call the network's function with other weights: `torch.func.functional_call` at a tenth of its cost."""
         try:
             for module, name, source, _ in self._places:
-                module._parameters[name] = weights[source]  # type: ignore[assignment]
+                compat.replace_parameter(module, name, weights[source])
             return function(*inputs)
         finally:
             for module, name, _, original in self._places:
-                module._parameters[name] = original
+                compat.replace_parameter(module, name, original)
 
 
 def _map_tensors(value: Inputs | Tensor, change: Callable[[Tensor], Any]) -> Any:

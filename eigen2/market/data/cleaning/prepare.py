@@ -98,12 +98,7 @@ def changes_path(out: Path) -> Path:
 
 
 def _clean_inputs(
-    paths: Sequence[str | Path],
-    folder: Path,
-    shown: Policy,
-    applied: Policy,
-    limits: Limits,
-    indicators: Sequence[str],
+    paths: Sequence[str | Path], folder: Path, shown: Policy, applied: Policy, limits: Limits, indicators: Sequence[str]
 ) -> tuple[Report, Iterator[tuple[pd.DataFrame, pd.DataFrame]]]:
     """Sort all inputs into the folder; return a report and an iterator of cleaned blocks and logs that fills it."""
     inputs = open_inputs(paths)
