@@ -45,7 +45,7 @@ class GenerationReport(ProgressBar):
         self._enabled = False
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Print what the run is about."""
+        """Print what is trained on what, and where it writes."""
         self._began, self._first, self._rss = time.monotonic(), trainer.current_epoch, rss_bytes()
         lines = {**trainer.datamodule.describe(), **pl_module.describe(), "writes to": str(trainer.default_root_dir)}
         if self._first:
@@ -93,7 +93,7 @@ class GenerationReport(ProgressBar):
             self._print(line)
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        """Print the champion, where everything lies and what to type next."""
+        """Print the champion, totals and the command to type next."""
         self.on_exception()
         if not (metrics := pl_module.metrics):
             return
