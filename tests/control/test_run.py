@@ -29,7 +29,7 @@ def test_a_run_that_was_stopped_and_resumed_is_the_one_that_was_not(
     td3: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Its champion is validated again to its fitness, and it is not resumed with another environment."""
-    words = [] if td3 else ["--model.td3", "null", "--model.learners", "null"]
+    words = [] if td3 else ["--model.learner=eigen2.erl.learners.DDPG", "--model.learners=null"]
     for length in ("1", "3", "4"):
         fit(tmp_path / "stopped", "--trainer.max_epochs", length, "--ckpt_path", "last", *words)
     fit(tmp_path / "whole", *words)
