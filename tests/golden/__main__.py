@@ -10,7 +10,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.golden.cases import CHANGED, REPLACED
+from tests.golden.cases import CHANGED, REMOVED, REPLACED
 
 Digests = dict[str, dict[str, str]]
 
@@ -25,7 +25,8 @@ def recorded(folder: Path, out: Path, cases: list[str]) -> Digests:
 
 def differences(before: Digests, after: Digests) -> list[str]:
     """Return a line for each digest that is not the same, or there on one side alone."""
-    both = [(case, before.get(case, {}), after.get(case, {})) for case in sorted(before.keys() | after.keys())]
+    cases = sorted({*before, *after} - {*REMOVED})
+    both = [(case, before.get(case, {}), after.get(case, {})) for case in cases]
     return [
         f"{case}: {name}: {old.get(name, 'absent')} before, {new.get(name, 'absent')} now"
         for case, old, new in both

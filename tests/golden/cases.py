@@ -78,5 +78,6 @@ REPLACED = (
 """Prefixes of digests that one side alone has: the place in another list of how an agent was made, which the
 metrics of operators show too; and metrics, not a number throughout, of operators that a run does not list."""
 
+REMOVED = ("hyperparameters",)  # cases of earlier revisions whose feature is gone
 CHANGED = ("scores.json",)
 """Digests that differ: the file holds the run's settings, some of which are gone; its scores are printed too."""
