@@ -13,7 +13,7 @@ from typing import Any, Literal, SupportsFloat, TextIO
 
 Cell = SupportsFloat | str
 KEY = "generation"
-WAITING = 10_000  # most rows that wait for a disk; the oldest are dropped
+MAX_PENDING = 10_000  # rows kept while the disk refuses them; beyond it, the oldest are dropped
 
 
 class ResumableCsv:
@@ -27,14 +27,14 @@ class ResumableCsv:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         self.columns: tuple[str, ...] = ()  # in file order; empty before the first row
-        self.error: OSError | None = None  # why rows wait; None if none does
+        self.error: OSError | None = None  # error of the last write; None if all rows are in the file
         self._file: AppendFile | None = None
-        self._waiting: deque[dict[str, str]] = deque(maxlen=WAITING)
+        self._pending: deque[dict[str, str]] = deque(maxlen=MAX_PENDING)
 
     def start(self, first: int) -> None:
-        """Open the file, in folders made if missing, and keep whole rows of generations below `first`; at 0 none.
+        """Open the file, creating its folder, and keep the complete rows of generations below `first` (0: none).
 
-        Raises ValueError for an existing file whose header lacks the key, which is not ours.
+        Raises ValueError if an existing file has no column `generation`, so eigen2 did not write it.
         """
         self.close()
         header = next(_whole_lines(self.path), []) if first > 0 else []
@@ -43,31 +43,31 @@ class ResumableCsv:
         self._replace(header, first)
 
     def append(self, row: Mapping[str, Cell]) -> bool:
-        """Write one row, after those that wait, and return whether all are in the file; if not, `error` says why.
+        """Write a row, after any pending ones, and return whether all are in the file; if not, `error` says why.
 
-        A row that the disk refuses waits for the next one, `WAITING` rows at most. Raises ValueError if the key is
-        missing or not an integer, or a name or string contains a line break.
+        Rows that the disk refuses are retried with the next one, `MAX_PENDING` at most. Raises ValueError if the key
+        is missing or not an integer, or if a name or string contains a line break.
         """
         if not isinstance(row.get(KEY), Integral):
             raise ValueError(f"{self.path}: a row needs an integer {KEY!r}, not {row.get(KEY)!r}")
-        self._waiting.append({_text(name): _text(value) for name, value in row.items()})
+        self._pending.append({_text(name): _text(value) for name, value in row.items()})
         try:
-            while self._waiting:
-                self._write(self._waiting[0])
-                self._waiting.popleft()
+            while self._pending:
+                self._write(self._pending[0])
+                self._pending.popleft()
             self.error = None
         except OSError as error:
             self.error = error
         return self.error is None
 
     def close(self) -> None:
-        """Close the file; harmless when it is closed already."""
+        """Close the file if it is open."""
         if self._file is not None:
             self._file.close()
             self._file = None
 
     def _write(self, cells: Mapping[str, str]) -> None:
-        """Append a row, with new columns if it has any; raises OSError if it is not in the file."""
+        """Append a row, adding its new columns to the file; raises OSError if the row is not in the file."""
         added = [name for name in cells if name not in self.columns]
         if added or self._file is None or not self.path.exists():  # a folder that was deleted is created again
             self._replace([*self.columns, *added], math.inf)
@@ -75,7 +75,7 @@ class ResumableCsv:
         self._file.append(_line(cells.get(name, "") for name in self.columns).encode("utf-8", "surrogateescape"))
 
     def _replace(self, columns: Sequence[str], first: float) -> None:
-        """Put a file of these columns, with the rows below `first`, in place of the old one, and open it to append."""
+        """Rewrite the file with these columns and the rows of generations below `first`, and open it to append."""
         # same folder, hence same filesystem: os.replace is atomic, a kill leaves the old file or the new one
         temporary = self.path.with_name(f".{self.path.name}.tmp")
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -96,30 +96,30 @@ class ResumableCsv:
 
 
 class AppendFile:
-    """File, created if missing, to which each piece is appended whole or not at all; one that failed may be retried."""
+    """File, created if missing, to which data are appended completely or not at all; a failed append can be retried."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._handle: int | None = os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
-        self.size = os.fstat(self._handle).st_size  # bytes of the pieces in it
+        self.size = os.fstat(self._handle).st_size  # bytes appended completely
 
-    def append(self, piece: bytes) -> None:
-        """Write a piece and hand it to the operating system; raises OSError if it is not in the file."""
+    def append(self, data: bytes) -> None:
+        """Write data through to the operating system; raises OSError if they are not in the file."""
         if self._handle is None:
             raise OSError(f"{self.path} is closed")
-        os.ftruncate(self._handle, self.size)  # in case a piece that failed could not be taken back
+        os.ftruncate(self._handle, self.size)  # a failed append may have left a part that could not be removed
         done = 0
         try:
-            while done < len(piece):
-                done += os.pwrite(self._handle, piece[done:], self.size + done)
+            while done < len(data):
+                done += os.pwrite(self._handle, data[done:], self.size + done)
         except OSError:
             with contextlib.suppress(OSError):
                 os.ftruncate(self._handle, self.size)
             raise
-        self.size += len(piece)
+        self.size += len(data)
 
     def close(self) -> None:
-        """Close it; harmless when it is closed already."""
+        """Close the file if it is open."""
         if self._handle is not None:
             os.close(self._handle)
             self._handle = None
@@ -131,7 +131,7 @@ def _open(path: Path, mode: Literal["r", "w"]) -> TextIO:
 
 
 def _whole_lines(path: Path) -> Iterator[list[str]]:
-    """Yield the cells of each line that was written to its end."""
+    """Yield the cells of each complete line."""
     if path.exists():
         with _open(path, "r") as source:
             yield from (next(csv.reader([line]), []) for line in source if line.endswith("\n"))
@@ -157,5 +157,5 @@ def _text(value: Any) -> str:
         return value
     if isinstance(value, Integral):
         return str(int(value))
-    number = float(value)  # the repr of a NumPy scalar names its type
+    number = float(value)  # as the repr of a NumPy scalar includes its type
     return "" if math.isnan(number) else repr(number)

@@ -1,4 +1,4 @@
-"""Estimate the peak memory of a run before anything of it is allocated."""
+"""Estimate the peak memory of a run before it is allocated."""
 
 import weakref
 from pathlib import Path
@@ -13,14 +13,14 @@ from eigen2.errors import UserError
 from eigen2.memory.limits import limits
 from eigen2.memory.process import GB, MB, peak_rss_bytes, rss_bytes, trim_malloc
 
-LATER_BYTES = 45_000_000  # what every process adds after the set-up: pages of code that runs first then, kernels, plots
+OVERHEAD_BYTES = 45_000_000  # added by every process after set-up: code pages, kernels and plotting on their first use
 FRAGMENTATION = 1.7  # resident bytes of the C heap per byte of temporary tensors; 1.3 to 1.8 measured (docs/memory.md)
 
 
 def available_bytes(budget_bytes: int | None = None, processes: int = 1) -> int:
-    """Return the bytes this process may still take, by the tightest limit: its budget, machine, container or shell.
+    """Return the bytes this process may still allocate by the tightest limit: budget, machine, container or `ulimit`.
 
-    Of what is shared, each of the run's `processes` on this machine gets an equal part.
+    A limit shared between processes is divided equally among the run's `processes` on this machine.
     """
     return min(limit.left // (processes if limit.shared else 1) for limit in limits(budget_bytes))
 
@@ -49,12 +49,12 @@ def arithmetic(needed: dict[str, int]) -> str:
 
 
 class PeakEstimate:
-    """Adds up what a run will hold at most, before it is allocated, and refuses what cannot fit.
+    """Adds up the peak memory of a run before it is allocated, and refuses a run that cannot fit.
 
-    The peak resident memory of a run on the CPU is the sum of: the process as it is when this is constructed, what
-    every process adds later, the owners' bytes, and FRAGMENTATION times the temporary tensors. On a GPU the owners and
-    temporary tensors are compared with the memory that is free there. For the last two arguments see `available_bytes`;
-    the remedy is what the user can lower.
+    The peak resident memory of a run on the CPU is the sum of: the process as it is when this is constructed,
+    OVERHEAD_BYTES, the owners' bytes, and FRAGMENTATION times the temporary tensors. On a GPU the owners and temporary
+    tensors are compared with its free memory. `remedy` tells the user which settings to lower; for the last two
+    arguments see `available_bytes`.
     """
 
     def __init__(self, remedy: str, device: torch.device, budget_bytes: int | None = None, processes: int = 1) -> None:
@@ -64,37 +64,37 @@ class PeakEstimate:
         if self._gpu:
             self._available, self._process = torch.cuda.mem_get_info(device)[0], 0
         else:
-            trim_malloc()  # pages freed after reading prices will be used again
+            trim_malloc()  # else the RSS counts pages that were freed after reading prices
             self._available, self._process = available_bytes(budget_bytes, processes), rss_bytes()
         self._peak_before = 0 if self._gpu else peak_rss_bytes()
-        self._needed: dict[str, int] = {} if self._gpu else {"later": LATER_BYTES}
+        self._needed: dict[str, int] = {} if self._gpu else {"overhead": OVERHEAD_BYTES}
 
     def require(self, needed: dict[str, int]) -> None:
-        """Add bytes by owner, before they are allocated; raises UserError if all exceed what was available at first."""
+        """Add bytes by owner before they are allocated; raises UserError if the total exceeds what was available."""
         self._needed |= needed
         if sum(self._needed.values()) > self._available:
             raise UserError(
-                f"this run needs {arithmetic(self._needed)} of {self._kind} beside the {self._process / GB:.2f} GB it "
-                f"has, {self._available / GB:.2f} GB available; {self._remedy}"
+                f"this run needs {arithmetic(self._needed)} of {self._kind} in addition to the "
+                f"{self._process / GB:.2f} GB in use, with {self._available / GB:.2f} GB available; {self._remedy}"
             )
 
     def require_temporary(self, tensors: int, checkpoint: int = 0) -> None:
-        """Add, as `work space`, the bytes of temporary tensors, or of the checkpoint read whole before any are made."""
+        """Add, as `work space`, the larger of the temporary tensors and the checkpoint, which is read whole before."""
         self.require({"work space": tensors if self._gpu else max(round(FRAGMENTATION * tensors), checkpoint)})
 
     @property
     def peak_bytes(self) -> int:
-        """Return the peak memory of the run, on the CPU the resident memory of the process."""
+        """Return the estimated peak of the run in bytes: on the CPU, of the resident memory of the process."""
         return max(self._process + sum(self._needed.values()), self._peak_before)
 
     def __str__(self) -> str:
-        held = self._needed if self._gpu else {"process": self._process, **self._needed}
-        peak = f", at most {self.peak_bytes / GB:.2f} GB" if self.peak_bytes > sum(held.values()) else ""
-        return f"{arithmetic(held)} of {self._kind}{peak}, {self._available / GB:,.1f} GB available"
+        terms = self._needed if self._gpu else {"process": self._process, **self._needed}
+        peak = f", at most {self.peak_bytes / GB:.2f} GB" if self.peak_bytes > sum(terms.values()) else ""
+        return f"{arithmetic(terms)} of {self._kind}{peak}, {self._available / GB:,.1f} GB available"
 
 
 class LivePeak:
-    """Context that counts the bytes of tensors created inside, backward passes included: `live` now, and the `peak`."""
+    """Context that counts the bytes of tensors created inside it, backward passes included: `live` ones and `peak`."""
 
     def __init__(self) -> None:
         self.live: int = 0

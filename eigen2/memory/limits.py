@@ -7,14 +7,14 @@ from pathlib import Path
 
 import psutil
 
-_OWN_GROUPS = Path("/proc/self/cgroup")
+_CGROUPS = Path("/proc/self/cgroup")
 _ROOT = Path("/sys/fs/cgroup")
-_NO_LIMIT = 1 << 60  # version 1 of control groups writes a number from here on for no limit
+_NO_LIMIT = 1 << 60  # version 1 of control groups writes a number this large or larger for no limit
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """A limit and what counts towards it, in bytes; `shared` with other processes or this process's alone."""
+    """A memory limit and what counts towards it, in bytes; `shared` if other processes count towards it too."""
 
     name: str
     used: int
@@ -23,12 +23,12 @@ class Limit:
 
     @property
     def share(self) -> float:
-        """Return the used share of the limit."""
+        """Return the fraction of the limit that is used."""
         return self.used / self.limit
 
     @property
     def left(self) -> int:
-        """Return the bytes until the limit."""
+        """Return the bytes left below the limit."""
         return max(0, self.limit - self.used)
 
     def __str__(self) -> str:
@@ -45,16 +45,16 @@ def limits(budget_bytes: int | None = None) -> list[Limit]:
     """
     memory = psutil.Process().memory_info()
     machine = psutil.virtual_memory()
-    found = [Limit("the machine's memory", machine.total - machine.available, machine.total, True), *_groups()]
+    all_limits = [Limit("the machine's memory", machine.total - machine.available, machine.total, True), *_groups()]
     if budget_bytes is not None:
-        found.append(Limit("the memory budget", memory.rss - getattr(memory, "shared", 0), budget_bytes))
+        all_limits.append(Limit("the memory budget", memory.rss - getattr(memory, "shared", 0), budget_bytes))
     if sys.platform != "win32":
         import resource
 
         address_space = resource.getrlimit(resource.RLIMIT_AS)[0]
         if address_space != resource.RLIM_INFINITY:
-            found.append(Limit("the address space (RLIMIT_AS)", memory.vms, address_space))
-    return sorted(found, key=lambda limit: -limit.share)
+            all_limits.append(Limit("the address space (RLIMIT_AS)", memory.vms, address_space))
+    return sorted(all_limits, key=lambda limit: -limit.share)
 
 
 def allowed_bytes() -> int:
@@ -63,8 +63,8 @@ def allowed_bytes() -> int:
 
 
 def _groups() -> Iterator[Limit]:
-    """Yield the limits of the control groups of this process, of both versions, from its own up to the root."""
-    for line in _OWN_GROUPS.read_text().splitlines() if _OWN_GROUPS.exists() else ():
+    """Yield the limits of the control groups of this process, of both versions, from the innermost up to the root."""
+    for line in _CGROUPS.read_text().splitlines() if _CGROUPS.exists() else ():
         number, controllers, path = line.split(":", 2)
         if number == "0":
             root, names = _ROOT, ("memory.max", "memory.current", "inactive_file")
@@ -72,8 +72,8 @@ def _groups() -> Iterator[Limit]:
             root, names = _ROOT / "memory", ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
         else:
             continue
-        own = root / path.lstrip("/")
-        for folder in (own, *own.parents):
+        group = root / path.lstrip("/")
+        for folder in (group, *group.parents):
             if folder.is_relative_to(root) and (limit := _limit(folder, *names)) is not None:
                 yield limit
 
@@ -83,7 +83,7 @@ def _limit(folder: Path, limit_name: str, used_name: str, inactive_name: str) ->
         limit = (folder / limit_name).read_text().strip()
         used = int((folder / used_name).read_text())
         stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
-    except OSError:  # a root group has no limit; in a container groups above its own are not there
+    except OSError:  # a root group has no limit; a container does not see the groups above its own
         return None
     if limit == "max" or int(limit) >= _NO_LIMIT:
         return None

@@ -26,8 +26,8 @@ def type_name(cls: type) -> str:
 class InstanceCounter:
     """Counts live instances of given classes by name, subclasses not included.
 
-    `gc.get_objects` leaves frozen objects out. So those that exist at the start are looked for once, with everything
-    unfrozen for a moment, and followed by weak references.
+    `gc.get_objects` leaves frozen objects out. Those that exist at the start are therefore searched once, with all
+    objects unfrozen for a moment, and tracked by weak references.
     """
 
     def __init__(self, classes: Mapping[str, type]) -> None:
@@ -35,17 +35,21 @@ class InstanceCounter:
         frozen = gc.get_freeze_count() > 0
         if frozen:
             gc.unfreeze()
-        self._first = [weakref.ref(each) for each in self._unfrozen()]
+        self._initial = [weakref.ref(instance) for instance in self._unfrozen()]
         if frozen:
             gc.freeze()
 
     def _unfrozen(self) -> Iterator[Any]:
-        return (each for each in (gc.get_objects() if self._names else ()) if type(each) in self._names)
+        return (instance for instance in (gc.get_objects() if self._names else ()) if type(instance) in self._names)
 
     def __call__(self) -> dict[str, int]:
         """Return the number of live instances by name."""
-        alive = {id(each): each for each in (*self._unfrozen(), *(ref() for ref in self._first)) if each is not None}
-        counts = Counter(self._names[type(each)] for each in alive.values())
+        alive = {
+            id(instance): instance
+            for instance in (*self._unfrozen(), *(ref() for ref in self._initial))
+            if instance is not None
+        }
+        counts = Counter(self._names[type(instance)] for instance in alive.values())
         return {name: counts[name] for name in self._names.values()}
 
 

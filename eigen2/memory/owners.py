@@ -26,10 +26,10 @@ class MemoryOwner(Protocol):
     """A module, data module, callback, logger or checkpoint plugin that lists what its parts hold."""
 
     def memory_owners(self) -> Mapping[str, object]:
-        """Return what holds bytes, by a name unique in the run.
+        """Return what holds memory, by a name unique in the run.
 
-        Arrays, tensors, objects or containers that have them; an int for bytes that were counted already; a `Filling`
-        around either for what grows up to a known size.
+        Values are arrays, tensors, objects or containers that hold some, or an int for bytes that the owner counted
+        itself; a `Filling` around either marks what grows up to a known size.
         """
 
 
@@ -56,9 +56,9 @@ class Held:
 
 
 def account(owners: Mapping[str, object]) -> dict[str, Held]:
-    """Count what each owner (see `MemoryOwner`) holds; what several hold counts for the first of them.
+    """Count what each owner (see `MemoryOwner`) holds; memory held by several counts for the first of them.
 
-    Tensors count with their whole storage and views with the array they look into, as these are what stays alive.
+    A tensor counts with its whole storage and a view with the whole array it views, since these stay alive.
     """
     files = np.array(mapped_files(), np.int64).reshape(-1, 2)
     counted: dict[str, list[tuple[int, int]]] = {}
@@ -93,36 +93,36 @@ def arrays_in(owner: object) -> Iterator[np.ndarray | Tensor]:
     seen: set[int] = set()
     waiting = [owner]
     while waiting:
-        each = waiting.pop()
-        if isinstance(each, _PLAIN) or id(each) in seen:
+        part = waiting.pop()
+        if isinstance(part, _PLAIN) or id(part) in seen:
             continue
-        seen.add(id(each))
-        if isinstance(each, np.ndarray | Tensor):
-            yield each
-        waiting.extend(_parts(each))
+        seen.add(id(part))
+        if isinstance(part, np.ndarray | Tensor):
+            yield part
+        waiting.extend(_parts(part))
 
 
-def _parts(each: Any) -> Iterable[object]:
-    """Return what an object holds itself."""
-    if isinstance(each, np.ndarray):
-        return list(each.flat) if each.dtype == object else ()
-    if isinstance(each, Tensor):
-        return [each.grad] if each.is_leaf else ()
-    if isinstance(each, nn.Module):
-        return [*each.parameters(recurse=False), *each.buffers(recurse=False), *each.children()]
-    if isinstance(each, Mapping):
-        held = list(each.values())
+def _parts(whole: Any) -> Iterable[object]:
+    """Return the objects that an object refers to directly."""
+    if isinstance(whole, np.ndarray):
+        return list(whole.flat) if whole.dtype == object else ()
+    if isinstance(whole, Tensor):
+        return [whole.grad] if whole.is_leaf else ()
+    if isinstance(whole, nn.Module):
+        return [*whole.parameters(recurse=False), *whole.buffers(recurse=False), *whole.children()]
+    if isinstance(whole, Mapping):
+        items = list(whole.values())
     else:
-        held = list(each) if isinstance(each, list | tuple | set | frozenset | deque) else []
-    if is_dataclass(each) and not hasattr(each, "__dict__"):
-        return [*held, *(getattr(each, field.name) for field in fields(each))]
-    return [*held, *getattr(each, "__dict__", {}).values()]
+        items = list(whole) if isinstance(whole, list | tuple | set | frozenset | deque) else []
+    if is_dataclass(whole) and not hasattr(whole, "__dict__"):
+        return [*items, *(getattr(whole, field.name) for field in fields(whole))]
+    return [*items, *getattr(whole, "__dict__", {}).values()]
 
 
 def spans_of(array: np.ndarray | Tensor) -> list[tuple[str, int, int]]:
-    """Return device, start and end of the memory behind an array or tensor, for a view all of what it looks into.
+    """Return device, start and end of the memory behind an array or tensor; for a view, of the whole array it views.
 
-    There is none behind tensors without a storage: sparse ones, and those of the meta device.
+    Tensors without a storage, sparse ones and those on the meta device, have none.
     """
     if isinstance(array, np.ndarray):
         root = array
@@ -142,17 +142,17 @@ def mapped_files() -> list[tuple[int, int]]:
     """Return the addresses, start and stop, of mapped files, ascending; none on other systems than Linux."""
     if not sys.platform.startswith("linux"):
         return []
-    found = []
+    spans = []
     for line in _MAPS.read_text().splitlines():
         addresses, _, _, _, inode, *path = line.split(None, 5)
         if inode != "0" and not (path and path[0].startswith(_NO_FILE)):
             start, stop = addresses.split("-")
-            found.append((int(start, 16), int(stop, 16)))
-    return found
+            spans.append((int(start, 16), int(stop, 16)))
+    return spans
 
 
 def owners_of(parts: Iterable[object]) -> dict[str, object]:
-    """Return what holds bytes by owner name, of parts that are a `MemoryOwner`; raises ValueError for a name twice."""
+    """Return the owners of all parts that are a `MemoryOwner`; raises ValueError if two have the same name."""
     owners: dict[str, object] = {}
     for part in parts:
         owned: object = part.memory_owners() if isinstance(part, MemoryOwner) else {}

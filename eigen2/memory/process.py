@@ -62,7 +62,7 @@ def rss_bytes() -> int:
 
 
 def peak_rss_bytes() -> int:
-    """Return the most resident bytes this process has had; where the system does not record it, those it has now."""
+    """Return the peak resident bytes of this process; the current ones where the system records no peak."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 if sys.platform == "linux" else rss_bytes()
 
 
@@ -72,15 +72,15 @@ def uses_cuda() -> bool:
 
 
 def trim_malloc() -> bool:
-    """Return free pages of the C heap to the system; False if there were none, or no `malloc_trim` exists."""
+    """Return free pages of the C heap to the system; False if there are none, or the C library cannot."""
     trim = _libc_function("malloc_trim", ctypes.c_int, ctypes.c_size_t)
     return trim is not None and bool(trim(0))
 
 
 def release_pages(tensor: Tensor) -> int:
-    """Return whole pages of a contiguous CPU tensor to the system, on Linux alone, and the number of their bytes.
+    """Release the whole pages of a contiguous CPU tensor to the system, on Linux only, and return their bytes.
 
-    They read as zeros afterwards. Raises OSError if the system refuses.
+    The pages read as zeros afterwards. Raises OSError if the system refuses.
     """
     page = mmap.PAGESIZE
     first = -(-tensor.data_ptr() // page) * page

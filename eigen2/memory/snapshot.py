@@ -1,4 +1,4 @@
-"""Take a snapshot of the memory of the process, and format what people read of snapshots."""
+"""Take snapshots of the memory of the process, and format them as tables."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -20,7 +20,7 @@ class MemorySnapshot(ProcessMemory):
     """Memory of the process at the end of a phase."""
 
     generation: int  # the Trainer's epoch
-    phase: str  # `baseline` (start of this process), an announced one, `validate`, `generation` (end), or a label
+    phase: str  # `baseline` (start of training), an announced phase, `validate`, `generation` (end), or a label
     delta_bytes: int  # growth of `rss_bytes` since the snapshot before; 0 in the baseline
     counts: Mapping[str, int] = field(default_factory=dict)  # live instances by class, at `baseline` and `generation`
     held: Mapping[str, Held] = field(default_factory=dict)  # what each owner holds
@@ -33,11 +33,11 @@ class MemorySnapshot(ProcessMemory):
 
     @property
     def unaccounted_bytes(self) -> int:
-        """Return the resident memory of neither an owner nor a file: Python, libraries, torch's temporary tensors."""
+        """Return resident bytes that belong to no owner and no file: Python, libraries, torch's temporary tensors."""
         return self.rss_bytes - (self.file_bytes or 0) - sum(held.anonymous for held in self.held.values())
 
     def row(self) -> dict[str, int | str]:
-        """Return the columns of memory.csv; None is blank."""
+        """Return a row of memory.csv by column; a value that is None is blank."""
         columns = {
             **{name: getattr(self, name) for name in _COLUMNS},
             **{f"count_{name}": count for name, count in self.counts.items()},
@@ -61,7 +61,7 @@ def take_snapshot(
     generation: int, phase: str, owners: Mapping[str, object], before: MemorySnapshot | None = None
 ) -> MemorySnapshot:
     """Measure the memory of the process and of its owners after a phase, and the growth since the snapshot before."""
-    memory = process.measure()  # before anything that takes memory itself
+    memory = process.measure()  # first: what follows allocates memory itself
     return MemorySnapshot(
         **asdict(memory),
         generation=generation,
@@ -74,8 +74,8 @@ def take_snapshot(
 
 def format_generations(trend: Trend) -> list[str]:
     """Format a table of some generations: RSS, live memory, and its growth by phase in MB."""
-    phases = {name.removeprefix("phase "): each for name, each in trend.series.items() if name.startswith("phase ")}
-    # what an epoch adds after its last phase is the rest
+    phases = {name.removeprefix("phase "): values for name, values in trend.series.items() if name.startswith("phase ")}
+    # the growth of an epoch after its last phase
     titles = [f"{'rest' if name == 'generation' else name[:8]:>9}" for name in phases]
     last, step = len(trend.generations) - 1, max(1, -(-len(trend.generations) // 8))
     return [f"generation  RSS GB live MB{''.join(titles)}"] + [
@@ -87,7 +87,7 @@ def format_generations(trend: Trend) -> list[str]:
 
 
 def format_owners(now: MemorySnapshot, baseline: MemorySnapshot) -> list[str]:
-    """Format who holds the memory, and the growth since a baseline: owners, files, the rest, and their sum."""
+    """Format a table of who holds the memory, and the growth since a baseline: owners, files, the rest, and the RSS."""
 
     def row(name: str, nbytes: int, before: int) -> str:
         return f"{name:<24}{nbytes / MB:>10,.1f}{(nbytes - before) / MB:>+10.1f}"
@@ -103,7 +103,7 @@ def format_owners(now: MemorySnapshot, baseline: MemorySnapshot) -> list[str]:
         row("RSS", now.rss_bytes, baseline.rss_bytes),
     ]
     for name in ("heap", "vms", *(("gpu_allocated", "gpu_reserved", "gpu_peak") if now.gpu_reserved_bytes else ())):
-        after, before = (getattr(each, f"{name}_bytes") for each in (now, baseline))
+        after, before = (getattr(snapshot, f"{name}_bytes") for snapshot in (now, baseline))
         lines += [] if after is None else [row(f"({name.replace('_', ' ')})", after, before)]
     counts = [f"{name} {baseline.counts.get(name, 0)} -> {count}" for name, count in now.counts.items()]
     return [*lines, *([", ".join(counts)] if counts else [])]

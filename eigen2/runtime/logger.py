@@ -1,4 +1,4 @@
-"""Logger of a run: TensorBoard events and metrics.csv, one row a generation, whole after kills and full disks."""
+"""Logger of a run: TensorBoard events and metrics.csv, one row a generation, intact after kills and full disks."""
 
 import logging
 import math
@@ -23,7 +23,7 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 from torch.utils.tensorboard.summary import scalar
 
 from eigen2 import compat
-from eigen2.memory.csvfile import WAITING, AppendFile, ResumableCsv
+from eigen2.memory.csvfile import MAX_PENDING, AppendFile, ResumableCsv
 
 log = logging.getLogger(__name__)
 
@@ -33,9 +33,9 @@ _BEGAN = re.compile(r"events\.out\.tfevents\.(\d+(?:\.\d+)?)\.")
 class EventFile:
     """An event file with the methods of TensorBoard's `EventFileWriter`, written record by record.
 
-    TensorBoard's own writer writes in a thread, dies of the first error of the disk and leaves a torn record behind, at
-    which every reader stops. Here an error of the disk goes to `warn`, and the event is lost. Readers drop events of
-    `purge_step` and later that earlier files hold.
+    TensorBoard's own writer runs in a thread, dies on the first disk error and leaves a torn record, at which every
+    reader stops. Here a disk error is passed to `warn`, and the event is lost. Readers ignore events of `purge_step`
+    and later in earlier files.
     """
 
     def __init__(self, folder: Path, warn: Callable[[OSError], None], purge_step: int) -> None:
@@ -48,7 +48,7 @@ class EventFile:
         return str(self._folder)
 
     def add_event(self, event: Event) -> None:
-        """Write an event, or warn."""
+        """Write an event; warn if the disk refuses it."""
         try:
             self.write(event)
         except OSError as error:
@@ -58,9 +58,9 @@ class EventFile:
         """Write an event; raise OSError if it is not in the file."""
         if self._file is None or not self._file.path.exists():
             self._folder.mkdir(parents=True, exist_ok=True)
-            # readers take files in the order of these times, wherever the clock went since
-            found = [_BEGAN.match(path.name) for path in self._folder.iterdir()]
-            began = max(time.time(), max((float(match[1]) for match in found if match), default=0.0) + 1)
+            # readers sort files by this time, so it must grow even if the clock was set back
+            matches = [_BEGAN.match(path.name) for path in self._folder.iterdir()]
+            began = max(time.time(), max((float(match[1]) for match in matches if match), default=0.0) + 1)
             name = f"events.out.tfevents.{began:017.6f}.{socket.gethostname()}.{os.getpid()}"
             self._file = AppendFile(self._folder / name)
         writer = RecordWriter(SimpleNamespace(write=self._file.append))
@@ -84,8 +84,8 @@ class RunLogger(Logger):
     """Writes TensorBoard events and metrics.csv to the run's folder, `save_dir`, with the generation as the step.
 
     What the module and callbacks log for one generation becomes one row, written by `save` before the generation's
-    checkpoint. The first generation logged after a start tells where the run resumes: what an interrupted process wrote
-    of that generation and later is dropped from both files.
+    checkpoint. The run resumes at the first generation that is logged: what an interrupted process wrote of that
+    generation and later is dropped from both files.
     """
 
     name = version = ""  # files lie directly in the run's folder, which holds one run
@@ -99,10 +99,10 @@ class RunLogger(Logger):
         self._row: dict[str, float] = {}
         self._generation: int | None = None
         self._warned: int | None = None
-        self._waiting: deque[tuple[int, Summary]] = deque(maxlen=WAITING)
+        self._pending: deque[tuple[int, Summary]] = deque(maxlen=MAX_PENDING)
 
     def memory_owners(self) -> dict[str, object]:
-        """Return the bytes of the row that is not written yet: no history is kept."""
+        """Return the bytes of the row that is not written yet; no history is kept."""
         return {"logger": sys.getsizeof(self._row) + sum(sys.getsizeof(number) for number in self._row.values())}
 
     @property
@@ -113,7 +113,7 @@ class RunLogger(Logger):
     @property
     @rank_zero_experiment
     def experiment(self) -> Any:
-        """Return a SummaryWriter; before the first generation is logged one that writes nothing."""
+        """Return a SummaryWriter, which writes nothing before the first generation is logged."""
         return self._writer
 
     def log_hyperparams(self, *args: Any, **kwargs: Any) -> None:
@@ -121,7 +121,7 @@ class RunLogger(Logger):
 
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float | torch.Tensor], step: int | None = None) -> None:
-        """Log scalars of a generation, the step, which never goes back; NaN, for what has no value, draws no point."""
+        """Log scalars of generation `step`, which must not decrease; NaN stands for no value and draws no point."""
         if step is None or (self._generation is not None and step < self._generation):
             raise ValueError(f"metrics of generation {step} cannot follow generation {self._generation}")
         if self._events is None:
@@ -135,26 +135,26 @@ class RunLogger(Logger):
 
     @rank_zero_only
     def save(self) -> None:
-        """Write the generation's row to both files; rows that the disk refuses wait for the next generation's."""
+        """Write the generation's row to both files; rows that the disk refuses are retried with the next one."""
         if not self._row or self._generation is None or self._events is None:
             return
         if not self._csv.append({"generation": self._generation, **self._row}) and self._csv.error is not None:
             self._warn(self._csv.error)
         # one event, so that all scalars of a generation are in the file or none
         values = [scalar(name, value).value[0] for name, value in self._row.items() if not math.isnan(value)]  # type: ignore[no-untyped-call]
-        self._waiting.append((self._generation, Summary(value=values)))
+        self._pending.append((self._generation, Summary(value=values)))
         self._row = {}
         try:
-            while self._waiting:
-                generation, summary = self._waiting[0]
+            while self._pending:
+                generation, summary = self._pending[0]
                 self._events.write(Event(wall_time=time.time(), step=generation, summary=summary))
-                self._waiting.popleft()
+                self._pending.popleft()
         except OSError as error:
             self._warn(error)
 
     @rank_zero_only
     def finalize(self, status: str) -> None:
-        """Close both files; a generation that did not end leaves no row."""
+        """Close both files; an unfinished generation leaves no row."""
         self._row = {}
         self._csv.close()
         if self._events is not None:
@@ -163,4 +163,4 @@ class RunLogger(Logger):
     def _warn(self, error: OSError) -> None:
         if self._warned != self._generation:  # once a generation
             self._warned = self._generation
-            log.warning("generation %s: cannot write curves and metrics.csv, they wait: %s", self._generation, error)
+            log.warning("generation %s: cannot write curves and metrics.csv, will retry: %s", self._generation, error)

@@ -106,7 +106,7 @@ def test_wrong_use_is_refused(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="single line" if row in torn else "integer 'generation'"):
             table.append(row)
     assert table.path.read_text() == ""
-    table.path.write_text("date,price\n1,2\n")  # somebody else's
+    table.path.write_text("date,price\n1,2\n")  # not written by eigen2
     with pytest.raises(ValueError, match="no column 'generation'"):
         table.start(1)
     assert table.path.read_text() == "date,price\n1,2\n"

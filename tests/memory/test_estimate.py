@@ -1,4 +1,4 @@
-"""What will be allocated is counted before, and what is counted is what is allocated."""
+"""Memory is counted before it is allocated, and the counts are what is then allocated."""
 
 import pytest
 import torch
@@ -14,45 +14,45 @@ from eigen2.memory.limits import Limit, limits
 
 
 def estimate(monkeypatch: pytest.MonkeyPatch, available: int, process: int = 0, before: int = 0) -> PeakEstimate:
-    """Of a process of so many bytes, that had `before` at the most."""
+    """Return an estimate for a process that holds `process` bytes and held `before` at its peak."""
     monkeypatch.setattr(ram, "available_bytes", lambda budget, processes: min(available, budget or available))
     monkeypatch.setattr(ram, "rss_bytes", lambda: process)
     monkeypatch.setattr(ram, "peak_rss_bytes", lambda: max(process, before))
-    monkeypatch.setattr(ram, "LATER_BYTES", 1_000_000)
+    monkeypatch.setattr(ram, "OVERHEAD_BYTES", 1_000_000)
     return PeakEstimate("lower x", torch.device("cpu"))
 
 
 def test_an_estimate_adds_up_and_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = estimate(monkeypatch, available=10_000_000)
-    found.require({"a": 6_000_000})
+    run = estimate(monkeypatch, available=10_000_000)
+    run.require({"a": 6_000_000})
     with pytest.raises(
-        UserError, match=r"a 6\.0 \+ b 5\.0 \+ later 1\.0 = 12\.0 MB of RAM .* 0\.01 GB available; lower x"
+        UserError, match=r"a 6\.0 \+ b 5\.0 \+ overhead 1\.0 = 12\.0 MB of RAM .* 0\.01 GB available; lower x"
     ):
-        found.require({"b": 5_000_000})
-    with pytest.raises(UserError, match=r"c 1\.50 \+ a 0\.01 \+ b 0\.01 \+ later 0\.00 = 1\.51 GB"):
-        found.require({"c": 1_500_000_000})
+        run.require({"b": 5_000_000})
+    with pytest.raises(UserError, match=r"c 1\.50 \+ a 0\.01 \+ b 0\.01 \+ overhead 0\.00 = 1\.51 GB"):
+        run.require({"c": 1_500_000_000})
 
 
 def test_the_peak_is_the_process_and_all_that_comes(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = estimate(monkeypatch, available=10**9, process=400_000_000)
-    assert found.peak_bytes == 401_000_000
-    found.require({"replay": 50_000_000})
-    found.require_temporary(100_000_000, checkpoint=120_000_000)
-    assert found.peak_bytes == 401_000_000 + 50_000_000 + 170_000_000
-    assert "work space 170.0" in str(found)
-    found.require_temporary(100_000_000, checkpoint=190_000_000)
-    assert "work space 190.0" in str(found)
-    # reading prices may have taken more than the run ever will
-    found = estimate(monkeypatch, available=10**9, process=400_000_000, before=900_000_000)
-    assert found.peak_bytes == 900_000_000
-    assert "at most 0.90 GB" in str(found)
+    run = estimate(monkeypatch, available=10**9, process=400_000_000)
+    assert run.peak_bytes == 401_000_000
+    run.require({"replay": 50_000_000})
+    run.require_temporary(100_000_000, checkpoint=120_000_000)
+    assert run.peak_bytes == 401_000_000 + 50_000_000 + 170_000_000
+    assert "work space 170.0" in str(run)
+    run.require_temporary(100_000_000, checkpoint=190_000_000)
+    assert "work space 190.0" in str(run)
+    # reading prices may have taken more memory than the run ever will
+    run = estimate(monkeypatch, available=10**9, process=400_000_000, before=900_000_000)
+    assert run.peak_bytes == 900_000_000
+    assert "at most 0.90 GB" in str(run)
 
 
 def test_processes_share_what_the_machine_has_and_not_their_budgets(monkeypatch: pytest.MonkeyPatch) -> None:
     shared = {limit.name: limit.shared for limit in limits(10**12)}
     assert (shared["the memory budget"], shared["the machine's memory"]) == (False, True)
-    found = [Limit("the machine", 40, 100, shared=True), Limit("the budget", 10, 40)]
-    monkeypatch.setattr(ram, "limits", lambda budget: found)
+    both = [Limit("the machine", 40, 100, shared=True), Limit("the budget", 10, 40)]
+    monkeypatch.setattr(ram, "limits", lambda budget: both)
     assert [ram.available_bytes(None, processes) for processes in (1, 2, 3)] == [30, 30, 20]
 
 
@@ -81,7 +81,7 @@ def test_live_tensors_are_counted_until_they_die() -> None:
         second = first * 2
         assert tensors.live == 8000
         del first
-        assert tensors.live == 8000  # the view keeps it
+        assert tensors.live == 8000  # the view keeps the storage
         del view
         assert tensors.live == 4000
         third = second.double()

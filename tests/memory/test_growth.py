@@ -1,12 +1,12 @@
-"""Growth told from noise: against scipy's numbers, known series, and planted growth."""
+"""Growth is distinguished from noise: against SciPy's slopes, on known series, and with planted growth."""
 
 import numpy as np
 import pytest
 
-from eigen2.memory.growth import KEPT, LEAST_GENERATIONS, WARM_UP, Rising, Trend, find_growth, theil_sen
+from eigen2.memory.growth import HISTORY, MIN_GENERATIONS, WARM_UP, RisingCounts, Trend, find_growth, theil_sen
 from eigen2.memory.snapshot import format_generations
 
-LEAST = 50e3
+MIN_SLOPE = 50e3
 
 
 @pytest.mark.parametrize(
@@ -19,7 +19,7 @@ LEAST = 50e3
 def test_the_slope_and_its_interval_are_those_of_scipy(
     seed: int, count: int, confidence: float, expected: tuple[float, float, float]
 ) -> None:
-    """What `scipy.stats.theilslopes` 1.17 says of the same values; without it here, as it slows the start of all."""
+    """Expected numbers are those of `scipy.stats.theilslopes` 1.17, which is not imported as that takes seconds."""
     values = np.round(10 * np.random.default_rng(seed).normal(size=count) + np.arange(count), 1)
     ours = theil_sen(values, confidence)
     assert (ours.median, ours.low, ours.high) == pytest.approx(expected)
@@ -27,29 +27,29 @@ def test_the_slope_and_its_interval_are_those_of_scipy(
 
 def levels(generations: int, slope: float = 0.0, start: int = 0, noise: float = 0.0, seed: int = 0) -> np.ndarray:
     """Bytes in use: a warm-up of megabytes, then noise and a leak."""
-    time, chance = np.arange(generations), np.random.default_rng(seed)
+    time, rng = np.arange(generations), np.random.default_rng(seed)
     base = 2.6e8 - 4e6 * (time == 0) - 1e6 * (time == 1)
-    return base + slope * np.maximum(0, time - start + 1) + noise * chance.standard_normal(generations)
+    return base + slope * np.maximum(0, time - start + 1) + noise * rng.standard_normal(generations)
 
 
 def test_a_leak_is_found_with_its_rate_and_start() -> None:
-    found = find_growth(range(20), levels(20, slope=3e5, start=9, noise=1e4), LEAST)
-    assert found is not None
-    assert found.slope.low < 3e5 < found.slope.high
-    assert found.slope.median == pytest.approx(3e5, rel=0.1)
-    assert found.since == 9
+    growth = find_growth(range(20), levels(20, slope=3e5, start=9, noise=1e4), MIN_SLOPE)
+    assert growth is not None
+    assert growth.slope.low < 3e5 < growth.slope.high
+    assert growth.slope.median == pytest.approx(3e5, rel=0.1)
+    assert growth.since == 9
 
 
 @pytest.mark.parametrize("noise", [0, 1e4, 1e6])
 def test_noise_alone_is_no_leak(noise: float) -> None:
     for seed in range(100 if noise else 1):
-        assert find_growth(range(60), levels(60, noise=noise, seed=seed), LEAST) is None
+        assert find_growth(range(60), levels(60, noise=noise, seed=seed), MIN_SLOPE) is None
 
 
-def test_nothing_is_said_too_early() -> None:
-    least = WARM_UP + LEAST_GENERATIONS
-    assert find_growth(range(least - 1), levels(least - 1, slope=1e6), LEAST) is None
-    assert find_growth(range(least), levels(least, slope=1e6), LEAST) is not None
+def test_no_growth_is_reported_too_early() -> None:
+    least = WARM_UP + MIN_GENERATIONS
+    assert find_growth(range(least - 1), levels(least - 1, slope=1e6), MIN_SLOPE) is None
+    assert find_growth(range(least), levels(least, slope=1e6), MIN_SLOPE) is not None
 
 
 @pytest.mark.parametrize(
@@ -64,14 +64,14 @@ def test_nothing_is_said_too_early() -> None:
     ],
 )
 def test_what_ends_or_does_not_matter_is_no_leak(level: np.ndarray) -> None:
-    assert find_growth(range(40), level, LEAST) is None
+    assert find_growth(range(40), level, MIN_SLOPE) is None
 
 
 def test_a_trend_holds_the_last_generations_with_gaps() -> None:
     trend = Trend()
-    for generation in range(KEPT + 10):
+    for generation in range(HISTORY + 10):
         trend.add(generation, {"a": generation, **({"b": -1} if generation >= 15 else {})})
-    assert trend.generations.tolist() == trend.series["a"].tolist() == list(range(10, KEPT + 10))
+    assert trend.generations.tolist() == trend.series["a"].tolist() == list(range(10, HISTORY + 10))
     assert np.isnan(trend.series["b"][:5]).all()
     assert (trend.series["b"][5:] == -1).all()
 
@@ -87,11 +87,11 @@ def test_the_table_of_generations_is_short() -> None:
     ]
 
 
-def test_counts_that_rise_in_every_generation_are_told_with_their_start() -> None:
-    rising = Rising()
+def test_counts_that_rise_in_every_generation_are_reported_with_their_start() -> None:
+    counter = RisingCounts()
     for generation in range(-1, 9):
         counts = {"leak": 4 * max(0, generation - 2), "old": 100 + 2 * (generation + 1), "noise": generation % 3}
         counts |= {"step": 5 if generation > 1 else 0, **({"new": generation} if generation >= 3 else {})}
-        rising.add(generation, counts)
-    found = [(name, rise.start, rise.now, rise.since) for name, rise in rising.found().items()]
-    assert found == [("leak", 0, 24, 3), ("old", 100, 118, 0), ("new", 0, 8, 3)]
+        counter.add(generation, counts)
+    rises = [(name, rise.start, rise.now, rise.since) for name, rise in counter.rises().items()]
+    assert rises == [("leak", 0, 24, 3), ("old", 100, 118, 0), ("new", 0, 8, 3)]

@@ -1,4 +1,4 @@
-"""Leaks of the kinds that people search for, planted in a run, are named; healthy runs raise no alarm."""
+"""Planted leaks of the common kinds are identified; healthy runs raise no alarm."""
 
 import copy
 from collections.abc import Callable
@@ -19,7 +19,7 @@ START = 3  # the first generation that leaks
 Plant = Callable[[ERLModule, list[Any]], None]
 
 
-def an_environment_an_agent(module: ERLModule, kept: list[Any]) -> None:
+def an_environment_per_agent(module: ERLModule, kept: list[Any]) -> None:
     env = module.data.eval_env
     assert isinstance(env, TradingEnvironment)
     prices = np.ones((env.num_days, env.num_columns, 4), np.float32)
@@ -27,7 +27,7 @@ def an_environment_an_agent(module: ERLModule, kept: list[Any]) -> None:
 
 
 PLANTS: dict[str, Plant] = {
-    "an environment an agent": an_environment_an_agent,
+    "an environment per agent": an_environment_per_agent,
     "a loss with its graph": lambda module, kept: kept.append(module.population.actor.exp().sum()),
     "the old population": lambda module, kept: kept.append(copy.deepcopy(module.population)),
     "an array": lambda module, kept: kept.append(np.ones(40_000)),
@@ -55,7 +55,7 @@ def run(root: Path, generations: int, *options: str) -> MemoryProfiler:
 @pytest.mark.parametrize(
     ("method", "plant", "phase", "verdict", "type_name"),
     [
-        ("begin_generation", "an environment an agent", "evaluate", leaks.ENVIRONMENTS, "TradingEnvironment"),
+        ("begin_generation", "an environment per agent", "evaluate", leaks.ENVIRONMENTS, "TradingEnvironment"),
         ("training_step", "a loss with its graph", "train", leaks.TENSORS, "Tensor"),
         ("evolve", "the old population", "evolve", leaks.POPULATION, "Population"),
         ("validate", "an array", "validate", leaks.OTHER, ""),
@@ -73,10 +73,10 @@ def test_a_planted_leak_is_named_within_ten_generations(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     kept: list[Any] = []
-    whole = getattr(ERLModule, method)
+    original = getattr(ERLModule, method)
 
     def leaky(module: ERLModule, *arguments: Any) -> Any:
-        result = whole(module, *arguments)
+        result = original(module, *arguments)
         if module.current_epoch >= START:
             PLANTS[plant](module, kept)
         return result
@@ -92,7 +92,7 @@ def test_a_planted_leak_is_named_within_ten_generations(
     assert not type_name or counts[type_name][0] < counts[type_name][1]
     assert any("test_leaks.py" in site or "environment.py" in site for site, _ in leak.sites)
     printed = capsys.readouterr().out
-    assert printed.index(f"leak in {phase}: {verdict}") < printed.index("generation  RSS GB")  # before the end too
+    assert printed.index(f"leak in {phase}: {verdict}") < printed.index("generation  RSS GB")  # not only at the end
     if verdict == leaks.OTHER:
         site, nbytes = leak.sites[0]
         assert "test_leaks.py" in site

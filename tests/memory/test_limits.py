@@ -1,4 +1,4 @@
-"""How limits of every kind are read."""
+"""Limits of every kind are read."""
 
 from pathlib import Path
 
@@ -34,7 +34,7 @@ def test_control_groups_of_both_versions_are_read_up_to_the_root(
         for name, text in zip((*names, "memory.stat"), (limit, used, stat), strict=True):
             (tmp_path / folder / name).write_text(f"{text}")
     (tmp_path / "own").write_text(groups)
-    monkeypatch.setattr(limits_module, "_OWN_GROUPS", tmp_path / "own")
+    monkeypatch.setattr(limits_module, "_CGROUPS", tmp_path / "own")
     monkeypatch.setattr(limits_module, "_ROOT", tmp_path)
-    found = [limit for limit in limits() if limit.name == "the control group's memory"]
-    assert found == ([Limit("the control group's memory", *expected, shared=True)] if expected else [])
+    groups_found = [limit for limit in limits() if limit.name == "the control group's memory"]
+    assert groups_found == ([Limit("the control group's memory", *expected, shared=True)] if expected else [])

@@ -26,7 +26,7 @@ class Slots:
 
 
 @pytest.fixture(autouse=True)
-def _thawed() -> Iterator[None]:
+def _unfrozen() -> Iterator[None]:
     gc.collect()
     yield
     gc.unfreeze()

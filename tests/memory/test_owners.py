@@ -1,4 +1,4 @@
-"""Bytes by owner: every storage once, files apart, against what the arrays themselves say."""
+"""Bytes by owner: every storage once, mapped files apart, compared with the sizes of the arrays."""
 
 import mmap
 from collections import deque
@@ -29,14 +29,14 @@ def test_arrays_and_tensors_count_with_their_bytes() -> None:
     assert anonymous(a=None, b=[], c="text", d=np.zeros(0), e=torch.zeros(0)) == dict.fromkeys("abcde", 0)
 
 
-def test_a_view_counts_with_all_that_it_keeps_alive() -> None:
+def test_a_view_counts_with_the_whole_array_it_keeps_alive() -> None:
     whole = np.zeros(1000)
     assert anonymous(view=whole[::100]) == {"view": 8000}
     assert anonymous(view=torch.zeros(1000)[5:6]) == {"view": 4000}
     assert anonymous(view=np.broadcast_to(np.zeros(1), (50, 50))) == {"view": 8}
 
 
-def test_what_several_hold_the_first_owns() -> None:
+def test_memory_held_by_several_counts_for_the_first() -> None:
     array = np.zeros(100)
     tensor = torch.from_numpy(array)
     assert anonymous(first=array, second=[tensor, array[10:]], third=np.zeros(2)) == dict(first=800, second=0, third=16)
@@ -75,27 +75,27 @@ def test_mapped_files_stand_apart(tmp_path: Path) -> None:
     assert both["copy"] == Held(anonymous=800_000)
 
 
-def test_memory_without_a_file_is_nobodys_file() -> None:
+def test_anonymous_and_shared_mappings_are_not_files() -> None:
     pages = mmap.mmap(-1, 40_960)
     shared = torch.zeros(10_240).share_memory_()
     held = account({"pages": np.frombuffer(pages, np.uint8), "shared": shared})
     assert held == {"pages": Held(anonymous=40_960), "shared": Held(anonymous=40_960)}
 
 
-def test_tensors_without_a_storage_count_as_none() -> None:
+def test_tensors_without_a_storage_count_as_zero() -> None:
     with FakeTensorMode():  # as torch.export and torch.compile trace with
         fake = torch.zeros(10)
     without = {"fake": fake, "meta": torch.zeros(10, device="meta"), "sparse": torch.eye(4).to_sparse()}
     assert anonymous(**without) == dict.fromkeys(without, 0)
 
 
-def test_a_filling_counts_as_what_it_is_around() -> None:
+def test_a_filling_counts_as_its_value() -> None:
     assert anonymous(buffer=Filling([np.zeros(3)], full=False), count=Filling(7, full=True)) == dict(buffer=24, count=7)
 
 
 @given(st.lists(st.tuples(st.integers(0, 60), st.integers(1, 40)), max_size=12))
 def test_overlapping_pieces_count_as_their_union(pieces: list[tuple[int, int]]) -> None:
-    """Against a set of bytes; tensors made from slices of one array know nothing of each other."""
+    """Compared with a set of bytes; tensors made from slices of one array share no storage object."""
     memory = np.zeros(100, np.uint8)
     tensors = [torch.frombuffer(memory.data, dtype=torch.uint8, count=n, offset=first) for first, n in pieces]
     seen: set[int] = set()
@@ -113,10 +113,9 @@ def test_a_walk_ends_at_functions_types_and_modules() -> None:
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_what_lies_on_a_gpu_counts_there() -> None:
+def test_a_tensor_on_a_gpu_counts_as_gpu_memory() -> None:
     assert account({"weights": torch.zeros(100, device="cuda")}) == {"weights": Held(gpu=400)}
 
 
-def test_a_logger_that_answers_everything_with_nothing_owns_nothing() -> None:
-    """Of a fast_dev_run, in which the profiler looks for owners too."""
+def test_the_dummy_logger_of_a_fast_dev_run_owns_nothing() -> None:
     assert owners_of([DummyLogger()]) == {}
