@@ -2,8 +2,8 @@
 
     <bucket>/<prefix>/run-001/000012-last.ckpt         run, number, name of the local file
 
-An object appears once all its bytes have arrived, and the client libraries compare checksums with the store. What
-becomes of the bytes later is found when they are fetched, as every checkpoint carries its own checksum.
+An object appears once all its bytes have arrived, and the client libraries compare checksums with the store. Later
+damage is found on download, as every checkpoint carries its own checksum.
 """
 
 import importlib
@@ -26,8 +26,8 @@ PART = 8 * 2**20  # bytes of a file that are in memory at a time
 REQUEST_S = 60.0  # seconds that a request of one part may take
 _OBJECT = re.compile(r"run-(\d{3,})/(\d{6,})-(last|best)\.ckpt")
 _LIBRARIES = {"s3": "s3fs", "gs": "gcsfs"}
-# loggers that write addresses and request headers, which hold tokens
-_TALKATIVE = ("aiobotocore", "boto3", "botocore", "fsspec", "gcsfs", "google", "s3fs", "urllib3")
+# loggers that write addresses and request headers, which contain tokens
+_LEAKY_LOGGERS = ("aiobotocore", "boto3", "botocore", "fsspec", "gcsfs", "google", "s3fs", "urllib3")
 _CREDENTIALS = "GOOGLE_APPLICATION_CREDENTIALS"
 
 
@@ -43,10 +43,10 @@ class Place(NamedTuple):
 
 
 def resolve(provider: str | None, bucket: str | None, prefix: str | None, root: Path) -> Place:
-    """Find out where checkpoints go, and that the library for it is installed; the network is not used.
+    """Return where checkpoints go, after a check that the library for it is installed; the network is not used.
 
-    None takes CLOUD_PROVIDER, CLOUD_BUCKET and the name of the run's folder, which is `root`. Raises UserError, without
-    the value, as a bucket may be an address with a key.
+    None takes CLOUD_PROVIDER, CLOUD_BUCKET and the name of the run's folder `root`. Raises UserError, which does not
+    repeat the value, as someone may have set the bucket to an address with a key.
     """
     place = Place(
         provider or os.environ.get("CLOUD_PROVIDER") or "",
@@ -79,7 +79,7 @@ def connect(place: Place) -> Any:
     Neither keys nor addresses are settings, so no configuration file holds them. The libraries' loggers are turned off:
     at the level DEBUG they write request headers.
     """
-    for name in _TALKATIVE:
+    for name in _LEAKY_LOGGERS:
         logging.getLogger(name).setLevel(logging.CRITICAL + 1)
     shared = {"skip_instance_cache": True, "use_listings_cache": False}
     if place.provider == "s3":
@@ -88,17 +88,17 @@ def connect(place: Place) -> Any:
         filesystem = _library("s3").S3FileSystem(config_kwargs=config, **shared)
         filesystem.retries = 2
         return filesystem
-    # without a method named, gcsfs turns to anonymous access where the credentials are bad
+    # without an explicit method, gcsfs falls back to anonymous access if the credentials are bad
     token = "google_default" if os.environ.get(_CREDENTIALS) else None
     if token is None and os.environ.get("STORAGE_EMULATOR_HOST"):
         token = "anon"
     timeout = importlib.import_module("aiohttp").ClientTimeout(total=REQUEST_S)
-    # gcsfs' outer class asks for the kind of bucket by gRPC, which not every account may and no emulator answers
+    # gcsfs' outer class queries the type of bucket by gRPC, which some accounts may not do and emulators do not support
     return _library("gs").core.GCSFileSystem(token=token, requests_timeout=timeout, consistency="md5", **shared)
 
 
 def describe_error(error: BaseException) -> str:
-    """Name an error of a store without its text, which may hold a key: an address, a header, a token."""
+    """Describe an error of a store without its text, which may contain a key: an address, a header, a token."""
     reason = f", {os.strerror(error.errno)}" if isinstance(error, OSError) and error.errno else ""
     return f"{type(error).__name__}{reason}"
 
@@ -109,21 +109,21 @@ class Entry(NamedTuple):
     run: int  # counts the runs of this prefix that began at generation 0
     number: int  # counts the checkpoints of the run
     name: str  # name of the local file
-    path: str  # of the object
+    path: str  # path of the object
 
 
 class CheckpointStore:
-    """Uploads and fetches checkpoints. Every method may raise what the filesystem raises.
+    """Uploads and downloads checkpoints. Every method may raise what the filesystem raises.
 
-    `connect` returns the fsspec filesystem, at the first use, as it may need a network. Of a run the `keep` newest
-    `last.ckpt`, and `best.ckpt`, stay in the bucket; None keeps all. A `resumed` run continues the newest there.
+    `connect`, called on first use, returns the fsspec filesystem. A run keeps the `keep` newest `last.ckpt` and as many
+    `best.ckpt` in the bucket; None keeps all. A `resumed` run continues the newest run there.
     """
 
     def __init__(
         self, connect: Callable[[], Any], place: Place, *, keep: int | None = None, resumed: bool = False
     ) -> None:
         self.place, self._connect, self._keep, self._resumed = place, connect, keep, resumed
-        self._run = 0  # 0: not known yet
+        self._run = 0  # 0 before the first upload
 
     @cached_property
     def _fs(self) -> Any:
@@ -133,13 +133,13 @@ class CheckpointStore:
         """Return the checkpoints in the bucket, oldest first."""
         root = f"{self.place.bucket}/{self.place.prefix}"
         paths = [path.lstrip("/") for path in self._fs.find(root)]
-        found = [(path, _OBJECT.fullmatch(path.removeprefix(f"{root}/"))) for path in paths]
-        return sorted(Entry(int(each[1]), int(each[2]), f"{each[3]}.ckpt", path) for path, each in found if each)
+        matches = [(path, _OBJECT.fullmatch(path.removeprefix(f"{root}/"))) for path in paths]
+        return sorted(Entry(int(match[1]), int(match[2]), f"{match[3]}.ckpt", path) for path, match in matches if match)
 
     def upload(self, file: BinaryIO, name: str) -> str | None:
-        """Copy an open file that nobody writes to, as the run's next checkpoint, and delete those beyond `keep`.
+        """Upload an open file that nobody writes to as the run's next checkpoint, and delete those beyond `keep`.
 
-        Returns a complaint where only the deletion failed.
+        Returns a warning if only the deletion failed.
         """
         entries = self.entries()
         if not self._run:
@@ -148,25 +148,25 @@ class CheckpointStore:
         number = 1 + max((entry.number for entry in entries if entry.run == self._run), default=0)
         options = {}
         if self.place.provider in _LIBRARIES:
-            # S3 takes 10,000 parts for one object, Google only multiples of 256 KiB
+            # S3 accepts 10,000 parts per object, Google only parts of a multiple of 256 KiB
             size = os.fstat(file.fileno()).st_size
             options["chunksize"] = max(PART, math.ceil(size / 10_000 / 2**18) * 2**18)
         if self.place.provider == "s3":
-            options["max_concurrency"] = 1  # parts that are in memory together
+            options["max_concurrency"] = 1  # parts in memory at a time
         path = f"{self.place.bucket}/{self.place.prefix}/run-{self._run:03}/{number:06}-{name}"
-        # the open file, whatever its name leads to by now
+        # the open file, as its name may refer to a newer one by now
         self._fs.put_file(f"/dev/fd/{file.fileno()}", path, **options)
         try:
             if self._keep:
                 found = [entry for entry in self.entries() if (entry.run, entry.name) == (self._run, name)]
                 for old in found[: -self._keep]:
                     self._fs.rm_file(old.path)
-        except Exception as error:  # of any of the libraries; the checkpoint is there
+        except Exception as error:  # of any of the libraries; the checkpoint itself is uploaded
             return f"older checkpoints cannot be deleted ({describe_error(error)})"
         return None
 
     def fetch_newest(self, folder: Path, warn: Callable[[str], object]) -> Path | None:
-        """Download the newest whole `last.ckpt` into `folder`; return None if there is none.
+        """Download the newest intact `last.ckpt` into `folder`; return None if the bucket has no `last.ckpt`.
 
         `warn` gets a line for every newer one that is damaged; raises UserError if all are.
         """
@@ -181,8 +181,8 @@ class CheckpointStore:
                     verify_checksum(draft)
                 return folder / LAST
             except (DamagedFile, FileNotFoundError) as error:
-                reason = "it is gone" if isinstance(error, FileNotFoundError) else error
-                warn(f"cloud: {entry.path} is damaged ({reason}); taking the one before")
+                reason = "it was deleted" if isinstance(error, FileNotFoundError) else error
+                warn(f"cloud: {entry.path} is damaged ({reason}); trying the one before")
         if entries:
             raise UserError(f"all {len(entries)} checkpoints in {self.place} are damaged; leave out --ckpt_path")
         return None

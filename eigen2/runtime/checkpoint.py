@@ -33,7 +33,7 @@ class DurableCheckpointIO(TorchCheckpointIO):
     _in_flight: Mapping[str, Any] | None = None
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
-        """Save atomically and durably on this machine's filesystem; raises UserError for an address of another."""
+        """Save atomically and durably to a local file; raises UserError for a URL."""
         if "://" in str(path):
             raise UserError(f"checkpoint {path} is not a local file; CheckpointUploader copies checkpoints to a bucket")
         target, self._in_flight = Path(path), checkpoint
@@ -47,24 +47,24 @@ class DurableCheckpointIO(TorchCheckpointIO):
             self._in_flight = None
 
     def memory_owners(self) -> dict[str, object]:
-        """Return the checkpoint that is being written, whose tensors others own: nothing is copied."""
+        """Return the checkpoint being written; its tensors count for their owners, as nothing is copied."""
         return {"checkpoint": self._in_flight}
 
     def load_checkpoint(
         self, path: str | Path, map_location: Any = "cpu", weights_only: bool | None = None
     ) -> dict[str, Any]:
-        """Load tensors and plain values, never code, from a file whose checksum is right; else raises UserError."""
+        """Load tensors and plain values, never code; raises UserError if the checksum of the file does not match."""
         try:
             verify_checksum(Path(path))
             checkpoint: dict[str, Any] = super().load_checkpoint(path, map_location, weights_only=True)
-        except Exception as error:  # whatever a decoder makes of damaged bytes
+        except Exception as error:  # a decoder may raise anything on damaged bytes
             reason = " ".join(str(error).split())[:120]
             raise UserError(f"checkpoint {path} cannot be read ({reason}); is it damaged? give another one") from error
         return checkpoint
 
 
 class _Checkpoint(ModelCheckpoint):
-    """One file in the run's folder; a write that the disk refuses is repeated after the next generation."""
+    """One file in the run's folder; a write that the disk refuses is retried after the next generation."""
 
     def __init__(self, dirpath: str | None, name: str, **options: Any) -> None:
         options |= {"save_top_k": 1, "enable_version_counter": False, "save_on_train_epoch_end": True}
@@ -73,6 +73,7 @@ class _Checkpoint(ModelCheckpoint):
         self._overdue = False
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Save if it is time to, or if the last write failed; log an error of the disk."""
         compat.forget_last_save(self)  # ModelCheckpoint skips generations in which no optimizer stepped
         path = f"{self.dirpath}/{self._name}"
         overdue, self._overdue = trainer.strategy.broadcast(self._overdue), False
@@ -83,10 +84,10 @@ class _Checkpoint(ModelCheckpoint):
         except OSError as error:
             self._overdue = True
             log.warning("generation %d: cannot write %s: %s", trainer.current_epoch, path, error)
-            trainer.strategy.barrier()  # where the other processes wait for the one that writes
+            trainer.strategy.barrier()  # the other processes wait here for the one that writes
         else:
             if overdue and trainer.is_global_zero:
-                log.warning("generation %d: %s is written again", trainer.current_epoch, path)
+                log.warning("generation %d: %s was written on retry", trainer.current_epoch, path)
 
     def state_dict(self) -> dict[str, Any]:
         return {**super().state_dict(), "overdue": self._overdue}
@@ -97,14 +98,14 @@ class _Checkpoint(ModelCheckpoint):
 
 
 class GenerationCheckpoint(_Checkpoint):
-    """`last.ckpt` after every generation, and the files of generations before it as `generation-N.ckpt`.
+    """Saves `last.ckpt` after every generation, and keeps earlier ones as `generation-N.ckpt`.
 
-    `Trainer.fit(ckpt_path="last")` and `--ckpt_path last` find it and continue bit for bit; if it is damaged, the
-    command line takes the newest whole one before it, see `newest_whole`.
+    `Trainer.fit(ckpt_path="last")` and `--ckpt_path last` resume from it bit for bit; if it is damaged, the command
+    line takes the newest intact one before it, see `newest_intact`.
 
     Args:
         dirpath: folder; null takes `checkpoints` in the run's folder.
-        keep: generations whose files are kept, the last one included (1 or more). Each holds the whole replay buffer.
+        keep: number of checkpoints to keep, the last one included (1 or more). Each contains the whole replay buffer.
     """
 
     def __init__(self, dirpath: str | None = None, keep: int = 2) -> None:
@@ -113,14 +114,14 @@ class GenerationCheckpoint(_Checkpoint):
         self.keep = keep
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Find the folder; remove what a killed process left half written."""
+        """Find the folder, and delete files that a killed process left incomplete."""
         super().setup(trainer, pl_module, stage)
         if stage == "fit" and trainer.is_global_zero and self.dirpath:
             for torn in Path(self.dirpath).glob(".*.ckpt.*"):
                 torn.unlink()
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Keep the last checkpoint as an earlier one, save, and delete those beyond `keep`."""
+        """Keep the previous checkpoint as an earlier one, save the new one, and delete those beyond `keep`."""
         last = Path(f"{self.dirpath}/{self._name}")
         if trainer.is_global_zero and self.keep > 1 and last.exists():
             try:
@@ -129,14 +130,14 @@ class GenerationCheckpoint(_Checkpoint):
                 log.warning("generation %d: cannot write a copy of %s: %s", trainer.current_epoch, last, error)
         super().on_train_epoch_end(trainer, pl_module)
         if trainer.is_global_zero and not self._overdue:
-            for old in earlier(last.parent)[self.keep - 1 :]:
+            for old in earlier_checkpoints(last.parent)[self.keep - 1 :]:
                 old.unlink(missing_ok=True)
 
 
 class ChampionCheckpoint(_Checkpoint):
-    """`best.ckpt`: the whole state of the generation whose champion validated best.
+    """Saves `best.ckpt`: the whole state of the generation whose champion had the best validation fitness.
 
-    List it before `GenerationCheckpoint`, whose file then knows of it.
+    List it before `GenerationCheckpoint`, so that `last.ckpt` contains its state.
 
     Args:
         dirpath: folder; null takes `checkpoints` in the run's folder.
@@ -147,35 +148,35 @@ class ChampionCheckpoint(_Checkpoint):
 
 
 def keep_earlier(last: Path) -> None:
-    """Give `last.ckpt` a second name by its generation; raises OSError, or DamagedFile if it has no checksum."""
+    """Link `last.ckpt` under the name of its generation; raises OSError, or DamagedFile if it has no checksum."""
     name = last.with_name(EARLIER.replace("*", f"{generation_of(last):05}"))
     name.unlink(missing_ok=True)
     try:
         os.link(last, name)
-    except OSError:  # a filesystem without links
+    except OSError:  # a filesystem without hard links
         with replacing(name) as draft:
             shutil.copyfile(last, draft)
 
 
-def earlier(folder: Path) -> list[Path]:
+def earlier_checkpoints(folder: Path) -> list[Path]:
     """Return the earlier checkpoints in a folder, newest first."""
     return sorted(folder.glob(EARLIER), key=lambda path: int(path.stem.rpartition("-")[2]), reverse=True)
 
 
-def newest_whole(folder: Path, put_aside: bool = True) -> Path | None:
-    """Return the newest checkpoint whose checksum is right; None if there are none; raises UserError if none is whole.
+def newest_intact(folder: Path, put_aside: bool = True) -> Path | None:
+    """Return the newest checkpoint whose checksum matches; None if there are none; raises UserError if all are damaged.
 
-    With `put_aside` a damaged `last.ckpt` becomes `damaged.ckpt`, so that it is not kept as an earlier one.
+    With `put_aside`, a damaged `last.ckpt` is renamed `damaged.ckpt`, so that it is not kept as an earlier one.
     """
-    found = [path for path in (folder / LAST, *earlier(folder)) if path.exists()]
-    for path in found:
+    paths = [path for path in (folder / LAST, *earlier_checkpoints(folder)) if path.exists()]
+    for path in paths:
         try:
             verify_checksum(path)
             return path
         except (DamagedFile, OSError) as error:
-            log.warning("checkpoint %s is damaged (%s); the one before is used", path, error)
+            log.warning("checkpoint %s is damaged (%s); using the one before", path, error)
             if path.name == LAST and put_aside:
                 os.replace(path, path.with_name(DAMAGED))
-    if found:
-        raise UserError(f"all {len(found)} checkpoints in {folder} are damaged; --ckpt_path best may be whole")
+    if paths:
+        raise UserError(f"all {len(paths)} checkpoints in {folder} are damaged; --ckpt_path best may be intact")
     return None

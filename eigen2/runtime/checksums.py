@@ -17,33 +17,33 @@ _PATTERN = re.compile(rb"eigen2 generation ([+-]\d{9}) blake2b ([0-9a-f]{64})")
 
 
 class DamagedFile(Exception):
-    """A file whose bytes are not those that were written; the message says how that shows."""
+    """A file whose content is not what was written; the message says what is wrong with it."""
 
 
 def write_checksum(path: Path, generation: int) -> None:
-    """Write generation and checksum into the empty comment of a zip archive; raises ValueError if it has none."""
+    """Write generation and checksum into the empty comment of a zip archive; raises ValueError for any other file."""
     with path.open("r+b") as file:
         # a zip archive ends with the two bytes of its comment's length
         end = max(0, file.seek(0, 2) - 2)
         file.seek(end)
         if file.read() != b"\0\0":
-            raise ValueError(f"{path} is no zip archive without a comment")
+            raise ValueError(f"{path} is not a zip archive with an empty comment")
         file.seek(end)
         file.write(struct.pack("<H", _LENGTH) + _COMMENT.format(generation=generation).encode())
         file.write(_digest(file, file.tell()))
 
 
 def verify_checksum(path: Path) -> int:
-    """Compare a whole file with its checksum; return the generation in its comment; raises DamagedFile."""
+    """Compare a file with its checksum, and return the generation in its comment; raises DamagedFile if they differ."""
     with path.open("rb") as file:
         generation, digest, size = _read_comment(file)
         if _digest(file, size - _DIGITS) != digest:
-            raise DamagedFile("its checksum is another")
+            raise DamagedFile("its checksum does not match")
     return generation
 
 
 def generation_of(path: Path) -> int:
-    """Return the generation in a file's comment, its content not verified; raises DamagedFile if it has none."""
+    """Return the generation in a file's comment, without verifying the file; raises DamagedFile if it has none."""
     with path.open("rb") as file:
         return _read_comment(file)[0]
 
@@ -52,10 +52,10 @@ def _read_comment(file: BinaryIO) -> tuple[int, bytes, int]:
     """Return generation, checksum and the file's size in bytes."""
     size = file.seek(0, 2)
     file.seek(max(0, size - _LENGTH))
-    found = _PATTERN.fullmatch(file.read())
-    if found is None:
+    match = _PATTERN.fullmatch(file.read())
+    if match is None:
         raise DamagedFile("its end is missing, or eigen2 did not write it" if size else "it is empty")
-    return int(found[1]), found[2], size
+    return int(match[1]), match[2], size
 
 
 def _digest(file: BinaryIO, size: int) -> bytes:

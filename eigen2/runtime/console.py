@@ -1,4 +1,4 @@
-"""Terminal output of a run: its settings at the start, a bar and a table while it trains, where to look at the end."""
+"""Terminal output of a run: its settings at the start, a bar and a table while it trains, a summary at the end."""
 
 import math
 import textwrap
@@ -13,7 +13,7 @@ from tqdm import tqdm
 from eigen2.memory.process import GB, rss_bytes
 from eigen2.runtime.phases import PHASES
 
-LOSSES = (("actor", "train/actor_loss"), ("critic", "train/critic_loss"))  # heading and metric of a population's two
+LOSSES = (("actor", "train/actor_loss"), ("critic", "train/critic_loss"))  # heading and metric of a loss
 PHASE_HEADINGS = {"evaluate": "eval", "evolve": "evolv", "validate": "valid"}
 Column = tuple[str, str, float]  # heading, name of the metric, factor on it
 
@@ -23,13 +23,13 @@ class HasStatusLine(Protocol):
     """A callback that adds a line to the table."""
 
     def status_line(self) -> str | None:
-        """Return the line; None for none."""
+        """Return the line, or None for no line."""
 
 
 class GenerationReport(ProgressBar):
-    """Prints a run for a person at a terminal of 80 columns; without a terminal it leaves the bar out.
+    """Prints the progress of a run in 80 columns; the bar appears only on a terminal.
 
-    It reads from the module and the data module what `GenerationModule` and `WorkloadDataModule` have.
+    It needs a `GenerationModule` and a `WorkloadDataModule`.
     """
 
     def __init__(self) -> None:
@@ -45,7 +45,7 @@ class GenerationReport(ProgressBar):
         self._enabled = False
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Print what is trained on what, and where it writes."""
+        """Print the model, the data and the folder of the run."""
         self._began, self._first, self._rss = time.monotonic(), trainer.current_epoch, rss_bytes()
         lines = {**trainer.datamodule.describe(), **pl_module.describe(), "writes to": str(trainer.default_root_dir)}
         if self._first:
@@ -62,11 +62,11 @@ class GenerationReport(ProgressBar):
         )
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
-        """Name the generation in progress."""
+        """Show the generation in progress."""
         self._bar.set_description_str(f"generation {trainer.current_epoch + 1}/{trainer.max_epochs}")
 
     def on_train_batch_end(self, *args: Any) -> None:
-        """Move the bar."""
+        """Advance the bar."""
         self._bar.update()
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
@@ -88,28 +88,28 @@ class GenerationReport(ProgressBar):
         )
         lines = [f"[dim]{line}[/dim]" for line in header] if self._rows % 10 == 0 else []
         self._rows += 1
-        others = (each.status_line() for each in trainer.callbacks if isinstance(each, HasStatusLine))
+        others = (callback.status_line() for callback in trainer.callbacks if isinstance(callback, HasStatusLine))
         for line in (*lines, *rows, *filter(None, others)):
             self._print(line)
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        """Print the champion, totals and the command to type next."""
+        """Print the champion, the totals and a command to run next."""
         self.on_exception()
         if not (metrics := pl_module.metrics):
             return
-        fitness, found = metrics["champion/validation_fitness"], metrics["champion/generation"]
+        fitness, generation = metrics["champion/validation_fitness"], metrics["champion/generation"]
         took = f"{trainer.current_epoch - self._first} generations in {_clock(time.monotonic() - self._began)}"
         self._print("")
         self._print_values(
             {
-                "champion": [f"validation fitness {fitness:.1f}, found in generation {found:.0f}"],
+                "champion": [f"validation fitness {fitness:.1f}, found in generation {generation:.0f}"],
                 "totals": [f"{took}, {trainer.datamodule.buffer.added:,} transitions, {trainer.global_step:,} steps"],
                 "next": [f"tensorboard --logdir {trainer.default_root_dir}"],
             }
         )
 
     def on_exception(self, *args: Any, **kwargs: Any) -> None:
-        """Leave the terminal clean."""
+        """Remove the bar from the terminal."""
         if self._bar is not None:
             self._bar.close()
 
@@ -139,7 +139,7 @@ def table(
     """Return the table's two heading lines and a generation's two rows, at most 80 columns each.
 
     The generation counts from 0, as in TensorBoard and the CSV files. Metrics that are missing are shown as nan.
-    `training_starts` is in transitions, RSS and its growth are in bytes, `left_s` is until the run is over.
+    `training_starts` is in transitions, RSS and its growth are in bytes, `left_s` is the time until the run ends.
     """
 
     def value(name: str) -> float:

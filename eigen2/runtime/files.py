@@ -18,9 +18,9 @@ WRITE_HINT = "name a file in a folder that exists and can be written"  # for err
 
 @contextmanager
 def replacing(final: Path) -> Iterator[Path]:
-    """Yield a draft beside `final` that replaces it, or a link's target, at the end, and is deleted if the block fails.
+    """Yield a draft next to `final` that replaces it, or the target of a link, and is deleted if the block fails.
 
-    Raises OSError if it is a folder or a device, or cannot be written.
+    Raises OSError if `final` is a folder or a device, or cannot be written.
     """
     if final.exists() and not final.is_file():  # a rename would replace a device or a pipe by a file
         raise OSError(errno.EINVAL, "It is a folder" if final.is_dir() else "It is no regular file", str(final))
@@ -35,18 +35,18 @@ def replacing(final: Path) -> Iterator[Path]:
 
 @contextmanager
 def draft_folder(final: Path) -> Iterator[Path]:
-    """Yield a hidden folder beside `final`, empty, locked by this process until the block ends, and deleted then.
+    """Yield an empty hidden folder next to `final`, locked by this process and deleted when the block ends.
 
     Raises UserError if another process has locked it.
     """
     folder = final.parent / f".{final.name}.draft"
     folder.mkdir(exist_ok=True)
-    if (held := lock(folder / "lock")) is None:
+    if (locked := lock(folder / "lock")) is None:
         raise UserError(f"another process is writing {str(final)!r}: wait for it, or name another file")
-    with held:
-        for left in folder.iterdir():
-            if left.name != "lock":
-                left.unlink()
+    with locked:
+        for file in folder.iterdir():  # left by a killed process
+            if file.name != "lock":
+                file.unlink()
         try:
             yield folder
         finally:
@@ -54,7 +54,7 @@ def draft_folder(final: Path) -> Iterator[Path]:
 
 
 def lock(path: Path, *, wait: bool = False) -> IO[str] | None:
-    """Return an open file whose lock is held until it is closed, however this process ends; None if another has it."""
+    """Return a locked file, unlocked when it is closed or this process ends; None if another process has locked it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     file = path.open("w")
     try:
@@ -82,14 +82,14 @@ def _sync(path: Path) -> None:
 
 def next_number(paths: Iterable[Path]) -> int:
     """Return 1 more than the largest number at the end of a name; 1 if there is none."""
-    return 1 + max((int(found[0]) for path in paths if (found := re.search(r"\d+$", path.name))), default=0)
+    return 1 + max((int(match[0]) for path in paths if (match := re.search(r"\d+$", path.name))), default=0)
 
 
 def archive_other_test(summary: Path, now: Mapping[str, Any], keys: Sequence[str]) -> None:
-    """Rename a test's folder to `test-1`, `test-2` and so on, unless it is about to be repeated.
+    """Rename the folder of a different, earlier test to `test-1`, `test-2` and so on.
 
-    It is another one if `now`, about to be written to `summary`, a JSON file in that folder, differs in one of `keys`
-    from what is there. A missing or damaged file renames nothing. Raises OSError if the folder cannot be renamed.
+    The earlier test is different if its `summary`, a JSON file in the folder, differs in one of `keys` from `now`, its
+    new content. A missing or damaged file renames nothing. Raises OSError if the folder cannot be renamed.
     """
     try:
         before = json.loads(summary.read_text())
@@ -104,6 +104,6 @@ def archive_other_test(summary: Path, now: Mapping[str, Any], keys: Sequence[str
 def object_schema(
     required: dict[str, Any], optional: dict[str, Any] | None = None, others: Any = False
 ) -> dict[str, Any]:
-    """Return the JSON schema of an object by the schemas of its keys; others are refused, or fit a schema as well."""
+    """Return the JSON schema of an object by the schemas of its keys, and of any `others`; False refuses these."""
     properties = required | (optional or {})
     return {"type": "object", "required": [*required], "properties": properties, "additionalProperties": others}

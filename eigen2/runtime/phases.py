@@ -1,4 +1,4 @@
-"""The phases of a generation: timed here, and announced to the callbacks that listen."""
+"""The phases of a generation, which are timed and announced to callbacks."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -13,22 +13,22 @@ PHASES = ("evaluate", "train", "evolve", "validate")  # phases of a population's
 
 @runtime_checkable
 class PhaseListener(Protocol):
-    """A callback that wants to know when a phase ends."""
+    """A callback that is notified when a phase ends."""
 
     def on_phase_end(self, trainer: Trainer, pl_module: LightningModule, phase: str) -> None:
-        """Called when a phase has ended."""
+        """Handle the end of a phase."""
 
 
 @runtime_checkable
 class StepListener(Protocol):
-    """A callback that wants to know of every step of the evaluation's environment."""
+    """A callback that is notified of every step of the evaluation's environment."""
 
     def on_environment_step(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Called after a step."""
+        """Handle the end of a step."""
 
 
 class PhaseClock:
-    """Seconds spent in each phase of the generation in progress; the callbacks of the module's trainer hear of them."""
+    """Measures the seconds of each phase of the generation in progress, and notifies the trainer's callbacks."""
 
     def __init__(self, module: LightningModule, phases: Sequence[str] = PHASES) -> None:
         self._module = module
@@ -38,14 +38,14 @@ class PhaseClock:
         self._step_listeners: list[StepListener] = []
 
     def new_generation(self) -> None:
-        """Set all seconds to 0, start counting the generation's and find who listens to its steps."""
+        """Reset all seconds, start timing the generation and find the callbacks that listen to its steps."""
         self.seconds = dict.fromkeys(self.phases, 0.0)
         self.begin("generation")
         callbacks = self._module.trainer.callbacks  # type: ignore[attr-defined]
         self._step_listeners = [callback for callback in callbacks if isinstance(callback, StepListener)]
 
     def begin(self, phase: str) -> None:
-        """Start counting a phase."""
+        """Start timing a phase."""
         self._begun[phase] = time.perf_counter()
 
     def elapsed(self, phase: str) -> float:
@@ -53,7 +53,7 @@ class PhaseClock:
         return time.perf_counter() - self._begun[phase]
 
     def end(self, phase: str) -> None:
-        """Stop counting and announce the end; work queued on a GPU is waited for and counts here."""
+        """Stop timing a phase and announce its end; work queued on a GPU is waited for and counts for this phase."""
         device, trainer = self._module.device, self._module.trainer
         if device.type == "cuda":
             torch.cuda.synchronize(device)
@@ -69,7 +69,7 @@ class PhaseClock:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Count what happens inside; nothing is announced if it fails."""
+        """Time the block as a phase; nothing is announced if it fails."""
         self.begin(name)
         yield
         self.end(name)

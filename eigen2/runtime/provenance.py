@@ -13,14 +13,14 @@ ROOT = Path(__file__).parents[2]  # root of the source, in a clone
 
 
 def describe_run() -> dict[str, Any]:
-    """Return versions, machine, and the commit where eigen2 runs from a clone; None for what cannot be known."""
+    """Return versions, machine, and the commit if eigen2 runs from a clone; None for what is unknown."""
     commit = _git("rev-parse", "HEAD")
     versions = {name: version(name) for name in ("eigen2", "torch", "lightning")}
     return {
         "versions": {"python": platform.python_version(), **versions},
         "machine": f"{processor()}, {os.cpu_count()} cores",
         "commit": commit,
-        # pages and figures change no result, and measuring writes them
+        # docs change no result, and benchmarks write them
         "dirty": bool(_git("status", "--porcelain", "--", ".", ":!docs")) if commit else None,
     }
 
@@ -28,8 +28,8 @@ def describe_run() -> dict[str, Any]:
 def processor() -> str:
     """Return the processor's model, or else its architecture."""
     info = Path("/proc/cpuinfo")
-    found = re.search(r"^model name\s*: (.+)$", info.read_text(), re.MULTILINE) if info.is_file() else None
-    return found[1].strip() if found else platform.processor() or platform.machine()
+    match = re.search(r"^model name\s*: (.+)$", info.read_text(), re.MULTILINE) if info.is_file() else None
+    return match[1].strip() if match else platform.processor() or platform.machine()
 
 
 def describe_changes(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
@@ -44,7 +44,7 @@ def _shorten(value: Any) -> str:
 
 
 def _git(*arguments: str) -> str | None:
-    """Return what git prints about the source; None without git, or outside a clone of eigen2's own."""
+    """Return what git prints about the source; None without git, or outside a clone of eigen2."""
     if not (ROOT / ".git").exists():
         return None
     try:

@@ -13,7 +13,7 @@ from lightning.pytorch.cli import SaveConfigCallback
 
 from callbacks import MemoryProfiler
 from eigen2.errors import UserError
-from eigen2.runtime.checkpoint import newest_whole
+from eigen2.runtime.checkpoint import newest_intact
 from eigen2.runtime.files import lock, next_number, replacing
 from eigen2.runtime.provenance import describe_run
 
@@ -27,30 +27,30 @@ RUN_FILES = (  # what a run writes in its folder; the panel cache beside them is
 
 @contextmanager
 def locked_folder(root: Path, name: str = ".lock", *, wait: bool = False) -> Iterator[None]:
-    """Keep the folder to this process until it ends; raises UserError if another has it, unless it is to `wait`."""
+    """Lock the folder for this process until the block ends; `wait` for another process, or raise a UserError."""
     try:
-        held = lock(root / name, wait=wait)
+        locked = lock(root / name, wait=wait)
     except OSError as error:
         text = f"cannot write to trainer.default_root_dir {root}: {error.strerror}; choose another folder"
         raise UserError(text) from error
-    if held is None:
+    if locked is None:
         raise UserError(f"another run is writing to {root}; wait for it or choose another --trainer.default_root_dir")
-    with held:
+    with locked:
         yield
 
 
 def find_checkpoint(root: Path, path: str | None, *, or_start: bool, put_aside: bool = True) -> str | None:
-    """Return the file that `best` or `last` stands for, or another path; raises UserError if there is none.
+    """Return the path of checkpoint `best`, `last` or any other file; raises UserError if it does not exist.
 
-    `last` is the newest that is not damaged. With `or_start`, for a run that has yet to start, it may find nothing;
-    `put_aside` renames a damaged one.
+    `last` is the newest intact one; with `or_start`, it is None for a run that has not started. `put_aside` renames a
+    damaged one.
     """
     if path is None:
         return None
     folder = root / "checkpoints"
     file = folder / f"{path}.ckpt" if path in ("best", "last") else Path(path)
     if path == "last":
-        newest = newest_whole(folder, put_aside)
+        newest = newest_intact(folder, put_aside)
         if newest is not None or or_start:
             return None if newest is None else str(newest)
     elif file.is_file():
@@ -60,13 +60,13 @@ def find_checkpoint(root: Path, path: str | None, *, or_start: bool, put_aside: 
 
 
 def generations_of(checkpoint: str | None) -> int:
-    """Return the generations of a checkpoint's run, by the metrics.csv beside its folder; 0 without one."""
+    """Return the number of generations in the metrics.csv of a checkpoint's run; 0 without that file."""
     metrics = Path(checkpoint or "").resolve().parent.parent / "metrics.csv"
     return sum(1 for _ in csv.DictReader(metrics.read_text().splitlines())) if metrics.is_file() else 0
 
 
 def move_earlier_run(root: Path) -> Path | None:
-    """Move what an earlier run left in `root` to `root/earlier/N`; return that folder, None if there was nothing."""
+    """Move the files of an earlier run in `root` to `root/earlier/N`; return that folder, or None if there are none."""
     present = [path for name in RUN_FILES for path in sorted(root.glob(name))]
     if not present:
         return None
@@ -78,13 +78,13 @@ def move_earlier_run(root: Path) -> Path | None:
 
 
 class RunFolder(SaveConfigCallback):
-    """Makes room for a new run and writes config.yaml and run.json, once everything else has been checked."""
+    """Moves an earlier run aside and writes config.yaml and run.json, once everything else has been checked."""
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Do nothing yet: the run may still be refused."""
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Move an earlier run aside unless this one resumes it, then write configuration and provenance."""
+        """Move an earlier run aside unless this one resumes it; write configuration and provenance."""
         if not trainer.is_global_zero:
             return
         root = Path(trainer.default_root_dir)
@@ -94,14 +94,14 @@ class RunFolder(SaveConfigCallback):
         _write_provenance(trainer, pl_module, [])
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Add the verdict of the memory profiler, if there is one."""
+        """Add the verdict of the memory profiler, if there is one, to run.json."""
         if trainer.is_global_zero:
-            profilers = [each for each in trainer.callbacks if isinstance(each, MemoryProfiler)]  # type: ignore[attr-defined]
-            _write_provenance(trainer, pl_module, ["; ".join(each.verdict) for each in profilers])
+            profilers = [callback for callback in trainer.callbacks if isinstance(callback, MemoryProfiler)]  # type: ignore[attr-defined]
+            _write_provenance(trainer, pl_module, ["; ".join(profiler.verdict) for profiler in profilers])
 
 
 def _write_provenance(trainer: Trainer, module: Any, memory: list[str]) -> None:
-    """Write run.json: what the results of a `GenerationModule` depend on, and how the run's memory did."""
+    """Write run.json: what the results of a `GenerationModule` depend on, and the verdict on the run's memory."""
     record = {"seed": module.seed, **describe_run(), "memory": memory, "settings": module.settings()}
     if module.fitness_words:
         record["fitness"] = dict(module.fitness_words)
@@ -109,5 +109,5 @@ def _write_provenance(trainer: Trainer, module: Any, memory: list[str]) -> None:
     try:
         with replacing(target) as draft:
             draft.write_text(json.dumps(record, indent=1, default=str) + "\n")
-    except OSError as error:  # the run is worth more than its record
+    except OSError as error:  # no reason to stop the run
         log.warning("cannot write %s: %s", target, error.strerror or error)

@@ -1,4 +1,4 @@
-"""The signals that end a run in order, and the requeueing of a SLURM job."""
+"""The signals that stop a run cleanly, and the requeueing of a SLURM job."""
 
 import os
 import shutil
@@ -15,13 +15,13 @@ CODES = {signal.SIGINT: INTERRUPTED, signal.SIGTERM: TERMINATED, signal.SIGUSR1:
 
 @contextmanager
 def handling(handler: Callable[[signal.Signals], object]) -> Iterator[None]:
-    """Let a function handle these signals until the block ends."""
-    before = {each: signal.signal(each, lambda number, frame: handler(signal.Signals(number))) for each in CODES}
+    """Let a function handle the signals of `CODES` until the block ends."""
+    before = {signum: signal.signal(signum, lambda number, frame: handler(signal.Signals(number))) for signum in CODES}
     try:
         yield
     finally:
-        for each, earlier in before.items():
-            signal.signal(each, earlier)
+        for signum, previous in before.items():
+            signal.signal(signum, previous)
 
 
 def requeue() -> str:

@@ -1,4 +1,4 @@
-"""Orderly end of a run that is asked to stop: by Ctrl-C, by `kill`, by a job scheduler."""
+"""Clean stop of a run on a signal: from Ctrl-C, from `kill`, from a job scheduler."""
 
 import signal
 import sys
@@ -16,86 +16,86 @@ from eigen2.runtime.signals import CODES, handling, requeue
 
 
 class GracefulStop(Callback):
-    """Ends a run after the generation in which it is asked to stop, with its checkpoint, if that is soon enough.
+    """Ends a run on a signal: after the generation in progress and its checkpoint, if that is soon enough.
 
     SIGINT (Ctrl-C) and SIGTERM stop; SIGUSR1, which SLURM sends before a job's time is up (`#SBATCH
-    --signal=USR1@120`), stops and asks SLURM to queue the job again. The run ends at once, and the last checkpoint
-    stands, if the generation would take longer than the grace period, when the period is over, or at a second signal.
-    No checkpoint is ever written within a generation, as none of half a generation resumes exactly.
+    --signal=USR1@120`), stops and asks SLURM to queue the job again. The run ends at once, and resumes from its last
+    checkpoint, if the generation would take longer than the grace period, when that is over, or at a second signal. No
+    checkpoint is written within a generation, as half of one cannot be resumed exactly.
 
     Args:
-        grace_seconds: Seconds that the generation in progress may still take after a signal, 0 or more; what a
-            scheduler leaves between SIGTERM and SIGKILL, less the seconds of a checkpoint.
+        grace_seconds: Seconds that the generation in progress may still take after a signal, 0 or more: the time that
+            a scheduler leaves between SIGTERM and SIGKILL, less the time to write a checkpoint.
     """
 
     def __init__(self, grace_seconds: float = 60.0) -> None:
         super().__init__()
         require_range("stop.grace_seconds", grace_seconds, least=0)
         self.grace_seconds = grace_seconds
-        self._asked: signal.Signals | None = None
+        self._received: signal.Signals | None = None
         self._handlers: dict[int, Any] = {}
-        self._begun = self._took = 0.0
+        self._began = self._took_s = 0.0
         self._trainer: Trainer | None = None
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Install the handlers, in place of Lightning's too, which would save within a generation."""
-        self._trainer, self._asked, self._took = trainer, None, 0.0
-        self._handlers = {each: signal.signal(each, self._handle) for each in (*CODES, signal.SIGALRM)}
+        self._trainer, self._received, self._took_s = trainer, None, 0.0
+        self._handlers = {signum: signal.signal(signum, self._handle) for signum in (*CODES, signal.SIGALRM)}
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Record when the generation begins."""
-        self._begun = time.monotonic()
+        """Record when the generation began."""
+        self._began = time.monotonic()
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Record how long it took; if any process got a signal, end all after their checkpoint."""
-        self._took = time.monotonic() - self._begun
-        if number := int(trainer.strategy.reduce(torch.tensor(int(self._asked or 0)), reduce_op="max")):
-            self._asked = signal.Signals(number)
+        """Record how long the generation took; if any process received a signal, stop all after the checkpoint."""
+        self._took_s = time.monotonic() - self._began
+        if number := int(trainer.strategy.reduce(torch.tensor(int(self._received or 0)), reduce_op="max")):
+            self._received = signal.Signals(number)
             trainer.should_stop = True
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """End the run if a signal came: raises RunStopped with the signal's exit code."""
-        asked = self._asked
+        received = self._received
         self.teardown()
-        if asked is not None:
-            raise self._stopped(asked, f"after generation {trainer.current_epoch - 1}, which is saved")
+        if received is not None:
+            raise self._stopped(received, f"after generation {trainer.current_epoch - 1}, which is saved")
 
     def teardown(self, *args: Any, **kwargs: Any) -> None:
         """Restore the handlers."""
         if self._handlers:
             signal.setitimer(signal.ITIMER_REAL, 0)
-            for each, handler in self._handlers.items():
-                signal.signal(each, handler)
-            self._handlers, self._asked = {}, None
+            for signum, handler in self._handlers.items():
+                signal.signal(signum, handler)
+            self._handlers, self._received = {}, None
 
     on_exception = teardown
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         assert self._trainer is not None
-        again, self._asked = self._asked is not None, self._asked or signal.Signals(number)
-        left_s = self._took - (time.monotonic() - self._begun)
+        again, self._received = self._received is not None, self._received or signal.Signals(number)
+        left_s = self._took_s - (time.monotonic() - self._began)
         generation = self._trainer.current_epoch
         if again or left_s > self.grace_seconds or self.grace_seconds == 0:
-            raise self._stopped(self._asked, f"within generation {generation}, which is repeated on a resume")
+            raise self._stopped(self._received, f"within generation {generation}, which is repeated on a resume")
         # again every second, as an exception raised while an object is finalised is lost
         signal.setitimer(signal.ITIMER_REAL, self.grace_seconds, 1.0)
         sys.stderr.write(
-            f"{self._asked.name}: ends after generation {generation}, within {self.grace_seconds:g} s; "
+            f"{self._received.name}: the run ends after generation {generation}, within {self.grace_seconds:g} s; "
             "a second signal ends it at once\n"
         )
 
-    def _stopped(self, asked: signal.Signals, when: str) -> RunStopped:
+    def _stopped(self, received: signal.Signals, when: str) -> RunStopped:
         first = self._trainer is None or self._trainer.is_global_zero
-        more = f"; {requeue()}" if asked == signal.SIGUSR1 and first else ""
-        return RunStopped(f"stopped by {asked.name} {when}; --ckpt_path last resumes{more}", CODES[asked])
+        more = f"; {requeue()}" if received == signal.SIGUSR1 and first else ""
+        return RunStopped(f"stopped by {received.name} {when}; --ckpt_path last resumes{more}", CODES[received])
 
 
 @contextmanager
 def stops_at_once() -> Iterator[None]:
-    """Let signals end the process at once, before and after training, with the exit codes of `GracefulStop`."""
+    """Let signals end the process at once before and after training, with the exit codes of `GracefulStop`."""
 
-    def stop(asked: signal.Signals) -> None:
-        raise RunStopped(f"stopped by {asked.name} outside of training; nothing is lost", CODES[asked])
+    def stop(received: signal.Signals) -> None:
+        raise RunStopped(f"stopped by {received.name} outside of training; nothing is lost", CODES[received])
 
     with handling(stop):
         yield

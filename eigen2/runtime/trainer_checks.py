@@ -21,7 +21,7 @@ def check_precision(precision: str) -> None:
 
 
 def check_config(config: Mapping[str, Any]) -> None:
-    """Refuse, by a UserError, Trainer arguments that have another name here, before a Trainer is made from them."""
+    """Refuse Trainer arguments that have another name here, before a Trainer is made from them; raises UserError."""
     check_precision(str(config.get("precision") or "32-true"))
     for name, refused, remedy in (
         ("accumulate_grad_batches", lambda value: value != 1, "use model.accumulate, or a larger data.batch_size"),
@@ -36,12 +36,12 @@ def check_config(config: Mapping[str, Any]) -> None:
 
 
 def check_trainer(trainer: Any) -> None:
-    """Refuse, by a UserError, what would cut a generation of a Trainer, or skip its validation or checkpoint."""
+    """Refuse what would cut a generation, or skip its validation or checkpoint; raises UserError."""
     check_precision(str(trainer.precision))
     steps = -1 if trainer.fast_dev_run else trainer.max_steps
     interval = getattr(trainer, "val_check_interval", "a time")  # Lightning sets none when it is a time
     every, batches = trainer.check_val_every_n_epoch, (trainer.limit_train_batches, trainer.limit_val_batches)
-    timers = [each for each in trainer.callbacks if isinstance(each, Timer)]
+    timers = [callback for callback in trainer.callbacks if isinstance(callback, Timer)]
     for broken, reason in (
         (steps != -1, f"max_steps is {steps}: it would stop in the middle of a generation; use trainer.max_epochs"),
         (

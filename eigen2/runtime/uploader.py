@@ -1,4 +1,4 @@
-"""Upload of checkpoints to a bucket in the background: training never waits for it or stops for its faults."""
+"""Upload of checkpoints to a bucket in the background: training neither waits for it nor stops on its errors."""
 
 import os
 import threading
@@ -15,14 +15,14 @@ from eigen2.errors import UserError, require_range
 from eigen2.runtime.bucket import PART, CheckpointStore, Place, connect, describe_error, resolve
 from eigen2.runtime.checkpoint import BEST, LAST
 
-LONGEST_WAIT_S = 60.0  # seconds between two attempts at most
+LONGEST_WAIT_S = 60.0  # most seconds between two attempts
 Result = TypeVar("Result")
 
 
 def retry(action: Callable[[], Result], attempts: int, wait: Callable[[float], object] = time.sleep) -> Result:
-    """Try an action again after an error, 1, 2, 4 ... 60 seconds later, unless the user must correct it.
+    """Call `action` until it succeeds, 1, 2, 4 ... 60 seconds apart, up to `attempts` times.
 
-    It gives up if `wait` returns True.
+    A UserError is not retried, as the user must correct it. It gives up if `wait` returns True.
     """
     for attempt in range(attempts - 1):
         try:
@@ -36,13 +36,13 @@ def retry(action: Callable[[], Result], attempts: int, wait: Callable[[float], o
 
 
 class UploadQueue:
-    """The newest checkpoint of each name that is not in the bucket yet, and the thread that uploads them.
+    """Uploads the newest checkpoint of each name in a background thread.
 
-    They are open files: replacing or deleting a name does not change what is uploaded. Each new checkpoint begins a
-    round, in which every file is tried; one that fails waits for the next round, unless there is a newer one by then.
+    Checkpoints are open files: replacing or deleting a name does not change what is uploaded. Each new checkpoint
+    starts a round, in which every file is tried; one that fails waits for the next round, unless it is replaced.
 
-    `send` uploads a file under a name, and may return a complaint of something else; it has so many `attempts` in a
-    round, and `wait` waits between them, by default until the queue is closed at most.
+    `send` uploads a file under a name, and may return a warning; it is tried up to `attempts` times a round. `wait`
+    waits between these, by default until the queue is closed at most.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class UploadQueue:
         self._wait = wait or self._closed.wait
         self._files: dict[str, BinaryIO] = {}
         self._round: list[str] = []  # names that are still to be tried
-        self._complaint: str | None = None
+        self._warning: str | None = None
         self.done = 0  # uploads so far
         self.uploading_bytes = 0  # size of the file that is being uploaded
         # a daemon: a request that hangs must not keep the process alive
@@ -85,12 +85,12 @@ class UploadQueue:
                 self.uploading_bytes = os.fstat(file.fileno()).st_size
             uploaded = False
             try:
-                complaint = retry(partial(self._send, file, name), self._attempts, self._wait)
+                warning = retry(partial(self._send, file, name), self._attempts, self._wait)
                 uploaded = True
             except Exception as error:  # of any of the libraries
-                complaint = f"{name} was not uploaded ({describe_error(error)})"
+                warning = f"{name} was not uploaded ({describe_error(error)})"
             with self._changed:
-                self._complaint = complaint or self._complaint
+                self._warning = warning or self._warning
                 self.done += uploaded
                 self.uploading_bytes = 0
                 if uploaded or name in self._files or self._closed.is_set():
@@ -99,14 +99,14 @@ class UploadQueue:
                     self._files[name] = file
                 self._changed.notify_all()
 
-    def take_complaint(self) -> str | None:
-        """Return the last complaint since the last call; None if there is none."""
+    def pop_warning(self) -> str | None:
+        """Return the newest warning since the last call, or None."""
         with self._changed:
-            complaint, self._complaint = self._complaint, None
-            return complaint
+            warning, self._warning = self._warning, None
+            return warning
 
     def drain(self, timeout_s: float) -> bool:
-        """Try everything once more and wait, at most so many seconds; return whether everything is in the bucket."""
+        """Try all pending uploads once more, for at most `timeout_s` seconds; return whether all are in the bucket."""
         with self._changed:
             self._round = list(self._files)
             self._changed.notify_all()
@@ -124,21 +124,20 @@ class UploadQueue:
 
 
 class CheckpointUploader(Callback):
-    """Copies last.ckpt and best.ckpt to a bucket on Amazon S3 (or what speaks its language) or Google Cloud Storage.
+    """Copies last.ckpt and best.ckpt to a bucket on Amazon S3 (or a compatible server) or Google Cloud Storage.
 
-    After each generation what is new in the run's folder `checkpoints` is handed to a thread of its own.
-    Errors of the bucket never stop training; they are shown once a generation. Needs `pip install 'eigen2[cloud]'`.
-    Credentials are not settings: those of the environment are used (AWS_*, ~/.aws, GOOGLE_APPLICATION_CREDENTIALS,
-    those of the machine). With it, `--ckpt_path last` fetches the newest checkpoint if there is none in the folder.
+    After each generation, what is new in the run's folder `checkpoints` is uploaded by a background thread. Errors of
+    the bucket never stop training; they are shown once a generation. Needs `pip install 'eigen2[cloud]'`. Credentials
+    are not settings: those of the environment are used (AWS_*, ~/.aws, GOOGLE_APPLICATION_CREDENTIALS, those of the
+    machine). `--ckpt_path last` downloads the newest checkpoint if there is none in the folder.
 
     Args:
         provider: `s3` or `gs`; null takes CLOUD_PROVIDER.
         bucket: name of the bucket, which must exist; null takes CLOUD_BUCKET.
-        prefix: folder in the bucket. Runs that may go on at the same time each need their own; null takes the name of
-            the run's folder.
-        keep: newest checkpoints of each name of a run that stay in the bucket (1 or more); null deletes none.
+        prefix: folder in the bucket. Concurrent runs need different ones; null takes the name of the run's folder.
+        keep: number of newest checkpoints of each name to keep in the bucket, per run (1 or more); null deletes none.
         attempts: tries of an upload (1 or more), 1, 2, 4 ... 60 s apart; then it waits for the next checkpoint.
-        drain_timeout_s: seconds that the end of the run waits for uploads (0 or more).
+        drain_timeout_s: seconds to wait for uploads at the end of the run (0 or more).
     """
 
     def __init__(
@@ -161,13 +160,13 @@ class CheckpointUploader(Callback):
         self._seen: dict[str, tuple[int, ...]] = {}
 
     def memory_owners(self) -> dict[str, object]:
-        """Return the bytes of the part that is being uploaded; what waits is files, not memory."""
+        """Return the bytes of the part being uploaded; pending checkpoints are files, not memory."""
         return {"upload": min(self._queue.uploading_bytes, 2 * PART) if self._queue else 0}
 
     def fetch_newest(self, root: Path) -> Path | None:
-        """Download the newest whole checkpoint into the run's folder; return it, or None if the bucket has none.
+        """Download the newest intact checkpoint into the run's folder; return it, or None if the bucket has none.
 
-        Raises UserError if the bucket cannot be read or all is damaged there: beginning anew would hide that.
+        Raises UserError if the bucket cannot be read or all are damaged, rather than silently start over.
         """
         place = resolve(*self._where, root)
         store = CheckpointStore(partial(connect, place), place)
@@ -176,10 +175,10 @@ class CheckpointUploader(Callback):
         except UserError:
             raise
         except Exception as error:  # of any of the libraries
-            # its text may hold a key, and must not be in a traceback either
+            # its text may contain a key, and must not be in a traceback either
             raise UserError(
                 f"cannot look for a checkpoint in {place} ({describe_error(error)}); "
-                "try again, or leave out --ckpt_path to begin"
+                "try again, or leave out --ckpt_path to start over"
             ) from None
         if file is not None:
             tqdm.write(f"cloud: fetched {file.name} from {place}")
@@ -191,20 +190,20 @@ class CheckpointUploader(Callback):
             self._place = resolve(*self._where, Path(trainer.default_root_dir))
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Start the queue, now that nothing refuses the run any more."""
+        """Start the queue, after all checks that may refuse the run."""
         if self._place is not None:
             resumed = trainer.ckpt_path is not None
             store = CheckpointStore(partial(connect, self._place), self._place, keep=self._keep, resumed=resumed)
             self._queue = UploadQueue(store.upload, self._attempts)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Submit what the generation before left: now it is complete, in whatever order callbacks run."""
+        """Submit the checkpoints of the generation before, now complete whatever the order of callbacks."""
         self._submit_new(trainer)
-        if self._queue is not None and (complaint := self._queue.take_complaint()):
-            tqdm.write(f"cloud: {complaint}; {self._place} is tried again")
+        if self._queue is not None and (warning := self._queue.pop_warning()):
+            tqdm.write(f"cloud: {warning}; {self._place} will be retried")
 
     def on_fit_end(self, trainer: Trainer, *args: Any, **kwargs: Any) -> None:
-        """Submit the last checkpoint, and wait for all; also where training failed or was interrupted."""
+        """Submit the last checkpoint and wait for all uploads, also if training failed or was interrupted."""
         if self._queue is None:
             return
         try:
@@ -212,15 +211,15 @@ class CheckpointUploader(Callback):
             if self._queue.pending:
                 tqdm.write(f"cloud: waiting up to {self._drain_timeout_s:g} s for {self._place}")
             if not self._queue.drain(self._drain_timeout_s):
-                pending, reason = self._queue.pending, self._queue.take_complaint() or "no answer in time"
-                tqdm.write(f"cloud: {pending} checkpoints are not in {self._place}: {reason}; they are local")
+                pending, reason = self._queue.pending, self._queue.pop_warning() or "no answer in time"
+                tqdm.write(f"cloud: {pending} checkpoints are not in {self._place}: {reason}; they remain on disk")
         finally:
             self.teardown()
 
     on_exception = on_fit_end
 
     def teardown(self, *args: Any, **kwargs: Any) -> None:
-        """Leave no thread behind."""
+        """End the thread."""
         if self._queue is not None:
             self._queue.close()
             self._queue = None
@@ -249,7 +248,7 @@ class CheckpointUploader(Callback):
 
 
 def fetch_last(trainer: Trainer, ckpt_path: str | None) -> str | None:
-    """Return what `last` means where the run's folder has no checkpoint: the newest of the bucket, if there is one."""
-    uploaders = [each for each in trainer.callbacks if isinstance(each, CheckpointUploader)]  # type: ignore[attr-defined]
+    """Download the newest checkpoint of the bucket if `ckpt_path` is `last`; return its path, or None without one."""
+    uploaders = [callback for callback in trainer.callbacks if isinstance(callback, CheckpointUploader)]  # type: ignore[attr-defined]
     file = uploaders[0].fetch_newest(Path(trainer.default_root_dir)) if uploaders and ckpt_path == "last" else None
     return None if file is None else str(file)

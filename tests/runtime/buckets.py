@@ -1,4 +1,4 @@
-"""Buckets for tests: one in memory with planted faults, and a line to a real server that fails as told."""
+"""Buckets for tests: one in memory with planted faults, and a TCP proxy to a real server that fails on demand."""
 
 import contextlib
 import errno
@@ -17,7 +17,7 @@ SECRET = "wJalrXUtnFEMI-secret"
 
 
 class Bucket(MemoryFileSystem):
-    """A filesystem of its own in memory, whose calls fail as planned."""
+    """A separate filesystem in memory, whose calls fail as `fault` decides."""
 
     cachable = False
 
@@ -50,7 +50,7 @@ class Bucket(MemoryFileSystem):
 
 
 def failing(times: float, call: str = "put") -> Callable[[str], None]:
-    """A fault that goes away after some calls; its text holds a credential, as those of HTTP libraries do."""
+    """Return a fault that ends after `times` calls; its text has a credential, as errors of HTTP libraries do."""
     left = [times]
 
     def fault(name: str) -> None:
@@ -71,17 +71,17 @@ def checkpoint(folder: Path, text: str, name: str = "last.ckpt", size: int = 100
     return path
 
 
-class Line:
-    """A TCP line to a server on the loopback, through which requests fail as told.
+class Proxy:
+    """A TCP proxy to a server on the loopback, through which requests fail according to `mode`.
 
     `error`: every request is answered with status 500. `stall`: nothing is answered. `cut`: connections break
-    once `whole` bytes went through. `dead`: they break at once.
+    after `limit` bytes. `dead`: they break at once.
     """
 
     def __init__(self, port: int) -> None:
         self._target = port
         self.mode = "open"
-        self.whole = 100_000
+        self.limit = 100_000
         self.failures: float = 0
         self.faults = 0
         self.sent = bytearray()
@@ -93,7 +93,7 @@ class Line:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def fail(self, mode: str, failures: float = float("inf")) -> None:
-        """From now on; `failures` connections, then all is well again."""
+        """Let the next `failures` connections fail."""
         self.mode, self.failures, self._passed = mode, failures, 0
         self._hang_up()
 
@@ -123,7 +123,7 @@ class Line:
                     threading.Thread(target=self._pump, args=(server, client), daemon=True).start()
                     self.sent += first
                     server.sendall(first)
-                    self._pump(client, server, self.whole if mode == "cut" else None)
+                    self._pump(client, server, self.limit if mode == "cut" else None)
 
     def _pump(self, source: socket.socket, target: socket.socket, limit: int | None = None) -> None:
         with contextlib.suppress(OSError):
@@ -147,9 +147,9 @@ class Line:
 
 
 @contextlib.contextmanager
-def line_to(port: int) -> Iterator[Line]:
-    with contextlib.closing(Line(port)) as line:
-        yield line
+def proxy_to(port: int) -> Iterator[Proxy]:
+    with contextlib.closing(Proxy(port)) as proxy:
+        yield proxy
 
 
 def free_port() -> int:

@@ -1,4 +1,4 @@
-"""The run that interrupted ones are compared with."""
+"""The run that interrupted runs are compared with."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from tests.runs import finish
 
 @pytest.fixture(scope="package")
 def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Four generations in one go."""
+    """Return the folder of a run of four generations without interruption."""
     root = tmp_path_factory.mktemp("uninterrupted")
     finish(root)
     return root

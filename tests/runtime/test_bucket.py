@@ -1,4 +1,4 @@
-"""Only whole checkpoints count in a bucket; on real servers over the loopback too, which fail in every way."""
+"""Only intact checkpoints count in a bucket, also on real servers on the loopback, which fail in every way."""
 
 import asyncio
 import logging
@@ -18,10 +18,10 @@ from eigen2.runtime import bucket as bucket_module
 from eigen2.runtime.bucket import CheckpointStore, Place, connect, describe_error, resolve
 from eigen2.runtime.uploader import retry
 from tests.command import ROOT
-from tests.runtime.buckets import SECRET, Bucket, Line, checkpoint, failing, free_port, line_to
+from tests.runtime.buckets import SECRET, Bucket, Proxy, checkpoint, failing, free_port, proxy_to
 
 PART = 5 * 2**20
-"""The least that S3 takes."""
+"""The smallest part that S3 accepts."""
 
 
 def upload(store: CheckpointStore, path: Path) -> None:
@@ -30,7 +30,7 @@ def upload(store: CheckpointStore, path: Path) -> None:
 
 
 def newest(store: CheckpointStore, folder: Path) -> str | None:
-    """Return what the newest checkpoint begins with, and every warning on the way."""
+    """Return the first byte of the newest checkpoint, followed by all warnings."""
     warnings: list[str] = []
     path = store.fetch_newest(folder / "fetched", warnings.append)
     return None if path is None else path.read_bytes()[:1].decode() + "".join(f" {line}" for line in warnings)
@@ -71,13 +71,13 @@ def test_the_newest_of_each_name_are_kept(tmp_path: Path) -> None:
     assert [path.split("/")[2][:6] for path in bucket.objects()] == ["000001", "000004", "000005"]
     bucket.rm_file = failing(1, "bucket/a/run-001/000004-last.ckpt")  # type: ignore[method-assign]
     with checkpoint(tmp_path, "a").open("rb") as file:
-        said = store.upload(file, "last.ckpt")
-    assert said == "older checkpoints cannot be deleted (OSError, Input/output error)"
+        warning = store.upload(file, "last.ckpt")
+    assert warning == "older checkpoints cannot be deleted (OSError, Input/output error)"
     assert len(bucket.objects()) == 4
 
 
 @pytest.mark.parametrize("damage", ["byte", "short", "gone"])
-def test_of_a_damaged_one_it_is_warned_and_the_one_before_is_taken(damage: str, tmp_path: Path) -> None:
+def test_a_damaged_checkpoint_is_reported_and_the_one_before_is_used(damage: str, tmp_path: Path) -> None:
     bucket = Bucket()
     for text in "ab":
         upload(bucket.checkpoints(resumed=True), checkpoint(tmp_path, text))
@@ -100,7 +100,7 @@ def test_of_a_damaged_one_it_is_warned_and_the_one_before_is_taken(damage: str, 
 
 
 @pytest.mark.parametrize("size", [1000, 800 * 2**30])
-def test_a_file_of_any_size_has_parts_that_stores_take(
+def test_a_file_of_any_size_is_split_into_parts_that_stores_accept(
     size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bucket, path = Bucket(), checkpoint(tmp_path, "a")
@@ -135,7 +135,7 @@ def test_settings_come_before_the_environment(environment: pytest.MonkeyPatch, t
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("setting", "message"),
     [
         ((None, "mine", None), "needs a provider: set its key provider, or CLOUD_PROVIDER, to s3 or gs"),
         (("s3", None, None), "needs a bucket: set its key bucket, or CLOUD_BUCKET"),
@@ -146,13 +146,13 @@ def test_settings_come_before_the_environment(environment: pytest.MonkeyPatch, t
         (("s3", "mine", None), r"needs s3fs for s3: pip install 'eigen2\[cloud\]'"),
     ],
 )
-def test_a_place_that_cannot_be_is_refused_without_repeating_it(
-    given: tuple[str | None, ...], said: str, environment: pytest.MonkeyPatch, tmp_path: Path
+def test_an_invalid_place_is_refused_without_repeating_its_value(
+    setting: tuple[str | None, ...], message: str, environment: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     environment.setenv("GOOGLE_APPLICATION_CREDENTIALS", f'{{"private_key": "{SECRET}"}}')
     environment.setitem(sys.modules, "s3fs", None)
-    with pytest.raises(UserError, match=said) as refused:
-        resolve(*given, tmp_path)
+    with pytest.raises(UserError, match=message) as refused:
+        resolve(*setting, tmp_path)
     assert SECRET not in str(refused.value)
 
 
@@ -176,8 +176,8 @@ def emulator_port() -> Iterator[int]:
 
 
 @pytest.fixture(params=["s3", "gs"])
-def line(request: pytest.FixtureRequest, environment: pytest.MonkeyPatch) -> Iterator[tuple[Line, CheckpointStore]]:
-    """A line to a server, and a store in an empty bucket at its end; between tries nobody waits."""
+def proxied(request: pytest.FixtureRequest, environment: pytest.MonkeyPatch) -> Iterator[tuple[Proxy, CheckpointStore]]:
+    """Yield a proxy to a server, and a store in an empty bucket behind it; retries do not wait."""
     environment.setattr(bucket_module, "PART", PART)
     environment.setattr(bucket_module, "REQUEST_S", 1.0)
     place = Place(request.param, f"bucket-{abs(hash(request.node.name)) % 10**9}", "run")
@@ -189,77 +189,77 @@ def line(request: pytest.FixtureRequest, environment: pytest.MonkeyPatch) -> Ite
     else:
         port, variable = request.getfixturevalue("emulator_port"), "STORAGE_EMULATOR_HOST"
         environment.setattr("gcsfs.retry.random.random", lambda: 0.0)
-        environment.setattr("gcsfs.retry.asyncio", SimpleNamespace(**vars(asyncio) | {"sleep": at_once}))
-    with line_to(port) as opened:
-        environment.setenv(variable, f"http://127.0.0.1:{opened.port}")
+        environment.setattr("gcsfs.retry.asyncio", SimpleNamespace(**vars(asyncio) | {"sleep": no_sleep}))
+    with proxy_to(port) as proxy:
+        environment.setenv(variable, f"http://127.0.0.1:{proxy.port}")
         filesystem = connect(place)
         filesystem.mkdir(place.bucket)
-        yield opened, CheckpointStore(lambda: filesystem, place, keep=2)
+        yield proxy, CheckpointStore(lambda: filesystem, place, keep=2)
 
 
-async def at_once(seconds: float) -> None:
-    """For a library that sleeps for seconds between tries."""
+async def no_sleep(seconds: float) -> None:
+    """Replace the sleep of a library between retries."""
 
 
 def big(folder: Path, text: str) -> Path:
-    """More than two parts."""
+    """Return a checkpoint of more than two parts."""
     return checkpoint(folder, text, size=2 * PART)
 
 
-def test_real_servers_take_parts_with_checksums_list_delete_and_give_back(
-    line: tuple[Line, CheckpointStore], tmp_path: Path
+def test_real_servers_store_parts_with_checksums_list_delete_and_return_them(
+    proxied: tuple[Proxy, CheckpointStore], tmp_path: Path
 ) -> None:
-    """S3's client sends checksums along, which the server compares; Google's compares what the server answers."""
-    opened, store = line
+    """S3's client sends checksums, which the server verifies; Google's verifies what the server returns."""
+    proxy, store = proxied
     for path in (checkpoint(tmp_path, "a"), big(tmp_path, "b"), big(tmp_path, "c")):
         upload(store, path)
     assert newest(store, tmp_path) == "c"
     assert (tmp_path / "fetched" / "last.ckpt").read_bytes() == (tmp_path / "last.ckpt").read_bytes()
     assert [entry.number for entry in store.entries()] == [2, 3]
     if store.place.provider == "s3":
-        assert opened.sent.lower().count(b"\r\nx-amz-checksum-crc32:") >= 4  # the small file, and three parts
+        assert proxy.sent.lower().count(b"\r\nx-amz-checksum-crc32:") >= 4  # the small file, and three parts
     else:
         assert store._fs.consistency == "md5"
 
 
 @pytest.mark.parametrize(("mode", "failures"), [("error", 4), ("cut", 2), ("stall", 1), ("dead", 4)])
-def test_uploads_come_through_a_line_that_fails_for_a_time(
-    mode: str, failures: int, line: tuple[Line, CheckpointStore], tmp_path: Path
+def test_uploads_succeed_through_a_proxy_that_fails_for_a_time(
+    mode: str, failures: int, proxied: tuple[Proxy, CheckpointStore], tmp_path: Path
 ) -> None:
-    opened, store = line
+    proxy, store = proxied
     upload(store, checkpoint(tmp_path, "a"))
-    opened.fail(mode, failures)
+    proxy.fail(mode, failures)
     path = big(tmp_path, "b")
     retry(lambda: upload(store, path), attempts=8, wait=lambda seconds: None)
-    assert opened.faults == failures
+    assert proxy.faults == failures
     assert newest(store, tmp_path) == "b"
     assert (tmp_path / "fetched" / "last.ckpt").read_bytes() == path.read_bytes()
 
 
-def test_half_an_upload_is_nothing_and_no_credential_is_logged_or_printed(
-    line: tuple[Line, CheckpointStore],
+def test_an_incomplete_upload_leaves_nothing_and_no_credential_is_logged_or_printed(
+    proxied: tuple[Proxy, CheckpointStore],
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    opened, store = line
-    said = ""
+    proxy, store = proxied
+    output = ""
     with caplog.at_level(logging.DEBUG):
         upload(store, checkpoint(tmp_path, "a"))
-        opened.whole = PART + PART // 2
+        proxy.limit = PART + PART // 2
         for mode in ("error", "cut"):
-            opened.fail(mode)
+            proxy.fail(mode)
             with pytest.raises(Exception) as failed:
                 upload(store, big(tmp_path, "b"))
-            said += describe_error(failed.value)
+            output += describe_error(failed.value)
     logged = [each.getMessage() for each in caplog.records if not each.name.startswith("gcp_storage_emulator")]
-    said += "".join([*logged, *capsys.readouterr()])
+    output += "".join([*logged, *capsys.readouterr()])
     for secret in (SECRET, "AKIAEXAMPLE", "Signature", "Bearer", "upload_id"):
-        assert secret not in said
-    if store.place.provider == "s3":  # the oracle can fail: the line saw them
-        assert f"session-{SECRET}".encode() in opened.sent
-    assert opened.faults
-    opened.failures = 0
+        assert secret not in output
+    if store.place.provider == "s3":  # the check above can fail: the proxy saw them
+        assert f"session-{SECRET}".encode() in proxy.sent
+    assert proxy.faults
+    proxy.failures = 0
     assert newest(store, tmp_path) == "a"
 
 
@@ -276,15 +276,15 @@ def test_bad_credentials_do_not_become_anonymous_access(environment: pytest.Monk
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("line", ["s3"], indirect=True)
+@pytest.mark.parametrize("proxied", ["s3"], indirect=True)
 def test_a_fresh_machine_resumes_from_the_bucket(
-    line: tuple[Line, CheckpointStore],
+    proxied: tuple[Proxy, CheckpointStore],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """The same command in a folder of the same name elsewhere goes on where the first machine died."""
-    _, store = line
+    _, store = proxied
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(sys, "argv", ["cli.py"])
     monkeypatch.setenv("CLOUD_PROVIDER", "s3")

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from eigen2.errors import UserError
-from eigen2.runtime.checkpoint import DurableCheckpointIO, earlier, keep_earlier, newest_whole
+from eigen2.runtime.checkpoint import DurableCheckpointIO, earlier_checkpoints, keep_earlier, newest_intact
 from eigen2.runtime.checksums import verify_checksum, write_checksum
 
 
@@ -28,7 +28,7 @@ def test_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path, monke
         assert torch.equal(io.load_checkpoint(path)["a"], torch.ones(3))
 
 
-def test_file_has_the_rights_the_user_asked_for(tmp_path: Path) -> None:
+def test_file_has_the_permissions_of_the_umask(tmp_path: Path) -> None:
     before = os.umask(0o027)
     try:
         DurableCheckpointIO().save_checkpoint({}, tmp_path / "last.ckpt")
@@ -38,7 +38,7 @@ def test_file_has_the_rights_the_user_asked_for(tmp_path: Path) -> None:
 
 
 def damage(path: Path, kind: str) -> None:
-    """Replace a file, whose content stays under a second name, by a damaged one."""
+    """Replace a file by a damaged one; a hard link to it keeps the content."""
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.unlink()
@@ -47,7 +47,7 @@ def damage(path: Path, kind: str) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "reason"),
-    [("empty", "it is empty"), ("cut", "its end is missing, or eigen2.*"), ("flipped", "its checksum is another")],
+    [("empty", "it is empty"), ("cut", "its end is missing, or eigen2.*"), ("flipped", "its checksum does not match")],
 )
 def test_a_damaged_file_is_named(kind: str, reason: str, tmp_path: Path) -> None:
     path = tmp_path / "last.ckpt"
@@ -58,13 +58,13 @@ def test_a_damaged_file_is_named(kind: str, reason: str, tmp_path: Path) -> None
 
 
 def checkpoints(folder: Path, *generations: int) -> list[Path]:
-    """`last.ckpt` of the last generation given, earlier files of the others; newest first."""
+    """Write `last.ckpt` for the last of `generations`, and earlier files for the others; return them newest first."""
     io, last = DurableCheckpointIO(), folder / "last.ckpt"
     for generation in generations:
         with contextlib.suppress(FileNotFoundError):
             keep_earlier(last)
         io.save_checkpoint({"epoch": generation, "a": torch.ones(300)}, last)
-    return [last, *earlier(folder)]
+    return [last, *earlier_checkpoints(folder)]
 
 
 def test_earlier_checkpoints_keep_their_generation_and_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,24 +80,24 @@ def test_earlier_checkpoints_keep_their_generation_and_content(tmp_path: Path, m
     assert len(list(tmp_path.iterdir())) == 4
 
 
-def test_the_newest_whole_checkpoint_is_found_and_the_damaged_named(
+def test_the_newest_intact_checkpoint_is_found_and_damaged_ones_are_named(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert newest_whole(tmp_path / "none") is None
+    assert newest_intact(tmp_path / "none") is None
     last, before, oldest = checkpoints(tmp_path, 8, 9, 10)
-    assert newest_whole(tmp_path) == last
+    assert newest_intact(tmp_path) == last
     assert not caplog.records
     for path in (last, before):
         damage(path, "flipped")
-    assert newest_whole(tmp_path) == oldest
+    assert newest_intact(tmp_path) == oldest
     named = [record.getMessage().split(" is damaged")[0] for record in caplog.records]
     assert named == [f"checkpoint {last}", f"checkpoint {before}"]
-    # the damaged one is out of the way of the next
+    # the damaged file does not become an earlier checkpoint
     assert (tmp_path / "damaged.ckpt").exists()
     assert not last.exists()
     damage(oldest, "empty")
     with pytest.raises(UserError, match=r"^all 2 checkpoints in .* are damaged; --ckpt_path best"):
-        newest_whole(tmp_path)
+        newest_intact(tmp_path)
 
 
 def test_code_in_a_file_is_not_run(tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def test_code_in_a_file_is_not_run(tmp_path: Path) -> None:
             return os.mkdir, (str(tmp_path / "run"),)
 
     torch.save({"a": Payload()}, tmp_path / "evil.ckpt")
-    write_checksum(tmp_path / "evil.ckpt", 1)  # whole, and evil all the same
+    write_checksum(tmp_path / "evil.ckpt", 1)  # intact, but malicious
     with pytest.raises(UserError, match="cannot be read"):
         DurableCheckpointIO().load_checkpoint(tmp_path / "evil.ckpt", weights_only=False)
     assert not (tmp_path / "run").exists()

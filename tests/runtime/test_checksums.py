@@ -1,4 +1,4 @@
-"""A checksum tells a whole checkpoint from any other file."""
+"""A checksum distinguishes an intact checkpoint from any other file."""
 
 import zipfile
 from pathlib import Path
@@ -34,10 +34,10 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @settings(max_examples=200, deadline=None)
 @given(st.data())
-def test_any_changed_byte_and_any_cut_is_found(whole: Path, data: st.DataObject) -> None:
+def test_any_changed_byte_and_any_truncation_is_found(whole: Path, data: st.DataObject) -> None:
     content, other = bytearray(whole.read_bytes()), whole.with_name("other.ckpt")
     at = data.draw(st.integers(0, len(content) - 1))
-    change = data.draw(st.integers(0, 255))  # 0: a cut
+    change = data.draw(st.integers(0, 255))  # 0: a truncation
     content[at] ^= change
     other.write_bytes(content if change else content[:at])
     with pytest.raises(DamagedFile, match=r"empty|end is missing|checksum"):
@@ -45,9 +45,9 @@ def test_any_changed_byte_and_any_cut_is_found(whole: Path, data: st.DataObject)
 
 
 @pytest.mark.parametrize("content", [b"", b"x", None])
-def test_a_file_that_is_no_archive_without_a_comment_gets_no_checksum(content: bytes | None, tmp_path: Path) -> None:
+def test_only_an_archive_with_an_empty_comment_gets_a_checksum(content: bytes | None, tmp_path: Path) -> None:
     path = checksummed(tmp_path / "a.ckpt")
     if content is not None:
         path.write_bytes(content)
-    with pytest.raises(ValueError, match="no zip archive without a comment"):
+    with pytest.raises(ValueError, match="not a zip archive with an empty comment"):
         write_checksum(path, 1)

@@ -34,7 +34,7 @@ def test_rows_fit_and_align_with_the_header() -> None:
     assert max(map(len, header)) <= 80
     assert rows[0].split() == ["24", "1234.6", "9876.5", "-9876.5", "4321.0", "-1234.5", "125.0", "54.3"]
     assert rows[1].split() == ["-12.345", "123.456", "50,000", *["99.99"] * 4, "123.456", "+98.7", "1:02:05"]
-    # before training, of a workload without columns of its own
+    # before training, for a workload without additional columns
     warming = METRICS | {"train/actor_loss": math.nan, "train/critic_loss": math.nan}
     first, second = table(0, warming, left_s=59.6, **sizes)
     assert [len(line) for line in second] == [len(line) for line in first]
@@ -47,14 +47,14 @@ COLOUR = re.compile(rb"\x1b\[[0-9;]*(?:3[0-7]|4[0-7]|9[0-7]|[34]8;)[0-9;]*m")
 
 
 def in_terminal(*words: str, **environment: str) -> bytes:
-    """What a command writes to a terminal."""
-    ours, terminal = os.openpty()
+    """Return what a command writes to a terminal."""
+    controller, terminal = os.openpty()
     termios.tcsetwinsize(terminal, (24, 80))
     output = bytearray()
 
     def read() -> None:
-        with contextlib.suppress(OSError):  # the terminal is gone with the process
-            while part := os.read(ours, 4096):
+        with contextlib.suppress(OSError):  # the terminal closes with the process
+            while part := os.read(controller, 4096):
                 output.extend(part)
 
     reader = threading.Thread(target=read)
@@ -62,7 +62,7 @@ def in_terminal(*words: str, **environment: str) -> bytes:
     done = Started(words, env={**os.environ, **environment}, outputs=[os.ttyname(terminal)] * 2).ended()
     os.close(terminal)
     reader.join()
-    os.close(ours)
+    os.close(controller)
     assert done.returncode == 0, output
     return bytes(output)
 

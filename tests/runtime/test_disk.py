@@ -1,4 +1,4 @@
-"""A run goes on when the disk does not, warns once a generation, and loses nothing that the disk takes later."""
+"""A run continues when its disk fails, warns once a generation, and loses nothing that can be written later."""
 
 import re
 import subprocess
@@ -12,7 +12,7 @@ from tests.runs import finish, metrics, same, state, steps
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    """A filesystem of 8 MB."""
+    """Yield a filesystem of 8 MB."""
     folder = tmp_path / "disk"
     folder.mkdir()
     try:
@@ -24,7 +24,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_run_survives_its_disk(disk: Path, tmp_path: Path) -> None:
-    """A fault comes in each generation as planned."""
+    """Each generation has the fault that is planned for it."""
     plan, whole = ["-", "full", "-", "free", "deleted", "read-only", "writable", "clock"], tmp_path / "whole"
     faults = "--trainer.callbacks+=tests.faults.Faults", f"--trainer.callbacks.disk={disk}"
     length = f"--trainer.max_epochs={len(plan)}", f"--data.cache_dir={tmp_path}"
@@ -34,10 +34,10 @@ def test_a_run_survives_its_disk(disk: Path, tmp_path: Path) -> None:
     assert same(state(disk / "run"), state(whole))
     assert metrics(disk / "run") == metrics(whole)
     assert steps(disk / "run") == list(range(len(plan)))
-    # each generation complains once of each file
+    # each generation warns once of each file
     warned = re.findall(r"generation (\d+): cannot write (\S+?)[: ]", errors)
     assert len(warned) == len(set(warned)), errors
     assert {generation for generation, what in warned if what.endswith("last.ckpt")} == {"1", "2", "5"}
     # the end of a file's last page may still take a row
     assert {"1"} <= {generation for generation, what in warned if what == "curves"} <= {"1", "2"}
-    assert "is written again" in errors
+    assert "was written on retry" in errors

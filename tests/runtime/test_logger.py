@@ -1,4 +1,4 @@
-"""What TensorBoard shows of a run beside its curves: the champion's money."""
+"""The champion's equity appears in TensorBoard as pictures."""
 
 import io
 from pathlib import Path
@@ -18,7 +18,7 @@ PLOT = ("--trainer.callbacks+=eigen2.market.evaluation.equity_plot.EquityPlot", 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Four generations, the last one by a second process."""
+    """Return the folder of a run of four generations, the last one by a second process."""
     root = tmp_path_factory.mktemp("run")
     words = ("fit", "--config", "tests/small.yaml", *PLOT, "--trainer.default_root_dir", root)
     for generations in (3, 4):
@@ -33,17 +33,17 @@ def test_the_champions_equity_is_drawn_every_few_generations(run: Path) -> None:
     assert [image.step for image in images] == [1, 3]
     picture = np.asarray(Image.open(io.BytesIO(images[-1].encoded_image_string)))
     assert picture.shape == (450, 900, 3)
-    found = draw_equity(pd.read_csv(run / "champion" / "equity.csv", parse_dates=["date"]))
-    assert found.shape == (450, 900, 3)
-    assert len(np.unique(found.reshape(-1, 3), axis=0)) > 50
+    drawn = draw_equity(pd.read_csv(run / "champion" / "equity.csv", parse_dates=["date"]))
+    assert drawn.shape == (450, 900, 3)
+    assert len(np.unique(drawn.reshape(-1, 3), axis=0)) > 50
 
 
-def test_a_picture_is_of_the_equity(run: Path) -> None:
+def test_a_picture_depends_on_the_equity_alone(run: Path) -> None:
     record = pd.read_csv(run / "champion" / "equity.csv", parse_dates=["date"])
     same, other = draw_equity(record), draw_equity(record.assign(equity=record["equity"] * (1 + 0.001 * record.index)))
     np.testing.assert_array_equal(same, draw_equity(record))
     assert (same != other).any()
-    # in percent of what a window began with, whatever that is
+    # in percent of the equity at the start of a window
     np.testing.assert_array_equal(same, draw_equity(record.assign(equity=7 * record["equity"])))
 
 

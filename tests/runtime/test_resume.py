@@ -1,4 +1,4 @@
-"""A run that was killed and resumed is, bit for bit, the run that was never stopped."""
+"""A run that was killed and resumed equals, bit for bit, the run that was never stopped."""
 
 import fcntl
 import shutil
@@ -17,7 +17,7 @@ BEST = "checkpoints/best.ckpt"
 # the replay buffer holds 228 transitions a generation and trains from 300: generation 0 only warms up
 PLACES = [("training", 1), ("validate", 2), ("checkpoint", 3)]
 TORTURE = 24, 30
-"""Generations, and kills on the way."""
+"""Generations of a run, and the number of kills."""
 
 
 def kill_at(root: Path, place: str, generation: int) -> None:
@@ -32,7 +32,7 @@ def assert_same(root: Path, other: Path) -> None:
 
 
 @pytest.mark.slow
-def test_thirty_kills_anywhere_equal_none(tmp_path: Path) -> None:
+def test_thirty_kills_anywhere_change_nothing(tmp_path: Path) -> None:
     generations, kills = TORTURE
     length = f"--trainer.max_epochs={generations}"
     root, whole = tmp_path / "killed", tmp_path / "whole"
@@ -52,20 +52,20 @@ def test_thirty_kills_anywhere_equal_none(tmp_path: Path) -> None:
 
 @pytest.fixture
 def elsewhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The folder for temporary files, on another filesystem than the run's where this machine has one."""
+    """Yield a folder for temporary files, on another filesystem than the run's if this machine has one."""
     memory = Path("/dev/shm")
     with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder:
         monkeypatch.setenv("TMPDIR", folder)
         yield Path(folder)
 
 
-def test_kills_in_a_row_equal_none(uninterrupted: Path, tmp_path: Path, elsewhere: Path) -> None:
+def test_consecutive_kills_change_nothing(uninterrupted: Path, tmp_path: Path, elsewhere: Path) -> None:
     for place, generation in PLACES:
         kill_at(tmp_path, place, generation)
     finish(tmp_path)
     assert_same(tmp_path, uninterrupted)
     assert steps(tmp_path) == list(range(GENERATIONS))
-    # a rename from there to here would not be one step
+    # a rename between filesystems would not be atomic
     assert not list(elsewhere.rglob("*.ckpt"))
     names = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
     assert names == ["best.ckpt", "generation-00002.ckpt", "last.ckpt"]
@@ -91,7 +91,7 @@ def test_a_second_process_and_another_population_are_refused(uninterrupted: Path
         locked = run(tmp_path)
     assert not (tmp_path / "metrics.csv").exists()
     other = run(uninterrupted, "--model.population_size=5")
-    for done, said in ((locked, "error: another run is writing to"), (other, "model.population_size 4, now 5")):
+    for done, message in ((locked, "error: another run is writing to"), (other, "model.population_size 4, now 5")):
         assert done.returncode == 2
-        assert said in done.stderr.strip().splitlines()[-1]
+        assert message in done.stderr.strip().splitlines()[-1]
         assert "Traceback" not in done.stderr

@@ -1,4 +1,4 @@
-"""A run that is asked to stop ends in order, reports why by its exit code, and loses nothing."""
+"""A run that is asked to stop ends cleanly, reports why by its exit code, and loses nothing."""
 
 import os
 import signal
@@ -15,7 +15,7 @@ from tests.runs import finish, metrics, run, same, state
 
 
 def stopped(root: Path, names: list[str], *options: str, generation: int = 2, **environment: str) -> Any:
-    """A run that sends itself signals."""
+    """Return the process of a run that sends itself signals."""
     sender = ["--trainer.callbacks+=tests.signals.SignalAt", f"--trainer.callbacks.names={names}"]
     sender += [f"--trainer.callbacks.generation={generation}"]
     done: CompletedProcess[str] = run(root, *sender, *options, env=os.environ | environment)
@@ -43,7 +43,7 @@ CASES = {
     ("names", "options", "code", "last", "message"),
     [pytest.param(*each, id=name, marks=pytest.mark.slow if i else ()) for i, (name, each) in enumerate(CASES.items())],
 )
-def test_a_run_ends_in_order_and_resumes_exactly(
+def test_a_run_ends_cleanly_and_resumes_exactly(
     names: list[str], options: list[str], code: int, last: int, message: str, uninterrupted: Path, tmp_path: Path
 ) -> None:
     done = stopped(tmp_path, names, *options)
@@ -63,17 +63,17 @@ def test_a_signal_before_training_ends_the_run_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_slurm_queues_the_job_again_after_a_whole_generation(tmp_path: Path) -> None:
+def test_slurm_queues_the_job_again_after_a_complete_generation(tmp_path: Path) -> None:
     programs, root = tmp_path / "bin", tmp_path / "run"
     programs.mkdir()
-    (programs / "scontrol").write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/asked\n')
+    (programs / "scontrol").write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/arguments\n')
     (programs / "scontrol").chmod(0o755)
     slurm = {"SLURM_NTASKS": "1", "SLURM_JOB_ID": "77", "SLURM_JOB_NAME": "fit", "SLURM_LOCALID": "0"}
     slurm |= {"SLURM_NODEID": "0", "SLURM_PROCID": "0", "SLURM_NODELIST": "localhost"}
     done = stopped(root, ["SIGUSR1"], **slurm, PATH=f"{programs}:{os.environ['PATH']}")
     assert done.returncode == 138, done.stderr
     assert done.stderr.splitlines()[-1].endswith("--ckpt_path last resumes; SLURM queued job 77 again")
-    assert (tmp_path / "asked").read_text() == "requeue 77\n"
+    assert (tmp_path / "arguments").read_text() == "requeue 77\n"
     assert sorted(path.name for path in root.rglob("*.ckpt")) == ["best.ckpt", "generation-00001.ckpt", "last.ckpt"]
 
 

@@ -1,4 +1,4 @@
-"""Uploads happen beside training: retries, the newest never lost, no thread left behind."""
+"""Uploads run in the background: they are retried, the newest is never lost, and no thread remains."""
 
 import tempfile
 import threading
@@ -21,7 +21,7 @@ from tests.runtime.buckets import SECRET, Bucket, failing
 
 
 class Gate:
-    """Uploads of a queue, each held until it is let through, of which the first `failures` fail."""
+    """An upload function that blocks each upload until it is let through; the first `failures` of them fail."""
 
     def __init__(self, failures: float = 0, is_open: bool = False) -> None:
         self.sent: list[str] = []
@@ -47,13 +47,13 @@ def submit(to: UploadQueue, name: str, text: str) -> BinaryIO:
     return file
 
 
-def test_tries_again_after_twice_the_time_and_then_succeeds() -> None:
+def test_an_upload_is_retried_after_doubling_delays_until_it_succeeds() -> None:
     gate, waited = Gate(failures=8, is_open=True), list[float]()
     uploads = UploadQueue(gate, 9, waited.append)
     file = submit(uploads, "last.ckpt", "a")
     assert uploads.drain(10)
     assert (gate.sent, waited) == (["last.ckpt a"], [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0])
-    assert (uploads.pending, uploads.done, uploads.take_complaint()) == (0, 1, None)
+    assert (uploads.pending, uploads.done, uploads.pop_warning()) == (0, 1, None)
     assert file.closed
     uploads.close()
 
@@ -66,14 +66,14 @@ def test_tries_again_after_twice_the_time_and_then_succeeds() -> None:
     assert waited[8:] == [-1]
 
 
-def test_what_failed_is_complained_about_once_and_tried_again_with_the_next() -> None:
+def test_a_failed_upload_is_reported_once_and_retried_with_the_next() -> None:
     gate = Gate(failures=float("inf"), is_open=True)
     uploads = UploadQueue(gate, 2, lambda seconds: None)
     submit(uploads, "best.ckpt", "a")
     assert not uploads.drain(10)
     assert uploads.pending == 1
-    assert uploads.take_complaint() == "best.ckpt was not uploaded (ConnectionError)"
-    assert uploads.take_complaint() is None
+    assert uploads.pop_warning() == "best.ckpt was not uploaded (ConnectionError)"
+    assert uploads.pop_warning() is None
     gate.failures = 0
     submit(uploads, "last.ckpt", "b")
     assert uploads.drain(10)
@@ -81,12 +81,12 @@ def test_what_failed_is_complained_about_once_and_tried_again_with_the_next() ->
     uploads.close()
 
 
-def test_of_those_that_wait_the_newest_of_each_name_is_uploaded() -> None:
+def test_only_the_newest_pending_file_of_each_name_is_uploaded() -> None:
     gate = Gate()
     uploads = UploadQueue(gate, 1)
     submit(uploads, "last.ckpt", "0")
-    gate.began.acquire()  # it is being uploaded: it no longer waits
-    assert not uploads.drain(0.05)  # and holds up nobody longer than asked for
+    gate.began.acquire()  # it is being uploaded, no longer pending
+    assert not uploads.drain(0.05)  # and returns after the timeout
     files = [submit(uploads, name, text) for text in "123" for name in ("best.ckpt", "last.ckpt")]
     assert [file.closed for file in files] == [True] * 4 + [False] * 2
     assert uploads.pending == 3
@@ -98,7 +98,7 @@ def test_of_those_that_wait_the_newest_of_each_name_is_uploaded() -> None:
 
 def test_closing_ends_the_thread_and_closes_all_files() -> None:
     gate = Gate(failures=float("inf"))
-    uploads = UploadQueue(gate, 5)  # closed as it waits for the second try
+    uploads = UploadQueue(gate, 5)  # closed while it waits for the second attempt
     files = [submit(uploads, "last.ckpt", str(i)) for i in range(3)]
     gate.began.acquire()
     gate.through.release()
@@ -110,9 +110,9 @@ def test_closing_ends_the_thread_and_closes_all_files() -> None:
 @settings(max_examples=25, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(["best.ckpt", "last.ckpt"]), st.integers(0, 3)), max_size=12))
 def test_the_newest_of_each_name_is_never_lost(plan: list[tuple[str, int]]) -> None:
-    """Each checkpoint fails up to three times before it succeeds, and has two tries in a round."""
+    """Each checkpoint fails up to three times before it succeeds, with two attempts in a round."""
     failures = {str(order): times for order, (_, times) in enumerate(plan)}
-    got: dict[str, str] = {}
+    uploaded: dict[str, str] = {}
 
     def send(file: BinaryIO, name: str) -> str | None:
         file.seek(0)
@@ -120,7 +120,7 @@ def test_the_newest_of_each_name_is_never_lost(plan: list[tuple[str, int]]) -> N
         if failures[text]:
             failures[text] -= 1
             raise ConnectionError
-        got[name] = text
+        uploaded[name] = text
         return None
 
     uploads = UploadQueue(send, 2, lambda seconds: None)
@@ -130,7 +130,7 @@ def test_the_newest_of_each_name_is_never_lost(plan: list[tuple[str, int]]) -> N
     uploads.drain(10)
     assert uploads.pending == 0
     uploads.close()
-    assert got == {name: str(order) for order, (name, _) in enumerate(plan)}
+    assert uploaded == {name: str(order) for order, (name, _) in enumerate(plan)}
 
 
 class Tiny(LightningModule):
@@ -155,7 +155,7 @@ class Tiny(LightningModule):
 
 @pytest.fixture
 def bucket(monkeypatch: pytest.MonkeyPatch) -> Bucket:
-    """Takes the place of the bucket that the callback is told of; between tries nobody waits."""
+    """Replace the bucket of the callback by one in memory; retries do not wait."""
     bucket = Bucket()
     monkeypatch.setattr(uploader, "connect", lambda place: bucket)
     monkeypatch.setattr("eigen2.runtime.bucket._library", lambda provider: None)
@@ -168,7 +168,7 @@ def callback(**options: Any) -> CheckpointUploader:
 
 
 def fit(root: Path, *callbacks: Callback, epochs: int = 4, module: LightningModule | None = None) -> Path:
-    """Return the last checkpoint of a fit."""
+    """Run a fit and return its last checkpoint."""
     trainer = Trainer(
         max_epochs=epochs,
         default_root_dir=root,
@@ -188,7 +188,7 @@ def threads() -> list[threading.Thread]:
 
 
 def fetched(bucket: Bucket, root: Path) -> Path:
-    """Return the newest checkpoint of a run, from the bucket."""
+    """Download the newest checkpoint of a run from the bucket."""
     newest = bucket.checkpoints(prefix=root.name).fetch_newest(root / "new", print)
     assert newest is not None
     return newest
@@ -198,15 +198,15 @@ def wait(event: threading.Event) -> None:
     assert event.wait(60), "training waited for the bucket"
 
 
-def at(hook: str, action: Callable[[Trainer], None]) -> Callback:
-    """Return a callback that does something at the start of each generation, or the like."""
+def on_hook(hook: str, action: Callable[[Trainer], None]) -> Callback:
+    """Return a callback that calls a function in the hook of this name."""
     made = Callback()
     setattr(made, hook, lambda trainer, pl_module: action(trainer))
     return made
 
 
-def test_every_generation_gets_there_as_it_was_handed_over(bucket: Bucket, tmp_path: Path) -> None:
-    """Each is still to be read when the next one has replaced it."""
+def test_every_generation_is_uploaded_as_it_was_submitted(bucket: Bucket, tmp_path: Path) -> None:
+    """Each upload reads its file after the next checkpoint has replaced it."""
     contents, held = [], [threading.Event() for _ in range(4)]
 
     def look(trainer: Trainer) -> None:
@@ -220,13 +220,13 @@ def test_every_generation_gets_there_as_it_was_handed_over(bucket: Bucket, tmp_p
     uploads = iter([*held[:2], None, None])
     bucket.fault = lambda call: wait(event) if call == "put" and (event := next(uploads)) else None
     each = callback(keep=None)
-    last = fit(tmp_path, each, at("on_train_epoch_start", look))
+    last = fit(tmp_path, each, on_hook("on_train_epoch_start", look))
     assert list(bucket.objects().values()) == [*contents, last.read_bytes()]
     assert len({*contents}) == 3
     assert threads() == []
 
 
-def test_training_ends_although_nothing_can_be_uploaded_and_a_bucket_that_comes_back_has_the_newest(
+def test_training_ends_without_a_bucket_and_one_that_recovers_has_the_newest(
     bucket: Bucket, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bucket.fault = failing(7)
@@ -236,20 +236,20 @@ def test_training_ends_although_nothing_can_be_uploaded_and_a_bucket_that_comes_
     bucket.fault, each = failing(float("inf")), callback(attempts=2)
 
     def look(trainer: Trainer) -> None:
-        while trainer.current_epoch == 2 and each._queue is not None and each._queue._complaint is None:
+        while trainer.current_epoch == 2 and each._queue is not None and each._queue._warning is None:
             time.sleep(0.001)
 
-    assert fit(tmp_path, each, at("on_train_epoch_end", look)).exists()
-    said = "".join(capsys.readouterr())
-    assert "1 checkpoints are not in s3://bucket/" in said
-    assert " is tried again\n" in said
-    assert "(OSError, Input/output error)" in said
-    assert SECRET not in said
+    assert fit(tmp_path, each, on_hook("on_train_epoch_end", look)).exists()
+    output = "".join(capsys.readouterr())
+    assert "1 checkpoints are not in s3://bucket/" in output
+    assert " will be retried\n" in output
+    assert "(OSError, Input/output error)" in output
+    assert SECRET not in output
     assert threads() == []
 
 
-def test_training_stalls_nowhere_while_the_bucket_does(bucket: Bucket, tmp_path: Path) -> None:
-    """The bucket answers once training is over: with a wait anywhere in between, the run would never end."""
+def test_training_does_not_wait_for_a_bucket_that_stalls(bucket: Bucket, tmp_path: Path) -> None:
+    """The bucket answers once training is over: if training waited for it, the run would never end."""
     over, lines, owners = threading.Event(), [], []
     each = callback()
 
@@ -261,8 +261,8 @@ def test_training_stalls_nowhere_while_the_bucket_does(bucket: Bucket, tmp_path:
             owners.append(owned)
 
     bucket.fault = lambda call: wait(over) if call == "put" else None
-    ends = at("on_train_end", lambda trainer: over.set())
-    last = fit(tmp_path, each, at("on_train_epoch_end", look), ends)
+    ends = on_hook("on_train_end", lambda trainer: over.set())
+    last = fit(tmp_path, each, on_hook("on_train_epoch_end", look), ends)
     assert lines[:2] == [None, "  cloud: 1 pending, 0 done"]
     assert abs(owners[0] - last.stat().st_size) < 100
     assert each.memory_owners() == {"upload": 0}
@@ -279,7 +279,7 @@ def test_a_run_that_fails_leaves_its_last_checkpoint_and_no_thread(
     assert threads() == []
 
 
-def test_nothing_is_uploaded_by_a_run_that_is_refused_and_on_other_ranks(
+def test_nothing_is_uploaded_by_a_refused_run_or_by_other_ranks(
     bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fit(tmp_path, epochs=1)
@@ -288,16 +288,14 @@ def test_nothing_is_uploaded_by_a_run_that_is_refused_and_on_other_ranks(
         raise UserError("no")
 
     with pytest.raises(UserError):
-        fit(tmp_path, callback(), at("on_fit_start", refuse))
+        fit(tmp_path, callback(), on_hook("on_fit_start", refuse))
     monkeypatch.setattr(Trainer, "is_global_zero", property(lambda self: False))
     fit(tmp_path, callback(), epochs=2)
     assert bucket.calls == []
     assert threads() == []
 
 
-def test_last_is_fetched_and_a_bucket_that_cannot_be_read_is_no_reason_to_begin_anew(
-    bucket: Bucket, tmp_path: Path
-) -> None:
+def test_last_is_fetched_and_an_unreadable_bucket_is_an_error(bucket: Bucket, tmp_path: Path) -> None:
     last, second = fit(tmp_path / "first" / "run", callback(), epochs=2), tmp_path / "second" / "run"
     options: dict[str, Any] = {"accelerator": "cpu", "logger": False, "enable_checkpointing": False}
     trainer = Trainer(default_root_dir=second, callbacks=[callback(attempts=2)], **options)
