@@ -1,9 +1,8 @@
 """Callbacks for any Lightning Trainer: measure memory, free it, limit it, plot metrics.
 
-They know nothing of the module they run with. A module that works in phases may announce the end of each by
-calling `on_phase_end(trainer, module, phase)` on every callback of its Trainer that has this method; an
-object that wants its bytes listed has a method `memory_owners()`. An epoch is called a generation in files
-and plots.
+They work with any module. A module with phases may announce the end of each by calling `on_phase_end(trainer, module,
+phase)` on every callback of its Trainer that has this method; an object whose bytes should be listed has a method
+`memory_owners()`. An epoch is called a generation in files and plots.
 """
 
 from callbacks.budget import MemoryBudget, MemoryBudgetExceeded

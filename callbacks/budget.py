@@ -1,4 +1,4 @@
-"""Stop a run in order before the system runs out of memory."""
+"""Stop a run cleanly before the system runs out of memory."""
 
 import math
 
@@ -10,23 +10,23 @@ from eigen2.memory.process import GB, trim_malloc
 
 
 class MemoryBudgetExceeded(RuntimeError):
-    """The run used almost all the memory it may use and was stopped; it can be resumed from its last checkpoint."""
+    """The run had used almost all memory available to it; it can be resumed from its last checkpoint."""
 
 
 class MemoryBudget(Callback):
-    """Warns from 80 % of a limit on and ends the run in order before the system kills it.
+    """Warns from 80 % of a limit on and ends the run cleanly before the system kills it.
 
     After every phase that the module announces (see `MemoryProfiler`), after validation and at the end of every epoch,
     it compares what is used with each limit that can stop the process: the budget given here, the control groups of
     containers and job schedulers, RLIMIT_AS, the machine's memory (see `eigen2.memory.limits`).
 
     From 95 % on, or when an epoch that grows like the last one would reach the limit, the run ends at once with
-    `MemoryBudgetExceeded`. At the end of an epoch its checkpoint is written first. Within an epoch none is, as no
-    checkpoint of half an epoch resumes exactly: the last one stands, and a resume repeats the epoch. Before it gives
-    up, free pages are returned to the system.
+    `MemoryBudgetExceeded`. At the end of an epoch its checkpoint is written first. Within an epoch none is written, as
+    half an epoch cannot be resumed exactly: a resume repeats the epoch from the last checkpoint. Free pages are
+    returned to the system before a limit counts as reached.
     """
 
-    warn_at, stop_at = 0.8, 0.95  # shares of a limit
+    warn_at, stop_at = 0.8, 0.95  # fractions of a limit
 
     def __init__(self, memory_budget_gb: float | None = None, memory_budget_share: float | None = None) -> None:
         """Choose the budget.
@@ -87,7 +87,7 @@ class MemoryBudget(Callback):
             self._stop(self._reached, f"after epoch {trainer.current_epoch - 1}")
 
     def _reached_limit(self, phase: str) -> Limit | None:
-        """Return the limit that is reached, if any; warn of one that is near."""
+        """Return the limit that is reached, or None; warn if one is near."""
         budget = self.budget_bytes
         tightest = limits(budget)[0]
         if tightest.share >= self.warn_at and trim_malloc():
@@ -111,5 +111,5 @@ class MemoryBudget(Callback):
 
 def budget_of(trainer: Trainer) -> int | None:
     """Return the bytes that the trainer's callbacks allow this process; None without a budget."""
-    budgets = [each.budget_bytes for each in trainer.callbacks if isinstance(each, MemoryBudget)]  # type: ignore[attr-defined]
-    return min((each for each in budgets if each is not None), default=None)
+    budgets = [callback.budget_bytes for callback in trainer.callbacks if isinstance(callback, MemoryBudget)]  # type: ignore[attr-defined]
+    return min((budget for budget in budgets if budget is not None), default=None)

@@ -35,7 +35,7 @@ class GarbageCollector(Callback):
         self._froze = False
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Freeze what lives now, unless other code froze objects before."""
+        """Freeze all live objects, unless other code has frozen some."""
         if self.freeze and not self._froze and gc.get_freeze_count() == 0:
             gc.collect()
             gc.freeze()
@@ -57,8 +57,8 @@ class GarbageCollector(Callback):
             self.clean()
 
     def clean(self) -> None:
-        """Clean now."""
-        gc.collect()  # first, as it frees the blocks that the others return
+        """Collect garbage, and return free memory to CUDA and the system, now."""
+        gc.collect()  # first, as it frees what the other steps return
         if uses_cuda():
             torch.cuda.empty_cache()
         if self.trim:

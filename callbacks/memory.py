@@ -24,10 +24,9 @@ _latest_profiler: MemoryProfiler | None = None
 class MemoryProfiler(Callback):
     """Takes a snapshot of the process's memory after every phase and reports who holds it, what grew, and what leaks.
 
-    Snapshots are taken when training starts (`baseline`), after each phase that the module announces by
-    calling `on_phase_end(trainer, module, phase)` on the Trainer's callbacks, and at the end of the epoch
-    (`generation`). If the module announces nothing, snapshots are taken before and after every validation (`train`,
-    `validate`). For owners of memory see `MemoryOwner`.
+    Snapshots are taken when training starts (`baseline`), after each phase that the module announces by calling
+    `on_phase_end(trainer, module, phase)` on the Trainer's callbacks, and at the end of the epoch (`generation`). If it
+    announces none, they are taken before and after every validation (`train`, `validate`). See also `MemoryOwner`.
 
     Each snapshot is a row of memory.csv in the Trainer's folder if that is local, of memory-N.csv in process N of
     several. Every logger gets the metrics `memory/` of docs/curves.md once an epoch. A leak is reported once it is
@@ -44,7 +43,7 @@ class MemoryProfiler(Callback):
             least_leak_kb: Growth in kB (1,000 bytes) an epoch below which nothing is reported, above 0. Default 50.
 
         Raises:
-            ValueError: `least_leak_kb` is not above 0, or `watch` has what is no class whose instances can be counted.
+            ValueError: `least_leak_kb` is not above 0, or `watch` has a name whose instances cannot be counted.
         """
         super().__init__()
         if not least_leak_kb > 0:
@@ -52,8 +51,8 @@ class MemoryProfiler(Callback):
         if isinstance(watch, str):
             raise ValueError(f"watch is the string {watch!r}: give a list of class names")
         self.least_leak_kb = least_leak_kb
-        self.leak: Leak | None = None  # found in the running or last fit
-        self.latest: MemorySnapshot | None = None  # of the running or last fit
+        self.leak: Leak | None = None  # of the current or last fit
+        self.latest: MemorySnapshot | None = None  # of the current or last fit
         self._classes = classes_to_count(watch)
         self._by_hand: deque[tuple[MemorySnapshot, Counter[str]]] = deque(maxlen=100)
         self._baseline: MemorySnapshot | None = None
@@ -70,7 +69,7 @@ class MemoryProfiler(Callback):
         return ["verdict: healthy"] if self.leak is None else self.leak.lines()
 
     def memory_owners(self) -> dict[str, object]:
-        """Return the profiler's own numbers of every generation."""
+        """Return the profiler's own history."""
         return {"profiler": None if self._watch is None else self._watch.trend}
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -80,7 +79,7 @@ class MemoryProfiler(Callback):
         self._by_hand.clear()
         self._delta_bytes.clear()
         self._announced, self.leak, self.latest = False, None, None
-        # a trial run of one batch leaves the files of real runs alone, as Lightning's own loggers do
+        # a fast_dev_run does not touch the files of real runs, as with Lightning's own loggers
         if not trainer.fast_dev_run and "://" not in trainer.default_root_dir:  # type: ignore[attr-defined]
             name = "memory.csv" if trainer.is_global_zero else f"memory-{trainer.global_rank}.csv"
             self._csv = ResumableCsv(Path(trainer.default_root_dir) / name)
@@ -119,7 +118,7 @@ class MemoryProfiler(Callback):
                 _print(leak.lines())
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Print the table of generations, who holds the memory, and the verdict; once."""
+        """Print the table of generations, the owners of the memory and the verdict, once."""
         latest, watch = self.latest, self._watch
         if watch is None or latest is None or self._baseline is None:
             return
@@ -138,7 +137,7 @@ class MemoryProfiler(Callback):
         self._stop()
 
     def log_memory(self, label: str) -> MemorySnapshot:
-        """Take a snapshot by hand and print it, outside of a fit too; `print_memory_growth` knows it by its label."""
+        """Take a snapshot by hand and print it, outside of a fit too; `print_memory_growth` finds it by its label."""
         snapshot = self._take_by_hand(label, self._by_hand[-1][0] if self._by_hand else self.latest)
         self._by_hand.append((snapshot, type_counts()))
         owners = [f"{name} {nbytes / MB:.1f} MB" for name, nbytes in snapshot.owner_bytes.items()]
@@ -147,9 +146,9 @@ class MemoryProfiler(Callback):
         return snapshot
 
     def print_memory_growth(self, baseline_label: str = "baseline") -> None:
-        """Print what grew since the last snapshot by hand of a label: bytes, and the types whose objects became most.
+        """Print the growth since the last snapshot by hand with this label: bytes, and types that gained most objects.
 
-        The label `baseline` is the start of training too. Raises ValueError if there is no such snapshot.
+        The label `baseline` also stands for the start of training. Raises ValueError if there is no such snapshot.
         """
         labelled = {snapshot.phase: (snapshot, types) for snapshot, types in self._by_hand}
         if self._baseline is not None:
@@ -168,7 +167,7 @@ class MemoryProfiler(Callback):
             self._take(trainer, phase)
 
     def _take(self, trainer: Trainer, phase: str, end: bool = False) -> MemorySnapshot:
-        """Take a snapshot; at the end of an epoch, and at the start, with the count of instances."""
+        """Take a snapshot; with `end`, at the start of training and the end of an epoch, count instances too."""
         snapshot = take_snapshot(trainer.current_epoch, phase, self._owners(), self.latest)
         if end:  # after the measurement, as it lists all objects for a moment
             snapshot = replace(snapshot, counts=self._count_instances())
@@ -186,7 +185,7 @@ class MemoryProfiler(Callback):
         return replace(take_snapshot(generation, label, self._owners(), before), counts=self._count_instances())
 
     def _owners(self) -> dict[str, object]:
-        """Return what holds bytes in the running fit, by owner name."""
+        """Return the owners of memory in the current fit by name."""
         if self._running is None:
             return {}
         trainer, pl_module = self._running
@@ -206,7 +205,7 @@ class MemoryProfiler(Callback):
 
 
 def get_profiler() -> MemoryProfiler:
-    """Return the profiler of the fit that runs, or ran last, in this process; without any, one for use by hand."""
+    """Return the profiler of the current or last fit in this process; if there is none, one for use by hand."""
     global _latest_profiler
     if _latest_profiler is None:
         _latest_profiler = MemoryProfiler()

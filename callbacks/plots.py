@@ -22,9 +22,9 @@ _MAX_COUNT = 10**9
 class MetricsPlot(Callback):
     """Plots several metrics over generations in one image and adds it to TensorBoard.
 
-    One value per metric and epoch is taken at the end of the epoch from `trainer.callback_metrics`, which holds
-    what was logged before the callbacks' `on_train_epoch_end`: in batches and in validation. A metric that is absent or
-    NaN leaves a gap. The values survive a resume by the checkpoint. Several of these callbacks need different tags.
+    At the end of each epoch it takes the metrics from `trainer.callback_metrics`, which holds what was logged before
+    the callbacks' `on_train_epoch_end`: in batches and in validation. A metric that is absent or NaN leaves a gap. The
+    values are saved in the checkpoint. Several of these callbacks need different tags.
     """
 
     def __init__(
@@ -39,8 +39,8 @@ class MetricsPlot(Callback):
         """Choose what is plotted and how often.
 
         Args:
-            metrics: Names of the metrics to plot, a line each. The legend shows the part after the last
-                slash, or full names where two would read the same.
+            metrics: Names of the metrics to plot, a line each. The legend shows the part after the last slash, or full
+                names if two would be the same.
             tag: Name of the image in TensorBoard, and its title.
             every_n_epochs: Plot at the end of every n-th epoch, >= 1: epochs n-1, 2n-1, and so on. Default 5.
             ylabel: What the values are, and their unit. Default none.
@@ -61,7 +61,7 @@ class MetricsPlot(Callback):
         self.metrics, self.band, self.tag, self.ylabel = tuple(metrics), band, tag, ylabel
         self.every_n_epochs = every_n_epochs
         self._names = tuple(dict.fromkeys((*metrics, *(band or ()))))
-        self._rows: deque[tuple[int, tuple[float, ...]]] = deque(maxlen=max_history)  # of an epoch each
+        self._rows: deque[tuple[int, tuple[float, ...]]] = deque(maxlen=max_history)  # epoch and values
         self._warned = False
 
     @property
@@ -75,7 +75,7 @@ class MetricsPlot(Callback):
         return {"generations": [generation for generation, _ in self._rows], "values": values}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore the values of a checkpoint; a metric it does not have starts with a gap."""
+        """Restore the values of a checkpoint; a metric that it does not contain starts with a gap."""
         generations = state_dict["generations"]
         gap = [math.nan] * len(generations)
         values = [state_dict["values"].get(name, gap) for name in self._names]
@@ -89,7 +89,7 @@ class MetricsPlot(Callback):
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Collect the epoch's values and plot them every n-th epoch."""
         generation, logged = trainer.current_epoch, trainer.callback_metrics
-        # values of this epoch and later: the fit starts anew, or repeats the end of an epoch
+        # drop values of this epoch and later: the fit started over, or repeats the end of an epoch
         while self._rows and self._rows[-1][0] >= generation:
             self._rows.pop()
         self._rows.append((generation, tuple(float(logged.get(name, math.nan)) for name in self._names)))
@@ -111,7 +111,7 @@ class MetricsPlot(Callback):
 
 
 def image_writers(trainer: Trainer) -> list[Any]:
-    """Return what writes pictures to TensorBoard: the `experiment` of every logger that has `add_image`."""
+    """Return the objects that write images to TensorBoard: the `experiment` of every logger that has `add_image`."""
     experiments = [getattr(logger, "experiment", None) for logger in trainer.loggers]
     return [experiment for experiment in experiments if hasattr(experiment, "add_image")]
 
@@ -123,12 +123,13 @@ def draw_lines(
     ylabel: str = "",
     band: Mapping[str, Sequence[float]] | None = None,
 ) -> UInt8[np.ndarray, "height=450 width=900 rgb=3"]:
-    """Plot lines, values by metric name, over generations, ascending, as an image; RGB in 0..255.
+    """Return an image, RGB in 0..255, of lines, which are values by metric name, over ascending generations.
 
     Values that are not finite leave a gap. The area between the lower and the upper metric of a band is shaded.
     """
 
     def draw(axes: Any) -> None:
+        """Draw lines and band on Matplotlib axes."""
         from matplotlib.ticker import MaxNLocator
 
         for index, (label, values) in enumerate(zip(_legend_names(lines), lines.values(), strict=True)):
@@ -147,9 +148,10 @@ def draw_lines(
 def draw_picture(
     draw: Callable[[Any], None], title: str = "", xlabel: str = "", ylabel: str = ""
 ) -> UInt8[np.ndarray, "height=450 width=900 rgb=3"]:
-    """Plot on Matplotlib axes, which `draw` takes, as an image in the common style, with a legend of all labels."""
+    """Return an image, in the common style, of what `draw` plots on Matplotlib axes, with a legend of all labels."""
 
-    def whole(figure: Any) -> None:
+    def draw_axes(figure: Any) -> None:
+        """Draw styled axes on a Matplotlib figure."""
         axes = figure.add_subplot()
         draw(axes)
         axes.set_title(title, loc="left", fontsize=13, fontweight="bold", color=_INK)
@@ -162,15 +164,15 @@ def draw_picture(
         axes.spines[["left", "bottom"]].set_color("#999999")
         axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, labelcolor=_INK)
 
-    return draw_figure(whole, 900, 450)
+    return draw_figure(draw_axes, 900, 450)
 
 
 def draw_figure(
     draw: Callable[[Any], None], width: int, height: int, dpi: int = 100
 ) -> UInt8[np.ndarray, "height width rgb=3"]:
-    """Render a Matplotlib figure, which `draw` takes, as an image, RGB in 0..255; nothing of it stays in memory."""
+    """Return an image, RGB in 0..255, of what `draw` puts on a Matplotlib figure; nothing else stays in memory."""
     # The parts of a figure refer to each other: 2 MB per figure would wait for a full collection, which is rare and
-    # slow. With automatic collection off, all that is made here stays in the youngest generation.
+    # slow. With automatic collection off, all objects created here stay in the youngest generation.
     enabled = gc.isenabled()
     gc.disable()
     try:

@@ -4,9 +4,9 @@ import lazy_loader
 
 from eigen2.registration import register
 
-# the names of __init__.pyi, imported on first use: torch and Lightning take seconds, and prices need neither
-_of_stub, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
-__all__ += ["MemoryProfiler"]  # of another package, which lazy_loader takes from no stub
+# names in __init__.pyi are imported on first use: torch and Lightning take seconds, and reading prices needs neither
+_import_from_stub, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__all__ += ["MemoryProfiler"]  # in another package, which a stub of lazy_loader cannot name
 
 
 def __getattr__(name: str) -> object:
@@ -15,7 +15,7 @@ def __getattr__(name: str) -> object:
         from callbacks import MemoryProfiler
 
         return MemoryProfiler
-    return _of_stub(name)
+    return _import_from_stub(name)
 
 
 register()  # gymnasium.make("eigen2/Trading-v0")

@@ -1,6 +1,6 @@
-"""Every use that eigen2 makes of private names of Lightning, jsonargparse and torch.
+"""All uses of private names of Lightning, jsonargparse and torch.
 
-Such names may move with any release. They are used here alone, so that tests/test_compat.py can name the one that did.
+Any release may move such a name. They are used only here, so that tests/test_compat.py can tell which one moved.
 Libraries are imported inside the functions: some commands that import this file load neither torch nor Lightning.
 """
 
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
 LEAVE_S = 10.0
-"""Seconds that the processes which a launcher started may take to end after the first one."""
+"""Seconds that the processes started by a launcher may take to exit after the first one."""
 
 
 def script_launcher(environment: ClusterEnvironment, processes: int, nodes: int) -> _SubprocessScriptLauncher:
-    """Return a launcher that starts this machine's other `processes`, unless torchrun or a scheduler has.
+    """Return a launcher that starts this machine's other `processes`, unless torchrun or a scheduler did.
 
-    Unlike Lightning's own it leaves the number of threads alone, on which results depend, and gives a process whose
-    peers ended the time to report that, where Lightning would kill it without a word.
+    Unlike Lightning's, it does not change the number of threads, on which results depend, and it gives a process whose
+    peers have exited time to report that, where Lightning kills it silently.
     """
     from lightning.pytorch.strategies.launchers import _SubprocessScriptLauncher
 
@@ -78,7 +78,7 @@ def timer_interval(timer: Timer) -> str:
 
 
 def summary_writer(event_file: Any) -> SummaryWriter:
-    """Return torch's SummaryWriter over an event file of our own, with the methods of TensorBoard's EventFileWriter."""
+    """Return torch's SummaryWriter on `event_file`, which has the methods of TensorBoard's EventFileWriter."""
     from torch.utils.tensorboard import SummaryWriter
     from torch.utils.tensorboard.writer import FileWriter
 
@@ -97,7 +97,7 @@ def summary_writer(event_file: Any) -> SummaryWriter:
 
 
 def reshape_fresh(out: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Reshape a fresh result without telling autograd that it is a view, so that it may be changed in place."""
+    """Reshape a new tensor without marking it as a view for autograd, so that it can be modified in place."""
     from torch import ops
 
     shaped: Tensor = ops.aten._unsafe_view.default(out, shape)
@@ -105,12 +105,12 @@ def reshape_fresh(out: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 
 def replace_parameter(module: Module, name: str, value: Tensor) -> None:
-    """Put a tensor in place of a module's own parameter, which `setattr` refuses."""
+    """Replace a parameter of a module by a plain tensor, which `setattr` refuses."""
     module._parameters[name] = value  # type: ignore[assignment]
 
 
-def watch_results(see: Callable[[Tensor], None]) -> AbstractContextManager[Any]:
-    """Return a context in which `see` gets every tensor that torch computes, backward passes included."""
+def watch_results(callback: Callable[[Tensor], None]) -> AbstractContextManager[Any]:
+    """Return a context in which `callback` receives every tensor that torch computes, backward passes included."""
     from torch import Tensor
     from torch.utils._python_dispatch import TorchDispatchMode
     from torch.utils._pytree import tree_leaves
@@ -118,9 +118,9 @@ def watch_results(see: Callable[[Tensor], None]) -> AbstractContextManager[Any]:
     class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             results = func(*args, **(kwargs or {}))
-            for each in tree_leaves(results):
-                if isinstance(each, Tensor):
-                    see(each)
+            for leaf in tree_leaves(results):
+                if isinstance(leaf, Tensor):
+                    callback(leaf)
             return results
 
     watch: AbstractContextManager[Any] = Watch()  # type: ignore[no-untyped-call]
@@ -147,6 +147,6 @@ def subparsers(parser: ArgumentParser) -> dict[str, ArgumentParser]:
 
 
 def _require(owner: object, name: str) -> None:
-    """Raise an AttributeError where assigning to a name that is gone would do nothing."""
+    """Raise an AttributeError if a name is gone: assigning to it would silently do nothing."""
     if not hasattr(owner, name):
         raise AttributeError(f"{type(owner).__module__}.{type(owner).__qualname__} has no {name} any more")

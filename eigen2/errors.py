@@ -3,12 +3,12 @@
 import math
 from numbers import Real
 
-OUT_OF_MEMORY = 3  # exit code of a run that `callbacks.MemoryBudget` ended
-ALL_AGENTS_FAILED = 4  # of a run in which no agent had finite numbers left
-LOST_CONTACT = 5  # of a process that lost contact with the others of its run
-INTERRUPTED = 130  # of a run that Ctrl-C (SIGINT) ended
-TERMINATED = 143  # of a run that SIGTERM ended
-REQUEUED = 138  # of a run that SIGUSR1 ended, as SLURM sends it before a job's time is up
+OUT_OF_MEMORY = 3  # exit code of a run stopped by `callbacks.MemoryBudget`
+ALL_AGENTS_FAILED = 4  # exit code of a run in which no agent had finite numbers left
+LOST_CONTACT = 5  # exit code of a process that lost contact with the others of its run
+INTERRUPTED = 130  # exit code of a run stopped by Ctrl-C (SIGINT)
+TERMINATED = 143  # exit code of a run stopped by SIGTERM
+REQUEUED = 138  # exit code of a run stopped by SIGUSR1, which SLURM sends before a job's time is up
 
 
 class UserError(ValueError):
@@ -16,7 +16,7 @@ class UserError(ValueError):
 
 
 class RunStopped(Exception):
-    """A run that ended early, in order, for a reason of one line; it can be resumed from its last checkpoint."""
+    """A run that was stopped early and cleanly, for a one-line reason; it can be resumed from its last checkpoint."""
 
     def __init__(self, reason: str, code: int) -> None:
         super().__init__(reason)
@@ -32,12 +32,12 @@ def require_range(
     most: float | None = None,
     below: float | None = None,
 ) -> None:
-    """Refuse, by a UserError, a setting outside `least` to `most`, or beyond `above` and `below`, which are excluded.
+    """Raise a UserError unless `least` <= value <= `most` and `above` < value < `below`, as far as these are set.
 
-    Without `most` any value must be finite; NaN is outside every range. The name is the setting's full key.
+    Without `most` the value must be finite; NaN is outside every range. `name` is the full key of the setting.
     """
-    given: object = value  # whatever the type says: a network's arguments are not checked before
-    if isinstance(given, bool) or not isinstance(given, Real):
+    unchecked: object = value  # despite the annotation: arguments of a user's network reach this unchecked
+    if isinstance(unchecked, bool) or not isinstance(unchecked, Real):
         raise UserError(f"{name} is {value}; it must be a number")
     bounds = [
         (least is None or value >= least, f"at least {least}" if least is not None else ""),

@@ -1,13 +1,13 @@
 """Gymnasium ids of the market and of fuel breaks; importing this module registers them.
 
-It imports neither torch nor Lightning. Gymnasium 1 looks for no plugins of installed packages: a program imports this
-module before `gymnasium.make`, or names it in the id, `gymnasium.make("eigen2.registration:eigen2/Trading-v0")`.
+It imports neither torch nor Lightning. Gymnasium 1 no longer discovers plugins of installed packages: import this
+module before `gymnasium.make`, or name it in the id, `gymnasium.make("eigen2.registration:eigen2/Trading-v0")`.
 """
 
 from gymnasium.envs import registration
 
 ENV_ID = "eigen2/Trading-v0"  # for `gymnasium.make` and `gymnasium.make_vec`
-FIRE_ID = "eigen2/FuelBreaks-v0"  # of the fuel breaks, which need `pip install 'eigen2[fire]'`
+FIRE_ID = "eigen2/FuelBreaks-v0"  # needs `pip install 'eigen2[fire]'`
 ENTRY_POINTS = {
     ENV_ID: "eigen2.market.serving.gym:TradingEnv",
     FIRE_ID: "eigen2.fire.simulation.environment:FuelBreakEnv",
@@ -15,7 +15,7 @@ ENTRY_POINTS = {
 
 
 def register() -> None:
-    """Enter `ENV_ID` and `FIRE_ID` into Gymnasium's registry where they are not there already."""
+    """Register `ENV_ID` and `FIRE_ID` with Gymnasium, unless they are registered already."""
     for env_id, entry_point in ENTRY_POINTS.items():
         if env_id not in registration.registry:
             registration.register(id=env_id, entry_point=entry_point)

@@ -53,13 +53,13 @@ class PhasedModule(LightningModule):
 
 
 def loader() -> DataLoader[Tensor]:
-    """Two batches; a plain list would be taken for two loaders."""
+    """Return a loader of two batches; Lightning takes a plain list for two loaders."""
     return DataLoader(torch.zeros(2, 1), batch_size=1)  # type: ignore[arg-type]
 
 
 @pytest.fixture
 def fit(tmp_path: Path) -> Callable[..., Trainer]:
-    """A function that runs a fit with the given callbacks under `tmp_path` and returns its Trainer."""
+    """Return a function that runs a fit with its callbacks under `tmp_path` and returns the Trainer."""
 
     def run(
         *callbacks: Callback,

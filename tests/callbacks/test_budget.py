@@ -1,4 +1,4 @@
-"""When to warn and when to stop; how limits are read."""
+"""The budget warns, then stops the run, at its fractions of a limit."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:memory runs short")
 
 @pytest.fixture
 def used(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
-    """Bytes used of a limit of 1,000, to be changed by the test."""
+    """Return the bytes used of a limit of 1,000, for the test to change."""
     state = {"bytes": 100}
 
     def limits(budget: int | None) -> list[Limit]:
@@ -62,7 +62,7 @@ def test_growth_that_the_next_epoch_would_not_survive_ends_the_run(fit: Fit, use
         fit(MemoryBudget(1), epochs=9, announce=True, work=work)
 
 
-def test_what_comes_and_goes_within_an_epoch_is_no_growth(fit: Fit, used: dict[str, int]) -> None:
+def test_memory_that_is_freed_within_an_epoch_is_no_growth(fit: Fit, used: dict[str, int]) -> None:
     def work(phase: str, epoch: int) -> None:
         used["bytes"] = 930 if phase == "train" else 600
 
@@ -87,7 +87,7 @@ def test_at_the_end_of_an_epoch_the_checkpoint_comes_first(
     assert {path.name for path in tmp_path.glob("*.ckpt")} == {"epoch=0.ckpt", "epoch=1.ckpt"}
 
 
-def test_a_share_is_of_what_groups_and_the_machine_allow(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_share_is_of_the_memory_that_groups_and_the_machine_allow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits_module, "_groups", lambda: iter([Limit("a", 1, 7_000), Limit("b", 1, 4_000)]))
     assert MemoryBudget(memory_budget_share=0.25).budget_bytes == 1_000
     assert MemoryBudget(memory_budget_share=0.25, memory_budget_gb=0.5e-6).budget_bytes == 500

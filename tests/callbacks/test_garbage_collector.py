@@ -22,7 +22,7 @@ class Node:
 
 
 class Alive(Callback):
-    """How many nodes live at the end of each epoch, after the callbacks before it ran."""
+    """Counts the live nodes at the end of each epoch, after the callbacks listed before it."""
 
     def __init__(self) -> None:
         self.nodes: list[weakref.ref[Node]] = []
@@ -58,7 +58,7 @@ def test_circles_are_freed_when_asked(fit: Fit, collector: GarbageCollector, ali
 
 
 @pytest.mark.parametrize("freeze", [True, False])
-def test_what_lives_at_the_start_is_set_aside_until_the_end(fit: Fit, freeze: bool) -> None:
+def test_objects_alive_at_the_start_are_frozen_until_the_end(fit: Fit, freeze: bool) -> None:
     early, late = [Node()], [weakref.ref(object)]
     old = weakref.ref(early[0])
     seen: list[tuple[bool, bool, bool]] = []
@@ -71,7 +71,7 @@ def test_what_lives_at_the_start_is_set_aside_until_the_end(fit: Fit, freeze: bo
             seen.append((gc.get_freeze_count() > 0, old() is None, late[0]() is None))
             raise ArithmeticError
 
-    with pytest.raises(ArithmeticError):  # an error ends it too
+    with pytest.raises(ArithmeticError):  # an error ends the fit too
         fit(GarbageCollector(freeze=freeze), epochs=2, work=work)
     assert seen == [(freeze, not freeze, True)]
     assert gc.get_freeze_count() == 0
@@ -79,7 +79,7 @@ def test_what_lives_at_the_start_is_set_aside_until_the_end(fit: Fit, freeze: bo
     assert old() is None
 
 
-def test_what_somebody_else_set_aside_stays_so(fit: Fit) -> None:
+def test_objects_frozen_by_other_code_stay_frozen(fit: Fit) -> None:
     gc.freeze()
     try:
         fit(GarbageCollector(), epochs=1)

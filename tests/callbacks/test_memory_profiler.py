@@ -89,9 +89,9 @@ def scalars(folder: Path) -> dict[str, dict[int, float]]:
     events = EventAccumulator(str(folder), size_guidance={"scalars": 0})
     events.Reload()
     tags = [tag for tag in events.Tags()["scalars"] if tag.startswith("memory/")]
-    found = {tag: {event.step: event.value for event in events.Scalars(tag)} for tag in tags}
-    assert all(len(found[tag]) == len(events.Scalars(tag)) for tag in tags)  # no step twice
-    return found
+    curves = {tag: {event.step: event.value for event in events.Scalars(tag)} for tag in tags}
+    assert all(len(curves[tag]) == len(events.Scalars(tag)) for tag in tags)  # no step twice
+    return curves
 
 
 def test_announced_phases_are_measured_counted_and_logged(fit: Fit, tmp_path: Path) -> None:
@@ -126,21 +126,21 @@ def test_announced_phases_are_measured_counted_and_logged(fit: Fit, tmp_path: Pa
     assert [int(row["owner_replay_bytes"]) // 10**6 for row in rows] == [1, 1, *[2] * 4, *[3] * 4, *[4] * 3]
     assert [row["owner_late_bytes"] for row in rows] == ["", "", *["7"] * 11]
     # metrics once an epoch, at the epoch
-    found = scalars(tmp_path / "tb")
+    curves = scalars(tmp_path / "tb")
     expected = {f"memory/{name}_gb" for name in ("rss", "vms", "heap", "unaccounted")} | {"memory/objects/Leaked"}
     expected |= {f"memory/owner/{name}_mb" for name in ("replay", "late", "panel", "profiler")}
     expected |= {f"memory/{phase}_delta_mb" for phase in PHASES}
-    assert {tag for tag in found if "gpu" not in tag} == expected
-    assert all(list(found[tag]) == [0, 1, 2] for tag in expected)
-    assert found["memory/owner/replay_mb"] == {0: 2.0, 1: 3.0, 2: 4.0}
-    assert found["memory/objects/Leaked"] == {0: 2.0, 1: 4.0, 2: 6.0}
+    assert {tag for tag in curves if "gpu" not in tag} == expected
+    assert all(list(curves[tag]) == [0, 1, 2] for tag in expected)
+    assert curves["memory/owner/replay_mb"] == {0: 2.0, 1: 3.0, 2: 4.0}
+    assert curves["memory/objects/Leaked"] == {0: 2.0, 1: 4.0, 2: 6.0}
     at_end = [int(row["rss_bytes"]) for row in rows if row["phase"] == "generation"]
     for epoch in (1, 2):  # the first epoch also pays for what loads late
-        deltas = {phase: found[f"memory/{phase}_delta_mb"][epoch] for phase in PHASES}
+        deltas = {phase: curves[f"memory/{phase}_delta_mb"][epoch] for phase in PHASES}
         assert deltas["train"] == pytest.approx(40, abs=4)
         assert max(abs(deltas[phase]) for phase in PHASES if phase != "train") < 4
         assert sum(deltas.values()) * 1e6 == pytest.approx(at_end[epoch] - at_end[epoch - 1], abs=100)
-    assert found["memory/rss_gb"][2] == pytest.approx(at_end[2] / 1e9, rel=1e-6)
+    assert curves["memory/rss_gb"][2] == pytest.approx(at_end[2] / 1e9, rel=1e-6)
     assert copy.deepcopy(profiler).latest == profiler.latest  # as processes that are spawned need it
     # nothing is measured outside of fit
     trainer.validate(trainer.lightning_module, loader(), verbose=False)
@@ -148,7 +148,7 @@ def test_announced_phases_are_measured_counted_and_logged(fit: Fit, tmp_path: Pa
     assert read(path) == rows
 
 
-def test_any_module_is_measured_and_a_leak_in_it_found(
+def test_any_module_is_measured_and_its_leak_found(
     fit: Fit, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     held = np.ones(2_500_000)
@@ -168,8 +168,8 @@ def test_any_module_is_measured_and_a_leak_in_it_found(
     assert printed.count("leak in train: tensors or graphs kept after training") == 2
     table = re.findall(r"^memory +(\d+) +\d\.\d{3} ", printed, re.MULTILINE)
     assert [int(row) for row in table] == [*range(8)]  # the two generations that were followed are left out
-    found = re.findall(r"^memory  ([^(\s].*?) {2,}(-?[\d,.]+) +[+-][\d.]+$", printed, re.MULTILINE)
-    owners = {name: float(mb.replace(",", "")) for name, mb in found}
+    rows_printed = re.findall(r"^memory  ([^(\s].*?) {2,}(-?[\d,.]+) +[+-][\d.]+$", printed, re.MULTILINE)
+    owners = {name: float(mb.replace(",", "")) for name, mb in rows_printed}
     assert owners["array"] == 20.0
     assert sum(mb for name, mb in owners.items() if name != "RSS") == pytest.approx(owners["RSS"], abs=1)
 
@@ -226,8 +226,8 @@ def test_cuda_memory_of_all_devices_is_logged(fit: Fit, tmp_path: Path, monkeypa
     for more, name in enumerate(("memory_allocated", "memory_reserved", "max_memory_allocated"), start=1):
         monkeypatch.setattr(torch.cuda, name, lambda device, more=more: (device + more) * 10**9)
     fit(MemoryProfiler(), epochs=1, logger=TensorBoardLogger(tmp_path, name="tb", version=""))
-    found = scalars(tmp_path / "tb")
-    assert [found[f"memory/gpu_{name}_gb"][0] for name in ("allocated", "reserved", "peak")] == [3.0, 5.0, 7.0]
+    curves = scalars(tmp_path / "tb")
+    assert [curves[f"memory/gpu_{name}_gb"][0] for name in ("allocated", "reserved", "peak")] == [3.0, 5.0, 7.0]
     assert {row["gpu_reserved_bytes"] for row in read(tmp_path / "memory.csv")} == {str(5 * 10**9)}
 
 
@@ -250,7 +250,7 @@ def test_a_wrong_number_is_refused() -> None:
         MemoryProfiler(least_leak_kb=0)
 
 
-def test_snapshots_by_hand_tell_what_grew(
+def test_snapshots_by_hand_report_what_grew(
     fit: Fit, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("callbacks.memory._latest_profiler", None)
@@ -276,31 +276,30 @@ def test_snapshots_by_hand_tell_what_grew(
     assert capsys.readouterr().out.startswith("memory  growth since baseline")
 
 
-def test_a_leak_is_told_with_its_phase_type_start_and_line(fit: Fit, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_leak_is_reported_with_its_phase_type_start_and_line(fit: Fit, capsys: pytest.CaptureFixture[str]) -> None:
     kept = []
 
-    def leak(phase: str, epoch: int) -> None:
+    def keep(phase: str, epoch: int) -> None:
         if phase == "evaluate" and epoch >= 3:
             kept.append(LeakedEnvironment())
 
     profiler = MemoryProfiler()
-    fit(GarbageCollector(), profiler, epochs=10, announce=True, work=leak)
-    found = profiler.leak
-    assert found is not None
-    assert (found.phase, found.verdict, found.where) == ("evaluate", ENVIRONMENTS, "memory")
-    assert found.growth.since == 3
-    assert found.growth.slope.median == pytest.approx(400_000, rel=0.1)
-    assert found.types[0][:2] == (f"{__name__}.LeakedEnvironment", 0)
-    site, nbytes = found.sites[0]
+    fit(GarbageCollector(), profiler, epochs=10, announce=True, work=keep)
+    leak = profiler.leak
+    assert leak is not None
+    assert (leak.phase, leak.verdict, leak.where) == ("evaluate", ENVIRONMENTS, "memory")
+    assert leak.growth.since == 3
+    assert leak.growth.slope.median == pytest.approx(400_000, rel=0.1)
+    assert leak.types[0][:2] == (f"{__name__}.LeakedEnvironment", 0)
+    site, nbytes = leak.sites[0]
     assert site.startswith(f"{__file__}:")
     assert nbytes == pytest.approx(400_000, rel=0.01)
     printed = capsys.readouterr().out
-    assert printed.index(f"leak in evaluate: {ENVIRONMENTS}") < printed.index(
-        "generation  RSS GB"
-    )  # not at the end only
+    # not only at the end
+    assert printed.index(f"leak in evaluate: {ENVIRONMENTS}") < printed.index("generation  RSS GB")
 
 
-def test_a_buffer_that_fills_is_no_leak_and_one_without_end_is(fit: Fit, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_buffer_that_fills_is_no_leak_and_an_unbounded_one_is(fit: Fit, capsys: pytest.CaptureFixture[str]) -> None:
     class Buffer(Callback):
         def __init__(self, ends: bool) -> None:
             self.ends = ends
@@ -312,13 +311,13 @@ def test_a_buffer_that_fills_is_no_leak_and_one_without_end_is(fit: Fit, capsys:
         def memory_owners(self) -> dict[str, object]:
             return {"buffer": Filling(self.rows, full=len(self.rows) == 50) if self.ends else self.rows}
 
-    found = {}
+    leaks = {}
     for ends in (True, False):
         profiler = MemoryProfiler()
         fit(GarbageCollector(), Buffer(ends), profiler, epochs=10)
-        found[ends] = profiler.leak
-    assert found[True] is None
+        leaks[ends] = profiler.leak
+    assert leaks[True] is None
     assert capsys.readouterr().out.count("verdict: healthy") == 1
-    assert found[False] is not None
-    assert found[False].where == "owner buffer"
-    assert found[False].growth.slope.median == pytest.approx(400_000, rel=0.01)
+    assert leaks[False] is not None
+    assert leaks[False].where == "owner buffer"
+    assert leaks[False].growth.slope.median == pytest.approx(400_000, rel=0.01)

@@ -27,12 +27,12 @@ ORANGE = (0xD5, 0x5E, 0x00)
 def pictures(folder: Path, tag: str) -> dict[int, np.ndarray]:
     events = EventAccumulator(str(folder), size_guidance={"images": 0})
     events.Reload()
-    found = events.Images(tag)
-    return {event.step: np.array(Image.open(io.BytesIO(event.encoded_image_string))) for event in found}
+    images = events.Images(tag)
+    return {event.step: np.array(Image.open(io.BytesIO(event.encoded_image_string))) for event in images}
 
 
 def plotted(picture: np.ndarray, color: tuple[int, int, int]) -> np.ndarray:
-    """Rows and columns of the pixels of a colour, left of the legend."""
+    """Return the rows and columns of pixels of a colour, left of the legend."""
     return np.argwhere((picture[:, :700] == color).all(axis=-1))
 
 
@@ -43,8 +43,8 @@ def test_pictures_appear_every_n_epochs_and_leave_no_figure(fit: Fit, tmp_path: 
     with pytest.warns(UserWarning, match="fitness/absent") as warnings:
         fit(plot, epochs=5, logger=TensorBoardLogger(tmp_path, name="tb", version=""))
     assert sum("MetricsPlot" in str(warning.message) for warning in warnings) == 1
-    found = pictures(tmp_path / "tb", "fitness/lines")
-    assert list(found) == [1, 3]
+    images = pictures(tmp_path / "tb", "fitness/lines")
+    assert list(images) == [1, 3]
     assert plot.state_dict()["generations"] == [0, 1, 2, 3, 4]
     values = plot.state_dict()["values"]
     expected = {
@@ -55,7 +55,7 @@ def test_pictures_appear_every_n_epochs_and_leave_no_figure(fit: Fit, tmp_path: 
         "fitness/high": [5.0, 15.0, 25.0, 35.0, 45.0],
     }
     np.testing.assert_equal(values, expected)
-    for step, picture in found.items():
+    for step, picture in images.items():
         lines, shaded = ({name: values[name][: step + 1] for name in part} for part in (names, band))
         same = draw_lines(range(step + 1), lines, title="fitness/lines", ylabel="points", band=shaded)
         np.testing.assert_array_equal(picture, same)
@@ -101,7 +101,7 @@ def test_a_second_fit_starts_anew(fit: Fit) -> None:
 
 
 @pytest.mark.parametrize("enabled", [True, False])
-def test_a_figure_is_freed_wherever_the_automatic_collection_stands(enabled: bool) -> None:
+def test_a_figure_is_freed_with_and_without_automatic_collection(enabled: bool) -> None:
     gc.collect()
     before = gc.isenabled()
     try:
@@ -117,8 +117,10 @@ def test_a_figure_is_freed_wherever_the_automatic_collection_stands(enabled: boo
 
 
 @pytest.mark.parametrize("why", ["logger without pictures", "no logger", "another process"])
-def test_nothing_is_drawn_for_nobody(fit: Fit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: str) -> None:
-    monkeypatch.setattr("callbacks.plots.draw_lines", lambda *arguments, **options: pytest.fail("drawn for nobody"))
+def test_nothing_is_drawn_that_no_logger_takes(
+    fit: Fit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    monkeypatch.setattr("callbacks.plots.draw_lines", lambda *arguments, **options: pytest.fail("drawn for no logger"))
     loggers = {"logger without pictures": CSVLogger(tmp_path), "another process": TensorBoardLogger(tmp_path)}
     if why == "another process":
         monkeypatch.setattr(Trainer, "is_global_zero", property(lambda trainer: False))
