@@ -108,10 +108,10 @@ class AppendFile:
         if self._handle is None:
             raise OSError(f"{self.path} is closed")
         os.ftruncate(self._handle, self.size)  # a failed append may have left a part that could not be removed
-        done = 0
+        written = 0
         try:
-            while done < len(data):
-                done += os.pwrite(self._handle, data[done:], self.size + done)
+            while written < len(data):
+                written += os.pwrite(self._handle, data[written:], self.size + written)
         except OSError:
             with contextlib.suppress(OSError):
                 os.ftruncate(self._handle, self.size)

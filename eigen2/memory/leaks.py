@@ -159,9 +159,9 @@ class LeakWatch:
         sites = (censuses[-1].sizes - censuses[0].sizes).most_common() if censuses else []
         phase = self._leaking_phase(censuses, growth, [site for site, _ in sites], suspects)
         since = min((rises[name].since for name in suspects), default=growth.since)
-        other = TENSORS if phase == "train" and "torch.Tensor" in names else OTHER
+        unspecific = TENSORS if phase == "train" and "torch.Tensor" in names else OTHER
         return Leak(
-            verdict=next(filter(None, map(_kind_of_leak, names)), other),
+            verdict=next(filter(None, map(_kind_of_leak, names)), unspecific),
             phase=phase,
             growth=growth._replace(since=since),
             where=where,

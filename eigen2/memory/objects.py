@@ -35,21 +35,17 @@ class InstanceCounter:
         frozen = gc.get_freeze_count() > 0
         if frozen:
             gc.unfreeze()
-        self._initial = [weakref.ref(instance) for instance in self._unfrozen()]
+        self._initial = [weakref.ref(obj) for obj in self._unfrozen()]
         if frozen:
             gc.freeze()
 
     def _unfrozen(self) -> Iterator[Any]:
-        return (instance for instance in (gc.get_objects() if self._names else ()) if type(instance) in self._names)
+        return (obj for obj in (gc.get_objects() if self._names else ()) if type(obj) in self._names)
 
     def __call__(self) -> dict[str, int]:
         """Return the number of live instances by name."""
-        alive = {
-            id(instance): instance
-            for instance in (*self._unfrozen(), *(ref() for ref in self._initial))
-            if instance is not None
-        }
-        counts = Counter(self._names[type(instance)] for instance in alive.values())
+        alive = {id(obj): obj for obj in (*self._unfrozen(), *(ref() for ref in self._initial)) if obj is not None}
+        counts = Counter(self._names[type(obj)] for obj in alive.values())
         return {name: counts[name] for name in self._names.values()}
 
 

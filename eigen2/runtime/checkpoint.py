@@ -73,7 +73,7 @@ class _Checkpoint(ModelCheckpoint):
         self._overdue = False
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Save if it is time to, or if the last write failed; log an error of the disk."""
+        """Save as ModelCheckpoint does, and after a failed write; log an error of the disk."""
         compat.forget_last_save(self)  # ModelCheckpoint skips generations in which no optimizer stepped
         path = f"{self.dirpath}/{self._name}"
         overdue, self._overdue = trainer.strategy.broadcast(self._overdue), False
@@ -90,9 +90,11 @@ class _Checkpoint(ModelCheckpoint):
                 log.warning("generation %d: %s was written on retry", trainer.current_epoch, path)
 
     def state_dict(self) -> dict[str, Any]:
+        """Return the state of ModelCheckpoint, and whether a write is still to be retried."""
         return {**super().state_dict(), "overdue": self._overdue}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore what `state_dict` returned."""
         super().load_state_dict(state_dict)
         self._overdue = bool(state_dict.get("overdue"))
 

@@ -27,10 +27,7 @@ class HasStatusLine(Protocol):
 
 
 class GenerationReport(ProgressBar):
-    """Prints the progress of a run in 80 columns; the bar appears only on a terminal.
-
-    It needs a `GenerationModule` and a `WorkloadDataModule`.
-    """
+    """Prints the progress of a `GenerationModule` in 80 columns, with a bar on a terminal."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -151,10 +148,10 @@ def table(
     first += [("champion", 10, f"{value('champion/validation_fitness'):.1f}")]
     widths = zip(extra, (9, 8), strict=False)
     first += [(name, width, f"{factor * value(metric):.1f}") for (name, metric, factor), width in widths]
-    (one, one_loss), (other, other_loss) = losses
-    second = [(f"loss: {one}", 13, f"{value(one_loss):.3f}"), (other, 9, f"{value(other_loss):.3f}")]
+    (name_1, loss_1), (name_2, loss_2) = losses
+    second = [(f"loss: {name_1}", 13, f"{value(loss_1):.3f}"), (name_2, 9, f"{value(loss_2):.3f}")]
     second += [("replay", 9, f"{metrics.get('replay/size', 0):,.0f}")]
-    if math.isnan(value(one_loss)):
+    if math.isnan(value(loss_1)):
         heading = "".join(f"{name:>{width}}" for name, width, _ in second)
         second = [(heading, 31, f"training starts at {training_starts:,}")]
     second += [(PHASE_HEADINGS.get(phase, phase)[:5], 6, f"{value(f'time/{phase}_s'):.2f}") for phase in phases]

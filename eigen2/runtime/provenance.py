@@ -48,7 +48,7 @@ def _git(*arguments: str) -> str | None:
     if not (ROOT / ".git").exists():
         return None
     try:
-        done = subprocess.run(["git", "-C", ROOT, *arguments], capture_output=True, text=True, check=True, timeout=10)
+        run = subprocess.run(["git", "-C", ROOT, *arguments], capture_output=True, text=True, check=True, timeout=10)
     except (OSError, subprocess.SubprocessError):
         return None
-    return done.stdout.strip()
+    return run.stdout.strip()

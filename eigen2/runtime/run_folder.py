@@ -55,8 +55,8 @@ def find_checkpoint(root: Path, path: str | None, *, or_start: bool, put_aside: 
             return None if newest is None else str(newest)
     elif file.is_file():
         return str(file)
-    more = "last to start or resume" if or_start else "best or last of the run in --trainer.default_root_dir"
-    raise UserError(f"there is no checkpoint at {file}; give an existing file, or {more}")
+    choices = "last to start or resume" if or_start else "best or last of the run in --trainer.default_root_dir"
+    raise UserError(f"there is no checkpoint at {file}; give an existing file, or {choices}")
 
 
 def generations_of(checkpoint: str | None) -> int:

@@ -252,7 +252,7 @@ def test_an_incomplete_upload_leaves_nothing_and_no_credential_is_logged_or_prin
             with pytest.raises(Exception) as failed:
                 upload(store, big(tmp_path, "b"))
             output += describe_error(failed.value)
-    logged = [each.getMessage() for each in caplog.records if not each.name.startswith("gcp_storage_emulator")]
+    logged = [record.getMessage() for record in caplog.records if not record.name.startswith("gcp_storage_emulator")]
     output += "".join([*logged, *capsys.readouterr()])
     for secret in (SECRET, "AKIAEXAMPLE", "Signature", "Bearer", "upload_id"):
         assert secret not in output

@@ -184,7 +184,7 @@ def fit(root: Path, *callbacks: Callback, epochs: int = 4, module: LightningModu
 
 
 def threads() -> list[threading.Thread]:
-    return [each for each in threading.enumerate() if each.name == "checkpoint-upload"]
+    return [thread for thread in threading.enumerate() if thread.name == "checkpoint-upload"]
 
 
 def fetched(bucket: Bucket, root: Path) -> Path:
@@ -209,18 +209,18 @@ def test_every_generation_is_uploaded_as_it_was_submitted(bucket: Bucket, tmp_pa
     """Each upload reads its file after the next checkpoint has replaced it."""
     contents, held = [], [threading.Event() for _ in range(4)]
 
-    def look(trainer: Trainer) -> None:
+    def observe(trainer: Trainer) -> None:
         if trainer.current_epoch:
             contents.append((tmp_path / "checkpoints" / "last.ckpt").read_bytes())
         if trainer.current_epoch > 1:
             held[trainer.current_epoch - 2].set()
-            while each._queue is not None and each._queue.done < trainer.current_epoch - 1:
+            while cloud._queue is not None and cloud._queue.done < trainer.current_epoch - 1:
                 time.sleep(0.001)
 
     uploads = iter([*held[:2], None, None])
     bucket.fault = lambda call: wait(event) if call == "put" and (event := next(uploads)) else None
-    each = callback(keep=None)
-    last = fit(tmp_path, each, on_hook("on_train_epoch_start", look))
+    cloud = callback(keep=None)
+    last = fit(tmp_path, cloud, on_hook("on_train_epoch_start", observe))
     assert list(bucket.objects().values()) == [*contents, last.read_bytes()]
     assert len({*contents}) == 3
     assert threads() == []
@@ -233,13 +233,13 @@ def test_training_ends_without_a_bucket_and_one_that_recovers_has_the_newest(
     last = fit(tmp_path / "back", callback(attempts=2))
     assert last.read_bytes() == fetched(bucket, tmp_path / "back").read_bytes()
     capsys.readouterr()
-    bucket.fault, each = failing(float("inf")), callback(attempts=2)
+    bucket.fault, cloud = failing(float("inf")), callback(attempts=2)
 
-    def look(trainer: Trainer) -> None:
-        while trainer.current_epoch == 2 and each._queue is not None and each._queue._warning is None:
+    def observe(trainer: Trainer) -> None:
+        while trainer.current_epoch == 2 and cloud._queue is not None and cloud._queue._warning is None:
             time.sleep(0.001)
 
-    assert fit(tmp_path, each, on_hook("on_train_epoch_end", look)).exists()
+    assert fit(tmp_path, cloud, on_hook("on_train_epoch_end", observe)).exists()
     output = "".join(capsys.readouterr())
     assert "1 checkpoints are not in s3://bucket/" in output
     assert " will be retried\n" in output
@@ -251,21 +251,21 @@ def test_training_ends_without_a_bucket_and_one_that_recovers_has_the_newest(
 def test_training_does_not_wait_for_a_bucket_that_stalls(bucket: Bucket, tmp_path: Path) -> None:
     """The bucket answers once training is over: if training waited for it, the run would never end."""
     over, lines, owners = threading.Event(), [], []
-    each = callback()
+    cloud = callback()
 
-    def look(trainer: Trainer) -> None:
-        lines.append(each.status_line())
+    def observe(trainer: Trainer) -> None:
+        lines.append(cloud.status_line())
         if trainer.current_epoch == 2:
-            while not (owned := each.memory_owners()["upload"]):
+            while not (owned := cloud.memory_owners()["upload"]):
                 time.sleep(0.001)
             owners.append(owned)
 
     bucket.fault = lambda call: wait(over) if call == "put" else None
     ends = on_hook("on_train_end", lambda trainer: over.set())
-    last = fit(tmp_path, each, on_hook("on_train_epoch_end", look), ends)
+    last = fit(tmp_path, cloud, on_hook("on_train_epoch_end", observe), ends)
     assert lines[:2] == [None, "  cloud: 1 pending, 0 done"]
     assert abs(owners[0] - last.stat().st_size) < 100
-    assert each.memory_owners() == {"upload": 0}
+    assert cloud.memory_owners() == {"upload": 0}
     assert last.read_bytes() == fetched(bucket, tmp_path).read_bytes()
 
 
