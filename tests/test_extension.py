@@ -11,7 +11,7 @@ import yaml
 from eigen2.erl.evolution import Elitism, MagnitudeMutation
 from eigen2.report.page import write_report
 from tests.command import ROOT, eigen2, together
-from tests.erl.interrupted import resumed
+from tests.erl.interrupted import check_resume
 from tests.extension.learners import BehaviourCloning
 from tests.extension.operators import SignFlip
 
@@ -71,7 +71,7 @@ def test_two_processes_compute_the_same_bits(run: Path) -> None:
 
 def test_a_run_is_resumed_bit_for_bit(tmp_path: Path) -> None:
     operators = [Elitism(0.25), SignFlip(), MagnitudeMutation()]
-    resumed(tmp_path, 3, evolution=operators, learner=BehaviourCloning())
+    check_resume(tmp_path, 3, evolution=operators, learner=BehaviourCloning())
 
 
 def test_another_setting_of_theirs_is_refused_at_resume(run: Path) -> None:

@@ -20,36 +20,37 @@ def whole(total: int) -> dict[str, torch.Tensor]:
     }
 
 
-def same(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
-    """Bit for bit, types and shapes included."""
+def check_same(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
+    """Check that all values are equal bit for bit, with the same types and shapes."""
     assert found.keys() == expected.keys()
     for name, values in expected.items():
         assert found[name].dtype == values.dtype
         assert torch.equal(found[name], values), name
 
 
-def exchange(rank: int, world: int, store: str) -> None:
-    """Use every collective, for several sizes of a population, against what lies in each process anyway."""
+def check_exchange(rank: int, world: int, store: str) -> None:
+    """Check every collective, for several population sizes, against the rows that each process has anyway."""
     if world > 1:
         dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
     for total in (world, world + 1, 3 * world - 1, 16):
         communicator, rows = Communicator(total, rank, world), whole(total)
         own = {name: communicator.own_rows(values) for name, values in rows.items()}
-        same(communicator.gather(own, "rows"), rows)
+        check_same(communicator.gather(own, "rows"), rows)
         collected = communicator.collect(own, "rows")
         assert (collected is None) == (rank > 0)
         if collected is not None:
-            same(collected, rows)
+            check_same(collected, rows)
         chance = np.random.default_rng([total, world])
         for _ in range(5):
             wanted = [sorted(chance.permutation(total)[: chance.integers(total + 1)].tolist()) for _ in range(world)]
             communicator.start_generation(0)
-            same(communicator.fetch(own, wanted, "rows"), {name: values[wanted[rank]] for name, values in rows.items()})
+            expected = {name: values[wanted[rank]] for name, values in rows.items()}
+            check_same(communicator.fetch(own, wanted, "rows"), expected)
             foreign = sum(row not in communicator.rows for row in wanted[rank])
             assert communicator.received_bytes == foreign * sum(values[0].nbytes for values in rows.values())
         for row in range(total):
             picked = {name: values[row : row + 1] for name, values in rows.items()}
-            same(communicator.broadcast(own, row, "a row"), picked)
+            check_same(communicator.broadcast(own, row, "a row"), picked)
         counts = [int(chance.integers(4)) for _ in range(world)]
         parts = communicator.gather_parts(torch.full((counts[rank], 3), rank, dtype=torch.uint8), counts, "parts")
         for other, (part, count) in enumerate(zip(parts, counts, strict=True)):

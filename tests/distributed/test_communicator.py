@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from eigen2.distributed.communicator import Communicator
 from tests.command import server
-from tests.distributed.exchange import exchange
+from tests.distributed.exchange import check_exchange
 
 
 @settings(max_examples=30)
@@ -26,7 +26,8 @@ def test_every_row_belongs_to_one_process_and_none_has_many_more_than_another(to
 
 @pytest.mark.parametrize("world", [3, pytest.param(2, marks=pytest.mark.slow)])
 def test_processes_exchange_rows_of_all_kinds(world: int, tmp_path: Path) -> None:
-    processes = [server.Process(target=exchange, args=(rank, world, str(tmp_path / "store"))) for rank in range(world)]
+    store = str(tmp_path / "store")
+    processes = [server.Process(target=check_exchange, args=(rank, world, store)) for rank in range(world)]
     for process in processes:
         process.start()
     for process in processes:
@@ -35,4 +36,4 @@ def test_processes_exchange_rows_of_all_kinds(world: int, tmp_path: Path) -> Non
 
 
 def test_alone_nothing_is_exchanged() -> None:
-    exchange(0, 1, "")
+    check_exchange(0, 1, "")

@@ -12,12 +12,12 @@ from tests.erl.recorder import Recorder, same
 GENERATIONS = 6
 
 
-def resumed(
+def check_resume(
     folder: Path, after: int, *, seed: int | None = None, monkeypatch: pytest.MonkeyPatch | None = None, **settings: Any
 ) -> Recorder:
-    """What the uninterrupted run recorded, once a run interrupted `after` generations is found equal bit for bit.
+    """Check that a run interrupted and resumed equals an uninterrupted one bit for bit; return the latter's recorder.
 
-    The environment of the resumed run names `seed`, which must not count.
+    It stops after `after` generations. The resumed run's environment sets another `seed`, which must have no effect.
     """
     recorders = Recorder(), Recorder()
 

@@ -15,7 +15,7 @@ from eigen2.erl.module import ERLModule
 from eigen2.errors import UserError
 from tests.erl.conftest import SEED
 from tests.erl.evolution.builders import evolution
-from tests.erl.interrupted import resumed
+from tests.erl.interrupted import check_resume
 from tests.erl.probe import AIM, ProbeActor, ProbeEnvironment, ProbeRollouts, fit, make_trainer
 from tests.erl.recorder import ROWS, Recorder, same
 from tests.erl.reference import with_weights
@@ -186,7 +186,7 @@ def test_a_resumed_run_ends_bit_for_bit_as_the_uninterrupted_one(
     interrupted: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Interrupted in warm-up, where the optimizer has no state yet, and later; the checkpoint's seed counts."""
-    resumed(tmp_path, interrupted, seed=SEED + 1, monkeypatch=monkeypatch)
+    check_resume(tmp_path, interrupted, seed=SEED + 1, monkeypatch=monkeypatch)
 
 
 def test_a_buffer_smaller_than_one_step_of_all_agents_is_refused_in_one_line() -> None:

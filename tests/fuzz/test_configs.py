@@ -25,8 +25,8 @@ def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
     worker.close()
 
 
-def judge(outcome: Outcome, name: str) -> None:
-    """A refusal says what was wrong: the last part of the key."""
+def check_outcome(outcome: Outcome, name: str) -> None:
+    """Check that a refusal names the last part of the key that was wrong."""
     fault = outcome.fault()
     assert fault is None, f"{name}: {fault}"
     if outcome.code == 2:
@@ -104,7 +104,7 @@ PINNED: list[tuple[str, dict[str, Any]]] = [
 @pytest.mark.parametrize(("name", "config"), PINNED, ids=[name for name, _ in PINNED])
 def test_a_wrong_value_is_refused_in_one_line(name: str, config: dict[str, Any], worker: Worker) -> None:
     outcome = worker.try_config(config, 1)
-    judge(outcome, name)
+    check_outcome(outcome, name)
     assert outcome.code == 2, name
 
 

@@ -148,8 +148,8 @@ def check_line(message: str) -> None:
     message.encode()
 
 
-def judge(file: File, *routes: str) -> list[bool]:
-    """Try a file by several ways; whether each took it."""
+def check_file(file: File, *routes: str) -> list[bool]:
+    """Check that each route reads the file or refuses it in one line; return which routes read it."""
     taken = []
     with tempfile.TemporaryDirectory(prefix="eigen2-fuzz-") as name:
         folder = Path(name)
@@ -169,7 +169,7 @@ def judge(file: File, *routes: str) -> list[bool]:
 @many
 @given(panels.FILES, st.sampled_from(["prepare", "prepare", "prepare", "inspect"]))
 def test_any_file_is_refused_in_one_line_or_becomes_a_whole_panel(file: File, route: str) -> None:
-    judge(file, "load", route)
+    check_file(file, "load", route)
 
 
 def test_what_the_files_came_to(capsys: pytest.CaptureFixture[str]) -> None:
@@ -198,19 +198,19 @@ def typed() -> list[tuple[str, str]]:
 def test_a_column_of_any_type(kind: str, column: str) -> None:
     table = long_table()
     table = table.set_column(table.column_names.index(column), column, TYPES[kind]())
-    judge(File("p.parquet", parquet(table), kind))
+    check_file(File("p.parquet", parquet(table), kind))
 
 
 def test_parquet_cut_anywhere() -> None:
     whole = parquet(long_table(), row_group_size=60)
     step = 7 if LONG_RUN else 1997
     for size in [*range(0, 12, 3), *range(12, len(whole) - 12, step), *range(len(whole) - 12, len(whole), 3)]:
-        assert not any(judge(File("p.parquet", whole[:size], "cut")))
+        assert not any(check_file(File("p.parquet", whole[:size], "cut")))
 
 
 def test_the_clean_file_is_taken() -> None:
     for name, content in (("p.parquet", parquet(long_table())), ("p.csv", text(long_table()).encode())):
-        assert all(judge(File(name, content, "clean")))
+        assert all(check_file(File(name, content, "clean")))
 
 
 @settings(few, max_examples=4)

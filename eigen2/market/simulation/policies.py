@@ -102,10 +102,10 @@ def random_baseline(
     rank = np.arange(min(most, priced.shape[1]))
 
     def policy(seen: dict[str, Tensor]) -> Tensor:
+        """Place the orders that are due: free columns sort first, in random order."""
         day = int(seen["day"].flatten()[0])
         free = priced[day] & (seen["held_days"][0].numpy() == 0)
         waiting = (due <= day).sum(1) - placed
-        # free columns first, in random order
         columns = np.argsort(np.where(free, rng.random(free.shape), 2.0), axis=1)[:, : len(rank)]
         account, ordered = np.nonzero(rank < np.minimum(waiting, free.sum(1))[:, None])
         action = np.zeros((*free.shape, 2), np.float32)

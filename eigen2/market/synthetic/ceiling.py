@@ -156,8 +156,8 @@ def _policy(
     row = torch.cat([known_rows, len(scores) + torch.arange(random_agents).repeat(TARGETS)])
 
     def policy(observation: dict[str, Tensor]) -> Tensor:
+        """Order the largest scores; random ones lie within (0, 1] or, with short sales, (-1, 1]."""
         known = scores[:, observation["day"][0].long()]
-        # within (0, 1] or, with short sales, (-1, 1]
         fractions = rng.random((random_agents, env.windows, env.num_columns), dtype=np.float32)
         drawn = 1 - torch.from_numpy(fractions) * (2 if env.rules.allow_short else 1)
         score = torch.cat([known, drawn.where(~known[0].isnan(), torch.nan)])[row]

@@ -26,7 +26,7 @@ from eigen2.erl.module import ERLModule
 from eigen2.errors import UserError
 from tests.erl.conftest import SEED
 from tests.erl.evolution.builders import evolution, mutation_noise, planned
-from tests.erl.interrupted import resumed
+from tests.erl.interrupted import check_resume
 from tests.erl.probe import AIM, ProbeActor, fit, make_trainer
 from tests.erl.recorder import Recorder, same
 from tests.erl.test_champion import ScriptedRollouts
@@ -175,7 +175,7 @@ def test_the_champion_returns_once_after_each_plateau(every: int, champions: set
     ],
 )
 def test_a_run_on_a_plateau_is_resumed_bit_for_bit(after: int, operators: list[Operator], tmp_path: Path) -> None:
-    recorder = resumed(tmp_path, after, evolution=operators, actor_lr=1e-30)
+    recorder = check_resume(tmp_path, after, evolution=operators, actor_lr=1e-30)
     last = recorder.metrics[5]
     reinjected = [n for n in range(after, 6) if "reinjected" in origins_of(recorder, n, operators)]
     assert reinjected or last["plateau/mutation_scale"] > 0.1

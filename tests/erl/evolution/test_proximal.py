@@ -20,7 +20,7 @@ from eigen2.erl.evolution import MagnitudeMutation, ProximalMutation
 from eigen2.erl.evolution.proximal import Probe, proximal_deviation, sensitivity
 from tests.erl.conftest import SEED
 from tests.erl.evolution.builders import context, evolution, mutation_noise, planned
-from tests.erl.interrupted import resumed
+from tests.erl.interrupted import check_resume
 from tests.erl.probe import AIM, ProbeActor, fit
 from tests.erl.recorder import Recorder, same
 
@@ -165,4 +165,4 @@ def test_mutants_of_a_run_are_those_of_observations_drawn_from_the_buffer() -> N
 
 
 def test_a_resumed_run_ends_bit_for_bit_as_the_uninterrupted_one(tmp_path: Path) -> None:
-    resumed(tmp_path, 4, evolution=evolution(0.5, 0.25, mutation=ProximalMutation(probes=16)))
+    check_resume(tmp_path, 4, evolution=evolution(0.5, 0.25, mutation=ProximalMutation(probes=16)))

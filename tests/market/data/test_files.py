@@ -39,8 +39,8 @@ def write_column(folder: Path, name: str, values: pa.Array) -> Path:
     return folder / "p.parquet"
 
 
-def failure(path: Path, words: str) -> None:
-    """Check that the file is refused in one line that names it, with these words (a pattern)."""
+def assert_refused(path: Path, words: str) -> None:
+    """Check that the file is refused in one line that names it and matches this pattern."""
     with pytest.raises(UserError) as error:
         read_prices(path)
     message = str(error.value)
@@ -162,7 +162,7 @@ def test_empty_cells_and_odd_numbers_in_csv(tmp_path):
 def test_damaged_files(tmp_path, name, content, words):
     if content is not None:
         (tmp_path / name).write_bytes(content)
-    failure(tmp_path / name, words)
+    assert_refused(tmp_path / name, words)
 
 
 @pytest.mark.parametrize("name", ["p.parquet", "p.csv.gz"])
@@ -173,7 +173,7 @@ def test_files_cut_short(tmp_path, name):
     contents = (whole[:4], whole[:100], whole[:-1], zeroed, b"date,ticker\n") if name == "p.parquet" else (whole[:-20],)
     for content in contents:
         path.write_bytes(content)
-        failure(path, "cannot be read as (Parquet|CSV): damaged")
+        assert_refused(path, "cannot be read as (Parquet|CSV): damaged")
 
 
 @pytest.fixture(params=["p.csv", "p.csv.gz", "p.parquet"])
@@ -202,7 +202,7 @@ def test_many_batches_give_the_same_rows(later):
 def test_the_first_bad_row_is_named(later, column, value, words):
     frame = table(days=40).astype({column: object if value is None else "str"})
     frame.loc[[66, 79], column] = value
-    failure(later(frame), words)
+    assert_refused(later(frame), words)
 
 
 @pytest.mark.parametrize("value", ["13/01/2020", "2020-02-30", "", "2020-01-011"])
@@ -210,7 +210,7 @@ def test_unreadable_dates(tmp_path, value):
     frame = table().astype({"date": str})
     frame.loc[[2, 4], "date"] = value
     words = f"at least 2 dates that cannot be read, first {value!r} in data row 3"
-    failure(write(frame, tmp_path / "p.csv"), words)
+    assert_refused(write(frame, tmp_path / "p.csv"), words)
 
 
 @pytest.mark.parametrize(
@@ -226,13 +226,13 @@ def test_unreadable_dates(tmp_path, value):
     ],
 )
 def test_values_of_a_wrong_type(tmp_path, column, values, words):
-    failure(write_column(tmp_path, column, values), words)
+    assert_refused(write_column(tmp_path, column, values), words)
 
 
 def test_messages_stay_one_line_whatever_the_file_says(tmp_path):
     odd = table().astype({"date": str}).assign(date="a\nb" * 500)
-    failure(write(odd, tmp_path / "p\nq.csv"), re.escape(r"'a\nba\nb"))
-    failure(write(table().rename(columns={"close": "close\n2"}), tmp_path / "p.csv"), r"close\\n")
+    assert_refused(write(odd, tmp_path / "p\nq.csv"), re.escape(r"'a\nba\nb"))
+    assert_refused(write(table().rename(columns={"close": "close\n2"}), tmp_path / "p.csv"), r"close\\n")
 
 
 def test_prices_are_those_of_pandas(tmp_path):

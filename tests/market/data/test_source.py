@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from eigen2.market.data.source import PRICE_COLUMNS, read_prices, unusable_rows
-from tests.market.data.test_files import failure, table, write
+from tests.market.data.test_files import assert_refused, table, write
 
 BOTH = pytest.mark.parametrize("name", ["p.parquet", "p.csv"])
 
@@ -50,14 +50,14 @@ def test_values_are_as_the_file_has_them(tmp_path, name):
 )
 @BOTH
 def test_refused_tables(tmp_path, name, spoil, words):
-    failure(write(spoil(table()), tmp_path / name), words)
+    assert_refused(write(spoil(table()), tmp_path / name), words)
 
 
 @pytest.mark.parametrize("word", ["inf", "Infinity", "-inf"])
 def test_infinite_numbers_in_odd_text(tmp_path, word):
     frame = table().astype({"close": str})
     frame.loc[2, "close"], frame.loc[3, "close"] = word, " 100 "
-    failure(write(frame, tmp_path / "p.csv"), "1 infinite values in column close")
+    assert_refused(write(frame, tmp_path / "p.csv"), "1 infinite values in column close")
 
 
 def test_unusable_rows_known_answer():

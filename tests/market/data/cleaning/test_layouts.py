@@ -48,12 +48,12 @@ def read(path: Path, layout: str | None = None) -> pd.DataFrame:
     return pd.concat(batches, ignore_index=True)
 
 
-def check(path: Path, layout: str, expected: pd.DataFrame) -> None:
+def assert_rows(path: Path, layout: str, expected: pd.DataFrame) -> None:
     pd.testing.assert_frame_equal(read(path, layout), expected)
 
 
-def failure(path: Path, words: str) -> None:
-    """Check that the file is refused in one line that names it, with these words."""
+def assert_refused(path: Path, words: str) -> None:
+    """Check that the file is refused in one line that names it and contains these words."""
     with pytest.raises(UserError) as error:
         read(path)
     message = str(error.value)
@@ -100,22 +100,22 @@ def pivoted(
 )
 def test_long_under_all_its_names(tmp_path, name, names):
     messy = long()[list(COLUMNS[::-1])].rename(columns=names)
-    check(write(messy, tmp_path / name), "long", long())
+    assert_rows(write(messy, tmp_path / name), "long", long())
 
 
 @BOTH
 def test_long_with_further_or_fewer_columns(tmp_path, name):
     finrl = long().rename(columns={"ticker": "tic"}).assign(day=3, macd="x", vix=1.0)
     finrl.index = pd.Index([7, 5, 3, 2, 1, 0])
-    check(write(finrl, tmp_path / name, index=True), "long", long())
+    assert_rows(write(finrl, tmp_path / name, index=True), "long", long())
     company = long().rename(columns={"ticker": "symbol"}).assign(name="Some Company", timestamp="never")
-    check(write(company, tmp_path / name), "long", long())
-    check(write(long().drop(columns="volume"), tmp_path / name), "long", long().assign(volume=NAN))
+    assert_rows(write(company, tmp_path / name), "long", long())
+    assert_rows(write(long().drop(columns="volume"), tmp_path / name), "long", long().assign(volume=NAN))
     closes = long()[["date", "ticker", "close"]].rename(columns={"close": "CLOSE"})
-    check(write(closes, tmp_path / name), "long (close only)", close_only(long()))
+    assert_rows(write(closes, tmp_path / name), "long (close only)", close_only(long()))
     closes = closes.assign(volume=long()["volume"], note="x")
     expected = close_only(long()).assign(volume=long()["volume"])
-    check(write(closes, tmp_path / name), "long (close only)", expected)
+    assert_rows(write(closes, tmp_path / name), "long (close only)", expected)
 
 
 @BOTH
@@ -123,7 +123,7 @@ def test_values_are_as_the_file_has_them(tmp_path, name):
     frame = long(days=4)
     frame.loc[0, "open"], frame.loc[1, "close"], frame.loc[2, "high"] = np.inf, -np.inf, -1.0
     frame.loc[3, ["open", "high", "low", "close", "volume"]] = NAN
-    check(write(frame, tmp_path / name), "long", frame)
+    assert_rows(write(frame, tmp_path / name), "long", frame)
 
 
 # ---- one ticker a file
@@ -134,14 +134,14 @@ def test_values_are_as_the_file_has_them(tmp_path, name):
 )
 def test_the_files_name_is_the_ticker(tmp_path, name, ticker):
     frame = long(("x",)).drop(columns="ticker").assign(Dividends=0.0)
-    check(write(frame, tmp_path / name), "one ticker a file", long((ticker,)))
+    assert_rows(write(frame, tmp_path / name), "one ticker a file", long((ticker,)))
 
 
 @pytest.mark.parametrize("label", ["Date", None, "Datetime"])
 @BOTH
 def test_the_date_as_index(tmp_path, name, label):
     frame = long(("A",)).drop(columns="ticker").set_index("date").rename_axis(label)
-    check(write(frame, tmp_path / name, index=True), "one ticker a file", long(("A",)))
+    assert_rows(write(frame, tmp_path / name, index=True), "one ticker a file", long(("A",)))
 
 
 def test_one_ticker_of_closes_and_empty_days(tmp_path):
@@ -156,7 +156,7 @@ def test_one_ticker_of_closes_and_empty_days(tmp_path):
 
 def test_many_rows_a_day_need_a_ticker(tmp_path):
     frame = long(("A", "B", "C"), 4).rename(columns={"ticker": "tkr"})
-    failure(write(frame, tmp_path / "p.csv"), "has 12 rows on 4 days but no column of tickers")
+    assert_refused(write(frame, tmp_path / "p.csv"), "has 12 rows on 4 days but no column of tickers")
     # two rows a day may be duplicates, which cleaning removes
     frame = long(("A", "B"), 4).rename(columns={"ticker": "tkr"})
     assert set(read(write(frame, tmp_path / "p.csv"), "one ticker a file")["ticker"]) == {"p"}
@@ -205,13 +205,13 @@ def test_wide(tmp_path, name, label, index):
     tickers = ("AAPL", "BRK", "BRK.B", "LOW", "NAN", "OPEN")
     frame = long(tickers).pivot(index="date", columns="ticker", values="close").rename_axis(label)
     path = write(frame if index else frame.reset_index(), tmp_path / name, index=index)
-    check(path, "wide (close only)", close_only(long(tickers)))
+    assert_rows(path, "wide (close only)", close_only(long(tickers)))
 
 
 def test_wide_with_a_range_index_or_empty_cells(tmp_path):
     frame = long().pivot(index="date", columns="ticker", values="close").reset_index()
     for written in (frame.to_csv(), frame.to_csv().replace(",date", "Unnamed: 0,date", 1)):
-        check(text(written, tmp_path / "p.csv"), "wide (close only)", close_only(long()))
+        assert_rows(text(written, tmp_path / "p.csv"), "wide (close only)", close_only(long()))
     path = text("date,A,B\n2020-01-01,1,\n2020-01-02,,\n2020-01-03,nan,0\n", tmp_path / "p.csv")
     rows = read(path, "wide (close only)")
     days = rows["date"].dt.day
@@ -250,7 +250,7 @@ def test_yfinance(tmp_path, name, tickers_first, named, zone):
 def test_yfinance_after_reset_index(tmp_path, name):
     for named, index in ((True, True), (False, True), (False, False)):
         frame = pivoted(long(), named=named).rename_axis("Date").reset_index()
-        check(write(frame, tmp_path / name, index=index), "yfinance", long())
+        assert_rows(write(frame, tmp_path / name, index=index), "yfinance", long())
 
 
 @BOTH
@@ -260,7 +260,7 @@ def test_yfinance_of_one_ticker(tmp_path, name):
         assert path.read_text().startswith("Price,Volume,Close,Low,High,Open\nTicker,AAPL,AAPL,")
         assert "\nDate,,,,,\n" in path.read_text()
         text("\n\n" + path.read_text().replace("\n", "\n\n"), path)
-    check(path, "yfinance", long(("AAPL",)))
+    assert_rows(path, "yfinance", long(("AAPL",)))
 
 
 @BOTH
@@ -270,8 +270,8 @@ def test_yfinance_with_other_fields_and_before_a_listing(tmp_path, name):
     path = write(pivoted(frame, ["Adj Close", *FIELDS, "Dividends"]), tmp_path / name, index=True)
     halved = long()
     halved[list(PRICE_COLUMNS)] /= 2
-    check(path, "yfinance (prices times adj close / close)", halved)
-    check(write(pivoted(long(), ["Close"]), path, index=True), "yfinance (close only)", close_only(long()))
+    assert_rows(path, "yfinance (prices times adj close / close)", halved)
+    assert_rows(write(pivoted(long(), ["Close"]), path, index=True), "yfinance (close only)", close_only(long()))
     frame = pivoted(long())
     listed_late = frame.columns.get_level_values("Ticker") == "NAN"
     frame.iloc[0, listed_late] = NAN
@@ -279,7 +279,7 @@ def test_yfinance_with_other_fields_and_before_a_listing(tmp_path, name):
     frame.iloc[1, listed_late & (frame.columns.get_level_values("Price") != "Volume")] = NAN
     expected = long()
     expected.loc[3, list(PRICE_COLUMNS)] = NAN
-    check(write(frame, path, index=True), "yfinance", expected.drop(1).reset_index(drop=True))
+    assert_rows(write(frame, path, index=True), "yfinance", expected.drop(1).reset_index(drop=True))
 
 
 @settings(max_examples=4, deadline=None)
@@ -297,7 +297,7 @@ def test_every_layout_gives_the_same_rows(tmp_path_factory, seed, days, count, f
     yfinance = pivoted(frame, tickers_first=first, named=bool(seed % 2))
     wide = frame.pivot(index="date", columns="ticker", values="close")
     for suffix in ("csv", "parquet"):
-        check(write(frame, folder / f"l.{suffix}"), "long", frame)
+        assert_rows(write(frame, folder / f"l.{suffix}"), "long", frame)
         rows = read(write(yfinance, folder / f"y.{suffix}", index=True), "yfinance")
         pd.testing.assert_frame_equal(in_order(rows), frame)
         rows = read(write(wide, folder / f"w.{suffix}", index=True), "wide (close only)")
@@ -325,7 +325,7 @@ def test_every_layout_gives_the_same_rows(tmp_path_factory, seed, days, count, f
 def test_missing_columns(tmp_path, name, header, missing):
     names = header.split(",")
     path = write(pd.DataFrame([["2020-01-01"] * len(names)], columns=names), tmp_path / name)
-    failure(path, f"lacks the columns {missing!r}; it has {', '.join(names)!r}: rename")
+    assert_refused(path, f"lacks the columns {missing!r}; it has {', '.join(names)!r}: rename")
 
 
 @pytest.mark.parametrize(
@@ -348,23 +348,23 @@ def test_missing_columns(tmp_path, name, header, missing):
     ],
 )
 def test_refused_headers(tmp_path, header, words):
-    failure(text(f"{header}\n", tmp_path / "p.csv"), words)
+    assert_refused(text(f"{header}\n", tmp_path / "p.csv"), words)
 
 
 def test_the_same_name_twice_in_parquet(tmp_path):
     for names, double in ((["date", "ticker", "close", "close"], "close"), (["date", "A", "A"], "A")):
         arrays = pa.Table.from_arrays([pa.array(["2020-01-01"])] * len(names), names=names)
         pq.write_table(arrays, tmp_path / "p.parquet")
-        failure(tmp_path / "p.parquet", f"more than one column {double!r}")
+        assert_refused(tmp_path / "p.parquet", f"more than one column {double!r}")
 
 
 @BOTH
 def test_a_ticker_of_yfinance_that_lacks_a_price(tmp_path, name):
     frame = pivoted(long())
     path = write(frame.drop(columns=[("Low", "NAN"), ("Volume", "BRK.B")]), tmp_path / name, index=True)
-    failure(path, "lacks the columns 'volume of BRK.B, low of NAN'; it has ")
+    assert_refused(path, "lacks the columns 'volume of BRK.B, low of NAN'; it has ")
     path = write(frame[["Close", "Open"]], tmp_path / name, index=True)
-    failure(path, "lacks the columns 'high of BRK.B, low of BRK.B, high of NAN, low of NAN';")
+    assert_refused(path, "lacks the columns 'high of BRK.B, low of BRK.B, high of NAN, low of NAN';")
 
 
 def test_what_is_no_second_header(tmp_path):
@@ -376,8 +376,8 @@ def test_what_is_no_second_header(tmp_path):
     frame = pivoted(long(), named=False)
     frame.iloc[0] = NAN
     path = write(frame, tmp_path / "y.csv", index=True)
-    check(path, "yfinance", long().iloc[2:].reset_index(drop=True))
-    failure(text(path.read_text().replace("2020-01-03", "late"), path), "first 'late' in data row 3")
+    assert_rows(path, "yfinance", long().iloc[2:].reset_index(drop=True))
+    assert_refused(text(path.read_text().replace("2020-01-03", "late"), path), "first 'late' in data row 3")
     for name in ("('Close', 'A'", "(1 + 1)", "('Close', 'A', 'B')", "('Close', __import__('os'))"):
         path = write(pd.DataFrame({"date": ["2020-01-01"], name: [1.0]}), tmp_path / "p.parquet")
         assert read(path, "wide (close only)")["ticker"].tolist() == [name]
@@ -399,20 +399,20 @@ def test_the_row_of_a_word_in_a_table(tmp_path, monkeypatch, name, kind):
     words = (
         f"(read as {kind}{close}) has at least 1 values in column {shown} that are no numbers, first 'x' in data row 34"
     )
-    failure(write(frame, tmp_path / name), words)
+    assert_refused(write(frame, tmp_path / name), words)
 
 
 @BOTH
 def test_no_rows(tmp_path, name):
-    failure(write(long().iloc[:0], tmp_path / name), "no rows of prices")
-    failure(write(pd.DataFrame({"date": ["2020-01-01"], "A": [NAN]}), tmp_path / name), "no rows of prices")
+    assert_refused(write(long().iloc[:0], tmp_path / name), "no rows of prices")
+    assert_refused(write(pd.DataFrame({"date": ["2020-01-01"], "A": [NAN]}), tmp_path / name), "no rows of prices")
 
 
 def test_messages_stay_one_line_whatever_the_file_says(tmp_path):
-    failure(write(pd.DataFrame({"a\nb" * 500: [1]}), tmp_path / "p\nq.csv"), r"a\nb")
-    failure(write(pd.DataFrame({"date": ["2020-01-01"], "a\nb" * 500: ["x\ny" * 500]}), tmp_path / "p.csv"), "")
+    assert_refused(write(pd.DataFrame({"a\nb" * 500: [1]}), tmp_path / "p\nq.csv"), r"a\nb")
+    assert_refused(write(pd.DataFrame({"date": ["2020-01-01"], "a\nb" * 500: ["x\ny" * 500]}), tmp_path / "p.csv"), "")
     names = pd.MultiIndex.from_product([["Close", "Open"], [f"T\n{i}" for i in range(500)]])
-    failure(write(pd.DataFrame(np.ones((1, 1000)), columns=names), tmp_path / "q.csv", index=True), "")
+    assert_refused(write(pd.DataFrame(np.ones((1, 1000)), columns=names), tmp_path / "q.csv", index=True), "")
 
 
 # ---- files and folders
