@@ -1,4 +1,4 @@
-"""`python -m eigen2.cli sweep`: many fits with different settings, to find better ones."""
+"""`python -m eigen2.cli sweep`: search for better settings with many fits."""
 
 import json
 import signal
@@ -20,37 +20,37 @@ if TYPE_CHECKING:
     from eigen2.sweep.study import Sweep
 
 NUMBERS = {
-    "trials": (50, 1, "Complete and pruned trials to have in the end (1 or more)."),
-    "workers": (1, 1, "Trials at a time, each a process (1 or more). With one, only the seed decides what is tried."),
-    "seed": (42, 0, "Seed of the choices (0 or more); that of the fits is seed_everything."),
-    "prune_after.trials": (5, 0, "Complete trials before any is pruned (0 or more)."),
-    "prune_after.generations": (5, 0, "Generations before a trial below the median is pruned (0 or more)."),
+    "trials": (50, 1, "Trials to complete or prune in total (1 or more)."),
+    "workers": (1, 1, "Trials to run in parallel (1 or more). Only with one are the choices reproducible by the seed."),
+    "seed": (42, 0, "Seed of the sampler (0 or more); the fits use seed_everything."),
+    "prune_after.trials": (5, 0, "Complete trials before the first is pruned (0 or more)."),
+    "prune_after.generations": (5, 0, "Generations of a trial before it is pruned if below the median (0 or more)."),
 }
-"""Default, least value and help of the options that are numbers."""
+"""Default, minimum and help of the numeric options."""
 
 
 def make_parser(command: str = "sweep") -> Parser:
     """Return the parser of `sweep`."""
     parser = Parser(
         prog=f"python -m eigen2.cli {command}",
-        description="Fit many times with settings chosen by Optuna, to maximize the champion's validation fitness "
-        "(extra: eigen2[sweep]). The same command resumes a sweep that was stopped or killed.",
+        description="Run fit with settings chosen by Optuna to maximize the champion's validation fitness (needs "
+        "eigen2[sweep]). The same command resumes a sweep that was stopped or killed.",
     )
-    parser.add_argument("--config", type=str, required=True, help="Configuration of fit that all trials start from.")
-    space = "YAML file: full keys of fit, each with {low, high}, and log: true or step if need be, or {choices}."
+    parser.add_argument("--config", type=str, required=True, help="Configuration of fit shared by all trials.")
+    space = "YAML file of full keys of fit, each with {low, high}, optionally log: true or step, or with {choices}."
     parser.add_argument("--space", type=str, required=True, help=space)
-    parser.add_argument("--folder", type=str, default="lightning_logs/sweep", help="The sweep's folder.")
+    parser.add_argument("--folder", type=str, default="lightning_logs/sweep", help="Folder of the sweep.")
     for name, (default, _, text) in NUMBERS.items():
         parser.add_argument(f"--{name}", type=int, default=default, help=text)
-    setting = "A key of fit for all trials; may be repeated."
+    setting = "A setting of fit for all trials; may be repeated."
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=setting)
     return parser
 
 
-def run(command: str, chosen: Namespace) -> None:
-    """Run a sweep, or resume one."""
+def run(command: str, options: Namespace) -> None:
+    """Start or resume a sweep."""
     for name, (_, least, _) in NUMBERS.items():
-        require_range(f"--{name}", chosen[name], least=least, most=1024 if name == "workers" else 2**31)
+        require_range(f"--{name}", options[name], least=least, most=1024 if name == "workers" else 2**31)
     try:
         from optuna.distributions import distribution_to_json
 
@@ -58,58 +58,58 @@ def run(command: str, chosen: Namespace) -> None:
         from eigen2.sweep.study import Sweep
     except ImportError as error:
         raise UserError(f"sweep needs Optuna ({error}): pip install 'eigen2[sweep]'") from error
-    space = read_space(chosen.space)
+    space = read_space(options.space)
     fixed = {
-        "--config": json.dumps(read_mapping("--config", chosen.config), sort_keys=True, default=str),
-        "--space": {key: distribution_to_json(each) for key, each in space.items()},
-        "--set": chosen.set,
+        "--config": json.dumps(read_mapping("--config", options.config), sort_keys=True, default=str),
+        "--space": {key: distribution_to_json(distribution) for key, distribution in space.items()},
+        "--set": options.set,
     }
-    for setting in chosen.set:
+    for setting in options.set:
         key, _, value = setting.partition("=")
         check_key("--set", key)
         if not value:
             raise UserError(f"--set {setting} has no value; write --set {key}=VALUE")
         if key in space:
-            raise UserError(f"--set {setting}: {key} is in --space {chosen.space} too; leave one out")
-    words = [f"--config={chosen.config}", *(f"--{setting}" for setting in chosen.set)]
-    folder, prune_after = Path(chosen.folder), (chosen.prune_after.trials, chosen.prune_after.generations)
-    if not (folder / "study.db").exists():  # a sweep that is resumed was checked when it was started
-        _check_settings(chosen.space, words, corners(space))
-    sweep, received = Sweep(folder, words, space, fixed, chosen.seed, prune_after), list[signal.Signals]()
+            raise UserError(f"--set {setting}: {key} is also in --space {options.space}; remove one of them")
+    args = [f"--config={options.config}", *(f"--{setting}" for setting in options.set)]
+    folder, prune_after = Path(options.folder), (options.prune_after.trials, options.prune_after.generations)
+    if not (folder / "study.db").exists():  # a resumed sweep was checked when it started
+        _check_settings(options.space, args, corners(space))
+    sweep, received = Sweep(folder, args, space, fixed, options.seed, prune_after), list[signal.Signals]()
 
-    def stop(asked: signal.Signals) -> None:
-        received.append(asked)
+    def stop(number: signal.Signals) -> None:
+        received.append(number)
         sweep.stops += 1
         if len(received) == 1:
-            sys.stderr.write(f"{asked.name}: trials end after their generations; a second signal ends them at once\n")
+            sys.stderr.write(f"{number.name}: trials stop after this generation; a second signal stops them at once\n")
 
     with handling(stop):
-        sweep.run(chosen.trials, chosen.workers)
+        sweep.run(options.trials, options.workers)
     _print_best(sweep)
-    if received and sweep.done() < chosen.trials:
+    if received and sweep.finished() < options.trials:
         more = f"; {requeue()}" if received[0] == signal.SIGUSR1 else ""
         raise RunStopped(f"stopped by {received[0].name}; the same command resumes{more}", CODES[received[0]])
 
 
-def _check_settings(file: str, words: Sequence[str], tried: Sequence[dict[str, Any]]) -> None:
-    """Let fit parse each end and each choice before the first trial, in other processes as it needs 300 MB."""
+def _check_settings(file: str, args: Sequence[str], samples: Sequence[dict[str, Any]]) -> None:
+    """Let fit parse every bound and choice before the first trial, in processes since its imports take 300 MB."""
 
-    def refusal(settings: dict[str, Any]) -> str | None:
-        line = [*trial.PROGRAM, *words, *(f"--{key}={trial.to_text(value)}" for key, value in settings.items())]
-        done = subprocess.run([*line, "--print_config"], capture_output=True, text=True, check=False)
-        return None if done.returncode == 0 else (done.stderr.strip().splitlines() or ["it printed nothing"])[-1]
+    def check(settings: dict[str, Any]) -> str | None:
+        command = [*trial.PROGRAM, *args, *(f"--{key}={trial.to_text(value)}" for key, value in settings.items())]
+        result = subprocess.run([*command, "--print_config"], capture_output=True, text=True, check=False)
+        return None if result.returncode == 0 else (result.stderr.strip().splitlines() or ["it printed nothing"])[-1]
 
     with ThreadPoolExecutor(2) as pool:
-        for error in filter(None, pool.map(refusal, tried)):
+        for error in filter(None, pool.map(check, samples)):
             reason = error.removeprefix("error: ")
-            raise UserError(f"--space {file}: {reason}" if any(key in reason for key in tried[0]) else reason)
+            raise UserError(f"--space {file}: {reason}" if any(key in reason for key in samples[0]) else reason)
 
 
 def _print_best(sweep: "Sweep") -> None:
-    """Print where the trials are listed, and the best one with the command that tests it."""
+    """Print the path of the table of trials, and the best trial with the command that tests it."""
     print(f"trials       {sweep.folder / 'trials.csv'}")
-    if complete := [one for one in sweep.trials if one.state.name == "COMPLETE"]:
-        best = max(complete, key=lambda one: one.value or 0.0)
+    if complete := [result for result in sweep.trials if result.state.name == "COMPLETE"]:
+        best = max(complete, key=lambda result: result.value or 0.0)
         settings = ", ".join(f"{key} {trial.to_text(best.params[key])}" for key in sweep.space)
         print(f"best         trial {best.number}, validation fitness {best.value:g}: {settings}")
         config = sweep.folder / "trials" / str(best.number) / "config.yaml"

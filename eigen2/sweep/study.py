@@ -1,4 +1,4 @@
-"""A sweep: trials of an Optuna study, run side by side, and resumed after a kill."""
+"""A sweep: trials of an Optuna study, run in parallel and resumed after a kill."""
 
 import subprocess
 import threading
@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import optuna
 import pandas as pd
+from optuna.distributions import FloatDistribution, IntDistribution
+from optuna.storages import RDBStorage
 from optuna.trial import FrozenTrial, Trial, TrialState
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -20,32 +22,32 @@ from eigen2.runtime.signals import CODES
 from eigen2.sweep.space import Space
 from eigen2.sweep.trial import METRIC, fitness, last_line, start, to_text
 
-MOST_FAILURES = 5  # trials that may fail in a row before a sweep gives up
-# exit codes of a fit that a signal ended and that can be resumed; negative before it has installed its handlers
-STOPPED = {*CODES.values(), *(-each for each in CODES)}
-POLL_S = 1.0  # seconds between two looks at a trial
-DONE = (TrialState.COMPLETE, TrialState.PRUNED)
+MOST_FAILURES = 5  # failed trials in a row after which a sweep gives up
+# exit codes of a fit that a signal stopped and that can be resumed; negative if its handlers were not installed yet
+STOPPED = {*CODES.values(), *(-number for number in CODES)}
+POLL_S = 1.0  # seconds between checks of a trial
+FINISHED = (TrialState.COMPLETE, TrialState.PRUNED)
 ERRORS = (SQLAlchemyError, optuna.exceptions.OptunaError)  # of the database
 
 
 class Sweep:
     """Trials in a folder: study.db, trials.csv and a folder for each trial.
 
-    A trial that is running by Optuna's database when a sweep begins was left by a kill, and is resumed in its place.
-    (Optuna's heartbeat would repeat it as another trial, a minute later.)
+    A trial listed as running when a sweep starts was interrupted by a kill, and is resumed under its number.
+    (Optuna's heartbeat would repeat it as a new trial, a minute later.)
 
-    All trials share the options `words` of fit. `fixed` are settings, by option, that may not change when the sweep is
-    resumed, `prune` the complete trials, and generations, before a trial may be pruned. With one worker the choices
+    All trials share `args`, the command line of fit. `fixed` are settings, by option, that must not change on resume;
+    `warmup` the complete trials, and generations of a trial, before it may be pruned. With one worker the samples
     depend on the seed alone. Raises UserError if the folder cannot be used, or holds another sweep.
     """
 
     def __init__(
-        self, folder: Path, words: list[str], space: Space, fixed: dict[str, Any], seed: int, prune: tuple[int, int]
+        self, folder: Path, args: list[str], space: Space, fixed: dict[str, Any], seed: int, warmup: tuple[int, int]
     ) -> None:
-        self.folder, self.words, self.space, self.seed = folder, words, space, seed
-        self.stops = 0  # how often the sweep was asked to stop; each is passed on to the trials
-        self._claims, self._failed, self._wanted = threading.Lock(), 0, 0
-        self._left: list[FrozenTrial] = []
+        self.folder, self.args, self.space, self.seed = folder, args, space, seed
+        self.stops = 0  # requests to stop; the trials get as many signals
+        self._lock, self._failures, self._target = threading.Lock(), 0, 0
+        self._interrupted: list[FrozenTrial] = []
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -53,36 +55,36 @@ class Sweep:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         path = folder / "study.db"
         try:
-            storage = optuna.storages.RDBStorage(f"sqlite:///{path}", engine_kwargs={"connect_args": {"timeout": 60}})
-            pruner = optuna.pruners.MedianPruner(*prune)
+            self._storage = RDBStorage(f"sqlite:///{path}", engine_kwargs={"connect_args": {"timeout": 60}})
+            pruner = optuna.pruners.MedianPruner(*warmup)
             self.study = optuna.create_study(
-                study_name="sweep", storage=storage, pruner=pruner, direction="maximize", load_if_exists=True
+                study_name="sweep", storage=self._storage, pruner=pruner, direction="maximize", load_if_exists=True
             )
         except (*ERRORS, RuntimeError) as error:
             raise UserError(f"{path} cannot be used: {_reason(error)}; move it, or choose another --folder") from error
-        known = self.study.user_attrs.get("fixed", fixed)
-        self.study.set_user_attr("fixed", known)
-        for option in (option for option in fixed if known.get(option) != fixed[option]):
-            raise UserError(f"{folder} holds a sweep of another {option}; give that one, or choose another --folder")
+        stored = self.study.user_attrs.get("fixed", fixed)
+        self.study.set_user_attr("fixed", stored)
+        for option in (option for option in fixed if stored.get(option) != fixed[option]):
+            raise UserError(f"{folder} holds a sweep with another {option}; restore it, or choose another --folder")
 
     @property
     def trials(self) -> list[FrozenTrial]:
-        """Return all trials, in order."""
+        """Return all trials by number."""
         return self.study.get_trials(deepcopy=False)
 
-    def done(self) -> int:
-        """Return how many trials are complete or pruned."""
-        return sum(trial.state in DONE for trial in self.trials)
+    def finished(self) -> int:
+        """Return the number of trials that are complete or pruned."""
+        return sum(trial.state in FINISHED for trial in self.trials)
 
     def run(self, trials: int, workers: int) -> None:
-        """Work until so many trials are complete or pruned, or the sweep is asked to stop.
+        """Run until `trials` of them are complete or pruned, or the sweep is stopped.
 
-        Raises UserError if too many failed in a row, the folder cannot be written, or another process works in it.
+        Raises UserError if too many fail in a row, the folder cannot be written, or another process uses it.
         """
-        if (held := lock(self.folder / ".lock")) is None:
-            raise UserError(f"another sweep is working on {self.folder}; wait for it, or choose another --folder")
-        self._wanted, self._left = trials, [each for each in self.trials if each.state == TrialState.RUNNING]
-        with held, ThreadPoolExecutor(workers) as pool:
+        if (folder_lock := lock(self.folder / ".lock")) is None:
+            raise UserError(f"another sweep is using {self.folder}; wait for it to end, or choose another --folder")
+        self._target, self._interrupted = trials, [trial for trial in self.trials if trial.state == TrialState.RUNNING]
+        with folder_lock, ThreadPoolExecutor(workers) as pool:
             for worker in as_completed([pool.submit(self._work) for _ in range(workers)]):
                 try:
                     worker.result()
@@ -91,62 +93,64 @@ class Sweep:
                     if not isinstance(error, (*ERRORS, OSError)):
                         raise
                     raise UserError(f"the sweep stops: {_reason(error)}; the same command resumes") from error
-        if self._failed >= MOST_FAILURES:
+        if self._failures >= MOST_FAILURES:
             reasons = [trial.user_attrs["reason"] for trial in self.trials if trial.state == TrialState.FAIL]
-            raise UserError(f"{MOST_FAILURES} trials failed in a row, the last with: {reasons[-1]}")
+            raise UserError(f"{MOST_FAILURES} trials failed in a row, the last one with: {reasons[-1]}")
 
     def _work(self) -> None:
-        while not self.stops and self._failed < MOST_FAILURES:
-            with self._claims:
-                done, running = self.done(), sum(trial.state == TrialState.RUNNING for trial in self.trials)
+        while not self.stops and self._failures < MOST_FAILURES:
+            with self._lock:
+                finished, running = self.finished(), sum(trial.state == TrialState.RUNNING for trial in self.trials)
                 trial = None
-                if self._left:
-                    trial = Trial(self.study, self._left.pop(0)._trial_id)  # no public way to resume one
-                elif done + running < self._wanted:
+                if self._interrupted:
+                    trial = self._reopen(self._interrupted.pop(0).number)
+                elif finished + running < self._target:
                     trial = self.study.ask()
                 if trial is not None:
-                    self._choose(trial)
+                    self._sample(trial)
             if trial is not None:
                 self._run_trial(trial)
-            elif done >= self._wanted:
+            elif finished >= self._target:
                 return
             else:
-                time.sleep(POLL_S)  # another worker's trial may fail
+                time.sleep(POLL_S)  # another worker's trial may fail and need a replacement
 
-    def _choose(self, trial: Trial) -> None:
-        """Choose the settings that a trial does not have yet.
+    def _reopen(self, number: int) -> Trial:
+        study_id = self._storage.get_study_id_from_name(self.study.study_name)
+        return Trial(self.study, self._storage.get_trial_id_from_study_id_trial_number(study_id, number))
 
-        Randomness depends on seed and number only, so that no sampler's state has to survive a kill.
-        """
+    def _sample(self, trial: Trial) -> None:
+        """Sample the settings that a trial lacks; seeds depend on its number, so no sampler has to survive a kill."""
         seed = np.random.SeedSequence([self.seed, trial.number]).generate_state(1)[0]
         self.study.sampler = optuna.samplers.TPESampler(seed=int(seed))
+        suggest: dict[type, Any] = {IntDistribution: trial.suggest_int, FloatDistribution: trial.suggest_float}
         for key, distribution in self.space.items():
-            trial._suggest(key, distribution)  # as study.ask does; suggest_float and the like tell the types apart
+            suggest.get(type(distribution), trial.suggest_categorical)(key, **vars(distribution))
 
     def _run_trial(self, trial: Trial) -> None:
-        """Run a trial to its end, unless the sweep is asked to stop."""
+        """Run a trial to its end, unless the sweep is stopped."""
         folder, code = self._folder(trial), 0
         reported = set(self.trials[trial.number].intermediate_values)
         pruned = bool(reported) and bool(trial.should_prune())
         if not pruned:
-            while (running := lock(folder / ".running")) is None:  # a fit that outlived its sweep
+            while (running := lock(folder / ".running")) is None:  # its fit outlived the sweep that was killed
                 if self.stops:
                     return
                 time.sleep(POLL_S)
             with running:
                 options = [f"--{key}={to_text(trial.params[key])}" for key in self.space]
-                process = start(folder, [*self.words, *options], running)
+                process = start(folder, [*self.args, *options], running)
             code, pruned = self._follow(process, trial, reported)
         if pruned or code not in STOPPED:
-            with self._claims:
+            with self._lock:
                 self._finish(trial, code, pruned)
 
     def _follow(self, process: subprocess.Popen[bytes], trial: Trial, reported: set[int]) -> tuple[int, bool]:
-        """Report generations as they end, pass on requests to stop; return the exit code and whether it was pruned."""
+        """Report generations as they end and forward requests to stop; return exit code and whether it was pruned."""
         sent, pruned = 0, False
         try:
             while True:
-                code = process.poll()  # before the look, so that the last row is seen
+                code = process.poll()  # before reading metrics.csv, so that its last row is not missed
                 for generation, value in fitness(self._folder(trial)).items():
                     if generation not in reported and not pruned:
                         reported.add(generation)
@@ -159,7 +163,7 @@ class Sweep:
                     sent += 1
                 with suppress(subprocess.TimeoutExpired):
                     process.wait(POLL_S)
-        except BaseException:  # nobody would follow it any more
+        except BaseException:  # the process must not outlive the worker that reads its results
             process.terminate()
             raise
 
@@ -171,22 +175,22 @@ class Sweep:
         elif code == 0 and values:
             self.study.tell(trial, values[max(values)])
         else:
-            reason = last_line(folder) if code else f"it has no {METRIC}"
+            reason = last_line(folder) if code else f"its metrics have no {METRIC}"
             trial.set_user_attr("reason", reason if code == 2 else f"exit code {code}: {reason}")
             self.study.tell(trial, state=TrialState.FAIL)
-        self._write()
-        ended = self.trials[trial.number]
-        self._failed = self._failed + 1 if ended.state == TrialState.FAIL else 0
-        value = ended.user_attrs.get("reason") if ended.value is None else f"{ended.value:g}"
-        print(f"trial {ended.number}: {ended.state.name.lower()}, {value} ({self.done()} of {self._wanted} done)")
+        self._write_table()
+        result = self.trials[trial.number]
+        self._failures = self._failures + 1 if result.state == TrialState.FAIL else 0
+        value = result.user_attrs.get("reason") if result.value is None else f"{result.value:g}"
+        print(f"trial {result.number}: {result.state.name.lower()}, {value} ({self.finished()} of {self._target} done)")
 
-    def _write(self) -> None:
+    def _write_table(self) -> None:
         rows = []
-        for one in self.trials:
-            value, reason = "" if one.value is None else str(one.value), one.user_attrs.get("reason", "")
-            row = {"trial": one.number, "state": one.state.name.lower(), "value": value}
-            row |= {"generations": len(one.intermediate_values), "reason": reason}
-            rows.append(row | {key: to_text(one.params[key]) if key in one.params else "" for key in self.space})
+        for trial in self.trials:
+            value, reason = "" if trial.value is None else str(trial.value), trial.user_attrs.get("reason", "")
+            row = {"trial": trial.number, "state": trial.state.name.lower(), "value": value}
+            row |= {"generations": len(trial.intermediate_values), "reason": reason}
+            rows.append(row | {key: to_text(trial.params[key]) if key in trial.params else "" for key in self.space})
         with replacing(self.folder / "trials.csv") as draft:
             pd.DataFrame(rows).to_csv(draft, index=False)
 

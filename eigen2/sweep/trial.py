@@ -1,4 +1,4 @@
-"""A trial: one fit in a process and a folder of its own, so that no trial's memory adds to another's."""
+"""A trial: one fit in its own process and folder, so that memory does not add up over trials."""
 
 import csv
 import json
@@ -9,30 +9,30 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
-PROGRAM = (sys.executable, "-m", "eigen2.cli", "fit")  # command that runs a trial
+PROGRAM = (sys.executable, "-m", "eigen2.cli", "fit")  # command of a trial
 METRIC = "champion/validation_fitness"  # column of metrics.csv that a sweep maximizes
 
 
 def to_text(value: Any) -> str:
-    """Return a value as it is written on the command line."""
+    """Return a value as text for the command line."""
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def start(folder: Path, words: Sequence[str], running: IO[str]) -> subprocess.Popen[bytes]:
-    """Start or resume a trial's fit with these options; it holds the lock `running` even if the sweep is killed.
+def start(folder: Path, args: Sequence[str], running: IO[str]) -> subprocess.Popen[bytes]:
+    """Start or resume the fit of a trial; the process inherits the lock `running` and holds it if the sweep is killed.
 
-    The process is in a group of its own, so that Ctrl-C reaches it only through the sweep: a second signal would end it
-    within a generation.
+    It has its own process group, so that Ctrl-C reaches it only through the sweep: a second signal would stop it in the
+    middle of a generation.
     """
     cache = folder / "cache"
     if not cache.exists():
-        with suppress(OSError):  # without links each trial prepares the prices for itself
+        with suppress(OSError):  # without symbolic links every trial prepares the prices again
             (folder.parent.parent / "cache").mkdir(exist_ok=True)
             cache.symlink_to(Path("..", "..", "cache"))
-    own = [f"--trainer.default_root_dir={folder}", "--ckpt_path=last", "--report=false"]
+    options = [f"--trainer.default_root_dir={folder}", "--ckpt_path=last", "--report=false"]
     with (folder / "output.txt").open("ab") as output:
         return subprocess.Popen(
-            [*PROGRAM, *words, *own],
+            [*PROGRAM, *args, *options],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -42,18 +42,18 @@ def start(folder: Path, words: Sequence[str], running: IO[str]) -> subprocess.Po
 
 
 def fitness(folder: Path) -> dict[int, float]:
-    """Return the champion's validation fitness in each generation that a trial has finished."""
+    """Return the champion's validation fitness by finished generation."""
     try:
         text = (folder / "metrics.csv").read_text(errors="replace")
     except FileNotFoundError:
         return {}
-    whole = text.rpartition("\n")[0]  # the last line may be incomplete
-    rows = csv.DictReader(whole.splitlines())
+    complete = text.rpartition("\n")[0]  # the last line may be half written
+    rows = csv.DictReader(complete.splitlines())
     return {int(row["generation"]): float(row[METRIC]) for row in rows if row.get(METRIC)}
 
 
 def last_line(folder: Path) -> str:
-    """Return the error that a trial ended with, or else the last line of its output."""
+    """Return the last error line of a trial's output, else its last line."""
     text = (folder / "output.txt").read_text(errors="replace")
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]

@@ -1,7 +1,7 @@
-"""Stands in for `fit` where tests are about sweeps: a process of milliseconds whose fitness follows from its settings.
+"""Replaces `fit` in tests of sweeps: a process of milliseconds whose fitness is a function of its settings.
 
-The fitness after generation g of 4 is 10 g - |model.noise|; a generation takes `model.noise_decay` seconds. It writes,
-resumes, stops and refuses as fit does, and fails if another process is writing to its folder.
+The fitness after generation g of 4 is 10 g - |model.noise|; a generation takes `model.noise_decay` seconds. Metrics,
+resume, signals and errors are those of fit; it fails if another process uses its folder.
 """
 
 import fcntl
@@ -13,29 +13,29 @@ from pathlib import Path
 KNOWN = ("config", "model.noise", "model.noise_decay", "model.gamma", "model.actor", "trainer.default_root_dir")
 GENERATIONS = 4
 
-words = dict(word.removeprefix("--").partition("=")[::2] for word in sys.argv[1:])
-for key in words:
+options = dict(arg.removeprefix("--").partition("=")[::2] for arg in sys.argv[1:])
+for key in options:
     if key not in (*KNOWN, "ckpt_path", "report", "print_config"):
         sys.exit(f"error: unknown key {key}: --help lists the keys")
-if "print_config" in words:
+if "print_config" in options:
     sys.exit(0)
 
-root = Path(words["trainer.default_root_dir"])
-own = (root / ".fit").open("a")
-fcntl.flock(own, fcntl.LOCK_EX | fcntl.LOCK_NB)
+root = Path(options["trainer.default_root_dir"])
+lock = (root / ".fit").open("a")
+fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 with (root / "starts").open("a") as starts:
     starts.write("start\n")
-if float(words.get("model.gamma", 0)) > 1:
-    sys.stderr.write(f"error: model.gamma is {words['model.gamma']}; it must be at most 1\n")
+if float(options.get("model.gamma", 0)) > 1:
+    sys.stderr.write(f"error: model.gamma is {options['model.gamma']}; it must be at most 1\n")
     sys.exit(2)
-asked = []
-signal.signal(signal.SIGTERM, lambda *args: asked.append(args))
+received = []
+signal.signal(signal.SIGTERM, lambda *args: received.append(args))
 metrics = root / "metrics.csv"
 if not metrics.exists():
     metrics.write_text("generation,champion/validation_fitness\n")
 for generation in range(len(metrics.read_text().splitlines()) - 1, GENERATIONS):
-    time.sleep(float(words.get("model.noise_decay", 0.02)))
+    time.sleep(float(options.get("model.noise_decay", 0.02)))
     with metrics.open("a") as file:
-        file.write(f"{generation},{10 * generation - abs(float(words['model.noise']))}\n")
-    if asked and generation + 1 < GENERATIONS:
+        file.write(f"{generation},{10 * generation - abs(float(options['model.noise']))}\n")
+    if received and generation + 1 < GENERATIONS:
         sys.exit(143)

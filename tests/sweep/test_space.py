@@ -1,4 +1,4 @@
-"""What a sweep chooses from: ranges and choices of a YAML file."""
+"""Search spaces of sweeps: ranges and choices in a YAML file."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from eigen2.sweep.space import FORMS, Space, corners, read_space  # noqa: E402
 from eigen2.sweep.trial import to_text  # noqa: E402
 
 
-def space_of(tmp_path: Path, text: str) -> Space:
+def write_and_read(tmp_path: Path, text: str) -> Space:
     path = tmp_path / "space.yaml"
     path.write_text(text)
     return read_space(str(path))
@@ -29,20 +29,20 @@ def test_a_space_of_each_kind(tmp_path: Path) -> None:
     c.any: {low: 0.0, high: 1}
     d.choice: {choices: [1e-4, null, true, relu, 3]}
     """
-    space = space_of(tmp_path, text)
+    space = write_and_read(tmp_path, text)
     assert list(space) == sorted(space)
-    tried = corners(space)
-    assert len(tried) == 5
-    assert {settings["a.whole"] for settings in tried} == {1, 9}
-    assert [to_text(settings["d.choice"]) for settings in tried] == ["1e-4", "null", "true", "relu", "3"]
-    chosen = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=1))
-    found = [chosen.ask(space).params for _ in range(60)]
-    assert {settings["a.whole"] for settings in found} == {1, 3, 5, 7, 9}
-    assert {settings["b.steps"] for settings in found} == {0, 0.25, 0.5, 0.75, 1}
-    assert {str(settings["d.choice"]) for settings in found} == {"1e-4", "None", "True", "relu", "3"}
-    assert all(isinstance(settings["c.any"], float) for settings in found)
-    # as many in each of two equal parts of the logarithm
-    assert 15 < sum(settings["z.log"] < 1e-3 for settings in found) < 45
+    samples = corners(space)
+    assert len(samples) == 5
+    assert {settings["a.whole"] for settings in samples} == {1, 9}
+    assert [to_text(settings["d.choice"]) for settings in samples] == ["1e-4", "null", "true", "relu", "3"]
+    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=1))
+    samples = [study.ask(space).params for _ in range(60)]
+    assert {settings["a.whole"] for settings in samples} == {1, 3, 5, 7, 9}
+    assert {settings["b.steps"] for settings in samples} == {0, 0.25, 0.5, 0.75, 1}
+    assert {str(settings["d.choice"]) for settings in samples} == {"1e-4", "None", "True", "relu", "3"}
+    assert all(isinstance(settings["c.any"], float) for settings in samples)
+    # both halves of the logarithmic range are equally likely
+    assert 15 < sum(settings["z.log"] < 1e-3 for settings in samples) < 45
 
 
 ENTRIES = st.recursive(
@@ -58,24 +58,24 @@ RANGES = st.fixed_dictionaries({"low": NUMBERS, "high": NUMBERS}, optional={"ste
 
 
 @given(st.dictionaries(st.sampled_from(["model.a", "model.b", "config", "1", ""]), ENTRIES | RANGES, max_size=2))
-def test_any_file_is_a_space_or_refused_in_one_line(tmp_path_factory: pytest.TempPathFactory, found: object) -> None:
+def test_any_file_is_a_space_or_refused_in_one_line(tmp_path_factory: pytest.TempPathFactory, content: object) -> None:
     path = tmp_path_factory.getbasetemp() / "any.yaml"
-    path.write_text(yaml.safe_dump(found))
-    refused, space = "", None
+    path.write_text(yaml.safe_dump(content))
+    message, space = "", None
     try:
         space = read_space(str(path))
     except UserError as error:
-        refused = str(error)
+        message = str(error)
     if space is None:
-        assert refused.startswith(f"--space {path}")
-        assert "\n" not in refused
+        assert message.startswith(f"--space {path}")
+        assert "\n" not in message
         return
     settings = optuna.create_study().ask(space).params
     assert all(len(to_text(value).splitlines()) < 2 for value in settings.values() if not isinstance(value, str))
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("", "holds null; it must map keys to values"),
         ("a: {b", "cannot be read: "),
@@ -87,7 +87,7 @@ def test_any_file_is_a_space_or_refused_in_one_line(tmp_path_factory: pytest.Tem
         ("model.a: {low: 1, high: .inf}", ": model.a: high is inf; it must be a number"),
         ("model.a: {low: 0.0, high: 2, log: true}", ": model.a: low > 0 must hold for log=True, but got (low=0.0,"),
         ("model.a: {low: 1, high: 2, log: 3}", ": model.a: log is 3; it must be true or false"),
-        ("model.a: {low: 1, high: 4, step: 2}", ": model.a: no step of 2 from low 1 reaches high 4"),
+        ("model.a: {low: 1, high: 4, step: 2}", ": model.a: no step of 2 from 1 reaches high 4"),
         ("model.a: {choices: []}", ": model.a: choices is []; it must be a list of at least one value"),
         ("model.a: {choices: [[1, 2]]}", ": model.a: choices has [1, 2]; write it as text, in quotes"),
         ("model.a: {choices: [1, 2, 1.0]}", ": model.a: choices has 1 twice; leave one out"),
@@ -97,8 +97,8 @@ def test_any_file_is_a_space_or_refused_in_one_line(tmp_path_factory: pytest.Tem
     ],
 )
 @pytest.mark.filterwarnings("ignore:The distribution is specified by")
-def test_a_wrong_space_is_refused_in_one_line(text: str, said: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError) as refused:
-        space_of(tmp_path, text)
-    assert said in str(refused.value).removeprefix(f"--space {tmp_path / 'space.yaml'}")
-    assert "\n" not in str(refused.value)
+def test_an_invalid_space_is_refused_in_one_line(text: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError) as error:
+        write_and_read(tmp_path, text)
+    assert message in str(error.value).removeprefix(f"--space {tmp_path / 'space.yaml'}")
+    assert "\n" not in str(error.value)

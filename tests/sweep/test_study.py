@@ -1,4 +1,4 @@
-"""Sweeps: what they make of trials, and that no kill changes it."""
+"""Sweeps: trials, pruning, failures, and resume after signals and kills."""
 
 import csv
 import os
@@ -22,24 +22,24 @@ SPACE = "model.noise: {low: -5.0, high: 5.0}\nmodel.actor: {choices: [a, null, 3
 
 
 def fake() -> None:
-    """Let trials be processes of milliseconds."""
+    """Replace fit by processes of milliseconds."""
     trial.PROGRAM, study.POLL_S = (sys.executable, str(Path(__file__).with_name("fake_fit.py"))), 0.02
 
 
 @pytest.fixture(autouse=True)
 def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    monkeypatch.setattr(trial, "PROGRAM", trial.PROGRAM)  # so that it is undone
+    monkeypatch.setattr(trial, "PROGRAM", trial.PROGRAM)  # restored after the test
     monkeypatch.setattr(study, "POLL_S", study.POLL_S)
     fake()
 
 
 def options(folder: Path, space: str = SPACE, *more: object) -> list[str]:
-    """Options of a sweep in a folder, with the space written beside it."""
+    """Return the command line of a sweep in a folder; write the space beside it."""
     file = folder.with_suffix(".yaml")
     file.write_text(space)
-    words = ["--config", "tests/small.yaml", "--space", file, "--folder", folder, *more]
-    return ["sweep", *(str(each) for each in words)]
+    args = ["--config", "tests/small.yaml", "--space", file, "--folder", folder, *more]
+    return ["sweep", *map(str, args)]
 
 
 def rows(folder: Path) -> list[dict[str, str]]:
@@ -48,14 +48,14 @@ def rows(folder: Path) -> list[dict[str, str]]:
 
 
 def started(folder: Path, *more: object) -> Started:
-    """A sweep in a process of its own."""
+    """Start a sweep in its own process."""
     return Started(options(folder, SPACE, *more), prepare=fake)
 
 
-def until(holds: Callable[[], bool], seconds: float = 60) -> None:
-    begun = time.monotonic()
-    while not holds():
-        assert time.monotonic() - begun < seconds
+def wait_until(condition: Callable[[], bool], seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
         time.sleep(0.01)
 
 
@@ -64,43 +64,43 @@ def generations(folder: Path, number: int) -> int:
 
 
 def kill(pid: int, *, children: bool = True) -> None:
-    family = psutil.Process(pid).children(recursive=True) if children else []
-    for each in [psutil.Process(pid), *family]:
-        each.kill()
+    descendants = psutil.Process(pid).children(recursive=True) if children else []
+    for process in [psutil.Process(pid), *descendants]:
+        process.kill()
 
 
-def refusal(capsys: pytest.CaptureFixture[str], words: list[str]) -> str:
-    with pytest.raises(SystemExit) as left:
-        main(words)
-    said = capsys.readouterr()
-    assert (left.value.code, said.out) == (2, "")
-    (line,) = said.err.splitlines()
+def refusal(capsys: pytest.CaptureFixture[str], args: list[str]) -> str:
+    with pytest.raises(SystemExit) as error:
+        main(args)
+    output = capsys.readouterr()
+    assert (error.value.code, output.out) == (2, "")
+    (line,) = output.err.splitlines()
     assert line.startswith("error: ")
     return line
 
 
-def test_wrong_words_are_refused_in_one_line(
+def test_invalid_options_are_refused_in_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "sweep"
-    for more, said in (
+    for more, message in (
         ("--trials 0", "--trials is 0; it must be at least 1"),
         ("--prune_after.generations -1", "--prune_after.generations is -1; it must be at least 0"),
         ("--model.noise 1", "unknown key model.noise"),
         ("-- fit", "unrecognized arguments: -- fit"),
         ("--set model.gamma", "--set model.gamma has no value; write --set model.gamma=VALUE"),
-        ("--set model.noise=1", "--set model.noise=1: model.noise is in --space"),
+        ("--set model.noise=1", "--set model.noise=1: model.noise is also in --space"),
         ("--set report=true", "--set: report is set by the sweep itself"),
         ("--set model.nothing=1", "error: unknown key model.nothing"),
         ("--config nope.yaml", "--config nope.yaml cannot be read"),
         ("--folder /proc/sweep", "cannot write to --folder /proc/sweep: "),
     ):
-        assert said in refusal(capsys, options(folder, SPACE, *more.split())), more
+        assert message in refusal(capsys, options(folder, SPACE, *more.split())), more
     unknown = refusal(capsys, options(folder, "model.other: {low: 1, high: 2}"))
     assert unknown == f"error: --space {tmp_path / 'sweep.yaml'}: unknown key model.other: --help lists the keys"
     assert not folder.exists()
     folder.mkdir()
-    (folder / "study.db").write_text("no database, but long enough to be looked at" * 100)
+    (folder / "study.db").write_text("not a database, but long enough to be read as one" * 100)
     assert f"{folder / 'study.db'} cannot be used: " in refusal(capsys, options(folder))
     monkeypatch.setitem(sys.modules, "optuna", None)
     for name in ("eigen2.sweep.study", "eigen2.sweep.space"):
@@ -108,89 +108,87 @@ def test_wrong_words_are_refused_in_one_line(
     assert refusal(capsys, options(folder)).endswith("): pip install 'eigen2[sweep]'")
 
 
-def test_a_sweep_finds_the_best_and_is_not_mixed_with_another(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_sweep_finds_the_best_and_refuses_other_settings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder, setting = tmp_path / "sweep", ("--set", "model.gamma=0.5")
     main(options(folder, SPACE, "--trials", 7, *setting))
-    said, found = capsys.readouterr().out, rows(folder)
-    assert [row["trial"] for row in found] == [str(number) for number in range(7)]
-    assert {row["state"] for row in found} <= {"complete", "pruned"}
-    for row in found:
+    stdout, trials = capsys.readouterr().out, rows(folder)
+    assert [row["trial"] for row in trials] == [str(number) for number in range(7)]
+    assert {row["state"] for row in trials} <= {"complete", "pruned"}
+    for row in trials:
         last = int(row["generations"]) - 1
         assert float(row["value"]) == pytest.approx(10 * last - abs(float(row["model.noise"])), abs=1e-12)
-    best = max(found, key=lambda row: float(row["value"]))
+    best = max(trials, key=lambda row: float(row["value"]))
     config = folder / "trials" / best["trial"] / "config.yaml"
-    assert f"python -m eigen2.cli test --config {config} --ckpt_path best" in said
-    # the choices depend on the seed alone, also where the sweep is made in two parts
+    assert f"python -m eigen2.cli test --config {config} --ckpt_path best" in stdout
+    # samples depend on the seed alone, also if the sweep is resumed
     for name, parts, seed in (("parts", (3, 7), 42), ("other", (1,), 43)):
-        for trials in parts:
-            main(options(tmp_path / name, SPACE, "--trials", trials, "--seed", seed, *setting))
-    assert rows(tmp_path / "parts") == found
-    assert rows(tmp_path / "other")[0]["model.noise"] != found[0]["model.noise"]
+        for count in parts:
+            main(options(tmp_path / name, SPACE, "--trials", count, "--seed", seed, *setting))
+    assert rows(tmp_path / "parts") == trials
+    assert rows(tmp_path / "other")[0]["model.noise"] != trials[0]["model.noise"]
     capsys.readouterr()
     for option, space, more in (
         ("--space", SPACE.replace("5.0", "6.0"), setting),
         ("--config", SPACE, (*setting, "--config", "configs/erl.yaml")),
         ("--set", SPACE, ()),
     ):
-        line = f"error: {folder} holds a sweep of another {option}; give that one, or choose another --folder"
+        line = f"error: {folder} holds a sweep with another {option}; restore it, or choose another --folder"
         assert refusal(capsys, options(folder, space, *more)) == line
     with lock(folder / ".lock") or pytest.fail("locked"):
         line = refusal(capsys, options(folder, SPACE, *setting))
-    assert line.startswith(f"error: another sweep is working on {folder}; ")
-    assert rows(folder) == found
+    assert line.startswith(f"error: another sweep is using {folder}; ")
+    assert rows(folder) == trials
 
 
-def test_trials_without_hope_are_pruned(tmp_path: Path) -> None:
-    """Once two are complete, those below the median after a generation are ended; of this seed the next two."""
+def test_trials_below_the_median_are_pruned(tmp_path: Path) -> None:
+    """Once two trials are complete, trials below the median are pruned: with this seed the next two."""
     folder = tmp_path / "sweep"
     after = ["--prune_after.trials", 2, "--prune_after.generations", 1, "--seed", 9]
     main(options(folder, SPACE, "--trials", 4, *after, "--set", "model.noise_decay=0.3"))
-    found = [(row["state"], row["generations"]) for row in rows(folder)]
-    assert found == [("complete", "4")] * 2 + [("pruned", "2")] * 2
+    trials = [(row["state"], row["generations"]) for row in rows(folder)]
+    assert trials == [("complete", "4")] * 2 + [("pruned", "2")] * 2
     for number in (2, 3):
-        assert generations(folder, number) < 4  # it was ended, not only called so
+        assert generations(folder, number) < 4  # the process was stopped, not only marked as pruned
 
 
-def test_failures_are_told_and_others_take_their_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_failed_trials_are_reported_and_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "sweep"
     space = SPACE + "model.gamma: {choices: [0.5, 2]}\n"
     main(options(folder, space, "--trials", 3, "--workers", 2))
-    found = rows(folder)
-    states = [row["state"] for row in found]
+    trials = rows(folder)
+    states = [row["state"] for row in trials]
     assert states.count("complete") == 3
     assert states.count("fail") >= 1
-    for row in found:
+    for row in trials:
         failed = row["state"] == "fail"
         assert (row["model.gamma"] == "2") == failed
         assert row["reason"] == ("model.gamma is 2; it must be at most 1" if failed else "")
     capsys.readouterr()
-    with pytest.raises(SystemExit) as left:
+    with pytest.raises(SystemExit) as error:
         main(options(tmp_path / "hopeless", SPACE, "--set", "model.gamma=2"))
-    assert left.value.code == 2
-    said = capsys.readouterr()
-    assert said.err == "error: 5 trials failed in a row, the last with: model.gamma is 2; it must be at most 1\n"
+    assert error.value.code == 2
+    stderr = capsys.readouterr().err
+    assert stderr == "error: 5 trials failed in a row, the last one with: model.gamma is 2; it must be at most 1\n"
     assert len(rows(tmp_path / "hopeless")) == 5
 
 
 @pytest.mark.parametrize("orphan", [True, pytest.param(False, marks=pytest.mark.slow)])
-def test_a_killed_sweep_goes_on_as_if_it_had_not_been(orphan: bool, tmp_path: Path) -> None:
-    """As an orphan the trial's process lives on; the next sweep waits for it, and never runs it twice at a time."""
+def test_a_killed_sweep_resumes_to_the_same_result(orphan: bool, tmp_path: Path) -> None:
+    """An orphaned trial keeps running; the next sweep waits for it instead of running it twice at a time."""
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     shared = ["--trials", 4, "--set", "model.noise_decay=0.15"]
     reference, sweep = started(whole, *shared), started(killed, *shared)
-    until(lambda: generations(killed, 1) == 2)
+    wait_until(lambda: generations(killed, 1) == 2)
     assert sweep.process.pid is not None
     kill(sweep.process.pid, children=not orphan)
     sweep.ended()
     assert not rows(killed)[1:]
-    again, first = started(killed, *shared).ended(60), reference.ended(60)
-    assert (again.returncode, first.returncode) == (0, 0), again.stderr
+    resumed, expected = started(killed, *shared).ended(60), reference.ended(60)
+    assert (resumed.returncode, expected.returncode) == (0, 0), resumed.stderr
     assert rows(killed) == rows(whole)
     starts = [(killed / "trials" / str(number) / "starts").read_text().count("start") for number in range(4)]
     assert starts == [1, 2, 1, 1]
-    assert again.stdout.splitlines()[-1] == first.stdout.splitlines()[-1].replace(str(whole), str(killed))
+    assert resumed.stdout.splitlines()[-1] == expected.stdout.splitlines()[-1].replace(str(whole), str(killed))
 
 
 @pytest.mark.parametrize(
@@ -201,17 +199,17 @@ def test_a_killed_sweep_goes_on_as_if_it_had_not_been(orphan: bool, tmp_path: Pa
         (signal.SIGUSR1, 138, "; there is no SLURM job to queue again"),
     ],
 )
-def test_signals_end_trials_in_order(sent: signal.Signals, code: int, more: str, tmp_path: Path) -> None:
+def test_signals_stop_trials_after_their_generation(sent: signal.Signals, code: int, more: str, tmp_path: Path) -> None:
     folder = tmp_path / "sweep"
     shared = ["--trials", 3, "--workers", 2, "--set", "model.noise_decay=0.3"]
     sweep = started(folder, *shared)
-    until(lambda: generations(folder, 0) == 1 and generations(folder, 1) == 1)
+    wait_until(lambda: generations(folder, 0) == 1 and generations(folder, 1) == 1)
     assert sweep.process.pid is not None
     os.kill(sweep.process.pid, sent)
-    done = sweep.ended(30)
-    first, last = done.stderr.splitlines()
-    assert first == f"{sent.name}: trials end after their generations; a second signal ends them at once"
-    assert (done.returncode, last) == (code, f"stopped by {sent.name}; the same command resumes{more}")
+    result = sweep.ended(30)
+    first, last = result.stderr.splitlines()
+    assert first == f"{sent.name}: trials stop after this generation; a second signal stops them at once"
+    assert (result.returncode, last) == (code, f"stopped by {sent.name}; the same command resumes{more}")
     assert [generations(folder, number) for number in range(2)] == [2, 2]
     main(options(folder, SPACE, *shared))
     assert [(row["state"], row["generations"]) for row in rows(folder)] == [("complete", "4")] * 3
