@@ -1,4 +1,4 @@
-"""The report's charts as Vega-Lite specifications, by name; a chart without data is left out."""
+"""The report's charts as Vega-Lite specifications."""
 
 import json
 from collections.abc import Sequence
@@ -13,12 +13,12 @@ HEIGHT = 260
 MB = 1e6
 BINS = 40  # bars of the histogram
 PHASES = ("evaluate", "train", "evolve", "validate")
-BASELINE = "baseline/"  # prefix of the scalars that hold a baseline's score in validation
+BASELINE = "baseline/"  # prefix of the columns with a baseline's validation score
 ORANGE, BLUE = "#e07b39", "#2f7ed8"
 X: dict[str, dict[str, Any]] = {
     "generation": {
         **{"field": "generation", "type": "quantitative", "title": "generation", "scale": {"nice": False}},
-        # whole generations, each once: no more ticks than there are, and no label between two
+        # label whole generations only, each once
         "axis": {
             "tickCount": {"expr": "max(1, min(ceil(width / 40), span(domain('x'))))"},
             "labelExpr": "datum.value % 1 ? '' : format(datum.value, 'd')",
@@ -26,26 +26,26 @@ X: dict[str, dict[str, Any]] = {
     },
     "date": {"field": "date", "type": "temporal", "title": None, "axis": {"labelSeparation": 5}},
 }
-LETTER, SYMBOL, AXIS = 6, 30, 50  # most pixels of a legend's letter, of its symbol with the next space, of a y axis
+LETTER, SYMBOL, AXIS = 6, 30, 50  # maximum pixels of a legend's letter, of its symbol with spacing, and of a y axis
 
 Chart = dict[str, Any]
 
 
 def charts(run: RunRecord) -> dict[str, Chart]:
-    """Return every chart for which the run has data, in the order of the page."""
-    makers = (equity, luck, scores, validation, baselines, fitness, survival, rss, owners, seconds)
-    made = {make.__name__: make(run) for make in makers}
+    """Return the charts by name, in the order of the page, without those that have no data."""
+    functions = (equity, luck, scores, validation, baselines, fitness, survival, rss, owners, seconds)
+    specs = {function.__name__: function(run) for function in functions}
     size = {"width": "container", "height": HEIGHT}
-    return {name: {**size, **chart} for name, chart in made.items() if chart is not None}
+    return {name: {**size, **chart} for name, chart in specs.items() if chart is not None}
 
 
 def equity(run: RunRecord) -> Chart | None:
-    """Return each policy's equity on the test's days, with a band of the random baseline."""
+    """Return each policy's equity over the days of the test, with a band for the random baseline."""
     return _lines(run.equity, "date", "equity", ",.0f", bands=[RANDOM])
 
 
 def luck(run: RunRecord) -> Chart | None:
-    """Return the distribution of the random baseline's returns in the test, with the champion's."""
+    """Return a histogram of the random baseline's returns in the test, with a rule at the champion's."""
     if run.test is None:
         return None
     counts, edges = np.histogram(run.test["random_returns"], BINS)
@@ -67,19 +67,18 @@ def luck(run: RunRecord) -> Chart | None:
 
 
 def scores(run: RunRecord) -> Chart | None:
-    """Return what champion and baselines reached in each case of the test, and their means."""
+    """Return the scores of champion and baselines in each case of the test, with their means."""
     if run.scores is None:
         return None
-    found = run.scores["scores"]
-    cases = pd.DataFrame(
-        [(name, value) for name, values in found.items() for value in values], columns=["who", "score"]
-    )
+    policies = run.scores["scores"]
+    rows = [(name, value) for name, values in policies.items() for value in values]
+    cases = pd.DataFrame(rows, columns=["who", "score"])
     score = {**_number("score", ",.1f"), "title": run.scores["unit"]}
     ticked = {**score, "axis": {"tickCount": 8}}
     return {
         **_data(cases),
         "encoding": {
-            "y": {"field": "who", "type": "nominal", "sort": list(found), "title": None},
+            "y": {"field": "who", "type": "nominal", "sort": list(policies), "title": None},
             "color": {"condition": {"test": "datum.who == 'champion'", "value": ORANGE}, "value": BLUE},
         },
         "layer": [
@@ -99,15 +98,15 @@ def validation(run: RunRecord) -> Chart | None:
 
 
 def baselines(run: RunRecord) -> Chart | None:
-    """Return champion, validation and fitness beside the baselines in the same validation, where there are any."""
-    known = {str(name): str(name).removeprefix(BASELINE) for name in run.metrics if str(name).startswith(BASELINE)}
+    """Return champion, validation and fitness with the baselines of validation, if there are any."""
+    columns = {str(name): str(name).removeprefix(BASELINE) for name in run.metrics if str(name).startswith(BASELINE)}
     names = {"champion/validation_fitness": "champion", "validation/mean": "validation", "fitness/mean": "fitness"}
-    frame = _metrics(run, {**names, **known}) if known else None
-    return _lines(frame, "generation", run.unit, ",.1f", dashed=[*known.values()])
+    frame = _metrics(run, {**names, **columns}) if columns else None
+    return _lines(frame, "generation", run.unit, ",.1f", dashed=[*columns.values()])
 
 
 def fitness(run: RunRecord) -> Chart | None:
-    """Return fitness: bands of all agents and of their middle half, their mean, and the champion in validation."""
+    """Return fitness: its mean, bands of all agents and of the middle half, and the champion's validation."""
     names = {"fitness/mean": "mean", "champion/validation_fitness": "champion, validated"}
     bounds = {"fitness/min": "least", "fitness/max": "most", "fitness/q25": "low", "fitness/q75": "high"}
     frame = _metrics(run, {**names, **bounds})
@@ -115,19 +114,19 @@ def fitness(run: RunRecord) -> Chart | None:
 
 
 def survival(run: RunRecord) -> Chart | None:
-    """Return the share of the agents of each operator that the next evolution kept as elites."""
+    """Return, for each operator, the fraction of its agents that became elites in the next evolution."""
     columns = [str(name) for name in run.metrics.filter(regex="^operators/.*_survival$")]
     frame = _metrics(run, {name: name[len("operators/") : -len("_survival")] for name in columns})
     return _lines(frame, "generation", "share that survives", ".0%", legend="operator")
 
 
 def seconds(run: RunRecord) -> Chart | None:
-    """Return the time of each phase."""
+    """Return the seconds of each phase."""
     return _lines(_metrics(run, {f"time/{phase}_s": phase for phase in PHASES}), "generation", "seconds", ".2f")
 
 
 def rss(run: RunRecord) -> Chart | None:
-    """Return resident memory at the end of each phase, and of the generation."""
+    """Return resident memory at the end of each phase and of the generation."""
     if run.memory is None:
         return None
     ends = run.memory.query("phase != 'baseline'").replace({"phase": {"generation": "end"}})
@@ -136,7 +135,7 @@ def rss(run: RunRecord) -> Chart | None:
 
 
 def owners(run: RunRecord) -> Chart | None:
-    """Return what holds memory at the end of each generation."""
+    """Return the memory of each owner at the end of each generation."""
     if run.memory is None:
         return None
     ends = run.memory.query("phase == 'generation'").set_index("generation").filter(regex="^owner_") / MB
@@ -145,9 +144,9 @@ def owners(run: RunRecord) -> Chart | None:
 
 
 def _metrics(run: RunRecord, names: dict[str, str]) -> pd.DataFrame | None:
-    """Return the generation and those columns that are there and not empty, renamed; None without any."""
-    found = {name: new for name, new in names.items() if name in run.metrics and run.metrics[name].notna().any()}
-    return run.metrics[["generation", *found]].rename(columns=found) if found else None
+    """Return the generation and the non-empty columns among `names`, renamed; None without any."""
+    columns = {name: new for name, new in names.items() if name in run.metrics and run.metrics[name].notna().any()}
+    return run.metrics[["generation", *columns]].rename(columns=columns) if columns else None
 
 
 def _lines(
@@ -173,7 +172,7 @@ def _lines(
             data = _data(frame[[along, low, high]].set_axis([along, "low", "high"], axis=1))
             layers.append({**data, "mark": {"type": "area", "opacity": 0.25, "color": "gray"}, "encoding": shaded})
     marks: list[Chart] = [{"type": "area"}]
-    if not area:  # points take the pointer, as lines are too thin for it; they are shown where they are few
+    if not area:  # points show the tooltip, since lines are too thin to hit; invisible if there are many
         points = {"type": "point", "filled": True, "size": 30, "opacity": 1.0 if len(frame) <= 30 else 0.0}
         marks = [{"type": "line", "strokeWidth": 1.8}, points]
     which = {"field": "which", "type": "nominal", "title": legend or title}
@@ -199,8 +198,8 @@ def _number(field: str, digits: str = "") -> Chart:
 
 
 def _color(field: str, names: Sequence[str], title: str | None = None) -> Chart:
-    """Return colours by name, with a legend of as many columns as the page has room for."""
-    # a legend is laid out before the plot's width is known; naming the width repeats that when the page's changes
+    """Return colours by name, with as many columns in the legend as fit the page."""
+    # a legend is laid out before the plot's width is known; `0 * width` repeats the layout when the page is resized
     column = SYMBOL + LETTER * max((len(name) for name in names), default=0)
     columns = {"expr": f"max(1, floor((containerSize()[0] - {AXIS} + 0 * width) / {column}))"}
     return {"field": field, "type": "nominal", "sort": [*names], "legend": {"title": title, "columns": columns}}

@@ -1,4 +1,4 @@
-"""One HTML file that needs nothing else: text, tables, charts and the script that draws them."""
+"""The report: one self-contained HTML file of text, tables, charts and the script that draws them."""
 
 import base64
 import json
@@ -18,7 +18,7 @@ from eigen2.report.record import TRADE, RunRecord, load
 from eigen2.runtime.files import replacing
 from eigen2.runtime.provenance import describe_changes
 
-NUMBERS = dict(zip(("coefficient", "entry", "exit", "gain, %", "profit"), TRADE, strict=True))  # of trades, by heading
+NUMBERS = dict(zip(("coefficient", "entry", "exit", "gain, %", "profit"), TRADE, strict=True))  # column by heading
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 
@@ -35,17 +35,17 @@ def write_report(folder: Path, to: Path | None = None) -> Path:
 
 
 def render(run: RunRecord) -> str:
-    """Return the page."""
+    """Return the HTML page of a run."""
     sources = files("eigen2.report")
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    table = run.trades if run.validation is None else run.validation  # a window need not have trades
-    tested, settings = run.test or run.scores or {}, run.facts.get("settings", {})
+    table = run.trades if run.validation is None else run.validation  # a window may have no trades
+    tested, settings = run.test or run.scores or {}, run.provenance.get("settings", {})
     return environment.from_string((sources / "page.html").read_text()).render(
         run=run,
-        facts=facts(run),
+        provenance=provenance(run),
         mismatches=[*describe_changes(settings, tested.get("settings", settings), "data.").values()],
         measures=measures(run),
-        over=run.facts.get("fitness", {}).get("over", "agents"),
+        over=run.provenance.get("fitness", {}).get("over", "agents"),
         scores=scores(run),
         pictures={re.sub(r"[-_]+", " ", name): base64.b64encode(png).decode() for name, png in run.pictures.items()},
         months=MONTHS,
@@ -67,49 +67,48 @@ def _vega() -> str:
 
 
 def _script(text: str) -> Markup:
-    """Escape what would end a script element, `</script`, or change it, `<!--`."""
+    """Escape `</script`, which would end a script element, and `<!--`, which would start a comment."""
     return Markup(re.sub(r"<(?=/script|!--)", r"\\x3c", text, flags=re.IGNORECASE))
 
 
-def facts(run: RunRecord) -> dict[str, str]:
-    """Return what was run, in the order of the page."""
-    kept, settings = run.facts, run.facts.get("settings", {})
-    count, commit = len(run.metrics), kept.get("commit")
-    found = {
+def provenance(run: RunRecord) -> dict[str, str]:
+    """Return generations, seed, prices, code and machine of the run, in the order of the page."""
+    record, settings = run.provenance, run.provenance.get("settings", {})
+    count, commit = len(run.metrics), record.get("commit")
+    rows = {
         "generations": f"{count:,}, the last is {int(run.metrics['generation'].iloc[-1]):,}" if count else "none",
         "agents": settings.get("model.population_size"),
-        "seed": kept.get("seed"),
+        "seed": record.get("seed"),
         "prices": settings.get("data.prices"),
-        "commit": commit and commit + (" and uncommitted changes" if kept.get("dirty") else ""),
-        "versions": ", ".join(f"{name} {version}" for name, version in kept.get("versions", {}).items()) or None,
-        "machine": kept.get("machine"),
+        "commit": commit and commit + (" and uncommitted changes" if record.get("dirty") else ""),
+        "versions": ", ".join(f"{name} {version}" for name, version in record.get("versions", {}).items()) or None,
+        "machine": record.get("machine"),
     }
-    return {name: str(value) for name, value in found.items() if value is not None}
+    return {name: str(value) for name, value in rows.items() if value is not None}
 
 
 def measures(run: RunRecord) -> list[list[str]]:
-    """Return the test's measures, a row each after a row of the policies; empty without a test."""
+    """Return a table of the test, a row per measure below a row of policy names; empty without a test."""
     if run.test is None:
         return []
     policies = run.test["measures"]
     names = policies["champion"]
-    rows = [[name, *(format_measure(name, each.get(name)) for each in policies.values())] for name in names]
+    rows = [[name, *(format_measure(name, values.get(name)) for values in policies.values())] for name in names]
     return [["", *policies], *rows]
 
 
 def scores(run: RunRecord) -> list[list[str]]:
-    """Return mean, standard error, least and most of each policy over the test's cases; empty without them."""
+    """Return a table of each policy's mean, standard error, minimum and maximum over the cases; empty without."""
     if run.scores is None:
         return []
-    table = [
-        (name, pd.Series(found).agg(["mean", "sem", "min", "max"])) for name, found in run.scores["scores"].items()
-    ]
-    rows = [[name, *(f"{x:z.1f}" if pd.notna(x) else "" for x in numbers)] for name, numbers in table]
+    cases = run.scores["scores"].items()
+    statistics = {name: pd.Series(values).agg(["mean", "sem", "min", "max"]) for name, values in cases}
+    rows = [[name, *(f"{x:z.1f}" if pd.notna(x) else "" for x in numbers)] for name, numbers in statistics.items()]
     return [["", "mean", "standard error", "least", "most"], *rows]
 
 
 def monthly_returns(run: RunRecord) -> list[tuple[int, list[float | None], float]]:
-    """Return each year with the champion's return in its months, None where there is none, and in all of it."""
+    """Return the champion's returns in the test: year, its 12 months (None if not in the test), and the whole year."""
     if run.equity is None:
         return []
     equity, dates = run.equity["champion"].to_numpy(), pd.DatetimeIndex(run.equity["date"])
@@ -121,7 +120,7 @@ def monthly_returns(run: RunRecord) -> list[tuple[int, list[float | None], float
 
 
 def trades(run: RunRecord) -> list[dict[str, str]]:
-    """Return the champion's trades as a reader wants them; those of validation with their windows."""
+    """Return the champion's trades formatted for the page, with the window if they are of validation."""
     return [
         {
             **({} if run.test else {"window": str(int(row["window"]))}),

@@ -1,4 +1,4 @@
-"""What a run's folder holds: its files as tables and values, None for those that were not written."""
+"""The files in a run's folder as tables and values."""
 
 import json
 from collections.abc import Callable, Collection, Iterator
@@ -26,14 +26,14 @@ TEXT, NUMBER, OBJECT = {"type": "string"}, {"type": "number"}, {"type": "object"
 OPTIONAL = {"type": ["number", "null"]}
 CASES = {"type": "array", "items": NUMBER, "minItems": 1}
 _mapping = partial(object_schema, others=True)
-FACTS = _mapping(
+PROVENANCE = _mapping(
     {},
     {
         **{"settings": OBJECT, "versions": OBJECT, "memory": {"type": "array"}},
         **{"commit": {"type": ["string", "null"]}, "fitness": _mapping({"unit": TEXT, "over": TEXT})},
     },
 )
-"""Schema of run.json, of which any key may be missing."""
+"""Schema of run.json; every key is optional."""
 SUMMARY = _mapping(
     {
         "days": _mapping({"first": TEXT, "last": TEXT, "count": NUMBER}),
@@ -44,19 +44,19 @@ SUMMARY = _mapping(
         "random_returns": CASES,
     }
 )
-"""Schema of test/summary.json: what the page shows."""
+"""Schema of test/summary.json, as far as the page shows it."""
 SCORES = _mapping(
     {"champion_generation": NUMBER, "unit": TEXT, "cases": TEXT, "scores": _mapping({"champion": CASES}, others=CASES)}
 )
-"""Schema of test/scores.json: what the page shows."""
+"""Schema of test/scores.json, as far as the page shows it."""
 
 
 @dataclass(frozen=True)
 class RunRecord:
-    """A run, read from its folder; None for what was not written."""
+    """A run read from its folder; files that were not written are None."""
 
     folder: Path
-    facts: dict[str, Any]
+    provenance: dict[str, Any]  # content of run.json
     config: str
     metrics: pd.DataFrame
     memory: pd.DataFrame | None
@@ -75,27 +75,27 @@ def load(folder: Path) -> RunRecord:
     if metrics is None:
         raise UserError(f"{folder} has no {METRICS}: name the folder of a run (trainer.default_root_dir)")
     test = _json(folder / "test" / "summary.json", SUMMARY)
-    traded = ("champion", ["window", *TRADE]) if test is None else ("test", TRADE)
-    facts = _json(folder / "run.json", FACTS) or {}
+    source, columns = ("champion", ["window", *TRADE]) if test is None else ("test", TRADE)
+    provenance = _json(folder / "run.json", PROVENANCE) or {}
     return RunRecord(
         folder=folder,
-        facts=facts,
+        provenance=provenance,
         config=_read(folder / "config.yaml", Path.read_text) or "",
         metrics=metrics,
         memory=_table(folder / "memory.csv", ["generation", "rss_bytes"], ["phase"]),
         validation=_table(folder / "champion" / "equity.csv", ["window", "equity"], dates=["date"]),
-        trades=_table(folder / traded[0] / "trades.csv", traded[1], ["ticker", "reason"], ["entry_date", "exit_date"]),
+        trades=_table(folder / source / "trades.csv", columns, ["ticker", "reason"], ["entry_date", "exit_date"]),
         test=test,
         equity=None if test is None else _equity(folder / "test" / "equity.csv", test["days"]["last"]),
         scores=_json(folder / "test" / "scores.json", SCORES),
         pictures={path.stem: _read(path, Path.read_bytes) for path in sorted((folder / "champion").glob("*.png"))},
-        unit=facts.get("fitness", {}).get("unit", "fitness"),
+        unit=provenance.get("fitness", {}).get("unit", "fitness"),
     )
 
 
 @contextmanager
 def _reading(path: Path) -> Iterator[None]:
-    """Turn errors into one that names the file, the problem and the remedy."""
+    """Turn errors into a UserError with the file, the problem and the remedy."""
     try:
         yield
     except (OSError, ValueError, jsonschema.ValidationError) as error:  # pandas' are ValueErrors
@@ -107,23 +107,23 @@ def _reading(path: Path) -> Iterator[None]:
 
 
 def _read(path: Path, read: Callable[[Path], Any]) -> Any:
-    """Return what a function reads from a file, None if there is no file."""
+    """Return `read(path)`, None if there is no file."""
     with _reading(path):
         return read(path) if path.is_file() else None
 
 
 def _json(path: Path, schema: dict[str, Any]) -> dict[str, Any] | None:
     def read(path: Path) -> Any:
-        found = json.loads(path.read_text(), parse_constant=_refuse_constant)
-        jsonschema.validate(found, schema)
-        return found
+        content = json.loads(path.read_text(), parse_constant=_refuse_constant)
+        jsonschema.validate(content, schema)
+        return content
 
-    found: dict[str, Any] | None = _read(path, read)
-    return found
+    content: dict[str, Any] | None = _read(path, read)
+    return content
 
 
-def _refuse_constant(word: str) -> NoReturn:
-    raise ValueError(f"it holds {word}, which is not a number")
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"it holds {name}, which is not a number")
 
 
 def _equity(path: Path, last: str) -> pd.DataFrame | None:
@@ -137,24 +137,24 @@ def _equity(path: Path, last: str) -> pd.DataFrame | None:
 def _table(
     path: Path, numbers: Collection[str], texts: Collection[str] = (), dates: Collection[str] = ()
 ) -> pd.DataFrame | None:
-    """Return a table with these columns, all others numbers, without a torn last row; None if it was not written."""
+    """Read a table; None if there is no file. Columns not listed are numeric, an incomplete last row is dropped."""
     if not path.is_file():
         return None
     with _reading(path):
-        # pandas would take the ticker NA for a gap
+        # pandas would read the ticker NA as a missing value
         table = pd.read_csv(path, dtype=dict.fromkeys(texts, str), keep_default_na=False, na_values=[""])
-        needed = [*numbers, *texts, *dates]
-        if lacking := [name for name in needed if name not in table]:
-            raise ValueError(f"it has no column {lacking[0]!r}")
+        required = [*numbers, *texts, *dates]
+        if missing := [name for name in required if name not in table]:
+            raise ValueError(f"it has no column {missing[0]!r}")
         for name in table.columns.difference([*texts]):
             parse, kind = (_date, "date") if name in dates else (pd.to_numeric, "number")
             try:
                 table[name] = parse(table[name])
             except ValueError:
-                raise ValueError(f"the column {name!r} holds what is not a {kind}") from None
+                raise ValueError(f"the column {name!r} holds a value that is not a {kind}") from None
         table = table.replace([np.inf, -np.inf], np.nan)  # JSON has no infinity
-        gaps = table[needed].isna()
-        if len(table) and gaps.iloc[-1].any():  # a run that was killed, or that goes on, may leave half a line
+        gaps = table[required].isna()
+        if len(table) and gaps.iloc[-1].any():  # a run that was killed or is in progress may leave half a line
             table, gaps = table[:-1], gaps[:-1]
         if gaps.any(axis=None):
             raise ValueError(f"the column {gaps.any().idxmax()!r} has a gap")

@@ -1,4 +1,4 @@
-"""Folders of runs made by hand, of any size, with what the report reads."""
+"""Synthetic run folders of any size, with the files that the report reads."""
 
 import json
 from pathlib import Path
@@ -13,52 +13,52 @@ WINDOW = 20  # days
 
 def write_run(folder: Path, generations: int = 2, days: int = 40, windows: int = 3, tested: bool = True) -> Path:
     """Write a run's files; return its folder."""
-    chance = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.yaml").write_text("data:\n  path: prices/stocks.parquet\n")
     (folder / "run.json").write_text(json.dumps({"seed": 1, "settings": {"data.prices": 16 * "0a1b"}}))
-    _metrics(folder, generations, chance)
+    _metrics(folder, generations, rng)
     dates = pd.bdate_range("2004-09-20", periods=days)
-    _validation(folder / "champion", dates, windows, chance)
+    _validation(folder / "champion", dates, windows, rng)
     if tested:
-        _test(folder / "test", dates, chance)
+        _test(folder / "test", dates, rng)
     return folder
 
 
-def _metrics(folder: Path, generations: int, chance: np.random.Generator) -> None:
+def _metrics(folder: Path, generations: int, rng: np.random.Generator) -> None:
     names = [f"fitness/{part}" for part in ("mean", "min", "max", "q25", "q75")] + ["champion/validation_fitness"]
     names += [f"time/{phase}_s" for phase in PHASES[1:5]]
-    metrics = pd.DataFrame(chance.uniform(1, 2, (generations, len(names))), columns=names)
+    metrics = pd.DataFrame(rng.uniform(1, 2, (generations, len(names))), columns=names)
     metrics.insert(0, "generation", range(generations))
     metrics.to_csv(folder / "metrics.csv", index=False)
     memory = pd.DataFrame({"generation": np.repeat(range(generations), len(PHASES)), "phase": [*PHASES] * generations})
-    memory["rss_bytes"] = chance.integers(10**8, 2 * 10**8, len(memory))
+    memory["rss_bytes"] = rng.integers(10**8, 2 * 10**8, len(memory))
     for owner in OWNERS:
-        memory[f"owner_{owner}_bytes"] = chance.integers(10**6, 10**7, len(memory))
+        memory[f"owner_{owner}_bytes"] = rng.integers(10**6, 10**7, len(memory))
     memory.to_csv(folder / "memory.csv", index=False)
 
 
-def _validation(folder: Path, dates: pd.DatetimeIndex, windows: int, chance: np.random.Generator) -> None:
+def _validation(folder: Path, dates: pd.DatetimeIndex, windows: int, rng: np.random.Generator) -> None:
     folder.mkdir(exist_ok=True)
     spans = [dates[first : first + WINDOW] for first in range(windows)]
     equity = pd.concat([pd.DataFrame({"date": span, "window": window}) for window, span in enumerate(spans)])
-    equity["equity"] = chance.uniform(90, 110, len(equity))
+    equity["equity"] = rng.uniform(90, 110, len(equity))
     equity.to_csv(folder / "equity.csv", index=False)
     trades = pd.concat([_trades(span).assign(window=window) for window, span in enumerate(spans)])
     trades.to_csv(folder / "trades.csv", index=False)
 
 
 def _trades(dates: pd.DatetimeIndex) -> pd.DataFrame:
-    words = {"ticker": ["AAPL", "NA"], "entry_date": dates[0], "exit_date": dates[:11][-1], "reason": "holding"}
+    columns = {"ticker": ["AAPL", "NA"], "entry_date": dates[0], "exit_date": dates[:11][-1], "reason": "holding"}
     prices = {"entry_price": [69.6, 1204.5], "exit_price": [78.97, 1204.5]}
     gains = {"coefficient": [4.9999, 1.5], "gain_pct": [13.463, -0.0012], "profit": [3364.0, -0.0012]}
-    return pd.DataFrame({**words, **prices, **gains})
+    return pd.DataFrame({**columns, **prices, **gains})
 
 
-def _test(folder: Path, dates: pd.DatetimeIndex, chance: np.random.Generator) -> None:
+def _test(folder: Path, dates: pd.DatetimeIndex, rng: np.random.Generator) -> None:
     folder.mkdir(exist_ok=True)
     names = ["champion", "buy and hold", "momentum", "random 5 %", "random 95 %"]
-    equity = pd.DataFrame(chance.uniform(9e4, 11e4, (len(dates), len(names))), columns=names)
+    equity = pd.DataFrame(rng.uniform(9e4, 11e4, (len(dates), len(names))), columns=names)
     equity.insert(0, "date", dates)
     equity.to_csv(folder / "equity.csv", index=False)
     _trades(dates).assign(window=0).to_csv(folder / "trades.csv", index=False)
@@ -68,31 +68,31 @@ def _test(folder: Path, dates: pd.DatetimeIndex, chance: np.random.Generator) ->
         "measures": {name: {"trades": 2.0, "total return": -0.0001, "Sharpe": None} for name in names[:3]},
         "luck": {"p_value": 0.5, "policies": 100},
         "selection": {"deflated_sharpe": None, "overfitting": 0.4},
-        "random_returns": chance.uniform(-0.2, 0.2, 100).tolist(),
+        "random_returns": rng.uniform(-0.2, 0.2, 100).tolist(),
     }
     (folder / "summary.json").write_text(json.dumps(summary))
 
 
 def write_cases(folder: Path, generations: int = 12, cases: int = 5) -> Path:
-    """Write the files of a run that has baselines, a test on cases, and pictures of its champion; return its folder."""
+    """Write a run with baselines, a test on cases, and pictures of its champion; return its folder."""
     from matplotlib.image import imsave
 
-    chance = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     folder.mkdir(parents=True, exist_ok=True)
-    words = {"unit": "percent of the burned area saved", "over": "episodes"}
-    (folder / "run.json").write_text(json.dumps({"seed": 1, "settings": {"data.size": 8}, "fitness": words}))
+    fitness = {"unit": "percent of the burned area saved", "over": "episodes"}
+    (folder / "run.json").write_text(json.dumps({"seed": 1, "settings": {"data.size": 8}, "fitness": fitness}))
     names = [f"fitness/{part}" for part in ("mean", "min", "max", "q25", "q75")]
     names += ["champion/validation_fitness", "validation/mean", "baseline/random", "baseline/by_rule"]
     names += ["time/train_s", "time/validate_s"]
-    metrics = pd.DataFrame(chance.uniform(10, 60, (generations, len(names))), columns=names)
+    metrics = pd.DataFrame(rng.uniform(10, 60, (generations, len(names))), columns=names)
     metrics.loc[:1, ["champion/validation_fitness", "validation/mean"]] = np.nan
     metrics.insert(0, "generation", range(generations))
     metrics.to_csv(folder / "metrics.csv", index=False)
     (folder / "test").mkdir(exist_ok=True)
-    scores = {name: chance.uniform(10, 60, cases).round(4).tolist() for name in ("champion", "random", "by_rule")}
-    summary = {"champion_generation": 7, "unit": words["unit"], "cases": "landscapes", "scores": scores}
+    scores = {name: rng.uniform(10, 60, cases).round(4).tolist() for name in ("champion", "random", "by_rule")}
+    summary = {"champion_generation": 7, "unit": fitness["unit"], "cases": "landscapes", "scores": scores}
     (folder / "test" / "scores.json").write_text(json.dumps({**summary, "settings": {"data.size": 8}}))
     (folder / "champion").mkdir(exist_ok=True)
     for name in ("breaks-1-champion", "breaks-0-no-breaks"):
-        imsave(folder / "champion" / f"{name}.png", chance.integers(0, 255, (40, 72, 3), np.uint8))
+        imsave(folder / "champion" / f"{name}.png", rng.integers(0, 255, (40, 72, 3), np.uint8))
     return folder

@@ -1,4 +1,4 @@
-"""The report of a run that has baselines, a test on cases, and pictures of its champion."""
+"""The report of a run with baselines, a test on cases, and pictures of its champion."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -7,35 +7,35 @@ import pytest
 
 from eigen2.report.page import render, scores, write_report
 from eigen2.report.record import load
-from tests.report.browser import ask, needs_browser
+from tests.report.browser import evaluate, needs_browser
 from tests.report.runs import write_cases, write_run
 
 
 @needs_browser
 @pytest.mark.parametrize("phone", [False, True], ids=["wide", "dark phone"])
-def test_charts_and_pictures_are_whole(tmp_path: Path, phone: bool) -> None:
+def test_charts_and_pictures_fit_the_page(tmp_path: Path, phone: bool) -> None:
     script = """
       const edge = document.documentElement.getBoundingClientRect().right;
       const right = (each) => each.getBoundingClientRect().right;
       const table = document.getElementById("scores");
       const images = [...document.images];
       while (!images.every((image) => image.complete)) await new Promise((done) => setTimeout(done, 50));
-      const words = (name) => [...document.querySelectorAll(`[data-chart=${name}] svg text`)].map((t) => t.textContent);
+      const texts = (name) => [...document.querySelectorAll(`[data-chart=${name}] svg text`)].map((t) => t.textContent);
       return {
         charts: [...document.querySelectorAll("[data-drawn=yes]")].map((each) => each.dataset.chart),
         table: right(table) <= edge && table.parentElement.scrollWidth <= table.parentElement.clientWidth,
         images: images.map((image) => [image.alt, image.naturalWidth, right(image) <= edge]),
-        words: words("baselines"), fitness: words("fitness"), phases: words("seconds"),
+        baselines: texts("baselines"), fitness: texts("fitness"), phases: texts("seconds"),
         columns: getComputedStyle(document.querySelector(".pictures")).gridTemplateColumns.split(" ").length,
       };
     """
-    shown = ask(write_report(write_cases(tmp_path / "run")), tmp_path, script, phone=phone)
+    shown = evaluate(write_report(write_cases(tmp_path / "run")), tmp_path, script, phone=phone)
     assert set(shown["charts"]) == {"scores", "baselines", "fitness", "seconds"}
     assert shown["table"]
     assert shown["images"] == [["breaks 0 no breaks", 72, True], ["breaks 1 champion", 72, True]]
     assert shown["columns"] == (1 if phone else 2)
     unit = "percent of the burned area saved"
-    assert {"champion", "validation", "fitness", "random", "by_rule", unit} <= set(shown["words"])
+    assert {"champion", "validation", "fitness", "random", "by_rule", unit} <= set(shown["baselines"])
     assert unit in shown["fitness"]
     assert {"train", "validate"} <= set(shown["phases"])
     assert not {"evaluate", "evolve"} & set(shown["phases"])
@@ -43,24 +43,24 @@ def test_charts_and_pictures_are_whole(tmp_path: Path, phone: bool) -> None:
 
 def test_the_table_of_the_test_by_hand(tmp_path: Path) -> None:
     record = load(write_cases(tmp_path))
-    found = {"champion": [10.0, 20.0, 60.0], "random": [5.0, 5.0, 5.0]}
-    record = replace(record, scores={**(record.scores or {}), "scores": found})
+    policies = {"champion": [10.0, 20.0, 60.0], "random": [5.0, 5.0, 5.0]}
+    record = replace(record, scores={**(record.scores or {}), "scores": policies})
     assert scores(record) == [
         ["", "mean", "standard error", "least", "most"],
         ["champion", "30.0", "15.3", "10.0", "60.0"],
         ["random", "5.0", "0.0", "5.0", "5.0"],
     ]
     page = render(record)
-    for word in ("Trades", "Equity", "Monthly", "Buy and hold", "Luck"):
-        assert f">{word}" not in page
+    for heading in ("Trades", "Equity", "Monthly", "Buy and hold", "Luck"):
+        assert f">{heading}" not in page
     assert "The champion of generation 7 on 3\nlandscapes not used in its fit" in page
     assert "Shaded: all episodes; darker: their middle half." in page
     assert page.index('href="#test"') < page.index('href="#pictures"') < page.index('href="#training"')
-    lone = replace(record, scores={"scores": {"champion": [10.0]}})
-    assert scores(lone)[1] == ["champion", "10.0", "", "10.0", "10.0"]
+    one_case = replace(record, scores={"scores": {"champion": [10.0]}})
+    assert scores(one_case)[1] == ["champion", "10.0", "", "10.0", "10.0"]
 
 
-def test_other_runs_have_none_of_it(tmp_path: Path) -> None:
+def test_a_market_run_has_no_cases_baselines_or_pictures(tmp_path: Path) -> None:
     page = render(load(write_run(tmp_path)))
     assert "Shaded: all agents; darker: their middle half." in page
     for name in ("scores", "baselines", "pictures"):

@@ -1,4 +1,4 @@
-"""Files of a run that are damaged: each is named, with what is wrong and what to do."""
+"""Damaged files of a run: the error names the file, the problem and the remedy."""
 
 import json
 import math
@@ -14,7 +14,7 @@ from eigen2.report.page import render
 from eigen2.report.record import load
 from tests.report.runs import write_cases, write_run
 
-WORDS = ("ticker", "reason", "phase")
+TEXT_COLUMNS = ("ticker", "reason", "phase")
 COLUMNS = {
     "metrics.csv": ("generation",),
     "memory.csv": ("rss_bytes", "phase"),
@@ -30,12 +30,12 @@ KEYS = {
 }
 
 
-def run_to_read(folder: Path, name: str) -> Path:
-    """A run of which the report reads this file: the champion's validation trades are for runs without a test."""
+def write_run_with(folder: Path, name: str) -> Path:
+    """Write a run whose report reads this file: without a test if it is the champion's validation trades."""
     return write_run(folder, tested=name != "champion/trades.csv") / name
 
 
-def refuses(file: Path, folder: Path, problem: str) -> None:
+def assert_refused(file: Path, folder: Path, problem: str) -> None:
     with pytest.raises(UserError, match=f"^{re.escape(f'{file} cannot be read: {problem}')}.*; restore it, or "):
         load(folder)
 
@@ -43,54 +43,54 @@ def refuses(file: Path, folder: Path, problem: str) -> None:
 @pytest.mark.parametrize(
     ("name", "column"), [(name, column) for name, columns in COLUMNS.items() for column in columns]
 )
-def test_a_table_without_a_column_or_a_value(tmp_path: Path, name: str, column: str) -> None:
-    file = run_to_read(tmp_path, name)
+def test_a_table_lacks_a_column_or_a_value(tmp_path: Path, name: str, column: str) -> None:
+    file = write_run_with(tmp_path, name)
     table = pd.read_csv(file, keep_default_na=False, dtype=str)
     table.drop(columns=column).to_csv(file, index=False)
-    refuses(file, tmp_path, f"it has no column {column!r}")
-    for value, problem in (("?", "holds what is not a "), ("", "has a gap")):
-        if value and column in WORDS:
+    assert_refused(file, tmp_path, f"it has no column {column!r}")
+    for value, problem in (("?", "holds a value that is not a "), ("", "has a gap")):
+        if value and column in TEXT_COLUMNS:
             continue
         table.loc[0, column] = value
         table.to_csv(file, index=False)
-        refuses(file, tmp_path, f"the column {column!r} {problem}")
+        assert_refused(file, tmp_path, f"the column {column!r} {problem}")
 
 
-SOMETHING_ELSE = [b"\xff\xfe\x00", b"", b"a,b\n1,2\n", b"{", b"[1]", b'{"settings": 1}']
+OTHER_CONTENTS = [b"\xff\xfe\x00", b"", b"a,b\n1,2\n", b"{", b"[1]", b'{"settings": 1}']
 
 
 @pytest.mark.parametrize("name", [*COLUMNS, "run.json", "test/summary.json", "test/scores.json", "config.yaml"])
-def test_a_file_of_something_else(tmp_path: Path, name: str) -> None:
-    file = write_cases(tmp_path) / name if "scores" in name else run_to_read(tmp_path, name)
-    for content in SOMETHING_ELSE[:1] if name == "config.yaml" else SOMETHING_ELSE:  # any text is a configuration
+def test_a_file_has_other_content(tmp_path: Path, name: str) -> None:
+    file = write_cases(tmp_path) / name if "scores" in name else write_run_with(tmp_path, name)
+    for content in OTHER_CONTENTS[:1] if name == "config.yaml" else OTHER_CONTENTS:  # a configuration may be any text
         file.write_bytes(content)
-        refuses(file, tmp_path, "")
+        assert_refused(file, tmp_path, "")
 
 
-def test_a_test_whose_days_were_cut(tmp_path: Path) -> None:
-    file = run_to_read(tmp_path, "test/equity.csv")
+def test_days_of_the_test_are_missing(tmp_path: Path) -> None:
+    file = write_run_with(tmp_path, "test/equity.csv")
     whole = file.read_text()
     file.write_text(whole.splitlines()[0] + "\n")
-    refuses(file, tmp_path, "it ends on [], but the test on 2004-11-12")
+    assert_refused(file, tmp_path, "it ends on [], but the test on 2004-11-12")
     file.write_text(whole[: len(whole) // 2])
-    refuses(file, tmp_path, "it ends on ['2004-10-")
+    assert_refused(file, tmp_path, "it ends on ['2004-10-")
 
 
 @pytest.mark.parametrize(("name", "key"), [(name, key) for name, keys in KEYS.items() for key in keys])
-def test_values_without_a_key_or_with_another_value(tmp_path: Path, name: str, key: str) -> None:
-    file = (run_to_read(tmp_path, name) if "summary" in name else write_cases(tmp_path) / name).resolve()
+def test_a_key_is_missing_or_has_another_value(tmp_path: Path, name: str, key: str) -> None:
+    file = (write_run_with(tmp_path, name) if "summary" in name else write_cases(tmp_path) / name).resolve()
     whole = file.read_text()
     *outer, last = key.split("/")
     for value, problem in ((None, ""), ({"?": 1}, ""), (math.nan, "it holds NaN, which is not a number")):
-        place = values = json.loads(whole)
+        parent = values = json.loads(whole)
         for part in outer:
-            place = place[part]
+            parent = parent[part]
         if value is None:
-            del place[last]
+            del parent[last]
         else:
-            place[last] = value
+            parent[last] = value
         file.write_text(json.dumps(values))
-        refuses(file, tmp_path, problem)
+        assert_refused(file, tmp_path, problem)
 
 
 def test_a_folder_without_a_run_is_named(tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_a_folder_without_a_run_is_named(tmp_path: Path) -> None:
         load(tmp_path)
 
 
-def test_a_line_that_was_torn_is_left_out_and_a_ticker_is_never_a_gap(tmp_path: Path) -> None:
+def test_an_incomplete_last_line_is_dropped_and_the_ticker_na_is_kept(tmp_path: Path) -> None:
     write_run(tmp_path, tested=False)
     with (tmp_path / "memory.csv").open("a") as file:
         file.write("2,evalu")
@@ -113,9 +113,9 @@ def test_a_line_that_was_torn_is_left_out_and_a_ticker_is_never_a_gap(tmp_path: 
 def test_the_command_prints_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = write_run(tmp_path) / "memory.csv"
     file.write_text("generation,phase\n0,train\n")
-    with pytest.raises(SystemExit) as left:
+    with pytest.raises(SystemExit) as error:
         main(["report", str(tmp_path)])
-    said = capsys.readouterr()
-    assert (left.value.code, said.out) == (2, "")
-    (line,) = said.err.splitlines()
+    output = capsys.readouterr()
+    assert (error.value.code, output.out) == (2, "")
+    (line,) = output.err.splitlines()
     assert line.startswith(f"error: {file} cannot be read: ")

@@ -1,4 +1,4 @@
-"""The report in a real browser, and what is in it."""
+"""The report of a market run: its content, and its charts and tables in a real browser."""
 
 import errno
 import json
@@ -11,28 +11,28 @@ import pandas as pd
 import pytest
 
 from eigen2.cli.main import main
-from eigen2.report.page import facts, measures, monthly_returns, render, trades, write_report
+from eigen2.report.page import measures, monthly_returns, provenance, render, trades, write_report
 from eigen2.report.record import load
 from tests.command import eigen2
-from tests.report.browser import ask, needs_browser
+from tests.report.browser import evaluate, needs_browser
 from tests.report.runs import write_run
 
 CHARTS = {"equity", "luck", "validation", "fitness", "seconds", "rss", "owners"}
-WICKED = '</script><script>document.title="broken"</script>'
+SCRIPT_TICKER = '</script><script>document.title="broken"</script>'
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that was tested, with a ticker that would break a careless page."""
+    """Return the folder of a tested run, with a ticker that breaks a page without escaping."""
     root = tmp_path_factory.mktemp("run")
     small = ("--config", "tests/small.yaml", "--trainer.default_root_dir", root, "--report", "true")
     for command in (("fit", *small), ("test", *small, "--ckpt_path", "best")):
-        done = eigen2(*command)
-        assert done.returncode == 0, done.stderr
-        assert "report " in done.stdout
-    listed = pd.read_csv(root / "test" / "trades.csv")
-    listed.loc[0, "ticker"] = WICKED
-    listed.to_csv(root / "test" / "trades.csv", index=False)
+        result = eigen2(*command)
+        assert result.returncode == 0, result.stderr
+        assert "report " in result.stdout
+    table = pd.read_csv(root / "test" / "trades.csv")
+    table.loc[0, "ticker"] = SCRIPT_TICKER
+    table.to_csv(root / "test" / "trades.csv", index=False)
     return root
 
 
@@ -45,7 +45,7 @@ def page(run: Path) -> str:
 def test_trades_are_sorted_and_filtered(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run", windows=4, tested=False)
     trades = pd.read_csv(folder / "champion" / "trades.csv", keep_default_na=False)
-    names = ["B", "9", WICKED, "600000", "C", "1", "NA", "10"]
+    names = ["B", "9", SCRIPT_TICKER, "600000", "C", "1", "NA", "10"]
     trades.assign(ticker=names, profit=range(8, 0, -1)).to_csv(folder / "champion" / "trades.csv", index=False)
     script = """
       const body = document.querySelector("#trade-list tbody");
@@ -54,26 +54,26 @@ def test_trades_are_sorted_and_filtered(tmp_path: Path) -> None:
         head(name).querySelector("button").click();
         return [...body.rows].map((row) => row.cells[head(name).cellIndex].textContent);
       };
-      const told = { title: document.title, ticker: sorted("ticker"), rising: sorted("profit") };
-      told.falling = sorted("profit");
+      const result = { title: document.title, ticker: sorted("ticker"), rising: sorted("profit") };
+      result.falling = sorted("profit");
       const input = document.getElementById("filter");
       input.value = "9 holding";
       input.dispatchEvent(new Event("input"));
-      told.left = [...body.rows].filter((row) => !row.hidden).map((row) => row.cells[1].textContent);
-      return { ...told, shown: document.getElementById("shown").textContent };
+      result.matching = [...body.rows].filter((row) => !row.hidden).map((row) => row.cells[1].textContent);
+      return { ...result, shown: document.getElementById("shown").textContent };
     """
-    told = ask(write_report(folder), tmp_path, script)
-    assert told["title"] == "eigen2: run"
-    assert told["ticker"] == sorted(names)  # digits among the others
-    assert told["rising"] == [f"{n}.00" for n in range(1, 9)]
-    assert told["falling"] == told["rising"][::-1]
-    assert "9" in told["left"]
-    assert told["shown"] == f"{len(told['left'])} of 8 trades"
+    result = evaluate(write_report(folder), tmp_path, script)
+    assert result["title"] == "eigen2: run"
+    assert result["ticker"] == sorted(names)  # digits and letters in one order
+    assert result["rising"] == [f"{n}.00" for n in range(1, 9)]
+    assert result["falling"] == result["rising"][::-1]
+    assert "9" in result["matching"]
+    assert result["shown"] == f"{len(result['matching'])} of 8 trades"
 
 
 @needs_browser
 @pytest.mark.parametrize(("phone", "generations"), [(False, 1), (True, 30)], ids=["wide", "dark phone"])
-def test_charts_are_drawn_and_their_text_is_whole(tmp_path: Path, phone: bool, generations: int) -> None:
+def test_charts_are_drawn_without_cut_or_covered_text(tmp_path: Path, phone: bool, generations: int) -> None:
     script = """
       const seen = (text) => text.textContent && getComputedStyle(text).opacity !== "0";
       const box = (each) => each.getBoundingClientRect();
@@ -82,29 +82,30 @@ def test_charts_are_drawn_and_their_text_is_whole(tmp_path: Path, phone: bool, g
         const found = [...document.querySelector(`[data-chart=${name}] .role-axis-label`).querySelectorAll("text")];
         return found.filter(seen).sort((one, other) => box(one).left - box(other).left);
       };
-      const told = { width: document.body.clientWidth, cut: [], covered: [] };
-      told.charts = charts.map((each) => each.dataset.chart);
+      const result = { width: document.body.clientWidth, cut: [], covered: [] };
+      result.charts = charts.map((each) => each.dataset.chart);
       for (const svg of document.querySelectorAll("[data-chart] svg")) {
         const edge = box(svg);
         const inside = (r) => r.left > edge.left - 1 && r.right < edge.right + 1 && r.bottom < edge.bottom + 1;
         const texts = [...svg.querySelectorAll("text")].filter(seen);
-        told.cut.push(...texts.filter((text) => !inside(box(text))).map((text) => text.textContent));
+        result.cut.push(...texts.filter((text) => !inside(box(text))).map((text) => text.textContent));
       }
-      for (const name of told.charts) {
+      for (const name of result.charts) {
         labels(name).slice(1).forEach((label, place) => {
           const gap = box(label).left - box(labels(name)[place]).right;
-          if (gap < 2) told.covered.push(`${name} ${label.textContent} ${gap}`);
+          if (gap < 2) result.covered.push(`${name} ${label.textContent} ${gap}`);
         });
       }
       const numbers = ["fitness", "rss", "owners", "seconds"];
-      told.generations = numbers.map((name) => labels(name).map((text) => Number(text.textContent)));
-      return told;
+      result.generations = numbers.map((name) => labels(name).map((text) => Number(text.textContent)));
+      return result;
     """
-    told = ask(write_report(write_run(tmp_path / "run", generations, days=140)), tmp_path, script, phone=phone)
-    assert set(told["charts"]) == CHARTS
-    assert told["width"] == (390 if phone else 1265)  # but for the scroll bar
-    assert told["cut"] == told["covered"] == []
-    for numbers in told["generations"]:
+    report = write_report(write_run(tmp_path / "run", generations, days=140))
+    result = evaluate(report, tmp_path, script, phone=phone)
+    assert set(result["charts"]) == CHARTS
+    assert result["width"] == (390 if phone else 1265)  # 1280 without the scroll bar
+    assert result["cut"] == result["covered"] == []
+    for numbers in result["generations"]:
         assert len(set(numbers)) == len(numbers)
         assert set(numbers) <= set(range(generations))
         assert generations > 1 or len(numbers) == 1
@@ -115,35 +116,35 @@ def test_the_page_needs_no_network_and_is_small(page: str) -> None:
     before_scripts = page.split('<script type="application/json"')[0]
     assert not re.findall(r"(?:src|href)=\"(?!#|data:)", before_scripts)
     assert "http" not in before_scripts
-    assert WICKED not in page
-    # charts are printed in the colours of paper; on a dark page nobody could read them
+    assert SCRIPT_TICKER not in page
+    # charts have light colours in print, which would be unreadable on a dark page
     conditions = re.findall(r"@media ([^{]*prefers-color-scheme: dark[^{]*) \{", page)
     assert conditions == ["screen and (prefers-color-scheme: dark)"]
 
 
-def test_what_was_run_is_told(run: Path, page: str) -> None:
+def test_provenance_and_measures_of_the_run(run: Path, page: str) -> None:
     record = load(run)
-    told = facts(record)
-    assert (told["seed"], told["agents"], told["generations"]) == ("7", "4", "4, the last is 3")
-    assert "torch" in told["versions"]
-    assert re.fullmatch("[0-9a-f]{64}", told["prices"])
+    rows = provenance(record)
+    assert (rows["seed"], rows["agents"], rows["generations"]) == ("7", "4", "4, the last is 3")
+    assert "torch" in rows["versions"]
+    assert re.fullmatch("[0-9a-f]{64}", rows["prices"])
     assert "verdict: healthy" in page
     assert "seed_everything: 7" in page
-    rows = {row[0]: row[1:] for row in measures(record)}
-    assert rows[""] == ["champion", "buy and hold", "momentum"]
+    table = {row[0]: row[1:] for row in measures(record)}
+    assert table[""] == ["champion", "buy and hold", "momentum"]
     assert record.test is not None
-    assert rows["trades"][0] == f"{record.test['measures']['champion']['trades']:,.0f}"
+    assert table["trades"][0] == f"{record.test['measures']['champion']['trades']:,.0f}"
     assert len(list(trades(record))) == record.test["measures"]["champion"]["trades"]
 
 
 def rows_of(page: str) -> list[list[str]]:
-    """Cells of the table of trades, the names of its columns first."""
+    """Return the cells of the table of trades, column names first."""
     table = page.split('<table id="trade-list">')[1].split("</table>")[0]
     rows = [re.findall(r"<t[hd](?: [^>]*)?>(?:<button[^>]*>)?([^<]*)", row) for row in table.split("<tr>")]
     return [row for row in rows if row]
 
 
-def test_trades_are_numbers_with_units_and_say_what_they_are_of(tmp_path: Path) -> None:
+def test_trades_are_formatted_and_titled(tmp_path: Path) -> None:
     page = render(load(write_run(tmp_path / "tested")))
     assert "<h2>Trades in the holdout</h2>" in page
     assert "windows, each an account of its own" not in page
@@ -164,52 +165,52 @@ def test_trades_are_numbers_with_units_and_say_what_they_are_of(tmp_path: Path) 
     assert [row[0] for row in rows] == ["0", "0", "1", "1", "2", "2"]
 
 
-def test_a_test_with_other_settings_than_the_fits_says_so(tmp_path: Path) -> None:
+def test_a_test_with_other_settings_than_the_fit_is_marked(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run")
     (folder / "run.json").write_text(json.dumps({"settings": {"data.rules.cost_bps": 10.0, "model.tau": 0.1}}))
     record = load(folder)
-    for cost, said in ((10.0, False), (50.0, True)):
+    for cost, expected in ((10.0, False), (50.0, True)):
         page = render(replace(record, test={**(record.test or {}), "settings": {"data.rules.cost_bps": cost}}))
-        assert ("other settings" in page) is ("data.rules.cost_bps 10.0, now 50.0.</p>" in page) is said
+        assert ("other settings" in page) is ("data.rules.cost_bps 10.0, now 50.0.</p>" in page) is expected
 
 
 def test_monthly_returns_by_hand(tmp_path: Path) -> None:
     dates = pd.to_datetime(["2019-12-30", "2019-12-31", "2020-01-02", "2020-01-31", "2020-03-02"])
     equity = pd.DataFrame({"date": dates, "champion": [100.0, 110.0, 99.0, 121.0, 60.5]})
     record = replace(load(write_run(tmp_path)), equity=equity)
-    (first, december, a_tenth), (second, months, total) = monthly_returns(record)
+    (first, december, total_2019), (second, months, total_2020) = monthly_returns(record)
     assert (first, second) == (2019, 2020)
-    assert december[11] == a_tenth == pytest.approx(0.1)
+    assert december[11] == total_2019 == pytest.approx(0.1)
     assert months[:3] == [pytest.approx(0.1), None, pytest.approx(-0.5)]
-    assert total == pytest.approx(60.5 / 110 - 1)
+    assert total_2020 == pytest.approx(60.5 / 110 - 1)
 
 
-def test_a_run_without_test_memory_or_champion_has_a_page_too(tmp_path: Path) -> None:
+def test_a_run_without_test_memory_or_champion_has_a_page(tmp_path: Path) -> None:
     metrics = pd.DataFrame({"generation": [0, 1], "fitness/mean": [1.0, np.nan], "fitness/min": [0, 0]})
     metrics.to_csv(tmp_path / "metrics.csv", index=False)
     page = render(load(tmp_path))
     assert not [name for name in ("test", "memory", "trades") if f'id="{name}"' in page]
 
 
-def test_a_place_that_takes_no_file_is_refused_and_left_as_it_was(
+def test_an_unwritable_output_is_refused_and_left_unchanged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("eigen2.report.page.render", lambda record: "page")
     write_run(tmp_path / "run")
     (tmp_path / "work" / "a folder").mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "work")
-    for place in ("", "a folder", "no folder/report.html", "/proc/report.html"):
+    for output in ("", "a folder", "no folder/report.html", "/proc/report.html"):
         with pytest.raises(SystemExit, match="2"):
-            main(["report", str(tmp_path / "run"), "--output", place])
+            main(["report", str(tmp_path / "run"), "--output", output])
         (line,) = capsys.readouterr().err.splitlines()
-        assert line.startswith(f"error: cannot write the report to {place!r}: ")
+        assert line.startswith(f"error: cannot write the report to {output!r}: ")
         assert line.endswith("; name a file in a folder that exists and can be written, by --output")
         assert [path.name for path in (tmp_path / "work").iterdir()] == ["a folder"]
 
-    def full(draft: Path, final: Path) -> None:
+    def disk_full(draft: Path, final: Path) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("eigen2.runtime.files.move_into_place", full)
+    monkeypatch.setattr("eigen2.runtime.files.move_into_place", disk_full)
     with pytest.raises(OSError, match="No space left"):
         write_report(tmp_path / "run", tmp_path / "work" / "report.html")
     assert [path.name for path in (tmp_path / "work").iterdir()] == ["a folder"]
