@@ -1,7 +1,7 @@
-"""Measure tasks in processes of their own, keep a row for each, and write the rows of a benchmark as JSON figures.
+"""Measure each task in its own process, keep its result as a row, and write the rows of a benchmark as JSON figures.
 
-`python -m benchmarks NAME ... --out docs/figures` measures what has no row yet and writes NAME.json; with `--smallest`
-it tries the first task at a size of seconds. `python -m benchmarks.pages` fills the pages that quote the figures.
+`python -m benchmarks NAME ... --out docs/figures` measures the tasks without a row and writes NAME.json; `--smallest`
+runs the first task at a size that takes seconds. `python -m benchmarks.pages` fills the pages that quote the figures.
 """
 
 import argparse
@@ -37,7 +37,7 @@ ROOT = Path(__file__).parents[1]
 FIGURES = ROOT / "docs" / "figures"
 MB = 1e6
 
-MODULES = {  # benchmarks by the module that holds them in `BENCHMARKS`
+MODULES = {  # names of benchmarks by the module that defines them in `BENCHMARKS`
     "speed.bench": ("bench", "limit"),
     "memory.full_run": ("full-run-1", "full-run-2", "full-live"),
     "memory.estimate": ("estimate",),
@@ -58,14 +58,14 @@ Figures = dict[str, Any]
 
 
 class Task(NamedTuple):
-    """What a process measures: a case, and a seed where a case is repeated."""
+    """One measurement: a case, and a seed if the case is repeated."""
 
     case: str
     seed: int = 0
 
 
 def rows_by_case(measured: Mapping[Task, Row]) -> Figures:
-    """Return the rows of each case as `runs`."""
+    """Return the rows as `runs`, by case."""
     runs: dict[str, list[Row]] = {}
     for task, row in measured.items():
         runs.setdefault(task.case, []).append({"seed": task.seed, **row})
@@ -78,46 +78,46 @@ def only_row(measured: Mapping[Task, Row]) -> Figures:
 
 
 def as_json(figures: Figures) -> str:
-    """Return the figures as they are written."""
+    """Return figures as JSON text."""
     return json.dumps(figures, indent=1, allow_nan=False)
 
 
 @dataclass(frozen=True)
 class Benchmark:
-    """A set of tasks and what becomes of their rows."""
+    """A set of tasks, and how figures are made of their rows."""
 
-    # measures a task in the current process; the folder is shared with the benchmark's other tasks
+    # measures a task in the current process; all tasks of the benchmark share the folder
     measure: Callable[[Task, Settings, Path], Row]
     tasks: Callable[[Settings], Sequence[Task]]
-    settings: Mapping[str, Any] = field(default_factory=dict)  # defaults of its own options beside `threads`
-    smallest: Mapping[str, Any] = field(default_factory=dict)  # settings at which a task takes seconds
-    # makes the JSON figures of all rows; `kept: false` in them ends the command with an error
+    settings: Mapping[str, Any] = field(default_factory=dict)  # options beside `threads`, with defaults
+    smallest: Mapping[str, Any] = field(default_factory=dict)  # settings for a task of seconds
+    # makes JSON figures of all rows; with `kept: false` the command ends with an error
     figures: Callable[[Mapping[Task, Row]], Figures] = rows_by_case
-    key: Callable[[Task, Settings], object] = lambda task, settings: None  # what else a kept row depends on
-    show: Callable[[Figures], str] = as_json  # says what was measured, for the terminal
-    fresh: bool = False  # whether to repeat finished and earlier commits' rows: speed and memory change with the code
+    key: Callable[[Task, Settings], object] = lambda task, settings: None  # what rows depend on beside settings
+    show: Callable[[Figures], str] = as_json  # formats the figures for the terminal
+    fresh: bool = False  # whether finished rows, and those of earlier commits, are repeated: for speed and memory
 
 
 def load(name: str) -> Benchmark:
-    """Return a benchmark by name, or raise UserError if there is none of it."""
+    """Return a benchmark by name; raises UserError if there is none."""
     for module, names in MODULES.items():
         if name in names:
-            found: Benchmark = importlib.import_module(f"benchmarks.{module}").BENCHMARKS[name]
-            return found
+            benchmark: Benchmark = importlib.import_module(f"benchmarks.{module}").BENCHMARKS[name]
+            return benchmark
     raise UserError(f"no benchmark is named {name!r}; choose from {KNOWN}")
 
 
-def main(words: Sequence[str] | None = None) -> None:
-    """Measure the benchmarks named on the command line; bad input prints one line and exits with 2."""
-    given = list(sys.argv[1:] if words is None else words)
-    names = list(takewhile(lambda word: not word.startswith("-"), given))
+def main(args: Sequence[str] | None = None) -> None:
+    """Measure the benchmarks named on the command line; bad input prints one line and exits with code 2."""
+    args = list(sys.argv[1:] if args is None else args)
+    names = list(takewhile(lambda arg: not arg.startswith("-"), args))
     try:
         benchmarks = {name: load(name) for name in names}
-        options = _parser(benchmarks.values()).parse_args(given[len(names) :])
+        options = _parser(benchmarks.values()).parse_args(args[len(names) :])
         if not names:
             raise UserError(f"name a benchmark: {KNOWN}")
         if options.out is not None and not options.out.is_dir():
-            raise UserError(f"--out {options.out} is no folder; make it or name another")
+            raise UserError(f"--out {options.out} is not a folder; create it or name another")
         for name, benchmark in benchmarks.items():
             run(name, benchmark, settings_of(benchmark, options), options)
     except UserError as error:
@@ -127,15 +127,15 @@ def main(words: Sequence[str] | None = None) -> None:
 
 def _parser(benchmarks: Iterable[Benchmark]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks NAME [NAME ...]", description=f"Benchmarks: {KNOWN}.")
-    parser.add_argument("--out", type=Path, metavar="FOLDER", help="write the figures as NAME.json into this folder")
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help="folder to write the figures to, as NAME.json")
     parser.add_argument("--rows", type=Path, default=Path("lightning_logs/benchmarks"), help="folder of the rows")
-    parser.add_argument("--only", nargs="+", metavar="CASE", help="measure these cases alone")
-    parser.add_argument("--processes", type=int, default=1, help="tasks measured at once (default 1)")
-    parser.add_argument("--smallest", action="store_true", help="try the first task at its smallest size")
-    own: dict[str, Any] = {"threads": 1}
+    parser.add_argument("--only", nargs="+", metavar="CASE", help="measure only these cases")
+    parser.add_argument("--processes", type=int, default=1, help="tasks measured in parallel (default 1)")
+    parser.add_argument("--smallest", action="store_true", help="measure the first task at its smallest size")
+    settings: dict[str, Any] = {"threads": 1}
     for benchmark in benchmarks:
-        own |= benchmark.settings
-    for name, default in own.items():
+        settings |= benchmark.settings
+    for name, default in settings.items():
         kind: dict[str, Any] = {"nargs": "+"} if isinstance(default, list) else {"type": type(default)}
         if isinstance(default, bool):
             kind = {"action": argparse.BooleanOptionalAction, "default": None}
@@ -144,7 +144,7 @@ def _parser(benchmarks: Iterable[Benchmark]) -> argparse.ArgumentParser:
 
 
 def settings_of(benchmark: Benchmark, options: argparse.Namespace) -> Settings:
-    """Return a benchmark's settings: defaults, the smallest size's, options; UserError if a number is below 1."""
+    """Return defaults, overridden by the smallest size and by options; raises UserError for numbers below 1."""
     settings = {"threads": 1, **benchmark.settings, **(benchmark.smallest if options.smallest else {})}
     settings |= {name: value for name in settings if (value := getattr(options, name, None)) is not None}
     for name, value in {**settings, "processes": options.processes}.items():
@@ -154,50 +154,50 @@ def settings_of(benchmark: Benchmark, options: argparse.Namespace) -> Settings:
 
 
 def run(name: str, benchmark: Benchmark, settings: Settings, options: argparse.Namespace) -> None:
-    """Measure the tasks without a row, and write the figures once every task has one."""
+    """Measure the tasks that have no row, and write the figures once all have one."""
     tasks = list(benchmark.tasks(settings))
-    asked = _chosen(tasks, options)
-    machine = {**describe_machine(), "threads": settings["threads"]}  # asked before files change the work tree
+    selected = _select(tasks, options)
+    machine = {**describe_machine(), "threads": settings["threads"]}  # before files change the work tree
     rows = Rows(options.rows / (f"{name}-smallest" if options.smallest else name), benchmark, settings, machine)
-    if benchmark.fresh and all(rows.read(task) for task in asked):
-        for task in asked:
+    if benchmark.fresh and all(rows.read(task) for task in selected):
+        for task in selected:
             rows.path(task).unlink()
-    missing = [task for task in asked if rows.read(task) is None]
+    missing = [task for task in selected if rows.read(task) is None]
     with tempfile.TemporaryDirectory(prefix="eigen2-benchmark-") as folder, workers(options.processes) as pool:
-        started: dict[Future[Row], Task] = {
+        futures: dict[Future[Row], Task] = {
             pool.submit(_measure, benchmark.measure, task, dict(settings), Path(folder)): task for task in missing
         }
-        for done in as_completed(started):
-            rows.write(started[done], done.result())
-            print(f"{name}: {started[done].case}, seed {started[done].seed}, measured", file=sys.stderr)
+        for future in as_completed(futures):
+            rows.write(futures[future], future.result())
+            print(f"{name}: measured {futures[future].case}, seed {futures[future].seed}", file=sys.stderr)
     measured = {task: row for task in tasks if (row := rows.read(task)) is not None}
     if len(measured) < len(tasks):
-        print(f"{name}: {len(measured)} of {len(tasks)} rows measured; figures need all", file=sys.stderr)
+        print(f"{name}: {len(measured)} of {len(tasks)} rows measured; the figures need all", file=sys.stderr)
         return
     figures = {"machine": machine, **benchmark.figures(measured)}
     print(benchmark.show(figures))
     if options.out is not None:
         (options.out / f"{name}.json").write_text(as_json(figures) + "\n")
     if figures.get("kept") is False and not options.smallest:
-        raise SystemExit(f"{name}: a bound is not kept")
+        raise SystemExit(f"{name}: a bound does not hold")
 
 
-def _chosen(tasks: Sequence[Task], options: argparse.Namespace) -> Sequence[Task]:
+def _select(tasks: Sequence[Task], options: argparse.Namespace) -> Sequence[Task]:
     cases = list(dict.fromkeys(task.case for task in tasks))
     for case in options.only or ():
         if case not in cases:
             raise UserError(f"--only {case!r}: no such case; choose from {', '.join(cases)}")
-    chosen = [task for task in tasks if task.case in (options.only or cases)]
-    return chosen[:1] if options.smallest and not options.only else chosen
+    selected = [task for task in tasks if task.case in (options.only or cases)]
+    return selected[:1] if options.smallest and not options.only else selected
 
 
 def workers(processes: int) -> ProcessPoolExecutor:
-    """Return processes of which each measures one task: none inherits memory, threads or seeds of another."""
+    """Return a pool whose processes measure one task each: none inherits memory, threads or seeds of another."""
     return ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), max_tasks_per_child=1)
 
 
 def _measure(measure: Callable[[Task, Settings, Path], Row], task: Task, settings: Settings, folder: Path) -> Row:
-    del sys.argv[1:]  # Lightning warns of arguments that are not its own
+    del sys.argv[1:]  # Lightning warns about arguments that it does not know
     torch.set_num_threads(settings["threads"])
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.ERROR)
@@ -206,14 +206,14 @@ def _measure(measure: Callable[[Task, Settings, Path], Row], task: Task, setting
 
 
 class Rows:
-    """Rows of a benchmark, a JSON file each; a change of `threads` alone keeps rows that need not be fresh."""
+    """Rows of a benchmark, one JSON file each; unless `fresh`, they stay valid for another number of threads."""
 
     def __init__(self, folder: Path, benchmark: Benchmark, settings: Settings, machine: Mapping[str, Any]) -> None:
         self.folder, self._benchmark, self._settings, self._machine = folder, benchmark, settings, machine
 
     def path(self, task: Task) -> Path:
         """Return the file of a task's row."""
-        digest = hashlib.blake2b(task.case.encode(), digest_size=3).hexdigest()  # of cases that differ in signs alone
+        digest = hashlib.blake2b(task.case.encode(), digest_size=3).hexdigest()  # cases may differ in punctuation only
         return self.folder / f"{re.sub(r'[^a-z0-9]+', '-', task.case.lower())}-{digest}-{task.seed}.json"
 
     def key(self, task: Task) -> str:
@@ -224,17 +224,17 @@ class Rows:
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
     def read(self, task: Task) -> Row | None:
-        """Return the row of a task, None if it has to be measured; UserError if it is of other settings."""
+        """Return the row of a task, None if it has to be measured; raises UserError if its settings differ."""
         path = self.path(task)
         row: Row | None = json.loads(path.read_text()) if path.exists() else None
         if row is None or row.pop("key") == self.key(task):
             return row
         if self._benchmark.fresh:
             return None
-        raise UserError(f"{path} is of other settings or data: name another folder with --rows, or remove it")
+        raise UserError(f"{path} has other settings or data: choose another folder with --rows, or remove it")
 
     def write(self, task: Task, row: Row) -> None:
-        """Write a row, whole or not at all."""
+        """Write a row atomically."""
         path = self.path(task)
         path.parent.mkdir(parents=True, exist_ok=True)
         draft = path.with_suffix(f".{os.getpid()}")
@@ -243,7 +243,7 @@ class Rows:
 
 
 def describe_machine() -> dict[str, Any]:
-    """Return what figures depend on beside settings; None for what cannot be known, or without an accelerator."""
+    """Return hardware, versions and commit; None for what is unknown, and without an accelerator."""
     run = describe_run()
     return {
         "machine": processor(),
@@ -257,25 +257,25 @@ def describe_machine() -> dict[str, Any]:
     }
 
 
-def python(*words: object) -> str:
-    """Run Python in the repository; return what it printed, or raise SystemExit with the end of its stderr."""
-    command = [sys.executable, *map(str, words)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(f"{' '.join(command)} failed:\n{done.stderr[-2000:]}")
-    return done.stdout
+def python(*args: object) -> str:
+    """Run Python in the repository and return its stdout; raises SystemExit with the end of stderr if it fails."""
+    command = [sys.executable, *map(str, args)]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if result.returncode:
+        raise SystemExit(f"{' '.join(command)} failed:\n{result.stderr[-2000:]}")
+    return result.stdout
 
 
 def csv_rows(path: Path, phase: str | None = None) -> list[dict[str, str]]:
-    """Return the rows of a CSV file, those of one phase if it is named."""
+    """Return the rows of a CSV file, only those of `phase` if given."""
     with path.open() as file:
         return [row for row in csv.DictReader(file) if phase in (None, row.get("phase"))]
 
 
 def train(module: LightningModule, data: LightningDataModule, seed: int, generations: int, folder: Path) -> float:
-    """Train with a seed on the CPU, printing, logging and saving nothing; return the seconds.
+    """Train with a seed on the CPU, without printing, logging or saving; return the seconds.
 
-    Panels go to a new folder in `folder`. Raises SystemExit if training ends early, as when it is interrupted.
+    Panels are cached in a new folder in `folder`. Raises SystemExit if training ends early, as by an interrupt.
     """
     os.environ["PL_GLOBAL_SEED"] = str(seed)
     trainer = Trainer(
@@ -289,8 +289,8 @@ def train(module: LightningModule, data: LightningDataModule, seed: int, generat
         num_sanity_val_steps=0,
         default_root_dir=tempfile.mkdtemp(dir=folder),
     )
-    begun = time.perf_counter()
+    start = time.perf_counter()
     trainer.fit(module, datamodule=data)
     if trainer.current_epoch < generations:
         raise SystemExit(f"training stopped after {trainer.current_epoch} of {generations} generations: no row")
-    return time.perf_counter() - begun
+    return time.perf_counter() - start

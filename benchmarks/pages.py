@@ -1,6 +1,6 @@
 """Fill the tables of docs pages from the JSON figures: `python -m benchmarks.pages [PAGE ...]`.
 
-A block of a page stands between `<!-- measured: NAME -->` and `<!-- end -->`; the modules below say what goes into it.
+A block of a page stands between `<!-- measured: NAME -->` and `<!-- end -->`; the modules below make its text.
 """
 
 import importlib
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from benchmarks.harness import FIGURES, ROOT, Figures
 
-PAGES = {  # pages in docs/, each with the module that holds it as `PAGE`
+PAGES = {  # pages in docs/ by name, each with the module that defines it as `PAGE`
     "results": "speed.tables",
     "memory": "memory.tables",
     "control": "learning.control",
@@ -27,15 +27,15 @@ PAGES = {  # pages in docs/, each with the module that holds it as `PAGE`
 
 
 class Block(NamedTuple):
-    """The text of a block, or a picture, made from figures: the same figures make the same."""
+    """The text of a block, or a picture, as a deterministic function of figures."""
 
     make: Callable[..., Any]
-    """Returns a block's text from the contents of the JSON files; for a picture, draws it to the path given first."""
+    """Takes the contents of the JSON files and returns a text; draws a picture to the path before them."""
     figures: tuple[str, ...]  # names of the JSON files
 
 
 class Page(NamedTuple):
-    """Blocks of a page, and its pictures by their path in docs/."""
+    """Blocks of a page by name, and its pictures by path in docs/."""
 
     blocks: Mapping[str, Block]
     pictures: Mapping[str, Block] = {}
@@ -48,19 +48,19 @@ def load(name: str) -> Page:
 
 
 def read(block: Block, figures: Path = FIGURES) -> list[Figures] | None:
-    """Return what a block is made of, None if some of it was not measured yet."""
+    """Return the figures of a block, None if any was not measured yet."""
     paths = [figures / f"{name}.json" for name in block.figures]
     return [json.loads(path.read_text()) for path in paths] if all(path.exists() for path in paths) else None
 
 
 def blocks(page: Page, figures: Path = FIGURES) -> dict[str, str]:
     """Return the text of each block of a page."""
-    found = {name: (block, read(block, figures)) for name, block in page.blocks.items()}
-    return {name: "Not measured yet." if each is None else block.make(*each) for name, (block, each) in found.items()}
+    sources = {name: (block.make, read(block, figures)) for name, block in page.blocks.items()}
+    return {name: "Not measured yet." if source is None else make(*source) for name, (make, source) in sources.items()}
 
 
 def fill(text: str, texts: Mapping[str, str]) -> str:
-    """Return a page's text with these blocks replaced; others stay."""
+    """Return a page's text with the blocks in `texts` replaced."""
 
     def replace(match: re.Match[str]) -> str:
         name = match[1]
@@ -70,26 +70,26 @@ def fill(text: str, texts: Mapping[str, str]) -> str:
 
 
 def table(columns: Mapping[str, str], rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return a Markdown table of rows, a format a column; `!n` is `number`, and None or a field of it is empty."""
+    """Return a Markdown table from a format per column: `!n` applies `number`; None, or a field of None, is empty."""
     cells = [[CELLS.vformat(form, (), row) for form in columns.values()] for row in rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in [list(columns), ["--:"] * len(columns), *cells])
 
 
 def number(value: float) -> str:
-    """Return a number with three significant digits, or all of those before the point."""
+    """Return a number with three significant digits, or all digits before the point."""
     if value >= 100:
         return f"{value:,.0f}"
     return f"{value:.1f}" if value >= 10 else f"{value:.2f}" if value >= 1 else f"{value:.3f}"
 
 
 def spread(values: Sequence[float], form: str = ",.1f") -> str:
-    """Return each of several values, separated by commas."""
+    """Return formatted values, separated by commas."""
     return ", ".join(format(value, form) for value in values)
 
 
-def where(found: Figures, *commits: str) -> str:
-    """Return the machine and the commit of figures; of rows measured at other commits, name those."""
-    machine = found["machine"]
+def where(figures: Figures, *commits: str) -> str:
+    """Return the machine of figures, and the commits of their rows, by default the commit of the figures."""
+    machine = figures["machine"]
     threads = f" with {machine['threads']} thread{'s' * (machine['threads'] > 1)}" if "threads" in machine else ""
     measured = ", ".join(sorted({commit[:7] for commit in commits or (str(machine["commit"]),)}))
     changed = " with changes" * bool(machine["dirty"])
@@ -99,17 +99,17 @@ def where(found: Figures, *commits: str) -> str:
 
 
 def machines(names: Sequence[str], *figures: Figures) -> str:
-    """Return where each of several named figures comes from."""
+    """Return a list of named figures with their machines and commits."""
     commits = [
-        [row["commit"] for rows in found.get("runs", {}).values() for row in rows if row.get("commit")]
-        for found in figures
+        [row["commit"] for rows in source.get("runs", {}).values() for row in rows if row.get("commit")]
+        for source in figures
     ]
-    found = zip(names, figures, commits, strict=True)
-    return "\n".join(f"- {name}: {where(each, *measured)}." for name, each, measured in found)
+    sources = zip(names, figures, commits, strict=True)
+    return "\n".join(f"- {name}: {where(source, *measured)}." for name, source, measured in sources)
 
 
 class _Cells(string.Formatter):
-    """Formats fields that may lie in None, and numbers with `!n`."""
+    """Formatter for fields of None, which are empty, and numbers with `!n`."""
 
     def get_field(self, field_name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         try:
@@ -129,17 +129,17 @@ class _Cells(string.Formatter):
 CELLS = _Cells()
 
 
-def main(words: Sequence[str] | None = None) -> None:
-    """Fill the pages named, or all, and draw their pictures."""
+def main(names: Sequence[str] | None = None) -> None:
+    """Fill the named pages, or all, and draw their pictures."""
     docs = ROOT / "docs"
-    for name in (sys.argv[1:] if words is None else words) or PAGES:
+    for name in (sys.argv[1:] if names is None else names) or PAGES:
         if name not in PAGES:
             raise SystemExit(f"error: no page is named {name!r}; choose from {', '.join(PAGES)}")
         page, path = load(name), docs / f"{name}.md"
         path.write_text(fill(path.read_text(), blocks(page)))
         for picture, block in page.pictures.items():
-            if (found := read(block)) is not None:
-                block.make(docs / picture, *found)
+            if (figures := read(block)) is not None:
+                block.make(docs / picture, *figures)
 
 
 if __name__ == "__main__":

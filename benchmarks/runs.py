@@ -1,4 +1,4 @@
-"""Runs of eigen2's command line in processes of their own, and what can be read of them."""
+"""Runs of eigen2's command line in their own processes, and what they measured."""
 
 import json
 import re
@@ -24,71 +24,71 @@ STATUS = Path("/proc/self/status")
 
 
 def require_linux() -> None:
-    """Raise UserError on a system without /proc, before anything runs."""
+    """Raise UserError on a system without /proc."""
     if not STATUS.exists():
-        raise UserError(f"there is no {STATUS} to read memory from; measure on Linux")
+        raise UserError(f"memory is read from {STATUS}, which does not exist; measure on Linux")
 
 
 def memory_mb() -> dict[str, float]:
-    """Return this process's resident memory in MB: all of it, anonymous, of mapped files, and the highest so far."""
+    """Return resident memory of this process in MB: `rss`, its parts `anon` and `file` (mapped), and the `peak`."""
     kilobytes = dict(re.findall(r"(\w+):\s+(\d+) kB", STATUS.read_text()))
     names = {"rss": "VmRSS", "anon": "RssAnon", "file": "RssFile", "peak": "VmHWM"}
     return {name: round(int(kilobytes[key]) * 1024 / MB, 1) for name, key in names.items()}
 
 
 class Probe(Callback):
-    """Writes what metrics.csv and memory.csv do not say of a run to the JSON file `path`; in process 0."""
+    """Writes what metrics.csv and memory.csv lack to the JSON file `path`, in process 0."""
 
     def __init__(self, path: str, fill: bool = False) -> None:
         super().__init__()
         self.path, self.fill = Path(path), fill
-        self.seen: dict[str, Any] = {}
-        self.begun = array("d")  # one object, so that a run measured for flat memory keeps none per generation
+        self.measured: dict[str, Any] = {}
+        self.starts = array("d")  # one object, as runs are measured for objects that grow with generations
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Read the clock when everything is allocated and nothing has run."""
-        self.seen["start_s"] = time.time() - psutil.Process().create_time()
+        """Read the clock once everything is allocated, before the first generation."""
+        self.measured["start_s"] = time.time() - psutil.Process().create_time()
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Read the clock; fill the buffer once it holds transitions to copy."""
-        self.begun.append(time.perf_counter())
+        """Read the clock; fill the buffer if wanted, once it holds transitions to copy."""
+        self.starts.append(time.perf_counter())
         if self.fill and trainer.current_epoch == 1 and isinstance(pl_module, ERLModule):
             fill(pl_module.data.buffer)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Read the memory after the generation."""
-        self.seen["memory_mb"] = memory_mb()
+        self.measured["memory_mb"] = memory_mb()
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Read memory and sizes, and write the file."""
+        """Read peak memory and sizes, and write the file."""
         if trainer.global_rank:
             return
-        self.seen["peak_mb"] = memory_mb()["peak"]
+        self.measured["peak_mb"] = memory_mb()["peak"]
         if isinstance(pl_module, ERLModule):
             population, buffer = pl_module.population, pl_module.data.buffer
-            self.seen["sizes"] = {
+            self.measured["sizes"] = {
                 "weights": population.weights_per_agent,
                 "actor_weights": population.actor.shape[1],
                 "transition_bytes": buffer.bytes_per_transition,
                 "replay_capacity": buffer.capacity,
                 "transitions": buffer.added // (trainer.current_epoch * pl_module.population_size),
             }
-            self.seen["estimate_mb"] = pl_module.memory.peak_bytes / MB
-        self.path.write_text(json.dumps({**self.seen, "begun": self.begun.tolist()}))
+            self.measured["estimate_mb"] = pl_module.memory.peak_bytes / MB
+        self.path.write_text(json.dumps({**self.measured, "generation_starts": self.starts.tolist()}))
 
 
 def fill(buffer: ReplayBuffer) -> None:
-    """Repeat what the buffer holds until it is full."""
-    held = {name: buffer[name].clone() for name in buffer.fields}
+    """Add copies of the buffer's transitions until it is full."""
+    transitions = {name: buffer[name].clone() for name in buffer.fields}
     while len(buffer) < buffer.capacity:
-        buffer.add(held)
+        buffer.add(transitions)
 
 
 @dataclass(frozen=True)
 class Fit:
-    """A run that has ended."""
+    """A finished run."""
 
-    printed: str
+    stdout: str
     seconds: float  # from the start of the process to its end
     metrics: list[dict[str, str]]
     memory: list[dict[str, str]]  # rows of memory.csv at the ends of generations
@@ -101,46 +101,42 @@ class Fit:
 
     @property
     def live(self) -> list[int]:
-        """Return the bytes that the C library and Python's allocator have given out, by generation."""
+        """Return the bytes allocated by the C library and by Python's allocator, by generation."""
         return [int(row["heap_bytes"] or 0) + BLOCK_BYTES * int(row["python_blocks"]) for row in self.memory]
 
     @property
     def trained(self) -> list[dict[str, str]]:
-        """Return the metrics of generations that trained."""
+        """Return the metrics of the generations that trained."""
         return [row for row in self.metrics if row["train/actor_loss"] not in ("", "nan")]
 
     def phase_seconds(self, skip: int = 0) -> dict[str, float]:
-        """Return the median seconds of each phase and of the generation, where it trained, without the first ones."""
+        """Return median seconds by phase, and of the generation, over all that trained but the first `skip`."""
         rows, names = self.trained[skip:], (*PHASES, "generation")
         return {name: round(statistics.median(float(row[f"time/{name}_s"]) for row in rows), 5) for name in names}
 
     def owners_mb(self) -> dict[str, float]:
-        """Return the MB that each owner holds at the end."""
+        """Return the memory of each owner at the end, in MB."""
         owners = {key: int(value) / MB for key, value in self.memory[-1].items() if key.startswith("owner_")}
         return {key.removeprefix("owner_").removesuffix("_bytes"): round(value, 4) for key, value in owners.items()}
 
 
 def fit(folder: Path, config: str | Path, settings: Settings, words: Sequence[str] = (), fill: bool = False) -> Fit:
-    """Run `fit` in a process and a folder of its own, on the CPU with one thread unless settings say otherwise.
+    """Run `fit` in its own process and folder, on the CPU with one thread unless settings differ.
 
     `fill` fills the replay buffer after the first generation.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    own = {"num_threads": 1, "trainer.accelerator": "cpu", "trainer.default_root_dir": folder, **settings}
-    own |= {"trainer.callbacks+": f"{__name__}.Probe", "trainer.callbacks.path": folder / "probe.json"}
-    own["trainer.callbacks.fill"] = str(fill).lower()
-    begun = time.perf_counter()
-    printed = eigen2("fit", config, own, *words)
-    return Fit(
-        printed,
-        time.perf_counter() - begun,
-        csv_rows(folder / "metrics.csv"),
-        csv_rows(folder / "memory.csv", "generation"),
-        json.loads((folder / "probe.json").read_text()),
-    )
+    options = {"num_threads": 1, "trainer.accelerator": "cpu", "trainer.default_root_dir": folder, **settings}
+    options |= {"trainer.callbacks+": f"{__name__}.Probe", "trainer.callbacks.path": folder / "probe.json"}
+    options["trainer.callbacks.fill"] = str(fill).lower()
+    start = time.perf_counter()
+    stdout = eigen2("fit", config, options, *words)
+    seconds = time.perf_counter() - start
+    metrics, memory = csv_rows(folder / "metrics.csv"), csv_rows(folder / "memory.csv", "generation")
+    return Fit(stdout, seconds, metrics, memory, json.loads((folder / "probe.json").read_text()))
 
 
 def eigen2(command: str, config: str | Path, settings: Settings, *words: object) -> str:
-    """Run a command of eigen2 with settings beside a configuration; return what it printed."""
+    """Run a command of eigen2 with a configuration and further settings; return its stdout."""
     options = [f"--{name}={value}" for name, value in settings.items()]
     return python("-m", "eigen2.cli", command, "--config", ROOT / config, *options, *words)

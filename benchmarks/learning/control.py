@@ -1,7 +1,7 @@
 """Control tasks: configurations trained to their end, and plain DDPG against Stable-Baselines3's on Pendulum.
 
-Both sides have the same networks, batches, steps and threads. They play the first half of the steps at random, without
-training, and after the second half the same episodes without noise.
+Both sides have the same networks, batches, steps and threads. The first half of the steps is random and without
+training; after the second half both are tested in the same episodes without noise.
 """
 
 import math
@@ -33,33 +33,33 @@ TEST_EPISODES = 100
 
 
 def to_the_end(config: str, goal: float, seeds: int) -> Benchmark:
-    """Return the benchmark that trains seeds of a configuration until its end or a champion's fitness of `goal`."""
+    """Return the benchmark that trains a configuration to its end with `seeds` seeds; `goal` is a fitness."""
     settings = {"goal": goal, "seeds": seeds, "words": []}
     smallest = {"seeds": 1, "words": ["--trainer.max_epochs=2"]}
     return Benchmark(
-        fit_seed, lambda own: [Task(config, seed) for seed in range(1, own["seeds"] + 1)], settings, smallest
+        fit_seed, lambda options: [Task(config, seed) for seed in range(1, options["seeds"] + 1)], settings, smallest
     )
 
 
 def fit_seed(task: Task, settings: Settings, folder: Path) -> Row:
-    """Train a seed, or go on with it, in lightning_logs; return its curve and when the champion reached the goal."""
+    """Train a seed in lightning_logs, or resume it; return its curve and when the champion reached the goal."""
     runs = folder if settings["words"] else ROOT / "lightning_logs" / f"{Path(task.case).stem}-seeds"
     run = runs / str(task.seed)
-    own = {"seed_everything": task.seed, "trainer.default_root_dir": run, "ckpt_path": "last"}
-    eigen2("fit", task.case, own, *settings["words"])
+    options = {"seed_everything": task.seed, "trainer.default_root_dir": run, "ckpt_path": "last"}
+    eigen2("fit", task.case, options, *settings["words"])
     return curve(run / "metrics.csv", settings["goal"])
 
 
 def curve(metrics: Path, goal: float) -> Row:
-    """Return a run's environment steps and its champion's validation, and when that reached the goal: None for never.
+    """Return environment steps and champion's validation by generation, and the steps to the goal: None if not reached.
 
-    Numbers are rounded to a tenth, and None where a generation has none.
+    Values are rounded to one decimal, and None if missing.
     """
     columns = {"env_steps": "replay/added", "champion": "champion/validation_fitness"}
-    found = {name: [_number(row[column]) for row in csv_rows(metrics)] for name, column in columns.items()}
-    pairs = zip(found["env_steps"], found["champion"], strict=True)
+    series = {name: [_number(row[column]) for row in csv_rows(metrics)] for name, column in columns.items()}
+    pairs = zip(series["env_steps"], series["champion"], strict=True)
     reached = next((step for step, value in pairs if value is not None and value >= goal), None)
-    return {**found, "goal": goal, "goal_at_env_steps": reached}
+    return {**series, "goal": goal, "goal_at_env_steps": reached}
 
 
 def _number(text: str) -> float | None:
@@ -68,13 +68,13 @@ def _number(text: str) -> float | None:
 
 
 def mean_return(act: Callable[[dict[str, Tensor]], Tensor]) -> float:
-    """Return the mean return of a policy without noise."""
+    """Return the mean return of a policy in the test episodes."""
     env = ControlEnvironment(PENDULUM, 1, TEST_EPISODES)
     return float(play(env, act, {"seeds": list(range(10**6, 10**6 + TEST_EPISODES))}).mean())
 
 
 def eigen2_run(seed: int, steps: int, folder: Path) -> dict[str, float]:
-    """Return the mean return of eigen2's agent after training, and environment steps a second of training."""
+    """Train an agent with eigen2; return its mean return in the test, and environment steps per second of training."""
     module = ERLModule(
         population_size=1,
         evolution=None,
@@ -90,7 +90,7 @@ def eigen2_run(seed: int, steps: int, folder: Path) -> dict[str, float]:
         noise_decay=1.0,
         noise_min=DDPG["noise"],
         random_warmup=True,
-        validate_every=steps // EPISODE,  # the other side has none
+        validate_every=steps // EPISODE,  # Stable-Baselines3 does not validate
         actor=partial(MLPActor, hidden=HIDDEN),
         critic=partial(MLPCritic, hidden=HIDDEN),
     )
@@ -100,17 +100,17 @@ def eigen2_run(seed: int, steps: int, folder: Path) -> dict[str, float]:
         exploration_windows=1,
         validation_windows=1,
         replay_capacity=int(DDPG["replay"]),
-        replay_min_size=steps // 2 + 1,  # a generation trains after its episode, the other side in it
+        replay_min_size=steps // 2 + 1,  # a generation trains after its episode, Stable-Baselines3 during it
         batch_size=int(DDPG["batch"]),
     )
     seconds = train(module, data, seed, steps // EPISODE, folder)
     with torch.inference_mode():
-        reached = mean_return(lambda seen: module.population.act({"state": seen["state"]}))
-    return {"return": reached, "steps_per_s": steps / seconds}
+        mean = mean_return(lambda observation: module.population.act({"state": observation["state"]}))
+    return {"return": mean, "steps_per_s": steps / seconds}
 
 
 def sb3_run(seed: int, steps: int, folder: Path) -> dict[str, float]:
-    """Return the same of Stable-Baselines3's."""
+    """Train an agent with Stable-Baselines3; return the same measures."""
     from stable_baselines3 import DDPG as Agent
     from stable_baselines3.common.noise import NormalActionNoise
 
@@ -131,12 +131,12 @@ def sb3_run(seed: int, steps: int, folder: Path) -> dict[str, float]:
         seed=seed,
         device="cpu",
     )
-    begun = time.perf_counter()
+    start = time.perf_counter()
     agent.learn(steps)
-    seconds = time.perf_counter() - begun
+    seconds = time.perf_counter() - start
 
-    def act(seen: dict[str, Tensor]) -> Tensor:
-        action, _ = agent.predict(seen["state"][0].numpy(), deterministic=True)
+    def act(observation: dict[str, Tensor]) -> Tensor:
+        action, _ = agent.predict(observation["state"][0].numpy(), deterministic=True)
         low, high = env.action_space.low, env.action_space.high  # type: ignore[attr-defined]
         return torch.from_numpy(2 * (action - low) / (high - low) - 1)[None]
 
@@ -147,7 +147,7 @@ SIDES = {"eigen2": eigen2_run, "Stable-Baselines3": sb3_run}
 
 
 def side_tasks(settings: Settings) -> list[Task]:
-    """Return a run of each side for every seed; neither side is always first."""
+    """Return a run of each side for every seed, with alternating order."""
     seeds = range(1, settings["seeds"] + 1)
     return [Task(side, seed) for seed in seeds for side in list(SIDES)[:: 1 if seed % 2 else -1]]
 
@@ -158,31 +158,31 @@ def fit_side(task: Task, settings: Settings, folder: Path) -> Row:
 
 
 def side_figures(measured: Mapping[Task, Row]) -> Figures:
-    """Return the runs of both sides, and the median ratio of their speeds."""
+    """Return the runs of both sides, and the median ratio of speeds over seeds."""
     pairs = [[measured[Task(side, seed)]["steps_per_s"] for side in SIDES] for seed in {task.seed for task in measured}]
     ratio = median(ours / theirs for ours, theirs in pairs)
     return {"settings": {**DDPG, "hidden": HIDDEN}, **rows_by_case(measured), "ratio": ratio}
 
 
-def goal_table(found: Figures) -> str:
-    """Return champion and speed of learning of each seed."""
-    (runs,) = found["runs"].values()
+def goal_table(figures: Figures) -> str:
+    """Return each seed's final champion, and the environment steps until it reached the goal."""
+    (runs,) = figures["runs"].values()
     columns = {"seed": "{seed}", "champion's validation fitness at the end": "{champion:,.1f}"}
     columns |= {"environment steps": "{env_steps:,.0f}"}
     columns |= {f"{runs[0]['goal']:,.0f} reached after": "{goal_at_env_steps:,.0f}"}
     return table(columns, [{**run, "champion": run["champion"][-1], "env_steps": run["env_steps"][-1]} for run in runs])
 
 
-def pendulum_table(found: Figures) -> str:
-    """Return returns and speeds of both sides, and how much faster eigen2's is."""
+def pendulum_table(figures: Figures) -> str:
+    """Return mean returns and speeds of both sides, and the ratio of speeds."""
     columns = {"": "{side}", "mean return": "{mean:.1f}", "each seed": "{each}"}
     columns["steps a second"] = "{speed:.1f}"
     rows = []
-    for side, runs in found["runs"].items():
+    for side, runs in figures["runs"].items():
         returns = [run["return"] for run in runs]
         speed = median(run["steps_per_s"] for run in runs)
         rows.append({"side": side, "mean": fmean(returns), "each": spread(returns, ".0f"), "speed": speed})
-    return f"{table(columns, rows)}\n| ours over theirs, median of pairs |  |  | {found['ratio']:.2f} |"
+    return f"{table(columns, rows)}\n| ours over theirs, median of pairs |  |  | {figures['ratio']:.2f} |"
 
 
 STEPS = {"seeds": 5, "steps": 20_000}

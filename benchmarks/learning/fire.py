@@ -1,4 +1,4 @@
-"""Fuel breaks over seeds: fits of configs/dqn_fuel_breaks.yaml, tested on landscapes that no fit has seen."""
+"""Fuel breaks over seeds: fits of configs/dqn_fuel_breaks.yaml, tested on landscapes not used in any fit."""
 
 import json
 from pathlib import Path
@@ -20,42 +20,42 @@ VALIDATE = {
 
 
 def measure(task: Task, settings: Settings, folder: Path) -> Row:
-    """Fit and test a seed; return its memory and `scores`: percent of burned area saved, by policy and landscape."""
+    """Fit and test a seed; return time, memory and `scores`: percent of burned area saved, by policy and landscape."""
     run = folder / str(task.seed)
-    own = {"seed_everything": task.seed, "data.landscape_seed": task.seed, "trainer.accelerator": "auto"}
-    done = fit(run, CONFIG, {**own, "num_threads": settings["threads"]}, settings["words"])
-    own |= {"trainer.default_root_dir": run, "num_threads": 1, "ckpt_path": "best"}
-    eigen2("test", CONFIG, own, *settings["words"])
+    options = {"seed_everything": task.seed, "data.landscape_seed": task.seed, "trainer.accelerator": "auto"}
+    result = fit(run, CONFIG, {**options, "num_threads": settings["threads"]}, settings["words"])
+    options |= {"trainer.default_root_dir": run, "num_threads": 1, "ckpt_path": "best"}
+    eigen2("test", CONFIG, options, *settings["words"])
     return {
-        "fit_s": round(done.seconds, 1),
-        "rss_mb": [round(size / MB, 1) for size in done.rss],
+        "fit_s": round(result.seconds, 1),
+        "rss_mb": [round(size / MB, 1) for size in result.rss],
         "scores": json.loads((run / "test" / "scores.json").read_text())["scores"],
     }
 
 
-def agents_table(found: Figures) -> str:
-    """Return percent of the burned area saved by the agent and by each baseline on the same landscapes."""
-    runs = found["runs"]["default"]
+def agents_table(figures: Figures) -> str:
+    """Return the percent of burned area saved by the agent and each baseline, on the same landscapes."""
+    runs = figures["runs"]["default"]
     rows = []
     for policy in runs[0]["scores"]:
         means = [fmean(run["scores"][policy]) for run in runs]
         agent = {"name": "agent", "seconds": median(run["fit_s"] for run in runs)}
-        own = agent if policy == "champion" else {"name": policy, "seconds": None}
-        rows.append({**own, "mean": fmean(means), "each": spread(means)})
+        row = agent if policy == "champion" else {"name": policy, "seconds": None}
+        rows.append({**row, "mean": fmean(means), "each": spread(means)})
     return table(SCORES, rows)
 
 
-def machine_text(found: Figures) -> str:
+def machine_text(figures: Figures) -> str:
     """Return where the fits ran, and their resident memory."""
-    half = [run["rss_mb"][len(run["rss_mb"]) // 2 :] for run in found["runs"]["default"]]
-    least, most = min(map(min, half)), max(map(max, half))
-    return f"{where(found)}. RSS in the second half of the fits was {least:.0f} to {most:.0f} MB."
+    second_half = [run["rss_mb"][len(run["rss_mb"]) // 2 :] for run in figures["runs"]["default"]]
+    least, most = min(map(min, second_half)), max(map(max, second_half))
+    return f"{where(figures)}. RSS in the second half of the fits was {least:.0f} to {most:.0f} MB."
 
 
-def validate_table(found: Figures) -> str:
-    """Return what placements save by this fire model and by pyretechnics, in percent."""
-    reduction = found["reduction"].items()
-    return table(VALIDATE, [{"name": name, **{key: 100 * each[key] for key in each}} for name, each in reduction])
+def validate_table(figures: Figures) -> str:
+    """Return the percent of burned area that placements save by eigen2's fire model and by pyretechnics."""
+    reduction = figures["reduction"].items()
+    return table(VALIDATE, [{"name": name, **{key: 100 * row[key] for key in row}} for name, row in reduction])
 
 
 SETTINGS = {"seeds": 5, "threads": 2, "words": []}
@@ -63,7 +63,7 @@ TINY = ("trainer.max_epochs=1", "model.validate_every=1", "data.grid_size=12", "
 SMALLEST = {"seeds": 1, "words": [f"--{word}" for word in TINY]}
 BENCHMARKS = {
     "fire": Benchmark(
-        measure, lambda own: [Task("default", seed) for seed in range(1, own["seeds"] + 1)], SETTINGS, SMALLEST
+        measure, lambda options: [Task("default", seed) for seed in range(1, options["seeds"] + 1)], SETTINGS, SMALLEST
     )
 }
 PAGE = Page(

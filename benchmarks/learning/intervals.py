@@ -1,4 +1,4 @@
-"""Bootstrap intervals: of the luck of training over the seeds of each fold, of the luck of days over blocks of them."""
+"""Bootstrap intervals: over the seeds of each fold for the luck of training, over blocks of days for that of days."""
 
 from typing import NamedTuple
 
@@ -7,12 +7,12 @@ from scipy import stats
 
 DRAWS = 10_000
 LEVEL = 0.95
-AT_ONCE = 100  # series drawn at once, for the memory's sake
-BLOCK_DAYS = 20.0  # mean days of a block: as long as a position is held at most, so that a block holds its whole course
+AT_ONCE = 100  # series drawn at once, to limit memory
+BLOCK_DAYS = 20.0  # mean length of a block: a position's maximum holding time, so that blocks contain whole positions
 
 
 class Interval(NamedTuple):
-    """A mean, and the bounds of the middle `LEVEL` of resampled means."""
+    """A mean, and the bounds of the central `LEVEL` of resampled means."""
 
     mean: float
     low: float
@@ -20,15 +20,15 @@ class Interval(NamedTuple):
 
     @property
     def side(self) -> int:
-        """Return 1 or -1 where the whole interval lies above or below 0, else 0; 0 without a width."""
+        """Return 1 or -1 if the whole interval lies above or below 0, else 0; 0 if it has no width."""
         return 0 if self.low == self.high else int(self.low > 0) - int(self.high < 0)
 
 
 def over_seeds(values: np.ndarray, generator: np.random.Generator, draws: int = DRAWS) -> Interval:
     """Return the mean of all runs with a stratified bootstrap interval: the seeds of each fold are resampled.
 
-    As in Agarwal et al., "Deep Reinforcement Learning at the Edge of the Statistical Precipice" (NeurIPS 2021), folds
-    in the place of tasks. `values` are (folds, seeds); of a single seed the interval has no width.
+    As in Agarwal et al., "Deep Reinforcement Learning at the Edge of the Statistical Precipice" (NeurIPS 2021), with
+    folds in place of tasks. `values` are (folds, seeds); for a single seed the interval has no width.
     """
     mean = float(values.mean())
     if values.shape[1] == 1:
@@ -48,21 +48,21 @@ def over_days(
 ) -> Interval:
     """Return the mean of a daily series with an interval by the stationary bootstrap of Politis and Romano (1994).
 
-    Blocks begin on any day with the same chance, have geometric lengths of mean `block_days` (1 or more), and go on at
-    the first day after the last.
+    Blocks start on uniformly drawn days, have geometric lengths of mean `block_days` (1 or more), and wrap around from
+    the last day to the first.
     """
-    parts = [min(AT_ONCE, draws - done) for done in range(0, draws, AT_ONCE)]
-    means = [values[stationary_days(len(values), part, generator, block_days)].mean(1) for part in parts]
+    batches = [min(AT_ONCE, draws - first) for first in range(0, draws, AT_ONCE)]
+    means = [values[stationary_days(len(values), batch, generator, block_days)].mean(1) for batch in batches]
     low, high = np.percentile(np.concatenate(means), (50 * (1 - LEVEL), 50 * (1 + LEVEL)))
     return Interval(float(values.mean()), float(low), float(high))
 
 
 def stationary_days(days: int, series: int, generator: np.random.Generator, block_days: float) -> np.ndarray:
-    """Return the days of resampled series, (series, days)."""
-    places = np.arange(days)
-    begins = generator.random((series, days)) < 1 / block_days
-    begins[:, 0] = True
+    """Return the indices of the days of resampled series, (series, days)."""
+    positions = np.arange(days)
+    is_start = generator.random((series, days)) < 1 / block_days
+    is_start[:, 0] = True
     starts = generator.integers(days, size=(series, days))
-    block = np.maximum.accumulate(np.where(begins, places, 0), axis=1)
-    chosen: np.ndarray = (np.take_along_axis(starts, block, 1) + places - block) % days
-    return chosen
+    block = np.maximum.accumulate(np.where(is_start, positions, 0), axis=1)
+    resampled: np.ndarray = (np.take_along_axis(starts, block, 1) + positions - block) % days
+    return resampled

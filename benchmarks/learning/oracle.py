@@ -1,8 +1,8 @@
-"""Whether agents use what a feature shows them.
+"""Whether agents use the information in a feature.
 
-A market without any signal, positions of one day. `FEATURE` shows agents, by variant, tomorrow's return of each column
-from open to close, that of two days ago, or itself. Only the first lets them earn more than luck: what the perfect rule
-earns, which orders the column that will rise most.
+The market has no signal and positions last one day. By variant, `FEATURE` contains the open-to-close return of each
+column tomorrow, the return two days ago, or its usual values. Only with the first can agents earn more than luck, at
+most the reward of the perfect rule, which orders the column that will rise most.
 """
 
 import dataclasses
@@ -24,13 +24,13 @@ from eigen2.market.synthetic.generator import SyntheticMarket
 
 FEATURE = "trix"
 DELAYS = {"tomorrow": -1, "past": 2, "without": None}
-"""Days from a return to the day on whose evening it is shown; None shows none."""
+"""Days from a return to the day whose close reveals it; None keeps the feature."""
 RULES = TradingRules(max_holding_days=1)
 SIZES = {"context_days": 4, "trading_days": 60, "settlement_days": 2, "replay_capacity": 100_000}
 
 
 def returns_shown(prices: np.ndarray, delay: int) -> np.ndarray:
-    """Return returns (days, columns) from open to close `delay` days before each, in deviations; 0 if unknown."""
+    """Return open-to-close returns of `delay` days ago over their standard deviation, (days, columns); 0 if unknown."""
     gain = np.nan_to_num(np.log(prices[..., 3] / prices[..., 0]))
     shown = np.roll(gain, delay, axis=0)
     shown[slice(delay, None) if delay < 0 else slice(delay)] = 0
@@ -38,7 +38,7 @@ def returns_shown(prices: np.ndarray, delay: int) -> np.ndarray:
 
 
 class OracleMarket(MarketDataModule):
-    """Market with one feature that shows the return of another day, see `returns_shown`; with None, itself."""
+    """Market with `FEATURE` replaced by `returns_shown`, or kept if `delay` is None."""
 
     def __init__(self, delay: int | None, **settings: Any) -> None:
         super().__init__(**settings)
@@ -56,15 +56,15 @@ class OracleMarket(MarketDataModule):
 
 
 def perfect_reward(data: MarketDataModule) -> float:
-    """Return the mean holdout reward of ordering, each day, the column that rises most the next day, if any does."""
+    """Return the mean holdout reward of ordering, each day, the column that rises most the next day, if any rises."""
     starts, prices = holdout_starts(data), data.panel.prices
-    kept = (1 - RULES.side_cost) / (1 + RULES.side_cost)
-    coming = np.full(prices.shape[:2], -1.0)
-    coming[:-1] = prices[1:, :, 3] / prices[1:, :, 0] * kept - 1
+    after_costs = (1 - RULES.side_cost) / (1 + RULES.side_cost)
+    next_return = np.full(prices.shape[:2], -1.0)
+    next_return[:-1] = prices[1:, :, 3] / prices[1:, :, 0] * after_costs - 1
     env = TradingEnvironment(prices, RULES, 1, len(starts))
 
-    def act(seen: dict[str, torch.Tensor]) -> torch.Tensor:
-        gain = torch.from_numpy(coming[seen["day"][0].long().numpy()])[None]
+    def act(observation: dict[str, torch.Tensor]) -> torch.Tensor:
+        gain = torch.from_numpy(next_return[observation["day"][0].long().numpy()])[None]
         best = gain == gain.amax(-1, keepdim=True)
         order = torch.where(best & (gain > 0), 1.0, -1.0)
         return torch.stack([order, torch.ones_like(order)], -1).float()
@@ -73,7 +73,7 @@ def perfect_reward(data: MarketDataModule) -> float:
 
 
 def measure(task: Task, settings: Settings, folder: Path) -> Row:
-    """Train on the market of a seed; return the rewards of champion and perfect rule on the holdout."""
+    """Train on the market of a seed; return the holdout rewards of the champion and of the perfect rule."""
     market = SyntheticMarket(seed=task.seed, days=1500, signal=0.0)
     data, module = OracleMarket(DELAYS[task.case], synthetic=market, rules=RULES, **SIZES), ERLModule()
     train(module, data, task.seed, settings["generations"], folder)
@@ -83,7 +83,7 @@ def measure(task: Task, settings: Settings, folder: Path) -> Row:
 BENCHMARKS = {
     "oracle": Benchmark(
         measure,
-        lambda own: [Task(variant, seed) for seed in range(own["seeds"]) for variant in DELAYS],
+        lambda settings: [Task(variant, seed) for seed in range(settings["seeds"]) for variant in DELAYS],
         {"seeds": 5, "generations": 25},
         {"generations": 1},
         fresh=True,

@@ -1,7 +1,7 @@
-"""What agents learn of a drift that is hidden in prices.
+"""How much agents learn of a drift that is hidden in prices.
 
-Every seed is a market of its own. On its holdout the champion plays against rules that know more and less of the drift,
-whose settings are the best in hindsight on those very days. All variants but one play as many agent-days.
+Every seed is another market. On its holdout the champion plays against rules that know the drift to different degrees,
+with settings that are best in hindsight on the same days. All variants but one play the same number of agent-days.
 """
 
 from collections.abc import Iterable
@@ -23,10 +23,10 @@ from eigen2.market.synthetic.generator import SyntheticMarket
 
 WINDOWS = 8
 MARKET: dict[str, Any] = {"days": 3000, "columns": 40, "signal": 0.3, "half_life_days": 20.0, "gap": 0.7}
-"""A slow drift; half of the variance of prices moves overnight, without any of it."""
+"""A slow drift; half of the variance of prices is overnight, where there is no drift."""
 SIZES: dict[str, Any] = {"validation_days": 400, "holdout_days": 600, "context_days": 64}
-"""A context of three half-lives: longer ones say nothing more and leave fewer days to train on."""
-SMALL: dict[str, dict[str, Any]] = {  # sizes that replace those of a variant for a run of seconds
+"""A context of three half-lives: a longer one adds no information and leaves fewer days to train on."""
+SMALL: dict[str, dict[str, Any]] = {  # settings that replace those of a variant in a run of seconds
     "market": {"days": 220, "columns": 4, "signal": 2.0},
     "sizes": {"context_days": 8, "validation_days": 30, "holdout_days": 40, "trading_days": 15, "settlement_days": 5}
     | {"replay_capacity": 4000, "replay_min_size": 100, "batch_size": 4},
@@ -51,28 +51,28 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "sharpness 0.5": {"model": {"critic": _blurred_critic}},
     "3 orders a day": {"data": {"rules": TradingRules(max_opens_per_day=3)}},
 }
-"""Settings of each variant beside the defaults; `times` as many generations, to take as long as those that train."""
+"""Settings of each variant beside the defaults; `times` multiplies generations, for equal time without training."""
 
 
 def holdout_starts(data: MarketDataModule) -> list[int]:
-    """Return the first days of windows that lie evenly over the holdout."""
+    """Return the first days of windows spread evenly over the holdout."""
     days = data.panel.splits.holdout
     return [round(float(start)) for start in np.linspace(days.start, days.stop - data.window_days, WINDOWS)]
 
 
 def holdout_reward(module: ERLModule, data: MarketDataModule, champion: bool = True) -> float:
-    """Return the mean reward on the holdout, of the champion alone or of all agents as they are."""
+    """Return the mean reward on the holdout, of the champion or of the current population."""
     starts = holdout_starts(data)
     prices = torch.from_numpy(np.ascontiguousarray(data.panel.prices[:, data.investable_columns]))
     env = TradingEnvironment(prices, data.rules, 1 if champion else module.population_size, len(starts))
     policy = module.population.policy(module.population.champion if champion else None)
     with torch.inference_mode():
-        returns = play(env, lambda seen: policy(data.network_inputs(seen)).float(), data.window_options(starts))
+        returns = play(env, lambda state: policy(data.network_inputs(state)).float(), data.window_options(starts))
     return float(returns.numpy().mean())
 
 
 def measure(task: Task, settings: Settings, folder: Path) -> Row:
-    """Train a variant on the market of a seed; play the champion, all agents and the rules on its holdout."""
+    """Train a variant on the market of a seed; evaluate champion, population and rules on its holdout."""
     variant, small = VARIANTS[task.case], SMALL if settings["small"] else {}
     market = SyntheticMarket(seed=task.seed, **small.get("market", MARKET))
     module = ERLModule(**variant.get("model", {}) | small.get("model", {}))
@@ -80,17 +80,17 @@ def measure(task: Task, settings: Settings, folder: Path) -> Row:
     generations = settings["generations"] * variant.get("times", 1)
     seconds = train(module, data, task.seed, generations, folder)
     windows = {"trading_days": data.trading_days, "settlement_days": data.settlement_days}
-    bars = ceiling(market, data.rules, **windows, starts=holdout_starts(data))
+    ceilings = ceiling(market, data.rules, **windows, starts=holdout_starts(data))
     return {
         "champion": holdout_reward(module, data),
         "agents": holdout_reward(module, data, champion=False),
-        **{rule: bars.plays[rule].reward for rule in RULES},
+        **{rule: ceilings.plays[rule].reward for rule in RULES},
         "seconds": seconds,
     }
 
 
 def _benchmark(variants: Iterable[str], seeds: Iterable[int], generations: int = 45) -> Benchmark:
-    """Return the benchmark of variants, each on the markets of some seeds."""
+    """Return the benchmark of each variant on the market of each seed."""
     tasks = [Task(variant, seed) for variant in variants for seed in seeds]
     settings = {"generations": generations, "small": False}
     smallest = {"generations": 2, "small": True}

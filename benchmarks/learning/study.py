@@ -1,7 +1,7 @@
-"""The champions on real prices, walking forward, against policies without learning.
+"""Walk-forward study of champions on real prices, against policies that do not learn.
 
-A fold trains on the days up to some day, chooses its champion on the validation days after them, and plays it on the
-test days after those; the next fold's test days follow them. Baselines play the same days at the same costs.
+A fold trains on the first days, chooses its champion on the validation days that follow, and plays it on the test days
+after those; the test days of the next fold come next. Baselines play the same days at the same costs.
 """
 
 import hashlib
@@ -31,24 +31,24 @@ from eigen2.market.simulation.simulate import Policy, Simulation, hide_window_en
 
 RULES = TradingRules(cost_bps=10.0, slippage_bps=0.0)
 MODEL: dict[str, Any] = {}  # settings of the algorithm beside its defaults
-RANDOM_ACCOUNTS = 32  # accounts of the random baseline, whose means count
+RANDOM_ACCOUNTS = 32  # accounts of the random baseline, which are averaged
 
 
 @dataclass(frozen=True)
 class Table:
-    """Prices and how they are cut into folds."""
+    """A price table and its division into folds."""
 
     path: Path  # file that `data prepare` reads
-    folds: int = 4  # test spans, one after the other, the last of which ends with the last day
+    folds: int = 4  # number of consecutive test spans; the last one ends on the last day
     test_days: int = 252
     data: dict[str, Any] = field(default_factory=dict)  # settings of the data module beside its defaults
-    limits: Limits = field(default_factory=Limits)  # beyond which a row counts as wrong: a day without trading
+    limits: Limits = field(default_factory=Limits)  # beyond which a row is a defect, and its day without trading
 
 
 TABLES = {
-    # 2,016 test days in few spans, so that the champions' trainings, which cost the time, are few
+    # 2,016 test days in few spans, since every span costs a training
     "dow30": Table(Path("dow30.parquet"), folds=4, test_days=504),
-    # five years hold no context of two and three folds; on 2017-09-14 MRK and others have bars of other companies
+    # five years are too few for a context of two years and three folds; on 2017-09-14 MRK has another company's bar
     "sp500_5yr": Table(
         Path("sp500_5yr.parquet"),
         folds=3,
@@ -59,38 +59,36 @@ TABLES = {
 }
 
 
-def chosen_tables(settings: Settings) -> dict[str, Table]:
-    """Return the tables asked for: those of `TABLES` in `data_dir`, or price files; UserError if one is not there."""
-    folder, chosen = Path(settings["data_dir"]), {}
+def selected_tables(settings: Settings) -> dict[str, Table]:
+    """Return the selected tables, of `TABLES` in `data_dir` or price files; raises UserError if one is missing."""
+    folder, tables = Path(settings["data_dir"]), {}
     for name in settings["tables"]:
         known = TABLES.get(name)
         table = replace(known, path=folder / known.path) if known else Table(Path(name))
         if not table.path.is_file():
-            raise UserError(
-                f"no prices for --tables {name} at {table.path}: name the folder of {', '.join(TABLES)} with "
-                "--data-dir, or a price file of your own with --tables"
-            )
-        chosen[name if known else table.path.stem] = table
-    return chosen
+            raise UserError(f"no prices for --tables {name} at {table.path}; set --data-dir, or name a price file")
+        tables[name if known else table.path.stem] = table
+    return tables
 
 
 def tasks(settings: Settings) -> list[Task]:
-    """Return every fold of every table with each seed, the first seed of all folds first."""
-    tables = chosen_tables(settings).items()
+    """Return every fold of every table with every seed, by seed."""
+    tables = selected_tables(settings).items()
     folds = [f"{name} fold {fold}" for name, table in tables for fold in range(table.folds)]
     return [Task(fold, seed) for seed in range(settings["seeds"]) for fold in folds]
 
 
 def key(task: Task, settings: Settings) -> object:
-    """Return what a row depends on but for the code: prices, cuts, settings and defaults."""
-    table = chosen_tables(settings)[_fold(task)[0]]
+    """Return what a row depends on beside the code: prices, folds, settings and defaults."""
+    table = selected_tables(settings)[_fold(task)[0]]
     defaults = [
-        {name: repr(given.default) for name, given in inspect.signature(cls.__init__).parameters.items()}
+        {name: repr(parameter.default) for name, parameter in inspect.signature(cls.__init__).parameters.items()}
         for cls in (ERLModule, MarketDataModule)
     ]
-    cuts = [table.folds, table.test_days, repr(table.data), repr(table.limits)]
-    own = {"generations": settings["generations"]}
-    return [hashlib.blake2b(table.path.read_bytes()).hexdigest(), defaults, cuts, own, MODEL, RULES, RANDOM_ACCOUNTS]
+    folds = [table.folds, table.test_days, repr(table.data), repr(table.limits)]
+    length = {"generations": settings["generations"]}
+    prices = hashlib.blake2b(table.path.read_bytes()).hexdigest()
+    return [prices, defaults, folds, length, MODEL, RULES, RANDOM_ACCOUNTS]
 
 
 def _fold(task: Task) -> tuple[str, int]:
@@ -99,9 +97,9 @@ def _fold(task: Task) -> tuple[str, int]:
 
 
 def fold_data(table: Table, fold: int, folder: Path, cache: Path) -> MarketDataModule:
-    """Return the data of a fold from 0, not loaded yet: days up to its last test day; the test days are the holdout.
+    """Return the data of a fold, counted from 0: all days up to its last test day, with the test days as holdout.
 
-    The cleaned and cut prices go to `folder`, panels to `cache`; UserError if the table has too few days.
+    Clean prices are written to `folder`, panels to `cache`; raises UserError if the table has too few days.
     """
     clean, path = folder / "clean.parquet", folder / f"fold-{fold}.parquet"
     if not clean.exists():
@@ -110,21 +108,19 @@ def fold_data(table: Table, fold: int, folder: Path, cache: Path) -> MarketDataM
     dates = select_rows(prices, ()).dates
     stop = len(dates) - (table.folds - 1 - fold) * table.test_days
     if stop < 1:
-        raise UserError(
-            f"{table.path} has {len(dates)} days, too few for {table.folds} folds of {table.test_days} days"
-        )
+        raise UserError(f"{table.path} has only {len(dates)} days for {table.folds} folds of {table.test_days} days")
     prices[prices["date"].to_numpy() <= dates[stop - 1]].to_parquet(path, index=False)
     settings = {"rules": RULES, "holdout_days": table.test_days, **table.data}
     return MarketDataModule(path=str(path), cache_dir=str(cache), **settings)
 
 
 def measure(task: Task, settings: Settings, folder: Path) -> Row:
-    """Train on a fold; play its champion and the other policies on the test days."""
+    """Train on a fold; simulate its champion and the other policies on the test days."""
     name, fold = _fold(task)
-    table, run = chosen_tables(settings)[name], Path(tempfile.mkdtemp(dir=folder))
-    module, data = ERLModule(**MODEL), fold_data(table, fold, run, folder / "cache")
-    seconds = train(module, data, task.seed, settings["generations"], run)
-    tracks = play_all(champion_policy(module, data), data, np.random.default_rng([task.seed, fold]))
+    table, run_folder = selected_tables(settings)[name], Path(tempfile.mkdtemp(dir=folder))
+    module, data = ERLModule(**MODEL), fold_data(table, fold, run_folder, folder / "cache")
+    seconds = train(module, data, task.seed, settings["generations"], run_folder)
+    simulations = simulate_all(champion_policy(module, data), data, np.random.default_rng([task.seed, fold]))
     splits, dates = data.panel.splits, data.panel.dates
     return {
         "table": name,
@@ -138,7 +134,7 @@ def measure(task: Task, settings: Settings, folder: Path) -> Row:
         "champion_generation": int(module.population.champion_generation),
         "validation_fitness": float(module.population.champion_fitness),
         "seconds": seconds,
-        "policies": {name: {**track.measures(), "returns": track.returns.tolist()} for name, track in tracks.items()},
+        "policies": {name: {**run.measures(), "returns": run.returns.tolist()} for name, run in simulations.items()},
     }
 
 
@@ -146,25 +142,25 @@ def champion_policy(module: ERLModule, data: MarketDataModule) -> Policy:
     """Return the champion as a policy for a span of any length."""
     policy = module.population.policy(module.population.champion)
 
-    def act(seen: dict[str, Tensor]) -> Tensor:
+    def act(observation: dict[str, Tensor]) -> Tensor:
         with torch.inference_mode():
-            return data.eval_env.native_action(policy(data.network_inputs(seen)).float())
+            return data.eval_env.native_action(policy(data.network_inputs(observation)).float())
 
     return hide_window_end(act, data.window_days)
 
 
-def play_all(champion: Policy, data: MarketDataModule, generator: np.random.Generator) -> dict[str, Simulation]:
-    """Play champion and baselines on the holdout as one window; the first orders are of the close before it."""
+def simulate_all(champion: Policy, data: MarketDataModule, generator: np.random.Generator) -> dict[str, Simulation]:
+    """Simulate champion and baselines on the holdout as one window; the first orders are placed at the close before."""
     prices = np.ascontiguousarray(data.panel.prices[:, data.investable_columns])
     days = range(data.panel.splits.holdout.start - 1, data.panel.splits.holdout.stop)
     market = prices, data.rules, data.account, days
-    played = simulate(*market, champion)
-    drawn = random_baseline(prices, data.rules, played.orders, days, RANDOM_ACCOUNTS, generator)
+    result = simulate(*market, champion)
+    random = random_baseline(prices, data.rules, result.orders, days, RANDOM_ACCOUNTS, generator)
     return {
-        "champion": played,
+        "champion": result,
         "buy and hold": buy_and_hold(*market),
         "momentum": simulate(*market, momentum(prices, data.rules)),
-        "random": simulate(*market, drawn, RANDOM_ACCOUNTS),
+        "random": simulate(*market, random, RANDOM_ACCOUNTS),
     }
 
 
@@ -176,6 +172,6 @@ BENCHMARKS = {
         *(measure, tasks, SETTINGS, SMALLEST),
         figures=lambda measured: summarise(list(measured.values())),
         key=key,
-        show=lambda found: "\n".join(verdicts(found)),
+        show=lambda figures: "\n".join(verdicts(figures)),
     )
 }

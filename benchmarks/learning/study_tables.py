@@ -15,7 +15,7 @@ NAMES = {  # policies that a champion is compared with
     "momentum": "momentum",
     "random": "random entries of equal turnover",
 }
-MEASURES = {  # each with its title, and with the factor and the format it is shown with
+MEASURES = {  # titles, with factor and format of the values
     "annual_return": ("return a year, %", 100, "{:.1f}"),
     "sharpe": ("Sharpe", 1, "{:.2f}"),
     "max_drawdown": ("largest drawdown, %", 100, "{:.1f}"),
@@ -23,7 +23,7 @@ MEASURES = {  # each with its title, and with the factor and the format it is sh
     "exposure": ("exposure", 1, "{:.2f}"),
     "trades": ("trades a span", 1, "{:.0f}"),
 }
-DIFFERENCES = {  # of the champion and another policy
+DIFFERENCES = {  # titles of the champion's measures minus those of another policy
     "annual_return": "return, points a year",
     "sharpe": "Sharpe",
     "max_drawdown": "largest drawdown, points",
@@ -32,7 +32,7 @@ DIFFERENCES = {  # of the champion and another policy
 
 
 def summarise(rows: Sequence[Row]) -> Figures:
-    """Return means and intervals of the rows of every fold and seed: the same rows give the same figures."""
+    """Return means and intervals over the rows of all folds and seeds, deterministically."""
     names = dict.fromkeys(row["table"] for row in rows)
     return {
         "generations": rows[0]["generations"],
@@ -47,10 +47,10 @@ def _summarise_table(rows: Sequence[Row]) -> Figures:
     numbers = sorted({row["fold"] for row in rows})
     folds = [sorted((row for row in rows if row["fold"] == n), key=lambda row: row["seed"]) for n in numbers]
     policies = (CHAMPION, *NAMES)
-    facts = ("train", "test", "test_days", "columns")
+    fold_keys = ("train", "test", "test_days", "columns")
     return {
         "folds": [
-            {key: fold[0][key] for key in facts}
+            {key: fold[0][key] for key in fold_keys}
             | {"annual_return": {name: float(_values([fold], name, "annual_return").mean()) for name in policies}}
             for fold in folds
         ],
@@ -62,46 +62,46 @@ def _summarise_table(rows: Sequence[Row]) -> Figures:
 
 
 def _interval(values: np.ndarray) -> dict[str, float]:
-    """Return the interval over seeds, always of the same draws, so that a summary can be made again."""
+    """Return the interval over seeds, with fixed draws so that a summary is reproducible."""
     return over_seeds(values, np.random.default_rng(0))._asdict()
 
 
 def _values(folds: Sequence[Sequence[Row]], policy: str, measure: str) -> np.ndarray:
-    """Return a measure of one policy, (folds, seeds); (folds, seeds, days) of its daily returns."""
+    """Return a measure of one policy, (folds, seeds), or its daily returns, (folds, seeds, days)."""
     return np.array([[row["policies"][policy][measure] for row in fold] for fold in folds])
 
 
 def _excess(folds: Sequence[Sequence[Row]], other: str) -> Figures:
-    """Return the champion's measures less those of another policy on the same days."""
-    found: Figures = {
+    """Return the champion's measures minus those of another policy on the same days."""
+    excess: Figures = {
         measure: _interval(_values(folds, CHAMPION, measure) - _values(folds, other, measure))
         for measure in DIFFERENCES
         if measure in MEASURES
     }
-    daily = [  # of each fold's test span, the means of the seeds
+    daily = [  # of each fold, averaged over seeds
         np.subtract(*(_values([fold], policy, "returns")[0].mean(axis=0) for policy in (CHAMPION, other)))
         for fold in folds
     ]
-    found["daily"] = over_days(YEAR * np.concatenate(daily), np.random.default_rng(0))._asdict()
+    excess["daily"] = over_days(YEAR * np.concatenate(daily), np.random.default_rng(0))._asdict()
     champion, others = (_values(folds, policy, "annual_return").mean(1) for policy in (CHAMPION, other))
-    return {**found, "folds_ahead": int((champion > others).sum()), "folds": len(folds)}
+    return {**excess, "folds_ahead": int((champion > others).sum()), "folds": len(folds)}
 
 
 def verdicts(summary: Figures) -> Iterator[str]:
-    """Return what came out, a line for each table and comparison, favourable or not."""
-    for name, found in summary["tables"].items():
-        for other, words in NAMES.items():
-            excess = found["excess"][other]
+    """Yield the result of each comparison in each table, favourable or not, as a sentence."""
+    for name, table_summary in summary["tables"].items():
+        for other, title in NAMES.items():
+            excess = table_summary["excess"][other]
             seeds, days = Interval(**excess["annual_return"]), Interval(**excess["daily"])
             points = 100 * seeds.mean
             yield (
                 f"{name}: the champions earned {abs(points):.1f} points a year {'more' if points > 0 else 'less'} than "
-                f"{words}, in {excess['folds_ahead']} of {excess['folds']} folds more; {_significance(seeds, days)}."
+                f"{title}, in {excess['folds_ahead']} of {excess['folds']} folds more; {_significance(seeds, days)}."
             )
 
 
 def _significance(seeds: Interval, days: Interval) -> str:
-    """Return whether the difference is more than chance, by each interval."""
+    """Return which of the two intervals exclude 0, in words."""
     if seeds.side and days.side:
         both = "both 95 % intervals exclude 0"
         return both if seeds.side == days.side else f"{both}, on different sides"
@@ -111,62 +111,61 @@ def _significance(seeds: Interval, days: Interval) -> str:
     return "no 95 % interval excludes 0: not told apart from chance"
 
 
-def folds_table(found: Figures) -> str:
+def folds_table(figures: Figures) -> str:
     """Return the returns of each fold."""
     columns = {"table": "{table}", "trained on": "{train[0]} to {train[1]}", "tested on": "{test[0]} to {test[1]}"}
     columns |= {"days": "{test_days:,}", "columns": "{columns}"}
     columns |= {f"{name}, % a year": f"{{{name}:+.1f}}" for name in (CHAMPION, *NAMES)}
     rows = [
         {**fold, "table": name, **{policy: 100 * value for policy, value in fold["annual_return"].items()}}
-        for name, each in found["tables"].items()
-        for fold in each["folds"]
+        for name, summary in figures["tables"].items()
+        for fold in summary["folds"]
     ]
     return table(columns, rows)
 
 
-def policies_table(found: Figures) -> str:
+def policies_table(figures: Figures) -> str:
     """Return the measures of each policy."""
     columns = {"table": "{table}", "policy": "{policy}"}
     columns |= {title: f"{{{measure}}}" for measure, (title, *_) in MEASURES.items()}
     rows = [
         {"table": name, "policy": policy, **{measure: _shown(measures[measure], measure) for measure in MEASURES}}
-        for name, each in found["tables"].items()
-        for policy, measures in each["policies"].items()
+        for name, summary in figures["tables"].items()
+        for policy, measures in summary["policies"].items()
     ]
     return table(columns, rows)
 
 
-def excess_table(found: Figures) -> str:
-    """Return what the champions earned more than each other policy."""
+def excess_table(figures: Figures) -> str:
+    """Return the champions' measures minus those of each other policy."""
     columns = {"table": "{table}", "champions less": "{other}"}
     columns |= {title: f"{{{measure}}}" for measure, title in DIFFERENCES.items()}
     rows = [
         {**excess, "table": name, "other": NAMES[other]}
         | {measure: _shown(excess[measure], measure) for measure in DIFFERENCES}
-        for name, each in found["tables"].items()
-        for other, excess in each["excess"].items()
+        for name, summary in figures["tables"].items()
+        for other, excess in summary["excess"].items()
     ]
     return table({**columns, "folds ahead": "{folds_ahead} of {folds}"}, rows)
 
 
-def _shown(found: dict[str, float], measure: str) -> str:
-    """Return the mean, and its interval where it has a width."""
+def _shown(interval: dict[str, float], measure: str) -> str:
+    """Return the mean, with its interval if it has a width."""
     _, factor, form = MEASURES["annual_return" if measure == "daily" else measure]
-    mean, low, high = (form.format(factor * found[key]) for key in ("mean", "low", "high"))
-    return mean if found["low"] == found["high"] else f"{mean} ({low} to {high})"
+    mean, low, high = (form.format(factor * interval[key]) for key in ("mean", "low", "high"))
+    return mean if interval["low"] == interval["high"] else f"{mean} ({low} to {high})"
 
 
-def machine_text(found: Figures) -> str:
+def machine_text(figures: Figures) -> str:
     """Return how and where the study was run."""
-    minutes = f"{found['seconds'] / 60:,.0f} minutes of training in all"
-    return (
-        f"{found['seeds']} seeds, {found['generations']} generations, {minutes} on {where(found, *found['commits'])}."
-    )
+    seeds, generations = figures["seeds"], figures["generations"]
+    minutes = f"{figures['seconds'] / 60:,.0f} minutes of training in all"
+    return f"{seeds} seeds, {generations} generations, {minutes} on {where(figures, *figures['commits'])}."
 
 
 TEXTS = {
     "folds": folds_table,
-    "verdict": lambda found: "\n".join(f"- {line}" for line in verdicts(found)),
+    "verdict": lambda figures: "\n".join(f"- {line}" for line in verdicts(figures)),
     "policies": policies_table,
     "excess": excess_table,
     "machine": machine_text,

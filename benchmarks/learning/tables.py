@@ -24,14 +24,14 @@ def _values(rows: list[Row], name: str) -> np.ndarray:
 
 
 def fitness_table(*figures: Figures) -> str:
-    """Return fitness on the holdout of rules and champions, in all markets and each."""
-    runs: Runs = {name: rows for found in figures for name, rows in found["runs"].items()}
+    """Return the holdout fitness of rules and champions, on average and by market."""
+    runs: Runs = {name: rows for source in figures for name, rows in source["runs"].items()}
     first = next(iter(runs.values()))
 
     def line(name: str, who: str, rows: list[Row], **more: float | None) -> Row:
-        mean, each = _values(rows, who).mean(), spread([row[who] for row in rows], ",.0f")
+        mean, markets = _values(rows, who).mean(), spread([row[who] for row in rows], ",.0f")
         shares = {rule: 100 * mean / _values(first, rule).mean() for rule in ("momentum", "filtered")}
-        return {"name": name, "mean": mean, **shares, "each": each, **more}
+        return {"name": name, "mean": mean, **shares, "each": markets, **more}
 
     lines = [line(rule, rule, first, minutes=None, agents=None) for rule in RULES]
     for name, rows in ((name, runs[name]) for name in MAIN if name in runs):
@@ -41,8 +41,8 @@ def fitness_table(*figures: Figures) -> str:
 
 
 def against_table(*figures: Figures) -> str:
-    """Return what ERL earns more than each of its halves, market by market."""
-    runs: Runs = {name: rows for found in figures for name, rows in found["runs"].items()}
+    """Return by how much ERL beats each of its halves, market by market."""
+    runs: Runs = {name: rows for source in figures for name, rows in source["runs"].items()}
     lines = []
     for name, rows in ((name, runs[name]) for name in MAIN[1:] if name in runs):
         gains = [_values(runs["erl"], who) - _values(rows, who) for who in ("champion", "agents")]
@@ -57,9 +57,9 @@ def interval(values: np.ndarray) -> str:
     return f"{values.mean():+,.0f} ({low:+,.0f} to {high:+,.0f})"
 
 
-def ablation_table(found: Figures) -> str:
-    """Return what each change of the defaults adds or takes on one market, the best first by all agents."""
-    runs: Runs = found["runs"]
+def ablation_table(figures: Figures) -> str:
+    """Return the effect of each change of the defaults on one market, sorted by the fitness of all agents."""
+    runs: Runs = figures["runs"]
     lines = [
         {"name": name, **{who: rows[0][who] - runs["erl"][0][who] for who in ("agents", "champion")}}
         for name, rows in runs.items()
@@ -68,9 +68,9 @@ def ablation_table(found: Figures) -> str:
     return table(ABLATIONS, sorted(lines, key=lambda line: -line["agents"]))
 
 
-def oracle_table(found: Figures) -> str:
-    """Return the part of the perfect rule that agents earn by what the feature shows, and the fitness that it adds."""
-    runs: Runs = found["runs"]
+def oracle_table(figures: Figures) -> str:
+    """Return champions' fitness by feature, as a part of the perfect rule's and beyond that without the feature."""
+    runs: Runs = figures["runs"]
     plain, perfect = _values(runs["without"], "champion"), _values(runs["without"], "perfect").mean()
     lines = []
     for name, rows in runs.items():

@@ -1,4 +1,4 @@
-"""The peak of memory estimated before a run, against the one it had; each case a run of a few generations."""
+"""The estimate of peak memory before a run, against the peak in the run; each case runs a few generations."""
 
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ LARGE = (
 )
 MUCH_REPLAY = ("--data.replay_capacity=6000000",)
 BUILT_FIRST, RESUMED = "full scale, its panel built first", "the same, resumed"
-CASES: dict[str, tuple[str, Sequence[str]]] = {  # configuration, and words of the command line
+CASES: dict[str, tuple[str, Sequence[str]]] = {  # configuration, and options of the command line
     "the sample": (SAMPLE, ()),
     BUILT_FIRST: (FULL, ()),
     "full scale": (FULL, ()),
@@ -25,7 +25,7 @@ CASES: dict[str, tuple[str, Sequence[str]]] = {  # configuration, and words of t
 
 
 def measure(task: Task, settings: Settings, folder: Path) -> Row:
-    """Run a case, after a run that builds its panel or leaves the checkpoint to resume from."""
+    """Run a case, if needed after a run that builds its panel or writes the checkpoint to resume from."""
     config, words = CASES[task.case]
     generations, run = settings["generations"], Path(tempfile.mkdtemp(dir=folder))
     cache = run / "cache" if task.case == BUILT_FIRST else folder / "cache"
@@ -38,15 +38,15 @@ def measure(task: Task, settings: Settings, folder: Path) -> Row:
 
 
 def estimate(folder: Path, cache: Path, config: str, words: Sequence[str], generations: int) -> Row:
-    """Run `fit`; return `estimate_mb`, `peak_mb`, and `ratio` of the one to the other."""
-    own = {"trainer.max_epochs": generations, "data.cache_dir": cache, "data.replay_min_size": 1000}
-    probe = fit(folder, config, own, words).probe
-    before, peak = probe["estimate_mb"], probe["peak_mb"]
-    return {"estimate_mb": round(before, 3), "peak_mb": round(peak, 3), "ratio": round(before / peak, 3)}
+    """Run `fit`; return `estimate_mb`, `peak_mb`, and their `ratio`."""
+    options = {"trainer.max_epochs": generations, "data.cache_dir": cache, "data.replay_min_size": 1000}
+    probe = fit(folder, config, options, words).probe
+    estimated, peak = probe["estimate_mb"], probe["peak_mb"]
+    return {"estimate_mb": round(estimated, 3), "peak_mb": round(peak, 3), "ratio": round(estimated / peak, 3)}
 
 
 def figures(measured: Mapping[Task, Row]) -> Figures:
-    """Return the cases with their rows."""
+    """Return the rows as `cases`."""
     return {"cases": [{"case": task.case, **row} for task, row in measured.items()]}
 
 

@@ -1,4 +1,4 @@
-"""The full-scale run from the start of its process to the end, and who holds its resident memory."""
+"""Time and memory of the full-scale run, from the start of its process to its end, and by owner."""
 
 import tempfile
 from dataclasses import replace
@@ -16,31 +16,31 @@ TINY = (
 
 
 def tasks(settings: Settings) -> list[Task]:
-    """Return the one task: the run."""
+    """Return the only task."""
     require_linux()
     return [Task("run")]
 
 
 def measure(task: Task, settings: Settings, folder: Path) -> Row:
-    """Run it; return seconds, and memory in MB by kind, by owner and by generation."""
+    """Return seconds of the run, and memory in MB by kind, by owner and by generation."""
     run = Path(tempfile.mkdtemp(dir=folder))
-    threads = {"num_threads": settings["threads"], "data.cache_dir": run / "cache"}
-    done = fit(run, CONFIG, threads, settings["words"])
+    options = {"num_threads": settings["threads"], "data.cache_dir": run / "cache"}
+    result = fit(run, CONFIG, options, settings["words"])
     with workers(1) as pool:
         imported = pool.submit(imports_mb).result()
-    half = len(done.live) // 2
+    middle = len(result.live) // 2
     return {
-        "generations": len(done.metrics),
-        "trained": len(done.trained),
-        "fit_s": round(done.seconds, 1),
-        "start_s": round(done.probe["start_s"], 1),
-        "seconds": done.phase_seconds(),
+        "generations": len(result.metrics),
+        "trained": len(result.trained),
+        "fit_s": round(result.seconds, 1),
+        "start_s": round(result.probe["start_s"], 1),
+        "seconds": result.phase_seconds(),
         "imports_mb": imported,
-        "end_mb": done.probe["memory_mb"],
-        "peak_mb": round(done.probe["peak_mb"], 1),
-        "owners_mb": done.owners_mb(),
-        "live_mb": [round(size / MB, 2) for size in done.live],
-        "live_slope_kb": round(theil_sen(done.live[half:]).median / 1e3, 2) if half > 1 else None,
+        "end_mb": result.probe["memory_mb"],
+        "peak_mb": round(result.probe["peak_mb"], 1),
+        "owners_mb": result.owners_mb(),
+        "live_mb": [round(size / MB, 2) for size in result.live],
+        "live_slope_kb": round(theil_sen(result.live[middle:]).median / 1e3, 2) if middle > 1 else None,
     }
 
 

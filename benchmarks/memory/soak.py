@@ -1,7 +1,7 @@
 """A thousand generations of a small run, or five hundred episodes of fuel breaks, whose memory must stay flat.
 
-Not kept if RSS or live memory rises by more than MOST_SLOPE a generation after the first 50, if a count of live objects
-changes, if a container grows with generations, or if the profiler finds a leak.
+The row has `kept: false` if RSS or live memory rises by more than MOST_SLOPE per generation after the first 50, if a
+count of live objects changes, if a container grows with generations, or if the profiler finds a leak.
 """
 
 import json
@@ -15,48 +15,48 @@ from benchmarks.harness import MB, Benchmark, Row, Settings, Task, only_row
 from benchmarks.runs import fit
 from eigen2.memory.growth import theil_sen
 
-WORKLOADS: Mapping[str, tuple[str, dict[str, Any]]] = {  # configuration, and settings in place of its own
+WORKLOADS: Mapping[str, tuple[str, dict[str, Any]]] = {  # configuration, and settings that override it
     "market": ("tests/small.yaml", {}),
-    # of 7 breaks, on landscapes of 12 x 12 cells; the buffer is full after 29
+    # 7 breaks on landscapes of 12 x 12 cells; the buffer is full after 29 episodes
     "fire": ("tests/fire/small.yaml", {"data.num_parallel_envs": 1, "data.buffer_size": 200}),
 }
 WARM_UP = 50
-MOST_SLOPE = 1000.0  # bytes a generation
+MOST_SLOPE = 1000.0  # bytes per generation
 
 
 def measure(task: Task, settings: Settings, folder: Path) -> Row:
-    """Run a workload and judge its memory."""
+    """Run a workload and check its memory."""
     run, generations = Path(tempfile.mkdtemp(dir=folder)), settings["generations"]
-    config, own = WORKLOADS[task.case]
-    looks = [WARM_UP + (generations - WARM_UP) * part // 5 for part in range(5)]
+    config, overrides = WORKLOADS[task.case]
+    counted = [WARM_UP + (generations - WARM_UP) * part // 5 for part in range(5)]
     grown = run / "grown.json"
     words = ["--trainer.callbacks+=tests.containers.Grown", f"--trainer.callbacks.path={grown}"]
-    words += [f"--trainer.callbacks.generations={looks}"]
-    done = fit(run, config, {**own, "trainer.max_epochs": generations}, words)
-    return judge(done.memory, done.rss, done.live, done.printed, json.loads(grown.read_text()))
+    words += [f"--trainer.callbacks.generations={counted}"]
+    result = fit(run, config, {**overrides, "trainer.max_epochs": generations}, words)
+    return check_memory(result.memory, result.rss, result.live, result.stdout, json.loads(grown.read_text()))
 
 
-def judge(
-    rows: Sequence[dict[str, str]], rss: Sequence[int], live: Sequence[int], printed: str, grown: Sequence[str]
+def check_memory(
+    rows: Sequence[dict[str, str]], rss: Sequence[int], live: Sequence[int], stdout: str, grown: Sequence[str]
 ) -> dict[str, Any]:
-    """Return what a run shows by memory.csv's `rows`, bytes by generation, and the containers that grew."""
-    counted = [name for name in rows[0] if name.startswith("count_")]
+    """Return the row of a run from memory.csv's `rows`, bytes by generation, and the containers that grew."""
+    counts = [name for name in rows[0] if name.startswith("count_")]
     slopes = {f"{name}_slope": theil_sen(sizes[WARM_UP:])._asdict() for name, sizes in (("rss", rss), ("live", live))}
     flat = all(slope["median"] < MOST_SLOPE for slope in slopes.values())
-    constant = all(len({row[name] for row in rows}) == 1 for name in counted)
+    constant = all(len({row[name] for row in rows}) == 1 for name in counts)
     shown = (WARM_UP, len(rows) // 2, len(rows) - 1)
     return {
         "generations": len(rows),
         **slopes,
         "rss_mb": {f"{n}": round(rss[n] / MB, 1) for n in shown},
-        "counts": {name.removeprefix("count_"): int(rows[-1][name]) for name in counted},
+        "counts": {name.removeprefix("count_"): int(rows[-1][name]) for name in counts},
         "containers_grown": list(grown),
-        "kept": flat and constant and not grown and "verdict: healthy" in printed,
+        "kept": flat and constant and not grown and "verdict: healthy" in stdout,
     }
 
 
 SETTINGS = {"workload": "market", "generations": 1000}
 SOAK = Benchmark(
-    measure, lambda own: [Task(own["workload"])], SETTINGS, {"generations": 60}, figures=only_row, fresh=True
+    measure, lambda settings: [Task(settings["workload"])], SETTINGS, {"generations": 60}, figures=only_row, fresh=True
 )
 BENCHMARKS = {"soak": SOAK, "soak-fire": replace(SOAK, settings={"workload": "fire", "generations": 500})}

@@ -9,28 +9,28 @@ ESTIMATE = {"run of 5 generations": "{case}", "estimate MB": "{estimate_mb:,.0f}
 ESTIMATE |= {"peak MB": "{peak_mb:,.0f}", "ratio": "{ratio:.2f}"}
 
 
-def soak_text(found: Figures, unit: str = "generation") -> str:
-    """Return what a thousand generations of the market, or five hundred episodes of fuel breaks, showed."""
-    sizes = ", ".join(f"{size:,.1f} MB after {unit} {n}" for n, size in found["rss_mb"].items())
-    median, low, high = (f"{found['rss_slope'][key]:+,.0f}" for key in ("median", "low", "high"))
-    counts = ", ".join(f"{count} {name}" for name, count in found["counts"].items())
+def soak_text(figures: Figures, unit: str = "generation") -> str:
+    """Return RSS, live objects and growing containers over the generations, or episodes, of a soak."""
+    sizes = ", ".join(f"{size:,.1f} MB after {unit} {n}" for n, size in figures["rss_mb"].items())
+    median, low, high = (f"{figures['rss_slope'][key]:+,.0f}" for key in ("median", "low", "high"))
+    counts = ", ".join(f"{count} {name}" for name, count in figures["counts"].items())
     return (
-        f"Over {found['generations']:,} {unit}s RSS was {sizes}; its Theil-Sen slope after {unit} 50 is {median} bytes "
-        f"per {unit} (99 %: {low} to {high}). Live objects were {counts} from the first to the last; "
-        f"{len(found['containers_grown'])} lists, dictionaries, sets and deques grew."
+        f"Over {figures['generations']:,} {unit}s RSS was {sizes}; its Theil-Sen slope after {unit} 50 is {median} "
+        f"bytes per {unit} (99 %: {low} to {high}). Live objects were {counts} from the first to the last; "
+        f"{len(figures['containers_grown'])} lists, dictionaries, sets and deques grew."
     )
 
 
 def live_text(run: Figures) -> str:
     """Return live memory over the generations of the full-scale run."""
     live = run["live_mb"]
-    shown = ", ".join(f"{live[n]:,.1f} MB after generation {n}" for n in (0, 4, len(live) - 1))
-    return f"Live memory was {shown}; over the last half its slope is {run['live_slope_kb']:+.1f} kB per generation."
+    sizes = ", ".join(f"{live[n]:,.1f} MB after generation {n}" for n in (0, 4, len(live) - 1))
+    return f"Live memory was {sizes}; over the last half its slope is {run['live_slope_kb']:+.1f} kB per generation."
 
 
 PAGE = Page(
     {
-        "estimate": Block(lambda found: table(ESTIMATE, found["cases"]), ("estimate",)),
+        "estimate": Block(lambda figures: table(ESTIMATE, figures["cases"]), ("estimate",)),
         "soak": Block(soak_text, ("soak",)),
         "soak_fire": Block(partial(soak_text, unit="episode"), ("soak-fire",)),
         "live": Block(live_text, ("full-live",)),

@@ -1,4 +1,4 @@
-"""Speed and size of eigen2's parts against references kept here, measured in turns, or against bounds."""
+"""Speed and size of parts of eigen2 against reference implementations, timed alternately, or against bounds."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -16,22 +16,22 @@ from benchmarks.speed.training import limit, training_step
 from eigen2.errors import UserError
 
 PARTS = {"evaluation": evaluation, "training": training_step, "replay": replay_bytes, "checkpoints": checkpoints}
-ON_GPU = ("evaluation", "training")  # parts of which a GPU does any work; their pairs take about a second
+ON_GPU = ("evaluation", "training")  # parts that use a GPU; they take about a second per run, others less
 
 
 def tasks(settings: Settings) -> list[Task]:
-    """Return the parts that the device does; UserError if there is no such device or configuration."""
+    """Return the parts to measure on the device; raises UserError without such a device or configuration."""
     if settings["device"] not in ("cpu", "cuda"):
         raise UserError(f"--device is {settings['device']!r}; it must be cpu or cuda")
     if settings["device"] == "cuda" and not torch.cuda.is_available():
-        raise UserError("--device is cuda, but torch finds no GPU here; leave it out to measure on the CPU")
+        raise UserError("--device is cuda, but torch finds no GPU here; omit it to measure on the CPU")
     if not Path(settings["config"]).is_file():
         raise UserError(f"--config {settings['config']} does not exist; give a configuration of eigen2's fit")
     return [Task(part) for part in PARTS if settings["device"] == "cpu" or part in ON_GPU]
 
 
 def measure(task: Task, settings: Settings, folder: Path) -> Row:
-    """Compare one part, or measure the distance of an optimizer step from the matrix rate."""
+    """Compare one part, or measure an optimizer step against the machine's matrix rate."""
     runs = -(-settings["runs"] // 3) if task.case in ON_GPU else settings["runs"]
     with FullScale(Path(settings["config"]), settings["device"], folder / "cache") as full:
         return limit(full, runs) if task == LIMIT else {"rows": PARTS[task.case](full, runs)}

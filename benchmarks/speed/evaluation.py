@@ -1,6 +1,6 @@
-"""A generation's windows played by the whole population, against dense systems' agents.
+"""The windows of a generation played by the whole population, against agents of a dense system.
 
-Those play one by one, on windows of days copied out of the panel, normalised and encoded day by day.
+Dense agents play one by one, on windows of days that are copied from the panel, normalised and encoded every day.
 """
 
 from itertools import count
@@ -21,20 +21,20 @@ from eigen2.market.features.encoding import AverageEncoder
 from eigen2.market.simulation.environment import LEVELS
 
 FEATURES = CHANNELS - 1
-REFERENCE_DAYS = 10  # days that the reference plays with one agent
+REFERENCE_DAYS = 10  # days that the reference plays, with one agent
 
 
 class Window(NamedTuple):
-    """Past of a day, as dense systems keep it."""
+    """A day and its context, as a dense system stores them."""
 
     day: int  # the last day of the window
-    values: Float32[np.ndarray, "context columns 9"]  # each feature minus its mean over its deviation in the window
+    values: Float32[np.ndarray, "context columns 9"]  # standardised within the window
     mean: Float32[np.ndarray, "columns 9"]
     deviation: Float32[np.ndarray, "columns 9"]
 
 
 class Step(NamedTuple):
-    """Transition as a dense system keeps it, with both windows."""
+    """Transition as a dense system stores it, with both windows."""
 
     window: Window
     next_window: Window
@@ -43,7 +43,7 @@ class Step(NamedTuple):
 
 
 class DenseMarket:
-    """Copies windows, and encodes from a window alone what `AverageEncoder` encodes of its last day."""
+    """Copies windows, and computes from a window alone what `AverageEncoder` computes for its last day."""
 
     def __init__(self, data: MarketDataModule) -> None:
         assert isinstance(data.encoder, AverageEncoder)
@@ -51,12 +51,12 @@ class DenseMarket:
         self.spans = spans(self.context_days)
         self.groups = column_groups(self.panel, self.investable)
         self.validity = self.panel.valid.mean(axis=2, dtype=np.float32)
-        row = np.zeros(len(self.investable) + len(self.groups), np.int64)  # all columns share the first statistics
+        row = np.zeros(len(self.investable) + len(self.groups), np.int64)  # investable columns share row 0
         row[len(self.investable) :] = 1 + np.arange(len(self.groups))
         self.mean, self.scale = data.encoder.statistics[:, :, row].astype(np.float32)
 
     def window(self, day: int) -> Window:
-        """Return a copy of the window that ends with `day`; a feature that is constant in it becomes 0."""
+        """Return a standardised copy of the window that ends with `day`; a constant feature becomes 0."""
         values = self.panel.features[day + 1 - self.context_days : day + 1].copy()
         mean = values.mean(axis=0)
         values -= mean
@@ -74,7 +74,7 @@ class DenseMarket:
         return flat[: len(self.investable)], flat[len(self.investable) :].reshape(-1)
 
     def _averages(self, window: Window) -> Float32[np.ndarray, "spans columns 10"]:
-        """Return averages of all columns over the last days of the window; every day is added up once."""
+        """Return averages of all columns over each span of last days, adding every day once."""
         last = window.day + 1
         total = np.zeros((self.panel.num_columns, CHANNELS), np.float32)
         averages, added = np.empty((len(self.spans), *total.shape), np.float32), 0
@@ -90,7 +90,7 @@ class DenseMarket:
 
 
 class DenseAgent:
-    """Agent with a network and an environment of its own, and the weights of one row, which sees copies of windows."""
+    """Agent with its own network and environment and the weights of one row, which observes copies of windows."""
 
     def __init__(self, full: FullScale, population: Population, row: int) -> None:
         self._data, self._device = full.data, full.device
@@ -102,8 +102,8 @@ class DenseAgent:
     @torch.no_grad()
     def play(self, generation: int, days: int) -> list[Step]:
         """Play `days` days of a generation's first window; return their transitions."""
-        asked: dict[str, Any] = self._data.training_options(generation, seed=0)
-        observation, _ = self._env.reset(options={**asked, "starts": asked["starts"][:1]})
+        options: dict[str, Any] = self._data.training_options(generation, seed=0)
+        observation, _ = self._env.reset(options={**options, "starts": options["starts"][:1]})
         window = self.market.window(int(observation["day"]))
         steps = []
         for _ in range(days):
@@ -115,7 +115,7 @@ class DenseAgent:
         return steps
 
     def inputs(self, window: Window, observation: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return the network's inputs in a batch of one."""
+        """Return the network's inputs as a batch of one."""
         columns, groups = self.market.encode(window)
         names = ("held_days", "gain", "target", "coefficient")
         held_days, gain, target, coefficient = (observation[name][0, 0].float() for name in names)
@@ -126,25 +126,25 @@ class DenseAgent:
             target / LEVELS,
             coefficient / torch.iinfo(observation["coefficient"].dtype).max,
         ]
-        left = np.float32(int(observation["days_left"]) / self._data.window_days)
+        days_left = np.float32(int(observation["days_left"]) / self._data.window_days)
         return {
             "columns": torch.from_numpy(columns)[None].to(self._device),
             "portfolio": torch.stack(position, dim=-1)[None],
-            "market": torch.from_numpy(np.append(groups, left))[None].to(self._device),
+            "market": torch.from_numpy(np.append(groups, days_left))[None].to(self._device),
         }
 
 
 def evaluation(full: FullScale, runs: int) -> list[Row]:
-    """Compare seconds in which all agents play a generation's windows and fill the replay buffer.
+    """Compare the seconds that all agents take to play the windows of a generation into the replay buffer.
 
-    The reference plays a few days of one window with one agent; its seconds are multiplied, as all days cost the same.
+    The reference plays a few days of one window with one agent; its seconds are scaled up, as all days cost the same.
     """
     data, population = full.data, full.population()
     agents, windows, days = population.size, data.eval_env.windows, data.window_days - 1
     timed, agent = min(REFERENCE_DAYS, days), DenseAgent(full, population, row=0)
-    generations, dense_generations = count(), count()
+    generations, reference_generations = count(), count()
     ours, reference, ratio = median_ratio(
-        lambda: full.play(population, next(generations)), lambda: agent.play(next(dense_generations), timed), runs
+        lambda: full.play(population, next(generations)), lambda: agent.play(next(reference_generations), timed), runs
     )
     factor = agents * windows * days / timed
     what = f"evaluation, {agents} agents x {windows * data.window_days} days, s (reference: from {timed} agent-days)"

@@ -1,4 +1,4 @@
-"""The full-scale run that benchmarks take apart: configured by the command line, its panel built once."""
+"""The parts of the full-scale run, configured by the command line; its panel is built once."""
 
 import contextlib
 import io
@@ -29,7 +29,7 @@ CONFIG = ROOT / "configs" / "full_scale.yaml"
 
 
 class FullScale:
-    """Parts of a run of `fit`, made on first use; a context manager, as runs write to a temporary folder."""
+    """Parts of a run of `fit`, created on first use; a context manager that removes the temporary folder of runs."""
 
     def __init__(self, config: Path = CONFIG, device: str = "cpu", cache: Path | None = None) -> None:
         self.config, self.device = config, torch.device(device)
@@ -43,8 +43,8 @@ class FullScale:
     def __exit__(self, *error: object) -> None:
         self._folder.cleanup()
 
-    def start(self, *words: str) -> EigenCLI:
-        """Return `trainer`, `model` and `datamodule` of a run in a folder of its own, ready for `fit`."""
+    def start(self, *args: str) -> EigenCLI:
+        """Return a command line with `trainer`, `model` and `datamodule` of a run in a new folder, ready to fit."""
         settings = {
             "config": self.config,
             "num_threads": torch.get_num_threads(),
@@ -61,12 +61,12 @@ class FullScale:
                 save_config_callback=None,
                 trainer_defaults=TRAINER_DEFAULTS,
                 auto_configure_optimizers=False,
-                args=[*(f"--{name}={value}" for name, value in settings.items()), *words],
+                args=[*(f"--{name}={value}" for name, value in settings.items()), *args],
             )
 
     @cached_property
     def _parts(self) -> tuple[ERLModule, MarketDataModule]:
-        # the command line itself is let go: what a garbage collection has to look at should be a single run's
+        # keep no reference to the command line, whose objects would slow down every garbage collection
         cli = self.start()
         module: ERLModule = cli.model
         data: MarketDataModule = cli.datamodule
@@ -78,32 +78,32 @@ class FullScale:
 
     @property
     def module(self) -> ERLModule:
-        """The configured algorithm, not attached to a Trainer: for its settings."""
+        """Return the configured algorithm without a Trainer, for its settings."""
         return self._parts[0]
 
     @property
     def data(self) -> MarketDataModule:
-        """The configured market with `eval_env`, encoder and replay buffer; its windows are those of fitness alone."""
+        """Return the configured market with `eval_env`, encoder and replay buffer; it has no exploration windows."""
         return self._parts[1]
 
     def population(self) -> Population:
-        """Return a new population, always of the same weights."""
+        """Return a new population, always with the same weights."""
         makers = self.module.network_makers(self.data)
         return Population(Communicator(self.module.population_size), *makers, seed=0, noise=0.0).to(self.device)
 
     def optimizer(self, population: Population) -> RowAdam:
-        """Return the optimizer that ships, over the population's weights."""
+        """Return eigen2's optimizer of the population's weights."""
         networks = zip((population.actor, population.critic), self.module.learning_rates(), strict=True)
         return RowAdam([{"params": [rows], "lr": rate} for rows, rate in networks])
 
     def environment(self, agents: int) -> TradingEnvironment:
-        """Return one window of the market for so many agents."""
+        """Return an environment of one window for `agents`."""
         prices = self.data.panel.prices[:, self.data.investable_columns]
         return TradingEnvironment(torch.tensor(prices), self.data.rules, agents, device=self.device)
 
     @cached_property
     def replay(self) -> ReplayBuffer:
-        """The buffer of `data`, filled with random actions in the first generation's windows, again and again."""
+        """Return the full buffer of `data`: random actions in the windows of the first generation, repeated."""
         data, generator = self.data, torch.Generator().manual_seed(0)
         shape = (self.module.population_size, data.eval_env.windows, *data.eval_env.action_shape)
 
@@ -115,7 +115,7 @@ class FullScale:
         return data.buffer
 
     def play(self, population: Population, generation: int) -> Tensor:
-        """Return the returns (agents, windows) of a generation without exploration; fill the buffer of `data`."""
+        """Play a generation without exploration into the buffer of `data`; return the returns, (agents, windows)."""
         data = self.data
 
         def act(observation: dict[str, Tensor]) -> Tensor:
@@ -124,25 +124,25 @@ class FullScale:
         return play(data.eval_env, act, data.training_options(generation, seed=0), data.buffer)
 
     def slots(self) -> Tensor:
-        """Return replay slots of one optimizer step from a full buffer, (accumulate, agents, batch_size)."""
+        """Return the replay slots of one optimizer step with a full buffer, (accumulate, agents, batch_size)."""
         sizes = len(self.replay), self.module.hparams["accumulate"], self.data.batch_size
         return sample_slots(*sizes, range(self.module.population_size), seed=0, generation=0).to(self.device)
 
     def batch(self, slots: Tensor) -> Batch:
-        """Return what agents learn from the transitions in `slots` (agents, batch_size)."""
-        size, own = self.module.population_size, self.module.hparams
+        """Return the batch of the transitions in `slots` (agents, batch_size)."""
+        size, settings = self.module.population_size, self.module.hparams
         state = GenerationState.begin(0, range(size), size, self.device)
-        return make_batch(state, self.data, slots, own["gamma"], own["reward_scale"])
+        return make_batch(state, self.data, slots, settings["gamma"], settings["reward_scale"])
 
 
 def imports_mb() -> dict[str, float]:
-    """Return the memory of a process that has imported this module, and with it what a run imports."""
+    """Return the memory of this process, which has imported this module and with it all that a run imports."""
     return memory_mb()
 
 
 def fit(cli: EigenCLI) -> None:
-    """Fit a run and drop what it prints."""
-    quiet: Any = io.StringIO()
-    with warnings.catch_warnings(), contextlib.redirect_stdout(quiet), contextlib.redirect_stderr(quiet):
+    """Fit a run and discard its output."""
+    sink: Any = io.StringIO()
+    with warnings.catch_warnings(), contextlib.redirect_stdout(sink), contextlib.redirect_stderr(sink):
         warnings.simplefilter("ignore")
         cli.trainer.fit(cli.model, datamodule=cli.datamodule)

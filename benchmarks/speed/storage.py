@@ -1,4 +1,4 @@
-"""Bytes of transitions, seconds of checkpoints."""
+"""Bytes of transitions and seconds of checkpoints, against a dense system and against bounds."""
 
 import statistics
 from pathlib import Path
@@ -9,11 +9,11 @@ from benchmarks.speed.full_scale import FullScale, fit
 from benchmarks.speed.timing import at_least, at_most, seconds_of
 from eigen2.runtime.checkpoint import DurableCheckpointIO
 
-REPEATS = 5  # writes, and loads, of a checkpoint
+REPEATS = 5  # times that a checkpoint is written, and loaded
 
 
 def replay_bytes(full: FullScale, runs: int) -> list[Row]:
-    """Compare the bytes of a stored transition with those of two dense windows."""
+    """Compare the bytes of a transition with those of a dense system, which stores two windows."""
     _, columns, features = full.data.panel.features.shape
     compact, investable = full.data.buffer.bytes_per_transition, len(full.data.investable_columns)
     dense = dense_bytes(investable, full.data.context_days, columns, features)
@@ -22,12 +22,12 @@ def replay_bytes(full: FullScale, runs: int) -> list[Row]:
 
 
 def dense_bytes(investable: int, days: int, columns: int, features: int) -> int:
-    """Return the bytes of two float32 windows (days, columns, features), an action, a reward and two flags."""
+    """Return the bytes of a transition with two float32 windows, an action, a reward and two flags."""
     return 2 * days * columns * features * 4 + investable * 2 * 4 + 6
 
 
 def checkpoints(full: FullScale, runs: int) -> list[Row]:
-    """Measure median seconds of writing a checkpoint, synced to disk, and of loading one just written."""
+    """Measure the median seconds of writing a checkpoint, synced to disk, and of loading it."""
     path, io = full.folder / "bench.ckpt", DurableCheckpointIO()
     write_checkpoint(full, path)
     state = io.load_checkpoint(path)
@@ -41,9 +41,9 @@ def checkpoints(full: FullScale, runs: int) -> list[Row]:
 
 
 def write_checkpoint(full: FullScale, path: Path) -> None:
-    """Let the Trainer save a run that has trained, so that Adam has its moments, and whose replay buffer is full."""
-    trains = f"--data.replay_min_size={full.data.batch_size}"
-    cli = full.start("--trainer.max_epochs=1", "--model.gradient_steps=1", trains)
+    """Save a run that has trained, so that Adam has its moments, with a full replay buffer."""
+    replay = f"--data.replay_min_size={full.data.batch_size}"  # so that the first generation trains
+    cli = full.start("--trainer.max_epochs=1", "--model.gradient_steps=1", replay)
     fit(cli)
     fill(cli.datamodule.buffer)
     cli.trainer.save_checkpoint(str(path), weights_only=False)

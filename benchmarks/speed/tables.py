@@ -5,9 +5,9 @@ from functools import partial
 from benchmarks.harness import Figures
 from benchmarks.pages import Block, Page, machines, table
 
-GOALS = {"evaluate": 0.3, "train": 4.0}  # most seconds a generation
-MOST_MINUTES, MOST_PEAK_MB = 2.0, 1000.0  # most of the whole run
-MAPPED = ("panel", "encoder")  # owners whose bytes lie in mapped files
+GOALS = {"evaluate": 0.3, "train": 4.0}  # maximum seconds of a phase
+MOST_MINUTES, MOST_PEAK_MB = 2.0, 1000.0  # maximum of the whole run
+MAPPED = ("panel", "encoder")  # owners whose bytes are in mapped files
 BENCH = {"what": "{what}", "eigen2": "{ours!n}", "reference or bound": "{reference!n}", "ratio": "{ratio:,.1f}"}
 UNITS = {"x": "at least {:,g} x", "s": "at most {:g} s"}
 PHASES = ("evaluate", "train", "evolve", "validate", "generation")
@@ -15,21 +15,21 @@ RUN = {"threads": "{threads}", **{f"{phase} s": f"{{seconds[{phase}]:.2f}}" for 
 RUN |= {"start s": "{start_s:.1f}", "whole run min": "{minutes:.2f}", "peak RSS MB": "{peak_mb:,.0f}"}
 
 
-def bench_table(found: Figures) -> str:
-    """Return the comparisons."""
-    rows = [{**row, "to_keep": UNITS[row["unit"]].format(row["bound"])} for row in found["rows"]]
+def bench_table(figures: Figures) -> str:
+    """Return the comparisons with references and bounds."""
+    rows = [{**row, "to_keep": UNITS[row["unit"]].format(row["bound"])} for row in figures["rows"]]
     return table({**BENCH, "to keep": "{to_keep}"}, rows)
 
 
 def run_table(*runs: Figures) -> str:
-    """Return seconds and peak memory of whole runs, and what they are to keep."""
+    """Return seconds and peak memory of whole runs, with their goals."""
     rows = [{**run, "threads": run["machine"]["threads"], "minutes": run["fit_s"] / 60} for run in runs]
     goal = {"threads": "to keep", "seconds": dict.fromkeys(PHASES) | GOALS, "start_s": None}
     return table(RUN, [*rows, {**goal, "minutes": MOST_MINUTES, "peak_mb": MOST_PEAK_MB}])
 
 
 def memory_table(run: Figures) -> str:
-    """Return who holds the resident memory after the last generation."""
+    """Return the owners of resident memory after the last generation."""
     imports, end = run["imports_mb"], run["end_mb"]
     owners = {name: size for name, size in run["owners_mb"].items() if name not in MAPPED and size >= 0.1}
     held = {
@@ -45,12 +45,12 @@ def memory_table(run: Figures) -> str:
     return table({"resident after the last generation": "{what}", "MB": "{size:,.1f}"}, rows)
 
 
-def limit_text(found: Figures) -> str:
-    """Return the distance of an optimizer step from the machine's matrix rate."""
+def limit_text(figures: Figures) -> str:
+    """Return a comparison of an optimizer step with the machine's matrix rate."""
     return (
-        f"With 1 thread the machine multiplies at {found['matrix_gflops_per_s']:.0f} GF/s. An optimizer step has "
-        f"{found['operations_gflop']:.2f} GF of matrix products and takes {found['step_ms']:.0f} ms: "
-        f"{found['step_gflops_per_s']:.1f} GF/s, {found['share_of_rate']:.0%} of that rate."
+        f"With 1 thread the machine multiplies at {figures['matrix_gflops_per_s']:.0f} GF/s. An optimizer step has "
+        f"{figures['operations_gflop']:.2f} GF of matrix products and takes {figures['step_ms']:.0f} ms: "
+        f"{figures['step_gflops_per_s']:.1f} GF/s, {figures['share_of_rate']:.0%} of that rate."
     )
 
 

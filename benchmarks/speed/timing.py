@@ -1,4 +1,4 @@
-"""Seconds of functions, and rows that compare a figure of eigen2 with a reference or a bound."""
+"""Timing of functions, and rows that compare a figure of eigen2 with a reference or a bound."""
 
 import statistics
 import time
@@ -10,16 +10,16 @@ from benchmarks.harness import Row
 
 
 def seconds_of(run: Callable[[], object]) -> float:
-    """Return the seconds that `run` takes, work queued on a GPU included."""
+    """Return the seconds of `run`, including the work it queues on a GPU."""
     _finish_queued()
-    begun = time.perf_counter()
+    start = time.perf_counter()
     run()
     _finish_queued()
-    return time.perf_counter() - begun
+    return time.perf_counter() - start
 
 
 def _finish_queued() -> None:
-    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # asking a GPU that nothing has used would claim some of its memory
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # synchronizing an unused GPU would allocate memory on it
         torch.cuda.synchronize()
 
 
@@ -30,7 +30,7 @@ def median_seconds(run: Callable[[], object], runs: int) -> float:
 
 
 def median_ratio(ours: Callable[[], object], reference: Callable[[], object], runs: int) -> tuple[float, float, float]:
-    """Return both median seconds and the median of reference over ours; runs alternate: a busy machine slows both."""
+    """Return both median seconds and the median ratio of reference to ours; runs alternate, so load slows both."""
     for run in (ours, reference):
         run()
     pairs = [(seconds_of(ours), seconds_of(reference)) for _ in range(runs)]
@@ -39,18 +39,15 @@ def median_ratio(ours: Callable[[], object], reference: Callable[[], object], ru
 
 
 def at_least(key: str, what: str, ours: float, reference: float, ratio: float, bound: float) -> Row:
-    """Return the row of a figure that is `ratio` times better than the reference's, and must be `bound` times."""
+    """Return the row of a figure `ratio` times better than its reference, where `bound` times is required."""
     return _row(key, what, ours, reference, ratio, bound, "x", ratio >= bound)
 
 
 def at_most(key: str, what: str, ours: float, bound: float) -> Row:
-    """Return the row of seconds without a reference that must not exceed `bound`."""
+    """Return the row of seconds without a reference, which must not exceed `bound`."""
     return _row(key, what, ours, bound, bound / ours, bound, "s", ours <= bound)
 
 
 def _row(key: str, what: str, ours: float, reference: float, ratio: float, bound: float, unit: str, kept: bool) -> Row:
-    return {"key": key, "what": what, "ours": ours, "reference": reference, "ratio": ratio} | {
-        "bound": bound,
-        "unit": unit,
-        "kept": kept,
-    }
+    figures = {"ours": ours, "reference": reference, "ratio": ratio, "bound": bound}
+    return {"key": key, "what": what, **figures, "unit": unit, "kept": kept}

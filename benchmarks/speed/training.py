@@ -1,4 +1,4 @@
-"""An optimizer step of the whole population, against a loop over agents and against the machine's matrix rate."""
+"""An optimizer step of the population, against a loop over agents and against the machine's matrix rate."""
 
 from collections.abc import Callable, Sequence
 
@@ -13,11 +13,11 @@ from eigen2.erl.learners import Batch
 from eigen2.erl.learners.gradients import clear_gradients, step, update_targets
 from eigen2.erl.population import Population
 
-SIDE = 1024  # rows and columns of the matrices whose product sets the machine's rate
+SIDE = 1024  # rows and columns of the matrices whose product measures the machine's rate
 
 
 def training_step(full: FullScale, runs: int) -> list[Row]:
-    """Compare milliseconds of an optimizer step, which averages the gradients of `accumulate` micro-batches."""
+    """Compare the milliseconds of an optimizer step, which averages the gradients of `accumulate` micro-batches."""
     population = full.population()
     batches = [full.batch(slots) for slots in full.slots()]
     agents = [PlainAgent(full, population, row) for row in range(population.size)]
@@ -32,7 +32,7 @@ def training_step(full: FullScale, runs: int) -> list[Row]:
 def population_step(
     full: FullScale, population: Population, batches: Sequence[Batch] | None = None
 ) -> Callable[[], None]:
-    """Return one step of all agents at once by the optimizer that ships; without `batches` it gathers them too."""
+    """Return a function that makes a step of all agents at once; without `batches` it also gathers them."""
     optimizer, settings, slots = full.optimizer(population), full.module.hparams, full.slots()
 
     def run() -> None:
@@ -47,43 +47,43 @@ def population_step(
 
 
 class PlainAgent:
-    """Agent with modules and optimizers of its own and the weights of one row of a population."""
+    """Agent with its own modules and optimizers, and the weights of one row of a population."""
 
     def __init__(self, full: FullScale, population: Population, row: int) -> None:
         data, agent, self.row = full.data, population.agents[row], row
-        self.actor, self.slow_actor = (_network(data.make_actor(), agent.actor) for _ in range(2))
-        self.critic, self.slow_critic = (_network(data.make_critic(), agent.critic) for _ in range(2))
+        self.actor, self.target_actor = (_network(data.make_actor(), agent.actor) for _ in range(2))
+        self.critic, self.target_critic = (_network(data.make_critic(), agent.critic) for _ in range(2))
         rates = zip((self.actor, self.critic), full.module.learning_rates(), strict=True)
         self.optimizers = [torch.optim.Adam(net.parameters(), lr=rate) for net, rate in rates]
 
     def learn(self, batch: Batch, weight: float) -> None:
-        """Add a micro-batch's gradients of the critic's loss to the critic, of the actor's to the actor."""
-        now, then = self._own(batch.inputs), self._own(batch.next_inputs)
+        """Accumulate the gradients of both losses of a micro-batch, times `weight`."""
+        inputs, next_inputs = self._row(batch.inputs), self._row(batch.next_inputs)
         with torch.no_grad():
-            next_value = self.slow_critic(then, self.slow_actor(then))
+            next_value = self.target_critic(next_inputs, self.target_actor(next_inputs))
             target = batch.reward[self.row] + batch.discount * torch.where(batch.terminated[self.row], 0.0, next_value)
-        critic_loss = (self.critic(now, batch.action[self.row]) - target).square().mean()
+        critic_loss = (self.critic(inputs, batch.action[self.row]) - target).square().mean()
         (weight * critic_loss).backward(inputs=list(self.critic.parameters()))
-        actor_loss = -self.critic(now, self.actor(now)).mean()
+        actor_loss = -self.critic(inputs, self.actor(inputs)).mean()
         (weight * actor_loss).backward(inputs=list(self.actor.parameters()))
 
     def step(self, max_grad_norm: float, tau: float) -> None:
         """Clip both gradients, step both optimizers and move the targets."""
-        networks = (self.actor, self.slow_actor), (self.critic, self.slow_critic)
-        for (net, slow), optimizer in zip(networks, self.optimizers, strict=True):
+        networks = (self.actor, self.target_actor), (self.critic, self.target_critic)
+        for (net, target), optimizer in zip(networks, self.optimizers, strict=True):
             nn.utils.clip_grad_norm_(net.parameters(), max_grad_norm)
             optimizer.step()
             optimizer.zero_grad()
             with torch.no_grad():
-                for weight, old in zip(net.parameters(), slow.parameters(), strict=True):
-                    old.lerp_(weight, tau)
+                for weight, slow in zip(net.parameters(), target.parameters(), strict=True):
+                    slow.lerp_(weight, tau)
 
-    def _own(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+    def _row(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
         return {name: value[self.row if len(value) > 1 else 0].float() for name, value in inputs.items()}
 
 
 def looped_step(full: FullScale, agents: list[PlainAgent], batches: Sequence[Batch]) -> Callable[[], None]:
-    """Return the same step, agent by agent."""
+    """Return a function that makes the same step agent by agent."""
     settings = full.module.hparams
 
     def run() -> None:
@@ -102,7 +102,7 @@ def _network(network: nn.Module, weights: Tensor) -> nn.Module:
 
 
 def limit(full: FullScale, runs: int) -> Row:
-    """Measure how far a step, replay slots to targets, is from the machine's matrix rate."""
+    """Measure the floating-point rate of a whole step, from replay slots to targets, and the machine's matrix rate."""
     a, b = torch.randn(2, SIDE, SIDE)
     rate = 2 * SIDE**3 / median_seconds(lambda: a @ b, runs)
     run = population_step(full, full.population())

@@ -1,4 +1,4 @@
-"""A run of tiny size in place of the full one."""
+"""A tiny run in place of the full-scale run."""
 
 from collections.abc import Iterator
 
@@ -10,8 +10,8 @@ from benchmarks.speed.full_scale import FullScale
 
 
 @pytest.fixture(scope="module", autouse=True)
-def own_environment() -> Iterator[None]:
-    """Keep the seed that the command line leaves in the environment from other tests."""
+def isolated_environment() -> Iterator[None]:
+    """Restore the environment variables of seeds, which the command line sets."""
     with pytest.MonkeyPatch.context() as patch:
         for name in ("PL_GLOBAL_SEED", "PL_SEED_WORKERS"):
             patch.setenv(name, "0")
@@ -20,6 +20,6 @@ def own_environment() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def small(own_environment: None) -> Iterator[FullScale]:
+def small(isolated_environment: None) -> Iterator[FullScale]:
     with FullScale(ROOT / "tests" / "small.yaml") as full:
         yield full

@@ -1,4 +1,4 @@
-"""Docs pages say what was measured, and tables of known figures are right."""
+"""Docs pages quote the measured figures, and tables are formatted as specified."""
 
 import re
 from pathlib import Path
@@ -9,16 +9,16 @@ from PIL import Image
 from benchmarks.harness import FIGURES, ROOT
 from benchmarks.pages import PAGES, blocks, fill, load, number, read, table
 
-PLACES = re.compile(r"<!-- measured: (\w+) -->\n(.*?)\n<!-- end -->", re.DOTALL)
+BLOCKS = re.compile(r"<!-- measured: (\w+) -->\n(.*?)\n<!-- end -->", re.DOTALL)
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_the_page_says_what_was_measured(name: str) -> None:
+def test_the_page_quotes_the_figures(name: str) -> None:
     page, texts = (ROOT / "docs" / f"{name}.md").read_text(), blocks(load(name))
-    assert dict(PLACES.findall(page)) == texts
+    assert dict(BLOCKS.findall(page)) == texts
     assert fill(page, texts) == page
-    numbers = [line for line in PLACES.sub("", page).splitlines() if re.search(r"\| *[-+]?[\d,.]+ *(%? \||$)", line)]
-    assert not numbers, "figures that nothing measured"
+    numbers = [line for line in BLOCKS.sub("", page).splitlines() if re.search(r"\| *[-+]?[\d,.]+ *(%? \||$)", line)]
+    assert not numbers, "figures that no benchmark measured"
 
 
 def test_every_figure_is_quoted_by_a_page() -> None:
@@ -28,24 +28,24 @@ def test_every_figure_is_quoted_by_a_page() -> None:
 
 def test_pictures_are_drawn_from_their_figures(tmp_path: Path) -> None:
     for path, block in load("scaling").pictures.items():
-        (found,) = read(block) or ()
-        block.make(tmp_path / "drawn.png", {"agents": found["agents"]})
-        with Image.open(tmp_path / "drawn.png") as picture, Image.open(ROOT / "docs" / path) as kept:
-            assert picture.width == kept.width
+        (figures,) = read(block) or ()
+        block.make(tmp_path / "drawn.png", {"agents": figures["agents"]})
+        with Image.open(tmp_path / "drawn.png") as picture, Image.open(ROOT / "docs" / path) as expected:
+            assert picture.width == expected.width
 
 
-def test_pages_without_figures_say_so(tmp_path: Path) -> None:
+def test_blocks_without_figures_are_marked(tmp_path: Path) -> None:
     assert set(blocks(load("study"), tmp_path).values()) == {"Not measured yet."}
 
 
-def test_texts_take_their_places_and_leave_the_rest() -> None:
+def test_blocks_are_replaced_and_the_rest_is_kept() -> None:
     page = "a\n<!-- measured: one -->\nold\nolder\n<!-- end -->\nb\n<!-- measured: two -->\n<!-- end -->\n"
     filled = fill(page, {"one": "new"})
     assert filled == "a\n<!-- measured: one -->\nnew\n<!-- end -->\nb\n<!-- measured: two -->\n<!-- end -->\n"
     assert fill(filled, {"one": "new", "two": "x"}).count("\n") == page.count("\n")
 
 
-def test_formats_reach_into_rows() -> None:
+def test_formats_access_nested_values() -> None:
     rows = [{"a": {"b": 1234.5}, "c": "x"}, {"a": None, "c": "y"}]
     assert table({"b": "{a[b]!n}", "c d": "{c}"}, rows).splitlines()[2:] == ["| 1,234 | x |", "|  | y |"]
     with pytest.raises(KeyError):

@@ -1,4 +1,4 @@
-"""Benchmarks of learning at tiny size, and their tables of known runs."""
+"""Benchmarks of learning at tiny size, and their tables for known rows."""
 
 import json
 from pathlib import Path
@@ -22,13 +22,13 @@ def row(seed: int, champion: float) -> dict[str, Any]:
     return {"seed": seed, "champion": champion, "agents": champion - 10, "seconds": 120.0, "perfect": 50.0, **rules}
 
 
-def test_tables_of_known_runs() -> None:
+def test_tables_of_known_rows() -> None:
     runs = {"erl": [row(0, 90.0), row(1, 100.0)], "gradients alone": [row(0, 70.0), row(1, 90.0)]}
-    main = tables.fitness_table({"runs": runs}, {"runs": {}}).splitlines()
-    assert "| erl | 95 | 119 % | 95 % | 2.0 | 85 | 90, 100 |" in main
-    apart = "+15 (-49 to +79)"  # 5 is the standard error, 12.71 the quantile of one degree of freedom
+    fitness = tables.fitness_table({"runs": runs}, {"runs": {}}).splitlines()
+    assert "| erl | 95 | 119 % | 95 % | 2.0 | 85 | 90, 100 |" in fitness
+    difference = "+15 (-49 to +79)"  # 5 is the standard error, 12.71 the quantile of one degree of freedom
     against = tables.against_table(*({"runs": {name: rows}} for name, rows in runs.items()))
-    assert f"| gradients alone | {apart} | {apart} | 2 and 2 of 2 |" in against.splitlines()
+    assert f"| gradients alone | {difference} | {difference} | 2 and 2 of 2 |" in against.splitlines()
     changes = tables.ablation_table({"runs": {**runs, "better": [row(0, 91.0)]}}).splitlines()
     assert changes[2:] == ["| better | +1 | +1 |", "| gradients alone | -20 | -20 |"]
     shown = {"tomorrow": [row(0, 45.0), row(1, 47.0)], "without": [row(0, -5.0), row(1, 5.0)]}
@@ -46,7 +46,7 @@ def test_tables_of_known_control_runs(tmp_path: Path) -> None:
     assert lines[2:] == ["| 1 | 320.0 | 3,000 | 2,000 |", "| 2 | 7.0 | 900 |  |"]
 
 
-def test_sides_take_turns_and_are_compared_in_pairs() -> None:
+def test_sides_alternate_and_are_compared_in_pairs() -> None:
     tasks = control.side_tasks({"seeds": 2})
     assert [task.case for task in tasks] == ["eigen2", "Stable-Baselines3", "Stable-Baselines3", "eigen2"]
     speeds = {"eigen2": 30.0, "Stable-Baselines3": 20.0}
@@ -60,28 +60,28 @@ def test_sides_take_turns_and_are_compared_in_pairs() -> None:
 
 def test_both_sides_are_tested_in_the_same_episodes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(control, "TEST_EPISODES", 2)
-    one, two = (control.mean_return(lambda seen: torch.zeros(1, len(seen["state"][0]), 1)) for _ in range(2))
+    one, two = (control.mean_return(lambda inputs: torch.zeros(1, len(inputs["state"][0]), 1)) for _ in range(2))
     assert -2000 < one == two < 0
 
 
 @pytest.mark.parametrize("name", planted.BENCHMARKS)
-def test_experiments_are_of_the_variants_and_seeds_of_the_page(name: str) -> None:
-    kept = json.loads((FIGURES / f"{name}.json").read_text())
-    measured = [(variant, row["seed"]) for variant, rows in kept["runs"].items() for row in rows]
+def test_figures_have_the_variants_and_seeds_of_the_benchmark(name: str) -> None:
+    figures = json.loads((FIGURES / f"{name}.json").read_text())
+    measured = [(variant, row["seed"]) for variant, rows in figures["runs"].items() for row in rows]
     assert sorted(measured) == sorted(planted.BENCHMARKS[name].tasks({}))
 
 
-def test_every_variant_can_be_made() -> None:
-    for variant in planted.VARIANTS.values():  # what would fail after an hour fails here
+def test_every_variant_can_be_created() -> None:
+    for variant in planted.VARIANTS.values():  # invalid settings fail here, not after an hour of measuring
         ERLModule(**variant.get("model", {}))
         assert MarketDataModule(**{**planted.SIZES, **variant.get("data", {})}).context_days in (64, 504)
 
 
 def test_a_run_measures_champion_agents_and_rules(tmp_path: Path) -> None:
     settings = planted.BENCHMARKS["planted"].smallest
-    found = planted.measure(Task("erl", 5), settings, tmp_path)
-    assert found["informed"] > found["random"]
-    assert found["agents"] != found["champion"]
+    row = planted.measure(Task("erl", 5), settings, tmp_path)
+    assert row["informed"] > row["random"]
+    assert row["agents"] != row["champion"]
 
 
 def test_the_oracle_shows_the_return_of_another_day() -> None:
@@ -95,22 +95,22 @@ def test_the_oracle_shows_the_return_of_another_day() -> None:
         assert (shown[:, 1] == 0).all()
 
 
-def test_the_perfect_rule_earns_what_can_be_earned() -> None:
+def test_the_perfect_rule_earns_the_maximum() -> None:
     market = SyntheticMarket(seed=1, days=200, columns=3, signal=0.0)
     sizes = {"validation_days": 30, "holdout_days": 40, **oracle.SIZES, **TINY}
     data = oracle.OracleMarket(-1, synthetic=market, rules=oracle.RULES, **sizes)
     data.setup("fit")
-    prices, total = data.panel.prices.astype(np.float64), []
-    kept = (1 - oracle.RULES.side_cost) / (1 + oracle.RULES.side_cost)
+    prices, rewards = data.panel.prices.astype(np.float64), []
+    after_costs = (1 - oracle.RULES.side_cost) / (1 + oracle.RULES.side_cost)
     for start in planted.holdout_starts(data):
         days = range(start + 1, start + 1 + data.trading_days)
-        best = np.array([100 * max(prices[day, :, 3] / prices[day, :, 0] * kept - 1) for day in days])
-        total.append(5 * best.clip(0).sum())
-    assert oracle.perfect_reward(data) == pytest.approx(np.mean(total), rel=1e-4)
+        best = np.array([100 * max(prices[day, :, 3] / prices[day, :, 0] * after_costs - 1) for day in days])
+        rewards.append(5 * best.clip(0).sum())
+    assert oracle.perfect_reward(data) == pytest.approx(np.mean(rewards), rel=1e-4)
 
 
 @pytest.mark.slow
-def test_the_oracle_is_used_and_the_past_is_not(tmp_path: Path) -> None:
+def test_agents_use_tomorrows_return_but_not_the_past(tmp_path: Path) -> None:
     shown, past = (oracle.measure(Task(name), {"generations": 8}, tmp_path) for name in ("tomorrow", "past"))
     assert shown["champion"] > 0.5 * shown["perfect"]
     assert past["champion"] < 0.2 * past["perfect"]

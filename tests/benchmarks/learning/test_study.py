@@ -1,4 +1,4 @@
-"""The study at tiny size: what a fold may see, what a row depends on, and how rows are summed up."""
+"""The study at tiny size: data of the folds, keys of rows, and summaries."""
 
 import json
 import re
@@ -47,36 +47,36 @@ def days(prices: pd.DataFrame) -> list[str]:
     return [str(day)[:10] for day in sorted(prices["date"].unique())]
 
 
-Trained = tuple[dict[str, Any], list[torch.Tensor], dict[str, set[int]]]
+TrainedFold = tuple[dict[str, Any], list[torch.Tensor], dict[str, set[int]]]
 
 
-def trained(table: Table, folder: Path) -> Trained:
-    """A row of the first fold, what decided the champion's orders, and the days left that networks saw by when."""
+def train_fold(table: Table, folder: Path) -> TrainedFold:
+    """Return the row of the first fold, weights before the test, and the days left that networks observed by stage."""
     folder.mkdir()
     weights: list[torch.Tensor] = []
     days_left: dict[str, set[int]] = {"training": set(), "test": set()}
     policy, inputs = study.champion_policy, MarketDataModule.network_inputs
 
-    def seen(module: Any, data: Any) -> Any:
+    def record_weights(module: Any, data: Any) -> Any:
         weights.extend([module.population.champion_actor.clone(), module.population.actor.detach().clone()])
         return policy(module, data)
 
-    def noted(self: Any, observation: dict[str, torch.Tensor]) -> Any:
+    def record_days_left(self: Any, observation: dict[str, torch.Tensor]) -> Any:
         days_left["test" if weights else "training"].update(observation["days_left"].flatten().tolist())
         return inputs(self, observation)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(study, "champion_policy", seen)
-        patch.setattr(MarketDataModule, "network_inputs", noted)
+        patch.setattr(study, "champion_policy", record_weights)
+        patch.setattr(MarketDataModule, "network_inputs", record_days_left)
         return study.measure(Task("made fold 0"), SETTINGS, folder), weights, days_left
 
 
 @pytest.fixture(scope="module")
-def row_of_a_fold(made: Table, tmp_path_factory: pytest.TempPathFactory) -> Trained:
-    return trained(made, tmp_path_factory.mktemp("trained") / "one")
+def trained_fold(made: Table, tmp_path_factory: pytest.TempPathFactory) -> TrainedFold:
+    return train_fold(made, tmp_path_factory.mktemp("trained") / "one")
 
 
-def test_a_row_depends_on_prices_cuts_and_settings(made: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_row_depends_on_prices_folds_and_settings(made: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     (task, _), bytes_before, keys = study.tasks(SETTINGS), made.path.read_bytes(), []
     monkeypatch.setattr(study, "MODEL", dict(study.MODEL))
     monkeypatch.setattr(study, "TABLES", {"made": Table(made.path, FOLDS, TEST_DAYS, dict(DATA))})
@@ -105,8 +105,8 @@ def test_folds_walk_forward(made: Table, days: list[str], tmp_path: Path) -> Non
         assert splits.train == range(start - 30)
 
 
-def test_nothing_before_the_test_sees_its_days(
-    row_of_a_fold: Trained, prices: pd.DataFrame, days: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_training_and_validation_do_not_use_test_days(
+    trained_fold: TrainedFold, prices: pd.DataFrame, days: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = days[DAYS - FOLDS * TEST_DAYS]
     later = prices["date"] >= pd.Timestamp(first)
@@ -116,7 +116,7 @@ def test_nothing_before_the_test_sees_its_days(
         altered.loc[later, column] *= factor
     altered.to_parquet(tmp_path / "made.parquet", index=False)
     monkeypatch.chdir(tmp_path)
-    (row, weights, _), (other, same_weights, _) = row_of_a_fold, trained(study.TABLES["made"], tmp_path / "other")
+    (row, weights, _), (other, same_weights, _) = trained_fold, train_fold(study.TABLES["made"], tmp_path / "other")
     assert row["champion_generation"] >= 0
     assert row["test"][0] == first
     for one, two in zip(weights, same_weights, strict=True):
@@ -125,18 +125,18 @@ def test_nothing_before_the_test_sees_its_days(
     assert row["policies"]["champion"]["returns"] != other["policies"]["champion"]["returns"]
 
 
-def test_a_row_is_the_tests_days_and_no_others(row_of_a_fold: Trained, prices: pd.DataFrame, days: list[str]) -> None:
-    row, _, days_left = row_of_a_fold
-    assert {len(found["returns"]) for found in row["policies"].values()} == {TEST_DAYS}
+def test_a_row_covers_the_test_days_only(trained_fold: TrainedFold, prices: pd.DataFrame, days: list[str]) -> None:
+    row, _, days_left = trained_fold
+    assert {len(policy["returns"]) for policy in row["policies"].values()} == {TEST_DAYS}
     first, last = (days[DAYS - FOLDS * TEST_DAYS], days[DAYS - TEST_DAYS - 1])
     assert row["test"] == [first, last]
     by_day = prices.set_index(["date", "ticker"])
     bought, sold = by_day.loc[pd.Timestamp(first), "open"], by_day.loc[pd.Timestamp(last), "close"]
-    held = (sold / bought).mean() * 0.999 / 1.001 - 1  # 10 basis points a side
-    assert row["policies"]["buy and hold"]["total_return"] == pytest.approx(held, rel=1e-5)
-    for found in row["policies"].values():
-        assert np.prod(1 + np.array(found["returns"])) - 1 == pytest.approx(found["total_return"], abs=0.02)
-    assert days_left["test"] == {19}, "the champion sees days left as on the first day of a window in training"
+    held_return = (sold / bought).mean() * 0.999 / 1.001 - 1  # 10 basis points a side
+    assert row["policies"]["buy and hold"]["total_return"] == pytest.approx(held_return, rel=1e-5)
+    for policy in row["policies"].values():
+        assert np.prod(1 + np.array(policy["returns"])) - 1 == pytest.approx(policy["total_return"], abs=0.02)
+    assert days_left["test"] == {19}, "the champion always observes the days left on the first day of a training window"
     assert days_left["test"] < days_left["training"]
 
 
@@ -149,21 +149,21 @@ def test_an_interrupted_training_leaves_no_row(made: Table, tmp_path: Path, monk
         study.measure(Task("made fold 0"), SETTINGS, tmp_path)
 
 
-def test_tables_that_are_not_there_or_too_short_are_refused(made: Table, tmp_path: Path) -> None:
+def test_missing_and_short_tables_are_refused(made: Table, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"--tables .* --data-dir"):
         study.tasks({**SETTINGS, "data_dir": str(tmp_path), "tables": ["dow30"]})
-    with pytest.raises(UserError, match="too few for 9 folds"):
+    with pytest.raises(UserError, match="only 200 days for 9 folds"):
         study.fold_data(Table(made.path, 9, TEST_DAYS, DATA), 0, tmp_path, tmp_path)
 
 
-def test_prices_of_ones_own(made: Table) -> None:
-    assert list(study.chosen_tables({**SETTINGS, "tables": ["made", "./made.parquet"]})) == ["made"]
+def test_a_price_file_in_place_of_a_table(made: Table) -> None:
+    assert list(study.selected_tables({**SETTINGS, "tables": ["made", "./made.parquet"]})) == ["made"]
     tasks = study.tasks({**SETTINGS, "tables": ["./made.parquet"], "seeds": 2})
     assert tasks == [Task(f"made fold {fold}", seed) for seed in range(2) for fold in range(4)]
 
 
 def row(fold: int, seed: int, excess: float, jitter: float) -> dict[str, Any]:
-    """A row whose champion is ahead of all others by so much a year."""
+    """Return a row whose champion earns `excess` more per year than every other policy."""
     generator = np.random.default_rng([fold, seed])
     market = generator.normal(0, 0.01, TEST_DAYS)
 
@@ -173,34 +173,34 @@ def row(fold: int, seed: int, excess: float, jitter: float) -> dict[str, Any]:
         return {**measures, "annual_return": 0.1 + ahead, "returns": returns.tolist()}
 
     policies = {name: policy(excess if name == "champion" else 0) for name in ("champion", *study_tables.NAMES)}
-    facts = {"train": ["a", "b"], "test": ["c", "d"], "test_days": TEST_DAYS, "columns": 5}
+    splits = {"train": ["a", "b"], "test": ["c", "d"], "test_days": TEST_DAYS, "columns": 5}
     meta = {"table": "t", "fold": fold, "seed": seed, "seconds": 1.0, "generations": 2, "commit": "abcdefgh"}
-    return {**meta, **facts, "policies": policies}
+    return {**meta, **splits, "policies": policies}
 
 
 @pytest.mark.parametrize(
-    ("excess", "jitter", "said"),
+    ("excess", "jitter", "sentence"),
     [
         ([0.2, 0.3], 0.001, "25.0 points a year more .* in 2 of 2 folds more; both 95 % intervals exclude 0"),
         ([-0.2, -0.3], 0.001, "25.0 points a year less .* in 0 of 2 folds more; both 95 % intervals exclude 0"),
         ([0.2, 0.3], 3.0, "over seeds excludes 0, that over days does not"),
         ([-0.3, 0.5], 3.0, "10.0 points a year more .* no 95 % interval excludes 0: not told apart from chance"),
-        ([0.2], 0.001, "over days excludes 0, that over seeds does not"),  # one seed says nothing of others
+        ([0.2], 0.001, "over days excludes 0, that over seeds does not"),  # a single seed has no interval
     ],
 )
-def test_verdicts(excess: list[float], jitter: float, said: str) -> None:
+def test_verdicts(excess: list[float], jitter: float, sentence: str) -> None:
     rows = [row(fold, seed, excess[seed], jitter) for fold in range(2) for seed in range(len(excess))]
-    assert re.search(said, next(study_tables.verdicts(study_tables.summarise(rows))))
+    assert re.search(sentence, next(study_tables.verdicts(study_tables.summarise(rows))))
 
 
 def test_a_summary_by_hand() -> None:
     rows = [row(fold, seed, 0.1 * seed, 0.0) for fold in range(2) for seed in range(2)]
     summary = study_tables.summarise(rows)
     assert summary == study_tables.summarise(rows[::-1])
-    found = summary["tables"]["t"]
-    excess = found["excess"]["momentum"]
+    table = summary["tables"]["t"]
+    excess = table["excess"]["momentum"]
     assert excess["annual_return"]["mean"] == pytest.approx(0.05)
     assert excess["daily"]["mean"] == pytest.approx(0.05)  # daily returns differ by the same each day
     assert excess["sharpe"] == {"mean": 0, "low": 0, "high": 0}
-    assert found["policies"]["champion"]["annual_return"]["mean"] == pytest.approx(0.15)
-    assert [fold["annual_return"]["champion"] for fold in found["folds"]] == pytest.approx([0.15, 0.15])
+    assert table["policies"]["champion"]["annual_return"]["mean"] == pytest.approx(0.15)
+    assert [fold["annual_return"]["champion"] for fold in table["folds"]] == pytest.approx([0.15, 0.15])

@@ -1,4 +1,4 @@
-"""Benchmarks of memory: what they read of a process, and how they judge it."""
+"""Benchmarks of memory: measurements of a process, and the checks of the soak."""
 
 import os
 from pathlib import Path
@@ -14,45 +14,45 @@ from benchmarks.memory.tables import soak_text
 from benchmarks.runs import memory_mb
 
 
-def test_memory_is_what_the_system_says_and_mapped_pages_count_once_they_were_read(tmp_path: Path) -> None:
+def test_memory_agrees_with_psutil_and_counts_mapped_pages_once_read(tmp_path: Path) -> None:
     path = tmp_path / "features.npy"
     path.write_bytes(os.urandom(8_000_000))
     mapped = torch.from_file(str(path), size=8_000_000, dtype=torch.uint8)
-    int(mapped[:4096].sum())  # loads code
+    int(mapped[:4096].sum())  # load the code first
     before = memory_mb()
     int(mapped.sum())
-    found = memory_mb()
-    assert found["rss"] == pytest.approx(psutil.Process().memory_info().rss / 1e6, rel=0.05)
-    assert found["file"] - before["file"] == pytest.approx(8, abs=3)
-    assert found["rss"] - found["anon"] - found["file"] == pytest.approx(0, abs=20)  # shared memory
-    assert found["rss"] <= found["peak"]
+    after = memory_mb()
+    assert after["rss"] == pytest.approx(psutil.Process().memory_info().rss / 1e6, rel=0.05)
+    assert after["file"] - before["file"] == pytest.approx(8, abs=3)
+    assert after["rss"] - after["anon"] - after["file"] == pytest.approx(0, abs=20)  # shared memory
+    assert after["rss"] <= after["peak"]
 
 
-def judged(rss: list[float], printed: str = "verdict: healthy\n", grown: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Judge a run whose RSS is this; its first generation counts another object if the first size is 0."""
+def soak_row(rss: list[float], stdout: str = "verdict: healthy\n", grown: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Return the row of a run with this RSS; an RSS of 0 marks a generation with another count of objects."""
     rows = [{"heap_bytes": str(10**8), "count_Agent": "6" if size == 0 else "5"} for size in rss]
-    return soak.judge(rows, [int(size) for size in rss], [10**8] * len(rss), printed, grown)
+    return soak.check_memory(rows, [int(size) for size in rss], [10**8] * len(rss), stdout, grown)
 
 
-def test_the_soak_is_judged_by_slope_counts_containers_and_verdict() -> None:
+def test_the_soak_checks_slope_counts_containers_and_verdict() -> None:
     noise = [3e6 * (n % 3) for n in range(300)]
-    start = [1e6 * min(n, 40) for n in range(300)]  # warms up within the first 50
+    start = [1e6 * min(n, 40) for n in range(300)]  # warm-up within the first 50 generations
     flat = [5e8 + a + b for a, b in zip(noise, start, strict=True)]
-    found = judged(flat)
-    assert found["kept"]
-    assert found["rss_slope"]["median"] == pytest.approx(0, abs=1)
-    assert found["rss_mb"] == {"50": 546.0, "150": 540.0, "299": 546.0}
-    risen = judged([each + 2000 * n for n, each in enumerate(flat)])
-    assert risen["rss_slope"]["median"] == pytest.approx(2000, rel=0.05)
-    assert not risen["kept"]
-    assert not judged([0, *flat])["kept"]
-    assert not judged(flat, "memory  leak in train: something kept\n")["kept"]
-    assert not judged(flat, grown=("list of 300  module.kept",))["kept"]
-    assert soak_text(found).startswith("Over 300 generations RSS was 546.0 MB after generation 50, ")
+    row = soak_row(flat)
+    assert row["kept"]
+    assert row["rss_slope"]["median"] == pytest.approx(0, abs=1)
+    assert row["rss_mb"] == {"50": 546.0, "150": 540.0, "299": 546.0}
+    rising = soak_row([size + 2000 * n for n, size in enumerate(flat)])
+    assert rising["rss_slope"]["median"] == pytest.approx(2000, rel=0.05)
+    assert not rising["kept"]
+    assert not soak_row([0, *flat])["kept"]
+    assert not soak_row(flat, "memory  leak in train: something kept\n")["kept"]
+    assert not soak_row(flat, grown=("list of 300  module.kept",))["kept"]
+    assert soak_text(row).startswith("Over 300 generations RSS was 546.0 MB after generation 50, ")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", [case for case in estimate.CASES if case != estimate.RESUMED])
 def test_the_estimate_holds_for_each_case_of_the_page(tmp_path: Path, case: str) -> None:
-    found = estimate.measure(Task(case), {"generations": 5}, tmp_path)
-    assert found["ratio"] == pytest.approx(1, abs=0.15), found
+    row = estimate.measure(Task(case), {"generations": 5}, tmp_path)
+    assert row["ratio"] == pytest.approx(1, abs=0.15), row

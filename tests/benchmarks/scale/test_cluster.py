@@ -1,4 +1,4 @@
-"""The model of a cluster against known answers, and against the runs that were measured."""
+"""The model of a cluster against known answers and against measured runs."""
 
 import json
 from typing import Any
@@ -8,14 +8,14 @@ import pytest
 
 from benchmarks.harness import FIGURES
 from benchmarks.scale import processes_tables
-from benchmarks.scale.cluster import Costs, Link, Plan, Spent, expected_parents, simulate
-from benchmarks.scale.processes_tables import FREE, spent_by
+from benchmarks.scale.cluster import Costs, Link, Plan, Timing, expected_parents, simulate
+from benchmarks.scale.processes_tables import FREE, simulate_plan
 
 ROUND_S, BYTE_S, AGENT_S = 1e-4, 2e-9, 0.05
 
 
-def made_up(deviation: float = 0.0) -> dict[str, Any]:
-    """Work in proportion to agents, messages of known cost."""
+def synthetic_figures(deviation: float = 0.0) -> dict[str, Any]:
+    """Return figures with work proportional to agents, and messages of known cost."""
 
     def run(agents: int) -> dict[str, Any]:
         seconds = AGENT_S * agents
@@ -38,13 +38,13 @@ def made_up(deviation: float = 0.0) -> dict[str, Any]:
     }
 
 
-def spent(costs: Costs, plan: Plan, link: Link = FREE) -> Spent:
+def timing(costs: Costs, plan: Plan, link: Link = FREE) -> Timing:
     return simulate(costs, plan, link, np.random.default_rng(0))
 
 
-def test_the_costs_of_work_and_messages_are_found() -> None:
-    costs = Costs(made_up())
-    for agents in (3, 16, 640):  # between and beyond what was measured
+def test_costs_of_work_and_messages_are_recovered() -> None:
+    costs = Costs(synthetic_figures())
+    for agents in (3, 16, 640):  # between measured numbers and beyond them
         assert costs.phase_s("train", agents, 8) == pytest.approx(8 * AGENT_S * agents)
     assert costs.message_s(1, 0, FREE) == pytest.approx(ROUND_S, rel=1e-6)
     assert costs.message_s(0, 1, FREE) == pytest.approx(BYTE_S, rel=1e-6)
@@ -53,45 +53,45 @@ def test_the_costs_of_work_and_messages_are_found() -> None:
 
 
 @pytest.mark.parametrize("devices", [1, 10, 100, 1000])
-def test_with_free_messages_and_no_chance_work_divides_by_devices(devices: int) -> None:
-    measured = made_up()
+def test_without_messages_and_noise_time_is_divided_by_devices(devices: int) -> None:
+    measured = synthetic_figures()
     for message in measured["messages"][0]["messages"]:
         message["seconds"] = 1e-15 * message["received"]
-    found = spent(Costs(measured), Plan(1000, devices))
-    assert found.seconds == pytest.approx((2 + 32) * AGENT_S * 1000 / devices, rel=1e-3)
-    assert found.computing == pytest.approx(1, rel=1e-3)
-    assert sum(found.parts.values()) == pytest.approx(found.seconds, rel=1e-9)
-    assert found.parts.get("waiting", 0) == pytest.approx(0, abs=1e-9)
+    result = timing(Costs(measured), Plan(1000, devices))
+    assert result.seconds == pytest.approx((2 + 32) * AGENT_S * 1000 / devices, rel=1e-3)
+    assert result.computing == pytest.approx(1, rel=1e-3)
+    assert sum(result.parts.values()) == pytest.approx(result.seconds, rel=1e-9)
+    assert result.parts.get("waiting", 0) == pytest.approx(0, abs=1e-9)
 
 
-def test_who_is_one_agent_short_waits() -> None:
-    found = spent(Costs(made_up()), Plan(3, 2))
-    assert found.parts["waiting"] == pytest.approx((2 + 32) * AGENT_S / 2, rel=1e-6)  # of two, one waits for one agent
+def test_a_device_with_fewer_agents_waits() -> None:
+    result = timing(Costs(synthetic_figures()), Plan(3, 2))
+    assert result.parts["waiting"] == pytest.approx((2 + 32) * AGENT_S / 2, rel=1e-6)  # one of two, for one agent
 
 
-def test_waiting_grows_with_chance_and_devices() -> None:
-    few, many = (spent(Costs(made_up(0.05)), Plan(8 * devices, devices)) for devices in (2, 200))
+def test_waiting_grows_with_noise_and_devices() -> None:
+    few, many = (timing(Costs(synthetic_figures(0.05)), Plan(8 * devices, devices)) for devices in (2, 200))
     assert 0 < few.parts["waiting"] < many.parts["waiting"]
-    # the slowest of 200 is exp(2.75 x 0.05) of the median in each of its phases, on average
+    # on average the slowest of 200 takes exp(2.75 x 0.05) times the median in each phase
     assert many.parts["waiting"] == pytest.approx((2 + 32) * AGENT_S * 8 * (np.exp(0.05 * 2.75) - 1), rel=0.1)
 
 
-def test_a_process_wants_few_of_many_parents() -> None:
+def test_expected_parents_of_limiting_cases() -> None:
     assert expected_parents(1, 1000, 1000) == pytest.approx(2, rel=0.01)
     assert expected_parents(500, 1000, 2) == pytest.approx(500 * (1 - 2.718281828**-1), rel=0.01)
     assert expected_parents(4, 8, 1) == 0
 
 
 def test_bytes_received_by_hand() -> None:
-    """Of 3 agents, process 0 of 2 has one; the messages have room for the two of process 1."""
-    found = Costs(made_up()).received(Plan(3, 2))
-    assert found["transitions"] == 2 * 288 * 1530 + 8 * 144
-    assert found["fitness"] == 2 * (8 + 1 + 8)
-    assert found["curves"] == 2 * 140 + 2 * 4 * 400
-    assert found["parents"] == pytest.approx((16 * 1000 + 4) * 2 * (1 - (2 / 3) ** 2))
+    """Of 3 agents, process 0 of 2 has one; messages are sized for the two of process 1."""
+    received = Costs(synthetic_figures()).received(Plan(3, 2))
+    assert received["transitions"] == 2 * 288 * 1530 + 8 * 144
+    assert received["fitness"] == 2 * (8 + 1 + 8)
+    assert received["curves"] == 2 * 140 + 2 * 4 * 400
+    assert received["parents"] == pytest.approx((16 * 1000 + 4) * 2 * (1 - (2 / 3) ** 2))
 
 
-def test_predictions_and_traffic_are_those_of_real_processes() -> None:
+def test_predictions_and_traffic_agree_with_measured_processes() -> None:
     measured = json.loads((FIGURES / "processes.json").read_text())
     costs = Costs(measured)
     assert {run["processes"] for run in measured["together"]} == {1, 2, 4}
@@ -99,13 +99,14 @@ def test_predictions_and_traffic_are_those_of_real_processes() -> None:
         plan = Plan(run["agents"], run["processes"], run["optimizer_steps"])
         assert sum(costs.received(plan).values()) / 1e6 == pytest.approx(run["received_mb"], rel=0.1), plan
         if run["processes"] <= measured["usable_cores"]:
-            assert spent_by(costs, plan, FREE).seconds == pytest.approx(run["generation"] + run["rest"], rel=0.2), plan
+            seconds = run["generation"] + run["rest"]
+            assert simulate_plan(costs, plan, FREE).seconds == pytest.approx(seconds, rel=0.2), plan
 
 
-def test_one_run_is_simulated(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_simulates_a_run(capsys: pytest.CaptureFixture[str]) -> None:
     processes_tables.main(["--agents", "1000", "--devices", "100"])
-    said = capsys.readouterr().out
-    assert all(f"{name} " in said for name in ("seconds", "limit", "messages", "waiting", "train", "memory_gb"))
+    stdout = capsys.readouterr().out
+    assert all(f"{name} " in stdout for name in ("seconds", "limit", "messages", "waiting", "train", "memory_gb"))
     with pytest.raises(SystemExit):
         processes_tables.main(["--agents", "10", "--devices", "100"])
     assert "--devices is 100" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Curves of time and memory by size: fits of known exponents, points, and the figures of the page."""
+"""Curves of time and memory by size: exponents, tables, and the points that are measured."""
 
 import json
 import math
@@ -15,8 +15,8 @@ from benchmarks.scale.scaling_tables import PHASES, UNITS, curve_table, exponent
 SIZES = [4, 8, 16, 32, 64, 128, 256]
 
 
-def made_up(seconds: Any, megabytes: Any = lambda agents: 1.0) -> dict[str, Any]:
-    """A curve over agents whose phases all take `seconds` of the size, and memory 100 MB + `megabytes`."""
+def synthetic_curve(seconds: Any, megabytes: Any = lambda agents: 1.0) -> dict[str, Any]:
+    """Return a curve over agents with `seconds(agents)` for each phase and 100 MB + `megabytes(agents)` of memory."""
     points = [
         {
             **asdict(Sizes(agents=agents)),
@@ -33,27 +33,27 @@ def made_up(seconds: Any, megabytes: Any = lambda agents: 1.0) -> dict[str, Any]
 @pytest.mark.parametrize("power", [-0.5, 0.0, 0.7, 1.0, 2.0])
 def test_the_fit_recovers_a_known_exponent(power: float) -> None:
     assert exponent(SIZES, [3.5 * size**power for size in SIZES]) == pytest.approx(power, abs=1e-12)
-    assert exponent([1, 2, 4, 8], [-1.0, 0.0, 4.0, 8.0]) == pytest.approx(1)  # without those that have no logarithm
+    assert exponent([1, 2, 4, 8], [-1.0, 0.0, 4.0, 8.0]) == pytest.approx(1)  # values without a logarithm are skipped
     assert math.isnan(exponent([1, 2, 4], [0.0, -1.0, 5.0]))
     assert upper(SIZES) == [32, 64, 128, 256]
 
 
-def test_time_is_fitted_as_it_is_and_memory_above_the_imports() -> None:
-    found = {"agents": made_up(lambda agents: agents**0.5, lambda agents: 7.0 * agents)}
-    row = exponents_table(found).splitlines()[-1]
+def test_exponents_are_of_seconds_and_of_memory_above_the_imports() -> None:
+    figures = {"agents": synthetic_curve(lambda agents: agents**0.5, lambda agents: 7.0 * agents)}
+    row = exponents_table(figures).splitlines()[-1]
     assert row == "| agents | " + " | ".join(["0.50 / 0.50"] * 4 + ["1.00 / 1.00"] * 3) + " |"
-    assert curve_table("agents", found).splitlines()[2].split(" | ")[1:3] == ["2.00", "2.00"]
-    assert curve_table("agents", found).splitlines()[2].split(" | ")[-1] == "128 |"
+    assert curve_table("agents", figures).splitlines()[2].split(" | ")[1:3] == ["2.00", "2.00"]
+    assert curve_table("agents", figures).splitlines()[2].split(" | ")[-1] == "128 |"
 
 
 @pytest.mark.parametrize(("power", "growth"), [(1.05, "nothing grows faster"), (1.2, "this grows faster")])
-def test_more_than_linear_growth_is_told(power: float, growth: str) -> None:
-    text = verdict({"agents": made_up(lambda agents: agents**power)})
+def test_the_verdict_names_more_than_linear_growth(power: float, growth: str) -> None:
+    text = verdict({"agents": synthetic_curve(lambda agents: agents**power)})
     assert f"{power:.2f}, of evaluate over agents: {growth}" in text
 
 
 @pytest.mark.parametrize("name", UNITS)
-def test_a_curve_varies_its_own_size_alone_and_was_measured_at_its_sizes(name: str) -> None:
+def test_a_curve_varies_one_size_and_was_measured_at_its_points(name: str) -> None:
     points = [asdict(sizes) for sizes in CURVES[name]]
     assert [point[name] for point in points] == sorted({point[name] for point in points})
     varied = {key for key in points[-1] if len({point[key] for point in points}) > 1}
@@ -65,7 +65,7 @@ def test_a_curve_varies_its_own_size_alone_and_was_measured_at_its_sizes(name: s
 def test_a_point_of_several_curves_is_measured_once() -> None:
     tasks = scaling.tasks({"tiny": False})
     assert len(set(tasks)) == len(tasks) == len({sizes for curve in CURVES.values() for sizes in curve})
-    found = scaling.figures({task: {"imports_mb": {}, "case": task.case} for task in tasks})
-    assert found.keys() == CURVES.keys() == UNITS.keys()
+    figures = scaling.figures({task: {"imports_mb": {}, "case": task.case} for task in tasks})
+    assert figures.keys() == CURVES.keys() == UNITS.keys()
     for name, curve in CURVES.items():
-        assert [point["case"] for point in found[name]["points"]] == [sizes.case for sizes in curve]
+        assert [point["case"] for point in figures[name]["points"]] == [sizes.case for sizes in curve]

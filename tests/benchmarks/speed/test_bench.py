@@ -1,4 +1,4 @@
-"""Every comparison at tiny size, with references that do what eigen2 does: a ratio compares two ways to one result."""
+"""Every comparison at tiny size; references must compute the same results as eigen2."""
 
 import math
 
@@ -19,19 +19,19 @@ from eigen2.runtime.checkpoint import DurableCheckpointIO
 
 SETTINGS = {**bench.SETTINGS, **bench.SMALLEST, "threads": 1}
 HALF = 3e-3
-"""How far half precision may take an input within [-5, 5], and more."""
+"""More than the rounding error of half precision for inputs within [-5, 5]."""
 
 
 def test_every_part_is_measured(small: FullScale) -> None:
-    found = bench.figures({task: {"rows": bench.PARTS[task.case](small, 1)} for task in bench.tasks(SETTINGS)})
+    figures = bench.figures({task: {"rows": bench.PARTS[task.case](small, 1)} for task in bench.tasks(SETTINGS)})
     keys = "evaluation training_step replay_bytes checkpoint_save checkpoint_load"
-    assert [row["key"] for row in found["rows"]] == keys.split()
-    for row in found["rows"]:
+    assert [row["key"] for row in figures["rows"]] == keys.split()
+    for row in figures["rows"]:
         assert set(row) == {"key", "what", "ours", "reference", "ratio", "bound", "unit", "kept"}
         for name in ("ours", "reference", "ratio", "bound"):
             assert math.isfinite(row[name]), f"{name} of {row['key']}"
             assert row[name] > 0, f"{name} of {row['key']}"
-    for line, row in zip(bench_table(found).splitlines()[2:], found["rows"], strict=True):
+    for line, row in zip(bench_table(figures).splitlines()[2:], figures["rows"], strict=True):
         assert line.startswith(f"| {row['what']} | ")
     state = DurableCheckpointIO().load_checkpoint(small.folder / "bench.ckpt")
     replay_state = next(part["replay"] for part in state.values() if isinstance(part, dict) and "replay" in part)
@@ -57,17 +57,17 @@ def test_bounds(row: Row, kept: bool) -> None:
 
 
 def test_the_share_of_the_matrix_rate(small: FullScale) -> None:
-    found = limit(small, runs=1)
-    assert found["share_of_rate"] == pytest.approx(found["step_gflops_per_s"] / found["matrix_gflops_per_s"])
-    assert found["step_ms"] * found["step_gflops_per_s"] == pytest.approx(1e3 * found["operations_gflop"])
+    row = limit(small, runs=1)
+    assert row["share_of_rate"] == pytest.approx(row["step_gflops_per_s"] / row["matrix_gflops_per_s"])
+    assert row["step_ms"] * row["step_gflops_per_s"] == pytest.approx(1e3 * row["operations_gflop"])
 
 
 def test_dense_agents_play_as_the_population(small: FullScale, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Agent by agent the same actions and rewards; first weights say too little, so they are made larger."""
+    """Actions and rewards agree agent by agent; initial weights are scaled up so that actions differ."""
     data, population = small.data, small.population()
     data.allocate_replay(small.device, Communicator(small.module.population_size))
-    small.__dict__.pop("replay", None)  # others want the new buffer full
-    monkeypatch.setattr(data.eval_env, "credit_steps", 0)  # stored as the environment pays
+    small.__dict__.pop("replay", None)  # other tests need the new buffer filled
+    monkeypatch.setattr(data.eval_env, "credit_steps", 0)  # store rewards when the environment pays them
     population.actor.data.mul_(3)
     small.play(population, generation=2)
     days = data.window_days - 1
@@ -83,14 +83,14 @@ def test_dense_agents_play_as_the_population(small: FullScale, monkeypatch: pyte
         expected = torch.stack([step.action for step in steps]).flatten(1)
         torch.testing.assert_close(actions.float(), expected, atol=2 * HALF, rtol=0)
         assert expected.std(0).max() > 20 * HALF  # days differ by more than the tolerance
-        # the same positions, in sizes that differ as the actions do: another position would be worth about 1
+        # positions are the same up to sizes, which differ by the error of actions; another position changes about 1
         expected_rewards = torch.tensor([step.reward for step in steps])
         torch.testing.assert_close(rewards.flatten(), expected_rewards, atol=HALF, rtol=HALF)
     assert stored["reward"].unique().numel() > days
 
 
-def test_separate_modules_learn_as_the_population(small: FullScale) -> None:
-    """Two steps, as the first alone would not tell a gradient's size: Adam divides by it."""
+def test_separate_modules_learn_the_same_weights_as_the_population(small: FullScale) -> None:
+    """Two steps, as the first does not depend on the gradient's size, by which Adam divides."""
     population, gathering = small.population(), small.population()
     agents = [PlainAgent(small, population, row) for row in range(population.size)]
     before = population.actor.detach().clone()
@@ -100,7 +100,7 @@ def test_separate_modules_learn_as_the_population(small: FullScale) -> None:
         population_step(small, gathering),
         looped_step(small, agents, batches),
     )
-    assert isinstance(small.optimizer(population), RowAdam)  # what ships is what is timed
+    assert isinstance(small.optimizer(population), RowAdam)  # the optimizer that is timed is eigen2's
     for _ in range(2):
         for step in steps:
             step()
@@ -109,14 +109,14 @@ def test_separate_modules_learn_as_the_population(small: FullScale) -> None:
     for name, rows in (
         ("actor", population.actor),
         ("critic", population.critic),
-        ("slow_actor", population.actor_target),
-        ("slow_critic", population.critic_target),
+        ("target_actor", population.actor_target),
+        ("target_critic", population.critic_target),
     ):
         expected = torch.stack([nn.utils.parameters_to_vector(getattr(agent, name).parameters()) for agent in agents])
-        away = (rows.detach() - expected.detach()).abs()
-        # a gradient that is noise around 0 moves a weight either way by the learning rate
-        assert (away > 2e-5).float().mean() < 1e-3, name
+        error = (rows.detach() - expected.detach()).abs()
+        # a gradient of rounding noise moves a weight by the learning rate in either direction
+        assert (error > 2e-5).float().mean() < 1e-3, name
 
 
-def test_dense_bytes_of_the_full_scale() -> None:
+def test_dense_bytes_at_full_scale() -> None:
     assert storage.dense_bytes(investable=108, days=504, columns=669, features=9) == 24_277_542
