@@ -1,4 +1,4 @@
-"""`python -m eigen2.cli predict` and `export`: a champion put to use, apart from the run it came from."""
+"""`python -m eigen2.cli predict` and `export`: use a champion without the run that trained it."""
 
 from datetime import date
 from pathlib import Path
@@ -12,28 +12,28 @@ from eigen2.errors import UserError
 from eigen2.runtime.files import WRITE_HINT, replacing
 
 TABLE = ["ticker", "action", "coefficient", "target_pct", "stake_pct", "days_held", "gain_pct"]
-"""Columns of the orders that fit a terminal."""
+"""Columns of the orders that are printed."""
 DESCRIPTIONS = {
-    "predict": "Write down what the champion would do at the close of each new day: what to order, what to hold and "
-    "why, what was sold. It starts without positions, and no row depends on later days.",
-    "export": "Write the champion alone: its actor's weights (champion.safetensors) and all else that it takes to use "
-    "them (champion.json).",
+    "predict": "Write the champion's decisions at the close of each new day: orders, open positions and sales, each "
+    "with its reason. It starts without positions, and no row depends on later days.",
+    "export": "Write the champion without its run: the weights of its actor (champion.safetensors) and the "
+    "configuration needed to use them (champion.json).",
 }
-Option = tuple[Any, Any, str]  # type, default (`...`: required) and help
+Option = tuple[Any, Any, str]  # type, default (`...` if required) and help
 SHARED: dict[str, Option] = {
-    "ckpt_path": (str, "best", "Champion of: best or last of the run, a checkpoint file, or a folder of export."),
+    "ckpt_path": (str, "best", "Champion: best or last of the run, a checkpoint file, or a folder written by export."),
     "trainer.default_root_dir": (str, "lightning_logs", "The run's folder."),
-    "actor": (str | None, None, "Class of an actor that is not eigen2's own, module.Class; its module's code is run."),
+    "actor": (str | None, None, "Class of a custom actor, module.Class; its module is imported, which runs its code."),
 }
 OPTIONS: dict[str, dict[str, Option]] = {
     "predict": {
-        "data.path": (str, ..., "Prices as for fit, of the champion's tickers, with context_days before the new ones."),
-        "output": (str, "orders.csv", "The CSV file to write, replaced if it is there."),
-        "first": (str | None, None, "Day of the first decision, YYYY-MM-DD; null takes the last that the fit used."),
+        "data.path": (str, ..., "Prices of the champion's tickers as for fit, with context_days before the new days."),
+        "output": (str, "orders.csv", "CSV file to write; an existing file is replaced."),
+        "first": (str | None, None, "Day of the first decision, YYYY-MM-DD; null is the last day used in fit."),
     },
     "export": {
-        "output": (str, "champion-export", "The folder to write, made if need be."),
-        "onnx": (bool, False, "Write the actor as a graph too, actor.onnx (extra: eigen2[onnx])."),
+        "output": (str, "champion-export", "Folder to write to, created if missing."),
+        "onnx": (bool, False, "Also write the actor as an ONNX graph, actor.onnx (needs eigen2[onnx])."),
     },
 }
 
@@ -42,8 +42,8 @@ def make_parser(command: str) -> Parser:
     """Return the parser of `predict` or `export`."""
     parser = Parser(prog=f"python -m eigen2.cli {command}", description=DESCRIPTIONS[command])
     for name, (kind, default, text) in {**SHARED, **OPTIONS[command]}.items():
-        needed: dict[str, Any] = {"required": True} if default is ... else {"default": default}
-        parser.add_argument(f"--{name}", type=kind, help=text, **needed)
+        settings: dict[str, Any] = {"required": True} if default is ... else {"default": default}
+        parser.add_argument(f"--{name}", type=kind, help=text, **settings)
     return parser
 
 
@@ -60,7 +60,7 @@ def _champion(options: Namespace) -> ExportedChampion:
                 f"--ckpt_path {folder} is a run's folder; give --ckpt_path best --trainer.default_root_dir {folder}"
             )
         return load(folder)
-    from eigen2.runtime.run_folder import find_checkpoint  # Lightning's, which takes seconds to import
+    from eigen2.runtime.run_folder import find_checkpoint  # imports Lightning, which takes seconds
 
     checkpoint = find_checkpoint(Path(options.trainer.default_root_dir), options.ckpt_path, or_start=False)
     assert checkpoint is not None
@@ -68,7 +68,7 @@ def _champion(options: Namespace) -> ExportedChampion:
 
 
 def _predict(options: Namespace) -> None:
-    # they take seconds to import, which --help should not
+    # both import torch, which takes seconds
     from eigen2.market.data.source import read_prices
     from eigen2.market.serving.trader import Trader
 

@@ -17,14 +17,14 @@ MODULES = {
     "sweep": "eigen2.cli.sweep",
     "fire": "eigen2.cli.fire",
 }
-"""Module of each other command: `make_parser(command)`, and `run(command, settings)` with what the parser returns."""
+"""Modules of the other commands: each has `make_parser(command)` and `run(command, options)`."""
 
 
 def main(args: Sequence[str] | None = None) -> None:
     """Run a command.
 
     Bad input exits with 2 after one line. A run that ends early exits with 3 (memory), 4 (all agents failed), 5
-    (contact with another process lost), 130 (Ctrl-C), 143 (SIGTERM) or 138 (SIGUSR1), after one line on how to go on.
+    (contact with another process lost), 130 (Ctrl-C), 143 (SIGTERM) or 138 (SIGUSR1), after one line on how to resume.
     """
     try:
         _run(sys.argv[1:] if args is None else list(args))
@@ -36,21 +36,21 @@ def main(args: Sequence[str] | None = None) -> None:
         _exit(INTERRUPTED, "interrupted")
 
 
-def _run(words: list[str]) -> None:
-    """Import the command's module and run it: price files and reports need neither torch nor Lightning."""
+def _run(args: list[str]) -> None:
+    """Import only the command's module and run it: price files and reports need neither torch nor Lightning."""
     commands = (*TRAINING, *MODULES)
-    command = words[0] if words else ""
+    command = args[0] if args else ""
     if command in TRAINING or command.startswith("-"):
-        import_module("eigen2.cli.training").run(words)
+        import_module("eigen2.cli.training").run(args)
     elif command in MODULES:
         module = import_module(MODULES[command])
         parser = module.make_parser(command)
-        module.run(command, parser.instantiate(parser.parse_args(words[1:])))
+        module.run(command, parser.instantiate(parser.parse_args(args[1:])))
     else:
         close = difflib.get_close_matches(command, commands, 1)
         raise UserError(
-            f"{f'unknown command {command}' if words else 'a command is missing'}; choose from {', '.join(commands)}, "
-            f"with --help after it for its options{f': did you mean {close[0]}?' if close else ''}"
+            f"{f'unknown command {command}' if args else 'a command is missing'}; choose from {', '.join(commands)}, "
+            f"and see its options with --help{f': did you mean {close[0]}?' if close else ''}"
         )
 
 

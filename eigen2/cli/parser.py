@@ -1,4 +1,4 @@
-"""The parser of all commands: options and configuration files, errors of one line."""
+"""The parser of all commands: options, configuration files, and errors of one line."""
 
 import argparse
 import difflib
@@ -20,7 +20,7 @@ from eigen2.errors import UserError
 UNKNOWN = re.compile(r"(?:does not accept option '|unrecognized arguments: --|Option ')([\w.+]+)")
 KEY = re.compile(r"Parser key \"([^\"]+)\"")
 VALUE = re.compile(r"(?:Got|Given) value: (.*)|Unable to load config \"(.*)\"|import path string: (.*)")
-"""Parts of jsonargparse's messages: its exceptions carry neither the key nor the value otherwise."""
+"""Patterns of jsonargparse's messages, since its exceptions carry neither key nor value as attributes."""
 
 set_parsing_settings(docstring_parse_attribute_docstrings=True)  # a setting's docstring is its help
 
@@ -32,63 +32,71 @@ class Parser(ArgumentParser):
         super().__init__(*args, **{**kwargs, "allow_abbrev": False})
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
-        """Print the cause and exit."""
-        options = [parser_options(parser) for parser in (self, *subparsers(self).values())]
-        self.refuse(explain(message, ex, {key: option_type(each) for one in options for key, each in one.items()}))
+        """Print the cause in one line and exit with code 2."""
+        parsers = (self, *subparsers(self).values())
+        types = {key: option_type(option) for parser in parsers for key, option in parser_options(parser).items()}
+        self.refuse(explain(message, ex, types))
+
+    def add_subcommands(self, *args: Any, **kwargs: Any) -> Any:
+        """Add subcommands that --help lists by the descriptions of their parsers."""
+        action: Any = super().add_subcommands(*args, **kwargs)
+        add = action.add_subcommand
+        action.add_subcommand = lambda name, parser, **_: add(name, parser, help=parser.description)
+        return action
 
     def refuse(self, line: str) -> NoReturn:
-        """Print a line and exit: a union of types would catch any exception."""
+        """Print a line and exit at once: jsonargparse catches exceptions while it tries the types of a union."""
         sys.stderr.write(f"error: {line}\n")
         sys.exit(2)
 
     def parse_args(self, args: Sequence[str] | None = None, **kwargs: Any) -> Any:  # type: ignore[override]
-        """Parse; also refuse null for what needs a value and a value for a group, which jsonargparse lets through."""
+        """Parse; also refuse null where a value is needed, and a value for a group, which jsonargparse accepts."""
         config = super().parse_args(args, **kwargs)
         command = config.get("subcommand") or config.get("command")
-        parser, chosen = (subparsers(self)[command], config[command]) if command else (self, config)
+        parser, settings = (subparsers(self)[command], config[command]) if command else (self, config)
         typed = {key: option for key, option in parser_options(parser).items() if option_type(option) is not None}
         groups = {key[:end] for key in typed for end in range(len(key)) if key[end] == "."} - typed.keys()
         for group in sorted(groups):
-            if not isinstance(value := chosen.get(group), Namespace):
+            if not isinstance(value := settings.get(group), Namespace):
                 self.refuse(f"{group} is {'null' if value is None else value}; it must be a group of keys")
         for key, option in typed.items():
-            for null, hint in _nulls(key, option_type(option), option.default, chosen.get(key)):
+            for null, hint in _nulls(key, option_type(option), option.default, settings.get(key)):
                 self.refuse(f"{null} is null; it must be {type_text(hint)}")
         return config
 
 
 def explain(message: str, error: BaseException | None = None, keys: Mapping[str, Any] | None = None) -> str:
-    """Return one line that says what is wrong with which key, and the remedy."""
+    """Return one line with the key, the problem and the remedy; `keys` are all known ones with their types."""
     keys, causes = keys or {}, list(_causes(error))
-    key = found[1] if (found := KEY.search(message)) else None
-    for reason in (_flat(each) for each in causes if isinstance(each, UserError)):
+    key = match[1] if (match := KEY.search(message)) else None
+    for reason in (_flat(cause) for cause in causes if isinstance(cause, UserError)):
         return reason if key is None or key.rpartition(".")[2] in reason else f"{key}: {reason}"
-    if found := UNKNOWN.search(message):
-        close = difflib.get_close_matches(found[1], list(keys), n=1)
-        return f"unknown key {found[1]}: {f'did you mean {close[0]}?' if close else '--help lists the keys'}"
+    if match := UNKNOWN.search(message):
+        close = difflib.get_close_matches(match[1], list(keys), n=1)
+        return f"unknown key {match[1]}: {f'did you mean {close[0]}?' if close else '--help lists the keys'}"
     if isinstance(error, argparse.ArgumentError) and error.message == "expected one argument":
-        return f"{error.argument_name} has no value after it: --help says which it takes"
+        return f"{error.argument_name} needs a value: see --help"
     if key is None:
-        # what a class says of its settings is one of the reasons of a union, whose first alone is in the chain
+        # a union's message lists the error of every type it tried; the one by a class about its settings is wanted
         reasons = [line[4:] for line in message.splitlines() if line.startswith("  - ")]
-        own = [line for line in reasons if not line.startswith(("Expected a", "Not a valid subclass"))]
-        return own[0] if own else _flat(next((each for each in causes if not is_union_error(each)), message))
+        reasons = [line for line in reasons if not line.startswith(("Expected a", "Not a valid subclass"))]
+        return reasons[0] if reasons else _flat(next((each for each in causes if not is_union_error(each)), message))
     if "Problem with given class_path" in message:
         return f"{key} names a class that cannot be used: {_flat(causes[-1])}"
     if values := VALUE.findall(message):
-        given = "".join(values[-1]).strip()
+        value = "".join(values[-1]).strip()
         kind = type_text(keys[key]) if keys.get(key) is not None else "a group of keys"
-        return f"{key} is {({'': 'empty', 'None': 'null'}).get(given, given)}; it must be {kind}"
+        return f"{key} is {({'': 'empty', 'None': 'null'}).get(value, value)}; it must be {kind}"
     return f"{key}: {_flat(causes[-1] if causes else message)}"
 
 
 def is_union_error(error: BaseException) -> bool:
-    """Tell whether jsonargparse could not create a value of any of several types."""
+    """Return whether jsonargparse failed to create a value of every type of a union."""
     return str(error).startswith("Does not validate against any of the Union subtypes")
 
 
 def type_text(hint: Any) -> str:
-    """Return a type as users write its values: `float or null`, `next_open or close`."""
+    """Return a type in the words of a YAML file: `float or null`, `next_open or close`."""
     kinds, origin = get_args(hint), get_origin(hint)
     if hint is None or hint is NoneType:
         return "null"
@@ -105,7 +113,7 @@ def type_text(hint: Any) -> str:
 
 
 def _nulls(key: str, hint: Any, default: Any, value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield each key that is null though its type takes no null, and its type; also those within groups and classes."""
+    """Yield key and type of each null that its type does not allow, within groups and classes too."""
     kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
     if value is None:
         if default is not None and not {Any, NoneType, None} & set(kinds):
@@ -121,7 +129,7 @@ def _nulls(key: str, hint: Any, default: Any, value: Any) -> Iterator[tuple[str,
         if made is None:
             return
         hints: dict[str, Any] = {}
-        with suppress(NameError):  # a type that is imported for type checking alone
+        with suppress(NameError):  # a type imported for type checking only
             hints = get_type_hints(vars(made).get("__init__", made) if isinstance(made, type) else made)
         for name, parameter in inspect.signature(made).parameters.items():
             inner = value.get(name, parameter.default)

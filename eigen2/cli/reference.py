@@ -1,4 +1,4 @@
-"""Documentation that follows from the code: all settings, and the modules (`python -m eigen2.cli.reference docs`)."""
+"""Documentation generated from the code: all settings, and all modules (`python -m eigen2.cli.reference docs`)."""
 
 import ast
 import dataclasses
@@ -18,7 +18,7 @@ from eigen2.compat import option_type, parser_options
 HEAD = """# Configuration
 
 Every key of a configuration file, with type, default, unit and range.
-On the command line a key is an option, `--model.population_size 32`; `fit --help` says the same. `trainer` is
+On the command line a key is an option, `--model.population_size 32`; `fit --help` lists the same. `trainer` is
 Lightning's [Trainer](https://lightning.ai/docs/pytorch/stable/common/trainer.html).
 """
 TABLE = "| key | type, default | |\n| -- | -- | -- |"
@@ -48,18 +48,18 @@ SECTIONS = {
         eigen2.market.evaluation.equity_plot.EquityPlot eigen2.fire.hygiene.MemoryHygiene
         eigen2.fire.pictures.BreaksPlot""",
 }
-"""By heading: classes, those whose settings are a group of keys after its name."""
+"""Classes by heading, as `group=path` if their settings are a group of keys, else as `path`."""
 
 
 def reference() -> str:
-    """Return the page of all settings."""
+    """Return the Markdown page of all settings."""
     run = TrainingParser()
     add_run_arguments(run)
     lines = [HEAD, "## The run\n", TABLE, *_rows("", run)]
     for heading, classes in SECTIONS.items():
         lines += [f"\n## {heading}\n", TABLE]
-        for word in classes.split():
-            group, _, path = word.rpartition("=")
+        for entry in classes.split():
+            group, _, path = entry.rpartition("=")
             parser = TrainingParser()
             parser.add_class_arguments(resolve_name(path), "x")
             rows = list(_rows(group, parser))
@@ -77,7 +77,7 @@ def _rows(group: str, parser: TrainingParser) -> Iterator[str]:
 
 
 def _default(value: Any) -> str:
-    """Return a default as YAML has it, without the settings of classes; nothing for a required key or a group."""
+    """Return a default in YAML, a class without its settings; empty for a required key or a group."""
     if value == "==SUPPRESS==" or dataclasses.is_dataclass(value) or (value and isinstance(value, dict)):
         return ""
     if isinstance(value, Namespace):
@@ -88,7 +88,7 @@ def _default(value: Any) -> str:
 
 
 def module_table(root: Path) -> str:
-    """Return a table of all modules of a checkout, each with the first line of its docstring."""
+    """Return a Markdown table of all modules of a checkout, each with the first line of its docstring."""
     rows = ["| module | |", "| -- | -- |"]
     for path in sorted([*root.glob("eigen2/**/*.py"), *root.glob("callbacks/*.py")]):
         line = (ast.get_docstring(ast.parse(path.read_text())) or "").partition("\n")[0]
@@ -98,7 +98,7 @@ def module_table(root: Path) -> str:
 
 
 def with_modules(page: str, table: str) -> str:
-    """Return the page of the architecture with this table of modules."""
+    """Return the page with its table of modules replaced."""
     head, _, rest = page.partition("<!-- modules -->\n")
     return f"{head}<!-- modules -->\n{table}\n<!-- end -->{rest.partition('<!-- end -->')[2]}"
 

@@ -1,4 +1,4 @@
-"""`python -m eigen2.cli report`: a run's folder as one HTML file."""
+"""`python -m eigen2.cli report`: write the results of a run as one HTML file."""
 
 from pathlib import Path
 
@@ -14,21 +14,21 @@ def make_parser(command: str = "report") -> Parser:
     """Return the parser of `report`."""
     parser = Parser(
         prog=f"python -m eigen2.cli {command}",
-        description="Write a run's results as one HTML file that opens without a network.",
+        description="Write the results of a run as one HTML file that needs no network.",
     )
     parser.add_argument("folder", metavar="RUN_DIR", help="The run's folder (trainer.default_root_dir).")
-    output = "File to write; null writes report.html into the run's folder."
+    output = "File to write; null is report.html in the run's folder."
     parser.add_argument("--output", type=str | None, default=None, help=output)
     return parser
 
 
-def run(command: str, chosen: Namespace) -> None:
-    """Write a report."""
-    folder = Path(chosen.folder)
+def run(command: str, options: Namespace) -> None:
+    """Write the report and print its path."""
+    folder = Path(options.folder)
     try:
-        path = write_report(folder, None if chosen.output is None else Path(chosen.output))
+        path = write_report(folder, None if options.output is None else Path(options.output))
     except OSError as error:
-        where = chosen.folder if chosen.output is None else repr(chosen.output)
+        where = options.folder if options.output is None else repr(options.output)
         reason = f"{error.strerror or error}; {WRITE_HINT}, by --output"
         raise UserError(f"cannot write the report to {where}: {reason}") from error
     print(f"report       {path}")

@@ -1,4 +1,4 @@
-"""`fit`, `validate` and `test`: Lightning's command line over the workloads."""
+"""`fit`, `validate` and `test`: Lightning's command line for the workloads."""
 
 import logging
 import warnings
@@ -38,20 +38,20 @@ WORKLOADS = {
     "control": (ERL, ("eigen2.control.datamodule", "ControlDataModule")),
     "fire": (("eigen2.dqn.module", "DQNModule"), ("eigen2.fire.datamodule", "FuelBreakDataModule")),
 }
-"""Module and data module of each workload, imported for its own runs only."""
+"""Module and data module of each workload, imported only if it is run."""
 HELP = {
-    "fit": "Train agents: a population by evolutionary reinforcement learning, or fuel breaks by deep Q-learning.",
+    "fit": "Train a population by evolutionary reinforcement learning, or a fuel-break agent by deep Q-learning.",
     "validate": "Validate a checkpoint's champion again.",
-    "test": "Test a checkpoint's champion on data that were not used in its fit, against baselines and luck.",
+    "test": "Test a checkpoint's champion on data not used in its fit, against baselines and luck.",
 }
-"""The Trainer's methods that are commands, each with its description."""
+"""Commands that are methods of the Trainer, with their descriptions."""
 PARSER: dict[str, Any] = {
     "prog": "python -m eigen2.cli",
     "description": "Train, validate and test agents.",
     "epilog": "Other commands, each with its own --help: data, predict, export, report, sweep, fire.",
 }
 MOST_THREADS = 1024
-"""More than machines have cores; a process that starts far more threads is ended by the system."""
+"""More than any machine has cores; the system kills a process that starts far more threads."""
 TRAINER_DEFAULTS = {
     "default_root_dir": "lightning_logs",
     "devices": 1,
@@ -62,11 +62,11 @@ TRAINER_DEFAULTS = {
 
 
 class TrainingParser(Parser, LightningArgumentParser):
-    """The parser of all commands, with what Lightning's command line needs of one."""
+    """The parser of all commands, as Lightning's command line needs it."""
 
 
 class EigenCLI(LightningCLI):
-    """Lightning's command line with a run folder and durable checkpoints, for some commands, as each takes a second."""
+    """Lightning's command line with run folder and durable checkpoints; builds the parsers of `commands` only."""
 
     model: GenerationModule[Any]
 
@@ -75,12 +75,12 @@ class EigenCLI(LightningCLI):
         super().__init__(*args, **kwargs)
 
     def subcommands(self) -> dict[str, set[str]]:  # type: ignore[override]
-        """Return the commands whose parsers are built, with the arguments to skip."""
+        """Return the commands to build parsers for, with the arguments to skip."""
         skipped = super().subcommands()
         return {name: {*skipped[name], "weights_only", "verbose"} for name in self._commands}
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        """Add what belongs to neither trainer, model nor data."""
+        """Add the options of neither trainer, model nor data, and the workload's defaults of the model."""
         add_run_arguments(parser)
         defaults: dict[str, Any] = self._model_class.config_defaults  # type: ignore[union-attr]
         parser.set_defaults({f"model.{name}": value for name, value in defaults.items()})
@@ -88,16 +88,16 @@ class EigenCLI(LightningCLI):
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
         """Parse; check the seed before Lightning passes it to NumPy."""
         super().parse_arguments(parser, args)
-        command = self.config.get("subcommand")  # none where a program makes the parts of a run
+        command = self.config.get("subcommand")  # none if a program builds trainer, model and data without running
         seed = (self.config[command] if command else self.config).seed_everything
         if isinstance(seed, int) and not isinstance(seed, bool):
             require_range("seed_everything", seed, least=0, most=2**32 - 1)
 
     def _parse_ckpt_path(self) -> None:
-        """Keep the configuration: Lightning would overrule it with the checkpoint's hyperparameters."""
+        """Keep the configuration, which Lightning would override with the checkpoint's hyperparameters."""
 
     def before_instantiate_classes(self) -> None:
-        """Set the number of threads before anything is computed, and refuse an impossible budget."""
+        """Set the number of threads before any computation, and refuse an invalid budget."""
         threads = int(self._get(self.config, "num_threads"))
         require_range("num_threads", threads, least=1, most=MOST_THREADS)
         torch.set_num_threads(threads)
@@ -107,9 +107,9 @@ class EigenCLI(LightningCLI):
             raise UserError(f"budget: {error}") from error
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
-        """Create the Trainer with what the configuration leaves out: logger, checkpoint writer, console and processes.
+        """Create the Trainer, adding logger, checkpoint writer, console and strategy if the configuration has none.
 
-        The console replaces Lightning's progress bars, which keep a task for each validation.
+        The console replaces Lightning's progress bars, which hold on to a task for every validation.
         """
         config = self._get(self.config_init, "trainer", default={})
         check_config(vars(config))
@@ -117,10 +117,10 @@ class EigenCLI(LightningCLI):
         shows = config.get("enable_progress_bar") is not False and not config.get("barebones")
         if shows and not any(isinstance(callback, ProgressBar) for callback in callbacks):
             kwargs["callbacks"] = [*callbacks, GenerationReport()]
-        if config.get("logger") is None:  # validate and test must not write into the curves of the fit
+        if config.get("logger") is None:  # validate and test must not append to the curves of the fit
             kwargs["logger"] = RunLogger(config["default_root_dir"]) if fits else False
         kwargs["plugins"] = [*_as_list(config.get("plugins")), DurableCheckpointIO()]
-        if SLURMEnvironment.detect():  # Lightning would save within a generation and queue the job again by itself
+        if SLURMEnvironment.detect():  # Lightning would save in the middle of a generation and requeue the job itself
             kwargs["plugins"].append(SLURMEnvironment(auto_requeue=False))
         devices, nodes = processes(vars(config)) if fits else (1, 1)
         most = self.model.max_processes
@@ -133,23 +133,23 @@ class EigenCLI(LightningCLI):
             kwargs["strategy"] = PopulationStrategy()
         try:
             return super().instantiate_trainer(**kwargs)
-        # the errors by which Lightning refuses its settings
+        # the errors that Lightning raises for invalid settings
         except (MisconfigurationException, ValueError, TypeError, OverflowError, RuntimeError) as error:
             raise UserError(f"trainer: {error}") from error
 
     def fit(self, ckpt_path: str | None = None, **kwargs: Any) -> None:
-        """Train in the run's folder, which other processes cannot use meanwhile; `last` starts or resumes."""
+        """Train in the run's folder, which is locked meanwhile; `last` resumes, or starts a new run."""
         root = Path(self.trainer.default_root_dir)
         if self._get(self.config, "trainer").get("fast_dev_run"):
             self.trainer.fit(ckpt_path=ckpt_path, **kwargs)
             return
-        first = self.trainer.is_global_zero
-        with locked_folder(root) if first else nullcontext(), stops_at_once():
-            # processes look for their checkpoint in turn: what one fetches, the next one finds
+        is_first = self.trainer.is_global_zero
+        with locked_folder(root) if is_first else nullcontext(), stops_at_once():
+            # processes look for the checkpoint in turn: what one downloads, the next one finds
             with nullcontext() if self.trainer.world_size == 1 else locked_folder(root, ".turn", wait=True):
-                found = find_checkpoint(root, ckpt_path, or_start=True, put_aside=first)
-                # an attribute, not an argument of fit, because set-up plans memory by it
-                self.trainer.ckpt_path = found or fetch_last(self.trainer, ckpt_path)
+                checkpoint = find_checkpoint(root, ckpt_path, or_start=True, put_aside=is_first)
+                # an attribute, not an argument of fit, because setup estimates memory from it
+                self.trainer.ckpt_path = checkpoint or fetch_last(self.trainer, ckpt_path)
             self.trainer.fit(**kwargs)
             self._write_report(root)
 
@@ -177,16 +177,16 @@ class EigenCLI(LightningCLI):
         """Write the run's report; a failure is logged, as it must not fail the run."""
         if not self._get(self.config, "report") or not self.trainer.is_global_zero:
             return
-        from eigen2.report.page import write_report  # its libraries need memory that training should not have to share
+        from eigen2.report.page import write_report  # imported after training, which needs the memory
 
         try:
             print(f"report       {write_report(root)}")
         except (OSError, UserError) as error:
-            log.warning("this run has no report: %s", error)
+            log.warning("could not write the report: %s", error)
 
 
 def add_run_arguments(parser: LightningArgumentParser) -> None:
-    """Add workload, threads, report and what limits every run."""
+    """Add workload, threads, report, memory budget and stop conditions."""
     parser.add_argument(
         "--workload",
         type=Literal[tuple(WORKLOADS)],
@@ -202,13 +202,13 @@ def add_run_arguments(parser: LightningArgumentParser) -> None:
     parser.add_lightning_class_args(GracefulStop, "stop")
 
 
-def run(words: Sequence[str]) -> None:
-    """Run a training command; raises UserError for bad input, RunStopped where the run ended early."""
+def run(args: Sequence[str]) -> None:
+    """Run a training command; raises UserError for bad input, RunStopped if the run ends early."""
     _silence()
-    commands = words[:1] if words[0] in HELP else [*HELP]
+    commands = args[:1] if args[0] in HELP else [*HELP]
     try:
         EigenCLI(
-            *classes(_workload(words)),
+            *classes(_workload(args)),
             commands=commands,
             parser_class=TrainingParser,
             parser_kwargs=PARSER | {name: {"description": HELP[name]} for name in commands},
@@ -217,7 +217,7 @@ def run(words: Sequence[str]) -> None:
             save_config_callback=RunFolder,
             save_config_kwargs={"overwrite": True},
             auto_configure_optimizers=False,
-            args=list(words),
+            args=list(args),
         )
     except MemoryBudgetExceeded as error:
         raise RunStopped(str(error), OUT_OF_MEMORY) from error
@@ -226,35 +226,35 @@ def run(words: Sequence[str]) -> None:
     except ValueError as error:
         if not is_union_error(error):
             raise
-        raise UserError(explain(str(error), error)) from error  # a class refused its settings
+        raise UserError(explain(str(error), error)) from error  # raised by a class about its settings
 
 
-def _workload(words: Sequence[str]) -> str:
-    """Return the workload that options or configuration files name, the last one counts; it decides the keys.
+def _workload(args: Sequence[str]) -> str:
+    """Return the workload, which decides the keys: the last one named by options or configuration files.
 
-    Files that cannot be read are left to the parser to refuse.
+    The parser refuses files that cannot be read.
     """
-    named = "market"
-    for word, following in zip_longest(words, words[1:], fillvalue=""):
-        key, _, value = word.partition("=")
+    workload = "market"
+    for arg, following in zip_longest(args, args[1:], fillvalue=""):
+        key, _, value = arg.partition("=")
         value = value or following
         if key == "--workload":
-            named = value
+            workload = value
         elif key in ("--config", "-c"):
             try:
                 config = yaml.safe_load(Path(value).read_text())
             except (OSError, ValueError, yaml.YAMLError):
                 continue
-            named = config.get("workload", named) if isinstance(config, dict) else named
-    if not isinstance(named, str) or named not in WORKLOADS:
-        raise UserError(f"workload is {named}; it must be {' or '.join(WORKLOADS)}")
-    return named
+            workload = config.get("workload", workload) if isinstance(config, dict) else workload
+    if not isinstance(workload, str) or workload not in WORKLOADS:
+        raise UserError(f"workload is {workload}; it must be {' or '.join(WORKLOADS)}")
+    return workload
 
 
 def classes(workload: str) -> tuple[type[GenerationModule[Any]], type[LightningDataModule]]:
-    """Return a workload's module and data module; refuse one that needs a package that is not installed."""
+    """Return module and data module of a workload; raises UserError if a package that it needs is missing."""
     try:
-        module, data = (getattr(import_module(home), name) for home, name in WORKLOADS[workload])
+        module, data = (getattr(import_module(path), name) for path, name in WORKLOADS[workload])
     except ModuleNotFoundError as error:
         raise UserError(f"workload {workload} needs {error.name}: pip install 'eigen2[{workload}]'") from error
     return module, data
@@ -265,7 +265,7 @@ def _as_list(value: Any) -> list[Any]:
 
 
 def _silence() -> None:
-    """Hide messages of libraries that do not concern the user: tips, hardware, number of workers."""
+    """Hide messages of libraries that do not concern users: tips, hardware, number of workers."""
     for name in ("pytorch.utilities.rank_zero", "fabric.utilities.seed", "fabric.utilities.distributed"):
         logging.getLogger(f"lightning.{name}").setLevel(logging.WARNING)
     # Lightning 2.6 checks a deprecated pytree type of torch 2.13 on every batch

@@ -1,4 +1,4 @@
-"""The command line as a user meets it: what runs, and what wrong input says."""
+"""The command line end to end: runs, errors of one line, and help."""
 
 import csv
 from pathlib import Path
@@ -20,11 +20,11 @@ def _at_root(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def refusal(capsys: pytest.CaptureFixture[str], *options: object, command: str = "fit") -> str:
-    """Run a command, expect exit code 2, return the one line of its error."""
-    with pytest.raises(SystemExit) as left:
+    """Run a command that must exit with code 2; return its error, which must be one line."""
+    with pytest.raises(SystemExit) as error:
         main([command, *SMALL, *map(str, options)])
     captured = capsys.readouterr()
-    assert left.value.code == 2
+    assert error.value.code == 2
     lines = [line for line in captured.err.splitlines() if line.strip() and not line.startswith("Seed set")]
     assert len(lines) == 1, captured.err
     assert lines[0].startswith("error: ")
@@ -32,7 +32,7 @@ def refusal(capsys: pytest.CaptureFixture[str], *options: object, command: str =
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ("--model.population_size 0", "model.population_size is 0; it must be at least 1"),
         ("--model.population_size three", "model.population_size is three; it must be int"),
@@ -62,12 +62,12 @@ def refusal(capsys: pytest.CaptureFixture[str], *options: object, command: str =
         ("--num_threads 0", "num_threads is 0; it must be at least 1"),
     ],
 )
-def test_wrong_input_is_one_line(options: str, said: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert said in refusal(capsys, "--trainer.default_root_dir", tmp_path, *options.split())
+def test_bad_input_is_one_line(options: str, message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert message in refusal(capsys, "--trainer.default_root_dir", tmp_path, *options.split())
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("model:\n  population_sise: 3\n", "unknown key model.population_sise: did you mean model.population_size?"),
         ("trainer:\n  callbacks:\n    - class_path: callbacks.MemoryProfiler\n      init_args: {wach: []}\n", "wach"),
@@ -75,13 +75,13 @@ def test_wrong_input_is_one_line(options: str, said: str, capsys: pytest.Capture
         ("data:\n  rules:\n    execution: noon\n", "data.rules.execution is noon; it must be next_open or close"),
     ],
 )
-def test_wrong_yaml_is_one_line(text: str, said: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_bad_yaml_is_one_line(text: str, message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     config = tmp_path / "wrong.yaml"
     config.write_text(text)
-    assert said in refusal(capsys, "--config", config, "--trainer.default_root_dir", tmp_path)
+    assert message in refusal(capsys, "--config", config, "--trainer.default_root_dir", tmp_path)
 
 
-def test_wrong_files_are_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_bad_files_are_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     torn, prices, damaged, foreign = (tmp_path / name for name in ("a.parquet", "b.csv", "c.ckpt", "d.ckpt"))
     torn.write_bytes(Path(sample_path()).read_bytes()[:2000])
     dates = pd.bdate_range("2020-01-01", periods=60)
@@ -89,21 +89,21 @@ def test_wrong_files_are_one_line(capsys: pytest.CaptureFixture[str], tmp_path: 
     frame.to_csv(prices, index=False)
     damaged.write_bytes(b"PK\x03\x04 not a checkpoint")
     torch.save({"state_dict": {}, "pytorch-lightning_version": "2.6.6"}, foreign)
-    own = ["--trainer.default_root_dir", tmp_path / "run", "--data.synthetic", "null", "--data.path"]
-    assert "a.parquet' cannot be read as Parquet" in refusal(capsys, *own, torn)
-    assert "lacks the columns close" in refusal(capsys, *own, prices)
+    options = ["--trainer.default_root_dir", tmp_path / "run", "--data.synthetic", "null", "--data.path"]
+    assert "a.parquet' cannot be read as Parquet" in refusal(capsys, *options, torn)
+    assert "lacks the columns close" in refusal(capsys, *options, prices)
     frame.assign(close=1.0).to_csv(prices, index=False)
-    assert "60 days" in refusal(capsys, *own, prices, "--data.context_days", 50)
-    for path, said in ((damaged, f"checkpoint {damaged} cannot be read"), (foreign, "or eigen2 did not write it")):
-        assert said in refusal(capsys, *own[:2], "--ckpt_path", path)
+    assert "60 days" in refusal(capsys, *options, prices, "--data.context_days", 50)
+    for path, message in ((damaged, f"checkpoint {damaged} cannot be read"), (foreign, "or eigen2 did not write it")):
+        assert message in refusal(capsys, *options[:2], "--ckpt_path", path)
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished run, in a process of its own because live objects are counted."""
+    """Return the folder of a finished run, in its own process because live objects are counted."""
     root = tmp_path_factory.mktemp("run")
-    done = eigen2("fit", *SMALL, "--trainer.default_root_dir", root)
-    assert done.returncode == 0, done.stderr
+    result = eigen2("fit", *SMALL, "--trainer.default_root_dir", root)
+    assert result.returncode == 0, result.stderr
     return root
 
 
@@ -112,18 +112,18 @@ def table(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def test_validate_repeats_the_fit_and_leaves_its_curves(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_validate_reproduces_the_fit_and_keeps_its_curves(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     curves = (run / "metrics.csv").read_text()
     best = max(float(row["champion/validation_fitness"]) for row in table(run / "metrics.csv"))
     folder = ["--trainer.default_root_dir", str(run)]
     main(["validate", *SMALL, *folder, "--ckpt_path", "best"])
     assert str(best)[:6] in capsys.readouterr().out
     assert (run / "metrics.csv").read_text() == curves
-    refused = refusal(capsys, *folder, command="validate")
-    assert refused == "validate needs a checkpoint: --ckpt_path best, last or a file"
+    line = refusal(capsys, *folder, command="validate")
+    assert line == "validate needs a checkpoint: --ckpt_path best, last or a file"
 
 
-def test_a_refused_run_leaves_the_earlier_one(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_refused_run_leaves_the_previous_run_unchanged(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
     refusal(capsys, "--trainer.default_root_dir", run, "--data.replay_capacity", "900000000000")
     assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
@@ -132,13 +132,13 @@ def test_a_refused_run_leaves_the_earlier_one(run: Path, capsys: pytest.CaptureF
 def test_metrics_of_every_generation(run: Path) -> None:
     rows = table(run / "metrics.csv")
     assert [row["generation"] for row in rows] == ["0", "1", "2", "3"]
-    promised = [f"fitness/{k}" for k in ("mean", "max", "min", "std")] + ["champion/validation_fitness"]
-    promised += [f"train/{k}" for k in ("actor_loss", "critic_loss", "q_mean", "action_saturation")]
-    promised += ["trading/trades", "trading/win_rate", "replay/size", "replay/utilization", "memory/rss_gb"]
-    promised += [f"time/{k}_s" for k in ("evaluate", "train", "evolve", "validate", "generation")]
-    assert set(promised) <= rows[0].keys()
+    names = [f"fitness/{k}" for k in ("mean", "max", "min", "std")] + ["champion/validation_fitness"]
+    names += [f"train/{k}" for k in ("actor_loss", "critic_loss", "q_mean", "action_saturation")]
+    names += ["trading/trades", "trading/win_rate", "replay/size", "replay/utilization", "memory/rss_gb"]
+    names += [f"time/{k}_s" for k in ("evaluate", "train", "evolve", "validate", "generation")]
+    assert set(names) <= rows[0].keys()
     assert rows[0]["train/critic_loss"] == ""  # the buffer was not full enough yet
-    assert all(rows[-1][name] != "" for name in promised)
+    assert all(rows[-1][name] != "" for name in names)
     memory = table(run / "memory.csv")
     phases = ["evaluate", "train", "evolve", "validate", "generation"]
     assert [(row["generation"], row["phase"]) for row in memory] == [("0", "baseline")] + [
@@ -150,21 +150,21 @@ def test_metrics_of_every_generation(run: Path) -> None:
 
 
 def test_bf16_mixed_runs_and_differs(run: Path, tmp_path: Path) -> None:
-    words = ["fit", *SMALL, "--trainer.max_epochs", "2", "--report", "false", "--trainer.precision", "bf16-mixed"]
-    main([*words, "--trainer.default_root_dir", str(tmp_path)])
+    args = ["fit", *SMALL, "--trainer.max_epochs", "2", "--report", "false", "--trainer.precision", "bf16-mixed"]
+    main([*args, "--trainer.default_root_dir", str(tmp_path)])
     full, half = (float(table(folder / "metrics.csv")[1]["train/critic_loss"]) for folder in (run, tmp_path))
     assert full != half
     assert half == pytest.approx(full, rel=0.5)
 
 
-def test_a_run_that_blows_up_ends_in_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """Steps of 1e30 break every agent in the first generation that trains, the second: the first one's state stays."""
-    with pytest.raises(SystemExit) as left:
+def test_a_diverging_run_ends_in_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Steps of 1e30 break every agent in the second generation, the first that trains; the checkpoint stays."""
+    with pytest.raises(SystemExit) as error:
         main(["fit", *SMALL, "--trainer.default_root_dir", str(tmp_path), "--model.critic_lr", "1e30"])
-    assert left.value.code == 4
-    error = capsys.readouterr().err
-    assert "Traceback" not in error
-    (line,) = [line for line in error.splitlines() if "all agents (4) failed in generation 1" in line]
+    assert error.value.code == 4
+    stderr = capsys.readouterr().err
+    assert "Traceback" not in stderr
+    (line,) = [line for line in stderr.splitlines() if "all agents (4) failed in generation 1" in line]
     assert "critic gradient; start again with a lower" in line
     last = torch.load(tmp_path / "checkpoints" / "last.ckpt", weights_only=True)
     assert last["epoch"] == 0
@@ -172,35 +172,35 @@ def test_a_run_that_blows_up_ends_in_one_line(capsys: pytest.CaptureFixture[str]
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("args", "message"),
     [
-        ("--help", "Train, validate and test agents."),
+        ("--help", "Test a checkpoint's champion on data not used in its fit, against baselines and luck."),
         ("fit --model.learner.help=eigen2.TD3", "Optimizer steps of the critics for each of the actor"),
         ("fit --data.synthetic.help", "--data.synthetic.columns COLUMNS"),
         ("sweep --help", "--prune_after.generations"),
     ],
 )
-def test_help(words: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as left:
-        main(words.split())
-    assert left.value.code == 0
-    assert said in " ".join(capsys.readouterr().out.split())
+def test_help(args: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as error:
+        main(args.split())
+    assert error.value.code == 0
+    assert message in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("args", "message"),
     [
         ("", "error: a command is missing; choose from fit, validate, test, predict, export, report, data, sweep, "),
-        ("exprot", "sweep, fire, with --help after it for its options: did you mean export?"),
+        ("exprot", "sweep, fire, and see its options with --help: did you mean export?"),
         ("report", "folder"),
         ("report --outptu x run", "error: unknown key outptu: did you mean output?"),
-        ("export --onnx", "error: --onnx has no value after it: --help says which it takes"),
+        ("export --onnx", "error: --onnx needs a value: see --help"),
     ],
 )
-def test_a_wrong_command_or_option_is_one_line(words: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as left:
-        main(words.split())
-    error = capsys.readouterr().err
-    assert left.value.code == 2
-    assert said in error
-    assert error.count("\n") == 1
+def test_a_bad_command_or_option_is_one_line(args: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as error:
+        main(args.split())
+    stderr = capsys.readouterr().err
+    assert error.value.code == 2
+    assert message in stderr
+    assert stderr.count("\n") == 1

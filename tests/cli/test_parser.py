@@ -1,4 +1,4 @@
-"""Errors of the parser in one line, and types as users write them."""
+"""Errors of the parser in one line, and types in the words of a YAML file."""
 
 from collections.abc import Callable
 from typing import Any, Literal, Optional
@@ -30,7 +30,7 @@ def test_messages_of_jsonargparse_become_one_line(message: str, line: str) -> No
     assert explain(message, error, {"model.size": int, "data.path": str, "a.b": float}) == line
 
 
-def test_the_reason_of_a_class_that_refuses_its_settings_is_the_message() -> None:
+def test_the_error_of_a_class_about_its_settings_is_the_message() -> None:
     error = TypeError("of many\nlines")
     error.__cause__ = UserError("noise is 3; it must be at most 1")
     assert explain('Parser key "model.noise": ...', error) == "noise is 3; it must be at most 1"
@@ -41,12 +41,12 @@ def test_the_reason_of_a_class_that_refuses_its_settings_is_the_message() -> Non
     ("hint", "text"),
     [
         (float | None, "float or null"),
-        (Optional[str], "str or null"),  # noqa: UP045 - Lightning writes it so
+        (Optional[str], "str or null"),  # noqa: UP045 - as Lightning writes it
         (Literal["next_open", "close"], "next_open or close"),
         (Callable[[int], Any] | None, "class or null"),
         (list[str], "list of str"),
         (dict[str, Any] | UserError, "dict[str, Any] or UserError"),
     ],
 )
-def test_types_are_written_as_users_know_them(hint: Any, text: str) -> None:
+def test_types_are_written_as_in_yaml(hint: Any, text: str) -> None:
     assert type_text(hint) == text
