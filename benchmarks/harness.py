@@ -89,13 +89,13 @@ class Benchmark:
     # measures a task in the current process; all tasks of the benchmark share the folder
     measure: Callable[[Task, Settings, Path], Row]
     tasks: Callable[[Settings], Sequence[Task]]
-    settings: Mapping[str, Any] = field(default_factory=dict)  # options beside `threads`, with defaults
+    settings: Mapping[str, Any] = field(default_factory=dict)  # options other than `threads`, with defaults
     smallest: Mapping[str, Any] = field(default_factory=dict)  # settings for a task of seconds
     # makes JSON figures of all rows; with `kept: false` the command ends with an error
     figures: Callable[[Mapping[Task, Row]], Figures] = rows_by_case
-    key: Callable[[Task, Settings], object] = lambda task, settings: None  # what rows depend on beside settings
+    key: Callable[[Task, Settings], object] = lambda task, settings: None  # what rows depend on besides settings
     show: Callable[[Figures], str] = as_json  # formats the figures for the terminal
-    fresh: bool = False  # whether finished rows, and those of earlier commits, are repeated: for speed and memory
+    fresh: bool = False  # whether finished rows, and rows of other commits, are measured again, as for speed
 
 
 def load(name: str) -> Benchmark:
@@ -243,7 +243,7 @@ class Rows:
 
 
 def describe_machine() -> dict[str, Any]:
-    """Return hardware, versions and commit; None for what is unknown, and without an accelerator."""
+    """Return hardware, versions and commit; unknown values are None, as is a missing accelerator."""
     run = describe_run()
     return {
         "machine": processor(),

@@ -120,7 +120,7 @@ class Fit:
         return {key.removeprefix("owner_").removesuffix("_bytes"): round(value, 4) for key, value in owners.items()}
 
 
-def fit(folder: Path, config: str | Path, settings: Settings, words: Sequence[str] = (), fill: bool = False) -> Fit:
+def fit(folder: Path, config: str | Path, settings: Settings, args: Sequence[str] = (), fill: bool = False) -> Fit:
     """Run `fit` in its own process and folder, on the CPU with one thread unless settings differ.
 
     `fill` fills the replay buffer after the first generation.
@@ -130,13 +130,13 @@ def fit(folder: Path, config: str | Path, settings: Settings, words: Sequence[st
     options |= {"trainer.callbacks+": f"{__name__}.Probe", "trainer.callbacks.path": folder / "probe.json"}
     options["trainer.callbacks.fill"] = str(fill).lower()
     start = time.perf_counter()
-    stdout = eigen2("fit", config, options, *words)
+    stdout = eigen2("fit", config, options, *args)
     seconds = time.perf_counter() - start
     metrics, memory = csv_rows(folder / "metrics.csv"), csv_rows(folder / "memory.csv", "generation")
     return Fit(stdout, seconds, metrics, memory, json.loads((folder / "probe.json").read_text()))
 
 
-def eigen2(command: str, config: str | Path, settings: Settings, *words: object) -> str:
+def eigen2(command: str, config: str | Path, settings: Settings, *args: object) -> str:
     """Run a command of eigen2 with a configuration and further settings; return its stdout."""
     options = [f"--{name}={value}" for name, value in settings.items()]
-    return python("-m", "eigen2.cli", command, "--config", ROOT / config, *options, *words)
+    return python("-m", "eigen2.cli", command, "--config", ROOT / config, *options, *args)

@@ -1,1 +1,1 @@
-"""What agents learn, by seeds and variants."""
+"""What agents learn, over seeds and variants."""

@@ -51,7 +51,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "sharpness 0.5": {"model": {"critic": _blurred_critic}},
     "3 orders a day": {"data": {"rules": TradingRules(max_opens_per_day=3)}},
 }
-"""Settings of each variant beside the defaults; `times` multiplies generations, for equal time without training."""
+"""Settings of each variant that differ from the defaults; `times` more generations match the time of training."""
 
 
 def holdout_starts(data: MarketDataModule) -> list[int]:

@@ -30,7 +30,7 @@ from eigen2.market.simulation.rules import TradingRules
 from eigen2.market.simulation.simulate import Policy, Simulation, hide_window_end, simulate
 
 RULES = TradingRules(cost_bps=10.0, slippage_bps=0.0)
-MODEL: dict[str, Any] = {}  # settings of the algorithm beside its defaults
+MODEL: dict[str, Any] = {}  # settings of the algorithm that differ from its defaults
 RANDOM_ACCOUNTS = 32  # accounts of the random baseline, which are averaged
 
 
@@ -41,7 +41,7 @@ class Table:
     path: Path  # file that `data prepare` reads
     folds: int = 4  # number of consecutive test spans; the last one ends on the last day
     test_days: int = 252
-    data: dict[str, Any] = field(default_factory=dict)  # settings of the data module beside its defaults
+    data: dict[str, Any] = field(default_factory=dict)  # settings of the data module, if not defaults
     limits: Limits = field(default_factory=Limits)  # beyond which a row is a defect, and its day without trading
 
 
@@ -79,7 +79,7 @@ def tasks(settings: Settings) -> list[Task]:
 
 
 def key(task: Task, settings: Settings) -> object:
-    """Return what a row depends on beside the code: prices, folds, settings and defaults."""
+    """Return what a row depends on besides the code: prices, folds, settings and defaults."""
     table = selected_tables(settings)[_fold(task)[0]]
     defaults = [
         {name: repr(parameter.default) for name, parameter in inspect.signature(cls.__init__).parameters.items()}

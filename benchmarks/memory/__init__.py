@@ -1,1 +1,1 @@
-"""What runs hold in memory, and what keeps it flat."""
+"""Memory of runs: its estimate, its owners and its growth."""

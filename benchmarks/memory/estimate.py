@@ -26,21 +26,21 @@ CASES: dict[str, tuple[str, Sequence[str]]] = {  # configuration, and options of
 
 def measure(task: Task, settings: Settings, folder: Path) -> Row:
     """Run a case, if needed after a run that builds its panel or writes the checkpoint to resume from."""
-    config, words = CASES[task.case]
+    config, args = CASES[task.case]
     generations, run = settings["generations"], Path(tempfile.mkdtemp(dir=folder))
     cache = run / "cache" if task.case == BUILT_FIRST else folder / "cache"
     if config == FULL and task.case != BUILT_FIRST:
-        estimate(folder / "builds", cache, config, words, 1)
+        estimate(folder / "builds", cache, config, args, 1)
     if task.case == RESUMED:
-        estimate(run, cache, config, words, generations)
-        words, generations = [*words, "--ckpt_path=last"], generations + 1
-    return estimate(run, cache, config, words, generations)
+        estimate(run, cache, config, args, generations)
+        args, generations = [*args, "--ckpt_path=last"], generations + 1
+    return estimate(run, cache, config, args, generations)
 
 
-def estimate(folder: Path, cache: Path, config: str, words: Sequence[str], generations: int) -> Row:
+def estimate(folder: Path, cache: Path, config: str, args: Sequence[str], generations: int) -> Row:
     """Run `fit`; return `estimate_mb`, `peak_mb`, and their `ratio`."""
     options = {"trainer.max_epochs": generations, "data.cache_dir": cache, "data.replay_min_size": 1000}
-    probe = fit(folder, config, options, words).probe
+    probe = fit(folder, config, options, args).probe
     estimated, peak = probe["estimate_mb"], probe["peak_mb"]
     return {"estimate_mb": round(estimated, 3), "peak_mb": round(peak, 3), "ratio": round(estimated / peak, 3)}
 

@@ -30,9 +30,9 @@ def measure(task: Task, settings: Settings, folder: Path) -> Row:
     config, overrides = WORKLOADS[task.case]
     counted = [WARM_UP + (generations - WARM_UP) * part // 5 for part in range(5)]
     grown = run / "grown.json"
-    words = ["--trainer.callbacks+=tests.containers.Grown", f"--trainer.callbacks.path={grown}"]
-    words += [f"--trainer.callbacks.generations={counted}"]
-    result = fit(run, config, {**overrides, "trainer.max_epochs": generations}, words)
+    args = ["--trainer.callbacks+=tests.containers.Grown", f"--trainer.callbacks.path={grown}"]
+    args += [f"--trainer.callbacks.generations={counted}"]
+    result = fit(run, config, {**overrides, "trainer.max_epochs": generations}, args)
     return check_memory(result.memory, result.rss, result.live, result.stdout, json.loads(grown.read_text()))
 
 

@@ -1,1 +1,1 @@
-"""How time and memory grow with sizes and processes."""
+"""Growth of time and memory with sizes and with processes."""

@@ -80,7 +80,7 @@ def explain(message: str, error: BaseException | None = None, keys: Mapping[str,
         # a union's message lists the error of every type it tried; the one by a class about its settings is wanted
         reasons = [line[4:] for line in message.splitlines() if line.startswith("  - ")]
         reasons = [line for line in reasons if not line.startswith(("Expected a", "Not a valid subclass"))]
-        return reasons[0] if reasons else _flat(next((each for each in causes if not is_union_error(each)), message))
+        return reasons[0] if reasons else _flat(next((cause for cause in causes if not is_union_error(cause)), message))
     if "Problem with given class_path" in message:
         return f"{key} names a class that cannot be used: {_flat(causes[-1])}"
     if values := VALUE.findall(message):
@@ -119,19 +119,19 @@ def _nulls(key: str, hint: Any, default: Any, value: Any) -> Iterator[tuple[str,
         if default is not None and not {Any, NoneType, None} & set(kinds):
             yield key, hint
     elif isinstance(value, list):
-        for each in value:
-            yield from _nulls(key, Any, None, each)
+        for item in value:
+            yield from _nulls(key, Any, None, item)
     elif isinstance(value, Namespace):
-        made: Any = next((kind for kind in kinds if is_dataclass(kind)), None)
+        factory: Any = next((kind for kind in kinds if is_dataclass(kind)), None)
         if "class_path" in value:
-            made, value = pkgutil.resolve_name(value.class_path), value.get("init_args", {})
-            key = key if is_dataclass(made) else f"{key}.init_args"
-        if made is None:
+            factory, value = pkgutil.resolve_name(value.class_path), value.get("init_args", {})
+            key = key if is_dataclass(factory) else f"{key}.init_args"
+        if factory is None:
             return
         hints: dict[str, Any] = {}
         with suppress(NameError):  # a type imported for type checking only
-            hints = get_type_hints(vars(made).get("__init__", made) if isinstance(made, type) else made)
-        for name, parameter in inspect.signature(made).parameters.items():
+            hints = get_type_hints(vars(factory).get("__init__", factory) if isinstance(factory, type) else factory)
+        for name, parameter in inspect.signature(factory).parameters.items():
             inner = value.get(name, parameter.default)
             yield from _nulls(f"{key}.{name}", hints.get(name, Any), parameter.default, inner)
 

@@ -82,8 +82,8 @@ def _default(value: Any) -> str:
         return ""
     if isinstance(value, Namespace):
         return f"`{value.class_path}`"
-    if isinstance(value, list | tuple) and any(dataclasses.is_dataclass(each) for each in value):
-        return ", ".join(f"`{type(each).__name__}`" for each in value)
+    if isinstance(value, list | tuple) and any(dataclasses.is_dataclass(item) for item in value):
+        return ", ".join(f"`{type(item).__name__}`" for item in value)
     return f"`{json.dumps(value)}`".replace('"', "")
 
 

@@ -1,1 +1,1 @@
-"""A finished or running run as one HTML file, made of what the run has written alone."""
+"""A finished or running run as one HTML file, made only from the files that it has written."""

@@ -3,7 +3,7 @@
   const specs = JSON.parse(document.getElementById("specs").textContent);
   const dark = matchMedia("(prefers-color-scheme: dark)");
 
-  // Charts take the page's colours, and paper's when they are printed.
+  // Charts have the colours of the page, or light ones in print.
   function config(onPaper) {
     const style = getComputedStyle(document.documentElement);
     const colour = (name, paper) => (onPaper ? paper : style.getPropertyValue(name).trim());
@@ -17,11 +17,11 @@
   }
 
   function draw(onPaper = false) {
-    for (const place of document.querySelectorAll("[data-chart]")) {
-      const spec = { ...specs[place.dataset.chart], config: config(onPaper) };
-      vegaEmbed(place, spec, { renderer: "svg", actions: false })
-        .then(() => { place.dataset.drawn = "yes"; })
-        .catch((error) => { console.error(place.dataset.chart, error); });
+    for (const element of document.querySelectorAll("[data-chart]")) {
+      const spec = { ...specs[element.dataset.chart], config: config(onPaper) };
+      vegaEmbed(element, spec, { renderer: "svg", actions: false })
+        .then(() => { element.dataset.drawn = "yes"; })
+        .catch((error) => { console.error(element.dataset.chart, error); });
     }
   }
   draw();

@@ -1,1 +1,1 @@
-"""Sweeps: many fits of other settings, to find better ones."""
+"""Sweeps: many fits with different settings, to find better ones."""

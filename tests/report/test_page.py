@@ -75,19 +75,19 @@ def test_trades_are_sorted_and_filtered(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("phone", "generations"), [(False, 1), (True, 30)], ids=["wide", "dark phone"])
 def test_charts_are_drawn_without_cut_or_covered_text(tmp_path: Path, phone: bool, generations: int) -> None:
     script = """
-      const seen = (text) => text.textContent && getComputedStyle(text).opacity !== "0";
+      const visible = (text) => text.textContent && getComputedStyle(text).opacity !== "0";
       const box = (each) => each.getBoundingClientRect();
       const charts = [...document.querySelectorAll("[data-drawn=yes]")];
       const labels = (name) => {
-        const found = [...document.querySelector(`[data-chart=${name}] .role-axis-label`).querySelectorAll("text")];
-        return found.filter(seen).sort((one, other) => box(one).left - box(other).left);
+        const texts = [...document.querySelector(`[data-chart=${name}] .role-axis-label`).querySelectorAll("text")];
+        return texts.filter(visible).sort((one, other) => box(one).left - box(other).left);
       };
       const result = { width: document.body.clientWidth, cut: [], covered: [] };
       result.charts = charts.map((each) => each.dataset.chart);
       for (const svg of document.querySelectorAll("[data-chart] svg")) {
         const edge = box(svg);
         const inside = (r) => r.left > edge.left - 1 && r.right < edge.right + 1 && r.bottom < edge.bottom + 1;
-        const texts = [...svg.querySelectorAll("text")].filter(seen);
+        const texts = [...svg.querySelectorAll("text")].filter(visible);
         result.cut.push(...texts.filter((text) => !inside(box(text))).map((text) => text.textContent));
       }
       for (const name of result.charts) {
@@ -147,7 +147,7 @@ def rows_of(page: str) -> list[list[str]]:
 def test_trades_are_formatted_and_titled(tmp_path: Path) -> None:
     page = render(load(write_run(tmp_path / "tested")))
     assert "<h2>Trades in the holdout</h2>" in page
-    assert "windows, each an account of its own" not in page
+    assert "windows, each with its own account" not in page
     head, first, second = rows_of(page)
     assert head == [
         *("ticker", "opened", "closed", "calendar days", "coefficient", "entry", "exit", "gain, %", "profit", "reason")
@@ -159,7 +159,7 @@ def test_trades_are_formatted_and_titled(tmp_path: Path) -> None:
     assert "<dd>+0.0 %</dd>" in page
     validated = render(load(write_run(tmp_path / "fitted", tested=False)))
     assert "<h2>Trades in validation</h2>" in validated
-    assert "in validation, 3 windows, each an account of its own" in validated
+    assert "in validation, 3 windows, each with its own account" in validated
     head, *rows = rows_of(validated)
     assert head[:2] == ["window", "ticker"]
     assert [row[0] for row in rows] == ["0", "0", "1", "1", "2", "2"]

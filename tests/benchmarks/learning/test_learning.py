@@ -60,8 +60,8 @@ def test_sides_alternate_and_are_compared_in_pairs() -> None:
 
 def test_both_sides_are_tested_in_the_same_episodes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(control, "TEST_EPISODES", 2)
-    one, two = (control.mean_return(lambda inputs: torch.zeros(1, len(inputs["state"][0]), 1)) for _ in range(2))
-    assert -2000 < one == two < 0
+    first, second = (control.mean_return(lambda inputs: torch.zeros(1, len(inputs["state"][0]), 1)) for _ in range(2))
+    assert -2000 < first == second < 0
 
 
 @pytest.mark.parametrize("name", planted.BENCHMARKS)

@@ -31,7 +31,7 @@ def prices() -> pd.DataFrame:
 
 
 @pytest.fixture(scope="module")
-def made(prices: pd.DataFrame, tmp_path_factory: pytest.TempPathFactory) -> Any:
+def table(prices: pd.DataFrame, tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder = tmp_path_factory.mktemp("study")
     prices.to_parquet(folder / "made.parquet", index=False)
     table = Table(Path("made.parquet"), FOLDS, TEST_DAYS, DATA)
@@ -72,30 +72,30 @@ def train_fold(table: Table, folder: Path) -> TrainedFold:
 
 
 @pytest.fixture(scope="module")
-def trained_fold(made: Table, tmp_path_factory: pytest.TempPathFactory) -> TrainedFold:
-    return train_fold(made, tmp_path_factory.mktemp("trained") / "one")
+def trained_fold(table: Table, tmp_path_factory: pytest.TempPathFactory) -> TrainedFold:
+    return train_fold(table, tmp_path_factory.mktemp("trained") / "one")
 
 
-def test_a_row_depends_on_prices_folds_and_settings(made: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    (task, _), bytes_before, keys = study.tasks(SETTINGS), made.path.read_bytes(), []
+def test_a_row_depends_on_prices_folds_and_settings(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    (task, _), bytes_before, keys = study.tasks(SETTINGS), table.path.read_bytes(), []
     monkeypatch.setattr(study, "MODEL", dict(study.MODEL))
-    monkeypatch.setattr(study, "TABLES", {"made": Table(made.path, FOLDS, TEST_DAYS, dict(DATA))})
+    monkeypatch.setattr(study, "TABLES", {"made": Table(table.path, FOLDS, TEST_DAYS, dict(DATA))})
     for change in (
         lambda: None,
         lambda: study.MODEL.update(gamma=0.5),
         lambda: study.TABLES["made"].data.update(x=1),
-        lambda: made.path.write_bytes(bytes_before + b"0"),
+        lambda: table.path.write_bytes(bytes_before + b"0"),
     ):
         change()
         keys.append(json.dumps(study.key(task, SETTINGS), default=repr))
-    made.path.write_bytes(bytes_before)
+    table.path.write_bytes(bytes_before)
     assert len(set(keys)) == 4
 
 
-def test_folds_walk_forward(made: Table, days: list[str], tmp_path: Path) -> None:
+def test_folds_walk_forward(table: Table, days: list[str], tmp_path: Path) -> None:
     """Test spans follow each other to the last day; training and validation end before them."""
     for fold in range(FOLDS):
-        data = study.fold_data(made, fold, tmp_path, tmp_path / "cache")
+        data = study.fold_data(table, fold, tmp_path, tmp_path / "cache")
         data.setup("fit")
         dates, splits = [str(day) for day in data.panel.dates], data.panel.splits
         start = DAYS - (FOLDS - fold) * TEST_DAYS
@@ -140,7 +140,7 @@ def test_a_row_covers_the_test_days_only(trained_fold: TrainedFold, prices: pd.D
     assert days_left["test"] < days_left["training"]
 
 
-def test_an_interrupted_training_leaves_no_row(made: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_training_leaves_no_row(table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(self: TradingEnvironment, action: torch.Tensor) -> Any:
         raise KeyboardInterrupt
 
@@ -149,14 +149,14 @@ def test_an_interrupted_training_leaves_no_row(made: Table, tmp_path: Path, monk
         study.measure(Task("made fold 0"), SETTINGS, tmp_path)
 
 
-def test_missing_and_short_tables_are_refused(made: Table, tmp_path: Path) -> None:
+def test_missing_and_short_tables_are_refused(table: Table, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"--tables .* --data-dir"):
         study.tasks({**SETTINGS, "data_dir": str(tmp_path), "tables": ["dow30"]})
     with pytest.raises(UserError, match="only 200 days for 9 folds"):
-        study.fold_data(Table(made.path, 9, TEST_DAYS, DATA), 0, tmp_path, tmp_path)
+        study.fold_data(Table(table.path, 9, TEST_DAYS, DATA), 0, tmp_path, tmp_path)
 
 
-def test_a_price_file_in_place_of_a_table(made: Table) -> None:
+def test_a_price_file_in_place_of_a_table(table: Table) -> None:
     assert list(study.selected_tables({**SETTINGS, "tables": ["made", "./made.parquet"]})) == ["made"]
     tasks = study.tasks({**SETTINGS, "tables": ["./made.parquet"], "seeds": 2})
     assert tasks == [Task(f"made fold {fold}", seed) for seed in range(2) for fold in range(4)]
@@ -197,10 +197,10 @@ def test_a_summary_by_hand() -> None:
     rows = [row(fold, seed, 0.1 * seed, 0.0) for fold in range(2) for seed in range(2)]
     summary = study_tables.summarise(rows)
     assert summary == study_tables.summarise(rows[::-1])
-    table = summary["tables"]["t"]
-    excess = table["excess"]["momentum"]
+    results = summary["tables"]["t"]
+    excess = results["excess"]["momentum"]
     assert excess["annual_return"]["mean"] == pytest.approx(0.05)
     assert excess["daily"]["mean"] == pytest.approx(0.05)  # daily returns differ by the same each day
     assert excess["sharpe"] == {"mean": 0, "low": 0, "high": 0}
-    assert table["policies"]["champion"]["annual_return"]["mean"] == pytest.approx(0.15)
-    assert [fold["annual_return"]["champion"] for fold in table["folds"]] == pytest.approx([0.15, 0.15])
+    assert results["policies"]["champion"]["annual_return"]["mean"] == pytest.approx(0.15)
+    assert [fold["annual_return"]["champion"] for fold in results["folds"]] == pytest.approx([0.15, 0.15])
