@@ -81,7 +81,7 @@ def explain(message: str, error: BaseException | None = None, keys: Mapping[str,
         reasons = [line[4:] for line in message.splitlines() if line.startswith("  - ")]
         reasons = [line for line in reasons if not line.startswith(("Expected a", "Not a valid subclass"))]
         return reasons[0] if reasons else _flat(next((cause for cause in causes if not is_union_error(cause)), message))
-    if "Problem with given class_path" in message:
+    if "Problem with given class_path" in message or isinstance([error, *causes][-1], (ImportError, AttributeError)):
         return f"{key} names a class that cannot be used: {_flat(causes[-1])}"
     if values := VALUE.findall(message):
         value = "".join(values[-1]).strip()

@@ -39,6 +39,7 @@ def refusal(capsys: pytest.CaptureFixture[str], *options: object, command: str =
         ("--model.populatio_size 3", "unknown key model.populatio_size: did you mean model.population_size?"),
         ("--model.populat 3", "unknown key model.populat: did you mean model.population_size?"),
         ("--model.learner 3", "model.learner is 3; it must be Learner"),
+        ("--model.actor mine.Actor", "model.actor names a class that cannot be used: No module named 'mine'"),
         ("--model.learner eigen2.TD3 --model.learner.policy_delay 0", "policy_delay is 0; it must be"),
         ("--model.gamma 1.5", "model.gamma is 1.5; it must be at least 0 and at most 1"),
         ("--data.rules.cost_bps -3", "data.rules.cost_bps is -3.0; it must be at least 0"),
