@@ -6,7 +6,7 @@ INSTALLED := $(VENV)/.installed
 .PHONY: help train dashboard test slow faults fuzz torture golden soak memory bench bench-control bench-swimmer bench-halfcheetah scaling bench-processes bench-fire \
   results planted ablations oracle study reference docs lint format clean
 help:  ## list the targets
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 19
 
 $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -27,51 +27,51 @@ test: $(INSTALLED)  ## run the test suite
 slow: $(INSTALLED)  ## run the tests that take minutes
 	$(VENV)/bin/python -m pytest -m slow
 
-torture: $(INSTALLED)  ## kill runs fifty times, anywhere, one of them on several processes, and compare with whole ones; ten minutes
+torture: $(INSTALLED)  ## kill runs fifty times at random, twenty of them with several processes, and compare with unbroken runs; ten minutes
 	$(VENV)/bin/python -m pytest -m slow -s -k "thirty_kills or twenty_faults" tests/runtime/test_resume.py tests/distributed/test_processes.py
 
-golden: $(INSTALLED)  ## whether short runs compute the same bits as those of BASE=revision; eight minutes
+golden: $(INSTALLED)  ## check that short runs compute the same bits as at BASE=revision; eight minutes
 	$(VENV)/bin/python -m tests.golden $(BASE)
 
-faults: $(INSTALLED)  ## plant ninety faults of one line and see that the tests catch each; twenty minutes
+faults: $(INSTALLED)  ## plant ninety one-line faults and check that the tests catch each; twenty minutes
 	$(VENV)/bin/python -m tests.mutation
 
-fuzz: $(INSTALLED)  ## ten thousand bad price files, every key of the configuration set to anything; twenty minutes
+fuzz: $(INSTALLED)  ## try ten thousand bad price files, and bad values for every key of the configuration; twenty minutes
 	$(VENV)/bin/python -m pytest tests/fuzz --hypothesis-profile fuzz --hypothesis-show-statistics
 
 MEASURE = $(VENV)/bin/python -m benchmarks
 
-soak: $(INSTALLED)  ## a thousand generations of a small run, 500 episodes of fuel breaks: memory must stay flat; a quarter of an hour
+soak: $(INSTALLED)  ## check that memory stays flat over 1,000 generations, and 500 episodes of fuel breaks; a quarter of an hour
 	$(MEASURE) soak soak-fire --out docs/figures
 
-memory: $(INSTALLED)  ## measure and write the figures of docs/memory.md, after soak; a quarter of an hour
+memory: $(INSTALLED)  ## measure and write the figures of docs/memory.md; run soak first; a quarter of an hour
 	$(MEASURE) estimate full-live --out docs/figures
 	$(VENV)/bin/python -m benchmarks.pages memory
 
-bench-control: $(INSTALLED)  ## plain DDPG against Stable-Baselines3's on Pendulum; three quarters of an hour
+bench-control: $(INSTALLED)  ## compare plain DDPG with Stable-Baselines3's on Pendulum; three quarters of an hour
 	$(MEASURE) control --out docs/figures
 	$(VENV)/bin/python -m benchmarks.pages control
 
-bench-swimmer: $(INSTALLED)  ## three seeds of configs/control_swimmer.yaml to their end; half an hour
+bench-swimmer: $(INSTALLED)  ## train three seeds of configs/control_swimmer.yaml; half an hour
 	$(MEASURE) swimmer --out docs/figures
 	$(VENV)/bin/python -m benchmarks.pages control
 
-bench-halfcheetah: $(INSTALLED)  ## one seed of configs/control_halfcheetah.yaml to its end; two hours
+bench-halfcheetah: $(INSTALLED)  ## train one seed of configs/control_halfcheetah.yaml; two hours
 	$(MEASURE) halfcheetah --out docs/figures
 	$(VENV)/bin/python -m benchmarks.pages control
 
-bench: $(INSTALLED)  ## speed and size against references
+bench: $(INSTALLED)  ## compare speed and size with references
 	$(MEASURE) bench
 
-scaling: $(INSTALLED)  ## time and memory as one size varies at a time, measured and drawn; a quarter of an hour
+scaling: $(INSTALLED)  ## measure and plot time and memory, varying one size at a time; a quarter of an hour
 	$(MEASURE) scaling --out docs/figures
 	$(VENV)/bin/python -m benchmarks.pages scaling
 
-bench-fire: $(INSTALLED)  ## five seeds of configs/dqn_fuel_breaks.yaml; a quarter of an hour
+bench-fire: $(INSTALLED)  ## train five seeds of configs/dqn_fuel_breaks.yaml; a quarter of an hour
 	$(MEASURE) fire --out docs/figures
 	$(VENV)/bin/python -m benchmarks.pages fire
 
-bench-processes: $(INSTALLED)  ## full scale in 1, 2 and 4 processes, and what a cluster would do; a quarter of an hour, two idle cores
+bench-processes: $(INSTALLED)  ## measure full scale in 1, 2 and 4 processes, and model a cluster; a quarter of an hour, two idle cores
 	$(MEASURE) processes --out docs/figures
 	$(VENV)/bin/python -m benchmarks.pages processes
 
@@ -79,19 +79,19 @@ results: $(INSTALLED)  ## measure and write the figures of docs/results.md; a qu
 	$(MEASURE) bench limit full-run-1 full-run-2 --out docs/figures
 	$(VENV)/bin/python -m benchmarks.pages results
 
-planted: $(INSTALLED)  ## ERL, gradients alone and evolution alone on markets with a hidden drift; five hours
+planted: $(INSTALLED)  ## compare ERL, gradients alone and evolution alone on markets with a hidden drift; five hours
 	$(MEASURE) planted planted-long planted-fresh planted-short --out docs/figures
 	$(VENV)/bin/python -m benchmarks.pages learning
 
-ablations: $(INSTALLED)  ## what decides whether learning works, on one such market; half an hour
+ablations: $(INSTALLED)  ## measure what learning depends on, on one such market; half an hour
 	$(MEASURE) ablations --out docs/figures
 	$(VENV)/bin/python -m benchmarks.pages learning
 
-oracle: $(INSTALLED)  ## whether agents use a feature that shows tomorrow's return; a quarter of an hour
+oracle: $(INSTALLED)  ## measure whether agents use a feature that shows tomorrow's return; a quarter of an hour
 	$(MEASURE) oracle --out docs/figures
 	$(VENV)/bin/python -m benchmarks.pages learning
 
-study: $(INSTALLED)  ## champions on real prices, walking forward, against buy-and-hold, momentum and random entries; an hour
+study: $(INSTALLED)  ## compare champions on real prices, walking forward, with buy-and-hold, momentum and random entries; an hour
 	$(MEASURE) study --out docs/figures
 	$(VENV)/bin/python -m benchmarks.pages study
 
