@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -12,6 +13,7 @@ from eigen2.market.data.cleaning.defects import find
 from eigen2.market.data.cleaning.policy import Limits
 from eigen2.market.data.source import COLUMNS, listed_tickers
 
+DATA = Path(__file__).resolve().parents[4].parent / "shared" / "data"  # not part of the repository
 Row = tuple[str, str, float, float, float, float, float]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -13,9 +12,8 @@ from eigen2.market.data.cleaning.clean import clean
 from eigen2.market.data.cleaning.defects import find
 from eigen2.market.data.cleaning.policy import Limits, Policy
 from eigen2.market.data.source import PRICE_COLUMNS
-from tests.market.data.cleaning.rows import Row, as_block, by_row, calendar_of, fillers, flat
+from tests.market.data.cleaning.rows import DATA, Row, as_block, by_row, calendar_of, fillers, flat
 
-DATA = Path(__file__).resolve().parents[4].parent / "shared" / "data"
 BAD_ROWS = DATA / "bad_rows.csv"
 pytestmark = pytest.mark.skipif(not BAD_ROWS.exists(), reason="no shared data")
 

@@ -15,9 +15,9 @@ from eigen2.market.data import files
 from eigen2.market.data.cleaning import layouts
 from eigen2.market.data.cleaning.layouts import Input, open_inputs
 from eigen2.market.data.source import COLUMNS, PRICE_COLUMNS
+from tests.market.data.cleaning.rows import DATA
 from tests.market.data.test_files import table, write
 
-DATA = Path(__file__).resolve().parents[4].parent / "shared" / "data"
 FIELDS = ["Open", "High", "Low", "Close", "Volume"]
 NAN = np.nan
 BOTH = pytest.mark.parametrize("name", ["A.csv", "A.parquet"])

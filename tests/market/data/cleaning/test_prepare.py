@@ -18,9 +18,9 @@ from eigen2.market.data.cleaning.prepare import changes_path, inspect, prepare
 from eigen2.market.data.panel import build_panel
 from eigen2.market.data.source import read_prices
 from eigen2.market.synthetic.generator import SyntheticMarket
+from tests.market.data.cleaning.rows import DATA
 
 ROOT = Path(__file__).parents[4]
-DATA = ROOT.parent / "shared" / "data"
 MARKET = SyntheticMarket(days=60, columns=3, seed=3).generate()
 VALUES = ["open", "high", "low", "close", "volume"]
 
