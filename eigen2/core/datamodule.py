@@ -186,6 +186,10 @@ class RolloutDataModule(WorkloadDataModule):
         """Return the steps of the longest episode, after `build`; needed to spread agents over processes."""
         raise UserError(f"{type(self).__name__} does not define longest_episode: train in one process")
 
+    def scores(self, env: Environment, returns: Tensor) -> Tensor:
+        """Return the fitness of each episode just played in `env`, (agents, windows), from its sum of rewards."""
+        return returns
+
     def episode_metrics(self, summary: dict[str, Tensor]) -> dict[str, float]:
         """Return scalars of the fitness windows' summary to log, by their full names."""
         return {}

@@ -65,8 +65,8 @@ class Rollout:
         if data.transition_log is not None:
             exchange_transitions(data.transition_log, data.buffer, self.communicator)
         state.quarantine.misplayed = ~torch.isfinite(returns).all(1)
-        mean_returns = returns[:, data.fitness_windows].mean(1).cpu()
-        state.fitness = self.communicator.gather({"fitness": mean_returns}, "fitness")["fitness"]
+        own = data.scores(env, returns)[:, data.fitness_windows].mean(1).cpu()
+        state.fitness = self.communicator.gather({"fitness": own}, "fitness")["fitness"]
 
     @torch.no_grad()
     def validate(self, state: GenerationState) -> None:
@@ -81,7 +81,8 @@ class Rollout:
         if place is not None:
             data.record_agent(place)
         if data.validates_every_agent:
-            fitness = play(data.val_env, self.policy(), data.validation_options()).mean(1).cpu()
+            returns = play(data.val_env, self.policy(), data.validation_options())
+            own = data.scores(data.val_env, returns).mean(1).cpu()
         elif place is not None:
             fitness[place] = self._play_alone(population.agents[place])
         state.validation = communicator.gather({"fitness": fitness}, "validation fitness")["fitness"]
@@ -100,7 +101,8 @@ class Rollout:
 
     def _play_alone(self, agent: DDPGAgent) -> float:
         env = self.data.val_env
-        return float(play(env, self.policy(agent, env.agents), self.data.validation_options())[0].mean())
+        returns = play(env, self.policy(agent, env.agents), self.data.validation_options())
+        return float(self.data.scores(env, returns)[0].mean())
 
     def trained_policies(self, candidates: int, seed: int) -> TrainedPolicies:
         """Return champion and population as policies; raise a UserError if there is no champion."""

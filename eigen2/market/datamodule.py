@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from eigen2.core.compatibility import flatten
 from eigen2.core.datamodule import RolloutDataModule, TestResult, TrainedPolicies
-from eigen2.core.environment import Observation
+from eigen2.core.environment import Environment, Observation
 from eigen2.core.environment import Policy as AgentPolicy
 from eigen2.core.networks import Inputs, Sizes
 from eigen2.core.randomness import Role, generator
@@ -26,7 +26,7 @@ from eigen2.market.evaluation.backtest import Market, backtest, write, write_tex
 from eigen2.market.features.encoding import ENCODERS, MarketEncoder
 from eigen2.market.networks.columns import Choice
 from eigen2.market.simulation.account import AccountRules
-from eigen2.market.simulation.environment import TradingEnvironment, TradingRules, window_options
+from eigen2.market.simulation.environment import Terms, TradingEnvironment, TradingRules, window_options
 from eigen2.market.simulation.simulate import Policy, hide_window_end
 from eigen2.market.synthetic.generator import SyntheticMarket
 from eigen2.memory.estimate import available_bytes
@@ -62,8 +62,8 @@ class MarketDataModule(RolloutDataModule):
             decision stands beside what it earned, or that of its `close`, up to rules.max_holding_days later, as the
             environment pays it. Fitness is the same.
         rules: what agents may do and what it costs.
-        account: how the champion's orders become money; rewards do not depend on it.
-        cache_dir: folder of the memory-mapped panel; null takes `cache` under trainer.default_root_dir.
+        account: the money of an agent in a window.
+        cache_dir: where the memory-mapped panel is kept; null takes `cache` under trainer.default_root_dir.
         investable: columns agents may buy; all others are context only.
         indicators: tickers that are indicator series (volatility indices, rates, spreads), not prices: values may be
             zero or negative, and a close is enough; context only, never investable. Names that YAML reads as
@@ -126,6 +126,11 @@ class MarketDataModule(RolloutDataModule):
 
     longest_episode = window_days
 
+    @property
+    def terms(self) -> Terms:
+        """Return what agents trade on."""
+        return Terms(self.rules, self.account, self.trading_days, self.settlement_days)
+
     def setup(self, stage: str) -> None:
         """Load the panel, choose the investable columns and check that a window fits into the splits."""
         self._spec = None
@@ -164,14 +169,15 @@ class MarketDataModule(RolloutDataModule):
         """Make the encoder and the two environments."""
         columns, rules = self.investable_columns, self.rules
         if self._spec is None:
-            sizes = (self.context_days, rules, self.window_days)
-            self.encoder = ENCODERS[self.encoding](self.panel, columns, *sizes, device)
+            self.encoder = ENCODERS[self.encoding](self.panel, columns, self.context_days, self.terms, device)
         else:
-            self.encoder = MarketEncoder.restore(self._spec, self.panel, rules, self.window_days, device)
+            self.encoder = MarketEncoder.restore(self._spec, self.panel, self.terms, device)
         prices = np.ascontiguousarray(remapped(self.panel).prices[:, columns])
         windows = self.windows_per_generation + self.exploration_windows
-        self.eval_env = TradingEnvironment(prices, rules, agents, windows, device, self.credit == "order")
-        self.val_env = TradingEnvironment(prices, rules, agents, len(self.validation_starts()), device)
+        credit = self.credit == "order"
+        self.eval_env = TradingEnvironment(prices, rules, agents, windows, device, credit, self.account)
+        validation = len(self.validation_starts())
+        self.val_env = TradingEnvironment(prices, rules, agents, validation, device, account=self.account)
 
     def needed_bytes(self, agents: int) -> dict[str, int]:
         """Return the bytes of the encoder and of both environments."""
@@ -196,8 +202,7 @@ class MarketDataModule(RolloutDataModule):
 
     def make_critic(self) -> nn.Module:
         """Build the encoding's default critic."""
-        choice = Choice(self.rules.max_opens_per_day, self.rules.allow_short)
-        return self.encoder.critic(self.sizes, choice=choice)
+        return self.encoder.critic(self.sizes, choice=Choice(self.rules))
 
     def window_options(self, starts: Iterable[int]) -> dict[str, Any]:
         """Return the reset options of windows, given their first days."""
@@ -226,16 +231,21 @@ class MarketDataModule(RolloutDataModule):
         return self.window_options(self.validation_starts())
 
     def record_agent(self, agent: int) -> None:
-        """Record the account of one agent in the next validation windows."""
-        self.val_env.record(agent, self.account)
+        """Keep the account of one agent in the coming validation windows."""
+        self.val_env.record_agent(agent)
+
+    def scores(self, env: Environment, returns: Tensor) -> Tensor:
+        """Return the fitness of each episode just played, see `TradingEnvironment.scores`."""
+        assert isinstance(env, TradingEnvironment)
+        return env.scores(returns)
 
     def save_champion_record(self, generation: int) -> None:
         """Write the champion's daily equity and its trades to `champion/` in the run's folder."""
         trainer = self.trainer
         if trainer is None or not trainer.is_global_zero or trainer.fast_dev_run:  # type: ignore[attr-defined]
             return
-        folder, account = Path(trainer.default_root_dir) / "champion", self.val_env.account
-        tables = {"equity": account.equity(self.panel.dates).reset_index(), "trades": self._named(account.trades())}
+        folder, record = Path(trainer.default_root_dir) / "champion", self.val_env.record
+        tables = {"equity": record.equity(self.panel.dates).reset_index(), "trades": self._named(record.trades())}
         for table in tables.values():
             table.insert(0, "generation", generation)
         try:
@@ -245,8 +255,8 @@ class MarketDataModule(RolloutDataModule):
             log.warning("cannot write the champion's record to %s: %s", folder, error.strerror or error)
 
     def _named(self, trades: pd.DataFrame) -> pd.DataFrame:
-        """Return the trades with a stake, with tickers in place of columns and dates in place of days."""
-        trades, dates = trades[trades["shares"] != 0], self.panel.dates
+        """Return trades with tickers for columns and dates for days."""
+        dates = self.panel.dates
         tickers = np.array(self.panel.tickers, dtype=object)[self.investable_columns]
         days = {"entry_day": dates[trades["entry_day"]], "exit_day": dates[trades["exit_day"]]}
         named = trades.assign(column=tickers[trades["column"]], **days)
@@ -301,13 +311,14 @@ class MarketDataModule(RolloutDataModule):
         return TestResult(result.scalars(), result.text())
 
     def episode_metrics(self, summary: dict[str, Tensor]) -> dict[str, float]:
-        """Return trades per agent and window, the share of winners, and the share of trading days with a position."""
+        """Return trades an agent and window, and shares: of winners, of days with a position, of orders paid for."""
         idle, busy = summary["days_without_position"].sum(), summary["days_with_position"].sum()
-        closed = (summary["wins"] + summary["losses"]).sum()
+        closed, trades = (summary["wins"] + summary["losses"]).sum(), summary["trades"].sum()
         return {
             "trading/trades": float(summary["trades"].double().mean()) / self.windows_per_generation,
             "trading/win_rate": float(summary["wins"].sum() / closed.clamp(min=1)),
             "trading/exposure": float(busy / (idle + busy)),
+            "trading/funded_share": float(trades / (trades + summary["unfunded"].sum()).clamp(min=1)),
         }
 
     def describe(self) -> dict[str, str]:

@@ -15,9 +15,9 @@ from eigen2.core.networks import Inputs
 from eigen2.market.data.cache import mapped_array, remapped
 from eigen2.market.data.panel import MarketPanel
 from eigen2.market.features.averages import CHANNELS, CLIP, average_statistics, column_groups, fill_averages, spans
-from eigen2.market.networks.columns import PORTFOLIO, ColumnActor, ColumnCritic
+from eigen2.market.networks.columns import DRAWS, PORTFOLIO, ColumnActor, ColumnCritic
 from eigen2.market.networks.windows import ConvolutionActor, ConvolutionCritic
-from eigen2.market.simulation.environment import LEVELS, TradingRules
+from eigen2.market.simulation.environment import LEVELS, Terms, tie_breaks
 
 
 class MarketEncoder(ABC):
@@ -38,14 +38,13 @@ class MarketEncoder(ABC):
         panel: MarketPanel,
         investable: list[int],
         context_days: int,
-        rules: TradingRules,
-        window_days: int,
+        terms: Terms,
         device: torch.device | str = "cpu",
         statistics: np.ndarray | None = None,
     ) -> None:
-        self.investable, self.context_days = investable, context_days
-        self.rules, self.window_days = rules, window_days
+        self.investable, self.context_days, self.terms = investable, context_days, terms
         self._scale = panel.scale
+        self._draws = torch.from_numpy(tie_breaks(panel.prices[:, investable])).to(device)
         self._prepare(panel, device, statistics)
 
     @abstractmethod
@@ -65,8 +64,7 @@ class MarketEncoder(ABC):
     def restore(
         saved: Mapping[str, Any],
         panel: MarketPanel,
-        rules: TradingRules,
-        window_days: int,
+        terms: Terms,
         device: torch.device | str = "cpu",
     ) -> "MarketEncoder":
         """Build the encoder of an earlier fit for a panel of other prices that was built with the fit's scale.
@@ -76,7 +74,7 @@ class MarketEncoder(ABC):
         columns = [panel.tickers.index(ticker) for ticker in saved["investable"]]
         statistics = None if saved["standard"] is None else np.array(saved["standard"])
         encoder = ENCODERS[saved["encoding"]]
-        return encoder(panel, columns, saved["context_days"], rules, window_days, device, statistics)
+        return encoder(panel, columns, saved["context_days"], terms, device, statistics)
 
     def state_dict(self) -> dict[str, Any]:
         """Return scale, columns and statistics, on which the encoder depends beside its settings, as plain values."""
@@ -86,16 +84,23 @@ class MarketEncoder(ABC):
             "standard": None if self.statistics is None else self.statistics.tolist(),
         }
 
-    def _shared_inputs(self, observation: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """Return positions (agents, batch, columns, 5) and the fraction of the window left (agents, batch, 1)."""
-        held_days, coefficient = observation["held_days"], observation["coefficient"]
-        steps = torch.iinfo(coefficient.dtype).max  # signed where short sales are allowed
-        parts = (held_days > 0, held_days, observation["gain"], observation["target"], coefficient)
-        raw = torch.stack([part.float() for part in parts], dim=-1)
-        units = torch.tensor([1, self.rules.max_holding_days, 0.1, LEVELS, steps], device=raw.device)
-        encoded = raw / units
-        encoded[..., 2].clamp_(-CLIP, CLIP)
-        return encoded, (observation["days_left"].float() / self.window_days)[..., None]
+    def _shared_inputs(self, observation: dict[str, Tensor]) -> tuple[Inputs, Tensor]:
+        """Return `portfolio` and `draws`, see `AverageEncoder`, and the fraction of the window left."""
+        terms, held_days, coefficient = self.terms, observation["held_days"], observation["coefficient"]
+        draws = self._draws[observation["day"].long()]
+        free = (observation["days_left"] >= terms.settlement_days) & (observation["room"] >= terms.account.min_order)
+        orderable = (draws >= 0) & (held_days == 0) & free[..., None]
+        levels = torch.iinfo(coefficient.dtype).max  # signed where short sales are allowed
+        gain = (observation["gain"].float() / 0.1).clamp(-CLIP, CLIP)
+        parts = [
+            *(orderable, held_days > 0, held_days.float() / terms.rules.max_holding_days, gain),
+            *(observation["target"].float() / LEVELS, coefficient.float() / levels),
+            observation["cash"].float().clamp(-CLIP, CLIP)[..., None],
+            (observation["room"].float() / terms.account.max_leverage)[..., None],
+        ]
+        portfolio = torch.stack([part.expand(held_days.shape).float() for part in parts], dim=-1)
+        time_left = (observation["days_left"].float() / terms.window_days)[..., None]
+        return {"portfolio": portfolio, DRAWS: draws}, time_left
 
 
 class AverageEncoder(MarketEncoder):
@@ -127,7 +132,7 @@ class AverageEncoder(MarketEncoder):
         table = mapped_array(panel.folder, "averages", settings, shape, np.dtype(np.float16), fill)
         self._table = torch.from_numpy(table).to(device)
         self.nbytes = self._table.nbytes + self.statistics.nbytes
-        shapes = {"columns": (columns, self.width), "portfolio": (columns, PORTFOLIO)}
+        shapes = {"columns": (columns, self.width), "portfolio": (columns, PORTFOLIO), DRAWS: (columns,)}
         self.input_shapes = {**shapes, "market": (self.groups * self.width + 1,)}
 
     @staticmethod
@@ -149,13 +154,15 @@ class AverageEncoder(MarketEncoder):
     def __call__(self, observation: dict[str, Tensor]) -> Inputs:
         """Return the network inputs of an observation.
 
-        `columns` (agents, batch, columns, width); `portfolio` (agents, batch, columns, 5): held, days held / max,
-        unrealised gain in units of 10 percent, sale target / highest, coefficient / highest, negative for a short sale;
-        `market` (agents, batch, groups x width + 1), ending with the fraction of the window that is left.
+        `columns` (agents, batch, columns, width); `portfolio` (agents, batch, columns, 8): whether the column can be
+        ordered (priced, not held, on a trading day, with money left), held, days held / max, unrealised gain in units
+        of 10 percent, sale target / highest, coefficient / highest, negative for a short sale, cash / equity, and room
+        for orders / max_leverage; `draws` (agents, batch, columns) int16, see `tie_breaks`; `market` (agents, batch,
+        groups x width + 1), ending with the fraction of the window that is left.
         """
         columns, groups = self.describe(observation["day"])
-        portfolio, time_left = self._shared_inputs(observation)
-        return {"columns": columns, "portfolio": portfolio, "market": torch.cat([groups, time_left], dim=-1)}
+        shared, time_left = self._shared_inputs(observation)
+        return {"columns": columns, **shared, "market": torch.cat([groups, time_left], dim=-1)}
 
 
 def _shapes(
@@ -178,18 +185,18 @@ class WindowEncoder(MarketEncoder):
         self.nbytes = self._features.nbytes if self._features.device.type != "cpu" else 0
         columns = len(self.investable)
         shapes = {"day": (), "panel": tuple(panel.features.shape[1:]), "investable": (columns,)}
-        self.input_shapes = {**shapes, "portfolio": (columns, PORTFOLIO), "market": (1,)}
+        self.input_shapes = {**shapes, "portfolio": (columns, PORTFOLIO), DRAWS: (columns,), "market": (1,)}
 
     def __call__(self, observation: dict[str, Tensor]) -> Inputs:
         """Return the network inputs of an observation.
 
         `day` (agents, batch) int64; `panel` (1, days, all columns, 9) float32, the normalised features, 0 where not
-        valid; `investable` (1, columns) int64; `portfolio` (agents, batch, columns, 5) as in `AverageEncoder`; `market`
-        (agents, batch, 1), the fraction of the window that is left.
+        valid; `investable` (1, columns) int64; `portfolio` and `draws` as in `AverageEncoder`; `market` (agents, batch,
+        1), the fraction of the window that is left.
         """
-        portfolio, time_left = self._shared_inputs(observation)
+        shared, time_left = self._shared_inputs(observation)
         windows = {"day": observation["day"].long(), "panel": self._features, "investable": self._investable}
-        return {**windows, "portfolio": portfolio, "market": time_left}
+        return {**windows, **shared, "market": time_left}
 
 
 ENCODERS: dict[str, type[AverageEncoder | WindowEncoder]] = {"averages": AverageEncoder, "windows": WindowEncoder}

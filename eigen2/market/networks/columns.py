@@ -4,7 +4,7 @@ Modules are written for one agent; as `Linear` counts axes from the last, they a
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
@@ -12,8 +12,10 @@ from torch import Tensor, nn
 
 from eigen2.core.networks import DESCRIBED, Inputs, Linear, Sizes, require_width
 from eigen2.errors import UserError, require_range
+from eigen2.market.simulation.rules import TradingRules
 
-PORTFOLIO = 5  # numbers per position in an observation; the first is 1 if the column is held, else 0
+PORTFOLIO = 8  # numbers of a column and its position, the first of which says whether it may be ordered
+DRAWS = "draws"  # name of the input that decides between equal orders
 ACTION = 2  # numbers of an action per column: coefficient and sale target
 MAX_SHARPNESS = 1e6  # a sharper softmax over coefficients in [-1, 1] has no gradient left
 NEVER = -10.0  # below every coefficient
@@ -21,39 +23,43 @@ NEVER = -10.0  # below every coefficient
 
 @dataclass(frozen=True)
 class Choice:
-    """Which columns an action orders, as a critic pools them."""
+    """Which columns an action orders, so that a critic judges those that the environment opens."""
 
-    orders: int = 1
-    """Columns an agent may order per day (1 or more): data.rules.max_opens_per_day."""
-    short_sales: bool = False
-    """Whether coefficients count by their absolute value: data.rules.allow_short."""
+    rules: TradingRules = field(default_factory=TradingRules)
+    """Rules of the environment."""
     sharpness: float = 2.0
     """Sharpness of the softmax over coefficients in [-1, 1] through which the gradient of the choice passes (0 to 1e6;
     0: no gradient passes)."""
 
     def __post_init__(self) -> None:
-        require_range("choice.orders", self.orders, least=1)
         require_range("choice.sharpness", self.sharpness, least=0, most=MAX_SHARPNESS)
 
-    def pool(self, tokens: Tensor, coefficient: Tensor, portfolio: Tensor) -> Tensor:
-        """Pool tokens (..., columns, hidden) over all columns and over the ordered columns; concatenate both.
+    def pool(self, tokens: Tensor, action: Tensor, portfolio: Tensor, draws: Tensor) -> Tensor:
+        """Pool tokens (..., columns, hidden) over all columns and over the ordered columns, side by side.
 
-        As in the environment, the columns with the highest coefficients (..., columns) among those not held are
-        ordered; ties go to the lower column. The choice has no gradient, so that of a softmax over the coefficients
-        replaces it (the straight-through estimator of Bengio, Léonard and Courville, 2013).
+        The ordered columns are those of the environment, see `TradingEnvironment`. The choice has no gradient, so that
+        of a softmax takes its place (the straight-through estimator of Bengio, Léonard and Courville, 2013): what
+        changes if a column is preferred.
         """
-        held = portfolio[..., 0] > 0
-        size = coefficient.abs() if self.short_sales else coefficient
-        size = torch.where(held, NEVER, size)
-        soft = torch.softmax(self.sharpness * size, dim=-1)
-        # unlike topk, a stable sort gives ties to the lower column; for one order argmax is faster
-        ranked = size.argsort(stable=True, descending=True) if self.orders > 1 else size.argmax(-1, keepdim=True)
-        first = ranked[..., : self.orders]
-        chosen = torch.zeros_like(soft).scatter(-1, first, 1 / first.shape[-1])
-        chosen = torch.where(held, 0.0, chosen)  # if all columns are held, none is ordered
+        orderable = portfolio[..., 0] > 0
+        chosen = self.ordered(action.detach(), orderable, draws)
+        size = action[..., 0].abs() if self.rules.allow_short else action[..., 0]
+        soft = torch.softmax(self.sharpness * torch.where(orderable, size, NEVER), dim=-1)
         weight = (chosen + (soft - soft.detach())).to(tokens.dtype)
         weights = torch.stack([torch.full_like(weight, 1 / weight.shape[-1]), weight], dim=-2)
         return (weights @ tokens).flatten(-2)
+
+    def ordered(self, action: Tensor, orderable: Tensor, draws: Tensor) -> Tensor:
+        """Return 1 / orders where an action (..., columns, 2) in [-1, 1] gives an order, of so many a day, else 0."""
+        size = self.rules.native_action(action)[..., 0].abs()
+        size = torch.where(orderable & (size >= 1), size, 0)
+        orders, chosen = min(self.rules.max_opens_per_day, size.shape[-1]), torch.zeros_like(size)
+        for _ in range(orders):
+            largest = size.amax(-1, keepdim=True)
+            column = torch.where(size == largest, draws, -2).argmax(-1, keepdim=True)
+            chosen.scatter_add_(-1, column, (largest > 0) / orders)
+            size = size.scatter(-1, column, 0)
+        return chosen
 
 
 ONE_ORDER = Choice()
@@ -147,6 +153,7 @@ class ColumnCritic(ColumnNetwork):
         portfolio = inputs["portfolio"]
         leading = torch.broadcast_shapes(portfolio.shape[:-1], action.shape[:-1])  # type: ignore[no-untyped-call]
         parts = [part.expand(*leading, -1) for part in (portfolio, action.to(portfolio.dtype))]
-        pooled = self.choice.pool(self.tokens(inputs, torch.cat(parts, dim=-1)), action[..., 0], portfolio)
+        tokens = self.tokens(inputs, torch.cat(parts, dim=-1))
+        pooled = self.choice.pool(tokens, action, portfolio, inputs[DRAWS])
         value: Tensor = self.head(self.pool(pooled).relu_())[..., 0]
         return value

@@ -19,21 +19,22 @@ from eigen2.market.data.source import read_prices
 from eigen2.market.data.universe import Universe, resolve
 from eigen2.market.features.averages import CLIP
 from eigen2.market.features.encoding import AverageEncoder
-from eigen2.market.simulation.environment import TradingEnvironment, TradingRules, window_options
+from eigen2.market.simulation.account import AccountRules
+from eigen2.market.simulation.environment import Terms, TradingEnvironment, TradingRules, window_options
 from eigen2.market.synthetic.generator import SyntheticMarket
 
 PARTS = ("market", "columns", "portfolio")  # parts of an observation, in this order
 SPLITS = ("train", "validation", "holdout")
-Settings = TypeVar("Settings", TradingRules, SyntheticMarket, Universe)
+Settings = TypeVar("Settings", TradingRules, AccountRules, SyntheticMarket, Universe)
 Observation = Float32[np.ndarray, " size"]
 
 
 class TradingEnv(gymnasium.Env[Any, Any]):
     """One account in one window: a standard single-agent environment, `gymnasium.make("eigen2/Trading-v0", ...)`.
 
-    An observation is a float32 vector in [-5, 5], the concatenated inputs of `AverageEncoder`: `market`, the groups'
-    descriptions and the fraction of the window left; `columns`, each column's description; `portfolio`, five numbers
-    per column.
+    An observation is a float32 vector in [-5, 5], the inputs of `AverageEncoder` one after the other, column by column:
+    `market`, the groups' descriptions and the fraction of the window left; `columns`, each column's description;
+    `portfolio`, eight numbers a column.
 
     An action is a float32 vector in [-1, 1], two numbers per column: coefficient and sale target, from the lowest to
     the highest that the rules allow; values outside are clipped.
@@ -42,7 +43,7 @@ class TradingEnv(gymnasium.Env[Any, Any]):
     terminates at its end and is never truncated. `info` holds `day`, an index, and `date`, such as "2013-02-08"; the
     last `info` also holds `summary`, from `TradingEnvironment.get_episode_summary`.
 
-    Further arguments are as in `MarketDataModule`; `synthetic`, `investable` and `rules` may be dictionaries.
+    Further arguments are as in `MarketDataModule`; `synthetic`, `investable`, `rules`, `account` may be dictionaries.
 
     Args:
         panel: a panel in place of prices, with its splits and indicators; environments may share it.
@@ -72,6 +73,7 @@ class TradingEnv(gymnasium.Env[Any, Any]):
         validation_days: int = 252,
         holdout_days: int = 252,
         rules: TradingRules | Mapping[str, Any] | None = None,
+        account: AccountRules | Mapping[str, Any] | None = None,
         cache_dir: str | Path | None = None,
     ) -> None:
         lengths = {"context_days": context_days, "trading_days": trading_days, "settlement_days": settlement_days}
@@ -100,8 +102,11 @@ class TradingEnv(gymnasium.Env[Any, Any]):
                 f"(trading_days + settlement_days) that starts on the last of context_days {context_days}; lower one"
             )
         self.investable = resolve(_settings(Universe, "investable", investable), panel)
-        self._encoder = AverageEncoder(panel, self.investable, context_days, rules, self._lengths[1])
-        self._env = TradingEnvironment(np.ascontiguousarray(panel.prices[:, self.investable]), rules, agents=1)
+        account = _settings(AccountRules, "account", account)
+        terms = Terms(rules, account, trading_days, settlement_days)
+        self._encoder = AverageEncoder(panel, self.investable, context_days, terms)
+        prices = np.ascontiguousarray(panel.prices[:, self.investable])
+        self._env = TradingEnvironment(prices, rules, agents=1, account=account)
         self.action_space = spaces.Box(-1, 1, (math.prod(self._env.action_shape),), np.float32)
         ends = np.cumsum([0, *(math.prod(self._encoder.input_shapes[name]) for name in PARTS)]).tolist()
         self.layout = {name: slice(*ends[i : i + 2]) for i, name in enumerate(PARTS)}

@@ -47,8 +47,7 @@ def write_orders(
     """
     # a first extra day takes the last orders; a second keeps it from being the last day, which sells everything
     table = np.pad(prices, ((0, 2), (0, 0), (0, 0)), constant_values=np.nan)
-    env = TradingEnvironment(table, rules, 1)
-    env.record(0, account)
+    env = TradingEnvironment(table, rules, 1, account=account)
     writer, rows = _Writer(env, tickers), []
     days = play_days(env, policy, window_options([start], len(table) - 1 - start, len(table) - start))
     for today, day in zip(range(start, len(prices)), days, strict=False):
@@ -67,50 +66,51 @@ class _Writer:
     def rows(self, day: Day, priced: Bool[np.ndarray, " columns"]) -> list[Row]:
         """Return the rows of a day: its fills and closes, the positions held at its close, and the orders at it."""
         low, high = torch.tensor(self.rules.action_range)
-        action = torch.clamp(day.action[0, 0], low, high).double().numpy()
-        ordered, fills, closes = (day.info[name] for name in ("ordered", "fills", "closes"))
-        rows = [*self.tomorrow, *self._orders(ordered, action)]
+        asked = torch.clamp(day.action[0, 0], low, high).double().numpy()
+        ordered, stakes, fills, closes = (day.info[name] for name in ("ordered", "stakes", "fills", "closes"))
+        rows = [*self.tomorrow, *self._orders(ordered, stakes, asked)]
         if not len(ordered):
-            rows.append(self._waiting(action[:, 0], priced & (day.observation["held_days"][0, 0].numpy() == 0)))
-        stakes = self.env.account.stakes(fills.cell, action[fills.cell, 0])
-        for column, stake, price in zip(fills.cell.tolist(), stakes, fills.price.tolist(), strict=True):
-            if stake:
-                coefficient, target_pct = action[column].tolist()
-                aim = price * (1 + math.copysign(target_pct, coefficient) / 100)
-                row = {"ticker": self.tickers[column], "coefficient": coefficient, "target_pct": target_pct}
-                self.held[column] = {**row, "target_price": aim, "entry": price, "days_held": 0}
+            rows.append(self._waiting(asked[:, 0], priced & (day.observation["held_days"][0, 0].numpy() == 0)))
+        for column, price in zip(fills.cell.tolist(), fills.price.tolist(), strict=True):
+            coefficient, target_pct = asked[column].tolist()
+            aim = price * (1 + math.copysign(target_pct, coefficient) / 100)
+            row = {"ticker": self.tickers[column], "coefficient": coefficient, "target_pct": target_pct}
+            self.held[column] = {**row, "target_price": aim, "entry": price, "days_held": 0}
         for position in self.held.values():
             position["days_held"] += 1
         self.tomorrow = [
             {"ticker": self.tickers[column], "action": "unfilled", "reason": "no price at the open: dropped"}
-            for column in np.setdiff1d(ordered, fills.cell).tolist()
+            for column in np.setdiff1d(ordered[stakes > 0], fills.cell).tolist()
         ]
         for column, price, reason, gain_pct in zip(*(values.tolist() for values in closes[:4]), strict=True):
-            if column in self.held:  # else it had no stake
-                row = {**self.held.pop(column), "action": "close", "price": price, "gain_pct": gain_pct}
-                self.tomorrow.append({**row, "reason": WHY_CLOSED[CLOSE_REASONS[reason]]})
+            row = {**self.held.pop(column), "action": "close", "price": price, "gain_pct": gain_pct}
+            self.tomorrow.append({**row, "reason": WHY_CLOSED[CLOSE_REASONS[reason]]})
         for column, position in sorted(self.held.items()):
             price = float(day.info["last_close"][0, column])
             left = self.rules.max_holding_days - position["days_held"]
-            stake = 100 * abs(self.env.account.shares[0, column]) * price / float(self.env.account.worth[0])
+            stake = 100 * abs(self.env.accounts.shares[column]) * price / float(self.env.accounts.equity[0])
             gain_pct = math.copysign(100, position["coefficient"]) * (price / position["entry"] - 1)
             row = {**position, "action": "hold", "price": price, "stake_pct": stake, "gain_pct": gain_pct}
             reason = f"the sale target is not reached; closes in {left} day{'s' * (left > 1)} at the latest"
             self.tomorrow.append({**row, "reason": reason})
         return rows
 
-    def _orders(self, columns: Int[np.ndarray, " orders"], action: Float[np.ndarray, "columns 2"]) -> list[Row]:
-        """Return the rows of orders, each with the percent of the current equity that it takes."""
-        account, rows = self.env.account, []
-        equity = account.budget[0, 0]
+    def _orders(
+        self,
+        columns: Int[np.ndarray, " orders"],
+        stakes: Float[np.ndarray, " orders"],
+        asked: Float[np.ndarray, "columns 2"],
+    ) -> list[Row]:
+        """Return what is ordered, with the percent of the equity at the decision that each order takes."""
+        rows = []
         fill = "the next open" if self.rules.execution == "next_open" else "this close"
-        for column, stake in zip(columns.tolist(), account.stakes(columns, action[columns, 0]), strict=True):
-            coefficient, target_pct = action[column].tolist()
-            name, reason = "unfunded", "no money is left: positions already reach the maximum leverage"
+        for column, stake in zip(columns.tolist(), stakes.tolist(), strict=True):
+            coefficient, target_pct = asked[column].tolist()
+            action, reason = "unfunded", "no money is left: positions are worth all that may be"
             if stake:
-                name, reason = "buy" if coefficient > 0 else "sell short", f"fills at {fill}"
-            row = {"ticker": self.tickers[column], "action": name, "coefficient": coefficient, "reason": reason}
-            rows.append({**row, "target_pct": target_pct, "stake_pct": float(100 * stake / equity) if equity else 0.0})
+                action, reason = "buy" if coefficient > 0 else "sell short", f"fills at {fill}"
+            row = {"ticker": self.tickers[column], "action": action, "coefficient": coefficient, "reason": reason}
+            rows.append({**row, "target_pct": target_pct, "stake_pct": 100 * stake})
         return rows
 
     def _waiting(self, coefficients: Float[np.ndarray, " columns"], free: Bool[np.ndarray, " columns"]) -> Row:

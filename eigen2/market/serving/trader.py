@@ -15,9 +15,7 @@ from eigen2.errors import UserError
 from eigen2.market.data.panel import FeatureScale, Splits, build_panel
 from eigen2.market.features.encoding import MarketEncoder
 from eigen2.market.serving.orders import write_orders
-from eigen2.market.simulation.account import AccountRules
-from eigen2.market.simulation.environment import native_action
-from eigen2.market.simulation.rules import TradingRules
+from eigen2.market.simulation.environment import AccountRules, Terms, TradingRules
 from eigen2.market.simulation.simulate import hide_window_end
 
 log = logging.getLogger(__name__)
@@ -33,7 +31,8 @@ class Trader:
         workload, self._spec = champion.config["workload"], champion.config["inference"]
         if workload != "market":
             raise UserError(f"the champion is of the workload {workload}; only those of the market trade")
-        self.rules, self.account = TradingRules(**self._spec["rules"]), AccountRules(**self._spec["account"])
+        days = (self._spec["trading_days"], self._spec["settlement_days"])
+        self.terms = Terms(TradingRules(**self._spec["rules"]), AccountRules(**self._spec["account"]), *days)
         self.investable: list[str] = self._spec["investable"]
         self.last_seen = date.fromisoformat(champion.config["data_used"]["last"])
         self._actor = champion.actor(trusted)
@@ -53,24 +52,23 @@ class Trader:
             UserError: the prices have no day to decide on, too few before it, or none of the champion's tickers.
         """
         spec = self._spec
-        window_days = spec["trading_days"] + spec["settlement_days"]
         panel = build_panel(prices, validation_days=0, holdout_days=0, scale=FeatureScale.from_dict(spec["scale"]))
         begin = self._begin(panel.dates, first)
         # features need all earlier prices, averages only those of the context
         context_start = begin - spec["context_days"] + 1
         arrays = {name: getattr(panel, name)[context_start:] for name in ("dates", "features", "valid", "prices")}
         panel = replace(panel, splits=Splits.from_days(panel.num_days - context_start, 0, 0), **arrays)
-        encoder = MarketEncoder.restore(spec, panel, self.rules, window_days)
+        encoder = MarketEncoder.restore(spec, panel, self.terms)
 
         @torch.inference_mode()
         def policy(seen: dict[str, Tensor]) -> Tensor:
-            inputs = {name: part[0] for name, part in encoder(seen).items()}  # without the agent axis
-            return native_action(self._actor(inputs).float()[None], self.rules)
+            inputs = {name: part[0] for name, part in encoder(seen).items()}  # of the one agent
+            return self.terms.rules.native_action(self._actor(inputs).float()[None])
 
         return write_orders(
             np.ascontiguousarray(panel.prices[:, encoder.investable]),
-            *(panel.dates, self.investable, self.rules, self.account),
-            policy=hide_window_end(policy, window_days),
+            *(panel.dates, self.investable, self.terms.rules, self.terms.account),
+            policy=hide_window_end(policy, self.terms.window_days),
             start=begin - context_start,
         )
 

@@ -1,13 +1,13 @@
-"""The money behind the reward: cash, positions, equity and every trade of one agent in all windows."""
+"""The account: cash, shares and equity of every agent in every window, and the record of one agent's trades."""
 
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Float, Int, Shaped
+from jaxtyping import Float, Float16, Float32, Int, Shaped
 
 from eigen2.errors import require_range
-from eigen2.market.simulation.events import Closes, Fills
+from eigen2.market.simulation.events import Closes, Fills, events_of_agent
 from eigen2.market.simulation.rules import CLOSE_REASONS, TradingRules
 
 WHOLE = ("window", "column", "entry_day", "exit_day", "reason")  # the integers of a trade
@@ -24,116 +24,159 @@ class AccountRules:
     unit_share: float = 0.05
     """Share of the equity that a coefficient of 1 puts into a position (above 0, at most 1)."""
     max_leverage: float = 1.0
-    """Largest gross exposure, as a multiple of the equity (above 0, at most 100; 1 borrows nothing). An order beyond it
-    is scaled down to what is left, if need be to nothing."""
+    """Gross exposure allowed, as a multiple of the equity (above 0, at most 100; 1 borrows nothing). Orders of a day
+    that ask for more than is left of it are scaled down to that."""
+    min_order: float = 1e-4
+    """Share of the equity that must be left for orders; with less none opens (1e-6 to 1)."""
 
     def __post_init__(self) -> None:
         for name, most in (("initial_cash", 1e12), ("unit_share", 1), ("max_leverage", 100)):
             require_range(f"data.account.{name}", getattr(self, name), above=0, most=most)
+        require_range("data.account.min_order", self.min_order, least=1e-6, most=1)
 
 
-class Account:
-    """Keeps an agent's money in each window, from each day's fills and closes in the environment.
+class Accounts:
+    """Money of several accounts that trade the same columns, updated by each day's fills and closes.
 
-    With c the costs per side as a fraction of the price, a bought share costs price x (1 + c) and a sold share brings
-    price x (1 - c). The money paid for a position bought, or received for one sold short, is its stake (see `stakes`),
-    so its profit is the stake times the percent gain that the environment rewards.
+    With c the costs of a side as a fraction of the price, a bought share costs price x (1 + c) and a sold one brings
+    price x (1 - c). An order's stake is what is paid for a position bought, or received for one sold short, so that its
+    profit is the stake times its percent gain. What a short sale brings is kept as cash, the shares owed are a
+    liability. Positions are marked at their last valid close; the gross exposure is the sum of their absolute values.
+    An account whose equity falls to 0 or below, by leverage or short sales, is ruined: it gives no further order.
 
-    The proceeds of a short sale are kept as cash, the shares owed are a liability. Positions are marked at their last
-    valid close; the gross exposure is the sum of their absolute values. An account whose equity falls to 0 or below,
-    which takes leverage or short sales, is ruined: it places no orders until the next reset.
+    Cells are indices into the flattened (accounts, columns); money is float64.
     """
 
-    def __init__(self, rules: AccountRules, trading: TradingRules, windows: int, columns: int) -> None:
-        self.rules, self.trading, self.columns = rules, trading, columns
-        self.cash, self.worth, self.exposure = np.zeros((3, windows))  # at the last close; worth is the equity
-        self.ruined = np.zeros(windows, np.bool_)
-        self.shares = np.zeros((windows, columns))  # negative where sold short
-        # at the last decision: the equity, 0 if ruined, and the money that max_leverage leaves for orders
-        self.budget = np.zeros((2, windows))
-        self._entry_day = np.zeros(self.shares.size, np.int64)
-        self._entry_price, self._coefficient = np.zeros((2, self.shares.size))
-        self._start = np.zeros(windows, np.int64)
-        self._curves: list[np.ndarray] = []  # equity, cash and exposure of each day, (3, windows)
-        self._trades: list[np.ndarray] = []  # trades closed on each day, in the order of windows
+    def __init__(self, rules: AccountRules, side_cost: float, accounts: int, columns: int) -> None:
+        self.rules, self.side_cost, self.columns = rules, side_cost, columns
+        self.cash, self.equity, self.exposure = self._money = np.zeros((3, accounts))  # at the last close
+        self.downside = np.zeros(accounts)  # sum of squared negative daily log returns since the reset
+        self.ruined = np.zeros(accounts, np.bool_)
+        self.shares = np.zeros(accounts * columns)  # negative where sold short
+        self.reset()
 
     @property
     def nbytes(self) -> int:
-        """Return the bytes of state and record."""
-        state = [part for part in vars(self).values() if isinstance(part, np.ndarray)]
-        return sum(part.nbytes for part in (*state, *self._curves, *self._trades))
+        """Return the bytes of the state."""
+        return sum(part.nbytes for part in (self._money, self.downside, self.ruined, self.shares))
 
-    def reset(self, start: Int[np.ndarray, " windows"]) -> None:
-        """Start new windows with `initial_cash`, each on its first day."""
-        self._start = start
-        self._curves, self._trades = [], []
+    def reset(self) -> None:
+        """Give every account its initial cash and nothing else."""
         self.cash.fill(self.rules.initial_cash)
-        self.shares.fill(0)
-        self.ruined.fill(False)
-        self._mark(np.zeros_like(self.shares))
+        self.equity.fill(self.rules.initial_cash)
+        for state in (self.exposure, self.downside, self.ruined, self.shares):
+            state.fill(0)
 
-    def step(self, fills: Fills, closes: Closes, last_close: Float[np.ndarray, "windows columns"]) -> None:
-        """Book a day of the environment: its fills, its closes and the last valid closing prices."""
-        self.budget[0] = np.where(self.ruined, 0, self.worth)
-        self.budget[1] = (self.rules.max_leverage * self.budget[0] - self.exposure).clip(min=0)
-        self._open(fills)
-        self._close(closes)
-        self._mark(last_close)
+    def cash_share(self) -> Float[np.ndarray, " accounts"]:
+        """Return cash as a share of the equity; 0 of ruined accounts."""
+        share: np.ndarray = np.divide(self.cash, self.equity, out=np.zeros_like(self.cash), where=~self.ruined)
+        return share
+
+    def room(self) -> Float[np.ndarray, " accounts"]:
+        """Return the share of the equity that `max_leverage` leaves for orders; 0 of ruined accounts."""
+        used = np.divide(self.exposure, self.equity, out=np.full_like(self.cash, np.inf), where=~self.ruined)
+        left: np.ndarray = (self.rules.max_leverage - used).clip(min=0)
+        return left
 
     def stakes(
         self, cell: Int[np.ndarray, " orders"], coefficient: Float[np.ndarray, " orders"]
     ) -> Float[np.ndarray, " orders"]:
-        """Return the money that orders of the last decision take, one after the other.
+        """Return the share of the equity at the last close that each order of a day takes; 0 if it cannot be paid for.
 
-        A stake is |coefficient| x unit_share x equity at the decision, or what max_leverage leaves after the gross
-        exposure and the stakes before it, whichever is less.
+        An order asks for |coefficient| x unit_share; together the orders of an account take no more than its `room`.
         """
-        equity, room = self.budget.copy()
-        window, stake = cell // self.columns, np.zeros(len(cell))
-        waiting = np.arange(len(cell))
-        while waiting.size:  # the next order of every window at once
-            first = np.unique(window[waiting], return_index=True)[1]
-            now, waiting = waiting[first], np.delete(waiting, first)
-            at = window[now]
-            stake[now] = np.minimum(np.abs(coefficient[now]) * self.rules.unit_share * equity[at], room[at])
-            room[at] -= stake[now]
-        return stake
+        account, asked = cell // self.columns, np.abs(coefficient) * self.rules.unit_share
+        room = self.room()
+        room[observed_room(room) < self.rules.min_order] = 0
+        total = np.bincount(account, asked, len(room))
+        scale: np.ndarray = np.divide(room, total, out=np.ones_like(room), where=total > room)
+        stakes: np.ndarray = asked * scale[account]
+        return stakes
 
-    def _cash_flow(self, shares: Float[np.ndarray, " some"], price: Float[np.ndarray, " some"]) -> np.ndarray:
-        """Return the cash received when shares are bought, or sold if negative."""
-        flow: np.ndarray = -price * (shares + self.trading.side_cost * np.abs(shares))
+    def open(self, fills: Fills) -> None:
+        """Buy, or sell short, what orders of the last close filled."""
+        account, side, price = fills.cell // self.columns, np.sign(fills.coefficient), fills.price.astype(np.float64)
+        stake = fills.stake * self.equity[account]
+        self.shares[fills.cell] = side * stake / (price * (1 + side * self.side_cost))
+        self.cash += np.bincount(account, self.cash_flow(self.shares[fills.cell], price), len(self.cash))
+
+    def close(self, cell: Int[np.ndarray, " closed"], price: Float32[np.ndarray, " closed"]) -> None:
+        """Sell, or buy back, the shares of some cells."""
+        flow = self.cash_flow(-self.shares[cell], price.astype(np.float64))
+        self.cash += np.bincount(cell // self.columns, flow, len(self.cash))
+        self.shares[cell] = 0
+
+    def cash_flow(self, shares: Float[np.ndarray, " some"], price: Float[np.ndarray, " some"]) -> np.ndarray:
+        """Return the cash that comes in when shares are bought, or sold where negative."""
+        flow: np.ndarray = -price * (shares + self.side_cost * np.abs(shares))
         return flow
 
-    def _open(self, fills: Fills) -> None:
-        cell, price, coefficient = fills.cell, fills.price.astype(np.float64), fills.coefficient.astype(np.float64)
-        window, side = cell // self.columns, np.sign(coefficient)
-        self._entry_day[cell] = self._start[window] + len(self._curves) - (self.trading.execution == "close")
-        self._entry_price[cell], self._coefficient[cell] = price, coefficient
-        shares = side * self.stakes(cell, coefficient) / (price * (1 + side * self.trading.side_cost))
-        self.shares.reshape(-1)[cell] = shares
-        np.add.at(self.cash, window, self._cash_flow(shares, price))
+    def mark(self, last_close: Float[np.ndarray, "windows columns"]) -> None:
+        """Value what is held at the last valid closes of each window; accounts are in the order (agents, windows)."""
+        values = self.shares.reshape(-1, *last_close.shape) * last_close
+        before = self.equity.copy()
+        np.add(self.cash, values.sum(-1).reshape(-1), out=self.equity)
+        np.abs(values, out=values).sum(-1, out=self.exposure.reshape(values.shape[:2]))
+        growth = np.divide(self.equity, before, out=np.ones_like(before), where=(before > 0) & (self.equity > 0))
+        self.downside += np.log(growth).clip(max=0) ** 2
+        self.ruined |= self.equity <= 0
 
-    def _close(self, closes: Closes) -> None:
-        cell, window = closes.cell, closes.cell // self.columns
-        shares, price = self.shares.reshape(-1)[cell], closes.price.astype(np.float64)
-        proceeds = self._cash_flow(-shares, price)
-        np.add.at(self.cash, window, proceeds)
-        self.shares.reshape(-1)[cell] = 0
+
+def observed_room(room: Float[np.ndarray, " accounts"]) -> Float16[np.ndarray, " accounts"]:
+    """Round the share left for orders down to what observations hold, so that what looks payable is."""
+    shown = room.astype(np.float16)
+    return np.where(shown > room, np.nextafter(shown, np.float16(0)), shown)
+
+
+class AccountRecord:
+    """Daily equity and trades of one agent's accounts, in each window since the last reset."""
+
+    def __init__(self, accounts: Accounts, trading: TradingRules, agent: int, windows: int) -> None:
+        self.agent, self._accounts, self._trading = agent, accounts, trading
+        self._own = slice(agent * windows, (agent + 1) * windows)
+        cells = windows * accounts.columns
+        self._entry_day = np.zeros(cells, np.int64)
+        self._entry_price, self._coefficient = np.zeros((2, cells))
+        self._start = np.zeros(windows, np.int64)
+        self._curves: list[np.ndarray] = []  # (3, windows) of each day
+        self._trades: list[np.ndarray] = []  # closed on each day, in the order of windows
+
+    @property
+    def nbytes(self) -> int:
+        """Return the bytes of the record."""
+        state = [part for part in vars(self).values() if isinstance(part, np.ndarray)]
+        return sum(part.nbytes for part in (*state, *self._curves, *self._trades))
+
+    def reset(self, start: Int[np.ndarray, " windows"]) -> None:
+        """Forget what was recorded; each window starts on its first day."""
+        self._start, self._curves, self._trades = start, [], []
+        self.mark()
+
+    def trade(self, fills: Fills, closes: Closes, shares: Float[np.ndarray, " closed"]) -> None:
+        """Record the positions of a day that were opened, and those closed with the shares they had; of all agents."""
+        cells = len(self._entry_day)
+        mine = closes.cell // cells == self.agent
+        fills, closes = events_of_agent(fills, self.agent, cells), events_of_agent(closes, self.agent, cells)
+        today = self._start + len(self._curves)
+        cell, columns = fills.cell, self._accounts.columns
+        self._entry_day[cell] = today[cell // columns] - (self._trading.execution == "close")
+        self._entry_price[cell], self._coefficient[cell] = fills.price, fills.coefficient
+        cell, shares = closes.cell, shares[mine]
         trades = np.zeros(len(cell), TRADE)
-        trades["window"], trades["column"], trades["reason"] = window, cell % self.columns, closes.reason
-        trades["entry_day"], trades["exit_day"] = self._entry_day[cell], self._start[window] + len(self._curves)
-        trades["entry_price"], trades["exit_price"] = self._entry_price[cell], price
+        trades["window"], trades["column"], trades["reason"] = cell // columns, cell % columns, closes.reason
+        trades["entry_day"], trades["exit_day"] = self._entry_day[cell], today[cell // columns]
+        trades["entry_price"], trades["exit_price"] = self._entry_price[cell], closes.price
         trades["coefficient"], trades["shares"] = self._coefficient[cell], shares
         trades["gain_pct"], trades["reward"] = closes.gain_pct, closes.reward
-        trades["profit"] = proceeds + self._cash_flow(shares, self._entry_price[cell])
+        paid, got = ((shares, trades["entry_price"]), (-shares, trades["exit_price"]))
+        trades["profit"] = self._accounts.cash_flow(*got) + self._accounts.cash_flow(*paid)
         self._trades.append(trades)
 
-    def _mark(self, last_close: Float[np.ndarray, "windows columns"]) -> None:
-        values = self.shares * last_close
-        self.exposure[...] = np.abs(values).sum(-1)
-        self.worth[...] = self.cash + values.sum(-1)
-        self.ruined |= self.worth <= 0
-        self._curves.append(np.stack([self.worth, self.cash, self.exposure]))
+    def mark(self) -> None:
+        """Record equity, cash and exposure at a close."""
+        accounts = self._accounts
+        money = (accounts.equity, accounts.cash, accounts.exposure)
+        self._curves.append(np.stack([each[self._own] for each in money]))
 
     def equity(self, dates: Shaped[np.ndarray, " days"] | None = None) -> pd.DataFrame:
         """Return window, equity, cash and exposure since the last reset, a row for each window and day so far.

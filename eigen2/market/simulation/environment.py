@@ -1,36 +1,48 @@
 """The trading environment: all agents in all windows, one day per step, in memory that is allocated once.
 
-Accounts are kept in NumPy on the host: a day is many small operations, whose launches would dominate on a GPU.
+State is kept in NumPy on the host: a day is many small operations, for which a GPU would only be waited for.
 """
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float, Float32, Float64, Int
+from jaxtyping import Float, Float32, Float64, Int, Int16
 from torch import Tensor
 
 from eigen2.core.credit import Credit
 from eigen2.core.replay import Field
 from eigen2.errors import UserError, require_range
-from eigen2.market.simulation.account import Account, AccountRules
-from eigen2.market.simulation.events import NO_CLOSES, NO_FILLS, Closes, Fills, events_of_agent
+from eigen2.market.simulation.account import AccountRecord, AccountRules, Accounts, observed_room
+from eigen2.market.simulation.events import NO_CLOSES, NO_FILLS, Closes, Fills
 from eigen2.market.simulation.rules import CLOSE_REASONS, TradingRules
 
-__all__ = ["LEVELS", "TradingEnvironment", "TradingRules", "native_action"]
+__all__ = ["LEVELS", "AccountRules", "Terms", "TradingEnvironment", "TradingRules"]
 
 LEVELS = 255  # steps up to the largest sale target and, without short sales, the largest coefficient, in observations
 # bounds of unrealised gains (as fractions) and realised gains (percent), as the loss of a short sale is unbounded
 MAX_OBSERVED_GAIN, MAX_GAIN_PCT = 65_504.0, 1e30
+RUIN = 1e-6  # share of the initial cash below which a log return no longer falls
 TARGET, GAP, HOLDING, HALTED, WINDOW_END = range(len(CLOSE_REASONS))
 OPEN, HIGHEST, LOWEST, CLOSE, LEAST_SIZE = range(5)  # rows of a day in `market_table`
 
 
-def native_action(unit: Float[Tensor, "... columns 2"], rules: TradingRules) -> Float[Tensor, "... columns 2"]:
-    """Scale actions in [-1, 1] to coefficients and sale targets in percent."""
-    low, high = torch.tensor(rules.action_range, device=unit.device)
-    return torch.addcmul((high + low) / 2, unit, (high - low) / 2)
+class Terms(NamedTuple):
+    """What agents trade on: rules, money, and the days of a window with and without orders."""
+
+    rules: TradingRules
+    account: AccountRules
+    trading_days: int
+    settlement_days: int
+
+    @property
+    def window_days(self) -> int:
+        """Return the days of a window."""
+        return self.trading_days + self.settlement_days
+
+
+NO_ORDERS = (NO_FILLS.cell, NO_FILLS.stake, NO_FILLS)
 
 
 def window_options(starts: Iterable[int], trading_days: int, window_days: int) -> dict[str, Any]:
@@ -49,6 +61,20 @@ def market_table(prices: Float32[np.ndarray, "days columns 4"]) -> Float32[np.nd
     return np.stack([open_, np.maximum(open_, high), np.minimum(open_, low), last_valid(close), least_size], axis=1)
 
 
+def tie_breaks(prices: Float32[np.ndarray, "days columns 4"]) -> Int16[np.ndarray, "days columns"]:
+    """Draw a number for each column and day, which decides between equal orders; -1 where the column did not trade.
+
+    It is a hash of the close (MurmurHash3's finalizer), so that the same day has the same draw in any panel.
+    """
+    bits: np.ndarray = np.ascontiguousarray(prices[..., 3], np.float32).view(np.uint32)
+    for factor, shift in ((0x85EBCA6B, 13), (0xC2B2AE35, 16)):
+        bits = (bits ^ (bits >> 16)) * np.uint32(factor)
+        bits ^= bits >> shift
+    traded = (np.isfinite(prices) & (prices > 0)).all(-1)
+    draws: np.ndarray = np.where(traded, (bits >> 17).astype(np.int16), np.int16(-1))
+    return draws
+
+
 def last_valid(close: Float[np.ndarray, "days columns"]) -> Float[np.ndarray, "days columns"]:
     """Return each column's last close above 0 up to each day; 0 before its first."""
     valid = np.where(close > 0, np.arange(len(close))[:, None], -1)
@@ -62,8 +88,10 @@ class TradingEnvironment:
 
     At the close of each trading day of a window an agent gives every column a coefficient and a sale target. Of the
     columns that have a price that day and that it does not hold, those with the highest coefficients of at least 1 are
-    ordered. On the settlement days that follow, positions only close. The last day sells what is left, so an episode
-    always terminates and is never truncated: the time left is part of the observation.
+    ordered; a draw (`tie_breaks`) decides between equal ones. An order takes coefficient x unit_share of the account's
+    equity, or what is left of it (see `Accounts`); one that cannot be paid for does not open. Later no order is given
+    and positions run out (settlement). The last day sells what is left, so an episode always terminates and is never
+    truncated: the time left is part of the observation.
 
     A position is sold at entry x (1 + target / 100) on the day whose high reaches it, or at the open if that is already
     above it; otherwise at the close once it has been held long enough or the window ends. An order whose column has no
@@ -74,10 +102,12 @@ class TradingEnvironment:
     Up and down are exchanged: a short sale is bought back at entry x (1 - target / 100). With c the commission and
     slippage per side, as a fraction of the price, the gain of a position bought is
     100 x (exit (1 - c) / (entry (1 + c)) - 1) percent, that of a short sale
-    100 x (1 - exit (1 + c) / (entry (1 - c))). The reward is |coefficient| x gain, losses times `loss_penalty`.
+    100 x (1 - exit (1 + c) / (entry (1 - c))). The reward is the gain times the share of the equity that the order
+    took, or times |coefficient| where `TradingRules.reward` is shaped; losses times `loss_penalty`.
 
     Observations are dictionaries of compact tensors, ready to be stored: `day` (1, windows) int32, `days_left`
-    (1, windows) int16 until the end of the window, and (agents, windows, columns): `held_days` uint8 (0: not held),
+    (1, windows) int16 until the end of the window; (agents, windows) float16: `cash`, as a share of the equity, and
+    `room`, the share that is left for orders; and (agents, windows, columns): `held_days` uint8 (0: not held),
     `gain` float16 (unrealised, a fraction, positive where the position gains), `target` and `coefficient` uint8, in
     1/255 of the largest allowed; with `allow_short`, `coefficient` is int8 in 1/127, negative for short sales.
 
@@ -94,8 +124,10 @@ class TradingEnvironment:
         windows: int = 1,
         device: torch.device | str = "cpu",
         credit_orders: bool = False,
+        account: AccountRules = AccountRules(),  # noqa: B008 - read, never changed
     ) -> None:
-        self._market = market_table(np.asarray(prices, np.float32))
+        prices = np.asarray(prices, np.float32)
+        self._market, self._draws = market_table(prices), tie_breaks(prices)
         self.num_days, _, columns = self._market.shape
         self.num_columns, self.rules, self.agents, self.windows = columns, rules, agents, windows
         self.device = torch.device(device)
@@ -106,6 +138,8 @@ class TradingEnvironment:
         self.observation_fields = {
             "day": Field((), torch.int32),
             "days_left": Field((), torch.int16),
+            "cash": Field((), torch.float16),
+            "room": Field((), torch.float16),
             "held_days": Field((columns,), torch.uint8),
             "gain": Field((columns,), torch.float16),
             "target": Field((columns,), torch.uint8),
@@ -126,12 +160,12 @@ class TradingEnvironment:
         self._shown = np.zeros((3, accounts * columns), np.uint8)
         self._held_days, self._target_level, coefficient_level = self._shown
         self._coefficient_level = coefficient_level.view(np.int8 if rules.allow_short else np.uint8)
-        self._counts = np.zeros((4, accounts), np.int64)  # statistics of the episode
-        self._trades, self._wins, self._losses, self._days_with_position = self._counts
+        self._counts = np.zeros((5, accounts), np.int64)  # statistics of the episode
+        self._trades, self._wins, self._losses, self._days_with_position, self._unfunded = self._counts
         self._sums = np.zeros((2, accounts))
         self._reward, self._gain_pct = self._sums
-        self._account: Account | None = None
-        self._recorded = 0
+        self.accounts = Accounts(account, rules.side_cost, accounts, columns)
+        self._record: AccountRecord | None = None
         self._clear(slice(None))
 
     def _clear(self, cell: slice | Int[np.ndarray, " closed"]) -> None:
@@ -142,19 +176,20 @@ class TradingEnvironment:
 
     @staticmethod
     def needed_bytes(days: int, columns: int, agents: int, windows: int) -> int:
-        """Return the bytes of an environment: the market, one day of it per window, and the state of every account."""
-        market = (days + windows) * columns * 5 * 4
-        return market + agents * windows * (columns * (5 * 4 + 3) + 6 * 8)
+        """Return the bytes of an environment: its market, one day of it a window, and the state of every account."""
+        market = days * columns * 2 + (days + windows) * columns * 5 * 4
+        return market + agents * windows * (columns * (5 * 4 + 3 + 8) + 11 * 8 + 1)
 
     @property
     def nbytes(self) -> int:
-        """Return the bytes of market and state, and of the recorded account."""
-        state = (self._market, self._bars, self._shown, self._floats, self._counts, self._sums)
-        return sum(part.nbytes for part in state) + (0 if self._account is None else self._account.nbytes)
+        """Return the bytes of market and state, and of the record of an agent."""
+        market = (self._market, self._draws, self._bars)
+        state = (*market, self._shown, self._floats, self._counts, self._sums, self.accounts)
+        return sum(part.nbytes for part in state) + (0 if self._record is None else self._record.nbytes)
 
     def native_action(self, unit: Tensor) -> Tensor:
         """Scale actions in [-1, 1] (..., columns, 2) to coefficients and sale targets in percent."""
-        return native_action(unit, self.rules)
+        return self.rules.native_action(unit)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -179,8 +214,9 @@ class TradingEnvironment:
         self._clear(slice(None))
         self._counts.fill(0)
         self._sums.fill(0)
-        if self._account is not None:
-            self._account.reset(self._start)
+        self.accounts.reset()
+        if self._record is not None:
+            self._record.reset(self._start)
         return self._observation(), {}
 
     def step(
@@ -190,9 +226,9 @@ class TradingEnvironment:
 
         Actions are coefficients and sale targets in native units; they are clipped to their ranges. Returns the
         observation, reward (agents, windows) float32, terminated and truncated (agents, windows) bool, and info:
-        `ordered`, the cells with an order; `fills` and `closes`, the positions opened and closed (see `Fills`,
-        `Closes`); `last_close` (windows, columns), the last valid closes, 0 before a column's first; with
-        `credit_orders` also `credit`.
+        `ordered`, the cells in which an order was given, and `stakes`, the share of the equity that each takes, 0 if it
+        cannot be paid for; `fills` and `closes`, what opened and closed (see `Fills`, `Closes`); `last_close` (windows,
+        columns), the last valid closes, 0 before a column's first; with `credit_orders` also `credit`.
 
         Raises:
             RuntimeError: the episode is over.
@@ -207,15 +243,21 @@ class TradingEnvironment:
         last_day = self._step == self._length - 1
         before, self._bars = self._bars, self._current_bars()
         self._held_days += self._held_days > 0
-        ordered, fills = self._fill_orders(action, before) if trading else (NO_FILLS.cell, NO_FILLS)
+        ordered, stakes, fills = self._fill_orders(action, before) if trading else NO_ORDERS
+        self.accounts.open(fills)
         closing = self._closing_cells(last_day)
         steps_ago = self._held_days[closing].astype(np.int64) - 1
         closes = self._close_positions(closing)
         earned = self._count_day(fills, closes, trading, last_day)
-        if self._account is not None:
-            agent = (self._recorded, self.windows * self.num_columns)
-            self._account.step(events_of_agent(fills, *agent), events_of_agent(closes, *agent), self._bars[CLOSE])
-        info = {"ordered": ordered, "fills": fills, "closes": closes, "last_close": self._bars[CLOSE].copy()}
+        self._unfunded += np.bincount(ordered[stakes == 0] // self.num_columns, minlength=len(earned))
+        shares = self.accounts.shares[closing]
+        self.accounts.close(closing, closes.price)
+        self.accounts.mark(self._bars[CLOSE])
+        if self._record is not None:
+            self._record.trade(fills, closes, shares)
+            self._record.mark()
+        info = {"ordered": ordered, "stakes": stakes, "fills": fills, "closes": closes}
+        info["last_close"] = self._bars[CLOSE].copy()
         if self.credit_steps:
             info["credit"] = Credit(closing // self.num_columns, steps_ago, closes.reward)
         reward = self._tensor(earned.astype(np.float32).reshape(self._shape[:2]))
@@ -228,8 +270,8 @@ class TradingEnvironment:
         return bars.swapaxes(0, 1)
 
     def _fill_orders(
-        self, actions: Float[Tensor, "agents windows columns 2"], before: Float32[np.ndarray, "5 windows columns"]
-    ) -> tuple[Int[np.ndarray, " ordered"], Fills]:
+        self, given: Float[Tensor, "agents windows columns 2"], before: Float32[np.ndarray, "5 windows columns"]
+    ) -> tuple[Int[np.ndarray, " ordered"], Float[np.ndarray, " ordered"], Fills]:
         """Fill the orders of the last close: the largest coefficients of at least 1 among columns not held."""
         rules, action = self.rules, actions.detach().to("cpu", torch.float32).numpy()
         size = action[..., 0].copy()  # contiguous, which makes all that follows much faster
@@ -239,23 +281,26 @@ class TradingEnvironment:
         free = size >= before[LEAST_SIZE]
         free &= (self._held_days == 0).reshape(self._shape)
         bits = size.view(np.int32)
-        bits *= free  # as integers, which also clears NaN
-        ordered = _largest_orders(size.reshape(-1, self.num_columns), rules.max_opens_per_day)
-        # only columns that trade on the day of the decision are ordered, so they have its close
+        bits *= free  # as integers, which clears not-a-number too
+        draws = self._draws.take(self._start + self._step - 1, axis=0)
+        ordered = _largest_orders(size, draws, rules.max_opens_per_day)
+        # a target that is not a number becomes the lowest
+        chosen = np.fmin(np.fmax(action.reshape(-1, 2)[ordered], self._low), self._high)
+        stakes = self.accounts.stakes(ordered, chosen[:, 0].astype(np.float64))
+        # a price seen at the decision is that of a column that trades
         prices = self._bars[OPEN] if rules.execution == "next_open" else before[CLOSE]
         price = prices.take(ordered % prices.size)
-        cell, price = ordered[price > 0], price[price > 0]
-        # a NaN target becomes the lowest
-        chosen = np.fmin(np.fmax(action.reshape(-1, 2)[cell], self._low), self._high)
+        filled = (price > 0) & (stakes > 0)
+        cell, price, chosen, stake = ordered[filled], price[filled], chosen[filled], stakes[filled]
         coefficient = chosen[:, 0]
         side = np.sign(coefficient)
         self._entry[cell] = side * price
         self._aim[cell] = side * price * (1 + side * chosen[:, 1] / 100)
         self._offset[cell] = -side
-        self._weight[cell] = side * coefficient
+        self._weight[cell] = stake if rules.reward == "account" else side * coefficient
         self._held_days[cell] = 1
         self._coefficient_level[cell], self._target_level[cell] = np.rint(chosen * self._levels).T
-        return ordered, Fills(cell, price, coefficient)
+        return ordered, stakes, Fills(cell, price, coefficient, stake)
 
     def _closing_cells(self, last_day: bool) -> Int[np.ndarray, " closed"]:
         """Return the cells whose positions close today."""
@@ -311,10 +356,14 @@ class TradingEnvironment:
         gain += self._offset.reshape(self._shape)
         gain.clip(-MAX_OBSERVED_GAIN, MAX_OBSERVED_GAIN, out=gain)
         held_days, target, coefficient = self._shown.reshape(3, *self._shape).copy()
-        left = self._length - 1 - self._step
+        left, accounts = self._length - 1 - self._step, (self.agents, self.windows)
+        cash = self.accounts.cash_share().clip(-MAX_OBSERVED_GAIN, MAX_OBSERVED_GAIN).astype(np.float16)
+        room = observed_room(self.accounts.room())
         return {
             "day": self._tensor((self._start + self._step).astype(np.int32)[None]),
             "days_left": self._tensor(np.full((1, self.windows), left, np.int16)),
+            "cash": self._tensor(cash.reshape(accounts)),
+            "room": self._tensor(room.reshape(accounts)),
             "held_days": self._tensor(held_days),
             "gain": self._tensor(gain).to(torch.float16),
             "target": self._tensor(target),
@@ -325,44 +374,71 @@ class TradingEnvironment:
         tensor = torch.from_numpy(values)
         return tensor if self.device.type == "cpu" else tensor.to(self.device)
 
-    def record(self, agent: int, rules: AccountRules) -> None:
-        """Record money and trades of one agent in all windows from the next reset on, see `account`."""
+    def record_agent(self, agent: int) -> None:
+        """Record equity and trades of one agent in all windows from the next reset on, see `record`."""
         require_range("recorded agent", agent, least=0, most=self.agents - 1)
         self._step = self._length = 0
-        self._recorded = agent
-        self._account = Account(rules, self.rules, self.windows, self.num_columns)
+        self._record = AccountRecord(self.accounts, self.rules, agent, self.windows)
 
     @property
-    def account(self) -> Account:
-        """Return the recorded agent's account since the last reset; raise RuntimeError if no agent is recorded."""
-        if self._account is None:
-            raise RuntimeError("no agent is recorded: call record() and then reset()")
-        return self._account
+    def record(self) -> AccountRecord:
+        """Return the record of an agent since the last reset; refuse where none is recorded."""
+        if self._record is None:
+            raise RuntimeError("no agent is recorded: call record_agent() and then reset()")
+        return self._record
+
+    def scores(self, returns: Float64[Tensor, "agents windows"]) -> Float64[Tensor, "agents windows"]:
+        """Return the fitness of the episode that was played, given its sums of rewards, which are NaN where it failed.
+
+        The account's log return in percent, less `risk_aversion` x its downside deviation over the window (the root of
+        the sum of squared negative daily log returns, in percent) and, without a trade, `zero_trade_penalty`; the sums
+        of rewards themselves where they are shaped.
+        """
+        if self.rules.reward == "shaped":
+            return returns
+        accounts, rules = self.accounts, self.rules
+        growth = np.log((accounts.equity / accounts.rules.initial_cash).clip(min=RUIN))
+        score = 100 * (growth - rules.risk_aversion * np.sqrt(accounts.downside))
+        score -= rules.zero_trade_penalty * (self._trades == 0)
+        score = torch.from_numpy(score.reshape(self.agents, -1)).to(returns.device)
+        return torch.where(returns.isnan(), returns, score)
 
     def get_episode_summary(self, windows: slice = slice(None)) -> dict[str, Tensor]:
         """Return sums since `reset` over some windows, (agents,) each: trades, days with a position, earnings.
 
         `wins` and `losses` count closed positions net of costs (a gain of exactly 0 is a loss); days are trading days.
         """
-        names = ("trades", "wins", "losses", "days_with_position", "days_without_position", "reward", "gain_pct")
+        names = (
+            "trades",
+            "wins",
+            "losses",
+            "days_with_position",
+            "unfunded",
+            "days_without_position",
+            "reward",
+            "gain_pct",
+        )
         idle = min(self._step, self._trading_length) - self._days_with_position
         parts = (part.reshape(self.agents, -1)[:, windows].sum(1) for part in (*self._counts, idle, *self._sums))
         values = (part.astype(np.float32) if part.dtype == np.float64 else part for part in parts)
         return {name: self._tensor(part) for name, part in zip(names, values, strict=True)}
 
 
-def _largest_orders(size: Float32[np.ndarray, "accounts columns"], count: int) -> Int[np.ndarray, " chosen"]:
+def _largest_orders(
+    size: Float32[np.ndarray, "agents windows columns"], draws: Int16[np.ndarray, "windows columns"], count: int
+) -> Int[np.ndarray, " chosen"]:
     """Return flat indices of each account's `count` largest sizes of at least 1, by rank and then by account.
 
-    Ties go to the lower column. `size` is overwritten.
+    Of equal ones the highest draw comes first. `size` is overwritten.
     """
     chosen: list[np.ndarray] = []
-    first = np.arange(0, size.size, size.shape[1])
-    for rank in range(min(count, size.shape[1])):
+    first = np.arange(0, size.size, size.shape[-1])
+    for rank in range(min(count, size.shape[-1])):
         if rank:
             size.reshape(-1)[chosen[-1]] = 0
-        cell = first + size.argmax(axis=1)
-        chosen.append(cell[size.take(cell) >= 1])
+        largest = size.max(-1, keepdims=True)
+        cell = first + np.where(size == largest, draws, np.int16(-2)).argmax(-1).reshape(-1)
+        chosen.append(cell[largest.reshape(-1) >= 1])
         if len(chosen[-1]) == 0:
             break
     return np.concatenate(chosen)

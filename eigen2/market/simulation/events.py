@@ -9,12 +9,14 @@ from jaxtyping import Float32, Float64, Int
 class Fills(NamedTuple):
     """Positions that a step opened, by rank and then by account; coefficients of short sales are negative.
 
-    Cells are indices into the flattened (agents, windows, columns). Prices are before costs.
+    Cells are indices into the flattened (agents, windows, columns). Prices are those before costs, stakes the shares of
+    the equity at the decision that the orders took.
     """
 
     cell: Int[np.ndarray, " filled"]
     price: Float32[np.ndarray, " filled"]
     coefficient: Float32[np.ndarray, " filled"]
+    stake: Float64[np.ndarray, " filled"]
 
 
 class Closes(NamedTuple):
@@ -30,7 +32,7 @@ class Closes(NamedTuple):
     reward: Float64[np.ndarray, " closed"]
 
 
-NO_FILLS = Fills(np.zeros(0, np.int64), *np.zeros((2, 0), np.float32))
+NO_FILLS = Fills(np.zeros(0, np.int64), np.zeros(0, np.float32), np.zeros(0, np.float32), np.zeros(0))
 NO_CLOSES = Closes(np.zeros(0, np.int64), np.zeros(0, np.float32), np.zeros(0, np.int64), *np.zeros((2, 0)))
 Events = TypeVar("Events", Fills, Closes)
 

@@ -3,6 +3,10 @@
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
 from eigen2.errors import require_range
 
 CLOSE_REASONS = ("target", "gap", "holding", "halted", "window_end")
@@ -15,8 +19,8 @@ class TradingRules:
     """What agents may do and what it costs."""
 
     max_coefficient: float = 5.0
-    """Largest coefficient of a position; its reward is coefficient x percent gain (above 1, at most 1000).
-    One below 1 opens nothing."""
+    """Largest coefficient of a position, which takes coefficient x data.account.unit_share of the equity (above 1, at
+    most 1000). One below 1 opens nothing."""
     allow_short: bool = False
     """Whether coefficients may be negative, from -max_coefficient: one of -1 or less sells short."""
     min_target: float = 10.0
@@ -33,12 +37,19 @@ class TradingRules:
     cost_bps: float = 10.0
     """Commission per side, in basis points of the price (0 to 1000)."""
     slippage_bps: float = 5.0
-    """Slippage per side, in basis points of the price (0 to 1000)."""
+    """Slippage a side, in basis points of the price (0 to 1000)."""
+    reward: Literal["account", "shaped"] = "account"
+    """What a position earns when it closes: its net gain in percent of the account's equity at the order, or, shaped,
+    coefficient x percent gain, whatever it was worth. Fitness is the account's log return in percent, or the sum of
+    shaped rewards."""
+    risk_aversion: float = 0.0
+    """Factor on the downside deviation over a window, in percent, that is subtracted from its log return in the fitness
+    of reward: account (0 to 1000)."""
     loss_penalty: float = 1.0
     """Factor on the reward of a losing position (0 to 1000; 1 treats losses as gains)."""
     inaction_penalty: float = 0.0
-    """Subtracted for each trading day without a position at any time (0 to 1e6, in reward units)."""
-    zero_trade_penalty: float = 10.0
+    """Subtracted for each trading day on which nothing was held at any time (0 to 1e6, in reward units)."""
+    zero_trade_penalty: float = 1.0
     """Subtracted once at the end of a window without a single trade (0 to 1e6, in reward units)."""
 
     def __post_init__(self) -> None:
@@ -47,7 +58,7 @@ class TradingRules:
         require_range("data.rules.max_target", self.max_target, least=self.min_target, most=1000)
         require_range("data.rules.max_opens_per_day", self.max_opens_per_day, least=1)
         require_range("data.rules.max_holding_days", self.max_holding_days, least=1, most=250)
-        for name in ("cost_bps", "slippage_bps", "loss_penalty"):
+        for name in ("cost_bps", "slippage_bps", "loss_penalty", "risk_aversion"):
             require_range(f"data.rules.{name}", getattr(self, name), least=0, most=1000)
         for name in ("inaction_penalty", "zero_trade_penalty"):
             require_range(f"data.rules.{name}", getattr(self, name), least=0, most=1e6)
@@ -62,3 +73,13 @@ class TradingRules:
     def side_cost(self) -> float:
         """Return commission and slippage per side as a fraction of the price."""
         return (self.cost_bps + self.slippage_bps) / 10_000
+
+    def native_action(self, unit: Float[Tensor, "... columns 2"]) -> Float[Tensor, "... columns 2"]:
+        """Scale actions in [-1, 1] to coefficients and sale targets in percent.
+
+        They are rounded first to the half precision of the replay buffer, so that a critic sees what was played.
+        """
+        low, high = torch.tensor(self.action_range, device=unit.device)
+        # two operations round the same everywhere, a fused one does not
+        native: Tensor = unit.half().float() * ((high - low) / 2) + (high + low) / 2
+        return native

@@ -49,11 +49,11 @@ class Simulation:
     equity: Float[np.ndarray, "accounts days"]  # money at each close; the first is before any order
     exposure: Float[np.ndarray, "accounts days"]  # gross, at each close
     traded: Float[np.ndarray, " accounts"]  # money bought and sold together
-    trades: Int[np.ndarray, " accounts"]  # positions with a stake
+    trades: Int[np.ndarray, " accounts"]  # positions
     closed: pd.DataFrame  # a row for each closed position, see `Account.trades`
     orders: Float[np.ndarray, "fills 2"]
-    """Coefficient and sale target in percent of every order that filled, by day, whether or not money was left for it;
-    empty if the policy traded outside the environment."""
+    """Coefficient and sale target in percent of every order that filled, by day; none where the policy traded outside
+    the environment."""
 
     @property
     def returns(self) -> Float[np.ndarray, " returns"]:
@@ -83,22 +83,22 @@ def simulate(
     Orders are given at every close but the last, on which what is still held is sold.
     """
     require_range("days to trade", len(days), least=2)
-    env = TradingEnvironment(prices, rules, 1, accounts)
-    env.record(0, account)
+    env = TradingEnvironment(prices, rules, 1, accounts, account=account)
+    env.record_agent(0)
     orders = [np.zeros((0, 2))]
     for day in play_days(env, policy, window_options([days.start] * accounts, len(days) - 1, len(days))):
         fills = day.info["fills"]
         target = day.action.reshape(-1, 2)[fills.cell, 1].nan_to_num(rules.min_target)
         target = target.clamp(rules.min_target, rules.max_target)
         orders.append(np.column_stack([fills.coefficient, target.numpy()]))
-    curves, trades = env.account.equity(), env.account.trades()
+    curves, trades = env.record.equity(), env.record.trades()
     shares, window = trades["shares"].abs(), trades["window"].to_numpy()
     paid = shares * (trades["entry_price"] + trades["exit_price"])
     return Simulation(
         equity=curves["equity"].to_numpy().reshape(accounts, -1),
         exposure=curves["exposure"].to_numpy().reshape(accounts, -1),
         traded=np.bincount(window, paid, minlength=accounts).astype(np.float64),
-        trades=np.bincount(window[shares > 0], minlength=accounts),
+        trades=np.bincount(window, minlength=accounts),
         closed=trades,
         orders=np.concatenate(orders),
     )

@@ -1,0 +1,52 @@
+"""The orders that a critic judges are those that the environment opens."""
+
+import numpy as np
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from eigen2.market.data.panel import build_panel
+from eigen2.market.features.encoding import AverageEncoder
+from eigen2.market.networks.columns import DRAWS, Choice
+from eigen2.market.simulation.environment import AccountRules, Terms, TradingEnvironment, TradingRules, window_options
+from eigen2.market.synthetic.generator import SyntheticMarket
+
+COLUMNS, AGENTS, WINDOWS = 7, 3, 2
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    seed=st.integers(0, 2**31),
+    orders=st.integers(1, 3),
+    short=st.booleans(),
+    share=st.sampled_from([0.05, 0.2, 1.0]),
+    steps=st.sampled_from([1.0, 0.25, 0.001]),
+)
+def test_the_critic_judges_the_orders_that_open(
+    seed: int, orders: int, short: bool, share: float, steps: float
+) -> None:
+    market = SyntheticMarket(days=80, columns=COLUMNS, seed=seed % 1000)
+    panel = build_panel(market.generate(), validation_days=10, holdout_days=0)
+    prices = panel.prices.copy()
+    rng = np.random.default_rng(seed)
+    prices[rng.random(prices.shape[:2]) < 0.2] = np.nan  # days without a price
+    panel.prices[...] = prices
+    rules = TradingRules(max_opens_per_day=orders, allow_short=short, max_holding_days=4)
+    account = AccountRules(unit_share=share)
+    terms = Terms(rules, account, trading_days=20, settlement_days=5)
+    env = TradingEnvironment(prices, rules, AGENTS, WINDOWS, account=account)
+    encoder = AverageEncoder(panel, list(range(COLUMNS)), 8, terms)
+    observation, _ = env.reset(options=window_options([10, 40], 20, 25))
+    choice, opened = Choice(rules), 0
+    for _ in range(24):
+        # coarse actions have ties, some beyond the least size, some at the bound
+        unit = torch.from_numpy(rng.uniform(-1, 1, (AGENTS, WINDOWS, COLUMNS, 2)).astype(np.float32) / steps)
+        unit = (unit.round() * steps).clamp(-1, 1)
+        inputs = encoder(observation)
+        judged = choice.ordered(unit.half().float(), inputs["portfolio"][..., 0] > 0, inputs[DRAWS])
+        observation, _, _, _, info = env.step(env.native_action(unit))
+        assert (info["stakes"][np.isin(info["ordered"], judged.flatten().nonzero()[:, 0].numpy())] > 0).all()
+        expected = np.sort(info["ordered"][info["stakes"] > 0])
+        np.testing.assert_array_equal(np.sort(judged.flatten().nonzero()[:, 0].numpy()), expected)
+        opened += len(expected)
+    assert opened > 0
