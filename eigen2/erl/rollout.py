@@ -65,8 +65,8 @@ class Rollout:
         if data.transition_log is not None:
             exchange_transitions(data.transition_log, data.buffer, self.communicator)
         state.quarantine.misplayed = ~torch.isfinite(returns).all(1)
-        own = data.scores(env, returns)[:, data.fitness_windows].mean(1).cpu()
-        state.fitness = self.communicator.gather({"fitness": own}, "fitness")["fitness"]
+        fitness = data.scores(env, returns)[:, data.fitness_windows].mean(1).cpu()
+        state.fitness = self.communicator.gather({"fitness": fitness}, "fitness")["fitness"]
 
     @torch.no_grad()
     def validate(self, state: GenerationState) -> None:
@@ -82,7 +82,7 @@ class Rollout:
             data.record_agent(place)
         if data.validates_every_agent:
             returns = play(data.val_env, self.policy(), data.validation_options())
-            own = data.scores(data.val_env, returns).mean(1).cpu()
+            fitness = data.scores(data.val_env, returns).mean(1).cpu()
         elif place is not None:
             fitness[place] = self._play_alone(population.agents[place])
         state.validation = communicator.gather({"fitness": fitness}, "validation fitness")["fitness"]

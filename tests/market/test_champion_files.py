@@ -39,14 +39,19 @@ def refused(run: Fitted, command: str, *options: object) -> str:
 # champion/
 
 
-def test_the_trades_are_the_champions_fitness(fitted: Fitted) -> None:
+def test_the_record_is_the_champions_fitness(fitted: Fitted) -> None:
     equity, trades = tables(fitted.run)
     last = pd.read_csv(fitted.run / "metrics.csv").iloc[-1]
     assert set(equity["generation"]) == {last["champion/generation"]}
+    by_window = equity.groupby("window")["equity"]
     idle = WINDOWS - trades["window"].nunique()
-    earned = trades["reward"].sum() - 10 * idle  # rules.zero_trade_penalty
-    assert earned / WINDOWS == pytest.approx(last["champion/validation_fitness"], rel=1e-5)
-    np.testing.assert_allclose(trades["reward"], trades["coefficient"] * trades["gain_pct"], rtol=1e-5)
+    # the mean log return in percent less rules.zero_trade_penalty, which is 1
+    score = (100 * np.log(by_window.last() / by_window.first())).mean() - idle / WINDOWS
+    assert score == pytest.approx(last["champion/validation_fitness"], rel=1e-6)
+    # the reward is the profit in percent of the equity at the close before the fill
+    before = equity.set_index(["window", "date"])["equity"].groupby("window").shift()
+    at_order = before.loc[list(zip(trades["window"], trades["entry_date"], strict=True))].to_numpy()
+    np.testing.assert_allclose(trades["reward"], 100 * trades["profit"] / at_order, rtol=1e-9)
     assert set(trades["ticker"]) <= {f"S{column:04d}" for column in range(6)}
     assert (trades["entry_date"] <= trades["exit_date"]).all()
     assert trades["entry_date"].between(equity["date"].min(), equity["date"].max()).all()

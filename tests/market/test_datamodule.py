@@ -250,10 +250,10 @@ def test_a_transition_takes_at_most_1700_bytes_at_108_columns() -> None:
     data = built(synthetic=SyntheticMarket(days=200, columns=108))
     fields = transition_fields(data.eval_env.observation_fields, data.eval_env.action_shape)
     assert fields == data.replay_fields
-    # twice: day 4, days left 2, and for each column days held 1, gain 2, target 2; once: for each column two actions
-    # of 2, and reward 4, two flags
+    # twice: day 4, days left, cash and room 2 each, and for each column days held 1, gain 2, target and coefficient 1;
+    # once: for each column two actions of 2, and reward 4, two flags
     total = sum(field.nbytes for field in fields.values())
-    assert total == 2 * (4 + 2 + 108 * 5) + 108 * 4 + 4 + 2 == 1530 <= 1700
+    assert total == 2 * (4 + 3 * 2 + 108 * 5) + 108 * 4 + 4 + 2 == 1538 <= 1700
 
 
 def test_owners_say_what_they_hold() -> None:
@@ -272,11 +272,12 @@ def test_owners_say_what_they_hold() -> None:
 
 def test_metrics_known_answers() -> None:
     data = small()  # 3 fitness windows
-    counts = {"trades": [6, 0], "wins": [3, 0], "losses": [1, 0]}
+    counts = {"trades": [6, 0], "wins": [3, 0], "losses": [1, 0], "unfunded": [1, 1]}
     days = {"days_with_position": [30, 0], "days_without_position": [15, 45]}
     metrics = data.episode_metrics({name: torch.tensor(value) for name, value in {**counts, **days}.items()})
-    # 6 trades of 2 agents in 3 windows; 3 of 4 closed won; 30 of 90 days
-    assert metrics == pytest.approx({"trading/trades": 1, "trading/win_rate": 0.75, "trading/exposure": 1 / 3})
+    # 6 trades of 2 agents in 3 windows; 3 of 4 closed won; 30 of 90 days; 6 of 8 orders were paid for
+    expected = {"trades": 1, "win_rate": 0.75, "exposure": 1 / 3, "funded_share": 0.75}
+    assert metrics == pytest.approx({f"trading/{name}": value for name, value in expected.items()})
 
 
 def test_description() -> None:

@@ -31,7 +31,7 @@ class MarketEncoder(ABC):
     critic: ClassVar[type[ColumnCritic | ConvolutionCritic]]
     statistics: np.ndarray | None = None
     input_shapes: dict[str, tuple[int, ...]]  # without the axes of agents and batch; of `panel` without the days
-    nbytes = 0  # bytes held beside the panel
+    nbytes: int  # held beside the panel
 
     def __init__(
         self,
@@ -45,6 +45,7 @@ class MarketEncoder(ABC):
         self.investable, self.context_days, self.terms = investable, context_days, terms
         self._scale = panel.scale
         self._draws = torch.from_numpy(tie_breaks(panel.prices[:, investable])).to(device)
+        self.nbytes = self._draws.nbytes
         self._prepare(panel, device, statistics)
 
     @abstractmethod
@@ -58,7 +59,7 @@ class MarketEncoder(ABC):
     @staticmethod
     def needed_bytes(panel: MarketPanel, investable: list[int], context_days: int) -> int:
         """Return the bytes of RAM that an encoder on the CPU takes beside its panel."""
-        return 0
+        return 2 * panel.num_days * len(investable)
 
     @staticmethod
     def restore(
@@ -131,15 +132,16 @@ class AverageEncoder(MarketEncoder):
         settings["standard"] = hashlib.blake2b(self.statistics.tobytes(), digest_size=16).hexdigest()
         table = mapped_array(panel.folder, "averages", settings, shape, np.dtype(np.float16), fill)
         self._table = torch.from_numpy(table).to(device)
-        self.nbytes = self._table.nbytes + self.statistics.nbytes
+        self.nbytes += self._table.nbytes + self.statistics.nbytes
         shapes = {"columns": (columns, self.width), "portfolio": (columns, PORTFOLIO), DRAWS: (columns,)}
         self.input_shapes = {**shapes, "market": (self.groups * self.width + 1,)}
 
     @staticmethod
     def needed_bytes(panel: MarketPanel, investable: list[int], context_days: int) -> int:
-        """Return the bytes of the encoded days and of the statistics."""
+        """Return the bytes of the encoded days and of the statistics, besides."""
         table, statistics = _shapes(panel, investable, context_days)
-        return 2 * math.prod(table) + 8 * math.prod(statistics)
+        beside = MarketEncoder.needed_bytes(panel, investable, context_days)
+        return beside + 2 * math.prod(table) + 8 * math.prod(statistics)
 
     def describe(
         self, days: Int[Tensor, "agents batch"]
@@ -182,7 +184,7 @@ class WindowEncoder(MarketEncoder):
     def _prepare(self, panel: MarketPanel, device: torch.device | str, statistics: np.ndarray | None) -> None:
         self._features = torch.from_numpy(panel.features).to(device)[None]
         self._investable = torch.tensor(self.investable, device=device)[None]
-        self.nbytes = self._features.nbytes if self._features.device.type != "cpu" else 0
+        self.nbytes += self._features.nbytes if self._features.device.type != "cpu" else 0
         columns = len(self.investable)
         shapes = {"day": (), "panel": tuple(panel.features.shape[1:]), "investable": (columns,)}
         self.input_shapes = {**shapes, "portfolio": (columns, PORTFOLIO), DRAWS: (columns,), "market": (1,)}

@@ -95,7 +95,8 @@ class Accounts:
 
     def open(self, fills: Fills) -> None:
         """Buy, or sell short, what orders of the last close filled."""
-        account, side, price = fills.cell // self.columns, np.sign(fills.coefficient), fills.price.astype(np.float64)
+        account, price = fills.cell // self.columns, fills.price.astype(np.float64)
+        side = np.sign(fills.coefficient, dtype=np.float64)
         stake = fills.stake * self.equity[account]
         self.shares[fills.cell] = side * stake / (price * (1 + side * self.side_cost))
         self.cash += np.bincount(account, self.cash_flow(self.shares[fills.cell], price), len(self.cash))

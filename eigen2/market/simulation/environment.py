@@ -270,7 +270,7 @@ class TradingEnvironment:
         return bars.swapaxes(0, 1)
 
     def _fill_orders(
-        self, given: Float[Tensor, "agents windows columns 2"], before: Float32[np.ndarray, "5 windows columns"]
+        self, actions: Float[Tensor, "agents windows columns 2"], before: Float32[np.ndarray, "5 windows columns"]
     ) -> tuple[Int[np.ndarray, " ordered"], Float[np.ndarray, " ordered"], Fills]:
         """Fill the orders of the last close: the largest coefficients of at least 1 among columns not held."""
         rules, action = self.rules, actions.detach().to("cpu", torch.float32).numpy()

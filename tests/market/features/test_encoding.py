@@ -14,7 +14,14 @@ from eigen2.market.data.cache import load_panel
 from eigen2.market.data.panel import MarketPanel, Splits, build_panel
 from eigen2.market.features.averages import CLIP, column_groups, spans
 from eigen2.market.features.encoding import AverageEncoder, WindowEncoder
-from eigen2.market.simulation.environment import TradingEnvironment, TradingRules, window_options
+from eigen2.market.simulation.environment import (
+    AccountRules,
+    Terms,
+    TradingEnvironment,
+    TradingRules,
+    tie_breaks,
+    window_options,
+)
 from eigen2.market.synthetic.generator import SyntheticMarket
 from tests.market.panels import plain_scale
 
@@ -22,10 +29,11 @@ FEATURES, CHANNELS = 9, 10
 HALF = 2**-11
 """Largest relative error of half precision."""
 RULES = TradingRules(max_target=40, max_holding_days=8)
+TERMS = Terms(RULES, AccountRules(max_leverage=2.0), trading_days=13, settlement_days=7)
 
 
 def averages(panel: MarketPanel, investable: list[int], context_days: int) -> AverageEncoder:
-    return AverageEncoder(panel, investable, context_days, RULES, window_days=20)
+    return AverageEncoder(panel, investable, context_days, TERMS)
 
 
 def in_memory(panel: MarketPanel) -> MarketPanel:
@@ -143,8 +151,8 @@ def test_indicators_are_a_group_of_their_own() -> None:
     assert column_groups(panel, [0, 2, 3]) == [[0, 2, 3], [1, 4]]
     encoder = averages(panel, [0], 6)
     assert encoder.groups == 3
-    # 40 rows of (1 column + 3 groups) x 4 spans x 10 channels in half precision, and twice that of 4 in double
-    held = 40 * 4 * 4 * 10 * 2 + 2 * 4 * 4 * 10 * 8
+    # 40 rows of (1 column + 3 groups) x 4 spans x 10 channels in half precision, and twice that of 4 in double; draws
+    held = 40 * 4 * 4 * 10 * 2 + 2 * 4 * 4 * 10 * 8 + 40 * 2
     assert encoder.nbytes == AverageEncoder.needed_bytes(panel, [0], 6) == held
     _, groups = encoder.describe(torch.tensor([[35]]))
     changed = panel.features.copy()
@@ -209,48 +217,60 @@ def test_windows_are_looked_up_in_the_panel_itself() -> None:
     panel = random_panel(days=40, columns=4, train=30)
     env = TradingEnvironment(panel.prices[:, [1, 3]], RULES, agents=3, windows=2)
     observation, _ = env.reset(options=window_options([10, 12], 15, 20))
-    encoder = WindowEncoder(panel, [1, 3], 5, RULES, window_days=20)
+    encoder = WindowEncoder(panel, [1, 3], 5, TERMS)
     inputs = encoder(observation)
     assert inputs["day"].tolist() == [[10, 12]]
     assert inputs["panel"].data_ptr() == torch.from_numpy(panel.features).data_ptr()
     assert inputs["panel"].shape == (1, *panel.features.shape)
     assert inputs["investable"].tolist() == [[1, 3]]
     torch.testing.assert_close(inputs["market"], torch.full((1, 2, 1), 19 / 20))
-    assert torch.equal(inputs["portfolio"], averages(panel, [1, 3], 5)(observation)["portfolio"])
-    assert encoder.nbytes == WindowEncoder.needed_bytes(panel, [1, 3], 5) == 0
-    shapes = {name: tuple(inputs[name].shape[2:]) for name in ("day", "panel", "portfolio", "market")}
+    for name in ("portfolio", "draws"):
+        assert torch.equal(inputs[name], averages(panel, [1, 3], 5)(observation)[name])
+    assert encoder.nbytes == WindowEncoder.needed_bytes(panel, [1, 3], 5) == 40 * 2 * 2  # the draws
+    shapes = {name: tuple(inputs[name].shape[2:]) for name in ("day", "panel", "portfolio", "draws", "market")}
     assert encoder.input_shapes == {**shapes, "investable": (2,)}
 
 
 def test_network_inputs_known_answers() -> None:
-    panel = random_panel(days=40, columns=2, train=30)
-    encoder = averages(panel, [0, 1], 5)
+    panel = random_panel(days=40, columns=3, train=30)
+    panel.prices[10], panel.prices[31] = 100, 100
+    panel.prices[10, 2] = np.nan
+    encoder = averages(panel, [0, 1, 2], 5)
     day = torch.tensor([[10, 31]], dtype=torch.int32)
-    # three agents, two windows, two columns
+    # two agents, two windows, three columns; the second window is in its settlement, the second agent without money
     portfolio = {
-        "held_days": torch.tensor([[[0, 2], [8, 0]]] * 3, dtype=torch.uint8),
-        "gain": torch.tensor([[[0, -0.05], [0.9, 0]]] * 3, dtype=torch.float16),
-        "target": torch.tensor([[[0, 102], [255, 0]]] * 3, dtype=torch.uint8),
-        "coefficient": torch.tensor([[[0, 51], [204, 0]]] * 3, dtype=torch.uint8),
+        "held_days": torch.tensor([[[0, 2, 0], [8, 0, 0]]] * 2, dtype=torch.uint8),
+        "gain": torch.tensor([[[0, -0.05, 0], [0.9, 0, 0]]] * 2, dtype=torch.float16),
+        "target": torch.tensor([[[0, 102, 0], [255, 0, 0]]] * 2, dtype=torch.uint8),
+        "coefficient": torch.tensor([[[0, 51, 0], [204, 0, 0]]] * 2, dtype=torch.uint8),
+        "cash": torch.tensor([[0.25, 1.0], [-9.0, 1.0]], dtype=torch.float16),
+        "room": torch.tensor([[1.25, 2.0], [0.9e-4, 2.0]], dtype=torch.float16),
     }
-    inputs = encoder({"day": day, "days_left": torch.tensor([[19, 5]], dtype=torch.int16), **portfolio})
+    inputs = encoder({"day": day, "days_left": torch.tensor([[7, 6]], dtype=torch.int16), **portfolio})
     columns, groups = encoder.describe(day)
     assert {name: tuple(value.shape[2:]) for name, value in inputs.items()} == encoder.input_shapes
-    shared = {"columns": (1, 2), "portfolio": (3, 2), "market": (1, 2)}
+    shared = {"columns": (1, 2), "portfolio": (2, 2), "draws": (1, 2), "market": (1, 2)}
     assert {name: tuple(value.shape[:2]) for name, value in inputs.items()} == shared
     assert torch.equal(inputs["columns"], columns)
     assert torch.equal(inputs["market"][..., :-1], groups)
-    torch.testing.assert_close(inputs["market"][..., -1], torch.tensor([[19 / 20, 5 / 20]]))
-    # held, days held / 8, gain in tenths (clipped to 5), target and coefficient in steps of 255
-    expected = torch.tensor([[[0, 0, 0, 0, 0], [1, 0.25, -0.5, 0.4, 0.2]], [[1, 1, CLIP, 1, 0.8], [0, 0, 0, 0, 0]]])
-    torch.testing.assert_close(inputs["portfolio"], expected.expand(3, 2, 2, 5), atol=1e-3, rtol=0)
+    torch.testing.assert_close(inputs["market"][..., -1], torch.tensor([[7 / 20, 6 / 20]]))
+    assert inputs["draws"][0].tolist() == tie_breaks(panel.prices)[[10, 31]].tolist()
+    # orderable, held, days held / 8, gain in tenths (clipped to 5), target and coefficient in steps of 255
+    first = [[1, 0, 0, 0, 0, 0], [0, 1, 0.25, -0.5, 0.4, 0.2], [0, 0, 0, 0, 0, 0]]
+    second = [[0, 1, 1, CLIP, 1, 0.8], [0, 0, 0, 0, 0, 0], [0, 0, 0, 0, 0, 0]]
+    expected = torch.tensor([[first, second]] * 2)
+    expected[1, 0, 0, 0] = 0
+    torch.testing.assert_close(inputs["portfolio"][..., :6], expected, atol=1e-3, rtol=0)
+    # cash, clipped to 5, and room / max_leverage, the same in every column
+    money = torch.tensor([[[0.25, 0.625], [1, 1]], [[-CLIP, 0.45e-4], [1, 1]]])
+    torch.testing.assert_close(inputs["portfolio"][..., 6:], money[:, :, None].expand(2, 2, 3, 2), atol=1e-3, rtol=0)
 
 
 def inputs_until(panel: MarketPanel, last_known: int, investable: list[int], seed: int) -> list[dict[str, Tensor]]:
     """Return the network inputs of an episode of random trades, one a day, up to the close of `last_known`."""
     rules = TradingRules(max_holding_days=4, max_opens_per_day=2)
     env = TradingEnvironment(panel.prices[:, investable], rules, agents=2, windows=1)
-    encoder = AverageEncoder(panel, investable, 6, rules, window_days=panel.num_days - 5)
+    encoder = AverageEncoder(panel, investable, 6, Terms(rules, AccountRules(), panel.num_days - 10, 5))
     rng = np.random.default_rng(seed)
     observation, _ = env.reset(options=window_options([5], panel.num_days - 10, panel.num_days - 5))
     inputs = [encoder(observation)]

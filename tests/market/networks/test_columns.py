@@ -9,14 +9,14 @@ import torch
 from torch import Tensor, nn
 
 from eigen2.core.networks import Inputs, Sizes, StackedNetwork
-from eigen2.market.networks.columns import PORTFOLIO, Choice, ColumnActor, ColumnCritic
+from eigen2.market.networks.columns import DRAWS, PORTFOLIO, Choice, ColumnActor, ColumnCritic
+from eigen2.market.simulation.rules import TradingRules
 
 WIDTH, MARKET, COLUMNS, BATCH, AGENTS = 20, 41, 7, 5, 4
 
 
-SIZES = Sizes(
-    inputs={"columns": (COLUMNS, WIDTH), "portfolio": (COLUMNS, PORTFOLIO), "market": (MARKET,)}, action=(COLUMNS, 2)
-)
+PARTS = {"columns": (COLUMNS, WIDTH), "portfolio": (COLUMNS, PORTFOLIO), DRAWS: (COLUMNS,), "market": (MARKET,)}
+SIZES = Sizes(inputs=PARTS, action=(COLUMNS, 2))
 WAYS = ["broadcast", "vmap", "loop"]
 
 
@@ -37,7 +37,11 @@ def random_networks(make: Callable[[], nn.Module], count: int = AGENTS, seed: in
 def random_inputs(agents: dict[str, int], seed: int = 1, batch: int = BATCH) -> Inputs:
     """Make inputs whose leading axis has the given size, by name."""
     chance = torch.Generator().manual_seed(seed)
-    return {name: torch.randn(agents[name], batch, *shape, generator=chance) for name, shape in SIZES.inputs.items()}
+    agents = {DRAWS: agents["columns"], **agents}
+    inputs = {name: torch.randn(agents[name], batch, *shape, generator=chance) for name, shape in SIZES.inputs.items()}
+    inputs["portfolio"][..., 0] = (inputs["portfolio"][..., 0] > -0.5).float()  # orderable
+    inputs[DRAWS] = (inputs[DRAWS].abs() * 1000).to(torch.int16)
+    return inputs
 
 
 def random_action(agents: int, seed: int = 2) -> Tensor:
@@ -135,7 +139,7 @@ def test_a_permutation_of_columns_permutes_actions_and_leaves_values() -> None:
 def test_every_input_counts_and_rows_of_a_batch_do_not_mix() -> None:
     inputs, action = of_agent(random_inputs(AXES["shared"]), 0), random_action(1)[0]
     actor_, critic_ = random_networks(actor, count=1)[0], random_networks(critic, count=1)[0]
-    for part in inputs:
+    for part in set(inputs) - {DRAWS}:  # which decide between equal orders alone
         other = {**inputs, part: inputs[part] + 1}
         assert not torch.allclose(actor_(inputs), actor_(other), atol=1e-2), part
         assert not torch.allclose(critic_(inputs, action), critic_(other, action), atol=1e-2), part
@@ -167,13 +171,14 @@ def blind_critic(choice: Choice) -> nn.Module:
 
 
 def free_inputs(held: Tensor | None = None) -> Inputs:
+    """Make inputs in which every column that is not held can be ordered."""
     inputs = of_agent(random_inputs(AXES["shared"]), 0)
-    inputs["portfolio"][..., 0] = 0 if held is None else held
+    inputs["portfolio"][..., 0] = 1 if held is None else 1 - held
     return inputs
 
 
 def test_the_critic_judges_the_columns_that_would_be_ordered() -> None:
-    network, inputs = blind_critic(Choice(orders=2)), free_inputs()
+    network, inputs = blind_critic(Choice(TradingRules(max_opens_per_day=2))), free_inputs()
     action = torch.rand(BATCH, COLUMNS, 2)
     value = network(inputs, action)
     best = action[..., 0].topk(2).indices
@@ -186,17 +191,27 @@ def test_the_critic_judges_the_columns_that_would_be_ordered() -> None:
 
 
 @pytest.mark.parametrize("orders", [1, 2])
-def test_what_is_held_cannot_be_ordered_and_of_equal_columns_the_lower_is(orders: int) -> None:
+def test_what_is_held_cannot_be_ordered_and_draws_decide_between_equal_columns(orders: int) -> None:
     held = torch.zeros(BATCH, COLUMNS)
     held[:, 2] = 1
-    network, inputs = blind_critic(Choice(orders)), free_inputs(held)
-    equal = torch.ones(BATCH, COLUMNS, 2)
-    value = network(inputs, equal)
+    network, inputs = blind_critic(Choice(TradingRules(max_opens_per_day=orders))), free_inputs(held)
+    inputs[DRAWS] = torch.tensor([1, 5, 9, 3, 7, 0, 2], dtype=torch.int16).expand(BATCH, COLUMNS)
+    value = network(inputs, torch.ones(BATCH, COLUMNS, 2))
     leading = torch.full((BATCH, COLUMNS, 2), -1.0)
-    leading[:, [0, 1][:orders]] = 0.9
+    leading[:, [4, 1][:orders]] = 0.9
     torch.testing.assert_close(network(inputs, leading), value)
     leading[:, 2] = 1.0
     torch.testing.assert_close(network(inputs, leading), value)
+
+
+@pytest.mark.parametrize("short", [False, True])
+def test_orders_below_the_least_size_are_none(short: bool) -> None:
+    choice = Choice(TradingRules(allow_short=short, max_opens_per_day=3))
+    least = 1 / 5 if short else 2 / 5 - 1  # of coefficients up to 5
+    size = torch.tensor([0.999, 0.0, least + 1e-3, least - 1e-3, -1.0])
+    ordered = choice.ordered(size[:, None].expand(5, 2), torch.ones(5, dtype=torch.bool), torch.arange(5))
+    third = torch.tensor(1 / 3)
+    assert ordered.tolist() == [third, 0, third, 0, third] if short else [third, third, third, 0, 0]
 
 
 def test_short_sales_count_by_their_size() -> None:
@@ -205,21 +220,23 @@ def test_short_sales_count_by_their_size() -> None:
     lowest[:, 3, 0] = -0.9
     highest = action.clone()
     highest[:, 3, 0] = 0.9
-    short, long = blind_critic(Choice(short_sales=True)), blind_critic(Choice())
+    short, long = blind_critic(Choice(TradingRules(allow_short=True))), blind_critic(Choice())
     torch.testing.assert_close(short(inputs, lowest), short(inputs, highest))
     assert (long(inputs, lowest) - long(inputs, highest)).abs().min() > 1e-4
 
 
 def test_the_gradient_says_what_would_change_if_a_column_were_preferred() -> None:
-    """It is that of a softmax, as if that had chosen; the value that was chosen is no softmax."""
-    tokens, portfolio = torch.randn(BATCH, COLUMNS, 3), torch.zeros(BATCH, COLUMNS, PORTFOLIO)
-    coefficient = (torch.rand(BATCH, COLUMNS) * 2 - 1).requires_grad_()
-    pooled = Choice(sharpness=3.0).pool(tokens, coefficient, portfolio)
-    torch.testing.assert_close(pooled[:, 3:], tokens[torch.arange(BATCH), coefficient.argmax(1)])
+    """It is that of a softmax over orderable columns, as if that had chosen; the chosen value is no softmax."""
+    inputs, tokens = free_inputs(), torch.randn(BATCH, COLUMNS, 3)
+    inputs["portfolio"][:, 5, 0] = 0
+    action = torch.rand(BATCH, COLUMNS, 2).requires_grad_()
+    pooled = Choice(sharpness=3.0).pool(tokens, action, inputs["portfolio"], inputs[DRAWS])
+    free = torch.where(inputs["portfolio"][..., 0] > 0, action[..., 0], -10)
+    torch.testing.assert_close(pooled[:, 3:], tokens[torch.arange(BATCH), free.argmax(1)])
     torch.testing.assert_close(pooled[:, :3], tokens.mean(1))
-    (found,) = torch.autograd.grad(pooled[:, 3:].square().sum() / 2, coefficient)
-    soft = (torch.softmax(3 * coefficient, 1)[:, None] @ tokens)[:, 0]
+    (found,) = torch.autograd.grad(pooled[:, 3:].square().sum() / 2, action)
+    soft = (torch.softmax(3 * free, 1)[:, None] @ tokens)[:, 0]
     # of sum(chosen x soft pool): the same outer derivative
-    chosen = pooled[:, 3:].detach()
-    (expected,) = torch.autograd.grad((soft * chosen).sum(), coefficient)
+    (expected,) = torch.autograd.grad((soft * pooled[:, 3:].detach()).sum(), action)
     torch.testing.assert_close(found, expected)
+    assert found[:, 5].eq(0).all()

@@ -67,6 +67,6 @@ def test_sizes_say_what_networks_are_built_for() -> None:
     data = market()
     data.setup("fit")
     data.build(3, torch.device("cpu"))
-    shapes = {"day": (), "panel": (4, 9), "investable": (2,), "portfolio": (2, 5), "market": (1,)}
+    shapes = {"day": (), "panel": (4, 9), "investable": (2,), "portfolio": (2, 8), "draws": (2,), "market": (1,)}
     assert data.sizes == Sizes(shapes, action=(2, 2), context=20)
-    assert data.needed_bytes(3)["encoder"] == data.encoder.nbytes == 0
+    assert data.needed_bytes(3)["encoder"] == data.encoder.nbytes == 200 * 2 * 2  # the draws

@@ -10,6 +10,7 @@ from torch.nn import functional
 
 from eigen2.core.networks import DESCRIBED, Inputs, Sizes, StackedNetwork
 from eigen2.errors import UserError
+from eigen2.market.networks.columns import DRAWS, PORTFOLIO
 from eigen2.market.networks.windows import (
     CnnLstmActor,
     CnnLstmCritic,
@@ -35,8 +36,8 @@ every_network = pytest.mark.parametrize("name", SMALL)
 
 
 def sizes_of(context: int = CONTEXT) -> Sizes:
-    inputs = {"day": (), "panel": (ALL, FEATURES), "investable": (COLUMNS,), "portfolio": (COLUMNS, 5), "market": (1,)}
-    return Sizes(inputs, (COLUMNS, 2), context)
+    inputs = {"day": (), "panel": (ALL, FEATURES), "investable": (COLUMNS,), "market": (1,)}
+    return Sizes({**inputs, "portfolio": (COLUMNS, PORTFOLIO), DRAWS: (COLUMNS,)}, (COLUMNS, 2), context)
 
 
 def chance(seed: int) -> torch.Generator:
@@ -50,7 +51,8 @@ def random_inputs(seed: int = 1, dtype: torch.dtype = torch.float64) -> Inputs:
         "day": torch.tensor([CONTEXT + 5, 59, CONTEXT + 5, 40]),
         "panel": torch.randn(DAYS, ALL, FEATURES, generator=generator, dtype=dtype),
         "investable": INVESTABLE,
-        "portfolio": torch.randn(BATCH, COLUMNS, 5, generator=generator, dtype=dtype),
+        "portfolio": torch.randn(BATCH, COLUMNS, PORTFOLIO, generator=generator, dtype=dtype),
+        DRAWS: torch.arange(COLUMNS, dtype=torch.int16).expand(BATCH, COLUMNS),
         "market": torch.rand(BATCH, 1, generator=generator, dtype=dtype),
     }
 
@@ -98,7 +100,7 @@ def test_actions_lie_between_minus_1_and_1_and_values_are_one_a_row(name: str, c
 @pytest.mark.parametrize("kind", [ConvolutionActor, ConvolutionCritic, CnnLstmActor, CnnLstmCritic])
 def test_networks_have_weights_only_and_refuse_another_encoding(kind: Make) -> None:
     assert not list(kind(sizes_of()).buffers()), "a population holds weights only"
-    averages = Sizes({"columns": (3, 20), "portfolio": (3, 5), "market": (41,)}, (3, 2), 16)
+    averages = Sizes({"columns": (3, 20), "portfolio": (3, PORTFOLIO), "market": (41,)}, (3, 2), 16)
     with pytest.raises(UserError, match=f"^{kind.__name__} reads windows: set data.encoding to windows$"):
         kind(averages)
 
@@ -185,7 +187,7 @@ def test_days_before_the_panel_count_as_zeros(name: str) -> None:
 
 @every_network
 def test_every_input_counts_and_rows_of_a_batch_do_not_mix(name: str) -> None:
-    network, inputs = random_network(name), random_inputs()
+    network, inputs = random_network(name, seed=1), random_inputs()
     expected, panel = output(network, inputs), inputs["panel"].clone()
     panel[:, 6] += 1  # a column that nobody may buy
     others = {part: inputs[part] + 1 for part in ("portfolio", "market", "investable")}
@@ -242,7 +244,7 @@ def test_gradients_reach_every_weight(name: str) -> None:
 def stacked_inputs(day: int, others: int) -> Inputs:
     """Make inputs with an agent axis of the given sizes; panel and investable columns are shared."""
     agents = [random_inputs(seed) for seed in range(1, AGENTS + 1)]
-    sizes = {"day": day, "panel": 1, "investable": 1, "portfolio": others, "market": others}
+    sizes = {"day": day, "panel": 1, "investable": 1, "portfolio": others, DRAWS: day, "market": others}
     stacked = {part: torch.stack([one[part] for one in agents])[:size] for part, size in sizes.items()}
     if day > 1:
         stacked["day"] = stacked["day"] - torch.arange(day)[:, None]

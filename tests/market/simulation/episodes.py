@@ -19,8 +19,9 @@ Orders = dict[int, dict[int, tuple[float, float]]]
 
 
 def rules(**changes: Any) -> TradingRules:
-    """Return rules without costs and penalties, unless a test asks for them."""
-    return TradingRules(**{"cost_bps": 0.0, "slippage_bps": 0.0, "zero_trade_penalty": 0.0, **changes})
+    """Return rules without costs and penalties and with shaped rewards, unless a test asks for others."""
+    plain = {"cost_bps": 0.0, "slippage_bps": 0.0, "zero_trade_penalty": 0.0, "reward": "shaped"}
+    return TradingRules(**{**plain, **changes})
 
 
 def flat(days: int, columns: int = 1) -> np.ndarray:
@@ -47,8 +48,8 @@ def play(
     days: int | None = None,
 ) -> Played:
     """Play one agent from day 0, by default to the last and trading for 2 days, and keep its account."""
-    env = TradingEnvironment(prices, rules, agents=1)
-    env.record(0, money or AccountRules())
+    env = TradingEnvironment(prices, rules, agents=1, account=money or AccountRules())
+    env.record_agent(0)
     observation, _ = env.reset(options=window_options([0], trading_days or 2, days or len(prices)))
     earned, seen, closed, over = {}, {}, [], False
     while True:
@@ -113,6 +114,8 @@ random_rules = st.builds(
     execution=st.sampled_from(EXECUTIONS),
     cost_bps=st.sampled_from([0.0, 12.0]),
     slippage_bps=st.sampled_from([0.0, 25.0]),
+    reward=st.sampled_from(["account", "shaped"]),
+    risk_aversion=st.sampled_from([0.0, 0.5]),
     loss_penalty=st.sampled_from([0.0, 1.0, 1.7]),
     inaction_penalty=st.sampled_from([0.0, 0.25]),
     zero_trade_penalty=st.sampled_from([0.0, 10.0]),
@@ -123,4 +126,5 @@ random_account_rules = st.builds(
     initial_cash=st.sampled_from([100.0, 1e6]),
     unit_share=st.sampled_from([0.01, 0.05, 0.3, 1.0]),
     max_leverage=st.sampled_from([0.5, 1.0, 3.0, 20.0]),
+    min_order=st.sampled_from([1e-4, 0.02]),
 )

@@ -1,16 +1,29 @@
 """The trading environment for one agent in one window, day by day and column by column: slow and obviously right."""
 
 import math
+import struct
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Float32
+from jaxtyping import Float, Float32, Int16
 
+from eigen2.market.simulation.account import AccountRules
 from eigen2.market.simulation.environment import TradingRules
 
 OPEN, HIGH, LOW, CLOSE = range(4)
-STATISTICS = ("trades", "wins", "losses", "days_with_position", "days_without_position", "reward", "gain_pct")
+STATISTICS = (
+    *("trades", "wins", "losses", "days_with_position", "unfunded"),
+    *("days_without_position", "reward", "gain_pct"),
+)
+
+
+def half_below(value: float) -> float:
+    """Return the largest number of half precision up to a value of 0 or more."""
+    bits = struct.pack("e", value)
+    if struct.unpack("e", bits)[0] > value:
+        bits = struct.pack("H", struct.unpack("H", bits)[0] - 1)
+    return float(struct.unpack("e", bits)[0])
 
 
 @dataclass
@@ -21,6 +34,8 @@ class Position:
     entry: float
     coefficient: float
     target: float
+    stake: float  # share of the equity
+    shares: float = 0.0  # negative where sold short
     held_days: int = 0
 
     @property
@@ -34,25 +49,47 @@ class Position:
         return float(np.float32(self.entry) * (np.float32(1) + (-share if self.short else share)))
 
 
+@dataclass
+class Trade:
+    """A position that was closed."""
+
+    column: int
+    position: Position
+    day: int
+    price: float
+    reason: str
+    gain_pct: float
+    reward: float
+    profit: float
+
+
 class ReferenceAccount:
     """One agent in one window.
 
     Args:
         prices: (days, columns, 4) open, high, low, close; NaN where a column did not trade.
-        rules: as for the environment.
+        rules, money: as for the environment.
+        draws: what decides between equal orders, see `tie_breaks`.
     """
 
-    def __init__(self, prices: Float[np.ndarray, "days columns 4"], rules: TradingRules) -> None:
+    def __init__(
+        self,
+        prices: Float[np.ndarray, "days columns 4"],
+        rules: TradingRules,
+        money: AccountRules,
+        draws: Int16[np.ndarray, "days columns"],
+    ) -> None:
         self.prices = [[[float(price) for price in bar] for bar in day] for day in prices]
-        self.rules = rules
+        self.rules, self.money, self.draws = rules, money, draws.tolist()
         self.columns = prices.shape[1]
 
     def reset(self, start: int, trading_end: int, end: int) -> dict[str, Any]:
         """Start a window; return the observation of its first day."""
         self.day, self.trading_end, self.last_day = start, trading_end, end - 1
         self.positions: dict[int, Position] = {}
-        # column, position, day, price, reason, percent gain and reward of each exit
-        self.trades: list[tuple[int, Position, int, float, str, float, float]] = []
+        self.trades: list[Trade] = []
+        self.cash = self.equity = self.money.initial_cash
+        self.exposure, self.falls, self.ruined = 0.0, 0.0, False
         self.summary: dict[str, float] = dict.fromkeys(STATISTICS, 0)
         return self.observation()
 
@@ -66,6 +103,16 @@ class ReferenceAccount:
             day -= 1
         return self.prices[day][column][CLOSE]
 
+    def share(self, quoted: float, buys: bool) -> float:
+        """What a share costs or brings."""
+        side = (self.rules.cost_bps + self.rules.slippage_bps) / 10_000
+        return quoted * (1 + side) if buys else quoted * (1 - side)
+
+    @property
+    def room(self) -> float:
+        """The share of the equity that is left for orders."""
+        return 0.0 if self.ruined else max(0.0, self.money.max_leverage - self.exposure / self.equity)
+
     def observation(self) -> dict[str, Any]:
         """What the agent sees at the close of the day."""
         held_days, gain, target, coefficient = ([0.0] * self.columns for _ in range(4))
@@ -76,9 +123,9 @@ class ReferenceAccount:
             target[column] = 255 * position.target / self.rules.max_target
             steps = 127 if self.rules.allow_short else 255
             coefficient[column] = steps * position.coefficient / self.rules.max_coefficient
-        days_left = self.last_day - self.day
         positions = {"held_days": held_days, "gain": gain, "target": target, "coefficient": coefficient}
-        return {"day": self.day, "days_left": days_left, **positions}
+        money = {"cash": 0.0 if self.ruined else self.cash / self.equity, "room": self.room}
+        return {"day": self.day, "days_left": self.last_day - self.day, **money, **positions}
 
     def step(self, action: Float32[np.ndarray, "columns 2"]) -> tuple[dict[str, Any], float, bool, list[bool]]:
         """Live through the next day; return observation, reward, terminated and which columns closed."""
@@ -96,10 +143,19 @@ class ReferenceAccount:
                 closed[column] = True
         reward -= self.penalty(trading, held_today)
         self.summary["reward"] += reward
+        self.mark()
         return self.observation(), reward, self.day == self.last_day, closed
 
-    def open_positions(self, action: Float32[np.ndarray, "columns 2"]) -> None:
-        """Fill the day's orders."""
+    def mark(self) -> None:
+        """Value what is held at the last closes."""
+        values = [p.shares * self.last_close(self.day, column) for column, p in self.positions.items()]
+        before, self.equity, self.exposure = self.equity, self.cash + sum(values), sum(map(abs, values))
+        if min(before, self.equity) > 0:
+            self.falls += min(0.0, math.log(self.equity / before)) ** 2
+        self.ruined = self.ruined or self.equity <= 0
+
+    def orders(self, action: Float32[np.ndarray, "columns 2"]) -> list[tuple[int, float, float]]:
+        """Column, coefficient and sale target of the orders of a day, the largest first."""
         rules, orders = self.rules, []
         for column, (coefficient, target) in enumerate(action):
             most = np.float32(rules.max_coefficient).item()
@@ -107,11 +163,25 @@ class ReferenceAccount:
             aim = min(max(float(target), np.float32(rules.min_target).item()), np.float32(rules.max_target).item())
             # what does not trade at the moment of the decision cannot be ordered
             if abs(clipped) >= 1 and column not in self.positions and self.traded(self.day, column):
-                orders.append((-abs(clipped), column, clipped, aim))
-        for _, column, clipped, aim in sorted(orders)[: rules.max_opens_per_day]:
+                orders.append((-abs(clipped), -self.draws[self.day][column], column, clipped, aim))
+        return [order[2:] for order in sorted(orders)[: rules.max_opens_per_day]]
+
+    def open_positions(self, action: Float32[np.ndarray, "columns 2"]) -> None:
+        """Fill the day's orders, which share the money that is left."""
+        rules, orders, room, equity = self.rules, self.orders(action), self.room, self.equity
+        if half_below(room) < self.money.min_order:
+            self.summary["unfunded"] += len(orders)
+            return
+        total = sum(abs(coefficient) * self.money.unit_share for _, coefficient, _ in orders)
+        for column, coefficient, aim in orders:
+            stake = abs(coefficient) * self.money.unit_share * min(1.0, room / total)
             day, price = (self.day + 1, OPEN) if rules.execution == "next_open" else (self.day, CLOSE)
             if self.traded(day, column):
-                self.positions[column] = Position(day, self.prices[day][column][price], clipped, aim)
+                position = Position(day, self.prices[day][column][price], coefficient, aim, stake)
+                position.shares = stake * equity / self.share(position.entry, not position.short)
+                self.cash += stake * equity if position.short else -stake * equity
+                position.shares *= -1 if position.short else 1
+                self.positions[column] = position
                 self.summary["trades"] += 1
 
     def exit(self, column: int) -> tuple[float, str] | None:
@@ -131,12 +201,13 @@ class ReferenceAccount:
     def settle(self, column: int, price: float, reason: str) -> float:
         """Book the exit; return its reward."""
         position = self.positions.pop(column)
-        side = (self.rules.cost_bps + self.rules.slippage_bps) / 10_000
-        bought, sold = (price, position.entry) if position.short else (position.entry, price)
-        paid, received = bought * (1 + side), sold * (1 - side)
-        gain_pct = (received - paid) / (received if position.short else paid) * 100
-        reward = abs(position.coefficient) * gain_pct * (self.rules.loss_penalty if gain_pct < 0 else 1)
-        self.trades.append((column, position, self.day, price, reason, gain_pct, reward))
+        before, after = self.share(position.entry, not position.short), self.share(price, position.short)
+        profit = position.shares * (after - before)
+        gain_pct = (1 - after / before if position.short else after / before - 1) * 100
+        weight = position.stake if self.rules.reward == "account" else abs(position.coefficient)
+        reward = weight * gain_pct * (self.rules.loss_penalty if gain_pct < 0 else 1)
+        self.cash += position.shares * after
+        self.trades.append(Trade(column, position, self.day, price, reason, gain_pct, reward, profit))
         self.summary["wins" if gain_pct > 0 else "losses"] += 1
         self.summary["gain_pct"] += gain_pct
         return reward
@@ -150,3 +221,12 @@ class ReferenceAccount:
         if self.day == self.last_day and self.summary["trades"] == 0:
             none = self.rules.zero_trade_penalty
         return idle + none
+
+    @property
+    def score(self) -> float:
+        """The fitness of the window."""
+        if self.rules.reward == "shaped":
+            return self.summary["reward"]
+        growth = math.log(max(self.equity / self.money.initial_cash, 1e-6))
+        missing = self.rules.zero_trade_penalty if self.summary["trades"] == 0 else 0.0
+        return 100 * (growth - self.rules.risk_aversion * math.sqrt(self.falls)) - missing

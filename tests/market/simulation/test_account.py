@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eigen2.errors import UserError
-from eigen2.market.simulation.account import TRADE, Account, AccountRules
-from eigen2.market.simulation.environment import TradingEnvironment, TradingRules, window_options
+from eigen2.market.simulation.account import TRADE, AccountRecord, AccountRules
+from eigen2.market.simulation.environment import TradingEnvironment, TradingRules, tie_breaks, window_options
 from tests.market.simulation.episodes import (
     NAN,
     Orders,
@@ -29,9 +29,9 @@ from tests.market.simulation.reference import ReferenceAccount
 
 def account_of(
     prices: np.ndarray, trading: TradingRules, orders: Orders, money: AccountRules | None = None, days: int = 2
-) -> Account:
-    """Play one agent and return its account; `days` are those with orders."""
-    return play(prices, trading, orders, money, days).env.account
+) -> AccountRecord:
+    """Play one agent and return the record of its account; `days` are those with orders."""
+    return play(prices, trading, orders, money, days).env.record
 
 
 def close_to(*values: float) -> Any:
@@ -68,16 +68,16 @@ def test_a_position_bought() -> None:
     ("leverage", "share", "orders", "shares"),
     [
         # each of three days would take all of the equity
-        (1.0, 0.5, {day: {day: (2.0, 10.0)} for day in range(3)}, {0: 1000, 1: 0, 2: 0}),
-        (1.5, 0.5, {day: {day: (2.0, 10.0)} for day in range(3)}, {0: 1000, 1: 500, 2: 0}),
-        (0.4, 0.5, {day: {day: (2.0, 10.0)} for day in range(3)}, {0: 400, 1: 0, 2: 0}),
-        # 80 % for the highest rank, column 1; the 20 % left for the short sale of column 2; nothing for column 0
-        (1.0, 0.2, {0: {0: (2.0, 10.0), 1: (4.0, 10.0), 2: (-3.0, 10.0)}}, {0: 0, 1: 800, 2: -200}),
+        (1.0, 0.5, {day: {day: (2.0, 10.0)} for day in range(3)}, {0: 1000}),
+        (1.5, 0.5, {day: {day: (2.0, 10.0)} for day in range(3)}, {0: 1000, 1: 500}),
+        (0.4, 0.5, {day: {day: (2.0, 10.0)} for day in range(3)}, {0: 400}),
+        # orders of a day that ask for 180 % of the equity are scaled down to it
+        (1.0, 0.2, {0: {0: (2.0, 10.0), 1: (4.0, 10.0), 2: (-3.0, 10.0)}}, {0: 2000 / 9, 1: 4000 / 9, 2: -3000 / 9}),
         # the cash that a short sale brings leaves no room for more
-        (1.0, 0.5, {0: {0: (-2.0, 10.0)}, 1: {1: (2.0, 10.0)}}, {0: -1000, 1: 0}),
+        (1.0, 0.5, {0: {0: (-2.0, 10.0)}, 1: {1: (2.0, 10.0)}}, {0: -1000}),
     ],
 )
-def test_orders_are_served_by_rank_until_nothing_is_left(
+def test_orders_of_a_day_share_what_is_left(
     leverage: float, share: float, orders: Orders, shares: dict[int, float]
 ) -> None:
     trading, money = rules(max_opens_per_day=3, allow_short=True), AccountRules(unit_share=share, max_leverage=leverage)
@@ -89,10 +89,11 @@ def test_orders_are_served_by_rank_until_nothing_is_left(
 def test_a_ruined_account_stays_ruined_until_it_is_reset() -> None:
     prices = flat(18, 2)
     prices[2, 0] = (250, 260, 240, 250)  # 100,000 sold short now owe 250,000
-    env = TradingEnvironment(prices, rules(allow_short=True, max_holding_days=4), agents=1)
-    env.record(0, AccountRules(unit_share=0.5, max_leverage=3))
+    money = AccountRules(unit_share=0.5, max_leverage=3)
+    env = TradingEnvironment(prices, rules(allow_short=True, max_holding_days=4), agents=1, account=money)
+    env.record_agent(0)
     orders = {0: (-2.0, 50.0, 0), 3: (1.0, 10.0, 1), 4: (-1.0, 10.0, 1)}
-    shares = {}
+    shares, unfunded = {}, {}
     for start in (0, 9):
         env.reset(options=window_options([start], 6, 9))
         for day in range(8):
@@ -100,12 +101,38 @@ def test_a_ruined_account_stays_ruined_until_it_is_reset() -> None:
             if day in orders:
                 action[0, 0, orders[day][2]] = torch.tensor(orders[day][:2])
             env.step(action)
-        assert env.account.ruined.tolist() == [start == 0]
+        assert env.accounts.ruined.tolist() == [start == 0]
         if start == 0:
-            assert env.account.equity()["equity"].tolist()[1:4] == close_to(100_000, -50_000, 100_000)
-        shares[start] = env.account.trades().groupby("column")["shares"].sum().tolist()
+            assert env.record.equity()["equity"].tolist()[1:4] == close_to(100_000, -50_000, 100_000)
+        shares[start] = env.record.trades().groupby("column")["shares"].sum().tolist()
+        unfunded[start] = int(env.get_episode_summary()["unfunded"])
     # the equity is back at 100,000, with room for 200,000 more, but nobody trades with it any more
-    assert shares == {0: close_to(-1000, 0), 9: close_to(-1000, 500)}
+    assert shares == {0: close_to(-1000), 9: close_to(-1000, 500)}
+    assert unfunded == {0: 2, 9: 0}
+
+
+def test_an_account_that_is_full_opens_nothing_and_says_so() -> None:
+    """After 99.99 % are taken, a hundredth of a percent is left, of which observations show less."""
+    prices, everything = flat(6, 3), {0: {0: (1.0, 10.0)}, 1: {1: (1.0, 10.0)}, 2: {2: (1.0, 10.0)}}
+    played = play(prices, rules(max_holding_days=4), everything, AccountRules(unit_share=0.9999), trading_days=4)
+    assert played.env.record.trades()["column"].tolist() == [0]
+    assert [played.summary[name] for name in ("trades", "unfunded")] == [1, 2]
+    smaller = AccountRules(unit_share=0.9999, min_order=1e-6)
+    played = play(prices, rules(max_holding_days=4), everything, smaller, trading_days=4)
+    assert played.env.record.trades()["shares"].tolist() == close_to(999.9, 0.1)
+    assert [played.summary[name] for name in ("trades", "unfunded")] == [2, 1]
+
+
+def test_the_score_is_the_log_return_less_its_downside() -> None:
+    prices = flat(6)
+    prices[1:, 0], prices[2:, 0], prices[3:, 0] = 100, 90, 99  # the fill, a fall of 10 %, a rise of 10 %
+    chosen = rules(reward="account", risk_aversion=0.5, max_target=1000, max_holding_days=10, zero_trade_penalty=3)
+    env = play(prices, chosen, {0: {0: (5.0, 1000.0)}}, AccountRules(unit_share=0.2)).env
+    # all of the equity is in it: ln 0.99 = -1.005034 %; downside |ln 0.9| = 10.536052 %, half of which counts
+    assert env.scores(torch.zeros(1, 1, dtype=torch.float64)).tolist() == [close_to(-1.005034 - 5.268026)]
+    assert env.scores(torch.full((1, 1), NAN, dtype=torch.float64)).isnan().all(), "the episode failed"
+    idle = play(prices, chosen, {}).env
+    assert idle.scores(torch.zeros(1, 1, dtype=torch.float64)).tolist() == [close_to(-3)]
 
 
 # What is kept
@@ -113,18 +140,18 @@ def test_a_ruined_account_stays_ruined_until_it_is_reset() -> None:
 
 def test_days_and_dates_index_the_curves() -> None:
     env = TradingEnvironment(flat(30), rules(), agents=1, windows=2)
-    env.record(0, AccountRules())
+    env.record_agent(0)
     env.reset(options=window_options([3, 10], 2, 5))
     for _ in range(2):
         env.step(torch.zeros(1, 2, 1, 2))
-    curve = env.account.equity()
+    curve = env.record.equity()
     assert list(curve.columns) == ["window", "equity", "cash", "exposure"]
     assert curve["window"].tolist() == [0, 0, 0, 1, 1, 1]
     assert (curve.index.name, curve.index.tolist()) == ("day", [3, 4, 5, 10, 11, 12])
-    dated = env.account.equity(np.datetime64("2020-02-27") + np.arange(30))
+    dated = env.record.equity(np.datetime64("2020-02-27") + np.arange(30))
     assert (dated.index.name, str(dated.index[1].date())) == ("date", "2020-03-02")
-    assert len(env.account.trades()) == 0
-    assert list(env.account.trades().columns) == list(TRADE.names or ())
+    assert len(env.record.trades()) == 0
+    assert list(env.record.trades().columns) == list(TRADE.names or ())
 
 
 def random_episode(env: TradingEnvironment, seed: int, starts: list[int]) -> np.ndarray:
@@ -147,118 +174,89 @@ def market() -> TradingEnvironment:
 def test_a_record_changes_nothing_and_a_reset_clears_it() -> None:
     env = market()
     rewards = random_episode(env, seed=1, starts=[0, 30])
-    env.record(1, AccountRules())
+    env.record_agent(1)
     np.testing.assert_array_equal(random_episode(env, 1, [0, 30]), rewards)
-    nbytes, curve, trades = env.account.nbytes, env.account.equity(), env.account.trades()
+    nbytes, curve, trades = env.record.nbytes, env.record.equity(), env.record.trades()
     kept = (curve.copy(), trades.copy())
     random_episode(env, seed=2, starts=[10, 35])
-    assert not env.account.trades().equals(trades)
+    assert not env.record.trades().equals(trades)
     for frame, before in zip((curve, trades), kept, strict=True):  # what was returned is a copy
         pd.testing.assert_frame_equal(frame, before)
     random_episode(env, seed=1, starts=[0, 30])
-    pd.testing.assert_frame_equal(env.account.trades(), trades)
-    pd.testing.assert_frame_equal(env.account.equity(), curve)
-    assert env.account.nbytes == nbytes
+    pd.testing.assert_frame_equal(env.record.trades(), trades)
+    pd.testing.assert_frame_equal(env.record.equity(), curve)
+    assert env.record.nbytes == nbytes
 
 
 def test_only_what_is_recorded_can_be_asked_for() -> None:
     env = market()
     with pytest.raises(RuntimeError, match="no agent is recorded"):
-        _ = env.account
+        _ = env.record
     env.reset()
-    env.record(0, AccountRules())
+    env.record_agent(0)
     with pytest.raises(RuntimeError, match="reset"):  # an account that began in the middle would not add up
         env.step(torch.zeros(3, 2, 5, 2))
     for agent in (-1, 3):
         with pytest.raises(UserError, match=f"^recorded agent is {agent}; it must be at least 0 and at most 2$"):
-            env.record(agent, AccountRules())
+            env.record_agent(agent)
 
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("initial_cash", 0.0), ("initial_cash", float("inf")), ("unit_share", 1.1), ("max_leverage", NAN)],
+    [
+        ("initial_cash", 0.0),
+        ("initial_cash", float("inf")),
+        ("unit_share", 1.1),
+        ("max_leverage", NAN),
+        ("min_order", 0),
+    ],
 )
 def test_rules_out_of_range_are_refused(name: str, value: float) -> None:
     with pytest.raises(UserError, match=rf"^data\.account\.{name} is {value}; it must be [^\n]*$"):
         AccountRules(**{name: value})
 
 
-# The plain reference
-
-
-class PlainMoney:
-    """The money of a `ReferenceAccount`, position by position."""
-
-    def __init__(self, account: ReferenceAccount, rules: AccountRules) -> None:
-        self.account, self.rules = account, rules
-        self.cash = self.equity = rules.initial_cash
-        self.exposure, self.ruined = 0.0, False
-        self.shares: dict[int, float] = {}
-        self.trades: list[tuple[int, float, float]] = []  # column, shares, profit
-
-    def price(self, quoted: float, buys: bool) -> float:
-        """Return what a share costs or brings."""
-        trading = self.account.rules
-        side = (trading.cost_bps + trading.slippage_bps) / 10_000
-        return quoted * (1 + side) if buys else quoted * (1 - side)
-
-    def step(self, action: np.ndarray) -> None:
-        """Live through a day with the account."""
-        account, held, seen = self.account, set(self.account.positions), len(self.account.trades)
-        account.step(action)
-        closed = account.trades[seen:]
-        opened = {trade[0]: trade[1] for trade in closed} | account.positions
-        ranked = sorted((-abs(p.coefficient), column, p) for column, p in opened.items() if column not in held)
-        room = self.rules.max_leverage * self.equity - self.exposure
-        for size, column, position in ranked:
-            stake = 0.0 if self.ruined else max(0.0, min(-size * self.rules.unit_share * self.equity, room))
-            room -= stake
-            shares = stake / self.price(position.entry, not position.short)
-            self.shares[column] = -shares if position.short else shares
-            self.cash += stake if position.short else -stake
-        for column, position, _, price, *_ in closed:
-            shares = self.shares.pop(column)
-            before, after = (self.price(p, buys) for p, buys in ((position.entry, shares > 0), (price, shares < 0)))
-            self.cash += shares * after
-            self.trades.append((column, shares, shares * (after - before)))
-        values = [shares * account.last_close(account.day, column) for column, shares in self.shares.items()]
-        self.equity, self.exposure = self.cash + sum(values), sum(map(abs, values))
-        self.ruined = self.ruined or self.equity <= 0
+# The record of one agent among many is the plain reference's
 
 
 @settings(max_examples=30, deadline=None, derandomize=True)
 @given(random_rules, random_account_rules, st.integers(0, 2**32 - 1), st.booleans())
-def test_equals_the_plain_money(trading: TradingRules, money: AccountRules, seed: int, coarse: bool) -> None:
+def test_the_record_equals_the_plain_reference(
+    trading: TradingRules, money: AccountRules, seed: int, coarse: bool
+) -> None:
     rng = np.random.default_rng(seed)
     columns, days, windows, agent = 4, 18, 2, 1
     prices = random_prices(rng, days, columns, 0.15, coarse)
-    env = TradingEnvironment(prices, trading, 2, windows)
-    env.record(agent, money)
+    env = TradingEnvironment(prices, trading, 2, windows, account=money)
+    env.record_agent(agent)
     options = random_windows(rng, days, windows)
     env.reset(options=options)
-    account, plain = env.account, []
-    for start in options["starts"]:
-        single = ReferenceAccount(prices, trading)
-        single.reset(start, start + options["trading_days"], start + options["window_days"])
-        plain.append(PlainMoney(single, money))
+    plain = [ReferenceAccount(prices, trading, money, tie_breaks(prices)) for _ in range(windows)]
+    for account, start in zip(plain, options["starts"], strict=True):
+        account.reset(start, start + options["trading_days"], start + options["window_days"])
+    curves = []
     for _ in range(options["window_days"] - 1):
         action = random_actions(rng, (2, windows, columns), coarse)
         env.step(torch.from_numpy(action))
-        for window, one in enumerate(plain):
-            one.step(action[agent, window])
-            state = (account.cash[window], account.worth[window], account.exposure[window])
-            assert state == pytest.approx((one.cash, one.equity, one.exposure), rel=1e-9, abs=1e-6)
-            assert account.ruined[window] == one.ruined
-            held = {column: one.shares.get(column, 0) for column in range(columns)}
-            assert dict(enumerate(account.shares[window])) == pytest.approx(held, rel=1e-9, abs=1e-9)
-    assert account.equity().groupby("window")["equity"].last().tolist() == account.worth.tolist()
-    listed = account.trades()
-    for window, one in enumerate(plain):
-        trades = listed[listed["window"] == window]
-        got = trades[["column", "shares", "profit"]].to_numpy()
-        np.testing.assert_allclose(got, np.array(one.trades).reshape(-1, 3), rtol=1e-7, atol=1e-6)
-        rest = one.account.trades
-        assert trades["reason"].tolist() == [trade[4] for trade in rest]
-        numbers = trades[["entry_day", "entry_price", "coefficient", "exit_day", "exit_price", "gain_pct", "reward"]]
-        expected = [(p.day, p.entry, p.coefficient, day, price, *both) for _, p, day, price, _, *both in rest]
-        np.testing.assert_allclose(numbers.to_numpy(), np.array(expected).reshape(-1, 7), rtol=1e-7, atol=1e-7)
+        for window, account in enumerate(plain):
+            account.step(action[agent, window])
+        curves.append([(one.equity, one.cash, one.exposure) for one in plain])
+    curve, listed = env.record.equity(), env.record.trades()
+    for window, account in enumerate(plain):
+        got = curve[curve["window"] == window][["equity", "cash", "exposure"]].to_numpy()[1:]
+        np.testing.assert_allclose(got, np.array(curves)[:, window], rtol=1e-9, atol=1e-9 * money.initial_cash)
+        # all money is somewhere: what trades made is what the account has more
+        trades, last = listed[listed["window"] == window], got[-1]
+        made = money.initial_cash + trades["profit"].sum()
+        assert last[:2] == pytest.approx([made, made], rel=1e-9, abs=1e-9 * money.initial_cash)
+        rest = account.trades
+        assert trades["reason"].tolist() == [trade.reason for trade in rest]
+        numbers = trades.drop(columns=["window", "reason"])
+        expected = [
+            (
+                *(trade.column, trade.position.day, trade.position.entry, trade.day, trade.price),
+                *(trade.position.coefficient, trade.position.shares, trade.gain_pct, trade.reward, trade.profit),
+            )
+            for trade in rest
+        ]
+        np.testing.assert_allclose(numbers.to_numpy(), np.array(expected).reshape(-1, 10), rtol=1e-7, atol=1e-6)

@@ -12,13 +12,20 @@ from torch import Tensor
 
 from eigen2.errors import UserError
 from eigen2.market.simulation.account import AccountRules
-from eigen2.market.simulation.environment import TradingEnvironment, TradingRules, _largest_orders, window_options
+from eigen2.market.simulation.environment import (
+    TradingEnvironment,
+    TradingRules,
+    _largest_orders,
+    tie_breaks,
+    window_options,
+)
 from tests.market.simulation.episodes import (
     EXECUTIONS,
     NAN,
     both,
     flat,
     play,
+    random_account_rules,
     random_actions,
     random_prices,
     random_rules,
@@ -42,7 +49,7 @@ class Case(NamedTuple):
     reason: str
     exit_day: int
     reward: float | dict[str, float]
-    """By execution if they differ."""
+    """Shaped, coefficient x percent gain; by execution if they differ."""
     order: tuple[float, float] = (2, 10)
     rules: dict[str, Any] | None = None
     days: int = 6
@@ -78,16 +85,19 @@ CASES = {
 
 
 @both
+@pytest.mark.parametrize("kind", ["shaped", "account"])
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_one_order_by_hand(case: Case, execution: str) -> None:
+def test_one_order_by_hand(case: Case, kind: str, execution: str) -> None:
     reward = case.reward[execution] if isinstance(case.reward, dict) else case.reward
     prices = flat(case.days)
     for day, bar in case.bars.items():
         prices[slice(day, None) if isinstance(bar, float) else day] = bar
     holding = {"max_holding_days": 3} if case.reason in ("holding", "halted") else {}
-    chosen = rules(**{"execution": execution, "allow_short": case.order[0] < 0, **holding, **(case.rules or {})})
+    changes = {**holding, **(case.rules or {})}
+    chosen = rules(execution=execution, allow_short=case.order[0] < 0, reward=kind, **changes)
     played = play(prices, chosen, {0: {0: case.order}})
-    assert played.earned == ({case.exit_day: pytest.approx(reward, rel=1e-5)} if reward else {})
+    earned = reward * (0.05 if kind == "account" else 1)  # a coefficient of 1 takes a twentieth of the equity
+    assert played.earned == ({case.exit_day: pytest.approx(earned, rel=1e-5)} if reward else {})
     assert played.closed == [case.reason]
     won = reward > 0  # no gain counts as a loss
     assert [played.summary[name] for name in ("trades", "wins", "losses")] == [1, won, not won]
@@ -187,18 +197,38 @@ def test_actions_of_any_precision_are_taken() -> None:
 
 
 @settings(max_examples=40, deadline=None, derandomize=True)
-@given(seeds, st.integers(1, 6), st.integers(1, 9), st.integers(1, 9))
-def test_the_largest_orders_are_those_of_a_stable_sort(seed: int, accounts: int, columns: int, count: int) -> None:
+@given(seeds, st.integers(1, 3), st.integers(1, 2), st.integers(1, 9), st.integers(1, 9))
+def test_the_largest_orders_are_those_of_a_sort(seed: int, agents: int, windows: int, columns: int, count: int) -> None:
     rng = np.random.default_rng(seed)
-    size = rng.choice([0, 0.5, 1, 1.5, 2, 5], (accounts, columns)).astype(np.float32)
-    order = np.argsort(-size, axis=1, kind="stable")[:, :count]
+    size = rng.choice([0, 0.5, 1, 1.5, 2, 5], (agents, windows, columns)).astype(np.float32)
+    draws = rng.integers(0, 3, (windows, columns)).astype(np.int16)
+    order = np.lexsort((np.arange(columns) + np.zeros_like(size), -draws + np.zeros_like(size), -size))[..., :count]
     expected = [
-        account * columns + order[account, rank]
-        for rank in range(order.shape[1])
-        for account in range(accounts)
-        if size[account, order[account, rank]] >= 1
+        (agent * windows + window) * columns + order[agent, window, rank]
+        for rank in range(order.shape[2])
+        for agent, window in np.ndindex(agents, windows)
+        if size[agent, window, order[agent, window, rank]] >= 1
     ]
-    assert _largest_orders(size, count).tolist() == expected
+    assert _largest_orders(size, draws, count).tolist() == expected
+
+
+def plain_draw(close: float) -> int:
+    """Return the upper 15 bits of MurmurHash3's finalizer of a price in single precision."""
+    bits = int(np.float32(close).view(np.uint32))
+    for factor, shift in ((0x85EBCA6B, 13), (0xC2B2AE35, 16)):
+        bits = (bits ^ (bits >> 16)) * factor % 2**32
+        bits ^= bits >> shift
+    return bits >> 17
+
+
+def test_draws_are_a_hash_of_the_close_and_favour_no_column() -> None:
+    prices = random_prices(np.random.default_rng(3), 4000, 5, 0.1, coarse=False)
+    draws, traded = tie_breaks(prices), np.isfinite(prices).all(-1)
+    assert (draws[~traded] == -1).all()
+    assert draws[:20][traded[:20]].tolist() == [plain_draw(close) for close in prices[:20, :, 3][traded[:20]]]
+    np.testing.assert_array_equal(tie_breaks(prices[100:, 2:]), draws[100:, 2:])  # the same in any panel
+    first = np.bincount(draws.argmax(1), minlength=5) / len(draws)
+    assert np.abs(first - 0.2).max() < 0.03  # 5 standard errors: each column is as often first as any other
 
 
 def test_an_episode_is_over_when_it_says_so() -> None:
@@ -252,20 +282,33 @@ def assert_observation(observation: dict[str, Tensor], account: dict[str, Any], 
     assert observation["held_days"][agent, window].tolist() == account["held_days"]
     gain = observation["gain"][agent, window].float().numpy()
     np.testing.assert_allclose(gain, account["gain"], rtol=6e-4, atol=1e-6)  # stored in half precision
+    cash, room = (observation[name][agent, window].item() for name in ("cash", "room"))
+    assert cash == pytest.approx(account["cash"], rel=6e-4, abs=1e-6)
+    assert account["room"] * (1 - 1e-3) - 1e-6 <= room <= account["room"] * (1 + 1e-12) + 1e-12  # rounded down
     for name in ("target", "coefficient"):  # stored in 255 steps, or 127 with a sign
         np.testing.assert_allclose(observation[name][agent, window].numpy(), account[name], atol=0.51, err_msg=name)
 
 
+def assert_money(env: TradingEnvironment, index: int, account: ReferenceAccount) -> None:
+    ours = tuple(part[index] for part in (env.accounts.cash, env.accounts.equity, env.accounts.exposure))
+    plain = (account.cash, account.equity, account.exposure)
+    assert ours == pytest.approx(plain, rel=1e-9, abs=1e-9 * account.money.initial_cash)
+    assert env.accounts.ruined[index] == account.ruined
+
+
 @settings(max_examples=60, deadline=None, derandomize=True)
-@given(st.data(), random_rules, seeds, st.booleans())
-def test_equals_the_plain_reference(data: st.DataObject, rules: TradingRules, seed: int, coarse: bool) -> None:
+@given(st.data(), random_rules, random_account_rules, seeds, st.booleans())
+def test_equals_the_plain_reference(
+    data: st.DataObject, rules: TradingRules, money: AccountRules, seed: int, coarse: bool
+) -> None:
     rng = np.random.default_rng(seed)
     agents, windows, columns = (data.draw(st.integers(1, most)) for most in (3, 3, 5))
     days = data.draw(st.integers(2, 24), label="days")
     prices = random_prices(rng, days, columns, data.draw(st.sampled_from([0.0, 0.1, 0.5]), label="holes"), coarse)
     options = random_windows(rng, days, windows)
-    env = TradingEnvironment(prices, rules, agents, windows, credit_orders=True)
-    accounts = {place: ReferenceAccount(prices, rules) for place in np.ndindex(agents, windows)}
+    env = TradingEnvironment(prices, rules, agents, windows, credit_orders=True, account=money)
+    draws = tie_breaks(prices)
+    accounts = {place: ReferenceAccount(prices, rules, money, draws) for place in np.ndindex(agents, windows)}
     observation, _ = env.reset(options=options)
     for (agent, window), account in accounts.items():
         start = options["starts"][window]
@@ -291,6 +334,11 @@ def test_equals_the_plain_reference(data: st.DataObject, rules: TradingRules, se
             assert (step - credit.steps_ago).tolist() == [opened[cell] for cell in cells.tolist()]
             assert (credit.amount == info["closes"].reward).all()
             assert (credit.steps_ago <= env.credit_steps).all()
+        for index, account in enumerate(accounts.values()):
+            assert_money(env, index, account)
+    returns = torch.tensor([[accounts[agent, w].summary["reward"] for w in range(windows)] for agent in range(agents)])
+    scores = [accounts[place].score for place in np.ndindex(agents, windows)]
+    assert env.scores(returns.double()).flatten().tolist() == pytest.approx(scores, rel=1e-6, abs=1e-6)
     for window in range(windows):
         summary = env.get_episode_summary(slice(window, window + 1))
         for agent in range(agents):
@@ -389,7 +437,7 @@ def test_what_was_given_and_returned_is_the_callers() -> None:
 def test_nbytes_is_what_is_held() -> None:
     env = TradingEnvironment(flat(2000, 10), rules(), agents=50, windows=6)
     held = {}
-    for value in vars(env).values():
+    for value in (*vars(env).values(), *vars(env.accounts).values()):
         if isinstance(value, np.ndarray):
             owner = value if value.base is None else value.base
             held[id(owner)] = owner.nbytes
@@ -397,9 +445,9 @@ def test_nbytes_is_what_is_held() -> None:
     assert 0.999 * sum(held.values()) <= env.nbytes <= sum(held.values())
     assert env.nbytes == TradingEnvironment.needed_bytes(2000, 10, agents=50, windows=6)
     bare = env.nbytes
-    env.record(7, AccountRules())
+    env.record_agent(7)
     env.reset(options=window_options([0] * 6, 80, 100))
-    assert env.nbytes == bare + env.account.nbytes > bare
+    assert env.nbytes == bare + env.record.nbytes > bare
 
 
 @settings(max_examples=16, deadline=None, derandomize=True)

@@ -51,12 +51,12 @@ class TestSimulate:
         for asked, target in ((1e9, 50), (-5, 10), (NAN, 10)):
             assert simulate(flat(3), rules(), MONEY, range(0, 3), always(0, 2, asked)).orders[0].tolist() == [2, target]
 
-    def test_a_position_without_money_is_no_trade_but_an_order(self) -> None:
-        poor = AccountRules(unit_share=1.0)
-        prices, columns = flat(3, 2), rules(max_opens_per_day=2)
-        simulation = simulate(prices, columns, poor, range(0, 3), lambda seen: torch.full((1, 1, 2, 2), 5.0))
-        assert simulation.trades.tolist() == [1]
-        assert len(simulation.orders) == 2
+    def test_an_order_without_money_opens_nothing(self) -> None:
+        poor, everything = AccountRules(unit_share=1.0), torch.full((1, 1, 2, 2), 5.0)
+        for opens, trades in ((1, [1]), (2, [2])):  # two orders a day share the money, later ones get none
+            simulation = simulate(flat(4, 2), rules(max_opens_per_day=opens), poor, range(0, 4), lambda _: everything)
+            assert simulation.trades.tolist() == trades
+            assert len(simulation.orders) == opens
 
     def test_measures_are_means_over_accounts(self) -> None:
         curves = np.array([[100.0, 110, 121], [100, 100, 100]])
