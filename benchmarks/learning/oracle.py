@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from benchmarks.harness import Benchmark, Row, Settings, Task, train
-from benchmarks.learning.planted import holdout_reward, holdout_starts
+from benchmarks.learning.planted import holdout_fitness, holdout_starts
 from eigen2.core.environment import play
 from eigen2.erl.module import ERLModule
 from eigen2.market.data.panel import FEATURES
@@ -55,13 +55,13 @@ class OracleMarket(MarketDataModule):
         self.panel = dataclasses.replace(self.panel, features=features, valid=valid)
 
 
-def perfect_reward(data: MarketDataModule) -> float:
-    """Return the mean holdout reward of ordering, each day, the column that rises most the next day, if any rises."""
+def perfect_fitness(data: MarketDataModule) -> float:
+    """Return the mean holdout fitness of ordering, each day, the column that rises most the next day, if any does."""
     starts, prices = holdout_starts(data), data.panel.prices
-    after_costs = (1 - RULES.side_cost) / (1 + RULES.side_cost)
-    next_return = np.full(prices.shape[:2], -1.0)
-    next_return[:-1] = prices[1:, :, 3] / prices[1:, :, 0] * after_costs - 1
-    env = TradingEnvironment(prices, RULES, 1, len(starts))
+    kept = (1 - RULES.side_cost) / (1 + RULES.side_cost)
+    coming = np.full(prices.shape[:2], -1.0)
+    coming[:-1] = prices[1:, :, 3] / prices[1:, :, 0] * kept - 1
+    env = TradingEnvironment(prices, RULES, 1, len(starts), account=data.account)
 
     def act(observation: dict[str, torch.Tensor]) -> torch.Tensor:
         gain = torch.from_numpy(next_return[observation["day"][0].long().numpy()])[None]
@@ -69,15 +69,15 @@ def perfect_reward(data: MarketDataModule) -> float:
         order = torch.where(best & (gain > 0), 1.0, -1.0)
         return torch.stack([order, torch.ones_like(order)], -1).float()
 
-    return float(play(env, act, data.window_options(starts)).mean())
+    return float(env.scores(play(env, act, data.window_options(starts))).mean())
 
 
 def measure(task: Task, settings: Settings, folder: Path) -> Row:
-    """Train on the market of a seed; return the holdout rewards of the champion and of the perfect rule."""
+    """Train on the market of a seed; return the fitness of champion and perfect rule on the holdout."""
     market = SyntheticMarket(seed=task.seed, days=1500, signal=0.0)
     data, module = OracleMarket(DELAYS[task.case], synthetic=market, rules=RULES, **SIZES), ERLModule()
     train(module, data, task.seed, settings["generations"], folder)
-    return {"champion": holdout_reward(module, data), "perfect": perfect_reward(data)}
+    return {"champion": holdout_fitness(module, data), "perfect": perfect_fitness(data)}
 
 
 BENCHMARKS = {

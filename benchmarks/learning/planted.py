@@ -60,15 +60,16 @@ def holdout_starts(data: MarketDataModule) -> list[int]:
     return [round(float(start)) for start in np.linspace(days.start, days.stop - data.window_days, WINDOWS)]
 
 
-def holdout_reward(module: ERLModule, data: MarketDataModule, champion: bool = True) -> float:
-    """Return the mean reward on the holdout, of the champion or of the current population."""
+def holdout_fitness(module: ERLModule, data: MarketDataModule, champion: bool = True) -> float:
+    """Return the mean fitness on the holdout, of the champion alone or of all agents as they are."""
     starts = holdout_starts(data)
     prices = torch.from_numpy(np.ascontiguousarray(data.panel.prices[:, data.investable_columns]))
-    env = TradingEnvironment(prices, data.rules, 1 if champion else module.population_size, len(starts))
+    agents = 1 if champion else module.population_size
+    env = TradingEnvironment(prices, data.rules, agents, len(starts), account=data.account)
     policy = module.population.policy(module.population.champion if champion else None)
     with torch.inference_mode():
-        returns = play(env, lambda state: policy(data.network_inputs(state)).float(), data.window_options(starts))
-    return float(returns.numpy().mean())
+        returns = play(env, lambda seen: policy(data.network_inputs(seen)).float(), data.window_options(starts))
+    return float(env.scores(returns).mean())
 
 
 def measure(task: Task, settings: Settings, folder: Path) -> Row:
@@ -80,11 +81,11 @@ def measure(task: Task, settings: Settings, folder: Path) -> Row:
     generations = settings["generations"] * variant.get("times", 1)
     seconds = train(module, data, task.seed, generations, folder)
     windows = {"trading_days": data.trading_days, "settlement_days": data.settlement_days}
-    ceilings = ceiling(market, data.rules, **windows, starts=holdout_starts(data))
+    bars = ceiling(market, data.rules, data.account, **windows, starts=holdout_starts(data))
     return {
-        "champion": holdout_reward(module, data),
-        "agents": holdout_reward(module, data, champion=False),
-        **{rule: ceilings.plays[rule].reward for rule in RULES},
+        "champion": holdout_fitness(module, data),
+        "agents": holdout_fitness(module, data, champion=False),
+        **{rule: bars.plays[rule].mean_fitness for rule in RULES},
         "seconds": seconds,
     }
 

@@ -12,7 +12,7 @@ from jaxtyping import Float, Float32
 from torch import Tensor
 
 from eigen2.errors import UserError, require_range
-from eigen2.market.simulation.environment import TradingEnvironment, TradingRules, window_options
+from eigen2.market.simulation.environment import AccountRules, TradingEnvironment, TradingRules, window_options
 from eigen2.market.simulation.policies import CLOSE, OPEN, momentum_pct, order_largest
 from eigen2.market.simulation.simulate import Policy, play_days
 from eigen2.market.synthetic.generator import SyntheticMarket
@@ -33,13 +33,13 @@ class Play:
 
     target_pct: float
     threshold_pct: float
-    rewards: Float[np.ndarray, " windows"]
-    """Sum of coefficient x percent gain less penalties, the mean over agents."""
+    fitness: Float[np.ndarray, " windows"]
+    """See `TradingEnvironment.scores`; the mean over agents."""
 
     @property
-    def reward(self) -> float:
-        """Return the mean reward of a window."""
-        return float(self.rewards.mean())
+    def mean_fitness(self) -> float:
+        """Return the mean over windows."""
+        return float(self.fitness.mean())
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Ceiling:
         market, rules = self.market, self.rules
         coefficient = market.signal / math.sqrt(1 + market.signal**2)
         rows = [
-            f"{name:<10}{play.reward:>17.1f}{play.target_pct:>7.1f} %{play.threshold_pct:>6g} %"
+            f"{name:<10}{play.mean_fitness:>17.2f}{play.target_pct:>7.1f} %{play.threshold_pct:>6g} %"
             for name, play in self.plays.items()
         ]
         return "\n".join(
@@ -65,7 +65,7 @@ class Ceiling:
                 f"{market.half_life_days:g} days",
                 f"{len(self.starts)} windows of {self.window_days} days, execution {rules.execution}, costs "
                 f"{200 * rules.side_cost:g} % a trade\n",
-                "rule        reward a window   target   least",
+                "rule       fitness a window   target   least",
                 *rows,
                 f"\ninformation coefficient of the drift {coefficient:.4f}",
                 "target and least are each rule's best on these very days: a ceiling, no forecast",
@@ -76,6 +76,7 @@ class Ceiling:
 def ceiling(
     market: SyntheticMarket,
     rules: TradingRules,
+    account: AccountRules = AccountRules(),  # noqa: B008 - read, never changed
     *,
     trading_days: int = 125,
     settlement_days: int = 20,
@@ -122,13 +123,14 @@ def ceiling(
         for target in np.geomspace(rules.min_target, rules.max_target, TARGETS).tolist()
         for threshold in ([0.0] * random_agents if rule == "random" else THRESHOLDS_PCT)
     ]
-    env = TradingEnvironment(prices, rules, len(agents), len(first_days))
+    env = TradingEnvironment(prices, rules, len(agents), len(first_days), account=account)
     table = torch.from_numpy(scores.astype(np.float32))
     policy = _policy(env, agents, table, random_agents, np.random.default_rng(seed))
-    rewards = np.zeros((env.agents, env.windows))
+    rewards = torch.zeros(env.agents, env.windows, dtype=torch.float64)
     for day in play_days(env, policy, window_options(first_days, trading_days, length)):
-        rewards += day.reward.numpy()
-    return Ceiling(market, rules, first_days, length, {rule: _best(rule, agents, rewards) for rule in RULES})
+        rewards += day.reward
+    fitness = env.scores(rewards).numpy()
+    return Ceiling(market, rules, first_days, length, {rule: _best(rule, agents, fitness) for rule in RULES})
 
 
 def _walk(days: int, length: int) -> list[int]:
@@ -168,11 +170,11 @@ def _policy(
     return policy
 
 
-def _best(rule: str, agents: Sequence[Agent], rewards: Float[np.ndarray, "agents windows"]) -> Play:
-    """Return the result of a rule with the target and threshold of the highest mean reward, the first of ties."""
+def _best(rule: str, agents: Sequence[Agent], fitness: Float[np.ndarray, "agents windows"]) -> Play:
+    """Return the result of a rule with the target and threshold of the highest mean fitness, the first of ties."""
     rows = {choice: [i for i, agent in enumerate(agents) if agent == choice] for choice in agents if choice[0] == rule}
-    best = max(rows, key=lambda choice: float(rewards[rows[choice]].mean()))
-    return Play(*best[1:], rewards[rows[best]].mean(0))
+    best = max(rows, key=lambda choice: float(fitness[rows[choice]].mean()))
+    return Play(*best[1:], fitness[rows[best]].mean(0))
 
 
 def filtered_drift(

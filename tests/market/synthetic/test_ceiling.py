@@ -84,7 +84,7 @@ def test_filter_equals_the_conditional_expectation() -> None:
 def replay(
     market: SyntheticMarket, rules: TradingRules, play: Play, score: np.ndarray, starts: list[int]
 ) -> list[float]:
-    """Apply the rule day by day and column by column; return the windows' rewards."""
+    """Apply the rule day by day and column by column; return the windows' fitness."""
     env = TradingEnvironment(market.prices(), rules, agents=1, windows=len(starts))
     observation, _ = env.reset(options=window_options(starts, 20, 30))
     rewards, over = np.zeros(len(starts)), False
@@ -103,7 +103,8 @@ def replay(
         observation, reward, terminated, _, _ = env.step(action)
         rewards += reward[0].numpy()
         over = bool(terminated.all())
-    return list(rewards)
+    fitness: list[float] = env.scores(torch.from_numpy(rewards)[None])[0].tolist()
+    return fitness
 
 
 def scores_of(market: SyntheticMarket, rules: TradingRules) -> dict[str, np.ndarray]:
@@ -135,7 +136,7 @@ def test_equals_rules_played_one_by_one(rules: TradingRules) -> None:
     scores = scores_of(MARKET, rules)
     for name, score in scores.items():
         play = figures.plays[name]
-        assert play.rewards == pytest.approx(replay(MARKET, rules, play, score, figures.starts), rel=1e-4, abs=1e-3)
+        assert play.fitness == pytest.approx(replay(MARKET, rules, play, score, figures.starts), rel=1e-6, abs=1e-6)
     if rules.max_opens_per_day > 1:
         return
     # no other setting earns more
@@ -143,8 +144,8 @@ def test_equals_rules_played_one_by_one(rules: TradingRules) -> None:
     for target_pct in np.geomspace(rules.min_target, rules.max_target, 3).tolist():
         for threshold_pct in THRESHOLDS_PCT:
             other = replace(play, target_pct=target_pct, threshold_pct=threshold_pct)
-            rewards = replay(MARKET, rules, other, scores["informed"], figures.starts)
-            assert np.mean(rewards) <= play.reward + 1e-2
+            fitness = replay(MARKET, rules, other, scores["informed"], figures.starts)
+            assert np.mean(fitness) <= play.mean_fitness + 1e-6
 
 
 def played(signal: float, seed: int) -> Ceiling:
@@ -156,21 +157,21 @@ def test_what_is_known_is_worth_more_the_stronger_the_signal() -> None:
     figures = [played(signal, seed=5) for signal in (0.0, 0.1, 0.3, 0.6)]
     for name in ("informed", "filtered"):
         # not to trade, or to trade every day, can be the better of two guesses by chance
-        rewards = [f.plays[name].reward for f in figures[1:]]
-        assert rewards == sorted(rewards)
-    assert figures[0].plays["informed"].reward < figures[1].plays["informed"].reward
+        fitness = [f.plays[name].mean_fitness for f in figures[1:]]
+        assert fitness == sorted(fitness)
+    assert figures[0].plays["informed"].mean_fitness < figures[1].plays["informed"].mean_fitness
     for f in figures[2:]:
         informed, filtered, random = (f.plays[name] for name in ("informed", "filtered", "random"))
-        assert informed.reward > filtered.reward > random.reward
-        margin = informed.rewards - random.rewards
+        assert informed.mean_fitness > filtered.mean_fitness > random.mean_fitness
+        margin = informed.fitness - random.fitness
         assert margin.mean() > 3 * margin.std() / len(margin) ** 0.5
 
 
 def test_random_agents_differ_by_their_seed_alone() -> None:
     first, again, other = (ceiling(MARKET, TradingRules(), **WINDOW, seed=seed).plays for seed in (0, 0, 1))
     for name in RULES:
-        np.testing.assert_array_equal(first[name].rewards, again[name].rewards)
-        assert (first[name].rewards != other[name].rewards).any() == (name == "random")
+        np.testing.assert_array_equal(first[name].fitness, again[name].fitness)
+        assert (first[name].fitness != other[name].fitness).any() == (name == "random")
 
 
 @pytest.mark.parametrize(("days", "windows"), [(30, 1), (119, 1), (120, 2), (260, 6)])
@@ -179,7 +180,7 @@ def test_windows_walk_to_the_last_day(days: int, windows: int) -> None:
     starts, lines = figures.starts, str(figures).split("\n")
     assert f"{windows} windows of 30 days" in lines[1]
     assert [line.split()[:2] for line in lines[4:8]] == [
-        [name, f"{play.reward:.1f}"] for name, play in figures.plays.items()
+        [name, f"{play.mean_fitness:.2f}"] for name, play in figures.plays.items()
     ]
     assert len(starts) == windows
     assert (np.diff(starts) >= 30).all()
