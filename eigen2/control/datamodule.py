@@ -115,7 +115,7 @@ class ControlDataModule(RolloutDataModule):
             f"return       {mean:.1f} +- {deviation:.1f}, least {returns.min():.1f}, most {returns.max():.1f}",
         )
 
-    def episode_metrics(self, summary: dict[str, Tensor]) -> dict[str, float]:
+    def episode_metrics(self, summary: dict[str, Tensor], fitness: Tensor) -> dict[str, float]:
         """Return the mean length of an episode, and the share of episodes that terminated before a truncation."""
         windows = self.windows_per_generation or self.exploration_windows
         return {

@@ -190,8 +190,8 @@ class RolloutDataModule(WorkloadDataModule):
         """Return the fitness of each episode just played in `env`, (agents, windows), from its sum of rewards."""
         return returns
 
-    def episode_metrics(self, summary: dict[str, Tensor]) -> dict[str, float]:
-        """Return scalars of the fitness windows' summary to log, by their full names."""
+    def episode_metrics(self, summary: dict[str, Tensor], fitness: Tensor) -> dict[str, float]:
+        """Return scalars to log, by their full names, of all agents' summary of the fitness windows and fitness."""
         return {}
 
     def test(self, policies: TrainedPolicies) -> TestResult:

@@ -126,7 +126,7 @@ class PopulationModule(GenerationModule[RolloutDataModule]):
         rng = generator(self.seed, Role.PROBE, self.current_epoch)
         inputs = sample_inputs(data, self.device, rng, SAMPLED_INPUTS)
         scalars |= diversity_metrics(population.actor_network, population.actor, inputs, communicator)
-        scalars |= data.episode_metrics(episodes) | data.buffer.metrics()
+        scalars |= data.episode_metrics(episodes, self.state.fitness) | data.buffer.metrics()
         if communicator.world > 1:
             exchanged = communicator.received_bytes / 1e6, communicator.seconds
             scalars["exchange/received_mb"], scalars["time/exchange_s"] = exchanged

@@ -1,6 +1,7 @@
 """The trading workload as a data module: prices to panel, panel to windows, windows to environments."""
 
 import logging
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -10,6 +11,7 @@ import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor, nn
+from torchmetrics.functional import spearman_corrcoef
 
 from eigen2.core.compatibility import flatten
 from eigen2.core.datamodule import RolloutDataModule, TestResult, TrainedPolicies
@@ -310,8 +312,8 @@ class MarketDataModule(RolloutDataModule):
             write(result, self._named(result.champion.closed), folder, flatten({"data": self.settings()}))
         return TestResult(result.scalars(), result.text())
 
-    def episode_metrics(self, summary: dict[str, Tensor]) -> dict[str, float]:
-        """Return trades an agent and window, and shares: of winners, of days with a position, of orders paid for."""
+    def episode_metrics(self, summary: dict[str, Tensor], fitness: Tensor) -> dict[str, float]:
+        """Return trades per agent and window, some shares, and the rank correlation of fitness and money."""
         idle, busy = summary["days_without_position"].sum(), summary["days_with_position"].sum()
         closed, trades = (summary["wins"] + summary["losses"]).sum(), summary["trades"].sum()
         return {
@@ -319,6 +321,7 @@ class MarketDataModule(RolloutDataModule):
             "trading/win_rate": float(summary["wins"].sum() / closed.clamp(min=1)),
             "trading/exposure": float(busy / (idle + busy)),
             "trading/funded_share": float(trades / (trades + summary["unfunded"].sum()).clamp(min=1)),
+            "fitness/money_correlation": _rank_correlation(fitness, summary["log_return_pct"]),
         }
 
     def describe(self) -> dict[str, str]:
@@ -355,3 +358,11 @@ class MarketDataModule(RolloutDataModule):
     def memory_owners(self) -> dict[str, object]:
         """Return what holds bytes, for a memory profiler."""
         return {**super().memory_owners(), "panel": self.panel, "encoder": self.encoder}
+
+
+def _rank_correlation(first: Tensor, second: Tensor) -> float:
+    """Return Spearman's correlation of the finite values; NaN if there are fewer than two or all are equal."""
+    finite = torch.isfinite(first) & torch.isfinite(second)
+    first, second = first[finite].double(), second[finite].double()
+    equal = len(first) < 2 or bool((first == first[0]).all() | (second == second[0]).all())
+    return math.nan if equal else float(spearman_corrcoef(first, second))

@@ -1,5 +1,6 @@
 """The trading data module: which days an epoch may touch, and what is refused."""
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -272,12 +273,16 @@ def test_owners_say_what_they_hold() -> None:
 
 def test_metrics_known_answers() -> None:
     data = small()  # 3 fitness windows
-    counts = {"trades": [6, 0], "wins": [3, 0], "losses": [1, 0], "unfunded": [1, 1]}
+    counts = {"trades": [6, 0], "wins": [3, 0], "losses": [1, 0], "unfunded": [1, 1], "log_return_pct": [2.0, -1.0]}
     days = {"days_with_position": [30, 0], "days_without_position": [15, 45]}
-    metrics = data.episode_metrics({name: torch.tensor(value) for name, value in {**counts, **days}.items()})
+    summary = {name: torch.tensor(value) for name, value in {**counts, **days}.items()}
+    metrics = data.episode_metrics(summary, torch.tensor([0.5, 0.1]))
     # 6 trades of 2 agents in 3 windows; 3 of 4 closed won; 30 of 90 days; 6 of 8 orders were paid for
     expected = {"trades": 1, "win_rate": 0.75, "exposure": 1 / 3, "funded_share": 0.75}
-    assert metrics == pytest.approx({f"trading/{name}": value for name, value in expected.items()})
+    correlated = {"fitness/money_correlation": pytest.approx(1, abs=1e-4)}
+    assert metrics == pytest.approx({f"trading/{name}": value for name, value in expected.items()} | correlated)
+    metrics = data.episode_metrics(summary, torch.tensor([0.5, torch.nan]))  # one agent alone has no ranks
+    assert math.isnan(metrics["fitness/money_correlation"])
 
 
 def test_description() -> None:

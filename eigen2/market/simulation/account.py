@@ -10,6 +10,7 @@ from eigen2.errors import require_range
 from eigen2.market.simulation.events import Closes, Fills, events_of_agent
 from eigen2.market.simulation.rules import CLOSE_REASONS, TradingRules
 
+RUIN = 1e-6  # share of the initial cash below which a log return no longer falls
 WHOLE = ("window", "column", "entry_day", "exit_day", "reason")  # the integers of a trade
 COLUMNS = "window column entry_day entry_price exit_day exit_price reason coefficient shares gain_pct reward profit"
 TRADE = np.dtype([(name, np.int64 if name in WHOLE else np.float64) for name in COLUMNS.split()])
@@ -66,6 +67,11 @@ class Accounts:
         self.equity.fill(self.rules.initial_cash)
         for state in (self.exposure, self.downside, self.ruined, self.shares):
             state.fill(0)
+
+    def log_return_pct(self) -> Float[np.ndarray, " accounts"]:
+        """Return the log return since the reset, in percent, of what is left of the equity or of a millionth."""
+        growth: np.ndarray = np.log((self.equity / self.rules.initial_cash).clip(min=RUIN))
+        return 100 * growth
 
     def cash_share(self) -> Float[np.ndarray, " accounts"]:
         """Return cash as a share of the equity; 0 of ruined accounts."""

@@ -23,7 +23,6 @@ __all__ = ["LEVELS", "AccountRules", "Terms", "TradingEnvironment", "TradingRule
 LEVELS = 255  # steps up to the largest sale target and, without short sales, the largest coefficient, in observations
 # bounds of unrealised gains (as fractions) and realised gains (percent), as the loss of a short sale is unbounded
 MAX_OBSERVED_GAIN, MAX_GAIN_PCT = 65_504.0, 1e30
-RUIN = 1e-6  # share of the initial cash below which a log return no longer falls
 TARGET, GAP, HOLDING, HALTED, WINDOW_END = range(len(CLOSE_REASONS))
 OPEN, HIGHEST, LOWEST, CLOSE, LEAST_SIZE = range(5)  # rows of a day in `market_table`
 
@@ -396,32 +395,22 @@ class TradingEnvironment:
         """
         if self.rules.reward == "shaped":
             return returns
-        accounts, rules = self.accounts, self.rules
-        growth = np.log((accounts.equity / accounts.rules.initial_cash).clip(min=RUIN))
-        score = 100 * (growth - rules.risk_aversion * np.sqrt(accounts.downside))
-        score -= rules.zero_trade_penalty * (self._trades == 0)
-        score = torch.from_numpy(score.reshape(self.agents, -1)).to(returns.device)
-        return torch.where(returns.isnan(), returns, score)
+        score = self.accounts.log_return_pct() - 100 * self.rules.risk_aversion * np.sqrt(self.accounts.downside)
+        score -= self.rules.zero_trade_penalty * (self._trades == 0)
+        return torch.where(returns.isnan(), returns, self._tensor(score.reshape(self.agents, -1)))
 
     def get_episode_summary(self, windows: slice = slice(None)) -> dict[str, Tensor]:
         """Return sums since `reset` over some windows, (agents,) each: trades, days with a position, earnings.
 
-        `wins` and `losses` count closed positions net of costs (a gain of exactly 0 is a loss); days are trading days.
+        `wins` and `losses` count closed positions net of costs (a gain of exactly 0 is a loss); days are trading days;
+        `unfunded` counts orders that could not be paid for, `log_return_pct` is the account's, in percent.
         """
-        names = (
-            "trades",
-            "wins",
-            "losses",
-            "days_with_position",
-            "unfunded",
-            "days_without_position",
-            "reward",
-            "gain_pct",
-        )
+        names = "trades wins losses days_with_position unfunded days_without_position reward gain_pct log_return_pct"
         idle = min(self._step, self._trading_length) - self._days_with_position
-        parts = (part.reshape(self.agents, -1)[:, windows].sum(1) for part in (*self._counts, idle, *self._sums))
+        counts = (*self._counts, idle, *self._sums, self.accounts.log_return_pct())
+        parts = (count.reshape(self.agents, -1)[:, windows].sum(1) for count in counts)
         values = (part.astype(np.float32) if part.dtype == np.float64 else part for part in parts)
-        return {name: self._tensor(part) for name, part in zip(names, values, strict=True)}
+        return {name: self._tensor(part) for name, part in zip(names.split(), values, strict=True)}
 
 
 def _largest_orders(

@@ -14,7 +14,7 @@ from eigen2.market.simulation.environment import TradingRules
 OPEN, HIGH, LOW, CLOSE = range(4)
 STATISTICS = (
     *("trades", "wins", "losses", "days_with_position", "unfunded"),
-    *("days_without_position", "reward", "gain_pct"),
+    *("days_without_position", "reward", "gain_pct", "log_return_pct"),
 )
 
 
@@ -153,6 +153,7 @@ class ReferenceAccount:
         if min(before, self.equity) > 0:
             self.falls += min(0.0, math.log(self.equity / before)) ** 2
         self.ruined = self.ruined or self.equity <= 0
+        self.summary["log_return_pct"] = 100 * math.log(max(self.equity / self.money.initial_cash, 1e-6))
 
     def orders(self, action: Float32[np.ndarray, "columns 2"]) -> list[tuple[int, float, float]]:
         """Column, coefficient and sale target of the orders of a day, the largest first."""
@@ -227,6 +228,5 @@ class ReferenceAccount:
         """The fitness of the window."""
         if self.rules.reward == "shaped":
             return self.summary["reward"]
-        growth = math.log(max(self.equity / self.money.initial_cash, 1e-6))
         missing = self.rules.zero_trade_penalty if self.summary["trades"] == 0 else 0.0
-        return 100 * (growth - self.rules.risk_aversion * math.sqrt(self.falls)) - missing
+        return self.summary["log_return_pct"] - 100 * self.rules.risk_aversion * math.sqrt(self.falls) - missing
