@@ -53,16 +53,21 @@ def momentum_pct(prices: Prices) -> Float[np.ndarray, "days columns"]:
 
 
 def momentum(prices: Prices, rules: TradingRules) -> Policy:
-    """Order, at each close, the columns that gained most over the last 20 days, at the largest coefficient and target.
+    """Return the policy that orders what gained most over the last 20 days, see `order_by_score`."""
+    return order_by_score(momentum_pct(prices), rules)
 
-    It orders as many columns as the rules allow, among those not held and with a gain; where short sales are allowed, a
-    fall is as good as a rise.
+
+def order_by_score(score: Float[np.ndarray, "days columns"], rules: TradingRules, threshold: float = 0.0) -> Policy:
+    """Order, at each close, the columns of the highest scores, at the largest coefficient and target.
+
+    It orders as many columns as the rules allow, among those not held with a score above the threshold (0 or more);
+    where short sales are allowed, by absolute score. NaN is no score.
     """
-    past = torch.from_numpy(momentum_pct(prices).astype(np.float32))
-    score = past if rules.allow_short else past.clamp(min=0)
+    size = np.abs(score) if rules.allow_short else score
+    table = torch.from_numpy(np.where(size > threshold, score, 0).astype(np.float32))
 
     def policy(seen: dict[str, Tensor]) -> Tensor:
-        coefficient = order_largest(score[seen["day"].long()] * (seen["held_days"] == 0), rules)
+        coefficient = order_largest(table[seen["day"].long()] * (seen["held_days"] == 0), rules)
         return torch.stack([coefficient, torch.full_like(coefficient, rules.max_target)], -1)
 
     return policy

@@ -1,0 +1,96 @@
+"""Ridge regression on the averages that agents see: the linear ranking of columns that a champion should beat."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float
+
+from eigen2.market.data.panel import Splits
+from eigen2.market.features.encoding import AverageEncoder
+from eigen2.market.simulation.policies import CLOSE, OPEN
+from eigen2.market.simulation.rules import TradingRules
+from eigen2.market.simulation.simulate import Prices
+
+PENALTIES = np.geomspace(1e-4, 10, 11)  # relative to the mean squared feature, summed over the rows
+DAYS_PER_BLOCK = 64
+
+
+@dataclass(frozen=True)
+class Ridge:
+    """A ranking of columns by their expected return, relative to the other columns of the day."""
+
+    scores: Float[np.ndarray, "days columns"]
+    """Expected percent log return of a position held for `max_holding_days`; NaN before the context is complete."""
+    penalty: float
+    """The one of `PENALTIES` with the highest rank correlation on the validation days."""
+    validation_ic: float
+    """That correlation, the mean over days of the correlation over columns."""
+
+
+def fit_ridge(encoder: AverageEncoder, prices: Prices, splits: Splits, rules: TradingRules) -> Ridge:
+    """Regress the return of a position on the averages of its column, with the training days alone.
+
+    The return runs from the fill of an order to the close `max_holding_days` later, as a log return in percent less the
+    mean of all columns on that day. Days whose returns end after their split are left out (purged). The sums of
+    products are added up block by block, so that memory does not grow with the days.
+    """
+    returns = relative_returns(prices, rules)
+    first, purged = encoder.context_days - 1, rules.max_holding_days
+    products, targets = np.zeros((encoder.width, encoder.width)), np.zeros(encoder.width)
+    for days, rows in _described(encoder, range(max(first, splits.train.start), splits.train.stop - purged)):
+        known = np.isfinite(returns[days])
+        products += rows[known].T @ rows[known]
+        targets += rows[known].T @ returns[days][known]
+    values, vectors = np.linalg.eigh(products)
+    scale, projected = np.trace(products) / encoder.width, vectors.T @ targets
+    weights = np.stack([vectors @ (projected / (values + penalty * scale)) for penalty in PENALTIES], axis=1)
+    best, ic = len(PENALTIES) - 1, np.nan  # the strongest penalty if no correlation is known
+    validation = range(splits.validation.start, splits.validation.stop - purged)
+    if len(validation):
+        seen = np.concatenate([rows @ weights for _, rows in _described(encoder, validation)])
+        later = returns[validation.start : validation.stop]
+        correlations = [information_coefficient(seen[..., place], later) for place in range(len(PENALTIES))]
+        best = int(np.argmax(np.nan_to_num(correlations, nan=-2)))
+        ic = correlations[best]
+    scores = np.full(returns.shape, np.nan)
+    for days, rows in _described(encoder, range(first, len(returns))):
+        scores[days] = rows @ weights[:, best]
+    return Ridge(scores, float(PENALTIES[best]), ic)
+
+
+def relative_returns(prices: Prices, rules: TradingRules) -> Float[np.ndarray, "days columns"]:
+    """Return the percent log return of a position ordered on each day less the mean over columns; NaN if unknown."""
+    log, held = np.log(prices[..., [OPEN, CLOSE]].astype(np.float64)), rules.max_holding_days
+    returns = np.full(prices.shape[:2], np.nan)
+    entry = log[1 : len(log) - held + 1, :, 0] if rules.execution == "next_open" else log[:-held, :, 1]
+    returns[:-held] = 100 * (log[held:, :, 1] - entry)
+    known = np.isfinite(returns)
+    mean = np.where(known, returns, 0).sum(1) / known.sum(1).clip(1)
+    relative: np.ndarray = returns - mean[:, None]
+    return relative
+
+
+def information_coefficient(
+    scores: Float[np.ndarray, "days columns"], returns: Float[np.ndarray, "days columns"]
+) -> float:
+    """Return the mean over days of Spearman's correlation over columns; NaN without a day of three known columns."""
+    known = np.isfinite(scores) & np.isfinite(returns)
+    days = [
+        np.corrcoef(*(_ranks(values[day][known[day]]) for values in (scores, returns)))[0, 1]
+        for day in np.flatnonzero(known.sum(1) >= 3)
+    ]
+    finite = np.array(days)[np.isfinite(days)]
+    return float(finite.mean()) if len(finite) else np.nan
+
+
+def _ranks(values: Float[np.ndarray, " some"]) -> Float[np.ndarray, " some"]:
+    return values.argsort().argsort().astype(np.float64)
+
+
+def _described(encoder: AverageEncoder, days: range) -> Iterator[tuple[slice, np.ndarray]]:
+    for start in range(days.start, days.stop, DAYS_PER_BLOCK):
+        block = slice(start, min(start + DAYS_PER_BLOCK, days.stop))
+        columns, _ = encoder.describe(torch.arange(block.start, block.stop)[None])
+        yield block, columns[0].double().numpy()
