@@ -58,9 +58,9 @@ class OracleMarket(MarketDataModule):
 def perfect_fitness(data: MarketDataModule) -> float:
     """Return the mean holdout fitness of ordering, each day, the column that rises most the next day, if any does."""
     starts, prices = holdout_starts(data), data.panel.prices
-    kept = (1 - RULES.side_cost) / (1 + RULES.side_cost)
-    coming = np.full(prices.shape[:2], -1.0)
-    coming[:-1] = prices[1:, :, 3] / prices[1:, :, 0] * kept - 1
+    after_costs = (1 - RULES.side_cost) / (1 + RULES.side_cost)
+    next_return = np.full(prices.shape[:2], -1.0)
+    next_return[:-1] = prices[1:, :, 3] / prices[1:, :, 0] * after_costs - 1
     env = TradingEnvironment(prices, RULES, 1, len(starts), account=data.account)
 
     def act(observation: dict[str, torch.Tensor]) -> torch.Tensor:

@@ -61,14 +61,14 @@ def holdout_starts(data: MarketDataModule) -> list[int]:
 
 
 def holdout_fitness(module: ERLModule, data: MarketDataModule, champion: bool = True) -> float:
-    """Return the mean fitness on the holdout, of the champion alone or of all agents as they are."""
+    """Return the mean fitness on the holdout, of the champion or of the current population."""
     starts = holdout_starts(data)
     prices = torch.from_numpy(np.ascontiguousarray(data.panel.prices[:, data.investable_columns]))
     agents = 1 if champion else module.population_size
     env = TradingEnvironment(prices, data.rules, agents, len(starts), account=data.account)
     policy = module.population.policy(module.population.champion if champion else None)
     with torch.inference_mode():
-        returns = play(env, lambda seen: policy(data.network_inputs(seen)).float(), data.window_options(starts))
+        returns = play(env, lambda state: policy(data.network_inputs(state)).float(), data.window_options(starts))
     return float(env.scores(returns).mean())
 
 
@@ -81,11 +81,11 @@ def measure(task: Task, settings: Settings, folder: Path) -> Row:
     generations = settings["generations"] * variant.get("times", 1)
     seconds = train(module, data, task.seed, generations, folder)
     windows = {"trading_days": data.trading_days, "settlement_days": data.settlement_days}
-    bars = ceiling(market, data.rules, data.account, **windows, starts=holdout_starts(data))
+    ceilings = ceiling(market, data.rules, data.account, **windows, starts=holdout_starts(data))
     return {
         "champion": holdout_fitness(module, data),
         "agents": holdout_fitness(module, data, champion=False),
-        **{rule: bars.plays[rule].mean_fitness for rule in RULES},
+        **{rule: ceilings.plays[rule].mean_fitness for rule in RULES},
         "seconds": seconds,
     }
 

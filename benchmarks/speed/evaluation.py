@@ -18,7 +18,6 @@ from eigen2.erl.population import Population
 from eigen2.market.datamodule import MarketDataModule
 from eigen2.market.features.averages import CHANNELS, CLIP, column_groups, spans
 from eigen2.market.features.encoding import AverageEncoder
-from eigen2.market.simulation.environment import LEVELS
 
 FEATURES = CHANNELS - 1
 REFERENCE_DAYS = 10  # days that the reference plays, with one agent
@@ -117,20 +116,11 @@ class DenseAgent:
     def inputs(self, window: Window, observation: dict[str, Tensor]) -> dict[str, Tensor]:
         """Return the network's inputs as a batch of one."""
         columns, groups = self.market.encode(window)
-        names = ("held_days", "gain", "target", "coefficient")
-        held_days, gain, target, coefficient = (observation[name][0, 0].float() for name in names)
-        position = [
-            (held_days > 0).float(),
-            held_days / self._data.rules.max_holding_days,
-            (gain * 10).clamp(-CLIP, CLIP),
-            target / LEVELS,
-            coefficient / torch.iinfo(observation["coefficient"].dtype).max,
-        ]
-        days_left = np.float32(int(observation["days_left"]) / self._data.window_days)
-        return {
-            "columns": torch.from_numpy(columns)[None].to(self._device),
-            "portfolio": torch.stack(position, dim=-1)[None],
-            "market": torch.from_numpy(np.append(groups, days_left))[None].to(self._device),
+        shared, time_left = self._data.encoder.shared_inputs(observation)
+        market = torch.cat([torch.from_numpy(groups), time_left.flatten().cpu()])
+        described = {"columns": torch.from_numpy(columns)[None], "market": market[None]}
+        return {name: part.to(self._device) for name, part in described.items()} | {
+            name: part[0] for name, part in shared.items()
         }
 
 

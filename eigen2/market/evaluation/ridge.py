@@ -78,7 +78,7 @@ def information_coefficient(
     """Return the mean over days of Spearman's correlation over columns; NaN without a day of three known columns."""
     known = np.isfinite(scores) & np.isfinite(returns)
     days = [
-        np.corrcoef(*(_ranks(values[day][known[day]]) for values in (scores, returns)))[0, 1]
+        np.corrcoef(_ranks(scores[day][known[day]]), _ranks(returns[day][known[day]]))[0, 1]
         for day in np.flatnonzero(known.sum(1) >= 3)
     ]
     finite = np.array(days)[np.isfinite(days)]

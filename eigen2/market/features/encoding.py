@@ -85,7 +85,7 @@ class MarketEncoder(ABC):
             "standard": None if self.statistics is None else self.statistics.tolist(),
         }
 
-    def _shared_inputs(self, observation: dict[str, Tensor]) -> tuple[Inputs, Tensor]:
+    def shared_inputs(self, observation: dict[str, Tensor]) -> tuple[Inputs, Tensor]:
         """Return `portfolio` and `draws`, see `AverageEncoder`, and the fraction of the window left."""
         terms, held_days, coefficient = self.terms, observation["held_days"], observation["coefficient"]
         draws = self._draws[observation["day"].long()]
@@ -163,7 +163,7 @@ class AverageEncoder(MarketEncoder):
         groups x width + 1), ending with the fraction of the window that is left.
         """
         columns, groups = self.describe(observation["day"])
-        shared, time_left = self._shared_inputs(observation)
+        shared, time_left = self.shared_inputs(observation)
         return {"columns": columns, **shared, "market": torch.cat([groups, time_left], dim=-1)}
 
 
@@ -196,7 +196,7 @@ class WindowEncoder(MarketEncoder):
         valid; `investable` (1, columns) int64; `portfolio` and `draws` as in `AverageEncoder`; `market` (agents, batch,
         1), the fraction of the window that is left.
         """
-        shared, time_left = self._shared_inputs(observation)
+        shared, time_left = self.shared_inputs(observation)
         windows = {"day": observation["day"].long(), "panel": self._features, "investable": self._investable}
         return {**windows, **shared, "market": time_left}
 

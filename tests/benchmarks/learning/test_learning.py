@@ -104,9 +104,9 @@ def test_the_perfect_rule_earns_the_maximum() -> None:
     after_costs = (1 - oracle.RULES.side_cost) / (1 + oracle.RULES.side_cost)
     for start in planted.holdout_starts(data):
         days = range(start + 1, start + 1 + data.trading_days)
-        best = np.array([100 * max(prices[day, :, 3] / prices[day, :, 0] * kept - 1) for day in days])
-        total.append(100 * np.log1p(0.25 * best.clip(0) / 100).sum())  # a quarter of the equity each day
-    assert oracle.perfect_fitness(data) == pytest.approx(np.mean(total), rel=1e-4)
+        best = np.array([100 * max(prices[day, :, 3] / prices[day, :, 0] * after_costs - 1) for day in days])
+        rewards.append(100 * np.log1p(0.25 * best.clip(0) / 100).sum())  # of a quarter of the equity
+    assert oracle.perfect_fitness(data) == pytest.approx(np.mean(rewards), rel=1e-4)
 
 
 @pytest.mark.slow
