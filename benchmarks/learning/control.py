@@ -85,6 +85,7 @@ def eigen2_run(seed: int, steps: int, folder: Path) -> dict[str, float]:
         actor_lr=DDPG["lr"],
         critic_lr=DDPG["lr"],
         max_grad_norm=float("inf"),
+        reward_scale=1.0,
         noise=DDPG["noise"],
         noise_decay=1.0,
         noise_min=DDPG["noise"],

@@ -70,7 +70,7 @@ class ERLModule(PopulationModule):
         actor_lr: float = 1e-3,
         critic_lr: float = 1e-3,
         max_grad_norm: float = 1.0,
-        reward_scale: float = 1.0,
+        reward_scale: float = 0.1,
         noise: float = 0.3,
         noise_decay: float = 0.95,
         noise_min: float = 0.1,

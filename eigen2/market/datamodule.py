@@ -64,8 +64,8 @@ class MarketDataModule(RolloutDataModule):
             decision stands beside what it earned, or that of its `close`, up to rules.max_holding_days later, as the
             environment pays it. Fitness is the same.
         rules: what agents may do and what it costs.
-        account: the money of an agent in a window.
-        cache_dir: where the memory-mapped panel is kept; null takes `cache` under trainer.default_root_dir.
+        account: the money of an agent in a window, and its division over positions.
+        cache_dir: folder of the memory-mapped panel; null takes `cache` under trainer.default_root_dir.
         investable: columns agents may buy; all others are context only.
         indicators: tickers that are indicator series (volatility indices, rates, spreads), not prices: values may be
             zero or negative, and a close is enough; context only, never investable. Names that YAML reads as
@@ -130,7 +130,7 @@ class MarketDataModule(RolloutDataModule):
 
     @property
     def terms(self) -> Terms:
-        """Return what agents trade on."""
+        """Return rules, money and days of the windows."""
         return Terms(self.rules, self.account, self.trading_days, self.settlement_days)
 
     def setup(self, stage: str) -> None:
@@ -233,7 +233,7 @@ class MarketDataModule(RolloutDataModule):
         return self.window_options(self.validation_starts())
 
     def record_agent(self, agent: int) -> None:
-        """Keep the account of one agent in the coming validation windows."""
+        """Record the account of one agent in the next validation windows."""
         self.val_env.record_agent(agent)
 
     def scores(self, env: Environment, returns: Tensor) -> Tensor:
@@ -257,7 +257,7 @@ class MarketDataModule(RolloutDataModule):
             log.warning("cannot write the champion's record to %s: %s", folder, error.strerror or error)
 
     def _named(self, trades: pd.DataFrame) -> pd.DataFrame:
-        """Return trades with tickers for columns and dates for days."""
+        """Return trades with tickers in place of columns and dates in place of days."""
         dates = self.panel.dates
         tickers = np.array(self.panel.tickers, dtype=object)[self.investable_columns]
         days = {"entry_day": dates[trades["entry_day"]], "exit_day": dates[trades["exit_day"]]}

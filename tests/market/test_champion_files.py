@@ -45,13 +45,13 @@ def test_the_record_is_the_champions_fitness(fitted: Fitted) -> None:
     assert set(equity["generation"]) == {last["champion/generation"]}
     by_window = equity.groupby("window")["equity"]
     idle = WINDOWS - trades["window"].nunique()
-    # the mean log return in percent less rules.zero_trade_penalty, which is 1
-    score = (100 * np.log(by_window.last() / by_window.first())).mean() - idle / WINDOWS
+    # the mean log return in percent less rules.zero_trade_penalty, which is 10 basis points
+    score = (100 * np.log(by_window.last() / by_window.first())).mean() - 0.1 * idle / WINDOWS
     assert score == pytest.approx(last["champion/validation_fitness"], rel=1e-6)
-    # the reward is the profit in percent of the equity at the close before the fill
+    # the reward is the profit in basis points of the equity at the close before the fill
     before = equity.set_index(["window", "date"])["equity"].groupby("window").shift()
     at_order = before.loc[list(zip(trades["window"], trades["entry_date"], strict=True))].to_numpy()
-    np.testing.assert_allclose(trades["reward"], 100 * trades["profit"] / at_order, rtol=1e-9)
+    np.testing.assert_allclose(trades["reward"], 1e4 * trades["profit"] / at_order, rtol=1e-9)
     assert set(trades["ticker"]) <= {f"S{column:04d}" for column in range(6)}
     assert (trades["entry_date"] <= trades["exit_date"]).all()
     assert trades["entry_date"].between(equity["date"].min(), equity["date"].max()).all()

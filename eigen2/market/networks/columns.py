@@ -14,8 +14,8 @@ from eigen2.core.networks import DESCRIBED, Inputs, Linear, Sizes, require_width
 from eigen2.errors import UserError, require_range
 from eigen2.market.simulation.rules import TradingRules
 
-PORTFOLIO = 8  # numbers of a column and its position, the first of which says whether it may be ordered
-DRAWS = "draws"  # name of the input that decides between equal orders
+PORTFOLIO = 8  # numbers per column; the first is 1 if the column can be ordered, else 0
+DRAWS = "draws"  # name of the input that breaks ties between orders
 ACTION = 2  # numbers of an action per column: coefficient and sale target
 MAX_SHARPNESS = 1e6  # a sharper softmax over coefficients in [-1, 1] has no gradient left
 NEVER = -10.0  # below every coefficient
@@ -35,11 +35,11 @@ class Choice:
         require_range("choice.sharpness", self.sharpness, least=0, most=MAX_SHARPNESS)
 
     def pool(self, tokens: Tensor, action: Tensor, portfolio: Tensor, draws: Tensor) -> Tensor:
-        """Pool tokens (..., columns, hidden) over all columns and over the ordered columns, side by side.
+        """Pool tokens (..., columns, hidden) over all columns and over the ordered columns; concatenate both.
 
         The ordered columns are those of the environment, see `TradingEnvironment`. The choice has no gradient, so that
-        of a softmax takes its place (the straight-through estimator of Bengio, Léonard and Courville, 2013): what
-        changes if a column is preferred.
+        of a softmax over the coefficients replaces it (the straight-through estimator of Bengio, Léonard and Courville,
+        2013).
         """
         orderable = portfolio[..., 0] > 0
         chosen = self.ordered(action.detach(), orderable, draws)
@@ -50,7 +50,7 @@ class Choice:
         return (weights @ tokens).flatten(-2)
 
     def ordered(self, action: Tensor, orderable: Tensor, draws: Tensor) -> Tensor:
-        """Return 1 / orders where an action (..., columns, 2) in [-1, 1] gives an order, of so many a day, else 0."""
+        """Return 1 / max_opens_per_day for each column that an action (..., columns, 2) in [-1, 1] orders, else 0."""
         size = self.rules.native_action(action)[..., 0].abs()
         size = torch.where(orderable & (size >= 1), size, 0)
         orders, chosen = min(self.rules.max_opens_per_day, size.shape[-1]), torch.zeros_like(size)

@@ -32,9 +32,9 @@ Observation = Float32[np.ndarray, " size"]
 class TradingEnv(gymnasium.Env[Any, Any]):
     """One account in one window: a standard single-agent environment, `gymnasium.make("eigen2/Trading-v0", ...)`.
 
-    An observation is a float32 vector in [-5, 5], the inputs of `AverageEncoder` one after the other, column by column:
-    `market`, the groups' descriptions and the fraction of the window left; `columns`, each column's description;
-    `portfolio`, eight numbers a column.
+    An observation is a float32 vector in [-5, 5], the concatenated inputs of `AverageEncoder`: `market`, the groups'
+    descriptions and the fraction of the window left; `columns`, each column's description; `portfolio`, eight numbers
+    per column.
 
     An action is a float32 vector in [-1, 1], two numbers per column: coefficient and sale target, from the lowest to
     the highest that the rules allow; values outside are clipped.

@@ -66,13 +66,13 @@ class _Writer:
     def rows(self, day: Day, priced: Bool[np.ndarray, " columns"]) -> list[Row]:
         """Return the rows of a day: its fills and closes, the positions held at its close, and the orders at it."""
         low, high = torch.tensor(self.rules.action_range)
-        asked = torch.clamp(day.action[0, 0], low, high).double().numpy()
+        action = torch.clamp(day.action[0, 0], low, high).double().numpy()
         ordered, stakes, fills, closes = (day.info[name] for name in ("ordered", "stakes", "fills", "closes"))
-        rows = [*self.tomorrow, *self._orders(ordered, stakes, asked)]
+        rows = [*self.tomorrow, *self._orders(ordered, stakes, action)]
         if not len(ordered):
-            rows.append(self._waiting(asked[:, 0], priced & (day.observation["held_days"][0, 0].numpy() == 0)))
+            rows.append(self._waiting(action[:, 0], priced & (day.observation["held_days"][0, 0].numpy() == 0)))
         for column, price in zip(fills.cell.tolist(), fills.price.tolist(), strict=True):
-            coefficient, target_pct = asked[column].tolist()
+            coefficient, target_pct = action[column].tolist()
             aim = price * (1 + math.copysign(target_pct, coefficient) / 100)
             row = {"ticker": self.tickers[column], "coefficient": coefficient, "target_pct": target_pct}
             self.held[column] = {**row, "target_price": aim, "entry": price, "days_held": 0}
@@ -99,17 +99,17 @@ class _Writer:
         self,
         columns: Int[np.ndarray, " orders"],
         stakes: Float[np.ndarray, " orders"],
-        asked: Float[np.ndarray, "columns 2"],
+        action: Float[np.ndarray, "columns 2"],
     ) -> list[Row]:
-        """Return what is ordered, with the percent of the equity at the decision that each order takes."""
+        """Return the rows of orders, each with the percent of the current equity that it takes."""
         rows = []
         fill = "the next open" if self.rules.execution == "next_open" else "this close"
         for column, stake in zip(columns.tolist(), stakes.tolist(), strict=True):
-            coefficient, target_pct = asked[column].tolist()
-            action, reason = "unfunded", "no money is left: positions are worth all that may be"
+            coefficient, target_pct = action[column].tolist()
+            name, reason = "unfunded", "no money is left: positions already reach the maximum leverage"
             if stake:
-                action, reason = "buy" if coefficient > 0 else "sell short", f"fills at {fill}"
-            row = {"ticker": self.tickers[column], "action": action, "coefficient": coefficient, "reason": reason}
+                name, reason = "buy" if coefficient > 0 else "sell short", f"fills at {fill}"
+            row = {"ticker": self.tickers[column], "action": name, "coefficient": coefficient, "reason": reason}
             rows.append({**row, "target_pct": target_pct, "stake_pct": 100 * stake})
         return rows
 

@@ -62,7 +62,7 @@ class Trader:
 
         @torch.inference_mode()
         def policy(seen: dict[str, Tensor]) -> Tensor:
-            inputs = {name: part[0] for name, part in encoder(seen).items()}  # of the one agent
+            inputs = {name: part[0] for name, part in encoder(seen).items()}  # without the agent axis
             return self.terms.rules.native_action(self._actor(inputs).float()[None])
 
         return write_orders(

@@ -22,7 +22,7 @@ class AccountRules:
 
     initial_cash: float = 100_000.0
     """Money at the start of a window (above 0, at most 1e12)."""
-    unit_share: float = 0.05
+    unit_share: float = 0.01
     """Share of the equity that a coefficient of 1 puts into a position (above 0, at most 1)."""
     max_leverage: float = 1.0
     """Gross exposure allowed, as a multiple of the equity (above 0, at most 100; 1 borrows nothing). Orders of a day

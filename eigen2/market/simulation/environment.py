@@ -101,8 +101,9 @@ class TradingEnvironment:
     Up and down are exchanged: a short sale is bought back at entry x (1 - target / 100). With c the commission and
     slippage per side, as a fraction of the price, the gain of a position bought is
     100 x (exit (1 - c) / (entry (1 + c)) - 1) percent, that of a short sale
-    100 x (1 - exit (1 + c) / (entry (1 - c))). The reward is the gain times the share of the equity that the order
-    took, or times |coefficient| where `TradingRules.reward` is shaped; losses times `loss_penalty`.
+    100 x (1 - exit (1 + c) / (entry (1 - c))). The reward is the gain in basis points of the equity at the order (100 x
+    percent gain x the share taken), or |coefficient| x percent gain where `TradingRules.reward` is shaped; losses times
+    `loss_penalty`.
 
     Observations are dictionaries of compact tensors, ready to be stored: `day` (1, windows) int32, `days_left`
     (1, windows) int16 until the end of the window; (agents, windows) float16: `cash`, as a share of the equity, and
@@ -296,7 +297,7 @@ class TradingEnvironment:
         self._entry[cell] = side * price
         self._aim[cell] = side * price * (1 + side * chosen[:, 1] / 100)
         self._offset[cell] = -side
-        self._weight[cell] = stake if rules.reward == "account" else side * coefficient
+        self._weight[cell] = 100 * stake if rules.reward == "account" else side * coefficient
         self._held_days[cell] = 1
         self._coefficient_level[cell], self._target_level[cell] = np.rint(chosen * self._levels).T
         return ordered, stakes, Fills(cell, price, coefficient, stake)
@@ -390,13 +391,13 @@ class TradingEnvironment:
         """Return the fitness of the episode that was played, given its sums of rewards, which are NaN where it failed.
 
         The account's log return in percent, less `risk_aversion` x its downside deviation over the window (the root of
-        the sum of squared negative daily log returns, in percent) and, without a trade, `zero_trade_penalty`; the sums
-        of rewards themselves where they are shaped.
+        the sum of squared negative daily log returns, in percent) and, without a trade, `zero_trade_penalty` / 100; the
+        sums of rewards themselves where they are shaped.
         """
         if self.rules.reward == "shaped":
             return returns
         score = self.accounts.log_return_pct() - 100 * self.rules.risk_aversion * np.sqrt(self.accounts.downside)
-        score -= self.rules.zero_trade_penalty * (self._trades == 0)
+        score -= self.rules.zero_trade_penalty / 100 * (self._trades == 0)
         return torch.where(returns.isnan(), returns, self._tensor(score.reshape(self.agents, -1)))
 
     def get_episode_summary(self, windows: slice = slice(None)) -> dict[str, Tensor]:

@@ -9,8 +9,8 @@ from jaxtyping import Float32, Float64, Int
 class Fills(NamedTuple):
     """Positions that a step opened, by rank and then by account; coefficients of short sales are negative.
 
-    Cells are indices into the flattened (agents, windows, columns). Prices are those before costs, stakes the shares of
-    the equity at the decision that the orders took.
+    Cells are indices into the flattened (agents, windows, columns). Prices are before costs, stakes are shares of the
+    equity at the decision.
     """
 
     cell: Int[np.ndarray, " filled"]

@@ -37,20 +37,20 @@ class TradingRules:
     cost_bps: float = 10.0
     """Commission per side, in basis points of the price (0 to 1000)."""
     slippage_bps: float = 5.0
-    """Slippage a side, in basis points of the price (0 to 1000)."""
+    """Slippage per side, in basis points of the price (0 to 1000)."""
     reward: Literal["account", "shaped"] = "account"
-    """What a position earns when it closes: its net gain in percent of the account's equity at the order, or, shaped,
-    coefficient x percent gain, whatever it was worth. Fitness is the account's log return in percent, or the sum of
-    shaped rewards."""
+    """Reward of a closed position: `account`, its net gain in basis points of the account's equity at the order; or
+    `shaped`, coefficient x percent gain, as if money had no limit. Fitness is the account's log return in percent, or
+    the sum of shaped rewards."""
     risk_aversion: float = 0.0
-    """Factor on the downside deviation over a window, in percent, that is subtracted from its log return in the fitness
-    of reward: account (0 to 1000)."""
+    """Factor on a window's downside deviation, in percent, which is subtracted from its log return (0 to 1000; without
+    effect on shaped rewards)."""
     loss_penalty: float = 1.0
     """Factor on the reward of a losing position (0 to 1000; 1 treats losses as gains)."""
     inaction_penalty: float = 0.0
-    """Subtracted for each trading day on which nothing was held at any time (0 to 1e6, in reward units)."""
-    zero_trade_penalty: float = 1.0
-    """Subtracted once at the end of a window without a single trade (0 to 1e6, in reward units)."""
+    """Subtracted for each trading day without a position at any time (0 to 1e6, in reward units)."""
+    zero_trade_penalty: float = 10.0
+    """Subtracted once at the end of a window without a single trade, from fitness too (0 to 1e6, in reward units)."""
 
     def __post_init__(self) -> None:
         require_range("data.rules.max_coefficient", self.max_coefficient, above=1, most=1000)

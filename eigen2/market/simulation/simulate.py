@@ -50,10 +50,10 @@ class Simulation:
     exposure: Float[np.ndarray, "accounts days"]  # gross, at each close
     traded: Float[np.ndarray, " accounts"]  # money bought and sold together
     trades: Int[np.ndarray, " accounts"]  # positions
-    closed: pd.DataFrame  # a row for each closed position, see `Account.trades`
+    closed: pd.DataFrame  # a row for each closed position, see `AccountRecord.trades`
     orders: Float[np.ndarray, "fills 2"]
-    """Coefficient and sale target in percent of every order that filled, by day; none where the policy traded outside
-    the environment."""
+    """Coefficient and sale target in percent of every order that filled, by day; empty if the policy traded outside the
+    environment."""
 
     @property
     def returns(self) -> Float[np.ndarray, " returns"]:

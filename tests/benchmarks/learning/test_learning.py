@@ -105,7 +105,7 @@ def test_the_perfect_rule_earns_the_maximum() -> None:
     for start in planted.holdout_starts(data):
         days = range(start + 1, start + 1 + data.trading_days)
         best = np.array([100 * max(prices[day, :, 3] / prices[day, :, 0] * after_costs - 1) for day in days])
-        rewards.append(100 * np.log1p(0.25 * best.clip(0) / 100).sum())  # of a quarter of the equity
+        rewards.append(100 * np.log1p(0.05 * best.clip(0) / 100).sum())  # of a twentieth of the equity
     assert oracle.perfect_fitness(data) == pytest.approx(np.mean(rewards), rel=1e-4)
 
 

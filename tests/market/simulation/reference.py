@@ -205,7 +205,7 @@ class ReferenceAccount:
         before, after = self.share(position.entry, not position.short), self.share(price, position.short)
         profit = position.shares * (after - before)
         gain_pct = (1 - after / before if position.short else after / before - 1) * 100
-        weight = position.stake if self.rules.reward == "account" else abs(position.coefficient)
+        weight = 100 * position.stake if self.rules.reward == "account" else abs(position.coefficient)
         reward = weight * gain_pct * (self.rules.loss_penalty if gain_pct < 0 else 1)
         self.cash += position.shares * after
         self.trades.append(Trade(column, position, self.day, price, reason, gain_pct, reward, profit))
@@ -228,5 +228,5 @@ class ReferenceAccount:
         """The fitness of the window."""
         if self.rules.reward == "shaped":
             return self.summary["reward"]
-        missing = self.rules.zero_trade_penalty if self.summary["trades"] == 0 else 0.0
+        missing = self.rules.zero_trade_penalty / 100 if self.summary["trades"] == 0 else 0.0
         return self.summary["log_return_pct"] - 100 * self.rules.risk_aversion * math.sqrt(self.falls) - missing

@@ -31,7 +31,7 @@ def account_of(
     prices: np.ndarray, trading: TradingRules, orders: Orders, money: AccountRules | None = None, days: int = 2
 ) -> AccountRecord:
     """Play one agent and return the record of its account; `days` are those with orders."""
-    return play(prices, trading, orders, money, days).env.record
+    return play(prices, trading, orders, money or FIVE, days).env.record
 
 
 def close_to(*values: float) -> Any:
@@ -40,6 +40,7 @@ def close_to(*values: float) -> Any:
 
 # By hand. Orders are given at the close of day 0; the account starts with 100,000 and puts 5 % of the equity into a
 # coefficient of 1
+FIVE = AccountRules(unit_share=0.05)
 
 
 def test_a_position_bought() -> None:
@@ -126,7 +127,7 @@ def test_an_account_that_is_full_opens_nothing_and_says_so() -> None:
 def test_the_score_is_the_log_return_less_its_downside() -> None:
     prices = flat(6)
     prices[1:, 0], prices[2:, 0], prices[3:, 0] = 100, 90, 99  # the fill, a fall of 10 %, a rise of 10 %
-    chosen = rules(reward="account", risk_aversion=0.5, max_target=1000, max_holding_days=10, zero_trade_penalty=3)
+    chosen = rules(reward="account", risk_aversion=0.5, max_target=1000, max_holding_days=10, zero_trade_penalty=300)
     env = play(prices, chosen, {0: {0: (5.0, 1000.0)}}, AccountRules(unit_share=0.2)).env
     # all of the equity is in it: ln 0.99 = -1.005034 %; downside |ln 0.9| = 10.536052 %, half of which counts
     assert env.scores(torch.zeros(1, 1, dtype=torch.float64)).tolist() == [close_to(-1.005034 - 5.268026)]

@@ -96,8 +96,8 @@ def test_one_order_by_hand(case: Case, kind: str, execution: str) -> None:
     changes = {**holding, **(case.rules or {})}
     chosen = rules(execution=execution, allow_short=case.order[0] < 0, reward=kind, **changes)
     played = play(prices, chosen, {0: {0: case.order}})
-    earned = reward * (0.05 if kind == "account" else 1)  # a coefficient of 1 takes a twentieth of the equity
-    assert played.earned == ({case.exit_day: pytest.approx(earned, rel=1e-5)} if reward else {})
+    # a coefficient of 1 takes 1 % of the equity, of which 1 % is a basis point: both kinds are equal
+    assert played.earned == ({case.exit_day: pytest.approx(reward, rel=1e-5)} if reward else {})
     assert played.closed == [case.reason]
     won = reward > 0  # no gain counts as a loss
     assert [played.summary[name] for name in ("trades", "wins", "losses")] == [1, won, not won]

@@ -17,7 +17,7 @@ from eigen2.market.simulation.simulate import Policy, Simulation, hide_window_en
 from eigen2.market.synthetic.generator import SyntheticMarket
 from tests.market.simulation.episodes import NAN, flat, rules
 
-MONEY = AccountRules()
+MONEY = AccountRules(unit_share=0.05)
 MARKET = SyntheticMarket(days=120, columns=8, seed=5, missing=0.05)
 
 
