@@ -15,9 +15,13 @@ from benchmarks.harness import Benchmark, Row, Settings, Task, train
 from eigen2.core.environment import play
 from eigen2.erl.module import ERLModule
 from eigen2.market.datamodule import MarketDataModule
+from eigen2.market.evaluation.ridge import fit_ridge
+from eigen2.market.features.encoding import AverageEncoder
 from eigen2.market.networks.columns import Choice, ColumnCritic
 from eigen2.market.simulation.environment import TradingEnvironment
+from eigen2.market.simulation.policies import order_by_score
 from eigen2.market.simulation.rules import TradingRules
+from eigen2.market.simulation.simulate import play_days
 from eigen2.market.synthetic.ceiling import ceiling
 from eigen2.market.synthetic.generator import SyntheticMarket
 
@@ -32,7 +36,7 @@ SMALL: dict[str, dict[str, Any]] = {  # settings that replace those of a variant
     | {"replay_capacity": 4000, "replay_min_size": 100, "batch_size": 4},
     "model": {"population_size": 3, "gradient_steps": 1, "accumulate": 1},
 }
-RULES = ("random", "momentum", "filtered", "informed")
+RULES = ("random", "momentum", "ridge", "filtered", "informed")
 MAIN = ("erl", "gradients alone", "evolution alone", "evolution alone, as long")
 
 
@@ -72,6 +76,16 @@ def holdout_fitness(module: ERLModule, data: MarketDataModule, champion: bool = 
     return float(env.scores(returns).mean())
 
 
+def ridge_fitness(data: MarketDataModule) -> float:
+    """Return the mean fitness on the holdout of ordering the columns that a ridge regression ranks highest."""
+    assert isinstance(data.encoder, AverageEncoder)
+    starts, prices = holdout_starts(data), np.ascontiguousarray(data.panel.prices[:, data.investable_columns])
+    scores = fit_ridge(data.encoder, prices, data.panel.splits, data.rules).scores
+    env = TradingEnvironment(prices, data.rules, 1, len(starts), account=data.account)
+    days = play_days(env, order_by_score(scores, data.rules), data.window_options(starts))
+    return float(env.scores(torch.stack([day.reward for day in days]).double().sum(0)).mean())
+
+
 def measure(task: Task, settings: Settings, folder: Path) -> Row:
     """Train a variant on the market of a seed; evaluate champion, population and rules on its holdout."""
     variant, small = VARIANTS[task.case], SMALL if settings["small"] else {}
@@ -85,7 +99,8 @@ def measure(task: Task, settings: Settings, folder: Path) -> Row:
     return {
         "champion": holdout_fitness(module, data),
         "agents": holdout_fitness(module, data, champion=False),
-        **{rule: ceilings.plays[rule].mean_fitness for rule in RULES},
+        **{rule: play.mean_fitness for rule, play in ceilings.plays.items()},
+        "ridge": ridge_fitness(data),
         "seconds": seconds,
     }
 

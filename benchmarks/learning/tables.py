@@ -10,12 +10,12 @@ from benchmarks.learning.planted import MAIN, RULES
 from benchmarks.pages import Block, Page, machines, spread, table
 
 Runs = dict[str, list[Row]]
-SHARES = {"of momentum": "{momentum:.0f} %", "of the Kalman filter": "{filtered:.0f} %"}
-FITNESS = {"": "{name}", "mean": "{mean:,.0f}", **SHARES, "minutes": "{minutes:.1f}"}
-FITNESS |= {"all agents": "{agents:,.0f}", "market by market": "{each}"}
+SHARES = {"of ridge": "{ridge:.0f} %", "of the Kalman filter": "{filtered:.0f} %"}
+FITNESS = {"": "{name}", "mean": "{mean:.1f}", **SHARES, "minutes": "{minutes:.1f}"}
+FITNESS |= {"all agents": "{agents:.1f}", "market by market": "{each}"}
 AGAINST = {"ERL less": "{name}", "champion": "{champion}", "all agents": "{agents}", "markets better": "{better}"}
-ABLATIONS = {"change": "{name}", "all agents": "{agents:+,.0f}", "champion": "{champion:+,.0f}"}
-ORACLE = {"the feature shows": "{name}", "fitness": "{mean:,.0f}", "of the perfect rule": "{part:.0f} %"}
+ABLATIONS = {"change": "{name}", "all agents": "{agents:+.1f}", "champion": "{champion:+.1f}"}
+ORACLE = {"the feature shows": "{name}", "fitness": "{mean:.1f}", "of the perfect rule": "{part:.0f} %"}
 ORACLE |= {"more than without": "{more}"}
 
 
@@ -29,8 +29,8 @@ def fitness_table(*figures: Figures) -> str:
     first = next(iter(runs.values()))
 
     def line(name: str, who: str, rows: list[Row], **more: float | None) -> Row:
-        mean, markets = _values(rows, who).mean(), spread([row[who] for row in rows], ",.0f")
-        shares = {rule: 100 * mean / _values(first, rule).mean() for rule in ("momentum", "filtered")}
+        mean, markets = _values(rows, who).mean(), spread([row[who] for row in rows])
+        shares = {rule: 100 * mean / _values(first, rule).mean() for rule in ("ridge", "filtered")}
         return {"name": name, "mean": mean, **shares, "each": markets, **more}
 
     lines = [line(rule, rule, first, minutes=None, agents=None) for rule in RULES]
@@ -54,7 +54,7 @@ def against_table(*figures: Figures) -> str:
 def interval(values: np.ndarray) -> str:
     """Return a mean and its 95 % interval by Student's t distribution."""
     low, high = stats.t.interval(0.95, len(values) - 1, values.mean(), stats.sem(values))
-    return f"{values.mean():+,.0f} ({low:+,.0f} to {high:+,.0f})"
+    return f"{values.mean():+.1f} ({low:+.1f} to {high:+.1f})"
 
 
 def ablation_table(figures: Figures) -> str:

@@ -18,21 +18,21 @@ TINY = {"trading_days": 15, "settlement_days": 2, "replay_capacity": 4000, "repl
 
 
 def row(seed: int, champion: float) -> dict[str, Any]:
-    rules = {"random": 0.0, "momentum": 80.0, "filtered": 100.0, "informed": 200.0}
+    rules = {"random": 0.0, "momentum": 60.0, "ridge": 80.0, "filtered": 100.0, "informed": 200.0}
     return {"seed": seed, "champion": champion, "agents": champion - 10, "seconds": 120.0, "perfect": 50.0, **rules}
 
 
 def test_tables_of_known_rows() -> None:
     runs = {"erl": [row(0, 90.0), row(1, 100.0)], "gradients alone": [row(0, 70.0), row(1, 90.0)]}
     fitness = tables.fitness_table({"runs": runs}, {"runs": {}}).splitlines()
-    assert "| erl | 95 | 119 % | 95 % | 2.0 | 85 | 90, 100 |" in fitness
-    difference = "+15 (-49 to +79)"  # 5 is the standard error, 12.71 the quantile of one degree of freedom
+    assert "| erl | 95.0 | 119 % | 95 % | 2.0 | 85.0 | 90.0, 100.0 |" in fitness
+    difference = "+15.0 (-48.5 to +78.5)"  # 5 is the standard error, 12.71 the quantile of one degree of freedom
     against = tables.against_table(*({"runs": {name: rows}} for name, rows in runs.items()))
     assert f"| gradients alone | {difference} | {difference} | 2 and 2 of 2 |" in against.splitlines()
     changes = tables.ablation_table({"runs": {**runs, "better": [row(0, 91.0)]}}).splitlines()
-    assert changes[2:] == ["| better | +1 | +1 |", "| gradients alone | -20 | -20 |"]
+    assert changes[2:] == ["| better | +1.0 | +1.0 |", "| gradients alone | -20.0 | -20.0 |"]
     shown = {"tomorrow": [row(0, 45.0), row(1, 47.0)], "without": [row(0, -5.0), row(1, 5.0)]}
-    assert "| tomorrow | 46 | 92 % | +46 (-5 to +97) |" in tables.oracle_table({"runs": shown}).splitlines()
+    assert "| tomorrow | 46.0 | 92 % | +46.0 (-4.8 to +96.8) |" in tables.oracle_table({"runs": shown}).splitlines()
 
 
 def test_tables_of_known_control_runs(tmp_path: Path) -> None:
