@@ -23,6 +23,7 @@ from eigen2.control.datamodule import ControlDataModule
 from eigen2.control.environment import ControlEnvironment
 from eigen2.control.networks import MLPActor, MLPCritic
 from eigen2.core.environment import play
+from eigen2.erl import learners
 from eigen2.erl.module import ERLModule
 
 PENDULUM, EPISODE = "Pendulum-v1", 200
@@ -91,6 +92,7 @@ def eigen2_run(seed: int, steps: int, folder: Path) -> dict[str, float]:
         noise_min=DDPG["noise"],
         random_warmup=True,
         validate_every=steps // EPISODE,  # Stable-Baselines3 does not validate
+        learner=learners.DDPG(),
         actor=partial(MLPActor, hidden=HIDDEN),
         critic=partial(MLPCritic, hidden=HIDDEN),
     )

@@ -17,6 +17,7 @@ from eigen2.core.environment import Observation
 from eigen2.core.networks import Inputs, Sizes
 from eigen2.core.randomness import Role, generator
 from eigen2.core.replay import Field
+from eigen2.erl.learners import DDPG
 from eigen2.erl.module import ERLModule
 
 
@@ -152,7 +153,14 @@ def fit(
 ) -> ERLModule:
     """Train a population of 4 on a probe; the module keeps its trainer and data afterwards."""
     settings: dict[str, Any] = {"population_size": 4, "gradient_steps": 4, "accumulate": 1, "gamma": 0.5, "tau": 0.1}
-    settings |= {"actor_lr": 1e-2, "critic_lr": 1e-2, "reward_scale": 1.0, "noise": 0.5, "noise_decay": 1.0}
+    settings |= {
+        "actor_lr": 1e-2,
+        "critic_lr": 1e-2,
+        "reward_scale": 1.0,
+        "noise": 0.5,
+        "noise_decay": 1.0,
+        "learner": DDPG(),
+    }
     module = ERLModule(**{**settings, "evolution": None, **model})
     make_trainer(*callbacks, epochs=epochs).fit(module, datamodule=ProbeRollouts(probe, **(data or {})))
     return module

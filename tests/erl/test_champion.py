@@ -162,7 +162,7 @@ def test_a_checkpoint_of_another_run_is_refused_in_one_line(
     trained: tuple[ERLModule, str], model: dict[str, Any], data: dict[str, Any], words: str
 ) -> None:
     settings = {name: value for name, value in trained[0].hparams.items() if name not in ("evolution", "learner")}
-    module = ERLModule(**{**settings, "evolution": evolution(), **model})
+    module = ERLModule(**{**settings, "learner": trained[0].learner, "evolution": evolution(), **model})
     with pytest.raises(UserError, match=rf"^.*{words}.*$"):
         make_trainer(epochs=3).fit(module, datamodule=ProbeRollouts(AIM, **data), ckpt_path=trained[1])
 

@@ -1,5 +1,7 @@
 """DDPG: Lillicrap et al., "Continuous control with deep reinforcement learning", 2016."""
 
+from dataclasses import dataclass, field
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -7,20 +9,31 @@ from torch import Tensor
 from eigen2.core.networks import DESCRIBED
 from eigen2.erl.learners.learner import Batch, Learner, Losses
 from eigen2.erl.population import Population
+from eigen2.errors import require_range
 
 SATURATED = 0.98  # absolute action, in units of its bound, from which an output counts as saturated
+LARGEST = 1 - 1e-6  # absolute action up to which a pre-activation is penalised, at 7.25
 
 
+@dataclass
 class DDPG(Learner):
     """Deep deterministic policy gradient, with actors and targets updated at every optimizer step.
 
     An agent's critic returns (batch,), or (batch, critics) if it holds several; the first one trains the actor.
     """
 
+    saturation_penalty: float = field(default=0.0, kw_only=True)
+    """Weight in the actor's loss of the mean squared pre-activation, artanh(action), which keeps actions away from
+    their bounds, where they have no gradient (0 or more)."""
+
+    def __post_init__(self) -> None:
+        require_range("model.learner.saturation_penalty", self.saturation_penalty, least=0)
+
     def losses(self, population: Population, batch: Batch, train_actor: bool = True) -> Losses:
         """Compute the critic's squared TD error (equation 5) and minus its value of the actor's action (equation 6).
 
-        The actor's loss uses the critic's weights detached: one backward pass of both gives each network its gradient.
+        The actor's loss, to which the penalty is added, uses the critic's weights detached: one backward pass of both
+        gives each network its gradient.
         """
         target = self.td_target(population, batch)
         network = population.critic_network
@@ -34,8 +47,9 @@ class DDPG(Learner):
         action = population.actor_network(population.learning(population.actor), batch.inputs)
         fixed = {name: part.detach() if name == DESCRIBED else part for name, part in inputs.items()}
         own_values = network({name: weight.detach() for name, weight in weights.items()}, fixed, action)
+        value = _by_critic(own_values)[..., 0].mean(1)
         return Losses(
-            actor=-_by_critic(own_values)[..., 0].mean(1),
+            actor=self.saturation_penalty * _mean_square_of_preactivations(action) - value,
             critic=critic,
             q_mean=q_mean,
             action_saturation=(action.detach().abs() > SATURATED).float().flatten(1).mean(1),
@@ -56,6 +70,10 @@ class DDPG(Learner):
     def target_action(self, action: Tensor, batch: Batch) -> Tensor:
         """Return the action that the target critic evaluates, from the target actor's."""
         return action
+
+
+def _mean_square_of_preactivations(action: Tensor) -> Float[Tensor, " agents"]:
+    return torch.atanh(action.float().clamp(-LARGEST, LARGEST)).square().flatten(1).mean(1)
 
 
 def _by_critic(values: Tensor) -> Float[Tensor, "agents batch critics"]:

@@ -52,6 +52,7 @@ class TD3(DDPG):
     """Bound on the absolute value of that noise (0 or more)."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for name, least in (("policy_delay", 1), ("target_noise", 0), ("target_noise_clip", 0)):
             require_range(f"model.learner.{name}", vars(self)[name], least=least)
 

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from eigen2.core.networks import Inputs
 from eigen2.distributed.communicator import Communicator
 from eigen2.erl.learners import DDPG, Batch
+from eigen2.erl.learners.ddpg import _mean_square_of_preactivations
 from eigen2.erl.learners.gradients import PARTS, clear_gradients, moments, step, update_targets
 from eigen2.erl.population import Population
 from tests.erl.probe import ProbeActor, ProbeCritic
@@ -104,6 +105,20 @@ def test_losses_and_gradients_are_those_worked_out_by_hand() -> None:
     # d/d(u, v) of the mean square error: mean of 2 error (x, a); nothing of the actor's loss
     expected = [[(4 * 1 + 0) / 2, (4 * 1 + 0) / 2], [(5 * 0.25 + -11 * -1) / 2, (5 * -1 + -11 * 0.5) / 2]]
     torch.testing.assert_close(population.critic.grad, torch.tensor(expected))
+
+
+def test_the_penalty_is_the_mean_squared_preactivation_and_pulls_back_from_the_bound() -> None:
+    population, batch = linear_population(), linear_batch(ENDS)
+    plain, penalised = DDPG().losses(population, batch), DDPG(saturation_penalty=0.1).losses(population, batch)
+    # own actions: agent 0: 0.5 and 1, agent 1: 0.5 and -2; artanh(0.5) = 0.549306, artanh(1 - 1e-6) = 7.2543
+    expected = 0.1 * (0.549306**2 + 7.2543**2) / 2
+    torch.testing.assert_close(penalised.actor - plain.actor, torch.tensor([expected, expected]), rtol=5e-3, atol=0)
+    torch.testing.assert_close(penalised.critic, plain.critic)
+    preactivation = torch.tensor([[5.0], [-3.0]], requires_grad=True)
+    penalty = _mean_square_of_preactivations(preactivation.tanh())
+    torch.testing.assert_close(penalty, preactivation.detach()[:, 0] ** 2, rtol=1e-3, atol=0)
+    (pull,) = torch.autograd.grad(penalty.sum(), preactivation)  # where tanh itself has no gradient left
+    torch.testing.assert_close(pull, 2 * preactivation.detach(), rtol=1e-2, atol=0)
 
 
 def probe_population(seed: int = 3) -> Population:
