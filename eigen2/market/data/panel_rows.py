@@ -19,6 +19,7 @@ from eigen2.market.data.source import listed_tickers, unusable_rows
 log = logging.getLogger(__name__)
 
 STRAY_TICKERS = 10
+LISTED_DAYS = 20  # after its last row a ticker counts as listed: at the end of a table it may only be late
 STRAY_PERCENT = 10
 
 
@@ -100,7 +101,8 @@ def _kept_days(
     there = np.bincount(day, minlength=len(dates)) > 0
     rows = np.bincount(day[usable], minlength=len(dates))
     lives = pd.Series(day[usable]).groupby(codes[usable])
-    listed = listed_tickers(lives.min().to_numpy(), lives.max().to_numpy(), len(dates))
+    last = np.minimum(lives.max().to_numpy() + LISTED_DAYS, len(dates) - 1)
+    listed = listed_tickers(lives.min().to_numpy(), last, len(dates))
     stray = (rows > 0) & (listed >= STRAY_TICKERS) & (100 * rows < STRAY_PERCENT * listed)
     if empty := np.sum(there & (rows == 0)):
         log.warning("%d of %d days left out: no usable row", empty, there.sum())

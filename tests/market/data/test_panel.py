@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from eigen2.errors import UserError
 from eigen2.market.data.cache import load_panel
 from eigen2.market.data.panel import FEATURES, MarketPanel, Splits, build_panel
-from eigen2.market.data.panel_rows import select_rows
+from eigen2.market.data.panel_rows import LISTED_DAYS, select_rows
 from eigen2.market.data.source import PRICE_COLUMNS
 from eigen2.market.features.indicators import indicator_features, ticker_features
 from eigen2.market.synthetic.generator import SyntheticMarket
@@ -271,6 +271,17 @@ def test_stray_days_are_left_out(caplog):
     )
 
 
+def test_a_last_day_of_few_tickers_is_stray_before_and_after_the_next_day_comes():
+    prices = daily(30)
+    *_, before, last, following = np.sort(prices["date"].unique())
+    late = prices[(prices["date"] != last) | prices["ticker"].isin(["S0001", "S0002"])]
+    for table in (late[late["date"] <= last], late):
+        dates = select_rows(table, ()).dates
+        assert before in dates
+        assert last not in dates
+    assert following in dates
+
+
 @settings(max_examples=25, deadline=None, derandomize=True)
 @given(st.integers(0, 2**32 - 1), st.integers(5, 40))
 def test_stray_days_by_counting(seed, tickers):
@@ -288,7 +299,7 @@ def test_stray_days_by_counting(seed, tickers):
     lives = [np.flatnonzero(column) for column in there.T]
     kept = []
     for today in range(30):
-        listed = sum(1 for life in lives if len(life) and life[0] <= today <= life[-1])
+        listed = sum(1 for life in lives if len(life) and life[0] <= today <= life[-1] + LISTED_DAYS)
         traded = sum(map(int, there[today]))
         if traded > 0 and not (listed >= 10 and traded / listed < 0.1):
             kept.append(dates[today])
