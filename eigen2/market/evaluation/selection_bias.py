@@ -42,15 +42,16 @@ def deflated_sharpe_ratio(
     """Return the probability that the true Sharpe ratio is above what the best of all trials would show without skill.
 
     Bailey and Lopez de Prado, "The Deflated Sharpe Ratio", 2014, equation 2. `returns` are daily, of the chosen trial;
-    the variance of `trial_sharpes`, the daily Sharpe ratios of 2 or more trials, stands for that of all. All count as
-    independent; those of a population are related, which makes the result too strict rather than too lenient. Above
-    0.95 is significant at the usual level; NaN where the returns do not vary.
+    the variance of `trial_sharpes`, the daily Sharpe ratios of 2 or more trials, stands for that of all, but at least
+    1 / (days - 1), that of independent trials without skill: a converged population's says nothing about the trials
+    before it. Above 0.95 is significant at the usual level; NaN where the returns do not vary.
     """
     mean, deviation = returns.mean(), returns.std(ddof=1)
     if not deviation > 0:
         return math.nan
     away = (returns - mean) / returns.std()
-    threshold = expected_best_sharpe(float(trial_sharpes.var(ddof=1)), trials)
+    variance = max(float(trial_sharpes.var(ddof=1)), 1 / (len(returns) - 1))
+    threshold = expected_best_sharpe(variance, trials)
     skewness, kurtosis = float((away**3).mean()), float((away**4).mean())
     return probabilistic_sharpe_ratio(float(mean / deviation), threshold, len(returns), skewness, kurtosis)
 

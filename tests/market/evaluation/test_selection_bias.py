@@ -36,7 +36,7 @@ def test_the_best_of_many_is_expected_where_simulations_find_it() -> None:
 
 def test_moments_are_those_of_scipy() -> None:
     returns = np.random.default_rng(1).standard_t(5, 300) * 0.01 + 0.001
-    sharpes = np.array([0.01, 0.03, -0.02])
+    sharpes = np.array([0.11, 0.13, -0.12])
     sharpe = returns.mean() / returns.std(ddof=1)
     expected = probabilistic_sharpe_ratio(
         sharpe,
@@ -47,6 +47,14 @@ def test_moments_are_those_of_scipy() -> None:
     )
     assert deflated_sharpe_ratio(returns, 40, sharpes) == pytest.approx(expected)
     assert math.isnan(deflated_sharpe_ratio(np.zeros(9), 40, sharpes))
+    alike = probabilistic_sharpe_ratio(
+        sharpe,
+        expected_best_sharpe(1 / 299, 40),
+        300,
+        stats.skew(returns),
+        stats.kurtosis(returns, fisher=False),
+    )
+    assert deflated_sharpe_ratio(returns, 40, sharpes[:2] * 1e-3) == pytest.approx(alike)
 
 
 def test_the_best_of_noise_is_significant_as_often_as_promised() -> None:
