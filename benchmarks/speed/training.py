@@ -9,7 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from benchmarks.harness import Row
 from benchmarks.speed.full_scale import FullScale
 from benchmarks.speed.timing import at_least, median_ratio, median_seconds
-from eigen2.erl.learners import Batch
+from eigen2.erl.learners import DDPG, Batch
 from eigen2.erl.learners.gradients import clear_gradients, step, update_targets
 from eigen2.erl.population import Population
 
@@ -51,6 +51,8 @@ class PlainAgent:
 
     def __init__(self, full: FullScale, population: Population, row: int) -> None:
         data, agent, self.row = full.data, population.agents[row], row
+        assert isinstance(full.module.learner, DDPG)
+        self.saturation_penalty = full.module.learner.saturation_penalty
         self.actor, self.target_actor = (_network(data.make_actor(), agent.actor) for _ in range(2))
         self.critic, self.target_critic = (_network(data.make_critic(), agent.critic) for _ in range(2))
         rates = zip((self.actor, self.critic), full.module.learning_rates(), strict=True)
@@ -64,7 +66,8 @@ class PlainAgent:
             target = batch.reward[self.row] + batch.discount * torch.where(batch.terminated[self.row], 0.0, next_value)
         critic_loss = (self.critic(inputs, batch.action[self.row]) - target).square().mean()
         (weight * critic_loss).backward(inputs=list(self.critic.parameters()))
-        actor_loss = -self.critic(inputs, self.actor(inputs)).mean()
+        action = self.actor(inputs)
+        actor_loss = self.saturation_penalty * torch.atanh(action).square().mean() - self.critic(inputs, action).mean()
         (weight * actor_loss).backward(inputs=list(self.actor.parameters()))
 
     def step(self, max_grad_norm: float, tau: float) -> None:

@@ -73,7 +73,9 @@ class DDPG(Learner):
 
 
 def _mean_square_of_preactivations(action: Tensor) -> Float[Tensor, " agents"]:
-    return torch.atanh(action.float().clamp(-LARGEST, LARGEST)).square().flatten(1).mean(1)
+    action = action.float().clamp(-LARGEST, LARGEST)
+    # unlike torch.atanh, logarithms have the same bits wherever an agent's actions lie in the tensor
+    return (0.5 * (torch.log1p(action) - torch.log1p(-action))).square().flatten(1).mean(1)
 
 
 def _by_critic(values: Tensor) -> Float[Tensor, "agents batch critics"]:
