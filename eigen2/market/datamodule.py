@@ -28,7 +28,8 @@ from eigen2.market.evaluation.backtest import Market, backtest, write, write_tex
 from eigen2.market.features.encoding import ENCODERS, MarketEncoder
 from eigen2.market.networks.columns import Choice
 from eigen2.market.simulation.account import AccountRules
-from eigen2.market.simulation.environment import Terms, TradingEnvironment, TradingRules, window_options
+from eigen2.market.simulation.base import Terms, window_options
+from eigen2.market.simulation.environment import TradingEnvironment, TradingRules
 from eigen2.market.simulation.simulate import Policy, hide_window_end
 from eigen2.market.synthetic.generator import SyntheticMarket
 from eigen2.memory.estimate import available_bytes

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from eigen2.market.data.panel import build_panel
 from eigen2.market.features.encoding import AverageEncoder
 from eigen2.market.networks.columns import DRAWS, Choice
-from eigen2.market.simulation.environment import AccountRules, Terms, TradingEnvironment, TradingRules, window_options
+from eigen2.market.simulation.base import Terms, window_options
+from eigen2.market.simulation.environment import AccountRules, TradingEnvironment, TradingRules
 from eigen2.market.synthetic.generator import SyntheticMarket
 
 COLUMNS, AGENTS, WINDOWS = 7, 3, 2

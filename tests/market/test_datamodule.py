@@ -22,7 +22,8 @@ from eigen2.market import datamodule as rollouts
 from eigen2.market.data.panel import MarketPanel, Splits
 from eigen2.market.data.universe import Universe
 from eigen2.market.datamodule import MarketDataModule
-from eigen2.market.simulation.environment import TradingRules, window_options
+from eigen2.market.simulation.base import window_options
+from eigen2.market.simulation.environment import TradingRules
 from eigen2.market.simulation.rules import CLOSE_REASONS
 from eigen2.market.synthetic.generator import SyntheticMarket
 from eigen2.memory.owners import account

@@ -17,7 +17,8 @@ from eigen2.market.data.panel import MarketPanel
 from eigen2.market.features.averages import CHANNELS, CLIP, average_statistics, column_groups, fill_averages, spans
 from eigen2.market.networks.columns import DRAWS, PORTFOLIO, ColumnActor, ColumnCritic
 from eigen2.market.networks.windows import ConvolutionActor, ConvolutionCritic
-from eigen2.market.simulation.environment import LEVELS, Terms, tie_breaks
+from eigen2.market.simulation.base import Terms, tie_breaks
+from eigen2.market.simulation.environment import LEVELS
 
 
 class MarketEncoder(ABC):

@@ -20,7 +20,8 @@ from eigen2.market.data.universe import Universe, resolve
 from eigen2.market.features.averages import CLIP
 from eigen2.market.features.encoding import AverageEncoder
 from eigen2.market.simulation.account import AccountRules
-from eigen2.market.simulation.environment import Terms, TradingEnvironment, TradingRules, window_options
+from eigen2.market.simulation.base import Terms, window_options
+from eigen2.market.simulation.environment import TradingEnvironment, TradingRules
 from eigen2.market.synthetic.generator import SyntheticMarket
 
 PARTS = ("market", "columns", "portfolio")  # parts of an observation, in this order

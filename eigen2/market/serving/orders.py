@@ -10,7 +10,8 @@ import torch
 from jaxtyping import Bool, Float, Int, Shaped
 
 from eigen2.market.simulation.account import AccountRules
-from eigen2.market.simulation.environment import TradingEnvironment, window_options
+from eigen2.market.simulation.base import window_options
+from eigen2.market.simulation.environment import TradingEnvironment
 from eigen2.market.simulation.rules import CLOSE_REASONS, TradingRules
 from eigen2.market.simulation.simulate import Day, Policy, Prices, play_days
 

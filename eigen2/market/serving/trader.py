@@ -15,7 +15,8 @@ from eigen2.errors import UserError
 from eigen2.market.data.panel import FeatureScale, Splits, build_panel
 from eigen2.market.features.encoding import MarketEncoder
 from eigen2.market.serving.orders import write_orders
-from eigen2.market.simulation.environment import AccountRules, Terms, TradingRules
+from eigen2.market.simulation.base import Terms
+from eigen2.market.simulation.environment import AccountRules, TradingRules
 from eigen2.market.simulation.simulate import hide_window_end
 
 log = logging.getLogger(__name__)

@@ -3,8 +3,7 @@
 State is kept in NumPy on the host: a day is many small operations, for which a GPU would only be waited for.
 """
 
-from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,76 +12,30 @@ from torch import Tensor
 
 from eigen2.core.credit import Credit
 from eigen2.core.replay import Field
-from eigen2.errors import UserError, require_range
-from eigen2.market.simulation.account import AccountRecord, AccountRules, Accounts, observed_room
+from eigen2.market.simulation.account import AccountRules
+from eigen2.market.simulation.base import (
+    CLOSE,
+    HIGHEST,
+    LEAST_SIZE,
+    LOWEST,
+    MAX_OBSERVED,
+    MONEY_FIELDS,
+    OPEN,
+    MarketEnvironment,
+    tie_breaks,
+)
 from eigen2.market.simulation.events import NO_CLOSES, NO_FILLS, Closes, Fills
 from eigen2.market.simulation.rules import CLOSE_REASONS, TradingRules
 
-__all__ = ["LEVELS", "AccountRules", "Terms", "TradingEnvironment", "TradingRules"]
+__all__ = ["LEVELS", "AccountRules", "TradingEnvironment", "TradingRules"]
 
 LEVELS = 255  # steps up to the largest sale target and, without short sales, the largest coefficient, in observations
-# bounds of unrealised gains (as fractions) and realised gains (percent), as the loss of a short sale is unbounded
-MAX_OBSERVED_GAIN, MAX_GAIN_PCT = 65_504.0, 1e30
+MAX_GAIN_PCT = 1e30  # bound of realised gains, as the loss of a short sale is unbounded
 TARGET, GAP, HOLDING, HALTED, WINDOW_END = range(len(CLOSE_REASONS))
-OPEN, HIGHEST, LOWEST, CLOSE, LEAST_SIZE = range(5)  # rows of a day in `market_table`
-
-
-class Terms(NamedTuple):
-    """What agents trade on: rules, money, and the days of a window with and without orders."""
-
-    rules: TradingRules
-    account: AccountRules
-    trading_days: int
-    settlement_days: int
-
-    @property
-    def window_days(self) -> int:
-        """Return the days of a window."""
-        return self.trading_days + self.settlement_days
-
-
 NO_ORDERS = (NO_FILLS.cell, NO_FILLS.stake, NO_FILLS)
 
 
-def window_options(starts: Iterable[int], trading_days: int, window_days: int) -> dict[str, Any]:
-    """Return the reset options of windows of `window_days` from their first days, with orders on `trading_days`."""
-    return {"starts": list(starts), "trading_days": trading_days, "window_days": window_days}
-
-
-def market_table(prices: Float32[np.ndarray, "days columns 4"]) -> Float32[np.ndarray, "days 5 columns"]:
-    """Return each day's rows by column: open, highest and lowest price from the open on, last close, least order size.
-
-    Where a column did not trade, prices are NaN and the least size is infinite; the last close is 0 before its first.
-    """
-    traded = (np.isfinite(prices) & (prices > 0)).all(-1)
-    open_, high, low, close = np.moveaxis(np.where(traded[..., None], prices, np.float32(np.nan)), -1, 0)
-    least_size = np.where(traded, np.float32(1), np.float32(np.inf))
-    return np.stack([open_, np.maximum(open_, high), np.minimum(open_, low), last_valid(close), least_size], axis=1)
-
-
-def tie_breaks(prices: Float32[np.ndarray, "days columns 4"]) -> Int16[np.ndarray, "days columns"]:
-    """Draw a number for each column and day, which decides between equal orders; -1 where the column did not trade.
-
-    It is a hash of the close (MurmurHash3's finalizer), so that the same day has the same draw in any panel.
-    """
-    bits: np.ndarray = np.ascontiguousarray(prices[..., 3], np.float32).view(np.uint32)
-    for factor, shift in ((0x85EBCA6B, 13), (0xC2B2AE35, 16)):
-        bits = (bits ^ (bits >> 16)) * np.uint32(factor)
-        bits ^= bits >> shift
-    traded = (np.isfinite(prices) & (prices > 0)).all(-1)
-    draws: np.ndarray = np.where(traded, (bits >> 17).astype(np.int16), np.int16(-1))
-    return draws
-
-
-def last_valid(close: Float[np.ndarray, "days columns"]) -> Float[np.ndarray, "days columns"]:
-    """Return each column's last close above 0 up to each day; 0 before its first."""
-    valid = np.where(close > 0, np.arange(len(close))[:, None], -1)
-    day = np.maximum.accumulate(valid, axis=0)
-    filled: np.ndarray = np.where(day >= 0, np.take_along_axis(close, day.clip(0), axis=0), close.dtype.type(0))
-    return filled
-
-
-class TradingEnvironment:
+class TradingEnvironment(MarketEnvironment):
     """Steps `agents` x `windows` accounts through the market; the agents do not move prices.
 
     At the close of each trading day of a window an agent gives every column a coefficient and a sale target. Of the
@@ -111,8 +64,7 @@ class TradingEnvironment:
     `gain` float16 (unrealised, a fraction, positive where the position gains), `target` and `coefficient` uint8, in
     1/255 of the largest allowed; with `allow_short`, `coefficient` is int8 in 1/127, negative for short sales.
 
-    `prices` are those of the investable columns: open, high, low, close, NaN where a column did not trade. With
-    `credit_orders`, `info["credit"]` names the steps, at most `credit_steps` earlier, that ordered the closed
+    With `credit_orders`, `info["credit"]` names the steps, at most `credit_steps` earlier, that ordered the closed
     positions.
     """
 
@@ -126,20 +78,15 @@ class TradingEnvironment:
         credit_orders: bool = False,
         account: AccountRules = AccountRules(),  # noqa: B008 - read, never changed
     ) -> None:
-        prices = np.asarray(prices, np.float32)
-        self._market, self._draws = market_table(prices), tie_breaks(prices)
-        self.num_days, _, columns = self._market.shape
-        self.num_columns, self.rules, self.agents, self.windows = columns, rules, agents, windows
-        self.device = torch.device(device)
+        super().__init__(prices, rules, agents, windows, device, account)
+        self._draws = tie_breaks(np.asarray(prices, np.float32))
+        columns, accounts = self.num_columns, agents * windows
         self.credit_steps = rules.max_holding_days - 1 if credit_orders else 0
         self.action_shape = (columns, 2)
         self._low, self._high = np.array(rules.action_range, np.float32)
         coefficient_type = torch.int8 if rules.allow_short else torch.uint8
         self.observation_fields = {
-            "day": Field((), torch.int32),
-            "days_left": Field((), torch.int16),
-            "cash": Field((), torch.float16),
-            "room": Field((), torch.float16),
+            **MONEY_FIELDS,
             "held_days": Field((columns,), torch.uint8),
             "gain": Field((columns,), torch.float16),
             "target": Field((columns,), torch.uint8),
@@ -148,11 +95,6 @@ class TradingEnvironment:
         levels = np.array([torch.iinfo(coefficient_type).max, LEVELS])
         self._levels = (levels / [rules.max_coefficient, rules.max_target]).astype(np.float32)
         self._kept = (1 - rules.side_cost) / (1 + rules.side_cost)  # what costs leave of a position at a constant price
-
-        self._shape, accounts = (agents, windows, columns), agents * windows
-        self._start = np.zeros(windows, np.int64)
-        self._step = self._length = self._trading_length = 0
-        self._bars = self._current_bars()
         # Prices of a short sale are kept negative, so that every position closes at prices of at least its aim, and
         # gains last close / entry + offset. Infinite prices, where nothing is held, neither close nor gain.
         self._floats = np.zeros((5, accounts * columns), np.float32)
@@ -164,8 +106,6 @@ class TradingEnvironment:
         self._trades, self._wins, self._losses, self._days_with_position, self._unfunded = self._counts
         self._sums = np.zeros((2, accounts))
         self._reward, self._gain_pct = self._sums
-        self.accounts = Accounts(account, rules.side_cost, accounts, columns)
-        self._record: AccountRecord | None = None
         self._clear(slice(None))
 
     def _clear(self, cell: slice | Int[np.ndarray, " closed"]) -> None:
@@ -183,41 +123,13 @@ class TradingEnvironment:
     @property
     def nbytes(self) -> int:
         """Return the bytes of market and state, and of the record of an agent."""
-        market = (self._market, self._draws, self._bars)
-        state = (*market, self._shown, self._floats, self._counts, self._sums, self.accounts)
-        return sum(part.nbytes for part in state) + (0 if self._record is None else self._record.nbytes)
+        state = (self._draws, self._shown, self._floats, self._counts, self._sums)
+        return super().nbytes + sum(part.nbytes for part in state)
 
-    def native_action(self, unit: Tensor) -> Tensor:
-        """Scale actions in [-1, 1] (..., columns, 2) to coefficients and sale targets in percent."""
-        return self.rules.native_action(unit)
-
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Start new windows (see `window_options`); return the observation at the close of the first day, and no info.
-
-        The environment is deterministic and ignores the seed. Without options every window is the whole market, its
-        last `max_holding_days` for settlement. Raises UserError if windows do not fit into the days, or are too short
-        or too few.
-        """
-        trading_days = max(1, self.num_days - self.rules.max_holding_days)
-        options = options or window_options([0] * self.windows, trading_days, self.num_days)
-        self._start, self._step = np.array(options["starts"], np.int64), 0
-        self._trading_length, self._length = options["trading_days"], options["window_days"]
-        inside = self._start.min() >= 0 and self._start.max() + self._length <= self.num_days
-        if len(self._start) != self.windows or not inside or not 1 <= self._trading_length <= self._length >= 2:
-            raise UserError(
-                f"windows of {self._trading_length} trading days of {self._length} from {options['starts']}: give "
-                f"{self.windows}, each of 2 or more days, within the {self.num_days} days of prices"
-            )
-        self._bars = self._current_bars()
+    def _clear_episode(self) -> None:
         self._clear(slice(None))
         self._counts.fill(0)
         self._sums.fill(0)
-        self.accounts.reset()
-        if self._record is not None:
-            self._record.reset(self._start)
-        return self._observation(), {}
 
     def step(
         self, action: Float[Tensor, "agents windows columns 2"]
@@ -234,10 +146,7 @@ class TradingEnvironment:
             RuntimeError: the episode is over.
             ValueError: the action is not one for every account and column.
         """
-        if action.shape != (*self._shape, 2):
-            raise ValueError(f"action of shape {tuple(action.shape)} for {self.agents} agents, {self.windows} windows")
-        if self._step >= self._length - 1:
-            raise RuntimeError("the episode is over: call reset() before step()")
+        self._require_step(action)
         trading = self._step < self._trading_length
         self._step += 1
         last_day = self._step == self._length - 1
@@ -260,14 +169,7 @@ class TradingEnvironment:
         info["last_close"] = self._bars[CLOSE].copy()
         if self.credit_steps:
             info["credit"] = Credit(closing // self.num_columns, steps_ago, closes.reward)
-        reward = self._tensor(earned.astype(np.float32).reshape(self._shape[:2]))
-        terminated, truncated = (self._tensor(np.full(self._shape[:2], flag)) for flag in (last_day, False))
-        return self._observation(), reward, terminated, truncated, info
-
-    def _current_bars(self) -> Float32[np.ndarray, "5 windows columns"]:
-        """Return each window's bars of its current day."""
-        bars: np.ndarray = self._market.take(self._start + self._step, axis=0)
-        return bars.swapaxes(0, 1)
+        return self._result(earned, last_day, info)
 
     def _fill_orders(
         self, actions: Float[Tensor, "agents windows columns 2"], before: Float32[np.ndarray, "5 windows columns"]
@@ -351,54 +253,27 @@ class TradingEnvironment:
         return reward
 
     def _observation(self) -> dict[str, Tensor]:
-        """Return new tensors, which the next step does not change."""
         gain = np.divide(self._bars[CLOSE], self._entry.reshape(self._shape), out=self._scratch.reshape(self._shape))
         gain += self._offset.reshape(self._shape)
-        gain.clip(-MAX_OBSERVED_GAIN, MAX_OBSERVED_GAIN, out=gain)
+        gain.clip(-MAX_OBSERVED, MAX_OBSERVED, out=gain)
         held_days, target, coefficient = self._shown.reshape(3, *self._shape).copy()
-        left, accounts = self._length - 1 - self._step, (self.agents, self.windows)
-        cash = self.accounts.cash_share().clip(-MAX_OBSERVED_GAIN, MAX_OBSERVED_GAIN).astype(np.float16)
-        room = observed_room(self.accounts.room())
         return {
-            "day": self._tensor((self._start + self._step).astype(np.int32)[None]),
-            "days_left": self._tensor(np.full((1, self.windows), left, np.int16)),
-            "cash": self._tensor(cash.reshape(accounts)),
-            "room": self._tensor(room.reshape(accounts)),
+            **self._money_observation(),
             "held_days": self._tensor(held_days),
             "gain": self._tensor(gain).to(torch.float16),
             "target": self._tensor(target),
             "coefficient": self._tensor(coefficient.view(self._coefficient_level.dtype)),
         }
 
-    def _tensor(self, values: np.ndarray) -> Tensor:
-        tensor = torch.from_numpy(values)
-        return tensor if self.device.type == "cpu" else tensor.to(self.device)
-
-    def record_agent(self, agent: int) -> None:
-        """Record equity and trades of one agent in all windows from the next reset on, see `record`."""
-        require_range("recorded agent", agent, least=0, most=self.agents - 1)
-        self._step = self._length = 0
-        self._record = AccountRecord(self.accounts, self.rules, agent, self.windows)
-
-    @property
-    def record(self) -> AccountRecord:
-        """Return the record of an agent since the last reset; refuse where none is recorded."""
-        if self._record is None:
-            raise RuntimeError("no agent is recorded: call record_agent() and then reset()")
-        return self._record
-
     def scores(self, returns: Float64[Tensor, "agents windows"]) -> Float64[Tensor, "agents windows"]:
-        """Return the fitness of the episode that was played, given its sums of rewards, which are NaN where it failed.
+        """Return the fitness of the last episode, see the base class.
 
-        The account's log return in percent, less `risk_aversion` x its downside deviation over the window (the root of
-        the sum of squared negative daily log returns, in percent) and, without a trade, `zero_trade_penalty` / 100; the
-        sums of rewards themselves where they are shaped.
+        `zero_trade_penalty` / 100 is subtracted without a trade; shaped rewards are summed instead.
         """
         if self.rules.reward == "shaped":
             return returns
-        score = self.accounts.log_return_pct() - 100 * self.rules.risk_aversion * np.sqrt(self.accounts.downside)
-        score -= self.rules.zero_trade_penalty / 100 * (self._trades == 0)
-        return torch.where(returns.isnan(), returns, self._tensor(score.reshape(self.agents, -1)))
+        penalty = self.rules.zero_trade_penalty / 100 * (self._trades == 0)
+        return super().scores(returns) - self._tensor(penalty.reshape(self.agents, -1))
 
     def get_episode_summary(self, windows: slice = slice(None)) -> dict[str, Tensor]:
         """Return sums since `reset` over some windows, (agents,) each: trades, days with a position, earnings.

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from eigen2.errors import UserError
 from eigen2.market.simulation.account import AccountRules
-from eigen2.market.simulation.environment import last_valid
+from eigen2.market.simulation.base import last_valid
 from eigen2.market.simulation.rules import TradingRules
 from eigen2.market.simulation.simulate import Policy, Prices, Simulation
 

@@ -13,7 +13,8 @@ from torch import Tensor
 from eigen2.errors import require_range
 from eigen2.market.evaluation import performance
 from eigen2.market.simulation.account import AccountRules
-from eigen2.market.simulation.environment import TradingEnvironment, window_options
+from eigen2.market.simulation.base import window_options
+from eigen2.market.simulation.environment import TradingEnvironment
 from eigen2.market.simulation.rules import TradingRules
 
 Prices = Float32[np.ndarray, "days columns 4"]

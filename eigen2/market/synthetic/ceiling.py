@@ -12,7 +12,8 @@ from jaxtyping import Float, Float32
 from torch import Tensor
 
 from eigen2.errors import UserError, require_range
-from eigen2.market.simulation.environment import AccountRules, TradingEnvironment, TradingRules, window_options
+from eigen2.market.simulation.base import window_options
+from eigen2.market.simulation.environment import AccountRules, TradingEnvironment, TradingRules
 from eigen2.market.simulation.policies import CLOSE, OPEN, momentum_pct, order_largest
 from eigen2.market.simulation.simulate import Policy, play_days
 from eigen2.market.synthetic.generator import SyntheticMarket

@@ -14,14 +14,8 @@ from eigen2.market.data.cache import load_panel
 from eigen2.market.data.panel import MarketPanel, Splits, build_panel
 from eigen2.market.features.averages import CLIP, column_groups, spans
 from eigen2.market.features.encoding import AverageEncoder, WindowEncoder
-from eigen2.market.simulation.environment import (
-    AccountRules,
-    Terms,
-    TradingEnvironment,
-    TradingRules,
-    tie_breaks,
-    window_options,
-)
+from eigen2.market.simulation.base import Terms, tie_breaks, window_options
+from eigen2.market.simulation.environment import AccountRules, TradingEnvironment, TradingRules
 from eigen2.market.synthetic.generator import SyntheticMarket
 from tests.market.panels import plain_scale
 

@@ -17,13 +17,8 @@ from eigen2.errors import UserError
 from eigen2.market.data.panel import build_panel
 from eigen2.market.features.encoding import AverageEncoder
 from eigen2.market.serving.gym import TradingEnv
-from eigen2.market.simulation.environment import (
-    AccountRules,
-    Terms,
-    TradingEnvironment,
-    TradingRules,
-    window_options,
-)
+from eigen2.market.simulation.base import Terms, window_options
+from eigen2.market.simulation.environment import AccountRules, TradingEnvironment, TradingRules
 from eigen2.market.synthetic.generator import SyntheticMarket
 from eigen2.registration import ENV_ID
 

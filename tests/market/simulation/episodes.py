@@ -8,7 +8,8 @@ import torch
 from hypothesis import strategies as st
 
 from eigen2.market.simulation.account import AccountRules
-from eigen2.market.simulation.environment import TradingEnvironment, TradingRules, window_options
+from eigen2.market.simulation.base import window_options
+from eigen2.market.simulation.environment import TradingEnvironment, TradingRules
 from eigen2.market.simulation.rules import CLOSE_REASONS
 
 NAN = float("nan")

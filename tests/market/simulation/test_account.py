@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from eigen2.errors import UserError
 from eigen2.market.simulation.account import TRADE, AccountRecord, AccountRules
-from eigen2.market.simulation.environment import TradingEnvironment, TradingRules, tie_breaks, window_options
+from eigen2.market.simulation.base import tie_breaks, window_options
+from eigen2.market.simulation.environment import TradingEnvironment, TradingRules
 from tests.market.simulation.episodes import (
     NAN,
     Orders,

@@ -12,13 +12,8 @@ from torch import Tensor
 
 from eigen2.errors import UserError
 from eigen2.market.simulation.account import AccountRules
-from eigen2.market.simulation.environment import (
-    TradingEnvironment,
-    TradingRules,
-    _largest_orders,
-    tie_breaks,
-    window_options,
-)
+from eigen2.market.simulation.base import tie_breaks, window_options
+from eigen2.market.simulation.environment import TradingEnvironment, TradingRules, _largest_orders
 from tests.market.simulation.episodes import (
     EXECUTIONS,
     NAN,

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from eigen2.errors import UserError
-from eigen2.market.simulation.environment import TradingEnvironment, TradingRules, window_options
+from eigen2.market.simulation.base import window_options
+from eigen2.market.simulation.environment import TradingEnvironment, TradingRules
 from eigen2.market.simulation.policies import momentum_pct
 from eigen2.market.synthetic.ceiling import (
     RULES,

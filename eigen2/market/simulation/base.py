@@ -1,0 +1,210 @@
+"""What environments of the market share: its prices by day, the windows of an episode, and the agents' accounts."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float, Float32, Float64, Int16
+from torch import Tensor
+
+from eigen2.core.replay import Field
+from eigen2.errors import UserError, require_range
+from eigen2.market.simulation.account import AccountRecord, AccountRules, Accounts, observed_room
+from eigen2.market.simulation.rules import TradingRules
+
+OPEN, HIGHEST, LOWEST, CLOSE, LEAST_SIZE = range(5)  # rows of a day in `market_table`
+MAX_OBSERVED = 65_504.0  # bound of observed numbers, the largest in half precision
+MONEY_FIELDS = {
+    "day": Field((), torch.int32),
+    "days_left": Field((), torch.int16),  # until the end of the window
+    "cash": Field((), torch.float16),  # as a share of the equity
+    "room": Field((), torch.float16),  # share of the equity left for orders
+}
+"""Fields of every observation; the first two are (1, windows), the others (agents, windows)."""
+
+
+class Terms(NamedTuple):
+    """What agents trade on: rules, money, and the days of a window with and without orders."""
+
+    rules: TradingRules
+    account: AccountRules
+    trading_days: int
+    settlement_days: int
+
+    @property
+    def window_days(self) -> int:
+        """Return the days of a window."""
+        return self.trading_days + self.settlement_days
+
+
+def window_options(starts: Iterable[int], trading_days: int, window_days: int) -> dict[str, Any]:
+    """Return the reset options of windows of `window_days` from their first days, with orders on `trading_days`."""
+    return {"starts": list(starts), "trading_days": trading_days, "window_days": window_days}
+
+
+def market_table(prices: Float32[np.ndarray, "days columns 4"]) -> Float32[np.ndarray, "days 5 columns"]:
+    """Return each day's rows by column: open, highest and lowest price from the open on, last close, least order size.
+
+    Where a column did not trade, prices are NaN and the least size is infinite; the last close is 0 before its first.
+    """
+    traded = (np.isfinite(prices) & (prices > 0)).all(-1)
+    open_, high, low, close = np.moveaxis(np.where(traded[..., None], prices, np.float32(np.nan)), -1, 0)
+    least_size = np.where(traded, np.float32(1), np.float32(np.inf))
+    return np.stack([open_, np.maximum(open_, high), np.minimum(open_, low), last_valid(close), least_size], axis=1)
+
+
+def tie_breaks(prices: Float32[np.ndarray, "days columns 4"]) -> Int16[np.ndarray, "days columns"]:
+    """Draw a number for each column and day, which decides between equal orders; -1 where the column did not trade.
+
+    It is a hash of the close (MurmurHash3's finalizer), so that the same day has the same draw in any panel.
+    """
+    bits: np.ndarray = np.ascontiguousarray(prices[..., 3], np.float32).view(np.uint32)
+    for factor, shift in ((0x85EBCA6B, 13), (0xC2B2AE35, 16)):
+        bits = (bits ^ (bits >> 16)) * np.uint32(factor)
+        bits ^= bits >> shift
+    traded = (np.isfinite(prices) & (prices > 0)).all(-1)
+    draws: np.ndarray = np.where(traded, (bits >> 17).astype(np.int16), np.int16(-1))
+    return draws
+
+
+def last_valid(close: Float[np.ndarray, "days columns"]) -> Float[np.ndarray, "days columns"]:
+    """Return each column's last close above 0 up to each day; 0 before its first."""
+    valid = np.where(close > 0, np.arange(len(close))[:, None], -1)
+    day = np.maximum.accumulate(valid, axis=0)
+    filled: np.ndarray = np.where(day >= 0, np.take_along_axis(close, day.clip(0), axis=0), close.dtype.type(0))
+    return filled
+
+
+class MarketEnvironment(ABC):
+    """Windows of the market, the same for all agents, and an account for each agent in each window.
+
+    Accounts are in the order (agents, windows). `prices` are those of the investable columns: open, high, low, close,
+    NaN where a column did not trade.
+    """
+
+    observation_fields: dict[str, Field]
+    action_shape: tuple[int, ...]
+    credit_steps = 0
+
+    def __init__(
+        self,
+        prices: Float[np.ndarray, "days columns 4"] | Float[Tensor, "days columns 4"],
+        rules: TradingRules,
+        agents: int,
+        windows: int,
+        device: torch.device | str,
+        account: AccountRules,
+    ) -> None:
+        self._market = market_table(np.asarray(prices, np.float32))
+        self.num_days, _, self.num_columns = self._market.shape
+        self.rules, self.agents, self.windows, self.device = rules, agents, windows, torch.device(device)
+        self._shape = (agents, windows, self.num_columns)
+        self._start = np.zeros(windows, np.int64)
+        self._step = self._length = self._trading_length = 0  # in days
+        self._bars = self._current_bars()
+        self.accounts = Accounts(account, rules.side_cost, agents * windows, self.num_columns)
+        self._record: AccountRecord | None = None
+
+    @abstractmethod
+    def _clear_episode(self) -> None:
+        """Forget positions and statistics of the last episode."""
+
+    @abstractmethod
+    def _observation(self) -> dict[str, Tensor]:
+        """Return new tensors, which the next step does not change."""
+
+    def native_action(self, unit: Tensor) -> Tensor:
+        """Scale actions in [-1, 1] to the units of the rules."""
+        return self.rules.native_action(unit)
+
+    @property
+    def nbytes(self) -> int:
+        """Return the bytes of market and accounts, and of the record of an agent."""
+        record = 0 if self._record is None else self._record.nbytes
+        return self._market.nbytes + self._bars.nbytes + self.accounts.nbytes + record
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Start new windows (see `window_options`); return the observation at the close of the first day, and no info.
+
+        The environment is deterministic and ignores the seed. Without options every window is the whole market, its
+        last `max_holding_days` for settlement. Raises UserError if windows do not fit into the days, or are too short
+        or too few.
+        """
+        trading_days = max(1, self.num_days - self.rules.max_holding_days)
+        options = options or window_options([0] * self.windows, trading_days, self.num_days)
+        self._start, self._step = np.array(options["starts"], np.int64), 0
+        self._trading_length, self._length = options["trading_days"], options["window_days"]
+        inside = self._start.min() >= 0 and self._start.max() + self._length <= self.num_days
+        if len(self._start) != self.windows or not inside or not 1 <= self._trading_length <= self._length >= 2:
+            raise UserError(
+                f"windows of {self._trading_length} trading days of {self._length} from {options['starts']}: give "
+                f"{self.windows}, each of 2 or more days, within the {self.num_days} days of prices"
+            )
+        self._bars = self._current_bars()
+        self._clear_episode()
+        self.accounts.reset()
+        if self._record is not None:
+            self._record.reset(self._start)
+        return self._observation(), {}
+
+    def _require_step(self, action: Tensor) -> None:
+        """Raise ValueError for an action that is not one for every account and column, RuntimeError after the end."""
+        if action.shape != (self.agents, self.windows, *self.action_shape):
+            raise ValueError(f"action of shape {tuple(action.shape)} for {self.agents} agents, {self.windows} windows")
+        if self._step >= self._length - 1:
+            raise RuntimeError("the episode is over: call reset() before step()")
+
+    def _result(
+        self, earned: Float64[np.ndarray, " accounts"], last_day: bool, info: dict[str, Any]
+    ) -> tuple[dict[str, Tensor], Tensor, Tensor, Tensor, dict[str, Any]]:
+        """Return what a step returns, from the reward of each account."""
+        reward = self._tensor(earned.astype(np.float32).reshape(self._shape[:2]))
+        terminated, truncated = (self._tensor(np.full(self._shape[:2], flag)) for flag in (last_day, False))
+        return self._observation(), reward, terminated, truncated, info
+
+    def _money_observation(self) -> dict[str, Tensor]:
+        """Return the observation of day and account, see `MONEY_FIELDS`."""
+        left, accounts = self._length - 1 - self._step, (self.agents, self.windows)
+        cash = self.accounts.cash_share().clip(-MAX_OBSERVED, MAX_OBSERVED).astype(np.float16)
+        room = observed_room(self.accounts.room())
+        return {
+            "day": self._tensor((self._start + self._step).astype(np.int32)[None]),
+            "days_left": self._tensor(np.full((1, self.windows), left, np.int16)),
+            "cash": self._tensor(cash.reshape(accounts)),
+            "room": self._tensor(room.reshape(accounts)),
+        }
+
+    def _current_bars(self) -> Float32[np.ndarray, "5 windows columns"]:
+        """Return each window's bars of its current day."""
+        bars: np.ndarray = self._market.take(self._start + self._step, axis=0)
+        return bars.swapaxes(0, 1)
+
+    def _tensor(self, values: np.ndarray) -> Tensor:
+        tensor = torch.from_numpy(values)
+        return tensor if self.device.type == "cpu" else tensor.to(self.device)
+
+    def record_agent(self, agent: int) -> None:
+        """Record equity and trades of one agent in all windows from the next reset on, see `record`."""
+        require_range("recorded agent", agent, least=0, most=self.agents - 1)
+        self._step = self._length = 0
+        self._record = AccountRecord(self.accounts, self.rules, agent, self.windows)
+
+    @property
+    def record(self) -> AccountRecord:
+        """Return the record of an agent since the last reset; refuse where none is recorded."""
+        if self._record is None:
+            raise RuntimeError("no agent is recorded: call record_agent() and then reset()")
+        return self._record
+
+    def scores(self, returns: Float64[Tensor, "agents windows"]) -> Float64[Tensor, "agents windows"]:
+        """Return the fitness of the episode that was played, given its sums of rewards, which are NaN where it failed.
+
+        The account's log return in percent, less `risk_aversion` x its downside deviation over the window (the root of
+        the sum of squared negative daily log returns, in percent).
+        """
+        score = self.accounts.log_return_pct() - 100 * self.rules.risk_aversion * np.sqrt(self.accounts.downside)
+        return torch.where(returns.isnan(), returns, self._tensor(score.reshape(self.agents, -1)))
