@@ -5,7 +5,6 @@ import json
 import re
 import runpy
 import shlex
-import shutil
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -95,8 +94,8 @@ def test_a_champion_is_tested_and_reported(market_run: Path, tmp_path: Path) -> 
     run_all([line.replace("lightning_logs", str(market_run)) for line in reports])
     assert (market_run / "report.html").stat().st_size < 5_000_000
     # the sample goes on after the days of the fit: its holdout
-    shutil.copy(sample_path(), tmp_path / "new.parquet")
-    run_all([*commands("predict"), *commands("export")], *folder, cwd=tmp_path)
+    predict = [line.replace("new.parquet", str(sample_path())) for line in commands("predict")]
+    run_all([*predict, *commands("export")], *folder, cwd=tmp_path)
     assert (tmp_path / "champion-export" / "actor.onnx").exists()
     # the last day of validation, whose orders fill on the next, and those after it
     assert pd.read_csv(tmp_path / "orders.csv")["date"].nunique() == 253
@@ -164,8 +163,7 @@ def test_data_commands_run(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    shutil.copy(sample_path(), "prices.parquet")
-    words = shlex.split(command)[3:]
+    words = shlex.split(command.replace("prices.parquet", str(sample_path())))[3:]
     main(words)
     assert {word for word in words if word.endswith(".parquet")} <= {path.name for path in tmp_path.iterdir()}
     assert ("usable rows" if words[1] != "synthesize" else "Ceiling of") in capsys.readouterr().out

@@ -164,7 +164,7 @@ def simulate_all(champion: Policy, data: MarketDataModule, generator: np.random.
     }
 
 
-SAMPLE = "eigen2/market/data/sample/stocks.parquet"
+SAMPLE = "eigen2/market/data/sample/stocks.csv.gz"
 SETTINGS = {"data_dir": "../shared/data", "tables": list(TABLES), "seeds": 5, "generations": 25}
 SMALLEST = {"tables": [SAMPLE], "seeds": 1, "generations": 1}
 BENCHMARKS = {

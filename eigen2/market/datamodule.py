@@ -45,7 +45,7 @@ class MarketDataModule(RolloutDataModule):
 
     Args:
         path: long-format Parquet or CSV file of daily prices: date, ticker, open, high, low, close, volume; null
-            takes the sample that ships with eigen2 (five US stocks, 2000 to 2013).
+            takes the sample that ships with eigen2 (closes of 20 US stocks, 2008 to 2022).
         synthetic: settings of a synthetic market in place of a file; null takes `path`.
         context_days: days of the past an agent sees (1 or more).
         trading_days: days of a window on which agents may open positions (1 or more).

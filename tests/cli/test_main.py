@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from eigen2.cli.main import main
-from eigen2.market.data.sample import sample_path
 from tests.command import ROOT, eigen2
 
 SMALL = ["--config", "tests/small.yaml"]
@@ -84,7 +83,7 @@ def test_bad_yaml_is_one_line(text: str, message: str, capsys: pytest.CaptureFix
 
 def test_bad_files_are_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     torn, prices, damaged, foreign = (tmp_path / name for name in ("a.parquet", "b.csv", "c.ckpt", "d.ckpt"))
-    torn.write_bytes(Path(sample_path()).read_bytes()[:2000])
+    torn.write_bytes(b"PAR1" + bytes(2000))
     dates = pd.bdate_range("2020-01-01", periods=60)
     frame = pd.DataFrame({"date": dates, "ticker": "A", **dict.fromkeys(["open", "high", "low", "volume"], 1.0)})
     frame.to_csv(prices, index=False)

@@ -188,7 +188,7 @@ def test_all_ways_to_name_a_market_give_the_same(tmp_path: Path) -> None:
     assert all(data_equivalence(played[0], other, exact=True) for other in played[1:])
     assert {path.name for path in tmp_path.iterdir()} == {"prices.parquet", "cache"}
     sample = TradingEnv(split="holdout")
-    assert sample.action_space.shape == (10,)
+    assert sample.action_space.shape == (40,)
     assert len(sample.starts) == 252 - 145 + 1
 
 
