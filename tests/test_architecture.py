@@ -118,8 +118,9 @@ def test_only_the_modules_of_the_algorithm_know_lightning() -> None:
 
 
 def test_the_shipped_config_says_what_python_defaults_to() -> None:
-    """`make train` and the README's Python example train the same population."""
+    """`make train` and the README's Python example train the same population; rules and money are the sample's."""
     config = yaml.safe_load((ROOT / "configs" / "erl.yaml").read_text())
+    assert [*map(config["data"].pop, ("rules", "account"))] == [{"max_holding_days": 10}, {"unit_share": 0.02}]
     config["model"]["evolution"] = tuple(
         resolve_name(each["class_path"])(**each["init_args"]) for each in config["model"]["evolution"]
     )
