@@ -14,7 +14,7 @@ def sample() -> pd.DataFrame:
     return read_prices(sample_path())
 
 
-def test_every_ticker_has_a_close_on_every_day(sample):
+def test_every_ticker_has_a_close_on_every_day(sample: pd.DataFrame) -> None:
     note = sample_path().with_name("README.md").read_text()
     assert f"{len(sample):,} rows, {sample['ticker'].nunique()} tickers on each of 3,775" in note
     assert f"Tickers: {', '.join(sample['ticker'].unique())}." in note
@@ -27,7 +27,7 @@ def test_every_ticker_has_a_close_on_every_day(sample):
     assert sha256(sample_path().read_bytes()).hexdigest() in note
 
 
-def test_prices_are_adjusted(sample):
+def test_prices_are_adjusted(sample: pd.DataFrame) -> None:
     for ticker, day in (("AAPL", "2014-06-09"), ("AAPL", "2020-08-31"), ("GE", "2021-08-02")):  # 7:1, 4:1, 1:8
         close = sample[sample["ticker"] == ticker].set_index("date")["close"]
         assert abs(close.pct_change()[day]) < 0.1
