@@ -9,7 +9,7 @@ from jaxtyping import Float
 
 from eigen2.market.data.panel import Splits
 from eigen2.market.features.encoding import AverageEncoder
-from eigen2.market.simulation.policies import CLOSE, OPEN
+from eigen2.market.simulation.policies import CLOSE, OPEN, ranks
 from eigen2.market.simulation.rules import TradingRules
 from eigen2.market.simulation.simulate import Prices
 
@@ -24,40 +24,52 @@ class Ridge:
     scores: Float[np.ndarray, "days columns"]
     """Expected percent log return of a position held for `max_holding_days`; NaN before the context is complete."""
     penalty: float
-    """The one of `PENALTIES` with the highest rank correlation on the validation days."""
+    """The one of `PENALTIES` with the highest rank correlation on the validation days, after a fit without them."""
     validation_ic: float
     """That correlation, the mean over days of the correlation over columns."""
 
 
-def fit_ridge(encoder: AverageEncoder, prices: Prices, splits: Splits, rules: TradingRules) -> Ridge:
+def fit_ridge(
+    encoder: AverageEncoder, prices: Prices, splits: Splits, rules: TradingRules, refit: bool = False
+) -> Ridge:
     """Regress the return of a position on the averages of its column, with the training days alone.
 
     The return runs from the fill of an order to the close `max_holding_days` later, as a log return in percent less the
-    mean of all columns on that day. Days whose returns end after their split are left out (purged). The sums of
-    products are added up block by block, so that memory does not grow with the days.
+    mean of all columns on that day. Days whose returns end after their split are left out (purged). With `refit` the
+    chosen penalty is applied to a second fit, with the validation days among those of training.
     """
     returns = relative_returns(prices, rules)
     first, purged = encoder.context_days - 1, rules.max_holding_days
-    products, targets = np.zeros((encoder.width, encoder.width)), np.zeros(encoder.width)
-    for days, rows in _described(encoder, range(max(first, splits.train.start), splits.train.stop - purged)):
-        known = np.isfinite(returns[days])
-        products += rows[known].T @ rows[known]
-        targets += rows[known].T @ returns[days][known]
-    values, vectors = np.linalg.eigh(products)
-    scale, projected = np.trace(products) / encoder.width, vectors.T @ targets
-    weights = np.stack([vectors @ (projected / (values + penalty * scale)) for penalty in PENALTIES], axis=1)
-    best, ic = len(PENALTIES) - 1, np.nan  # the strongest penalty if no correlation is known
+    train = range(max(first, splits.train.start), splits.train.stop - purged)
     validation = range(splits.validation.start, splits.validation.stop - purged)
+    weights = _weights(encoder, returns, train)
+    best, ic = len(PENALTIES) - 1, np.nan  # the strongest penalty if no correlation is known
     if len(validation):
         seen = np.concatenate([rows @ weights for _, rows in _described(encoder, validation)])
         later = returns[validation.start : validation.stop]
         correlations = [information_coefficient(seen[..., place], later) for place in range(len(PENALTIES))]
         best = int(np.argmax(np.nan_to_num(correlations, nan=-2)))
         ic = correlations[best]
+    if refit:
+        weights = _weights(encoder, returns, range(train.start, max(train.stop, validation.stop)))
     scores = np.full(returns.shape, np.nan)
     for days, rows in _described(encoder, range(first, len(returns))):
         scores[days] = rows @ weights[:, best]
     return Ridge(scores, float(PENALTIES[best]), ic)
+
+
+def _weights(
+    encoder: AverageEncoder, returns: Float[np.ndarray, "days columns"], days: range
+) -> Float[np.ndarray, "width penalties"]:
+    """Return the weights for each of `PENALTIES`; memory does not grow with the days."""
+    products, targets = np.zeros((encoder.width, encoder.width)), np.zeros(encoder.width)
+    for block, rows in _described(encoder, days):
+        known = np.isfinite(returns[block])
+        products += rows[known].T @ rows[known]
+        targets += rows[known].T @ returns[block][known]
+    values, vectors = np.linalg.eigh(products)
+    scale, projected = np.trace(products) / encoder.width, vectors.T @ targets
+    return np.stack([vectors @ (projected / (values + penalty * scale)) for penalty in PENALTIES], axis=1)
 
 
 def relative_returns(prices: Prices, rules: TradingRules) -> Float[np.ndarray, "days columns"]:
@@ -78,15 +90,11 @@ def information_coefficient(
     """Return the mean over days of Spearman's correlation over columns; NaN without a day of three known columns."""
     known = np.isfinite(scores) & np.isfinite(returns)
     days = [
-        np.corrcoef(_ranks(scores[day][known[day]]), _ranks(returns[day][known[day]]))[0, 1]
+        np.corrcoef(ranks(scores[day][known[day]]), ranks(returns[day][known[day]]))[0, 1]
         for day in np.flatnonzero(known.sum(1) >= 3)
     ]
     finite = np.array(days)[np.isfinite(days)]
     return float(finite.mean()) if len(finite) else np.nan
-
-
-def _ranks(values: Float[np.ndarray, " some"]) -> Float[np.ndarray, " some"]:
-    return values.argsort().argsort().astype(np.float64)
 
 
 def _described(encoder: AverageEncoder, days: range) -> Iterator[tuple[slice, np.ndarray]]:

@@ -44,12 +44,18 @@ def buy_and_hold(prices: Prices, rules: TradingRules, account: AccountRules, day
     return Simulation(equity[None], exposure[None], np.array([traded]), trades, closed, orders=np.zeros((0, 2)))
 
 
-def momentum_pct(prices: Prices) -> Float[np.ndarray, "days columns"]:
-    """Return the percent gain of the last 20 days; 0 on days without both closes."""
-    past = np.zeros(prices.shape[:2])
-    ratio = prices[MOMENTUM_DAYS:, :, CLOSE].astype(np.float64) / prices[:-MOMENTUM_DAYS, :, CLOSE]
-    past[MOMENTUM_DAYS:] = np.nan_to_num(100 * (ratio - 1))
+def momentum_pct(prices: Prices, days: int = MOMENTUM_DAYS, skip: int = 0) -> Float[np.ndarray, "days columns"]:
+    """Return the percent gain over the last `days` without the last `skip` of them; NaN on days without both closes."""
+    close = prices[..., CLOSE].astype(np.float64)
+    past = np.full(close.shape, np.nan)
+    past[days:] = 100 * (close[days - skip : len(close) - skip] / close[:-days] - 1)
     return past
+
+
+def ranks(scores: Float[np.ndarray, "*days columns"]) -> Float[np.ndarray, "*days columns"]:
+    """Return the rank of each score among those of its day, from 1 for the lowest; NaN stays NaN."""
+    rank: np.ndarray = np.where(np.isnan(scores), np.nan, scores.argsort(-1).argsort(-1) + 1.0)
+    return rank
 
 
 def momentum(prices: Prices, rules: TradingRules) -> Policy:

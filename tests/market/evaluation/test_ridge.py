@@ -23,8 +23,8 @@ def encoder_of(panel: MarketPanel) -> AverageEncoder:
     return AverageEncoder(panel, list(range(panel.num_columns)), CONTEXT, Terms(RULES, AccountRules(), 20, 5))
 
 
-def fitted(panel: MarketPanel) -> Ridge:
-    return fit_ridge(encoder_of(panel), panel.prices, panel.splits, RULES)
+def fitted(panel: MarketPanel, refit: bool = False) -> Ridge:
+    return fit_ridge(encoder_of(panel), panel.prices, panel.splits, RULES, refit)
 
 
 @pytest.fixture(scope="module")
@@ -45,10 +45,12 @@ def test_returns_by_hand() -> None:
         assert np.isnan(returns[0, known:]).all()
 
 
-def test_equals_the_normal_equations_of_all_training_rows(panel: MarketPanel) -> None:
-    encoder, ridge = encoder_of(panel), fitted(panel)
+@pytest.mark.parametrize("refit", [False, True])
+def test_equals_the_normal_equations_of_all_rows(panel: MarketPanel, refit: bool) -> None:
+    encoder, ridge = encoder_of(panel), fitted(panel, refit)
     features = encoder.describe(torch.arange(panel.num_days)[None])[0][0].double().numpy()
-    returns, train = relative_returns(panel.prices, RULES), range(CONTEXT - 1, panel.splits.train.stop - HELD)
+    last = (panel.splits.validation if refit else panel.splits.train).stop - HELD
+    returns, train = relative_returns(panel.prices, RULES), range(CONTEXT - 1, last)
     rows, targets = features[train.start : train.stop], returns[train.start : train.stop]
     rows, targets = rows[np.isfinite(targets)], targets[np.isfinite(targets)]
     penalty = ridge.penalty * (rows**2).sum(0).mean()
@@ -57,18 +59,20 @@ def test_equals_the_normal_equations_of_all_training_rows(panel: MarketPanel) ->
     assert np.isnan(ridge.scores[: CONTEXT - 1]).all()
     days = slice(panel.splits.validation.start, panel.splits.validation.stop - HELD)
     assert ridge.penalty in PENALTIES
-    assert ridge.validation_ic == information_coefficient(ridge.scores[days], returns[days]) > 0.1
+    chosen = fitted(panel)
+    assert (ridge.penalty, ridge.validation_ic) == (chosen.penalty, chosen.validation_ic)
+    assert ridge.validation_ic == information_coefficient(chosen.scores[days], returns[days]) > 0.1
 
 
 def test_no_score_depends_on_later_days(panel: MarketPanel) -> None:
     """Weights come from returns that end in training, the penalty from those that end in validation."""
-    expected = fitted(panel)
-    for first in (panel.splits.holdout.start, panel.splits.validation.start):
-        prices = panel.prices.copy()
+    holdout, validation = panel.splits.holdout.start, panel.splits.validation.start
+    for first, refit in ((holdout, False), (holdout, True), (validation, False)):
+        prices, expected = panel.prices.copy(), fitted(panel, refit)
         prices[first:] *= np.random.default_rng(0).uniform(0.5, 2, prices[first:].shape[:2])[..., None]
-        ridge = fitted(replace(panel, prices=prices))
+        ridge = fitted(replace(panel, prices=prices), refit)
         same = ridge.penalty == expected.penalty
-        assert same or first == panel.splits.validation.start
+        assert same or first == validation
         if same:
             np.testing.assert_array_equal(ridge.scores, expected.scores)
 

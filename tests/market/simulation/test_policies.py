@@ -12,7 +12,7 @@ from torch import Tensor
 from eigen2.errors import UserError
 from eigen2.market.simulation.account import AccountRules
 from eigen2.market.simulation.environment import TradingRules
-from eigen2.market.simulation.policies import buy_and_hold, momentum, random_baseline
+from eigen2.market.simulation.policies import buy_and_hold, momentum, momentum_pct, random_baseline, ranks
 from eigen2.market.simulation.simulate import Policy, Simulation, hide_window_end, simulate
 from eigen2.market.synthetic.generator import SyntheticMarket
 from tests.market.simulation.episodes import NAN, flat, rules
@@ -152,6 +152,19 @@ def test_momentum_sells_short_where_it_may() -> None:
     seen = {"day": torch.tensor([[26]]), "held_days": torch.zeros(1, 1, 2)}
     for short, expected in ((False, [5, 0]), (True, [0, -5])):
         assert momentum(prices, rules(allow_short=short))(seen)[0, 0, :, 0].tolist() == expected
+
+
+def test_momentum_of_a_year_without_its_last_month() -> None:
+    prices = SyntheticMarket(days=300, columns=3, seed=5, missing=0.05).prices()
+    gains, close = momentum_pct(prices, 252, 21), prices[..., 3].astype(np.float64)
+    expected = [100 * (close[day - 21] / close[day - 252] - 1) for day in range(252, 300)]
+    np.testing.assert_array_equal(gains[252:], expected)
+    assert np.isnan(gains[:252]).all()
+
+
+def test_ranks_of_a_day() -> None:
+    assert ranks(np.array([[3.0, -1.0, 2.0], [NAN, 5.0, -7.0]])).tolist()[0] == [3, 1, 2]
+    np.testing.assert_array_equal(ranks(np.array([NAN, 5.0, -7.0])), [NAN, 2, 1])
 
 
 class TestRandomBaseline:
