@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import lightning
+import pandas as pd
 import torch
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 
@@ -93,6 +94,8 @@ class Benchmark:
     smallest: Mapping[str, Any] = field(default_factory=dict)  # settings for a task of seconds
     # makes JSON figures of all rows; with `kept: false` the command ends with an error
     figures: Callable[[Mapping[Task, Row]], Figures] = rows_by_case
+    # makes tables of all rows that are written beside the figures, as NAME-TABLE.parquet
+    tables: Callable[[Mapping[Task, Row]], Mapping[str, pd.DataFrame]] = lambda measured: {}
     key: Callable[[Task, Settings], object] = lambda task, settings: None  # what rows depend on besides settings
     show: Callable[[Figures], str] = as_json  # formats the figures for the terminal
     fresh: bool = False  # whether finished rows, and rows of other commits, are measured again, as for speed
@@ -178,6 +181,8 @@ def run(name: str, benchmark: Benchmark, settings: Settings, options: argparse.N
     print(benchmark.show(figures))
     if options.out is not None:
         (options.out / f"{name}.json").write_text(as_json(figures) + "\n")
+        for title, table in benchmark.tables(measured).items():
+            table.to_parquet(options.out / f"{name}-{title}.parquet", compression="zstd", index=False)
     if figures.get("kept") is False and not options.smallest:
         raise SystemExit(f"{name}: a bound does not hold")
 

@@ -35,10 +35,11 @@ class Block(NamedTuple):
 
 
 class Page(NamedTuple):
-    """Blocks of a page by name, and its pictures by path in docs/."""
+    """Blocks of a page by name, its pictures by path in docs/, and what computes its figures from their tables."""
 
     blocks: Mapping[str, Block]
     pictures: Mapping[str, Block] = {}
+    recompute: Callable[[Path], None] = lambda figures: None
 
 
 def load(name: str) -> Page:
@@ -136,6 +137,7 @@ def main(names: Sequence[str] | None = None) -> None:
         if name not in PAGES:
             raise SystemExit(f"error: no page is named {name!r}; choose from {', '.join(PAGES)}")
         page, path = load(name), docs / f"{name}.md"
+        page.recompute(FIGURES)
         path.write_text(fill(path.read_text(), blocks(page)))
         for picture, block in page.pictures.items():
             if (figures := read(block)) is not None:

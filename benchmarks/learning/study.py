@@ -6,6 +6,7 @@ after those; the test days of the next fold come next. Baselines play the same d
 
 import hashlib
 import inspect
+import json
 import tempfile
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,7 +17,8 @@ import torch
 from torch import Tensor
 
 from benchmarks.harness import Benchmark, Row, Settings, Task, train
-from benchmarks.learning.study_tables import summarise, verdicts
+from benchmarks.learning.study_tables import DIAGNOSTICS, as_tables, summarise, verdicts
+from eigen2.core.compatibility import flatten
 from eigen2.erl.module import ERLModule
 from eigen2.errors import UserError
 from eigen2.market.data.cleaning.policy import Limits
@@ -25,13 +27,17 @@ from eigen2.market.data.panel_rows import select_rows
 from eigen2.market.data.source import read_prices
 from eigen2.market.data.universe import Universe
 from eigen2.market.datamodule import MarketDataModule
-from eigen2.market.simulation.policies import buy_and_hold, momentum, random_baseline
+from eigen2.market.evaluation.performance import alpha_beta
+from eigen2.market.evaluation.ridge import fit_ridge
+from eigen2.market.features.encoding import AverageEncoder
+from eigen2.market.simulation.policies import buy_and_hold, momentum_pct, order_by_score, random_baseline, ranks
 from eigen2.market.simulation.rules import TradingRules
 from eigen2.market.simulation.simulate import Policy, Simulation, hide_window_end, simulate
 
 RULES = TradingRules(cost_bps=10.0, slippage_bps=0.0)
 MODEL: dict[str, Any] = {}  # settings of the algorithm that differ from its defaults
 RANDOM_ACCOUNTS = 32  # accounts of the random baseline, which are averaged
+MOMENTUM = (252, 21)  # days of the gain by which 12-1 momentum ranks, and those of them left out
 
 
 @dataclass(frozen=True)
@@ -88,7 +94,7 @@ def key(task: Task, settings: Settings) -> object:
     folds = [table.folds, table.test_days, repr(table.data), repr(table.limits)]
     length = {"generations": settings["generations"]}
     prices = hashlib.blake2b(table.path.read_bytes()).hexdigest()
-    return [prices, defaults, folds, length, MODEL, RULES, RANDOM_ACCOUNTS]
+    return [prices, defaults, folds, length, MODEL, RULES, RANDOM_ACCOUNTS, MOMENTUM]
 
 
 def _fold(task: Task) -> tuple[str, int]:
@@ -120,22 +126,38 @@ def measure(task: Task, settings: Settings, folder: Path) -> Row:
     table, run_folder = selected_tables(settings)[name], Path(tempfile.mkdtemp(dir=folder))
     module, data = ERLModule(**MODEL), fold_data(table, fold, run_folder, folder / "cache")
     seconds = train(module, data, task.seed, settings["generations"], run_folder)
-    simulations = simulate_all(champion_policy(module, data), data, np.random.default_rng([task.seed, fold]))
     splits, dates = data.panel.splits, data.panel.dates
+    simulations = simulate_all(champion_policy(module, data), data, np.random.default_rng([task.seed, fold]))
+
+    def span(days: range) -> dict[str, str]:
+        return {"first": str(dates[days[0]]), "last": str(dates[days[-1]])}
+
     return {
         "table": name,
         "fold": fold,
         "seed": task.seed,
-        "train": [str(dates[day]) for day in (splits.train[0], splits.train[-1])],
-        "test": [str(dates[day]) for day in (splits.holdout[0], splits.holdout[-1])],
+        "train": span(splits.train),
+        "test": span(splits.holdout),
         "test_days": len(splits.holdout),
         "columns": len(data.investable_columns),
         "generations": settings["generations"],
         "champion_generation": int(module.population.champion_generation),
         "validation_fitness": float(module.population.champion_fitness),
         "seconds": seconds,
-        "policies": {name: {**run.measures(), "returns": run.returns.tolist()} for name, run in simulations.items()},
+        "settings": json.dumps(flatten({"model": module.model_settings(), "data": data.settings()}), default=repr),
+        "diagnostics": {name: module.metrics.get(name) for name in DIAGNOSTICS},
+        "policies": {
+            name: {**run.measures(), "alpha": _alpha(run, simulations["buy and hold"])}
+            for name, run in simulations.items()
+        },
+        "dates": [str(dates[day]) for day in splits.holdout],
+        "returns": {name: run.returns.tolist() for name, run in simulations.items()},
     }
+
+
+def _alpha(own: Simulation, market: Simulation) -> float:
+    """Return the alpha of an account to another policy's only one, the mean of several."""
+    return float(alpha_beta(own.equity, np.broadcast_to(market.equity, own.equity.shape))[0].mean())
 
 
 def champion_policy(module: ERLModule, data: MarketDataModule) -> Policy:
@@ -150,16 +172,23 @@ def champion_policy(module: ERLModule, data: MarketDataModule) -> Policy:
 
 
 def simulate_all(champion: Policy, data: MarketDataModule, generator: np.random.Generator) -> dict[str, Simulation]:
-    """Simulate champion and baselines on the holdout as one window; the first orders are placed at the close before."""
-    prices = np.ascontiguousarray(data.panel.prices[:, data.investable_columns])
-    days = range(data.panel.splits.holdout.start - 1, data.panel.splits.holdout.stop)
+    """Simulate all policies on the holdout as one window; the first orders are placed at the close before.
+
+    Momentum and ridge order the column of the highest rank that is not held, whatever its score.
+    """
+    assert isinstance(data.encoder, AverageEncoder)
+    prices, splits = np.ascontiguousarray(data.panel.prices[:, data.investable_columns]), data.panel.splits
+    days = range(splits.holdout.start - 1, splits.holdout.stop)
     market = prices, data.rules, data.account, days
+    scores = {"12-1 momentum": momentum_pct(prices, *MOMENTUM)}
+    for name, refit in (("ridge", False), ("ridge refitted", True)):
+        scores[name] = fit_ridge(data.encoder, prices, splits, data.rules, refit).scores
     result = simulate(*market, champion)
     random = random_baseline(prices, data.rules, result.orders, days, RANDOM_ACCOUNTS, generator)
     return {
         "champion": result,
         "buy and hold": buy_and_hold(*market),
-        "momentum": simulate(*market, momentum(prices, data.rules)),
+        **{name: simulate(*market, order_by_score(ranks(score), data.rules)) for name, score in scores.items()},
         "random": simulate(*market, random, RANDOM_ACCOUNTS),
     }
 
@@ -170,7 +199,8 @@ SMALLEST = {"tables": [SAMPLE], "seeds": 1, "generations": 1}
 BENCHMARKS = {
     "study": Benchmark(
         *(measure, tasks, SETTINGS, SMALLEST),
-        figures=lambda measured: summarise(list(measured.values())),
+        figures=lambda measured: summarise(**as_tables(list(measured.values()))),
+        tables=lambda measured: as_tables(list(measured.values())),
         key=key,
         show=lambda figures: "\n".join(verdicts(figures)),
     )

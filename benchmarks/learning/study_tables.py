@@ -1,24 +1,35 @@
-"""Summary of the study of champions on real prices, and the tables of docs/study.md."""
+"""Tables of the study of champions on real prices, its summary computed from them, and the text of docs/study.md.
 
+`study-trainings.parquet` has a row for each training, `study-returns.parquet` the daily returns of each policy.
+"""
+
+import json
+import math
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import numpy as np
+import pandas as pd
 
-from benchmarks.harness import Figures, Row
+from benchmarks.harness import Figures, Row, as_json
 from benchmarks.learning.intervals import Interval, over_days, over_seeds
 from benchmarks.pages import Block, Page, table, where
+from eigen2.core.compatibility import flatten
 from eigen2.market.evaluation.performance import YEAR
 
 CHAMPION = "champion"
 NAMES = {  # policies that a champion is compared with
     "buy and hold": "equal-weight buy-and-hold",
-    "momentum": "momentum",
+    "12-1 momentum": "12-1 momentum",
+    "ridge": "ridge regression",
+    "ridge refitted": "ridge regression refitted with the validation days",
     "random": "random entries of equal turnover",
 }
 MEASURES = {  # titles, with factor and format of the values
     "annual_return": ("return a year, %", 100, "{:.1f}"),
     "sharpe": ("Sharpe", 1, "{:.2f}"),
     "max_drawdown": ("largest drawdown, %", 100, "{:.1f}"),
+    "alpha": ("alpha to buy-and-hold, % a year", 100, "{:.1f}"),
     "turnover": ("turnover a year", 1, "{:.2f}"),
     "exposure": ("exposure", 1, "{:.2f}"),
     "trades": ("trades a span", 1, "{:.0f}"),
@@ -29,35 +40,60 @@ DIFFERENCES = {  # titles of the champion's measures minus those of another poli
     "max_drawdown": "largest drawdown, points",
     "daily": "mean daily return x 252, points; over days",
 }
+DIAGNOSTICS = {  # titles of what the last generation says of a training, by the name of the metric
+    "trading/funded_share": "orders paid for",
+    "fitness/money_correlation": "rank correlation of fitness and money",
+    "operators/elite_survival": "elites that stay elites",
+    "train/action_saturation": "outputs at the bound",
+    "trading/exposure": "days with a position",
+}
 
 
-def summarise(rows: Sequence[Row]) -> Figures:
-    """Return means and intervals over the rows of all folds and seeds, deterministically."""
-    names = dict.fromkeys(row["table"] for row in rows)
+def as_tables(rows: Sequence[Row]) -> dict[str, pd.DataFrame]:
+    """Return the study as tables: `trainings`, a row for each, and `returns`, a row for each policy and day of one."""
+    address = ("table", "fold", "seed")
+    trainings = [flatten({name: row[name] for name in row if name not in ("dates", "returns")}) for row in rows]
+    returns = [
+        pd.DataFrame({"date": row["dates"], "return": np.float32(series)}).assign(
+            policy=policy, **{name: row[name] for name in address}
+        )
+        for row in rows
+        for policy, series in row["returns"].items()
+    ]
+    columns = [*address, "policy", "date", "return"]
+    return {"trainings": pd.DataFrame(trainings), "returns": pd.concat(returns, ignore_index=True)[columns]}
+
+
+def summarise(trainings: pd.DataFrame, returns: pd.DataFrame) -> Figures:
+    """Return means and intervals over all folds and seeds, deterministically and whatever the order of the rows."""
+    of_table = trainings.groupby("table", sort=False)
     return {
-        "generations": rows[0]["generations"],
-        "seeds": len({row["seed"] for row in rows}),
-        "seconds": sum(row["seconds"] for row in rows),
-        "commits": sorted({row["commit"] for row in rows if row["commit"]}),
-        "tables": {name: _summarise_table([row for row in rows if row["table"] == name]) for name in names},
+        "generations": int(trainings["generations"].max()),
+        "seeds": int(trainings["seed"].nunique()),
+        "seconds": float(trainings.sort_values(["table", "fold", "seed"])["seconds"].sum()),
+        "commits": sorted(trainings["commit"].dropna().unique()),
+        "tables": {name: _summarise_table(rows, returns[returns["table"] == name]) for name, rows in of_table},
     }
 
 
-def _summarise_table(rows: Sequence[Row]) -> Figures:
-    numbers = sorted({row["fold"] for row in rows})
-    folds = [sorted((row for row in rows if row["fold"] == n), key=lambda row: row["seed"]) for n in numbers]
+def _summarise_table(rows: pd.DataFrame, returns: pd.DataFrame) -> Figures:
     policies = (CHAMPION, *NAMES)
-    fold_keys = ("train", "test", "test_days", "columns")
+    folds = rows[rows["seed"] == rows["seed"].min()].sort_values("fold")
+    annual = {name: _values(rows, name, "annual_return").mean(1) for name in policies}
     return {
         "folds": [
-            {key: fold[0][key] for key in fold_keys}
-            | {"annual_return": {name: float(_values([fold], name, "annual_return").mean()) for name in policies}}
-            for fold in folds
+            {
+                **{span: [fold[f"{span}.first"], fold[f"{span}.last"]] for span in ("train", "test")},
+                **{name: int(fold[name]) for name in ("test_days", "columns")},
+                "annual_return": {name: float(values[place]) for name, values in annual.items()},
+            }
+            for place, (_, fold) in enumerate(folds.iterrows())
         ],
         "policies": {
-            name: {measure: _interval(_values(folds, name, measure)) for measure in MEASURES} for name in policies
+            name: {measure: _interval(_values(rows, name, measure)) for measure in MEASURES} for name in policies
         },
-        "excess": {name: _excess(folds, name) for name in NAMES},
+        "excess": {name: _excess(rows, returns, name) for name in NAMES},
+        "diagnostics": {name: _mean(rows.sort_values(["fold", "seed"]), name) for name in DIAGNOSTICS},
     }
 
 
@@ -66,25 +102,41 @@ def _interval(values: np.ndarray) -> dict[str, float]:
     return over_seeds(values, np.random.default_rng(0))._asdict()
 
 
-def _values(folds: Sequence[Sequence[Row]], policy: str, measure: str) -> np.ndarray:
-    """Return a measure of one policy, (folds, seeds), or its daily returns, (folds, seeds, days)."""
-    return np.array([[row["policies"][policy][measure] for row in fold] for fold in folds])
+def _values(rows: pd.DataFrame, policy: str, measure: str) -> np.ndarray:
+    """Return a measure of one policy, (folds, seeds)."""
+    return rows.pivot(index="fold", columns="seed", values=f"policies.{policy}.{measure}").to_numpy(np.float64)
 
 
-def _excess(folds: Sequence[Sequence[Row]], other: str) -> Figures:
+def _mean(rows: pd.DataFrame, diagnostic: str) -> float | None:
+    """Return the mean of a diagnostic, None where it was not measured."""
+    mean = float(rows[f"diagnostics.{diagnostic}"].astype(np.float64).mean())
+    return mean if math.isfinite(mean) else None
+
+
+def _excess(rows: pd.DataFrame, returns: pd.DataFrame, other: str) -> Figures:
     """Return the champion's measures minus those of another policy on the same days."""
     excess: Figures = {
-        measure: _interval(_values(folds, CHAMPION, measure) - _values(folds, other, measure))
+        measure: _interval(_values(rows, CHAMPION, measure) - _values(rows, other, measure))
         for measure in DIFFERENCES
         if measure in MEASURES
     }
-    daily = [  # of each fold, averaged over seeds
-        np.subtract(*(_values([fold], policy, "returns")[0].mean(axis=0) for policy in (CHAMPION, other)))
-        for fold in folds
-    ]
-    excess["daily"] = over_days(YEAR * np.concatenate(daily), np.random.default_rng(0))._asdict()
-    champion, others = (_values(folds, policy, "annual_return").mean(1) for policy in (CHAMPION, other))
-    return {**excess, "folds_ahead": int((champion > others).sum()), "folds": len(folds)}
+    champion, others = (  # daily returns, (days of all folds, seeds)
+        returns[returns["policy"] == policy].pivot(index=["fold", "date"], columns="seed", values="return").to_numpy()
+        for policy in (CHAMPION, other)
+    )
+    daily = champion.mean(1, np.float64) - others.mean(1, np.float64)
+    excess["daily"] = over_days(YEAR * daily, np.random.default_rng(0))._asdict()
+    ahead = _values(rows, CHAMPION, "annual_return").mean(1) > _values(rows, other, "annual_return").mean(1)
+    return {**excess, "folds_ahead": int(ahead.sum()), "folds": len(ahead)}
+
+
+def recompute(figures: Path) -> None:
+    """Compute the summary in `study.json` anew from the tables beside it, if there is one."""
+    path = figures / "study.json"
+    if path.exists():
+        machine = json.loads(path.read_text())["machine"]
+        tables = {name: pd.read_parquet(figures / f"study-{name}.parquet") for name in ("trainings", "returns")}
+        path.write_text(as_json({"machine": machine, **summarise(**tables)}) + "\n")
 
 
 def verdicts(summary: Figures) -> Iterator[str]:
@@ -149,6 +201,12 @@ def excess_table(figures: Figures) -> str:
     return table({**columns, "folds ahead": "{folds_ahead} of {folds}"}, rows)
 
 
+def diagnostics_table(figures: Figures) -> str:
+    """Return what the last generations of the trainings say of them, on average."""
+    columns = {"table": "{table}"} | {title: f"{{{name}:.2f}}" for name, title in DIAGNOSTICS.items()}
+    return table(columns, [{"table": name, **each["diagnostics"]} for name, each in figures["tables"].items()])
+
+
 def _shown(interval: dict[str, float], measure: str) -> str:
     """Return the mean, with its interval if it has a width."""
     _, factor, form = MEASURES["annual_return" if measure == "daily" else measure]
@@ -168,6 +226,7 @@ TEXTS = {
     "verdict": lambda figures: "\n".join(f"- {line}" for line in verdicts(figures)),
     "policies": policies_table,
     "excess": excess_table,
+    "diagnostics": diagnostics_table,
     "machine": machine_text,
 }
-PAGE = Page({name: Block(make, ("study",)) for name, make in TEXTS.items()})
+PAGE = Page({name: Block(make, ("study",)) for name, make in TEXTS.items()}, recompute=recompute)

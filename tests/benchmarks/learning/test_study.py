@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,12 @@ import pandas as pd
 import pytest
 import torch
 
-from benchmarks.harness import Task
+from benchmarks.harness import FIGURES, Task
 from benchmarks.learning import study, study_tables
 from benchmarks.learning.study import Table
 from eigen2.errors import UserError
 from eigen2.market.datamodule import MarketDataModule
+from eigen2.market.evaluation import performance
 from eigen2.market.simulation.environment import TradingEnvironment
 from eigen2.market.synthetic.generator import SyntheticMarket
 
@@ -118,26 +120,64 @@ def test_training_and_validation_do_not_use_test_days(
     monkeypatch.chdir(tmp_path)
     (row, weights, _), (other, same_weights, _) = trained_fold, train_fold(study.TABLES["made"], tmp_path / "other")
     assert row["champion_generation"] >= 0
-    assert row["test"][0] == first
+    assert row["test"]["first"] == first
     for one, two in zip(weights, same_weights, strict=True):
         assert torch.equal(one, two)
     assert row["validation_fitness"] == other["validation_fitness"]
-    assert row["policies"]["champion"]["returns"] != other["policies"]["champion"]["returns"]
+    assert row["returns"]["champion"] != other["returns"]["champion"]
 
 
 def test_a_row_covers_the_test_days_only(trained_fold: TrainedFold, prices: pd.DataFrame, days: list[str]) -> None:
     row, _, days_left = trained_fold
-    assert {len(policy["returns"]) for policy in row["policies"].values()} == {TEST_DAYS}
-    first, last = (days[DAYS - FOLDS * TEST_DAYS], days[DAYS - TEST_DAYS - 1])
-    assert row["test"] == [first, last]
+    assert row["policies"].keys() == row["returns"].keys() == {"champion", *study_tables.NAMES}
+    assert row["dates"] == days[DAYS - FOLDS * TEST_DAYS : DAYS - TEST_DAYS]
+    assert row["test"] == {"first": row["dates"][0], "last": row["dates"][-1]}
     by_day = prices.set_index(["date", "ticker"])
-    bought, sold = by_day.loc[pd.Timestamp(first), "open"], by_day.loc[pd.Timestamp(last), "close"]
+    bought = by_day.loc[pd.Timestamp(row["dates"][0]), "open"]
+    sold = by_day.loc[pd.Timestamp(row["dates"][-1]), "close"]
     held_return = (sold / bought).mean() * 0.999 / 1.001 - 1  # 10 basis points a side
     assert row["policies"]["buy and hold"]["total_return"] == pytest.approx(held_return, rel=1e-5)
-    for policy in row["policies"].values():
-        assert np.prod(1 + np.array(policy["returns"])) - 1 == pytest.approx(policy["total_return"], abs=0.02)
+    assert row["policies"]["buy and hold"]["alpha"] == pytest.approx(0, abs=1e-9)
     assert days_left["test"] == {19}, "the champion always observes the days left on the first day of a training window"
     assert days_left["test"] < days_left["training"]
+    assert json.loads(row["settings"])["data.rules.cost_bps"] == 10
+
+
+def test_measures_follow_from_the_returns_of_the_tables(trained_fold: TrainedFold) -> None:
+    rows = [{**trained_fold[0], "commit": "abc", "seed": seed} for seed in range(2)]
+    tables = study_tables.as_tables(rows)
+    market = rows[0]["returns"]["buy and hold"]
+    for name in rows[0]["policies"].keys() - {"random"}:  # means of the measures of several accounts
+        returns = tables["returns"].query("policy == @name and seed == 0")["return"].to_numpy()
+        assert returns.dtype == np.float32
+        equity, benchmark = (np.cumprod([1.0, *1 + np.array(each, np.float64)]) for each in (returns, market))
+        found = {measure: getattr(performance, measure)(equity) for measure in ("total_return", "max_drawdown")}
+        found |= {"sharpe": performance.sharpe_ratio(equity), "alpha": performance.alpha_beta(equity, benchmark)[0]}
+        expected = {measure: rows[0]["policies"][name][measure] for measure in found}
+        assert found == pytest.approx(expected, rel=1e-4, abs=1e-6)
+
+
+def test_a_command_computes_the_figures_from_the_shipped_tables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured = {Task(f"t fold {n}", seed): row(n, seed, 0.1 * seed, 1.0) for n in range(2) for seed in range(3)}
+    benchmark = study.BENCHMARKS["study"]
+    expected = {"machine": {"cores": 2}, **benchmark.figures(measured)}
+    for name, each in benchmark.tables(measured).items():
+        each.sample(frac=1, random_state=0).to_parquet(tmp_path / f"study-{name}.parquet")
+    (tmp_path / "study.json").write_text(json.dumps({"machine": {"cores": 2}, "tables": "of earlier rows"}))
+    study_tables.recompute(tmp_path)
+    assert json.loads((tmp_path / "study.json").read_text()) == expected
+
+
+def test_shipped_figures_follow_from_their_tables(tmp_path: Path) -> None:
+    names = ("study.json", "study-trainings.parquet", "study-returns.parquet")
+    if not all((FIGURES / name).exists() for name in names):
+        pytest.skip("the study was not measured yet")
+    for name in names:
+        shutil.copy(FIGURES / name, tmp_path)
+    study_tables.recompute(tmp_path)
+    assert (tmp_path / names[0]).read_text() == (FIGURES / names[0]).read_text()
 
 
 def test_an_interrupted_training_leaves_no_row(table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,16 +206,25 @@ def row(fold: int, seed: int, excess: float, jitter: float) -> dict[str, Any]:
     """Return a row whose champion earns `excess` more per year than every other policy."""
     generator = np.random.default_rng([fold, seed])
     market = generator.normal(0, 0.01, TEST_DAYS)
+    ahead = {name: excess if name == "champion" else 0.0 for name in ("champion", *study_tables.NAMES)}
+    return {
+        **{"table": "t", "fold": fold, "seed": seed, "seconds": 1.0, "generations": 2, "commit": "abcdefgh"},
+        **{"train": {"first": "a", "last": "b"}, "test": {"first": "c", "last": "d"}, "settings": "{}"},
+        **{"test_days": TEST_DAYS, "columns": 5, "dates": [f"2000-{day:02}" for day in range(TEST_DAYS)]},
+        "diagnostics": dict.fromkeys(study_tables.DIAGNOSTICS),
+        "policies": {
+            name: {**dict.fromkeys(study_tables.MEASURES, 1.0), "annual_return": 0.1 + each}
+            for name, each in ahead.items()
+        },
+        "returns": {
+            name: (market + each / 252 + jitter * generator.normal(0, 0.01, TEST_DAYS)).tolist()
+            for name, each in ahead.items()
+        },
+    }
 
-    def policy(ahead: float) -> dict[str, Any]:
-        returns = market + ahead / 252 + jitter * generator.normal(0, 0.01, TEST_DAYS)
-        measures = dict.fromkeys(study_tables.MEASURES, 1.0)
-        return {**measures, "annual_return": 0.1 + ahead, "returns": returns.tolist()}
 
-    policies = {name: policy(excess if name == "champion" else 0) for name in ("champion", *study_tables.NAMES)}
-    splits = {"train": ["a", "b"], "test": ["c", "d"], "test_days": TEST_DAYS, "columns": 5}
-    meta = {"table": "t", "fold": fold, "seed": seed, "seconds": 1.0, "generations": 2, "commit": "abcdefgh"}
-    return {**meta, **splits, "policies": policies}
+def summary_of(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    return study_tables.summarise(**study_tables.as_tables(rows))
 
 
 @pytest.mark.parametrize(
@@ -190,17 +239,17 @@ def row(fold: int, seed: int, excess: float, jitter: float) -> dict[str, Any]:
 )
 def test_verdicts(excess: list[float], jitter: float, sentence: str) -> None:
     rows = [row(fold, seed, excess[seed], jitter) for fold in range(2) for seed in range(len(excess))]
-    assert re.search(sentence, next(study_tables.verdicts(study_tables.summarise(rows))))
+    assert re.search(sentence, next(study_tables.verdicts(summary_of(rows))))
 
 
 def test_a_summary_by_hand() -> None:
     rows = [row(fold, seed, 0.1 * seed, 0.0) for fold in range(2) for seed in range(2)]
-    summary = study_tables.summarise(rows)
-    assert summary == study_tables.summarise(rows[::-1])
+    summary = summary_of(rows)
+    assert summary == summary_of(rows[::-1])
     results = summary["tables"]["t"]
-    excess = results["excess"]["momentum"]
+    excess = results["excess"]["ridge"]
     assert excess["annual_return"]["mean"] == pytest.approx(0.05)
-    assert excess["daily"]["mean"] == pytest.approx(0.05)  # daily returns differ by the same each day
+    assert excess["daily"]["mean"] == pytest.approx(0.05, rel=1e-4)  # daily returns differ by the same each day
     assert excess["sharpe"] == {"mean": 0, "low": 0, "high": 0}
     assert results["policies"]["champion"]["annual_return"]["mean"] == pytest.approx(0.15)
     assert [fold["annual_return"]["champion"] for fold in results["folds"]] == pytest.approx([0.15, 0.15])
