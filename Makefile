@@ -4,7 +4,7 @@ VENV := .venv
 INSTALLED := $(VENV)/.installed
 
 .PHONY: help train dashboard test slow faults fuzz torture golden soak memory bench bench-control bench-swimmer bench-halfcheetah scaling bench-processes bench-fire \
-  results planted ablations oracle study reference docs lint format clean
+  results planted ablations power oracle study reference docs lint format clean
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 19
 
@@ -85,6 +85,10 @@ planted: $(INSTALLED)  ## compare ERL, gradients alone and evolution alone on ma
 
 ablations: $(INSTALLED)  ## measure what learning depends on, on one such market; half an hour
 	$(MEASURE) ablations --out docs/figures
+	$(VENV)/bin/python -m benchmarks.pages learning
+
+power: $(INSTALLED)  ## measure the smallest edge that agents, ridge regression and a Kalman filter find; four hours
+	$(MEASURE) power-rules power --out docs/figures
 	$(VENV)/bin/python -m benchmarks.pages learning
 
 oracle: $(INSTALLED)  ## measure whether agents use a feature that shows tomorrow's return; a quarter of an hour

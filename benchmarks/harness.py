@@ -44,6 +44,7 @@ MODULES = {  # names of benchmarks by the module that defines them in `BENCHMARK
     "memory.estimate": ("estimate",),
     "memory.soak": ("soak", "soak-fire"),
     "learning.planted": ("planted", "planted-long", "planted-fresh", "planted-short", "ablations"),
+    "learning.power": ("power-rules", "power"),
     "learning.oracle": ("oracle",),
     "learning.control": ("control", "swimmer", "halfcheetah"),
     "learning.fire": ("fire",),

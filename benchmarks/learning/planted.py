@@ -58,15 +58,15 @@ VARIANTS: dict[str, dict[str, Any]] = {
 """Settings of each variant that differ from the defaults; `times` more generations match the time of training."""
 
 
-def holdout_starts(data: MarketDataModule) -> list[int]:
+def holdout_starts(data: MarketDataModule, windows: int = WINDOWS) -> list[int]:
     """Return the first days of windows spread evenly over the holdout."""
     days = data.panel.splits.holdout
-    return [round(float(start)) for start in np.linspace(days.start, days.stop - data.window_days, WINDOWS)]
+    return [round(float(start)) for start in np.linspace(days.start, days.stop - data.window_days, windows)]
 
 
-def holdout_fitness(module: ERLModule, data: MarketDataModule, champion: bool = True) -> float:
+def holdout_fitness(module: ERLModule, data: MarketDataModule, champion: bool = True, windows: int = WINDOWS) -> float:
     """Return the mean fitness on the holdout, of the champion or of the current population."""
-    starts = holdout_starts(data)
+    starts = holdout_starts(data, windows)
     prices = torch.from_numpy(np.ascontiguousarray(data.panel.prices[:, data.investable_columns]))
     agents = 1 if champion else module.population_size
     env = TradingEnvironment(prices, data.rules, agents, len(starts), account=data.account)
@@ -79,8 +79,14 @@ def holdout_fitness(module: ERLModule, data: MarketDataModule, champion: bool = 
 def ridge_fitness(data: MarketDataModule) -> float:
     """Return the mean fitness on the holdout of ordering the columns that a ridge regression ranks highest."""
     assert isinstance(data.encoder, AverageEncoder)
-    starts, prices = holdout_starts(data), np.ascontiguousarray(data.panel.prices[:, data.investable_columns])
-    scores = fit_ridge(data.encoder, prices, data.panel.splits, data.rules).scores
+    prices = np.ascontiguousarray(data.panel.prices[:, data.investable_columns])
+    return score_fitness(fit_ridge(data.encoder, prices, data.panel.splits, data.rules).scores, data)
+
+
+def score_fitness(scores: np.ndarray, data: MarketDataModule, windows: int = WINDOWS) -> float:
+    """Return the mean fitness on the holdout of ordering the columns of the highest scores, (days, columns)."""
+    prices = np.ascontiguousarray(data.panel.prices[:, data.investable_columns])
+    starts = holdout_starts(data, windows)
     env = TradingEnvironment(prices, data.rules, 1, len(starts), account=data.account)
     days = play_days(env, order_by_score(scores, data.rules), data.window_options(starts))
     return float(env.scores(torch.stack([day.reward for day in days]).double().sum(0)).mean())

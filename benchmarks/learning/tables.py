@@ -7,6 +7,7 @@ from scipy import stats
 
 from benchmarks.harness import Figures, Row
 from benchmarks.learning.planted import MAIN, RULES
+from benchmarks.learning.power_tables import draw, power_table
 from benchmarks.pages import Block, Page, machines, spread, table
 
 Runs = dict[str, list[Row]]
@@ -89,8 +90,13 @@ SOURCES = {
     "ablations": "ablations",
     "oracle": "oracle",
 }
+POWER = ("power-rules", "power")
 PAGE = Page(
     {
+        "power_rules": Block(power_table, POWER[:1]),
+        "power_rules_machine": Block(partial(machines, ["rules"]), POWER[:1]),
+        "power": Block(power_table, POWER),
+        "power_machine": Block(partial(machines, ["champions"]), POWER[1:]),
         "planted": Block(fitness_table, PLANTED),
         "against": Block(against_table, PLANTED),
         "fresh_against": Block(against_table, ("planted-fresh",)),
@@ -98,5 +104,6 @@ PAGE = Page(
         "ablations": Block(ablation_table, ("ablations",)),
         "oracle": Block(oracle_table, ("oracle",)),
         "learning_machine": Block(partial(machines, list(SOURCES.values())), tuple(SOURCES)),
-    }
+    },
+    {"images/power.png": Block(draw, POWER)},
 )

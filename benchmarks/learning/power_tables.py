@@ -1,0 +1,76 @@
+"""Tables and the picture of the power curve in docs/learning.md."""
+
+from pathlib import Path
+
+import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from benchmarks.harness import Figures, Row
+from benchmarks.learning.power import CELLS, COEFFICIENTS, COLUMNS, DAYS, LEARNERS, SCORES, Cell
+from benchmarks.pages import table
+
+CELL = {"information coefficient": "{coefficient:g}", "columns": "{columns:,}", "days": "{days:,}"}
+LABELS = {"erl": "ERL", "gradients alone": "gradients alone", "ridge": "ridge", "momentum": "momentum"}
+PICTURE = "![Gains as parts of the filter's, by information coefficient](images/power.png)\n\n"
+
+
+def lines(rules: Figures, learned: Figures | None = None) -> list[Row]:
+    """Return a line for each cell: the filter's gain, and the part of it that each method gains.
+
+    A gain is what a method earns more than random orders, on the markets on which all methods were measured. Parts are
+    in percent, None unless the filter's gain is above twice its standard error.
+    """
+    found = []
+    for cell in CELLS:
+        own, runs = rules["runs"][str(cell)], learned["runs"] if learned else {}
+        fitness = {name: [row[name] for row in own] for name in SCORES}
+        fitness |= {name: [row["champion"] for row in runs[f"{name}: {cell}"]] for name in LEARNERS if runs}
+        seeds = min(map(len, fitness.values()))
+        gain = {n: np.array(each[:seeds]) - [row["random"] for row in own[:seeds]] for n, each in fitness.items()}
+        best, error = gain["filter"].mean(), gain["filter"].std(ddof=1) / np.sqrt(seeds)
+        parts = {name: 100 * each.mean() / best if best > 2 * error else None for name, each in gain.items()}
+        seconds = [row["seconds"] for row in runs[f"{LEARNERS[0]}: {cell}"]] if runs else []
+        found.append({**cell._asdict(), **parts, "filter": f"{best:.1f} ± {error:.1f}", "seconds": seconds, "own": own})
+    return found
+
+
+def power_table(rules: Figures, learned: Figures | None = None) -> str:
+    """Return the part of the filter's gain of each method; without champions, also how well the rules forecast."""
+    shown = [name for name in LABELS if learned or name not in LEARNERS]
+    columns = {**CELL, "filter": "{filter}", **{f"{LABELS[name]} of filter": f"{{{name}}}" for name in shown}}
+    if learned:
+        columns["minutes of ERL"] = "{minutes:.1f}"
+    else:
+        columns |= {f"{name}'s correlation": f"{{ic[{name}]:.3f}}" for name in SCORES}
+    rows = [
+        {
+            **line,
+            **{name: "" if line[name] is None else f"{line[name]:.0f} %" for name in shown},
+            "ic": {name: np.mean([row["ic"][name] for row in line["own"]]) for name in SCORES},
+            "minutes": np.mean(line["seconds"]) / 60 if learned else None,
+        }
+        for line in lines(rules, learned)
+    ]
+    return PICTURE * bool(learned) + table(columns, rows)
+
+
+def draw(path: Path, rules: Figures, learned: Figures) -> None:
+    """Draw each method's part of the filter's gain against the information coefficient, a panel for each size."""
+    found = {Cell(*(line[name] for name in Cell._fields)): line for line in lines(rules, learned)}
+    figure = Figure(figsize=(8, 7), facecolor="white", layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(len(COLUMNS), len(DAYS), squeeze=False, sharex=True, sharey=True)
+    for axis, (columns, days) in zip(axes.flat, ((columns, days) for columns in COLUMNS for days in DAYS), strict=True):
+        for (method, label), marker in zip(LABELS.items(), "os^D", strict=True):
+            parts = [found[Cell(coefficient, columns, days)][method] for coefficient in COEFFICIENTS]
+            axis.semilogx(COEFFICIENTS, np.array(parts, float), marker=marker, markersize=4, label=label)
+        axis.axhline(100, linestyle="--", color="#AAAAAA", label="Kalman filter")
+        axis.set(title=f"{columns} columns, {days:,} days", ylim=(-50, 130))
+        axis.set_xticks(COEFFICIENTS, [f"{coefficient:g}" for coefficient in COEFFICIENTS])
+        axis.minorticks_off()
+        axis.grid(visible=True, color="#DDDDDD")
+    figure.supxlabel("information coefficient of the hidden drift")
+    figure.supylabel("percent of the filter's gain over random orders")
+    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=5, frameon=False)
+    figure.savefig(path, dpi=130)

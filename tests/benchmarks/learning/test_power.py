@@ -1,0 +1,69 @@
+"""The power curve: what an information coefficient is, and its tables and picture for known rows."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from benchmarks.learning import power, power_tables
+from benchmarks.learning.power import CELLS, LEARNERS, Cell
+from eigen2.market.synthetic.generator import SyntheticMarket
+
+
+@pytest.mark.parametrize("coefficient", power.COEFFICIENTS)
+def test_the_information_coefficient_is_the_correlation_of_drift_and_return(coefficient: float) -> None:
+    market = SyntheticMarket(days=1500, columns=400, signal=power.signal_of(coefficient), seed=1, gap=0.7)
+    close = np.log(market.prices()[..., 3].astype(np.float64))
+    found = np.corrcoef(market.drift()[:-1].ravel(), np.diff(close, axis=0).ravel())[0, 1]
+    assert found == pytest.approx(coefficient, abs=0.006)  # four standard errors of 600,000 returns
+
+
+def test_cells_are_read_back_from_their_names() -> None:
+    assert [power._cell(str(cell)) for cell in CELLS] == CELLS
+    assert len({str(cell) for cell in CELLS}) == 36
+
+
+def test_windows_do_not_overlap_and_the_history_is_that_of_the_cell() -> None:
+    _, data = power.market_data(Cell(0.1, 30, 1000), 0, small=False)
+    assert power.WINDOWS * data.window_days <= power.HOLDOUT_DAYS < (power.WINDOWS + 1) * data.window_days
+    assert data.synthetic is not None
+    assert data.synthetic.days - data.holdout_days == 1000
+
+
+@pytest.mark.parametrize("name", power.BENCHMARKS)
+def test_a_market_is_measured(name: str, tmp_path: Path) -> None:
+    benchmark = power.BENCHMARKS[name]
+    settings = {**benchmark.settings, **benchmark.smallest}
+    row = benchmark.measure(benchmark.tasks(settings)[0], settings, tmp_path)
+    if name == "power":
+        assert row["champion"] != row["agents"]
+    else:
+        assert row["filter"] > row["random"]
+        assert row["ic"].keys() == set(power.SCORES)
+
+
+def figures(*methods: str, **fitness: list[float]) -> dict[str, Any]:
+    """Return figures of every cell with the fitness of each method, by seed."""
+    cases = [f"{method}: {cell}" for method in methods for cell in CELLS] or [str(cell) for cell in CELLS]
+    ic = dict.fromkeys(power.SCORES, 0.05)
+    rows = [
+        {name: values[seed] for name, values in fitness.items()} for seed in range(len(next(iter(fitness.values()))))
+    ]
+    return {"runs": {case: [{**row, "seconds": 60.0, "ic": ic} for row in rows] for case in cases}}
+
+
+def test_gains_are_those_beyond_random_orders_in_the_same_markets(tmp_path: Path) -> None:
+    rules = figures(random=[1, 2, 50], filter=[11, 10, 50], ridge=[5, 7, 50], momentum=[1, 2, 50])
+    learned = figures(*LEARNERS, champion=[10, 11])
+    lines = power_tables.power_table(rules, learned).splitlines()
+    assert lines[4] == "| 0.02 | 30 | 1,000 | 9.0 ± 1.0 | 100 % | 100 % | 50 % | 0 % | 1.0 |"
+    assert len(lines) == 4 + 36
+    weak = figures(random=[0, 0], filter=[1, 10], ridge=[5, 7], momentum=[0, 0])
+    assert power_tables.power_table(weak).splitlines()[2] == (
+        "| 0.02 | 30 | 1,000 | 5.5 ± 4.5 |  |  | 0.050 | 0.050 | 0.050 |"
+    )
+    power_tables.draw(tmp_path / "power.png", rules, learned)
+    with Image.open(tmp_path / "power.png") as picture:
+        assert picture.width > 800
