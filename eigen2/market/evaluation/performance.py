@@ -6,6 +6,7 @@ gains over losses where nothing was lost, is NaN.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ YEAR = 252  # trading days of a year
 MIN_DEVIATION = 1e-12  # daily returns with a smaller standard deviation vary by rounding alone
 
 Series = Float[np.ndarray, "*accounts days"]
+Curve = Float[np.ndarray, " days"]
 Gains = Float[np.ndarray, " trades"]
 PerAccount = Any  # Float[np.ndarray, "*accounts"], or a number for a single series
 
@@ -78,6 +80,51 @@ def alpha_beta(equity: Series, benchmark: Series) -> tuple[PerAccount, PerAccoun
     return (1 + returns.mean(-1) - beta * market.mean(-1)) ** YEAR - 1, beta
 
 
+def alpha_t(equity: Curve, benchmark: Curve) -> float:
+    """Return the t-statistic of alpha, see `intercept_t`."""
+    return intercept_t(daily_returns(equity), daily_returns(benchmark))
+
+
+def information_ratio(equity: Series, benchmark: Series) -> PerAccount:
+    """Return mean / deviation (n - 1) of daily returns less a benchmark's x sqrt(252) (Goodwin, 1998); NaN if equal."""
+    active = daily_returns(equity) - daily_returns(benchmark)
+    return _ratio(YEAR**0.5 * active.mean(-1), active.std(-1, ddof=1), MIN_DEVIATION)
+
+
+def information_t(equity: Curve, benchmark: Curve) -> float:
+    """Return the t-statistic of the mean daily return less a benchmark's, see `intercept_t`."""
+    return intercept_t(daily_returns(equity) - daily_returns(benchmark))
+
+
+def intercept_t(values: Curve, *regressors: Curve) -> float:
+    """Return the t-statistic of the intercept of a regression, that of the mean if there are no regressors.
+
+    Standard errors allow for heteroskedasticity and autocorrelation (Newey and West, "A Simple, Positive Semi-Definite,
+    Heteroskedasticity and Autocorrelation Consistent Covariance Matrix", 1987, equation 5), over 4 (n / 100)^(2/9) lags
+    (the same, "Automatic Lag Selection in Covariance Matrix Estimation", 1994), times n / (n - coefficients). NaN where
+    the values do not vary beyond the regressors, or these do not vary.
+    """
+    design = np.column_stack([np.ones(len(values)), *regressors])
+    days, coefficients = design.shape
+    if days <= coefficients or any(each.std() <= MIN_DEVIATION for each in regressors):
+        return np.nan
+    inverse = np.linalg.inv(design.T @ design)
+    fitted = inverse @ (design.T @ values)
+    moments = design * (values - design @ fitted)[:, None]
+    if moments[:, 0].std() <= MIN_DEVIATION:
+        return np.nan
+    lags = min(int(4 * (days / 100) ** (2 / 9)), days - 1)
+    # the sums of both signs of a lag; the Bartlett weights fall from 1 to 0
+    weighted = [(1 - lag / (lags + 1)) * (moments[lag:].T @ moments[: days - lag]) for lag in range(lags + 1)]
+    covariance = inverse @ (sum(weighted) + sum(weighted[1:]).T) @ inverse * days / (days - coefficients)
+    return float(fitted[0] / np.sqrt(covariance[0, 0]))
+
+
+def upper_tail(t: float) -> float:
+    """Return the probability that a statistic of many days without effect is `t` or more (one-sided p-value)."""
+    return NormalDist().cdf(-t)
+
+
 def turnover(equity: Series, traded: PerAccount) -> PerAccount:
     """Return half of the money bought and sold per year, relative to the mean equity: 1 replaces all once a year."""
     return traded / 2 / equity.mean(-1) / ((equity.shape[-1] - 1) / YEAR)
@@ -129,7 +176,12 @@ MEASURES = {  # by name; the longest drawdown is in days, turnover per year
     "max drawdown": Measure(max_drawdown, CURVE, " %", 1),
     "longest drawdown": Measure(longest_drawdown, CURVE, digits=0),
     "alpha": Measure(lambda own, market: alpha_beta(own, market)[0], BOTH, " %", 1),
+    "alpha t": Measure(alpha_t, BOTH),
+    "alpha p": Measure(lambda own, market: upper_tail(alpha_t(own, market)), BOTH, digits=4),
     "beta": Measure(lambda own, market: alpha_beta(own, market)[1], BOTH),
+    "information ratio": Measure(information_ratio, BOTH),
+    "information t": Measure(information_t, BOTH),
+    "information p": Measure(lambda own, market: upper_tail(information_t(own, market)), BOTH, digits=4),
     "turnover": Measure(turnover, ("equity", "traded")),
     "exposure": Measure(mean_exposure, ("equity", "exposure"), " %", 1),
     "hit rate": Measure(hit_rate, GAINS, " %", 1),

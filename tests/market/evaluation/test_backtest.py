@@ -61,6 +61,8 @@ def test_a_policy_that_knows_the_future_is_significant() -> None:
     assert found.luck["percentile"] == 100
     assert found.selection["deflated_sharpe"] > 0.95
     assert found.measures["champion"]["alpha"] > 1
+    assert found.measures["champion"]["alpha p"] < 0.001
+    assert found.measures["champion"]["information p"] < 0.001
 
 
 def test_p_values_are_the_rank_among_the_random_baseline() -> None:
@@ -110,6 +112,8 @@ def test_numbers_that_do_not_exist_for_a_champion_that_never_trades_are_none() -
     summary = found.summary()
     assert summary["measures"]["champion"]["trades"] == 0
     assert summary["measures"]["champion"]["Sortino"] is None
+    assert summary["measures"]["champion"]["alpha p"] is None
+    assert summary["measures"]["buy and hold"]["information p"] is None
     assert summary["selection"]["deflated_sharpe"] is None
     assert "unknown" in found.text()
 

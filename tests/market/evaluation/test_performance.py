@@ -14,6 +14,8 @@ from eigen2.market.evaluation.performance import (
     calmar_ratio,
     format_measure,
     hit_rate,
+    information_ratio,
+    intercept_t,
     longest_drawdown,
     max_drawdown,
     mean_exposure,
@@ -23,6 +25,7 @@ from eigen2.market.evaluation.performance import (
     sortino_ratio,
     total_return,
     turnover,
+    upper_tail,
 )
 
 CURVE = np.array([100.0, 110.0, 99.0, 108.9])
@@ -38,7 +41,9 @@ EMPYRICAL = {
     "max drawdown": -empyrical.max_drawdown(RETURNS),
     "alpha": empyrical.alpha(RETURNS, MARKET),
     "beta": empyrical.beta(RETURNS, MARKET),
+    "information ratio": empyrical.sharpe_ratio(RETURNS - MARKET),
 }
+DIGITS = np.array([[3.0, -1, 4, 1, -5, 9, 2, 6, -5, 3, 5, 8], [2, 7, 1, 8, 2, 8, 1, 8, 2, 8, 4, 5]])
 curves = st.lists(st.floats(50, 200), min_size=3, max_size=40).map(np.array)
 
 
@@ -69,6 +74,15 @@ curves = st.lists(st.floats(50, 200), min_size=3, max_size=40).map(np.array)
         (hit_rate(np.zeros(0)), np.nan),
         (profit_factor(np.array([3.0, -1, 0, -1])), 1.5),
         (profit_factor(np.array([3.0])), np.nan),
+        # statsmodels 0.14, HAC with 2 lags and use_correction: of a mean, and of an intercept
+        (intercept_t(DIGITS[0]), 2.493710681860291),
+        (intercept_t(*DIGITS), -0.08951516397752127),
+        (intercept_t(DIGITS[0], np.ones(12)), np.nan),
+        (intercept_t(2 * DIGITS[1], DIGITS[1]), np.nan),
+        (upper_tail(1.6448536269514722), 0.05),
+        # a benchmark that stands still leaves the Sharpe ratio
+        (information_ratio(CURVE, np.full(4, 7.0)), (1 / 30) / (1 / 75) ** 0.5 * 252**0.5),
+        (information_ratio(CURVE, CURVE), np.nan),
         (alpha_beta(CURVE, np.full(4, 100.0))[1], np.nan),
     ],
 )
@@ -98,9 +112,25 @@ def test_all_measures_of_a_curve_are_those_of_empyrical() -> None:
     gains, money = np.array([4.0, -2.0]), np.array([100.0, 100.0])
     found = measure_all(RETURNS, MARKET, equity=money, exposure=money / 4, traded=np.float64(50.0), gains=gains)
     assert list(found) == list(MEASURES)
+    own, active = intercept_t(RETURNS, MARKET), intercept_t(RETURNS - MARKET)
+    robust = {"alpha t": own, "alpha p": upper_tail(own), "information t": active, "information p": upper_tail(active)}
     expected = {"trades": 2, "hit rate": 0.5, "profit factor": 2.0, "turnover": 63.0, "exposure": 0.25}
     longest = longest_drawdown(np.cumprod([1.0, *(1 + RETURNS)]))
-    assert found == pytest.approx({**EMPYRICAL, **expected, "longest drawdown": longest}, rel=1e-9)
+    assert found == pytest.approx({**EMPYRICAL, **robust, **expected, "longest drawdown": longest}, rel=1e-9)
+
+
+def test_alpha_without_skill_is_significant_as_often_as_stated() -> None:
+    """Returns are autocorrelated, and the more volatile the more the market moves: plain t-statistics fail."""
+    rng = np.random.default_rng(0)
+    robust, plain = np.zeros((2, 600))
+    for i in range(600):
+        market, noise = rng.normal(0.001, 0.01, 500), rng.normal(size=502)
+        own = (noise[2:] + noise[1:-1] + noise[:-2]) * (0.004 + np.abs(market))
+        robust[i], plain[i] = intercept_t(0.7 * market + own, market), own.mean() / own.std() * 500**0.5
+    rejected = [np.mean([upper_tail(t) < 0.05 for t in statistics]) for statistics in (robust, plain)]
+    assert 0.035 < rejected[0] < 0.085
+    assert rejected[1] > 0.12
+    assert intercept_t(0.01 + 0.7 * market + own, market) > 5
 
 
 @pytest.mark.parametrize(
