@@ -175,7 +175,7 @@ class MarketDataModule(RolloutDataModule):
             self.encoder = ENCODERS[self.encoding](self.panel, columns, self.context_days, self.terms, device)
         else:
             self.encoder = MarketEncoder.restore(self._spec, self.panel, self.terms, device)
-        prices = np.ascontiguousarray(remapped(self.panel).prices[:, columns])
+        prices = np.ascontiguousarray(remapped(self.panel).prices[: self.panel.splits.holdout.start, columns])
         windows = self.windows_per_generation + self.exploration_windows
         credit = self.credit == "order"
         self.eval_env = TradingEnvironment(prices, rules, agents, windows, device, credit, self.account)
@@ -184,7 +184,7 @@ class MarketDataModule(RolloutDataModule):
 
     def needed_bytes(self, agents: int) -> dict[str, int]:
         """Return the bytes of the encoder and of both environments."""
-        days, columns = self.panel.num_days, self.investable_columns
+        days, columns = self.panel.splits.holdout.start, self.investable_columns
         windows = self.windows_per_generation + self.exploration_windows + len(self.validation_starts())
         markets = [TradingEnvironment.needed_bytes(days, len(columns), *size) for size in ((agents, windows), (0, 0))]
         encoder = ENCODERS[self.encoding].needed_bytes(self.panel, columns, self.context_days)

@@ -360,11 +360,11 @@ def test_ragged_columns_trade_when_they_are_listed(tmp_path: Path) -> None:
     # listed on day 130: filled from its eve's close on only if it had a price to decide by
     assert orders(data, 1, start=100, days=8)[0] == 0
     assert orders(data, 1, start=130, days=8)[0] == 1
-    # delists on day 60 while held: sold after its five days, at the last price there was
+    # delists on day 60 while held: sold after its five days, 30 % below its last price
     bars = data.panel.prices[:, COLUMNS.index("S0002")].astype(float)
     cost = (10 + 5) / 10_000
-    gain = 100 * (bars[59, 3] / bars[57, 0] * (1 - cost) / (1 + cost) - 1)
-    assert orders(data, 2, start=56, days=12) == (1, pytest.approx(gain, rel=1e-4), {"halted"})
+    gain = 100 * (0.7 * bars[59, 3] / bars[57, 0] * (1 - cost) / (1 + cost) - 1)
+    assert orders(data, 2, start=56, days=12) == (1, pytest.approx(gain, rel=1e-4), {"delisted"})
     # halts on day 40 while held, for longer than it may be held
     assert orders(data, 3, start=36, days=12)[2] == {"halted"}
     assert orders(data, 3, start=70, days=12)[2] == {"holding"}

@@ -24,6 +24,7 @@ WHY_CLOSED = {
     "gap": "the open was beyond the sale target",
     "holding": "held for all days allowed",
     "halted": "no price on the day it had to close, so its last one",
+    "delisted": "stopped trading for good: its last price less the haircut",
 }
 Row = dict[str, Any]
 

@@ -33,7 +33,9 @@ class Trader:
         if workload != "market":
             raise UserError(f"the champion is of the workload {workload}; only those of the market trade")
         days = (self._spec["trading_days"], self._spec["settlement_days"])
-        self.terms = Terms(TradingRules(**self._spec["rules"]), AccountRules(**self._spec["account"]), *days)
+        # that a column has gone for good is known later only, and no decision may change when later prices come
+        rules = TradingRules(**{**self._spec["rules"], "delisting_haircut": 0.0})
+        self.terms = Terms(rules, AccountRules(**self._spec["account"]), *days)
         self.investable: list[str] = self._spec["investable"]
         self.last_seen = date.fromisoformat(champion.config["data_used"]["last"])
         self._actor = champion.actor(trusted)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from eigen2.core.replay import Field
 from eigen2.errors import UserError, require_range
+from eigen2.market.data.panel_rows import LISTED_DAYS
 from eigen2.market.simulation.account import AccountRecord, AccountRules, Accounts, observed_room
 from eigen2.market.simulation.rules import TradingRules
 
@@ -44,15 +45,25 @@ def window_options(starts: Iterable[int], trading_days: int, window_days: int) -
     return {"starts": list(starts), "trading_days": trading_days, "window_days": window_days}
 
 
-def market_table(prices: Float32[np.ndarray, "days columns 4"]) -> Float32[np.ndarray, "days 5 columns"]:
+def market_table(
+    prices: Float32[np.ndarray, "days columns 4"], haircut: float = 0.0
+) -> Float32[np.ndarray, "days 5 columns"]:
     """Return each day's rows by column: open, highest and lowest price from the open on, last close, least order size.
 
     Where a column did not trade, prices are NaN and the least size is infinite; the last close is 0 before its first.
+    Once a column has stopped trading for good, its last close is less by the haircut, and its least size NaN. If it
+    ends within the last 20 days it counts as listed: it may be late, or halted.
     """
     traded = (np.isfinite(prices) & (prices > 0)).all(-1)
     open_, high, low, close = np.moveaxis(np.where(traded[..., None], prices, np.float32(np.nan)), -1, 0)
     least_size = np.where(traded, np.float32(1), np.float32(np.inf))
-    return np.stack([open_, np.maximum(open_, high), np.minimum(open_, low), last_valid(close), least_size], axis=1)
+    last_close = last_valid(close)
+    if haircut:
+        ends = len(prices) - traded[::-1].argmax(0)
+        gone = (np.arange(len(prices))[:, None] >= ends) & (ends + LISTED_DAYS <= len(prices))
+        last_close[gone] *= np.float32(1 - haircut)
+        least_size[gone] = np.nan
+    return np.stack([open_, np.maximum(open_, high), np.minimum(open_, low), last_close, least_size], axis=1)
 
 
 def tie_breaks(prices: Float32[np.ndarray, "days columns 4"]) -> Int16[np.ndarray, "days columns"]:
@@ -97,7 +108,7 @@ class MarketEnvironment(ABC):
         device: torch.device | str,
         account: AccountRules,
     ) -> None:
-        self._market = market_table(np.asarray(prices, np.float32))
+        self._market = market_table(np.asarray(prices, np.float32), rules.delisting_haircut)
         self.num_days, _, self.num_columns = self._market.shape
         self.rules, self.agents, self.windows, self.device = rules, agents, windows, torch.device(device)
         self._shape = (agents, windows, self.num_columns)

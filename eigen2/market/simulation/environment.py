@@ -31,7 +31,7 @@ __all__ = ["LEVELS", "AccountRules", "TradingEnvironment", "TradingRules"]
 
 LEVELS = 255  # steps up to the largest sale target and, without short sales, the largest coefficient, in observations
 MAX_GAIN_PCT = 1e30  # bound of realised gains, as the loss of a short sale is unbounded
-TARGET, GAP, HOLDING, HALTED, WINDOW_END = range(len(CLOSE_REASONS))
+TARGET, GAP, HOLDING, HALTED, DELISTED, WINDOW_END = range(len(CLOSE_REASONS))
 NO_ORDERS = (NO_FILLS.cell, NO_FILLS.stake, NO_FILLS)
 
 
@@ -48,7 +48,8 @@ class TradingEnvironment(MarketEnvironment):
     A position is sold at entry x (1 + target / 100) on the day whose high reaches it, or at the open if that is already
     above it; otherwise at the close once it has been held long enough or the window ends. An order whose column has no
     price at the next open is dropped. A position in a column without a price keeps its last valid close. If it must be
-    sold on such a day, it is sold at that close, with the reason "halted".
+    sold on such a day, it is sold at that close, with the reason "halted". Where the column has stopped trading for
+    good (see `market_table`), that close is less by `delisting_haircut`, and the reason "delisted".
 
     With `TradingRules.allow_short` a coefficient of -1 or less sells short, and orders are ranked by absolute value.
     Up and down are exchanged: a short sale is bought back at entry x (1 - target / 100). With c the commission and
@@ -228,6 +229,7 @@ class TradingEnvironment(MarketEnvironment):
         reward[gain_pct < 0] *= self.rules.loss_penalty
         reason = np.where(self._held_days[cell] >= self.rules.max_holding_days, HOLDING, WINDOW_END)
         reason[np.isnan(bars[OPEN])] = HALTED
+        reason[np.isnan(bars[LEAST_SIZE])] = DELISTED
         reason[reached] = TARGET
         reason[bars[OPEN] >= aim] = GAP
         self._clear(cell)

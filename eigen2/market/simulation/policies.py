@@ -8,7 +8,8 @@ from torch import Tensor
 
 from eigen2.errors import UserError
 from eigen2.market.simulation.account import AccountRules
-from eigen2.market.simulation.base import last_valid
+from eigen2.market.simulation.base import CLOSE as LAST_CLOSE
+from eigen2.market.simulation.base import market_table
 from eigen2.market.simulation.rules import TradingRules
 from eigen2.market.simulation.simulate import Policy, Prices, Simulation
 
@@ -21,7 +22,7 @@ def buy_and_hold(prices: Prices, rules: TradingRules, account: AccountRules, day
 
     Columns are bought where the environment would fill an order of the first day: at the next open, or at its close;
     both sides pay commission and slippage. Columns without a price there are left out, a UserError if all are; those
-    that stop trading stay at their last close.
+    that stop trading stay at their last close, less `delisting_haircut` where it is for good.
     """
     next_open = rules.execution == "next_open"
     span = prices[days.start : days.stop].astype(np.float64)
@@ -29,7 +30,8 @@ def buy_and_hold(prices: Prices, rules: TradingRules, account: AccountRules, day
     bought = np.flatnonzero(entry > 0)
     if not bought.size:
         raise UserError(f"no column has a price on day {days.start + next_open}: nothing to buy and hold")
-    entry, close = entry[bought], last_valid(span[:, bought, CLOSE])
+    table = market_table(prices[:, bought], rules.delisting_haircut)
+    entry, close = entry[bought], table[days.start : days.stop, LAST_CLOSE].astype(np.float64)
     close = np.ascontiguousarray(np.where(close > 0, close, entry))  # the order in memory decides how sums are rounded
     shares = account.initial_cash / len(bought) / (entry * (1 + rules.side_cost))
     exposure = close @ shares

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from eigen2.errors import require_range
 
-CLOSE_REASONS = ("target", "gap", "holding", "halted", "window_end")
+CLOSE_REASONS = ("target", "gap", "holding", "halted", "delisted", "window_end")
 """Why a position closed: its sale target was reached, the open gapped beyond it, it was held for `max_holding_days`,
-its column had no price on the day it had to close, or the window ended."""
+its column had no price on the day it had to close, or none ever after, or the window ended."""
 
 
 @dataclass
@@ -38,6 +38,10 @@ class TradingRules:
     """Commission per side, in basis points of the price (0 to 1000)."""
     slippage_bps: float = 5.0
     """Slippage per side, in basis points of the price (0 to 1000)."""
+    delisting_haircut: float = 0.3
+    """Share of its last close that a column loses when it stops trading for good, as on a delisting (0 to 1). The
+    default is what companies that failed lost on NYSE and AMEX (Shumway, "The Delisting Bias in CRSP Data", 1997);
+    prices alone do not tell them from companies that were bought."""
     reward: Literal["account", "shaped"] = "account"
     """Reward of a closed position: `account`, its net gain in basis points of the account's equity at the order; or
     `shaped`, coefficient x percent gain, as if money had no limit. Fitness is the account's log return in percent, or
@@ -58,6 +62,7 @@ class TradingRules:
         require_range("data.rules.max_target", self.max_target, least=self.min_target, most=1000)
         require_range("data.rules.max_opens_per_day", self.max_opens_per_day, least=1)
         require_range("data.rules.max_holding_days", self.max_holding_days, least=1, most=250)
+        require_range("data.rules.delisting_haircut", self.delisting_haircut, least=0, most=1)
         for name in ("cost_bps", "slippage_bps", "loss_penalty", "risk_aversion"):
             require_range(f"data.rules.{name}", getattr(self, name), least=0, most=1000)
         for name in ("inaction_penalty", "zero_trade_penalty"):

@@ -87,6 +87,14 @@ def random_prices(rng: np.random.Generator, days: int, columns: int, holes: floa
     return prices.astype(np.float32)
 
 
+def with_delistings(rng: np.random.Generator, prices: np.ndarray) -> np.ndarray:
+    """Append 20 days; half of the columns, drawn at random, stop trading on a random day."""
+    longer = np.concatenate([prices, np.repeat(prices[-1:], 20, axis=0)])
+    for column in np.flatnonzero(rng.random(prices.shape[1]) < 0.5):
+        longer[rng.integers(len(prices) + 1) :, column] = NAN
+    return longer
+
+
 def random_actions(rng: np.random.Generator, shape: tuple[int, ...], coarse: bool = False) -> np.ndarray:
     """Draw coefficients and targets in and out of their ranges; coarse ones from few values, so that there are ties."""
     if coarse:
@@ -115,6 +123,7 @@ random_rules = st.builds(
     execution=st.sampled_from(EXECUTIONS),
     cost_bps=st.sampled_from([0.0, 12.0]),
     slippage_bps=st.sampled_from([0.0, 25.0]),
+    delisting_haircut=st.sampled_from([0.0, 0.3, 1.0]),
     reward=st.sampled_from(["account", "shaped"]),
     risk_aversion=st.sampled_from([0.0, 0.5]),
     loss_penalty=st.sampled_from([0.0, 1.0, 1.7]),

@@ -97,11 +97,17 @@ class ReferenceAccount:
         """Whether the column has a complete bar."""
         return all(math.isfinite(price) for price in self.prices[day][column])
 
+    def delisted(self, day: int, column: int) -> bool:
+        """Whether the column has had its last price, and the table goes on for 20 days without it."""
+        last = max((other for other in range(len(self.prices)) if self.traded(other, column)), default=day)
+        return self.rules.delisting_haircut > 0 and last < day and last + 20 < len(self.prices)
+
     def last_close(self, day: int, column: int) -> float:
-        """The last valid close up to the day."""
+        """The last valid close up to the day, less the haircut of a delisted column."""
+        kept = 1 - self.rules.delisting_haircut if self.delisted(day, column) else 1.0
         while not self.traded(day, column):
             day -= 1
-        return self.prices[day][column][CLOSE]
+        return float(np.float32(self.prices[day][column][CLOSE]) * np.float32(kept))
 
     def share(self, quoted: float, buys: bool) -> float:
         """What a share costs or brings."""
@@ -195,7 +201,8 @@ class ReferenceAccount:
             return aim, "target"
         held_out = position.held_days >= self.rules.max_holding_days
         if held_out or self.day == self.last_day:
-            reason = "halted" if not traded else "holding" if held_out else "window_end"
+            reason = "holding" if held_out else "window_end"
+            reason = "delisted" if self.delisted(self.day, column) else reason if traded else "halted"
             return self.last_close(self.day, column), reason
         return None
 

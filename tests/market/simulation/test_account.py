@@ -24,6 +24,7 @@ from tests.market.simulation.episodes import (
     random_rules,
     random_windows,
     rules,
+    with_delistings,
 )
 from tests.market.simulation.reference import ReferenceAccount
 
@@ -228,7 +229,7 @@ def test_the_record_equals_the_plain_reference(
 ) -> None:
     rng = np.random.default_rng(seed)
     columns, days, windows, agent = 4, 18, 2, 1
-    prices = random_prices(rng, days, columns, 0.15, coarse)
+    prices = with_delistings(rng, random_prices(rng, days, columns, 0.15, coarse))
     env = TradingEnvironment(prices, trading, 2, windows, account=money)
     env.record_agent(agent)
     options = random_windows(rng, days, windows)

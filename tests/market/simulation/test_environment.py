@@ -26,6 +26,7 @@ from tests.market.simulation.episodes import (
     random_rules,
     random_windows,
     rules,
+    with_delistings,
 )
 from tests.market.simulation.reference import ReferenceAccount
 
@@ -100,6 +101,30 @@ def test_one_order_by_hand(case: Case, kind: str, execution: str) -> None:
     assert played.summary["gain_pct"] == pytest.approx(gain, rel=1e-5)
     assert [played.seen[day]["held_days"] for day in range(case.exit_day)] == [[day] for day in range(case.exit_day)]
     assert played.seen[case.exit_day] == NOTHING_HELD
+
+
+@pytest.mark.parametrize(
+    ("silent", "haircut", "coefficient", "gain_pct", "reason"),
+    [
+        (20, 0.3, 2, -16, "delisted"),  # 100 to 120, less 30 % is 84
+        (20, 0.3, -2, 16, "delisted"),
+        (20, 1, 2, -100, "delisted"),
+        (20, 0, 2, 20, "halted"),
+        (19, 0.3, 2, 20, "halted"),  # the table may end before the ticker's next row
+    ],
+)
+def test_a_column_that_stops_trading_for_good(
+    silent: int, haircut: float, coefficient: float, gain_pct: float, reason: str
+) -> None:
+    prices = flat(3 + silent)
+    prices[2], prices[3:] = 120, NAN
+    chosen = rules(delisting_haircut=haircut, allow_short=True, max_holding_days=9)
+    played = play(prices, chosen, {0: {0: (coefficient, 50)}})
+    assert played.closed == [reason]
+    assert played.earned == {9: pytest.approx(2 * gain_pct)}
+    equity = played.env.record.equity()["equity"]
+    assert equity[2] == pytest.approx(1e5 * (1 + 0.2 * coefficient / 100))
+    assert equity[3:].tolist() == pytest.approx([1e5 * (1 + 0.02 * gain_pct / 100)] * silent)  # at once
 
 
 @both
@@ -300,6 +325,7 @@ def test_equals_the_plain_reference(
     agents, windows, columns = (data.draw(st.integers(1, most)) for most in (3, 3, 5))
     days = data.draw(st.integers(2, 24), label="days")
     prices = random_prices(rng, days, columns, data.draw(st.sampled_from([0.0, 0.1, 0.5]), label="holes"), coarse)
+    prices = with_delistings(rng, prices)
     options = random_windows(rng, days, windows)
     env = TradingEnvironment(prices, rules, agents, windows, credit_orders=True, account=money)
     draws = tie_breaks(prices)

@@ -92,6 +92,12 @@ class TestBuyAndHold:
         assert simulation.equity[0] == pytest.approx([100_000, shares * 200, shares * 220, shares * 250 * 0.999])
         assert simulation.traded == pytest.approx([shares * (200 + 250)])
 
+    def test_delisted_columns_lose_the_haircut(self) -> None:
+        prices = flat(30, 2)
+        prices[3:, 0] = NAN
+        simulation = buy_and_hold(prices, rules(), MONEY, range(0, 6))
+        assert simulation.equity[0] == pytest.approx([100_000] * 3 + [85_000] * 3)
+
     @pytest.mark.parametrize("execution", ["next_open", "close"])
     def test_one_column_is_what_the_environment_makes_of_it(self, execution: str) -> None:
         """All money in one column, never sold before the end; it halts now and then, on its last day too."""
