@@ -15,7 +15,8 @@ TABLE = ["ticker", "action", "coefficient", "target_pct", "stake_pct", "days_hel
 """Columns of the orders that are printed."""
 DESCRIPTIONS = {
     "predict": "Write the champion's decisions at the close of each new day: orders, open positions and sales, each "
-    "with its reason. It starts without positions, and no row depends on later days.",
+    "with its reason. It starts without positions. Days added to the prices leave the rows "
+    "before them as they are.",
     "export": "Write the champion without its run: the weights of its actor (champion.safetensors) and the "
     "configuration needed to use them (champion.json).",
 }

@@ -24,7 +24,7 @@ def require(settings: object, *names: str, least: float = 0, most: float | None 
 
 @dataclass
 class Elitism(Operator):
-    """Keep the fittest agents bit for bit."""
+    """Keep the fittest agents, as their training after the evaluation left them."""
 
     name: ClassVar[str] = "elite"
 

@@ -19,7 +19,7 @@ from eigen2.market.data.source import listed_tickers, unusable_rows
 log = logging.getLogger(__name__)
 
 STRAY_TICKERS = 10
-LISTED_DAYS = 20  # after its last row a ticker counts as listed: at the end of a table it may only be late
+LISTED_DAYS = 20  # for which a ticker counts as listed after each of its rows, as it may only be late or halted
 STRAY_PERCENT = 10
 
 
@@ -97,12 +97,17 @@ def _kept_days(
     usable: Bool[np.ndarray, " rows"],
     dates: Shaped[np.ndarray, " days"],
 ) -> Bool[np.ndarray, " days"]:
-    """Return on which dates tickers traded, and not just a stray few; warn about the others."""
+    """Return on which dates tickers traded, and not just a stray few; warn about the others.
+
+    A day is judged by rows up to it alone, so that days added to a table change none before them.
+    """
     there = np.bincount(day, minlength=len(dates)) > 0
     rows = np.bincount(day[usable], minlength=len(dates))
-    lives = pd.Series(day[usable]).groupby(codes[usable])
-    last = np.minimum(lives.max().to_numpy() + LISTED_DAYS, len(dates) - 1)
-    listed = listed_tickers(lives.min().to_numpy(), last, len(dates))
+    order = np.lexsort((day[usable], codes[usable]))
+    first, ticker = day[usable][order], codes[usable][order]
+    # a row lists its ticker until the next one takes over
+    following = np.append(np.where(np.diff(ticker) == 0, first[1:], len(dates)), len(dates))
+    listed = listed_tickers(first, np.minimum(following - 1, first + LISTED_DAYS).clip(max=len(dates) - 1), len(dates))
     stray = (rows > 0) & (listed >= STRAY_TICKERS) & (100 * rows < STRAY_PERCENT * listed)
     if empty := np.sum(there & (rows == 0)):
         log.warning("%d of %d days left out: no usable row", empty, there.sum())

@@ -48,7 +48,7 @@ class Universe:
 
 
 def resolve(universe: Universe, panel: MarketPanel) -> list[int]:
-    """Return the investable columns, ascending; days after the training days have no influence.
+    """Return the investable columns, ascending; prices after the training days have no influence.
 
     Raises:
         UserError: when a name is unknown or an indicator's, or there are too few columns or no volumes to choose the

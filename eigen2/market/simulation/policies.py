@@ -99,7 +99,7 @@ def random_baseline(
     accounts: int,
     rng: np.random.Generator,
 ) -> Policy:
-    """Give the orders of another policy on random days and in random columns: equal turnover, no knowledge.
+    """Give the orders of another policy on random days and in random columns: about its turnover, no knowledge.
 
     Every account gives all of the orders, with their coefficients and sale targets (see `Simulation`), in a random
     sequence: on days drawn uniformly from `days` but the last, no more per day than the rules allow, in columns drawn

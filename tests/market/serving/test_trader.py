@@ -52,6 +52,21 @@ def test_days_that_came_later_change_no_order_before_them(fitted: Fitted, trader
     pd.testing.assert_frame_equal(short, same)
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_orders_of_a_table_cut_anywhere_are_those_of_the_whole(fitted: Fitted, trader: Trader, seed: int) -> None:
+    """Rows are missing here and there, a ticker ends, and one comes back after a long halt."""
+    rng, prices = np.random.default_rng(seed), read_prices(fitted.longer)
+    dates = np.sort(prices["date"].unique())
+    day, names = np.searchsorted(dates, prices["date"]), rng.permutation(trader.investable)
+    gone = (prices["ticker"] == names[0]) & (day >= DAYS - 50)
+    gone |= (prices["ticker"] == names[1]) & (day >= DAYS - 65) & (day < DAYS - 40)
+    prices = prices[~gone & (rng.random(len(prices)) > 0.1)]
+    whole = trader.orders(prices)
+    for cut in rng.choice(np.arange(FIT_DAYS, DAYS), 4, replace=False):
+        part = trader.orders(prices[prices["date"] <= dates[cut]])
+        pd.testing.assert_frame_equal(part, whole[whole["date"] <= dates[cut]].reset_index(drop=True))
+
+
 def test_an_export_does_what_the_checkpoint_does(fitted: Fitted, exported: Path, orders: pd.DataFrame) -> None:
     pd.testing.assert_frame_equal(Trader.load(exported).orders(read_prices(fitted.longer)), orders)
     again = fitted.run.with_name("again")
