@@ -18,20 +18,21 @@ PICTURE = "![Gains as parts of the filter's, by information coefficient](images/
 def lines(rules: Figures, learned: Figures | None = None) -> list[Row]:
     """Return a line for each cell: the filter's gain, and the part of it that each method gains.
 
-    A gain is what a method earns more than random orders, on the markets on which all methods were measured. Parts are
-    in percent, None unless the filter's gain is above twice its standard error.
+    A gain is what a method earns more than random orders. Parts are in percent of the filter's gain on the same
+    markets, on which champions may be fewer; None unless that gain is above twice its standard error.
     """
     found = []
     for cell in CELLS:
         own, runs = rules["runs"][str(cell)], learned["runs"] if learned else {}
         fitness = {name: [row[name] for row in own] for name in SCORES}
         fitness |= {name: [row["champion"] for row in runs[f"{name}: {cell}"]] for name in LEARNERS if runs}
-        seeds = min(map(len, fitness.values()))
-        gain = {n: np.array(each[:seeds]) - [row["random"] for row in own[:seeds]] for n, each in fitness.items()}
-        best, error = gain["filter"].mean(), gain["filter"].std(ddof=1) / np.sqrt(seeds)
-        parts = {name: 100 * each.mean() / best if best > 2 * error else None for name, each in gain.items()}
+        gain = {n: np.subtract(each, [row["random"] for row in own][: len(each)]) for n, each in fitness.items()}
+        best, error = gain["filter"], gain["filter"].std(ddof=1) / np.sqrt(len(own))
+        earns = best.mean() > 2 * error
+        parts = {n: 100 * each.mean() / best[: len(each)].mean() if earns else None for n, each in gain.items()}
         seconds = [row["seconds"] for row in runs[f"{LEARNERS[0]}: {cell}"]] if runs else []
-        found.append({**cell._asdict(), **parts, "filter": f"{best:.1f} ± {error:.1f}", "seconds": seconds, "own": own})
+        shown = {"filter": f"{best.mean():.1f} ± {error:.1f}", "seconds": seconds, "own": own}
+        found.append({**cell._asdict(), **parts, **shown})
     return found
 
 
