@@ -17,6 +17,8 @@ from eigen2.core.transition_exchange import TransitionLog
 from eigen2.distributed.communicator import Communicator
 from eigen2.errors import UserError, require_range
 
+TableColumns = tuple[tuple[str, str, float], ...]
+
 
 @dataclass(frozen=True)
 class TrainedPolicies:
@@ -46,7 +48,7 @@ class WorkloadDataModule(LightningDataModule, ABC):
     """
 
     workload: ClassVar[str] = ""  # name on the command line
-    table_columns: ClassVar[tuple[tuple[str, str, float], ...]] = ()
+    table_columns: TableColumns = ()
     """Heading, metric and factor of the workload's columns in the terminal's table."""
     training_steps: int = 1  # of a generation
     replay_min_size: int  # transitions in the buffer before training starts

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torchmetrics.functional import spearman_corrcoef
 
 from eigen2.core.compatibility import flatten
-from eigen2.core.datamodule import RolloutDataModule, TestResult, TrainedPolicies
+from eigen2.core.datamodule import RolloutDataModule, TableColumns, TestResult, TrainedPolicies
 from eigen2.core.environment import Environment, Observation
 from eigen2.core.environment import Policy as AgentPolicy
 from eigen2.core.networks import Inputs, Sizes
@@ -25,11 +25,13 @@ from eigen2.market.data.panel import FEATURES, FeatureScale, MarketPanel, build_
 from eigen2.market.data.sample import sample_path
 from eigen2.market.data.universe import Universe, resolve
 from eigen2.market.evaluation.backtest import Market, backtest, write, write_texts
+from eigen2.market.evaluation.performance import YEAR
 from eigen2.market.features.encoding import ENCODERS, MarketEncoder
 from eigen2.market.networks.columns import Choice
 from eigen2.market.simulation.account import AccountRules
-from eigen2.market.simulation.base import Terms, window_options
-from eigen2.market.simulation.environment import TradingEnvironment, TradingRules
+from eigen2.market.simulation.base import MarketEnvironment, Terms, window_options
+from eigen2.market.simulation.portfolio import make_environment, needed_bytes
+from eigen2.market.simulation.rules import TradingRules
 from eigen2.market.simulation.simulate import Policy, hide_window_end
 from eigen2.market.synthetic.generator import SyntheticMarket
 from eigen2.memory.estimate import available_bytes
@@ -76,14 +78,14 @@ class MarketDataModule(RolloutDataModule):
             networks that read series, at a much higher cost.
     """
 
-    table_columns = (("trades", "trading/trades", 1.0), ("win %", "trading/win_rate", 100.0))
+    table_columns: TableColumns = (("trades", "trading/trades", 1.0), ("win %", "trading/win_rate", 100.0))
 
     workload = "market"
     panel: MarketPanel
     investable_columns: list[int]  # indices of the panel's columns agents may buy, ascending
     encoder: MarketEncoder
-    eval_env: TradingEnvironment
-    val_env: TradingEnvironment
+    eval_env: MarketEnvironment
+    val_env: MarketEnvironment
 
     def __init__(
         self,
@@ -119,6 +121,8 @@ class MarketDataModule(RolloutDataModule):
             raise UserError(f"data.path {path} and data.synthetic are both given; set one of them to null")
         self.path, self.synthetic, self.cache_dir = path, synthetic, cache_dir
         self.rules, self.account = rules, account
+        if rules.mode == "weights":
+            self.table_columns = (("turnover", "trading/turnover", 1.0),)
         self.investable, self.indicators = investable, list(indicators)
         self._spec: Mapping[str, Any] | None = None  # inference spec of the fit whose champion is used
 
@@ -178,15 +182,15 @@ class MarketDataModule(RolloutDataModule):
         prices = np.ascontiguousarray(remapped(self.panel).prices[: self.panel.splits.holdout.start, columns])
         windows = self.windows_per_generation + self.exploration_windows
         credit = self.credit == "order"
-        self.eval_env = TradingEnvironment(prices, rules, agents, windows, device, credit, self.account)
+        self.eval_env = make_environment(prices, rules, agents, windows, device, self.account, credit)
         validation = len(self.validation_starts())
-        self.val_env = TradingEnvironment(prices, rules, agents, validation, device, account=self.account)
+        self.val_env = make_environment(prices, rules, agents, validation, device, self.account)
 
     def needed_bytes(self, agents: int) -> dict[str, int]:
         """Return the bytes of the encoder and of both environments."""
         days, columns = self.panel.splits.holdout.start, self.investable_columns
         windows = self.windows_per_generation + self.exploration_windows + len(self.validation_starts())
-        markets = [TradingEnvironment.needed_bytes(days, len(columns), *size) for size in ((agents, windows), (0, 0))]
+        markets = [needed_bytes(self.rules, days, len(columns), *size) for size in ((agents, windows), (0, 0))]
         encoder = ENCODERS[self.encoding].needed_bytes(self.panel, columns, self.context_days)
         return {"encoder": encoder, "environments": sum(markets)}
 
@@ -197,7 +201,7 @@ class MarketDataModule(RolloutDataModule):
     @property
     def sizes(self) -> Sizes:
         """Return the shapes of network inputs and of an action, and the days of the context."""
-        return Sizes(self.encoder.input_shapes, (len(self.investable_columns), 2), self.context_days)
+        return Sizes(self.encoder.input_shapes, self.eval_env.action_shape, self.context_days)
 
     def make_actor(self) -> nn.Module:
         """Build the encoding's default actor."""
@@ -238,8 +242,8 @@ class MarketDataModule(RolloutDataModule):
         self.val_env.record_agent(agent)
 
     def scores(self, env: Environment, returns: Tensor) -> Tensor:
-        """Return the fitness of each episode just played, see `TradingEnvironment.scores`."""
-        assert isinstance(env, TradingEnvironment)
+        """Return the fitness of each episode just played, see `MarketEnvironment.scores`."""
+        assert isinstance(env, MarketEnvironment)
         return env.scores(returns)
 
     def save_champion_record(self, generation: int) -> None:
@@ -314,7 +318,11 @@ class MarketDataModule(RolloutDataModule):
         return TestResult(result.scalars(), result.text())
 
     def episode_metrics(self, summary: dict[str, Tensor], fitness: Tensor) -> dict[str, float]:
-        """Return trades per agent and window, some shares, and the rank correlation of fitness and money."""
+        """Return trading in the windows, and the rank correlation of fitness and money."""
+        money = {"fitness/money_correlation": _rank_correlation(fitness, summary["log_return_pct"])}
+        if self.rules.mode == "weights":
+            years = self.windows_per_generation * (self.window_days - 1) / YEAR
+            return {"trading/turnover": float(summary["turnover"].double().mean()) / years, **money}
         idle, busy = summary["days_without_position"].sum(), summary["days_with_position"].sum()
         closed, trades = (summary["wins"] + summary["losses"]).sum(), summary["trades"].sum()
         return {
@@ -322,7 +330,7 @@ class MarketDataModule(RolloutDataModule):
             "trading/win_rate": float(summary["wins"].sum() / closed.clamp(min=1)),
             "trading/exposure": float(busy / (idle + busy)),
             "trading/funded_share": float(trades / (trades + summary["unfunded"].sum()).clamp(min=1)),
-            "fitness/money_correlation": _rank_correlation(fitness, summary["log_return_pct"]),
+            **money,
         }
 
     def describe(self) -> dict[str, str]:

@@ -22,7 +22,7 @@ class Ridge:
     """A ranking of columns by their expected return, relative to the other columns of the day."""
 
     scores: Float[np.ndarray, "days columns"]
-    """Expected percent log return of a position held for `max_holding_days`; NaN before the context is complete."""
+    """Expected percent log return of a position held for `holding_days`; NaN before the context is complete."""
     penalty: float
     """The one of `PENALTIES` with the highest rank correlation on the validation days, after a fit without them."""
     validation_ic: float
@@ -34,12 +34,12 @@ def fit_ridge(
 ) -> Ridge:
     """Regress the return of a position on the averages of its column, with the training days alone.
 
-    The return runs from the fill of an order to the close `max_holding_days` later, as a log return in percent less the
-    mean of all columns on that day. Days whose returns end after their split are left out (purged). With `refit` the
-    chosen penalty is applied to a second fit, with the validation days among those of training.
+    The return runs from the fill of an order to the close `TradingRules.holding_days` later, as a log return in percent
+    less the mean of all columns on that day. Days whose returns end after their split are left out (purged). With
+    `refit` the chosen penalty is applied to a second fit, with the validation days among those of training.
     """
     returns = relative_returns(prices, rules)
-    first, purged = encoder.context_days - 1, rules.max_holding_days
+    first, purged = encoder.context_days - 1, rules.holding_days
     train = range(max(first, splits.train.start), splits.train.stop - purged)
     validation = range(splits.validation.start, splits.validation.stop - purged)
     weights = _weights(encoder, returns, train)
@@ -74,7 +74,7 @@ def _weights(
 
 def relative_returns(prices: Prices, rules: TradingRules) -> Float[np.ndarray, "days columns"]:
     """Return the percent log return of a position ordered on each day less the mean over columns; NaN if unknown."""
-    log, held = np.log(prices[..., [OPEN, CLOSE]].astype(np.float64)), rules.max_holding_days
+    log, held = np.log(prices[..., [OPEN, CLOSE]].astype(np.float64)), rules.holding_days
     returns = np.full(prices.shape[:2], np.nan)
     entry = log[1 : len(log) - held + 1, :, 0] if rules.execution == "next_open" else log[:-held, :, 1]
     returns[:-held] = 100 * (log[held:, :, 1] - entry)

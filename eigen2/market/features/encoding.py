@@ -22,7 +22,7 @@ from eigen2.market.simulation.environment import LEVELS
 
 
 class MarketEncoder(ABC):
-    """Turns observations of a `TradingEnvironment` into network inputs.
+    """Turns observations of a `TradingEnvironment` or a `PortfolioEnvironment` into network inputs.
 
     The columns in `investable` are those agents may buy. `statistics` are those of a fit's training days; None measures
     them on this panel's training days, if the encoding needs any.
@@ -88,21 +88,33 @@ class MarketEncoder(ABC):
 
     def shared_inputs(self, observation: dict[str, Tensor]) -> tuple[Inputs, Tensor]:
         """Return `portfolio` and `draws`, see `AverageEncoder`, and the fraction of the window left."""
-        terms, held_days, coefficient = self.terms, observation["held_days"], observation["coefficient"]
         draws = self._draws[observation["day"].long()]
+        describe = self._describe_orders if self.terms.rules.mode == "orders" else self._describe_weights
+        parts = describe(observation, draws >= 0)
+        shape = observation["cash"].shape + draws.shape[-1:]
+        portfolio = torch.stack([part.expand(shape).float() for part in parts], dim=-1)
+        time_left = (observation["days_left"].float() / self.terms.window_days)[..., None]
+        return {"portfolio": portfolio, DRAWS: draws}, time_left
+
+    def _describe_weights(self, observation: dict[str, Tensor], priced: Tensor) -> list[Tensor]:
+        """Return whether a column has a price, its weight in units of equal weights, and the cash."""
+        equal = self.terms.account.max_leverage / observation["weight"].shape[-1]
+        weight = (observation["weight"].float() / equal).clamp(-CLIP, CLIP)
+        return [priced, weight, observation["cash"].float().clamp(-CLIP, CLIP)[..., None]]
+
+    def _describe_orders(self, observation: dict[str, Tensor], priced: Tensor) -> list[Tensor]:
+        """Return whether a column can be ordered, its position, the cash, and the room for orders."""
+        terms, held_days, coefficient = self.terms, observation["held_days"], observation["coefficient"]
         free = (observation["days_left"] >= terms.settlement_days) & (observation["room"] >= terms.account.min_order)
-        orderable = (draws >= 0) & (held_days == 0) & free[..., None]
+        orderable = priced & (held_days == 0) & free[..., None]
         levels = torch.iinfo(coefficient.dtype).max  # signed where short sales are allowed
         gain = (observation["gain"].float() / 0.1).clamp(-CLIP, CLIP)
-        parts = [
+        return [
             *(orderable, held_days > 0, held_days.float() / terms.rules.max_holding_days, gain),
             *(observation["target"].float() / LEVELS, coefficient.float() / levels),
             observation["cash"].float().clamp(-CLIP, CLIP)[..., None],
             (observation["room"].float() / terms.account.max_leverage)[..., None],
         ]
-        portfolio = torch.stack([part.expand(held_days.shape).float() for part in parts], dim=-1)
-        time_left = (observation["days_left"].float() / terms.window_days)[..., None]
-        return {"portfolio": portfolio, DRAWS: draws}, time_left
 
 
 class AverageEncoder(MarketEncoder):
@@ -134,7 +146,8 @@ class AverageEncoder(MarketEncoder):
         table = mapped_array(panel.folder, "averages", settings, shape, np.dtype(np.float16), fill)
         self._table = torch.from_numpy(table).to(device)
         self.nbytes += self._table.nbytes + self.statistics.nbytes
-        shapes = {"columns": (columns, self.width), "portfolio": (columns, PORTFOLIO), DRAWS: (columns,)}
+        portfolio = (columns, PORTFOLIO[self.terms.rules.mode])
+        shapes = {"columns": (columns, self.width), "portfolio": portfolio, DRAWS: (columns,)}
         self.input_shapes = {**shapes, "market": (self.groups * self.width + 1,)}
 
     @staticmethod
@@ -160,8 +173,9 @@ class AverageEncoder(MarketEncoder):
         `columns` (agents, batch, columns, width); `portfolio` (agents, batch, columns, 8): whether the column can be
         ordered (priced, not held, on a trading day, with money left), held, days held / max, unrealised gain in units
         of 10 percent, sale target / highest, coefficient / highest, negative for a short sale, cash / equity, and room
-        for orders / max_leverage; `draws` (agents, batch, columns) int16, see `tie_breaks`; `market` (agents, batch,
-        groups x width + 1), ending with the fraction of the window that is left.
+        for orders / max_leverage; or, where agents decide on target weights, 3: whether it has a price, its weight in
+        units of equal weights, and cash / equity; `draws` (agents, batch, columns) int16, see `tie_breaks`; `market`
+        (agents, batch, groups x width + 1), ending with the fraction of the window that is left.
         """
         columns, groups = self.describe(observation["day"])
         shared, time_left = self.shared_inputs(observation)
@@ -188,7 +202,8 @@ class WindowEncoder(MarketEncoder):
         self.nbytes += self._features.nbytes if self._features.device.type != "cpu" else 0
         columns = len(self.investable)
         shapes = {"day": (), "panel": tuple(panel.features.shape[1:]), "investable": (columns,)}
-        self.input_shapes = {**shapes, "portfolio": (columns, PORTFOLIO), DRAWS: (columns,), "market": (1,)}
+        portfolio = (columns, PORTFOLIO[self.terms.rules.mode])
+        self.input_shapes = {**shapes, "portfolio": portfolio, DRAWS: (columns,), "market": (1,)}
 
     def __call__(self, observation: dict[str, Tensor]) -> Inputs:
         """Return the network inputs of an observation.

@@ -14,16 +14,16 @@ from eigen2.core.networks import DESCRIBED, Inputs, Linear, Sizes, require_width
 from eigen2.errors import UserError, require_range
 from eigen2.market.simulation.rules import TradingRules
 
-PORTFOLIO = 8  # numbers per column; the first is 1 if the column can be ordered, else 0
+PORTFOLIO = {"orders": 8, "weights": 3}
+"""Numbers per column in the input `portfolio`, by the mode of the rules; the first is 1 if it can be traded, else 0."""
 DRAWS = "draws"  # name of the input that breaks ties between orders
-ACTION = 2  # numbers of an action per column: coefficient and sale target
 MAX_SHARPNESS = 1e6  # a sharper softmax over coefficients in [-1, 1] has no gradient left
 NEVER = -10.0  # below every coefficient
 
 
 @dataclass(frozen=True)
 class Choice:
-    """Which columns an action orders, so that a critic judges those that the environment opens."""
+    """What an action trades, so that a critic judges what the environment does: orders, or target weights."""
 
     rules: TradingRules = field(default_factory=TradingRules)
     """Rules of the environment."""
@@ -34,18 +34,28 @@ class Choice:
     def __post_init__(self) -> None:
         require_range("choice.sharpness", self.sharpness, least=0, most=MAX_SHARPNESS)
 
-    def pool(self, tokens: Tensor, action: Tensor, portfolio: Tensor, draws: Tensor) -> Tensor:
-        """Pool tokens (..., columns, hidden) over all columns and over the ordered columns; concatenate both.
+    def taken(self, action: Tensor, portfolio: Tensor) -> Tensor:
+        """Return what a critic sees of an action: orders as they are, of scores the weights x number of columns."""
+        if self.rules.mode == "orders":
+            return action.to(portfolio.dtype)
+        weights = self.rules.target_weights(action[..., 0].float(), portfolio[..., 0] > 0)
+        return (weights * weights.shape[-1])[..., None].to(portfolio.dtype)
 
-        The ordered columns are those of the environment, see `TradingEnvironment`. The choice has no gradient, so that
-        of a softmax over the coefficients replaces it (the straight-through estimator of Bengio, Léonard and Courville,
-        2013).
+    def pool(self, tokens: Tensor, action: Tensor, portfolio: Tensor, draws: Tensor) -> Tensor:
+        """Pool tokens (..., columns, hidden) over all columns and over those that an action trades; concatenate both.
+
+        The action is that of `taken`. Target weights weigh the tokens. The ordered columns are those of the
+        environment, see `TradingEnvironment`; their choice has no gradient, so that of a softmax over the coefficients
+        replaces it (the straight-through estimator of Bengio, Léonard and Courville, 2013).
         """
-        orderable = portfolio[..., 0] > 0
-        chosen = self.ordered(action.detach(), orderable, draws)
-        size = action[..., 0].abs() if self.rules.allow_short else action[..., 0]
-        soft = torch.softmax(self.sharpness * torch.where(orderable, size, NEVER), dim=-1)
-        weight = (chosen + (soft - soft.detach())).to(tokens.dtype)
+        if self.rules.mode == "orders":
+            orderable = portfolio[..., 0] > 0
+            chosen = self.ordered(action.detach(), orderable, draws)
+            size = action[..., 0].abs() if self.rules.allow_short else action[..., 0]
+            soft = torch.softmax(self.sharpness * torch.where(orderable, size, NEVER), dim=-1)
+            weight = (chosen + (soft - soft.detach())).to(tokens.dtype)
+        else:
+            weight = (action[..., 0] / action.shape[-2]).to(tokens.dtype)
         weights = torch.stack([torch.full_like(weight, 1 / weight.shape[-1]), weight], dim=-2)
         return (weights @ tokens).flatten(-2)
 
@@ -117,7 +127,7 @@ class ColumnNetwork(nn.Module):
 
 
 class ColumnActor(ColumnNetwork):
-    """Coefficient and sale target of every column.
+    """Coefficient and sale target of every column, or its score.
 
     Args:
         hidden: units per layer.
@@ -125,12 +135,12 @@ class ColumnActor(ColumnNetwork):
 
     def __init__(self, sizes: Sizes, hidden: int = 32) -> None:
         super().__init__(sizes, 0, hidden)
-        self.head = Linear(hidden, ACTION)
+        self.head = Linear(hidden, sizes.action[-1])
         nn.init.uniform_(self.head.weight, -0.05, 0.05)
         nn.init.zeros_(self.head.bias)
 
     def forward(self, inputs: Inputs) -> Tensor:
-        """Return actions (batch, columns, 2) in [-1, 1]."""
+        """Return actions (batch, columns, 2 or 1) in [-1, 1]."""
         return torch.tanh(self.head(self.tokens(inputs, inputs["portfolio"])))
 
 
@@ -139,20 +149,23 @@ class ColumnCritic(ColumnNetwork):
 
     Args:
         hidden: units per layer.
-        choice: which columns an action orders.
+        choice: what an action trades.
     """
 
     def __init__(self, sizes: Sizes, hidden: int = 32, choice: Choice = ONE_ORDER) -> None:
-        super().__init__(sizes, ACTION, hidden)
+        super().__init__(sizes, sizes.action[-1], hidden)
+        if len(choice.rules.action_range[0]) != sizes.action[-1]:
+            raise UserError(f"the critic's choice is of mode {choice.rules.mode}; give it the rules of data.rules")
         self.choice = choice
         self.pool = Linear(2 * hidden, hidden)
         self.head = Linear(hidden, 1)
 
     def forward(self, inputs: Inputs, action: Tensor) -> Tensor:
-        """Return values (batch,) of actions (batch, columns, 2); portfolio or action may be shared by all agents."""
+        """Return values (batch,) of actions (batch, columns, 2 or 1); portfolio or action may be shared by agents."""
         portfolio = inputs["portfolio"]
+        action = self.choice.taken(action, portfolio)
         leading = torch.broadcast_shapes(portfolio.shape[:-1], action.shape[:-1])  # type: ignore[no-untyped-call]
-        parts = [part.expand(*leading, -1) for part in (portfolio, action.to(portfolio.dtype))]
+        parts = [part.expand(*leading, -1) for part in (portfolio, action)]
         tokens = self.tokens(inputs, torch.cat(parts, dim=-1))
         pooled = self.choice.pool(tokens, action, portfolio, inputs[DRAWS])
         value: Tensor = self.head(self.pool(pooled).relu_())[..., 0]

@@ -21,7 +21,8 @@ from eigen2.market.features.averages import CLIP
 from eigen2.market.features.encoding import AverageEncoder
 from eigen2.market.simulation.account import AccountRules
 from eigen2.market.simulation.base import Terms, window_options
-from eigen2.market.simulation.environment import TradingEnvironment, TradingRules
+from eigen2.market.simulation.portfolio import make_environment
+from eigen2.market.simulation.rules import TradingRules
 from eigen2.market.synthetic.generator import SyntheticMarket
 
 PARTS = ("market", "columns", "portfolio")  # parts of an observation, in this order
@@ -35,14 +36,15 @@ class TradingEnv(gymnasium.Env[Any, Any]):
 
     An observation is a float32 vector in [-5, 5], the concatenated inputs of `AverageEncoder`: `market`, the groups'
     descriptions and the fraction of the window left; `columns`, each column's description; `portfolio`, eight numbers
-    per column.
+    per column, or three where the rules' mode is weights.
 
     An action is a float32 vector in [-1, 1], two numbers per column: coefficient and sale target, from the lowest to
-    the highest that the rules allow; values outside are clipped.
+    the highest that the rules allow; values outside are clipped. In mode weights it is a score per column, and a step
+    lasts until the next rebalancing.
 
     An episode is a window drawn evenly from `starts` by `np_random`; `reset(options={"start_idx": day})` fixes it. It
     terminates at its end and is never truncated. `info` holds `day`, an index, and `date`, such as "2013-02-08"; the
-    last `info` also holds `summary`, from `TradingEnvironment.get_episode_summary`.
+    last `info` also holds `summary`, from the environment's `get_episode_summary`.
 
     Further arguments are as in `MarketDataModule`; `synthetic`, `investable`, `rules`, `account` may be dictionaries.
 
@@ -107,7 +109,7 @@ class TradingEnv(gymnasium.Env[Any, Any]):
         terms = Terms(rules, account, trading_days, settlement_days)
         self._encoder = AverageEncoder(panel, self.investable, context_days, terms)
         prices = np.ascontiguousarray(panel.prices[:, self.investable])
-        self._env = TradingEnvironment(prices, rules, agents=1, account=account)
+        self._env = make_environment(prices, rules, agents=1, account=account)
         self.action_space = spaces.Box(-1, 1, (math.prod(self._env.action_shape),), np.float32)
         ends = np.cumsum([0, *(math.prod(self._encoder.input_shapes[name]) for name in PARTS)]).tolist()
         self.layout = {name: slice(*ends[i : i + 2]) for i, name in enumerate(PARTS)}
@@ -128,7 +130,7 @@ class TradingEnv(gymnasium.Env[Any, Any]):
         return self._seen(observation)
 
     def step(self, action: np.ndarray) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
-        """Give orders at the close of the current day, then advance to the next close.
+        """Decide at the close of the current day, then advance to the close of the next decision.
 
         Raises UserError for an action of another shape or that is not finite, RuntimeError once the window has ended.
         """

@@ -12,6 +12,7 @@ from jaxtyping import Bool, Float, Int, Shaped
 from eigen2.market.simulation.account import AccountRules
 from eigen2.market.simulation.base import window_options
 from eigen2.market.simulation.environment import TradingEnvironment
+from eigen2.market.simulation.portfolio import PortfolioEnvironment, make_environment
 from eigen2.market.simulation.rules import CLOSE_REASONS, TradingRules
 from eigen2.market.simulation.simulate import Day, Policy, Prices, play_days
 
@@ -46,15 +47,49 @@ def write_orders(
     `sell short` (an order given at this close), `unfunded` (an order for which the account has no money left, and
     which later rows leave out), `unfilled` (an order of the day before that did not trade), `hold`, `close`, and
     `wait` if nothing is ordered.
+
+    Target weights are `buy` or `sell` rows of the columns with a price on a day of rebalancing, whose stake_pct is the
+    target in percent of the equity; `hold` are those held without a price, and `wait` the days between.
     """
     # a first extra day takes the last orders; a second keeps it from being the last day, which sells everything
     table = np.pad(prices, ((0, 2), (0, 0), (0, 0)), constant_values=np.nan)
-    env = TradingEnvironment(table, rules, 1, account=account)
-    writer, rows = _Writer(env, tickers), []
+    env = make_environment(table, rules, 1, account=account)
     days = play_days(env, policy, window_options([start], len(table) - 1 - start, len(table) - start))
+    rows: list[Row] = []
+    if isinstance(env, PortfolioEnvironment):
+        for today, day in zip(range(start, len(prices), rules.rebalance_days), days, strict=False):
+            rows += [{"date": dates[today], **row} for row in _weight_rows(day, env, prices[today, :, 3], tickers)]
+            for waiting in range(today + 1, min(today + rules.rebalance_days, len(prices))):
+                left = today + rules.rebalance_days - waiting
+                reason = f"the next rebalancing is in {left} day{'s' * (left > 1)}"
+                rows.append({"date": dates[waiting], "action": "wait", "reason": reason})
+        return _table(rows)
+    assert isinstance(env, TradingEnvironment)
+    writer = _Writer(env, tickers)
     for today, day in zip(range(start, len(prices)), days, strict=False):
         rows += [{"date": dates[today], **row} for row in writer.rows(day, np.isfinite(prices[today, :, 3]))]
+    return _table(rows)
+
+
+def _table(rows: list[Row]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=list(COLUMNS)).astype({"days_held": "Int64"})
+
+
+def _weight_rows(
+    day: Day, env: PortfolioEnvironment, close: Float[np.ndarray, " columns"], tickers: Sequence[str]
+) -> list[Row]:
+    """Return the rows of a rebalancing, by column; one that waits if no column has a price or is held."""
+    held = 100 * day.observation["weight"][0, 0].double().numpy()
+    targets = 100 * env.accounts.rules.max_leverage * day.info["weights"][0, 0]
+    fill = "the next open" if env.rules.execution == "next_open" else "this close"
+    rows = []
+    for ticker, now, target, price in zip(tickers, held.tolist(), targets.tolist(), close.tolist(), strict=True):
+        if math.isfinite(price):
+            name, reason = "buy" if target > now else "sell", f"from {now:.2f} % of the equity, at {fill}"
+            rows.append({"ticker": ticker, "action": name, "stake_pct": target, "price": price, "reason": reason})
+        elif now:
+            rows.append({"ticker": ticker, "action": "hold", "stake_pct": now, "reason": "no price: it is kept"})
+    return rows or [{"action": "wait", "reason": "no column has a price"}]
 
 
 class _Writer:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Float, Float16, Float32, Int, Shaped
+from jaxtyping import Bool, Float, Float16, Float32, Int, Shaped
 
 from eigen2.errors import require_range
 from eigen2.market.simulation.events import Closes, Fills, events_of_agent
@@ -12,6 +12,7 @@ from eigen2.market.simulation.rules import CLOSE_REASONS, TradingRules
 
 RUIN = 1e-6  # share of the initial cash below which a log return no longer falls
 WHOLE = ("window", "column", "entry_day", "exit_day", "reason")  # the integers of a trade
+NEWTON_STEPS = 8
 COLUMNS = "window column entry_day entry_price exit_day exit_price reason coefficient shares gain_pct reward profit"
 TRADE = np.dtype([(name, np.int64 if name in WHOLE else np.float64) for name in COLUMNS.split()])
 
@@ -113,6 +114,40 @@ class Accounts:
         self.cash += np.bincount(cell // self.columns, flow, len(self.cash))
         self.shares[cell] = 0
 
+    def rebalance(
+        self,
+        weights: Float[np.ndarray, "agents windows columns"],
+        price: Float[np.ndarray, "windows columns"],
+        trades: Bool[np.ndarray, "windows columns"],
+    ) -> tuple[Float[np.ndarray, " accounts"], Float[np.ndarray, " accounts"]]:
+        """Trade to target weights, and return the money bought and sold, and the equity before costs.
+
+        All columns are valued at their price, and those in `trades` are traded at it. A position then is worth weight x
+        max_leverage x what is left of the equity after costs and without the untraded positions, which count as their
+        absolute value / max_leverage: where absolute weights sum to 1 or less, the gross exposure is within
+        max_leverage. A ruined account sells what it holds.
+        """
+        shape, leverage = weights.shape[:-1], self.rules.max_leverage
+        shares, cash, ruined = (part.reshape(*shape, -1) for part in (self.shares, self.cash, self.ruined))
+        held = shares * price
+        equity = cash + held.sum(-1, keepdims=True)
+        weights, own = np.where(trades, leverage * weights, 0), np.where(trades, held, 0)
+        most = equity - np.abs(held - own).sum(-1, keepdims=True) / leverage
+        most = np.where(ruined, 0, most).clip(min=0)
+        # basis + costs(basis) = most, which is convex and piecewise linear in the basis: from above, Newton's method
+        # ends after a few steps
+        basis = most
+        for _ in range(NEWTON_STEPS):
+            change = weights * basis - own
+            excess = basis - most + self.side_cost * np.abs(change).sum(-1, keepdims=True)
+            slope = 1 + self.side_cost * (weights * np.sign(change)).sum(-1, keepdims=True)
+            basis = (basis - excess / slope).clip(min=0)
+        change = weights * basis - own
+        traded = np.abs(change).sum(-1, keepdims=True)
+        cash -= change.sum(-1, keepdims=True) + self.side_cost * traded
+        shares += np.divide(change, price, out=np.zeros_like(change), where=np.broadcast_to(trades, change.shape))
+        return traded.reshape(-1), equity.reshape(-1)
+
     def cash_flow(self, shares: Float[np.ndarray, " some"], price: Float[np.ndarray, " some"]) -> np.ndarray:
         """Return the cash that comes in when shares are bought, or sold where negative."""
         flow: np.ndarray = -price * (shares + self.side_cost * np.abs(shares))
@@ -145,6 +180,7 @@ class AccountRecord:
         self._entry_day = np.zeros(cells, np.int64)
         self._entry_price, self._coefficient = np.zeros((2, cells))
         self._start = np.zeros(windows, np.int64)
+        self._rebalanced = np.zeros(windows)  # money bought and sold by rebalancing
         self._curves: list[np.ndarray] = []  # (3, windows) of each day
         self._trades: list[np.ndarray] = []  # closed on each day, in the order of windows
 
@@ -157,6 +193,7 @@ class AccountRecord:
     def reset(self, start: Int[np.ndarray, " windows"]) -> None:
         """Forget what was recorded; each window starts on its first day."""
         self._start, self._curves, self._trades = start, [], []
+        self._rebalanced.fill(0)
         self.mark()
 
     def trade(self, fills: Fills, closes: Closes, shares: Float[np.ndarray, " closed"]) -> None:
@@ -178,6 +215,16 @@ class AccountRecord:
         paid, got = ((shares, trades["entry_price"]), (-shares, trades["exit_price"]))
         trades["profit"] = self._accounts.cash_flow(*got) + self._accounts.cash_flow(*paid)
         self._trades.append(trades)
+
+    def rebalance(self, traded: Float[np.ndarray, " accounts"]) -> None:
+        """Record the money that each account bought and sold to change its weights; of all agents."""
+        self._rebalanced += traded[self._own]
+
+    def traded(self) -> Float[np.ndarray, " windows"]:
+        """Return the money bought and sold together since the last reset, for closed positions and by rebalancing."""
+        trades = self.trades()
+        paid = trades["shares"].abs() * (trades["entry_price"] + trades["exit_price"])
+        return np.bincount(trades["window"], paid, minlength=len(self._start)) + self._rebalanced
 
     def mark(self) -> None:
         """Record equity, cash and exposure at a close."""

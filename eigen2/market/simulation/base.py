@@ -119,6 +119,14 @@ class MarketEnvironment(ABC):
         self._record: AccountRecord | None = None
 
     @abstractmethod
+    def step(self, action: Tensor) -> tuple[dict[str, Tensor], Tensor, Tensor, Tensor, dict[str, Any]]:
+        """Decide at the close of the current day, then advance to the close of the next decision."""
+
+    @abstractmethod
+    def get_episode_summary(self, windows: slice = slice(None)) -> dict[str, Tensor]:
+        """Return sums since `reset` over some windows, (agents,) each."""
+
+    @abstractmethod
     def _clear_episode(self) -> None:
         """Forget positions and statistics of the last episode."""
 
@@ -142,10 +150,10 @@ class MarketEnvironment(ABC):
         """Start new windows (see `window_options`); return the observation at the close of the first day, and no info.
 
         The environment is deterministic and ignores the seed. Without options every window is the whole market, its
-        last `max_holding_days` for settlement. Raises UserError if windows do not fit into the days, or are too short
+        last `holding_days` for settlement. Raises UserError if windows do not fit into the days, or are too short
         or too few.
         """
-        trading_days = max(1, self.num_days - self.rules.max_holding_days)
+        trading_days = max(1, self.num_days - self.rules.holding_days)
         options = options or window_options([0] * self.windows, trading_days, self.num_days)
         self._start, self._step = np.array(options["starts"], np.int64), 0
         self._trading_length, self._length = options["trading_days"], options["window_days"]

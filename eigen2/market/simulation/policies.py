@@ -69,8 +69,13 @@ def order_by_score(score: Float[np.ndarray, "days columns"], rules: TradingRules
     """Order, at each close, the columns of the highest scores, at the largest coefficient and target.
 
     It orders as many columns as the rules allow, among those not held with a score above the threshold (0 or more);
-    where short sales are allowed, by absolute score. NaN is no score.
+    where short sales are allowed, by absolute score. NaN is no score. Where agents decide on target weights, every
+    column is weighed by its rank among the scores of the day instead.
     """
+    if rules.mode == "weights":
+        ranks = 2 * pd.DataFrame(score).rank(axis=1, pct=True).to_numpy(np.float32) - 1
+        scaled = torch.from_numpy(np.nan_to_num(ranks, nan=-1))[..., None]
+        return lambda seen: scaled[seen["day"].long()].expand(*seen["weight"].shape, 1)
     size = np.abs(score) if rules.allow_short else score
     table = torch.from_numpy(np.where(size > threshold, score, 0).astype(np.float32))
 
@@ -94,7 +99,7 @@ def order_largest(score: Tensor, rules: TradingRules) -> Tensor:
 def random_baseline(
     prices: Prices,
     rules: TradingRules,
-    orders: Float[np.ndarray, "fills 2"],
+    orders: Float[np.ndarray, "orders numbers"],
     days: range,
     accounts: int,
     rng: np.random.Generator,
@@ -104,8 +109,12 @@ def random_baseline(
     Every account gives all of the orders, with their coefficients and sale targets (see `Simulation`), in a random
     sequence: on days drawn uniformly from `days` but the last, no more per day than the rules allow, in columns drawn
     uniformly from those that have a price and are not held. An order for which no column is left waits for a day that
-    has one.
+    has one. Scores instead go to the same columns as each other's at every rebalancing, another one for each.
     """
+    if rules.mode == "weights":
+        columns = np.argsort(rng.random((accounts, orders.shape[1])), axis=1)
+        scores = torch.from_numpy(orders[:, columns].astype(np.float32))[..., None]
+        return lambda seen: scores[(int(seen["day"].flatten()[0]) - days.start) // rules.rebalance_days][None]
     priced = ~np.isnan(prices[..., CLOSE])
     most = rules.max_opens_per_day
     slots = np.repeat(np.arange(days.start, days.stop - 1), most)

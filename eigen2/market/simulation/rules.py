@@ -4,20 +4,34 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
-from eigen2.errors import require_range
+from eigen2.errors import UserError, require_range
 
 CLOSE_REASONS = ("target", "gap", "holding", "halted", "delisted", "window_end")
 """Why a position closed: its sale target was reached, the open gapped beyond it, it was held for `max_holding_days`,
 its column had no price on the day it had to close, or none ever after, or the window ended."""
 
+EXCLUDED = -1e4  # in the softmax over columns; more than 2 x the largest `concentration` below every score
+
 
 @dataclass
 class TradingRules:
-    """What agents may do and what it costs."""
+    """What agents may do and what it costs.
 
+    Target weights depend on `rebalance_days`, `concentration`, `allow_short`, `execution`, costs, `delisting_haircut`
+    and `risk_aversion`; the other settings are those of orders.
+    """
+
+    mode: Literal["orders", "weights"] = "orders"
+    """What agents decide: `orders`, each a position of its own with a sale target, or target `weights` of all columns,
+    to which the account is rebalanced."""
+    rebalance_days: int = 5
+    """Days from one decision on target weights to the next (1 to 250)."""
+    concentration: float = 4.0
+    """Factor on scores in [-1, 1] in the softmax that turns them into target weights (0 to 100; 0 weighs all columns
+    equally)."""
     max_coefficient: float = 5.0
     """Largest coefficient of a position, which takes coefficient x data.account.unit_share of the equity (above 1, at
     most 1000). One below 1 opens nothing."""
@@ -57,6 +71,10 @@ class TradingRules:
     """Subtracted once at the end of a window without a single trade, from fitness too (0 to 1e6, in reward units)."""
 
     def __post_init__(self) -> None:
+        require_range("data.rules.rebalance_days", self.rebalance_days, least=1, most=250)
+        require_range("data.rules.concentration", self.concentration, least=0, most=100)
+        if self.mode == "weights" and self.reward == "shaped":
+            raise UserError("data.rules.reward is shaped, which rewards orders; set it to account in mode weights")
         require_range("data.rules.max_coefficient", self.max_coefficient, above=1, most=1000)
         require_range("data.rules.min_target", self.min_target, least=0.1)
         require_range("data.rules.max_target", self.max_target, least=self.min_target, most=1000)
@@ -69,8 +87,15 @@ class TradingRules:
             require_range(f"data.rules.{name}", getattr(self, name), least=0, most=1e6)
 
     @property
-    def action_range(self) -> tuple[tuple[float, float], tuple[float, float]]:
-        """Return the lowest and the highest coefficient and sale target."""
+    def holding_days(self) -> int:
+        """Return the days for which a decision holds: a position's longest, or those between rebalancings."""
+        return self.max_holding_days if self.mode == "orders" else self.rebalance_days
+
+    @property
+    def action_range(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Return the lowest and the highest numbers of a column's action: coefficient and sale target, or its score."""
+        if self.mode == "weights":
+            return (-1.0,), (1.0,)
         min_coefficient = -self.max_coefficient if self.allow_short else 0.0
         return (min_coefficient, self.min_target), (self.max_coefficient, self.max_target)
 
@@ -79,8 +104,8 @@ class TradingRules:
         """Return commission and slippage per side as a fraction of the price."""
         return (self.cost_bps + self.slippage_bps) / 10_000
 
-    def native_action(self, unit: Float[Tensor, "... columns 2"]) -> Float[Tensor, "... columns 2"]:
-        """Scale actions in [-1, 1] to coefficients and sale targets in percent.
+    def native_action(self, unit: Float[Tensor, "... columns numbers"]) -> Float[Tensor, "... columns numbers"]:
+        """Scale actions in [-1, 1] to `action_range`: coefficients and sale targets in percent, or scores.
 
         They are rounded first to the half precision of the replay buffer, so that a critic sees what was played.
         """
@@ -88,3 +113,16 @@ class TradingRules:
         # two operations round the same everywhere, a fused one does not
         native: Tensor = unit.half().float() * ((high - low) / 2) + (high + low) / 2
         return native
+
+    def target_weights(
+        self, score: Float[Tensor, "... columns"], tradable: Bool[Tensor, "... columns"]
+    ) -> Float[Tensor, "... columns"]:
+        """Turn scores in [-1, 1] into target weights of the tradable columns; their absolute values sum to at most 1.
+
+        They are a softmax of the scores. With `allow_short` they are half of it less half of the softmax of the
+        negative scores: what is bought and what is sold short are equal.
+        """
+        logits = self.concentration * score
+        sides = (logits, -logits) if self.allow_short else (logits,)
+        weights = [torch.softmax(torch.where(tradable, side, EXCLUDED), dim=-1) * tradable for side in sides]
+        return (weights[0] - weights[1]) / 2 if self.allow_short else weights[0]

@@ -13,18 +13,18 @@ from torch import Tensor
 from eigen2.errors import require_range
 from eigen2.market.evaluation import performance
 from eigen2.market.simulation.account import AccountRules
-from eigen2.market.simulation.base import window_options
-from eigen2.market.simulation.environment import TradingEnvironment
+from eigen2.market.simulation.base import MarketEnvironment, window_options
+from eigen2.market.simulation.portfolio import make_environment
 from eigen2.market.simulation.rules import TradingRules
 
 Prices = Float32[np.ndarray, "days columns 4"]
 Policy = Callable[[dict[str, Tensor]], Tensor]
-"""From observations of some accounts (see `TradingEnvironment`) to coefficients and sale targets in native units,
-(agents, windows, columns, 2)."""
+"""From observations of some accounts to actions in native units (agents, windows, columns, 2 or 1): coefficients and
+sale targets, see `TradingEnvironment`, or scores, see `PortfolioEnvironment`."""
 
 
 class Day(NamedTuple):
-    """A decision at a close, and the result of the day after it, see `TradingEnvironment.step`."""
+    """A decision at a close, and the result of the days until the next, see the environments' `step`."""
 
     observation: dict[str, Tensor]
     action: Tensor
@@ -32,8 +32,8 @@ class Day(NamedTuple):
     info: dict[str, Any]
 
 
-def play_days(env: TradingEnvironment, policy: Policy, options: dict[str, Any]) -> Iterator[Day]:
-    """Play one episode and yield each decision once its day is over."""
+def play_days(env: MarketEnvironment, policy: Policy, options: dict[str, Any]) -> Iterator[Day]:
+    """Play one episode and yield each decision once its days are over."""
     observation, _ = env.reset(options=options)
     over = False
     while not over:
@@ -52,9 +52,9 @@ class Simulation:
     traded: Float[np.ndarray, " accounts"]  # money bought and sold together
     trades: Int[np.ndarray, " accounts"]  # positions
     closed: pd.DataFrame  # a row for each closed position, see `AccountRecord.trades`
-    orders: Float[np.ndarray, "fills 2"]
-    """Coefficient and sale target in percent of every order that filled, by day; empty if the policy traded outside the
-    environment."""
+    orders: Float[np.ndarray, "orders numbers"]
+    """Coefficient and sale target in percent of every order that filled, by day, or the scores of all columns at every
+    rebalancing of the first account; empty if the policy traded outside the environment."""
 
     @property
     def returns(self) -> Float[np.ndarray, " returns"]:
@@ -79,27 +79,28 @@ class Simulation:
 def simulate(
     prices: Prices, rules: TradingRules, account: AccountRules, days: range, policy: Policy, accounts: int = 1
 ) -> Simulation:
-    """Play a policy through 2 or more days as one window of the trading environment, each account with its own money.
+    """Play a policy through 2 or more days as one window of the rules' environment, each account with its own money.
 
     Orders are given at every close but the last, on which what is still held is sold.
     """
     require_range("days to trade", len(days), least=2)
-    env = TradingEnvironment(prices, rules, 1, accounts, account=account)
+    env = make_environment(prices, rules, 1, accounts, account=account)
     env.record_agent(0)
-    orders = [np.zeros((0, 2))]
+    orders = []
     for day in play_days(env, policy, window_options([days.start] * accounts, len(days) - 1, len(days))):
+        if rules.mode == "weights":
+            orders.append(day.action[0, :1, :, 0].numpy())
+            continue
         fills = day.info["fills"]
         target = day.action.reshape(-1, 2)[fills.cell, 1].nan_to_num(rules.min_target)
         target = target.clamp(rules.min_target, rules.max_target)
         orders.append(np.column_stack([fills.coefficient, target.numpy()]))
     curves, trades = env.record.equity(), env.record.trades()
-    shares, window = trades["shares"].abs(), trades["window"].to_numpy()
-    paid = shares * (trades["entry_price"] + trades["exit_price"])
     return Simulation(
         equity=curves["equity"].to_numpy().reshape(accounts, -1),
         exposure=curves["exposure"].to_numpy().reshape(accounts, -1),
-        traded=np.bincount(window, paid, minlength=accounts).astype(np.float64),
-        trades=np.bincount(window, minlength=accounts),
+        traded=env.record.traded(),
+        trades=np.bincount(trades["window"], minlength=accounts),
         closed=trades,
         orders=np.concatenate(orders),
     )

@@ -108,6 +108,8 @@ def ceiling(
         require_range(name, value, least=1)
     first_days = _walk(market.days, length) if starts is None else [int(start) for start in starts]
     require_range("number of starts", len(first_days), least=1)
+    if rules.mode == "weights":
+        raise UserError("the ceiling is known for orders alone; set data.rules.mode to orders")
     prices = market.prices()
     momentum = momentum_pct(prices)
     known = [(market.drift(), np.zeros(1)), filtered_drift(market, prices)]

@@ -15,7 +15,12 @@ from eigen2.market.simulation.rules import TradingRules
 WIDTH, MARKET, COLUMNS, BATCH, AGENTS = 20, 41, 7, 5, 4
 
 
-PARTS = {"columns": (COLUMNS, WIDTH), "portfolio": (COLUMNS, PORTFOLIO), DRAWS: (COLUMNS,), "market": (MARKET,)}
+PARTS = {
+    "columns": (COLUMNS, WIDTH),
+    "portfolio": (COLUMNS, PORTFOLIO["orders"]),
+    DRAWS: (COLUMNS,),
+    "market": (MARKET,),
+}
 SIZES = Sizes(inputs=PARTS, action=(COLUMNS, 2))
 WAYS = ["broadcast", "vmap", "loop"]
 
@@ -166,7 +171,7 @@ def blind_critic(choice: Choice) -> nn.Module:
     """Build a critic that sees actions only through the columns they choose."""
     network = random_networks(lambda: ColumnCritic(SIZES, choice=choice), 1)[0]
     with torch.no_grad():
-        network.get_parameter("trunk.position.weight")[:, PORTFOLIO:] = 0
+        network.get_parameter("trunk.position.weight")[:, PORTFOLIO["orders"] :] = 0
     return network
 
 

@@ -37,7 +37,7 @@ every_network = pytest.mark.parametrize("name", SMALL)
 
 def sizes_of(context: int = CONTEXT) -> Sizes:
     inputs = {"day": (), "panel": (ALL, FEATURES), "investable": (COLUMNS,), "market": (1,)}
-    return Sizes({**inputs, "portfolio": (COLUMNS, PORTFOLIO), DRAWS: (COLUMNS,)}, (COLUMNS, 2), context)
+    return Sizes({**inputs, "portfolio": (COLUMNS, PORTFOLIO["orders"]), DRAWS: (COLUMNS,)}, (COLUMNS, 2), context)
 
 
 def chance(seed: int) -> torch.Generator:
@@ -51,7 +51,7 @@ def random_inputs(seed: int = 1, dtype: torch.dtype = torch.float64) -> Inputs:
         "day": torch.tensor([CONTEXT + 5, 59, CONTEXT + 5, 40]),
         "panel": torch.randn(DAYS, ALL, FEATURES, generator=generator, dtype=dtype),
         "investable": INVESTABLE,
-        "portfolio": torch.randn(BATCH, COLUMNS, PORTFOLIO, generator=generator, dtype=dtype),
+        "portfolio": torch.randn(BATCH, COLUMNS, PORTFOLIO["orders"], generator=generator, dtype=dtype),
         DRAWS: torch.arange(COLUMNS, dtype=torch.int16).expand(BATCH, COLUMNS),
         "market": torch.rand(BATCH, 1, generator=generator, dtype=dtype),
     }
@@ -100,7 +100,7 @@ def test_actions_lie_between_minus_1_and_1_and_values_are_one_a_row(name: str, c
 @pytest.mark.parametrize("kind", [ConvolutionActor, ConvolutionCritic, CnnLstmActor, CnnLstmCritic])
 def test_networks_have_weights_only_and_refuse_another_encoding(kind: Make) -> None:
     assert not list(kind(sizes_of()).buffers()), "a population holds weights only"
-    averages = Sizes({"columns": (3, 20), "portfolio": (3, PORTFOLIO), "market": (41,)}, (3, 2), 16)
+    averages = Sizes({"columns": (3, 20), "portfolio": (3, PORTFOLIO["orders"]), "market": (41,)}, (3, 2), 16)
     with pytest.raises(UserError, match=f"^{kind.__name__} reads windows: set data.encoding to windows$"):
         kind(averages)
 
