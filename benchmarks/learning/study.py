@@ -129,15 +129,15 @@ def measure(task: Task, settings: Settings, folder: Path) -> Row:
     splits, dates = data.panel.splits, data.panel.dates
     simulations = simulate_all(champion_policy(module, data), data, np.random.default_rng([task.seed, fold]))
 
-    def span(days: range) -> dict[str, str]:
-        return {"first": str(dates[days[0]]), "last": str(dates[days[-1]])}
+    def span(first: range, last: range) -> dict[str, str]:
+        return {"first": str(dates[first[0]]), "last": str(dates[last[-1]])}
 
     return {
         "table": name,
         "fold": fold,
         "seed": task.seed,
-        "train": span(splits.train),
-        "test": span(splits.holdout),
+        "train": span(splits.train[0], splits.train[-1]),
+        "test": span(splits.holdout, splits.holdout),
         "test_days": len(splits.holdout),
         "columns": len(data.investable_columns),
         "generations": settings["generations"],

@@ -4,6 +4,7 @@ import logging
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,7 +22,7 @@ from eigen2.core.networks import Inputs, Sizes
 from eigen2.core.randomness import Role, generator
 from eigen2.errors import UserError, require_range
 from eigen2.market.data.cache import load_panel, remapped
-from eigen2.market.data.panel import FEATURES, FeatureScale, MarketPanel, build_panel
+from eigen2.market.data.panel import FEATURES, FeatureScale, MarketPanel, build_panel, window_starts
 from eigen2.market.data.sample import sample_path
 from eigen2.market.data.universe import Universe, resolve
 from eigen2.market.evaluation.backtest import Market, backtest, write, write_texts
@@ -53,13 +54,15 @@ class MarketDataModule(RolloutDataModule):
         trading_days: days of a window on which agents may open positions (1 or more).
         settlement_days: days after trading_days, on which positions only close (1 or more; with fewer than
             rules.max_holding_days, the last day sells what is left).
-        validation_days: days before the holdout on which champions are chosen, never trained on (at least a window).
+        validation_days: days of each span on which champions are chosen, never trained on (at least a window).
+        validation_spans: spans of validation days, spread over the days before the holdout; the last ends where that
+            starts (1 or more). Training windows lie between them.
         holdout_days: last days of the file, never used by fit (0 or more).
         windows_per_generation: windows whose mean return is an agent's fitness, the same for every agent (1 or more).
         exploration_windows: further windows per generation, played with exploration noise to fill the replay buffer
             and not counted in fitness (0 or more).
         validation_windows: windows that walk forward over the validation days, overlapping where they must; the mean
-            return in them chooses the champion (1 or more; at least as many as cover all validation days).
+            return in them chooses the champion (1 or more; as many for each span, and enough to cover it).
         replay_capacity: transitions the shared replay buffer holds (1 or more).
         replay_min_size: transitions in the buffer before training starts (batch_size to replay_capacity).
         batch_size: transitions per micro-batch; each agent draws its own sample (1 or more).
@@ -96,6 +99,7 @@ class MarketDataModule(RolloutDataModule):
         settlement_days: int = 20,
         validation_days: int = 252,
         holdout_days: int = 252,
+        validation_spans: int = 1,
         windows_per_generation: int = 8,
         exploration_windows: int = 2,
         validation_windows: int = 6,
@@ -112,9 +116,10 @@ class MarketDataModule(RolloutDataModule):
     ) -> None:
         super().__init__(windows_per_generation, exploration_windows, replay_capacity, replay_min_size, batch_size)
         self.context_days, self.trading_days, self.settlement_days = context_days, trading_days, settlement_days
-        self.validation_days, self.holdout_days = validation_days, holdout_days
+        self.validation_days, self.validation_spans, self.holdout_days = validation_days, validation_spans, holdout_days
         self.validation_windows, self.credit, self.encoding = validation_windows, credit, encoding
-        for name in ("context_days", "trading_days", "settlement_days", "validation_days", "validation_windows"):
+        names = "context_days trading_days settlement_days validation_days validation_spans validation_windows"
+        for name in names.split():
             require_range(f"data.{name}", getattr(self, name), least=1)
         require_range("data.holdout_days", holdout_days, least=0)
         if path is not None and synthetic is not None:
@@ -145,19 +150,19 @@ class MarketDataModule(RolloutDataModule):
         splits = self.panel.splits
         window = f"trading_days {self.trading_days} + settlement_days {self.settlement_days}"
         needed = self.context_days - 1 + self.window_days  # the window's first day is the context's last
-        if len(splits.train) < needed:
+        if len(splits.train[0]) < needed:
             raise UserError(
-                f"{self.panel.num_days} days leave {len(splits.train)} to train on after {len(splits.validation)} "
-                f"validation and {len(splits.holdout)} holdout days, but context_days {self.context_days}, ending with "
-                f"the first of {window}, need {needed}; lower one or bring more days"
+                f"{self.panel.num_days} days leave {len(splits.train[0])} to train on before {self.validation_spans} x "
+                f"{self.validation_days} validation and {len(splits.holdout)} holdout days, but context_days "
+                f"{self.context_days}, ending with the first of {window}, need {needed}; lower one or bring more days"
             )
-        if len(splits.validation) < self.window_days:
-            problem = f"data.validation_days is {len(splits.validation)}, but a window takes {window}"
+        if self.validation_days < self.window_days:
+            problem = f"data.validation_days is {self.validation_days}, but a window takes {window}"
             raise UserError(f"{problem} = {self.window_days} days; raise validation_days or shorten the window")
         self.investable_columns = resolve(self.investable, self.panel)
 
     def _load(self, scale: FeatureScale | None = None) -> None:
-        names = ("validation_days", "holdout_days", "indicators")
+        names = ("validation_days", "holdout_days", "validation_spans", "indicators")
         options = {"scale": scale, **{name: getattr(self, name) for name in names}}
         root = "lightning_logs" if self.trainer is None else self.trainer.default_root_dir
         cache = self.cache_dir or str(Path(root) / "cache")
@@ -217,21 +222,21 @@ class MarketDataModule(RolloutDataModule):
 
     def training_options(self, generation: int, seed: int) -> dict[str, Any]:
         """Draw one window from each of equal parts of the training days, so that every generation sees every era."""
-        train = self.panel.splits.train
-        first, last = train.start + self.context_days - 1, train.stop - self.window_days
+        starts = [*chain(*window_starts(self.panel.splits.train, self.window_days, self.context_days - 1))]
         rng = generator(seed, Role.WINDOWS, generation)
         # fitness windows and exploration windows are each spread over all days
         counts = (self.windows_per_generation, self.exploration_windows)
         fractions = [(part + rng.random()) / windows for windows in counts for part in range(windows)]
         # a fraction just below 1 may round to 1
-        return self.window_options(min(first + int(fraction * (last - first + 1)), last) for fraction in fractions)
+        return self.window_options(starts[min(int(fraction * len(starts)), len(starts) - 1)] for fraction in fractions)
 
     def validation_starts(self) -> list[int]:
-        """Return first days of windows that walk forward evenly; the last ends on the last validation day."""
-        days = self.panel.splits.validation
-        to_cover_all, distinct = -(-len(days) // self.window_days), len(days) - self.window_days + 1
-        count = min(max(self.validation_windows, to_cover_all), distinct)
-        return [round(day) for day in np.linspace(days.start, days.stop - self.window_days, count).tolist()]
+        """Return first days of windows that walk forward evenly over each span; its last ends on its last day."""
+        spans = window_starts(self.panel.splits.validation, self.window_days)
+        windows = -(-self.validation_windows // len(spans))
+        to_cover_all, distinct = -(-len(self.panel.splits.validation[0]) // self.window_days), len(spans[0])
+        count = min(max(windows, to_cover_all), distinct)
+        return [round(day) for days in spans for day in np.linspace(days[0], days[-1], count).tolist()]
 
     def validation_options(self) -> dict[str, Any]:
         """Return the reset options of the validation windows."""
@@ -272,7 +277,7 @@ class MarketDataModule(RolloutDataModule):
     def data_used(self) -> dict[str, Any]:
         """Return the first and the last date of training and validation."""
         splits, dates = self.panel.splits, self.panel.dates
-        return {"first": str(dates[splits.train.start])[:10], "last": str(dates[splits.validation.stop - 1])[:10]}
+        return {"first": str(dates[0])[:10], "last": str(dates[splits.holdout.start - 1])[:10]}
 
     def require_unused(self, used: Mapping[str, Any]) -> None:
         """Raise UserError if the holdout has days of a fit's `data_used`; the context before it may have some."""
@@ -337,8 +342,10 @@ class MarketDataModule(RolloutDataModule):
         """Return what to print at the start of a run, by name."""
         panel, splits = self.panel, self.panel.splits
 
-        def span(days: range) -> str:
-            return f"{panel.dates[days[0]]} to {panel.dates[days[-1]]} ({len(days)} days)" if days else "none"
+        def span(spans: tuple[range, ...]) -> str:
+            days = [*chain(*spans)]
+            parts = f" in {len(spans)} spans" if len(spans) > 1 else ""
+            return f"{panel.dates[days[0]]} to {panel.dates[days[-1]]} ({len(days)} days{parts})" if days else "none"
 
         return {
             "prices": str("synthetic market" if self.synthetic else self.path or "sample shipped with eigen2"),
@@ -347,7 +354,7 @@ class MarketDataModule(RolloutDataModule):
             f"{self.investable.describe()}; indicators: {', '.join(panel.indicators) or 'none'}",
             "training": span(splits.train),
             "validation": f"{span(splits.validation)}, {len(self.validation_starts())} windows",
-            "holdout": f"{span(splits.holdout)}, untouched by fit",
+            "holdout": f"{span((splits.holdout,))}, untouched by fit",
             "window": f"{self.trading_days} trading + {self.settlement_days} settlement days, context "
             f"{self.context_days}",
         }
@@ -359,7 +366,8 @@ class MarketDataModule(RolloutDataModule):
             **super().settings(),
             **{name: getattr(self, name) for name in (*plain, "indicators")},
             **{name: asdict(getattr(self, name)) for name in ("rules", "account", "investable")},
-            "validation_days": len(self.panel.splits.validation),
+            "validation_days": self.validation_days,
+            "validation_spans": self.validation_spans,
             "holdout_days": len(self.panel.splits.holdout),
             "prices": self.panel.content_hash,
         }

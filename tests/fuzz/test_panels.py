@@ -81,9 +81,9 @@ def check_panel(panel: MarketPanel) -> None:
     assert traded.any(axis=(1, 2)).all()
     assert np.isfinite(panel.traded_value).all()
     assert (panel.traded_value >= 0).all()
-    days = [*panel.splits.train, *panel.splits.validation, *panel.splits.holdout]
+    days = [*panel.splits.train[0], *panel.splits.validation[0], *panel.splits.holdout]
     assert days == list(range(panel.num_days))
-    assert (len(panel.splits.validation), len(panel.splits.holdout)) == (5, 5)
+    assert (len(panel.splits.validation[0]), len(panel.splits.holdout)) == (5, 5)
 
 
 def load(path: Path, work: Path) -> bool:

@@ -19,7 +19,7 @@ from eigen2.core.replay import transition_fields
 from eigen2.distributed.communicator import Communicator
 from eigen2.errors import UserError
 from eigen2.market import datamodule as rollouts
-from eigen2.market.data.panel import MarketPanel, Splits
+from eigen2.market.data.panel import MarketPanel, Splits, window_starts
 from eigen2.market.data.universe import Universe
 from eigen2.market.datamodule import MarketDataModule
 from eigen2.market.simulation.base import window_options
@@ -52,9 +52,9 @@ def built(panel: MarketPanel | None = None, **changes: Any) -> MarketDataModule:
     return data
 
 
-def empty_panel(train: int, validation: int, holdout: int) -> MarketPanel:
+def empty_panel(train: int, validation: int, holdout: int, validation_spans: int = 1) -> MarketPanel:
     """Days and nothing else."""
-    days = train + validation + holdout
+    days = train + validation * validation_spans + holdout
     return MarketPanel(
         dates=np.datetime64("2000-01-03") + np.arange(days),
         scale=plain_scale(("A",)),
@@ -62,7 +62,7 @@ def empty_panel(train: int, validation: int, holdout: int) -> MarketPanel:
         valid=np.ones((days, 1, 9), np.bool_),
         prices=np.ones((days, 1, 4), np.float32),
         traded_value=np.ones(1),
-        splits=Splits.from_days(days, validation, holdout),
+        splits=Splits.from_days(days, validation, holdout, validation_spans),
     )
 
 
@@ -77,7 +77,7 @@ def with_panel(panel: MarketPanel, **changes: Any) -> MarketDataModule:
 
 def assert_inside_training(data: MarketDataModule, options: dict[str, Any]) -> None:
     """Full context before the first day's close, and the last day still a training day."""
-    train, starts = data.panel.splits.train, options["starts"]
+    (train,), starts = data.panel.splits.train, options["starts"]
     assert min(starts) - (data.context_days - 1) >= train.start
     assert max(starts) + options["window_days"] <= train.stop
     assert options == window_options(starts, data.trading_days, data.trading_days + data.settlement_days)
@@ -168,10 +168,36 @@ def test_validation_windows_cover_all_validation_days_and_nothing_else(
         options = data.validation_options()
         starts = options["starts"]
         touched = {day for start in starts for day in range(start, start + window)}
-        assert touched == set(data.panel.splits.validation), (window, days)
+        assert touched == set(data.panel.splits.validation[0]), (window, days)
         # as many as asked for or as cover all days, whichever is more, and no two the same
         assert len(set(starts)) == len(starts) == min(max(asked, -(-days // window)), days - window + 1)
         assert options == window_options(sorted(starts), trading, window)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(
+    st.integers(1, 5), st.integers(2, 9), st.integers(0, 12), st.integers(1, 9), st.integers(60, 120), st.integers(0, 9)
+)
+def test_no_training_day_lies_in_a_validation_span(
+    spans: int, window: int, longer: int, asked: int, train: int, seed: int
+) -> None:
+    lengths = {"trading_days": window - 1, "settlement_days": 1, "context_days": 5, "validation_windows": asked}
+    panel = empty_panel(train, window + longer, 10, spans)
+    data = with_panel(panel, **lengths, validation_days=window + longer, validation_spans=spans, exploration_windows=40)
+    validated, holdout = [set(days) for days in panel.splits.validation], set(panel.splits.holdout)
+
+    def played(options: dict[str, Any]) -> set[int]:
+        return {day for start in options["starts"] for day in range(start, start + options["window_days"])}
+
+    trained = played(data.training_options(0, seed))
+    assert played(data.validation_options()) == set().union(*validated)
+    assert not trained & (set().union(*validated) | holdout)
+    # all spans have as many windows, and agents train in every gap that has room for one
+    starts = data.validation_starts()
+    assert {sum(start in days for start in starts) for days in validated} == {len(starts) // spans}
+    assert len(starts) >= min(asked, longer + 1)
+    gaps = window_starts(panel.splits.train, window, 4)
+    assert all(trained & set(gap) for gap in gaps if len(gap) >= 2 + sum(map(len, gaps)) / 20)
 
 
 # What is touched, as seen from what comes out
@@ -204,7 +230,7 @@ def changed_after(panel: MarketPanel, day: int) -> MarketPanel:
 def test_an_episode_touches_its_own_days_only(validation: bool) -> None:
     data = built()
     splits = data.panel.splits
-    own = splits.validation if validation else splits.train
+    (own,) = splits.validation if validation else splits.train
     ours = episode(data, validation)
     days = {int(day) for part in ours for day in part["day"].flatten()}
     assert days <= set(own)
@@ -236,7 +262,7 @@ def test_a_generation_fills_the_buffer_with_its_transitions() -> None:
     assert torch.equal(stored["terminated"], stored["next_days_left"] == 0)
     assert stored["terminated"].sum() == AGENTS * 5
     assert not stored["truncated"].any()
-    train = data.panel.splits.train
+    (train,) = data.panel.splits.train
     assert stored["day"].min() >= train.start + 19
     assert stored["next_day"].max() < train.stop
     # a transition's next portfolio is the portfolio of the next one of the same agent and window
@@ -426,7 +452,7 @@ def refusal(data: MarketDataModule) -> str:
         (
             {"context_days": 100},
             {"context_days": 102},
-            ("leave 120 to train on after 50", "context_days 102"),
+            ("leave 120 to train on before 1 x 50", "context_days 102"),
         ),
         ({"validation_days": 20}, {"validation_days": 19}, ("data.validation_days is 19,", "settlement_days 5 = 20")),
         ({}, {"validation_days": 150, "holdout_days": 50}, ("150", "50", "200")),

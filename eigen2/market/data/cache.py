@@ -27,7 +27,7 @@ from eigen2.runtime.files import lock
 log = logging.getLogger(__name__)
 
 # part of every key: raise it whenever the same prices would give other arrays or files
-FORMAT_VERSION = 5
+FORMAT_VERSION = 6
 ARRAYS = ("features", "valid", "prices")
 
 
@@ -36,6 +36,7 @@ def load_panel(
     *,
     validation_days: int = 252,
     holdout_days: int = 252,
+    validation_spans: int = 1,
     indicators: Iterable[str] = (),
     scale: FeatureScale | None = None,
     cache_dir: str | Path,
@@ -56,7 +57,7 @@ def load_panel(
         # three times as fast as SHA-256 on processors without instructions for it
         with require_file(source).open("rb") as file:
             content = hashlib.file_digest(file, "blake2b").hexdigest()
-    sizes = {"validation_days": validation_days, "holdout_days": holdout_days}
+    sizes = {"validation_days": validation_days, "holdout_days": holdout_days, "validation_spans": validation_spans}
     options: dict[str, Any] = {**sizes, "indicators": sorted(set(indicators))}
     folder = Path(cache_dir) / _key([content, options, None if scale is None else scale.to_dict()])
     panel = _open_cache(folder)
@@ -125,10 +126,10 @@ def _write_cache(folder: Path, panel: MarketPanel) -> None:
         return
     if list(folder.glob("[!.]*")):
         log.warning("the panel cache %s is damaged or unfinished: writing it again", folder)
-    splits = (panel.splits.train, panel.splits.validation, panel.splits.holdout)
+    splits = (panel.splits.train, panel.splits.validation, (panel.splits.holdout,))
     meta = {
         "dates": np.datetime_as_string(panel.dates).tolist(),
-        "splits": [[days.start, days.stop] for days in splits],
+        "splits": [[[days.start, days.stop] for days in spans] for spans in splits],
         "traded_value": panel.traded_value.tolist(),
         "scale": panel.scale.to_dict(),
     }
@@ -142,12 +143,13 @@ def _open_cache(folder: Path) -> MarketPanel | None:
     if not all(_is_intact(folder / name) for name in ("meta.json", *(f"{name}.npy" for name in ARRAYS))):
         return None
     meta = json.loads((folder / "meta.json").read_text())
+    train, validation, (holdout,) = (tuple(range(*days) for days in spans) for spans in meta["splits"])
     return MarketPanel(
         **{name: _mapped(folder / f"{name}.npy") for name in ARRAYS},
         dates=np.array(meta["dates"], dtype="datetime64[D]"),
         scale=FeatureScale.from_dict(meta["scale"]),
         traded_value=np.array(meta["traded_value"], dtype=np.float64),
-        splits=Splits(*(range(start, stop) for start, stop in meta["splits"])),
+        splits=Splits(train, validation, holdout),
     )
 
 

@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Bool, Float, Float32, Shaped
+from jaxtyping import Bool, Float, Float32, Int, Shaped
 
 from eigen2.errors import UserError
 from eigen2.market.data.panel_rows import select_rows, some
 from eigen2.market.data.source import PRICE_COLUMNS, VALUES, check_finite
 from eigen2.market.features.indicators import FEATURES, indicator_features, ticker_features
 
-__all__ = ["FEATURES", "FeatureScale", "MarketPanel", "Splits", "build_panel"]
+__all__ = ["FEATURES", "FeatureScale", "MarketPanel", "Splits", "build_panel", "window_starts"]
 
 log = logging.getLogger(__name__)
 
@@ -33,27 +33,46 @@ PerColumn = Float[np.ndarray, "columns 9"]
 
 @dataclass(frozen=True)
 class Splits:
-    """Day indices for training, validation and holdout: contiguous ranges in this order."""
+    """Day indices for training, validation and holdout, which cover all days.
 
-    train: range
-    validation: range
+    Each span of training days is followed by one of validation days; the holdout is last.
+    """
+
+    train: tuple[range, ...]
+    validation: tuple[range, ...]
     holdout: range
 
     @staticmethod
-    def from_days(days: int, validation_days: int, holdout_days: int) -> Splits:
-        """Split off the last `holdout_days`, then `validation_days`; the rest is for training.
+    def from_days(days: int, validation_days: int, holdout_days: int, validation_spans: int = 1) -> Splits:
+        """Split off the last `holdout_days`, then spans of `validation_days`; what is between them is for training.
+
+        The last span ends where the holdout starts, the others where equal parts of the days before it do; the first
+        part has none, as training and the context of validation need days before.
 
         Raises:
-            UserError: when a count is negative or no day is left for training.
+            UserError: when a count is negative or no day is left for training before a span.
         """
         holdout = days - holdout_days
-        train_days = holdout - validation_days
-        if min(validation_days, holdout_days) < 0 or train_days <= 0:
+        stops = [holdout * (part + 2) // (validation_spans + 1) for part in range(validation_spans)]
+        starts = [stop - validation_days for stop in stops]
+        train = tuple(map(range, [0, *stops], starts))
+        if min(validation_days, holdout_days, validation_spans - 1) < 0 or not all(train):
             raise UserError(
-                f"validation_days {validation_days} + holdout_days {holdout_days} leave no training day of the {days} "
-                "days of prices: set them at least to 0, lower them, or bring more days"
+                f"validation_days {validation_days} x validation_spans {validation_spans} + holdout_days "
+                f"{holdout_days} leave no training days of the {days} days of prices: set them at least to 0, 1 and 0, "
+                "lower them, or bring more days"
             )
-        return Splits(range(train_days), range(train_days, holdout), range(holdout, days))
+        return Splits(train, tuple(map(range, starts, stops)), range(holdout, days))
+
+    @property
+    def train_days(self) -> Int[np.ndarray, " days"]:
+        """Return the training days, ascending."""
+        return np.concatenate([np.arange(span.start, span.stop) for span in self.train])
+
+
+def window_starts(spans: Iterable[range], window_days: int, first: int = 0) -> list[range]:
+    """Return, for each span of days, the first days of windows that lie within it, from day `first` on."""
+    return [range(max(span.start, first), span.stop - window_days + 1) for span in spans]
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,6 +184,7 @@ def build_panel(
     *,
     validation_days: int = 252,
     holdout_days: int = 252,
+    validation_spans: int = 1,
     indicators: Iterable[str] = (),
     scale: FeatureScale | None = None,
 ) -> MarketPanel:
@@ -177,8 +197,9 @@ def build_panel(
 
     Args:
         prices_long: as `eigen2.market.data.source.read_prices` returns it; rows may come in any order.
-        validation_days: days before the holdout kept for validation, at least 0.
+        validation_days: days of each validation span, at least 0.
         holdout_days: last days of the table, which only the final test may use, at least 0.
+        validation_spans: spans of validation days before the holdout, at least 1, see `Splits.from_days`.
         indicators: tickers that are series of any sign, without prices: their features are differences, a day with
             only them is left out, and so is a feature with fewer than 60 training values.
         scale: the scale of the panel that agents were trained on, whose columns, indicators and statistics replace this
@@ -198,8 +219,8 @@ def build_panel(
         prices_long = _known_rows(prices_long, scale)
         tickers, names, units = scale.tickers, scale.indicators, scale.units
         rows = select_rows(prices_long, sorted(set(names) & set(prices_long["ticker"])))
-    splits = Splits.from_days(len(rows.dates), validation_days, holdout_days)
-    train = slice(splits.train.stop)
+    splits = Splits.from_days(len(rows.dates), validation_days, holdout_days, validation_spans)
+    train = splits.train_days
     shape, values = (len(rows.dates), len(tickers)), [prices_long[name].to_numpy() for name in VALUES]
     features = np.empty((*shape, len(FEATURES)), dtype=np.float32)
     prices = np.full((*shape, len(PRICE_COLUMNS)), np.nan, dtype=np.float32)

@@ -75,7 +75,7 @@ def _top(count: int, tickers: list[int], panel: MarketPanel) -> list[int]:
     if not value.any():
         raise UserError(
             f"{KEY}.top ranks columns by close x volume, but none has any volume on half of the"
-            f" {len(panel.splits.train)} training days: bring a file with volumes, or name {KEY}.tickers"
+            f" {len(panel.splits.train_days)} training days: bring a file with volumes, or name {KEY}.tickers"
         )
     # columns stand in the order of their names, which a stable sort keeps
     order = np.argsort(-value, kind="stable")[:count]

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 import torch
@@ -35,35 +36,35 @@ def fit_ridge(
     """Regress the return of a position on the averages of its column, with the training days alone.
 
     The return runs from the fill of an order to the close `TradingRules.holding_days` later, as a log return in percent
-    less the mean of all columns on that day. Days whose returns end after their split are left out (purged). With
+    less the mean of all columns on that day. Days whose returns end after their span are left out (purged). With
     `refit` the chosen penalty is applied to a second fit, with the validation days among those of training.
     """
     returns = relative_returns(prices, rules)
     first, purged = encoder.context_days - 1, rules.holding_days
-    train = range(max(first, splits.train.start), splits.train.stop - purged)
-    validation = range(splits.validation.start, splits.validation.stop - purged)
+    train = [range(max(first, span.start), span.stop - purged) for span in splits.train]
+    validation = [range(span.start, span.stop - purged) for span in splits.validation]
     weights = _weights(encoder, returns, train)
     best, ic = len(PENALTIES) - 1, np.nan  # the strongest penalty if no correlation is known
-    if len(validation):
+    if any(validation):
         seen = np.concatenate([rows @ weights for _, rows in _described(encoder, validation)])
-        later = returns[validation.start : validation.stop]
+        later = returns[[*chain(*validation)]]
         correlations = [information_coefficient(seen[..., place], later) for place in range(len(PENALTIES))]
         best = int(np.argmax(np.nan_to_num(correlations, nan=-2)))
         ic = correlations[best]
     if refit:
-        weights = _weights(encoder, returns, range(train.start, max(train.stop, validation.stop)))
+        weights = _weights(encoder, returns, [range(first, splits.holdout.start - purged)])
     scores = np.full(returns.shape, np.nan)
-    for days, rows in _described(encoder, range(first, len(returns))):
+    for days, rows in _described(encoder, [range(first, len(returns))]):
         scores[days] = rows @ weights[:, best]
     return Ridge(scores, float(PENALTIES[best]), ic)
 
 
 def _weights(
-    encoder: AverageEncoder, returns: Float[np.ndarray, "days columns"], days: range
+    encoder: AverageEncoder, returns: Float[np.ndarray, "days columns"], spans: list[range]
 ) -> Float[np.ndarray, "width penalties"]:
     """Return the weights for each of `PENALTIES`; memory does not grow with the days."""
     products, targets = np.zeros((encoder.width, encoder.width)), np.zeros(encoder.width)
-    for block, rows in _described(encoder, days):
+    for block, rows in _described(encoder, spans):
         known = np.isfinite(returns[block])
         products += rows[known].T @ rows[known]
         targets += rows[known].T @ returns[block][known]
@@ -97,8 +98,9 @@ def information_coefficient(
     return float(finite.mean()) if len(finite) else np.nan
 
 
-def _described(encoder: AverageEncoder, days: range) -> Iterator[tuple[slice, np.ndarray]]:
-    for start in range(days.start, days.stop, DAYS_PER_BLOCK):
-        block = slice(start, min(start + DAYS_PER_BLOCK, days.stop))
+def _described(encoder: AverageEncoder, spans: list[range]) -> Iterator[tuple[slice, np.ndarray]]:
+    starts = [(start, span.stop) for span in spans for start in range(span.start, span.stop, DAYS_PER_BLOCK)]
+    for start, stop in starts:
+        block = slice(start, min(start + DAYS_PER_BLOCK, stop))
         columns, _ = encoder.describe(torch.arange(block.start, block.stop)[None])
         yield block, columns[0].double().numpy()

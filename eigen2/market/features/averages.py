@@ -43,10 +43,10 @@ def average_statistics(
     On the axis `described`, index 0 holds the statistics of all investable columns pooled, the others those of each
     group, whose mean moves less than a single column.
     """
-    lengths, train = spans(context_days), panel.splits.train
+    lengths, train = spans(context_days), panel.splits.train_days
     groups = _group_means(panel, column_groups(panel, investable))
-    usable = range(min(train.start + lengths[-1] - 1, train.stop - 1), train.stop)
-    days = np.array(usable[:: max(1, len(usable) // SAMPLED_DAYS)])
+    usable = train[train >= min(lengths[-1] - 1, train[-1])]
+    days = usable[:: max(1, len(usable) // SAMPLED_DAYS)]
     columns = len(investable)
     past = np.empty((len(lengths), len(days), columns + groups.shape[1], CHANNELS), np.float32)
     for described, sums in _running_sums(panel, investable, groups):

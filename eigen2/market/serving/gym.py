@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,7 +14,7 @@ from jaxtyping import Float32
 
 from eigen2.errors import UserError, require_range
 from eigen2.market.data.cache import load_panel
-from eigen2.market.data.panel import MarketPanel, build_panel
+from eigen2.market.data.panel import MarketPanel, build_panel, window_starts
 from eigen2.market.data.sample import sample_path
 from eigen2.market.data.source import read_prices
 from eigen2.market.data.universe import Universe, resolve
@@ -96,13 +97,15 @@ class TradingEnv(gymnasium.Env[Any, Any]):
             panel = build_panel(market.generate() if market else read_prices(path or sample_path()), **options)
         self.panel = panel
         self._lengths = (trading_days, trading_days + settlement_days)
-        days: range = getattr(panel.splits, split)
+        splits = panel.splits
+        spans = {"train": splits.train, "validation": splits.validation, "holdout": (splits.holdout,)}[split]
         # the window's first day is the context's last
-        self.starts = range(max(days.start, context_days - 1), days.stop - self._lengths[1] + 1)
+        self.starts = [*chain(*window_starts(spans, self._lengths[1], context_days - 1))]
         if not self.starts:
             raise UserError(
-                f"split {split!r} has {len(days)} of {panel.num_days} days, too few for a window of {self._lengths[1]} "
-                f"(trading_days + settlement_days) that starts on the last of context_days {context_days}; lower one"
+                f"split {split!r} has {sum(map(len, spans))} of {panel.num_days} days, too few for a window of "
+                f"{self._lengths[1]} (trading_days + settlement_days) that starts on the last of context_days "
+                f"{context_days}; lower one"
             )
         self.investable = resolve(_settings(Universe, "investable", investable), panel)
         account = _settings(AccountRules, "account", account)
@@ -125,7 +128,7 @@ class TradingEnv(gymnasium.Env[Any, Any]):
             known = f"the only one is start_idx, a day index from {self.starts[0]} to {self.starts[-1]}"
             raise UserError(f"reset options are {options}; {known}")
         if start is None:
-            start = self.np_random.integers(self.starts.start, self.starts.stop)
+            start = self.starts[self.np_random.integers(len(self.starts))]
         observation, _ = self._env.reset(options=window_options([int(start)], *self._lengths))
         return self._seen(observation)
 

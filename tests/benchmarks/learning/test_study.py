@@ -103,8 +103,8 @@ def test_folds_walk_forward(table: Table, days: list[str], tmp_path: Path) -> No
         start = DAYS - (FOLDS - fold) * TEST_DAYS
         assert dates == days[: start + TEST_DAYS]
         assert splits.holdout == range(start, start + TEST_DAYS)
-        assert splits.validation == range(start - 30, start)
-        assert splits.train == range(start - 30)
+        assert splits.validation == (range(start - 30, start),)
+        assert splits.train == (range(start - 30),)
 
 
 def test_training_and_validation_do_not_use_test_days(

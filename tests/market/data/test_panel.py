@@ -76,8 +76,33 @@ def assert_same(left: MarketPanel, right: MarketPanel, days: slice = slice(None)
 @pytest.mark.parametrize(("validation", "holdout"), [(252, 252), (0, 0), (0, 5), (998, 1)])
 def test_splits_cover_all_days_in_order(validation, holdout):
     splits = Splits.from_days(1000, validation, holdout)
-    assert [*splits.train, *splits.validation, *splits.holdout] == list(range(1000))
-    assert (len(splits.validation), len(splits.holdout)) == (validation, holdout)
+    assert [*splits.train[0], *splits.validation[0], *splits.holdout] == list(range(1000))
+    assert (len(splits.validation[0]), len(splits.holdout)) == (validation, holdout)
+    assert splits.train_days.tolist() == list(splits.train[0])
+
+
+@given(st.integers(1, 6), st.integers(0, 30), st.integers(0, 50), st.integers(0, 400))
+def test_spans_of_validation_are_spread_evenly(spans, validation, holdout, more):
+    splits = Splits.from_days((spans + 1) * (validation + 1) + holdout + more, validation, holdout, spans)
+    pairs = zip(splits.train, splits.validation, strict=True)
+    days = [day for pair in pairs for span in pair for day in span]
+    assert [*days, *splits.holdout] == list(range(len(days) + holdout))
+    assert [len(span) for span in splits.validation] == [validation] * spans
+    first, *others = np.diff([0, *(span.stop for span in splits.validation)])
+    assert not others or (max(others) - min(others) <= 1 and abs(first - 2 * others[0]) <= 2)
+
+
+def test_statistics_leave_out_all_validation_days():
+    panel = build_panel(PRICES, validation_days=20, holdout_days=20, validation_spans=3)
+    assert panel.splits.validation == (range(70, 90), range(115, 135), range(160, 180))
+    day = np.searchsorted(panel.dates, PRICES["date"].to_numpy().astype("datetime64[D]"))
+    changed = PRICES.copy()
+    changed.loc[~np.isin(day, panel.splits.train_days), "volume"] *= 100
+    np.testing.assert_array_equal(
+        build_panel(changed, validation_days=20, holdout_days=20, validation_spans=3).traded_value, panel.traded_value
+    )
+    raw = raw_features(PRICES)[panel.splits.train_days, 0]
+    np.testing.assert_allclose(panel.scale.means[0], np.nanmean(raw, axis=0), rtol=1e-6, atol=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -101,7 +126,7 @@ def test_shapes_types_and_prices():
     np.testing.assert_array_equal(panel.prices, wide(PRICES).astype(np.float32))
     assert (panel.num_days, panel.num_columns) == (DAYS, COLUMNS)
     assert panel.nbytes == DAYS * 8 + DAYS * COLUMNS * (9 * 4 + 9 + 4 * 4) + COLUMNS * 8 * (1 + 1 + 2 * 9)
-    assert panel.splits == Splits(range(140), range(140, 180), range(180, 200))
+    assert panel.splits == Splits((range(140),), (range(140, 180),), range(180, 200))
 
 
 def test_features_are_normalised_by_training_days_alone():

@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy import stats
 
-from eigen2.market.data.panel import MarketPanel, build_panel
+from eigen2.market.data.panel import MarketPanel, Splits, build_panel
 from eigen2.market.evaluation.ridge import PENALTIES, Ridge, fit_ridge, information_coefficient, relative_returns
 from eigen2.market.features.encoding import AverageEncoder
 from eigen2.market.simulation.base import Terms
@@ -45,19 +45,21 @@ def test_returns_by_hand() -> None:
         assert np.isnan(returns[0, known:]).all()
 
 
-@pytest.mark.parametrize("refit", [False, True])
-def test_equals_the_normal_equations_of_all_rows(panel: MarketPanel, refit: bool) -> None:
+@pytest.mark.parametrize(("refit", "spans"), [(False, 1), (True, 1), (False, 3), (True, 3)])
+def test_equals_the_normal_equations_of_all_rows(panel: MarketPanel, refit: bool, spans: int) -> None:
+    panel = replace(panel, splits=Splits.from_days(panel.num_days, 80, 60, spans))
     encoder, ridge = encoder_of(panel), fitted(panel, refit)
     features = encoder.describe(torch.arange(panel.num_days)[None])[0][0].double().numpy()
-    last = (panel.splits.validation if refit else panel.splits.train).stop - HELD
-    returns, train = relative_returns(panel.prices, RULES), range(CONTEXT - 1, last)
-    rows, targets = features[train.start : train.stop], returns[train.start : train.stop]
+    fitted_spans = (range(panel.splits.holdout.start),) if refit else panel.splits.train
+    train = [day for span in fitted_spans for day in span[:-HELD] if day >= CONTEXT - 1]
+    returns = relative_returns(panel.prices, RULES)
+    rows, targets = features[train], returns[train]
     rows, targets = rows[np.isfinite(targets)], targets[np.isfinite(targets)]
     penalty = ridge.penalty * (rows**2).sum(0).mean()
     weights = np.linalg.solve(rows.T @ rows + penalty * np.eye(rows.shape[1]), rows.T @ targets)
     np.testing.assert_allclose(ridge.scores[CONTEXT - 1 :], (features @ weights)[CONTEXT - 1 :], rtol=1e-6, atol=1e-9)
     assert np.isnan(ridge.scores[: CONTEXT - 1]).all()
-    days = slice(panel.splits.validation.start, panel.splits.validation.stop - HELD)
+    days = [day for span in panel.splits.validation for day in span[:-HELD]]
     assert ridge.penalty in PENALTIES
     chosen = fitted(panel)
     assert (ridge.penalty, ridge.validation_ic) == (chosen.penalty, chosen.validation_ic)
@@ -66,7 +68,7 @@ def test_equals_the_normal_equations_of_all_rows(panel: MarketPanel, refit: bool
 
 def test_no_score_depends_on_later_days(panel: MarketPanel) -> None:
     """Weights come from returns that end in training, the penalty from those that end in validation."""
-    holdout, validation = panel.splits.holdout.start, panel.splits.validation.start
+    holdout, validation = panel.splits.holdout.start, panel.splits.validation[0].start
     for first, refit in ((holdout, False), (holdout, True), (validation, False)):
         prices, expected = panel.prices.copy(), fitted(panel, refit)
         prices[first:] *= np.random.default_rng(0).uniform(0.5, 2, prices[first:].shape[:2])[..., None]

@@ -52,7 +52,7 @@ def random_panel(days: int, columns: int, train: int, seed: int = 0) -> MarketPa
         valid=valid,
         prices=prices,
         traded_value=np.ones(columns),
-        splits=Splits(range(train), range(train, days), range(days, days)),
+        splits=Splits((range(train),), (range(train, days),), range(days, days)),
     )
 
 
@@ -77,7 +77,7 @@ def naive_encoding(
     described = [[column] for column in investable] + [group for group in (investable, rest, indicators) if group]
     per_span = []
     for span in spans(context_days):
-        train = range(context_days - 1, panel.splits.train.stop)
+        train = range(context_days - 1, panel.splits.train[0].stop)
         past = np.stack([naive_average(panel, described, day, span) for day in train])
         averages = np.stack([naive_average(panel, described, day, span) for day in days])
         # all columns share their statistics, each group has its own
@@ -309,7 +309,7 @@ def test_later_prices_of_the_file_change_no_earlier_input() -> None:
     late = changed["date"] > dates[90]
     changed.loc[late, ["open", "high", "low", "close"]] *= 1.7
     panels = [build_panel(which, validation_days=30, holdout_days=10) for which in (table, changed)]
-    assert panels[0].splits.train.stop == 80
+    assert panels[0].splits.train[0].stop == 80
     assert_identical(*(inputs_until(panel, 90, [0, 2], seed=1) for panel in panels))
     first, second = (inputs_until(panel, 91, [0, 2], seed=1)[-1] for panel in panels)
     assert not torch.equal(first["columns"], second["columns"])
