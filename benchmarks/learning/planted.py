@@ -54,6 +54,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "context of 504 days": {"data": {"context_days": 504}},
     "sharpness 0.5": {"model": {"critic": _blurred_critic}},
     "3 orders a day": {"data": {"rules": TradingRules(max_opens_per_day=3)}},
+    "3 orders a day, early close": {"data": {"rules": TradingRules(max_opens_per_day=3, early_close=True)}},
 }
 """Settings of each variant that differ from the defaults; `times` more generations match the time of training."""
 

@@ -26,6 +26,7 @@ WHY_CLOSED = {
     "holding": "held for all days allowed",
     "halted": "no price on the day it had to close, so its last one",
     "delisted": "stopped trading for good: its last price less the haircut",
+    "signal": "the agent closed it",
 }
 Row = dict[str, Any]
 
@@ -44,9 +45,9 @@ def write_orders(
     Rows by date have `COLUMNS`: coefficient and target_pct (the sale target) as ordered, stake_pct (percent of the
     equity that an order takes, or a position is worth at this close), price (the close of a position held, the exit
     of one closed), days_held (trading days), gain_pct (net of costs for a closed position). Actions are `buy` and
-    `sell short` (an order given at this close), `unfunded` (an order for which the account has no money left, and
-    which later rows leave out), `unfilled` (an order of the day before that did not trade), `hold`, `close`, and
-    `wait` if nothing is ordered.
+    `sell short` (an order given at this close), `sell` and `buy back` (one that closes a position), `unfunded` (an
+    order for which the account has no money left, and which later rows leave out), `unfilled` (an order of the day
+    before that did not trade), `hold`, `close`, and `wait` if nothing is ordered.
 
     Target weights are `buy` or `sell` rows of the columns with a price on a day of rebalancing, whose stake_pct is the
     target in percent of the equity; `hold` are those held without a price, and `wait` the days between.
@@ -97,6 +98,7 @@ class _Writer:
 
     def __init__(self, env: TradingEnvironment, tickers: Sequence[str]) -> None:
         self.env, self.rules, self.tickers = env, env.rules, tickers
+        self.fill = "the next open" if self.rules.execution == "next_open" else "this close"
         self.held: dict[int, Row] = {}
         self.tomorrow: list[Row] = []
 
@@ -105,8 +107,9 @@ class _Writer:
         low, high = torch.tensor(self.rules.action_range)
         action = torch.clamp(day.action[0, 0], low, high).double().numpy()
         ordered, stakes, fills, closes = (day.info[name] for name in ("ordered", "stakes", "fills", "closes"))
-        rows = [*self.tomorrow, *self._orders(ordered, stakes, action)]
-        if not len(ordered):
+        exits = day.info["exits"]
+        rows = [*self.tomorrow, *self._orders(ordered, stakes, action), *self._exits(exits, action)]
+        if not len(ordered) and not len(exits):
             rows.append(self._waiting(action[:, 0], priced & (day.observation["held_days"][0, 0].numpy() == 0)))
         for column, price in zip(fills.cell.tolist(), fills.price.tolist(), strict=True):
             coefficient, target_pct = action[column].tolist()
@@ -117,11 +120,15 @@ class _Writer:
             position["days_held"] += 1
         self.tomorrow = [
             {"ticker": self.tickers[column], "action": "unfilled", "reason": "no price at the open: dropped"}
-            for column in np.setdiff1d(ordered[stakes > 0], fills.cell).tolist()
+            for column in [*np.setdiff1d(ordered[stakes > 0], fills.cell), *np.setdiff1d(exits, closes.cell)]
         ]
         for column, price, reason, gain_pct in zip(*(values.tolist() for values in closes[:4]), strict=True):
-            row = {**self.held.pop(column), "action": "close", "price": price, "gain_pct": gain_pct}
-            self.tomorrow.append({**row, "reason": WHY_CLOSED[CLOSE_REASONS[reason]]})
+            name, position = CLOSE_REASONS[reason], self.held.pop(column)
+            row = {**position, "action": "close", "price": price, "gain_pct": gain_pct, "reason": WHY_CLOSED[name]}
+            if name == "signal" and self.rules.execution == "close":
+                rows.append({**row, "days_held": position["days_held"] - 1})
+            else:
+                self.tomorrow.append(row)
         for column, position in sorted(self.held.items()):
             price = float(day.info["last_close"][0, column])
             left = self.rules.max_holding_days - position["days_held"]
@@ -140,14 +147,22 @@ class _Writer:
     ) -> list[Row]:
         """Return the rows of orders, each with the percent of the current equity that it takes."""
         rows = []
-        fill = "the next open" if self.rules.execution == "next_open" else "this close"
         for column, stake in zip(columns.tolist(), stakes.tolist(), strict=True):
             coefficient, target_pct = action[column].tolist()
             name, reason = "unfunded", "no money is left: positions already reach the maximum leverage"
             if stake:
-                name, reason = "buy" if coefficient > 0 else "sell short", f"fills at {fill}"
+                name, reason = "buy" if coefficient > 0 else "sell short", f"fills at {self.fill}"
             row = {"ticker": self.tickers[column], "action": name, "coefficient": coefficient, "reason": reason}
             rows.append({**row, "target_pct": target_pct, "stake_pct": 100 * stake})
+        return rows
+
+    def _exits(self, columns: Int[np.ndarray, " exits"], action: Float[np.ndarray, "columns 2"]) -> list[Row]:
+        """Return the rows of orders that close positions."""
+        rows = []
+        for column in columns.tolist():
+            name = "sell" if self.held[column]["coefficient"] > 0 else "buy back"
+            row = {"ticker": self.tickers[column], "action": name, "coefficient": action[column, 0]}
+            rows.append({**row, "reason": f"fills at {self.fill}"})
         return rows
 
     def _waiting(self, coefficients: Float[np.ndarray, " columns"], free: Bool[np.ndarray, " columns"]) -> Row:

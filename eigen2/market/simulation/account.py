@@ -201,14 +201,15 @@ class AccountRecord:
         cells = len(self._entry_day)
         mine = closes.cell // cells == self.agent
         fills, closes = events_of_agent(fills, self.agent, cells), events_of_agent(closes, self.agent, cells)
-        today = self._start + len(self._curves)
+        today, at_close = self._start + len(self._curves), self._trading.execution == "close"
         cell, columns = fills.cell, self._accounts.columns
-        self._entry_day[cell] = today[cell // columns] - (self._trading.execution == "close")
+        self._entry_day[cell] = today[cell // columns] - at_close
         self._entry_price[cell], self._coefficient[cell] = fills.price, fills.coefficient
         cell, shares = closes.cell, shares[mine]
         trades = np.zeros(len(cell), TRADE)
         trades["window"], trades["column"], trades["reason"] = cell // columns, cell % columns, closes.reason
-        trades["entry_day"], trades["exit_day"] = self._entry_day[cell], today[cell // columns]
+        trades["entry_day"] = self._entry_day[cell]
+        trades["exit_day"] = today[cell // columns] - (at_close & (closes.reason == CLOSE_REASONS.index("signal")))
         trades["entry_price"], trades["exit_price"] = self._entry_price[cell], closes.price
         trades["coefficient"], trades["shares"] = self._coefficient[cell], shares
         trades["gain_pct"], trades["reward"] = closes.gain_pct, closes.reward

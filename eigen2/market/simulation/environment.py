@@ -31,7 +31,7 @@ __all__ = ["LEVELS", "AccountRules", "TradingEnvironment", "TradingRules"]
 
 LEVELS = 255  # steps up to the largest sale target and, without short sales, the largest coefficient, in observations
 MAX_GAIN_PCT = 1e30  # bound of realised gains, as the loss of a short sale is unbounded
-TARGET, GAP, HOLDING, HALTED, DELISTED, WINDOW_END = range(len(CLOSE_REASONS))
+TARGET, GAP, HOLDING, HALTED, DELISTED, WINDOW_END, SIGNAL = range(len(CLOSE_REASONS))
 NO_ORDERS = (NO_FILLS.cell, NO_FILLS.stake, NO_FILLS)
 
 
@@ -51,6 +51,10 @@ class TradingEnvironment(MarketEnvironment):
     sold on such a day, it is sold at that close, with the reason "halted". Where the column has stopped trading for
     good (see `market_table`), that close is less by `delisting_haircut`, and the reason "delisted".
 
+    With `TradingRules.early_close` agents close positions too, on settlement days as well: on a day with a price, a
+    coefficient that would not open the position of its column orders it to be sold. That order fills and is dropped as
+    those that open.
+
     With `TradingRules.allow_short` a coefficient of -1 or less sells short, and orders are ranked by absolute value.
     Up and down are exchanged: a short sale is bought back at entry x (1 - target / 100). With c the commission and
     slippage per side, as a fraction of the price, the gain of a position bought is
@@ -66,7 +70,8 @@ class TradingEnvironment(MarketEnvironment):
     1/255 of the largest allowed; with `allow_short`, `coefficient` is int8 in 1/127, negative for short sales.
 
     With `credit_orders`, `info["credit"]` names the steps, at most `credit_steps` earlier, that ordered the closed
-    positions.
+    positions, and what they earned. Of a position that the agent closed that is what it would have earned if kept, so
+    that the step that closed it keeps the difference; agents do not move prices.
     """
 
     def __init__(
@@ -140,8 +145,9 @@ class TradingEnvironment(MarketEnvironment):
         Actions are coefficients and sale targets in native units; they are clipped to their ranges. Returns the
         observation, reward (agents, windows) float32, terminated and truncated (agents, windows) bool, and info:
         `ordered`, the cells in which an order was given, and `stakes`, the share of the equity that each takes, 0 if it
-        cannot be paid for; `fills` and `closes`, what opened and closed (see `Fills`, `Closes`); `last_close` (windows,
-        columns), the last valid closes, 0 before a column's first; with `credit_orders` also `credit`.
+        cannot be paid for; `exits`, the cells that agents ordered to be closed; `fills` and `closes`, what opened and
+        closed (see `Fills`, `Closes`); `last_close` (windows, columns), the last valid closes, 0 before a column's
+        first; with `credit_orders` also `credit`.
 
         Raises:
             RuntimeError: the episode is over.
@@ -152,12 +158,16 @@ class TradingEnvironment(MarketEnvironment):
         self._step += 1
         last_day = self._step == self._length - 1
         before, self._bars = self._bars, self._current_bars()
+        fill = self._bars[OPEN] if self.rules.execution == "next_open" else before[CLOSE]
+        exits = self._exits(action, before) if self.rules.early_close else NO_CLOSES.cell
+        exits_filled = exits[fill.take(exits % fill.size) > 0]
         self._held_days += self._held_days > 0
-        ordered, stakes, fills = self._fill_orders(action, before) if trading else NO_ORDERS
+        ordered, stakes, fills = self._fill_orders(action, before, fill) if trading else NO_ORDERS
         self.accounts.open(fills)
-        closing = self._closing_cells(last_day)
+        closing = self._closing_cells(last_day, exits_filled)
         steps_ago = self._held_days[closing].astype(np.int64) - 1
-        closes = self._close_positions(closing)
+        kept = self._rewards_if_kept(closing) if self.credit_steps and len(exits) else None
+        closes = self._close_positions(closing, exits_filled, fill)
         earned = self._count_day(fills, closes, trading, last_day)
         self._unfunded += np.bincount(ordered[stakes == 0] // self.num_columns, minlength=len(earned))
         shares = self.accounts.shares[closing]
@@ -166,14 +176,19 @@ class TradingEnvironment(MarketEnvironment):
         if self._record is not None:
             self._record.trade(fills, closes, shares)
             self._record.mark()
-        info = {"ordered": ordered, "stakes": stakes, "fills": fills, "closes": closes}
+        info = {"ordered": ordered, "stakes": stakes, "exits": exits, "fills": fills, "closes": closes}
         info["last_close"] = self._bars[CLOSE].copy()
         if self.credit_steps:
-            info["credit"] = Credit(closing // self.num_columns, steps_ago, closes.reward)
+            # an order earns what its position would have earned if kept; an exit earns the difference
+            amount = closes.reward if kept is None else kept
+            info["credit"] = Credit(closing // self.num_columns, steps_ago, amount)
         return self._result(earned, last_day, info)
 
     def _fill_orders(
-        self, actions: Float[Tensor, "agents windows columns 2"], before: Float32[np.ndarray, "5 windows columns"]
+        self,
+        actions: Float[Tensor, "agents windows columns 2"],
+        before: Float32[np.ndarray, "5 windows columns"],
+        fill: Float32[np.ndarray, "windows columns"],
     ) -> tuple[Int[np.ndarray, " ordered"], Float[np.ndarray, " ordered"], Fills]:
         """Fill the orders of the last close: the largest coefficients of at least 1 among columns not held."""
         rules, action = self.rules, actions.detach().to("cpu", torch.float32).numpy()
@@ -191,8 +206,7 @@ class TradingEnvironment(MarketEnvironment):
         chosen = np.fmin(np.fmax(action.reshape(-1, 2)[ordered], self._low), self._high)
         stakes = self.accounts.stakes(ordered, chosen[:, 0].astype(np.float64))
         # a price seen at the decision is that of a column that trades
-        prices = self._bars[OPEN] if rules.execution == "next_open" else before[CLOSE]
-        price = prices.take(ordered % prices.size)
+        price = fill.take(ordered % fill.size)
         filled = (price > 0) & (stakes > 0)
         cell, price, chosen, stake = ordered[filled], price[filled], chosen[filled], stakes[filled]
         coefficient = chosen[:, 0]
@@ -205,35 +219,73 @@ class TradingEnvironment(MarketEnvironment):
         self._coefficient_level[cell], self._target_level[cell] = np.rint(chosen * self._levels).T
         return ordered, stakes, Fills(cell, price, coefficient, stake)
 
-    def _closing_cells(self, last_day: bool) -> Int[np.ndarray, " closed"]:
+    def _exits(
+        self, actions: Float[Tensor, "agents windows columns 2"], before: Float32[np.ndarray, "5 windows columns"]
+    ) -> Int[np.ndarray, " exits"]:
+        """Return the cells whose positions agents close: those with a price and a coefficient that would not open."""
+        coefficient = actions[..., 0].detach().to("cpu", torch.float32).numpy().reshape(self._shape)
+        side = -self._offset.reshape(self._shape)
+        return np.flatnonzero((side != 0) & (coefficient * side < 1) & (before[LEAST_SIZE] == 1))
+
+    def _closing_cells(self, last_day: bool, exits: Int[np.ndarray, " exits"]) -> Int[np.ndarray, " closed"]:
         """Return the cells whose positions close today."""
         reached = self._bars[HIGHEST]
         if self.rules.allow_short:
             reached = np.where(self._offset.reshape(self._shape) > 0, -self._bars[LOWEST], reached)
         closed: np.ndarray = (reached >= self._aim.reshape(self._shape)).reshape(-1)
         closed |= self._held_days >= (1 if last_day else self.rules.max_holding_days)
+        closed[exits] = True
         return closed.nonzero()[0]
 
-    def _close_positions(self, cell: Int[np.ndarray, " closed"]) -> Closes:
-        """Sell, or buy back, positions at today's prices and clear their cells."""
+    def _close_positions(
+        self,
+        cell: Int[np.ndarray, " closed"],
+        exits: Int[np.ndarray, " exits"],
+        fill: Float32[np.ndarray, "windows columns"],
+    ) -> Closes:
+        """Sell, or buy back, positions at today's prices, exits at those of fills, and clear their cells."""
         if not cell.size:
             return NO_CLOSES
-        entry, aim, side = self._entry[cell], self._aim[cell], -self._offset[cell]
+        aim, side = self._aim[cell], -self._offset[cell]
         bars = side * self._bars.reshape(len(self._bars), -1).take(cell % self._bars[0].size, axis=1)
         reached = np.where(side > 0, bars[HIGHEST], bars[LOWEST]) >= aim
         price = np.where(reached, np.maximum(bars[OPEN], aim), bars[CLOSE])
-        kept = np.where(side > 0, self._kept, 1 / self._kept)
-        gain_pct = 100 * side * (np.divide(price, entry, dtype=np.float64) * kept - 1)
-        gain_pct = np.minimum(np.maximum(gain_pct, -MAX_GAIN_PCT), MAX_GAIN_PCT)
-        reward = self._weight[cell] * gain_pct
-        reward[gain_pct < 0] *= self.rules.loss_penalty
+        exited = np.searchsorted(cell, exits)
+        price[exited] = side[exited] * fill.take(exits % fill.size)
+        gain_pct, reward = self._earned(cell, price)
         reason = np.where(self._held_days[cell] >= self.rules.max_holding_days, HOLDING, WINDOW_END)
         reason[np.isnan(bars[OPEN])] = HALTED
         reason[np.isnan(bars[LEAST_SIZE])] = DELISTED
         reason[reached] = TARGET
         reason[bars[OPEN] >= aim] = GAP
+        reason[exited] = SIGNAL
         self._clear(cell)
         return Closes(cell, side * price, reason, gain_pct, reward)
+
+    def _earned(
+        self, cell: Int[np.ndarray, " closed"], price: Float32[np.ndarray, " closed"]
+    ) -> tuple[Float64[np.ndarray, " closed"], Float64[np.ndarray, " closed"]]:
+        """Return net gain in percent and reward of positions at an exit price, which is negative for short sales."""
+        side = -self._offset[cell]
+        kept = np.where(side > 0, self._kept, 1 / self._kept)
+        gain_pct = 100 * side * (np.divide(price, self._entry[cell], dtype=np.float64) * kept - 1)
+        gain_pct = np.minimum(np.maximum(gain_pct, -MAX_GAIN_PCT), MAX_GAIN_PCT)
+        reward = self._weight[cell] * gain_pct
+        reward[gain_pct < 0] *= self.rules.loss_penalty
+        return gain_pct, reward
+
+    def _rewards_if_kept(self, cell: Int[np.ndarray, " closed"]) -> Float64[np.ndarray, " closed"]:
+        """Return the rewards of positions that are sold at their targets, after all days allowed or with the window."""
+        window, column = np.divmod(cell % self._bars[0].size, self.num_columns)
+        days_left = np.minimum(self.rules.max_holding_days - self._held_days[cell], self._length - 1 - self._step)
+        days = np.minimum(np.arange(days_left.max(initial=0) + 1), days_left[:, None])
+        side, aim = -self._offset[cell, None], self._aim[cell, None]
+        bars = self._market[(self._start[window] + self._step)[:, None] + days, :, column[:, None]]
+        bars = side * np.moveaxis(bars, -1, 0)
+        reached = np.where(side > 0, bars[HIGHEST], bars[LOWEST]) >= aim
+        first = np.where(reached.any(1), reached.argmax(1), days.shape[1] - 1)[:, None]
+        price = np.where(reached, np.maximum(bars[OPEN], aim), bars[CLOSE])
+        return self._earned(cell, np.take_along_axis(price, first, axis=1)[:, 0])[1]
 
     def _count_day(
         self, fills: Fills, closes: Closes, trading: bool, last_day: bool

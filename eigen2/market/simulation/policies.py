@@ -69,7 +69,8 @@ def order_by_score(score: Float[np.ndarray, "days columns"], rules: TradingRules
     """Order, at each close, the columns of the highest scores, at the largest coefficient and target.
 
     It orders as many columns as the rules allow, among those not held with a score above the threshold (0 or more);
-    where short sales are allowed, by absolute score. NaN is no score. Where agents decide on target weights, every
+    where short sales are allowed, by absolute score. Where agents may close positions, it closes those whose score is
+    not above the threshold. NaN is no score. Where agents decide on target weights, every
     column is weighed by its rank among the scores of the day instead.
     """
     if rules.mode == "weights":
@@ -80,20 +81,22 @@ def order_by_score(score: Float[np.ndarray, "days columns"], rules: TradingRules
     table = torch.from_numpy(np.where(size > threshold, score, 0).astype(np.float32))
 
     def policy(seen: dict[str, Tensor]) -> Tensor:
-        coefficient = order_largest(table[seen["day"].long()] * (seen["held_days"] == 0), rules)
+        coefficient = order_largest(table[seen["day"].long()], seen["held_days"] > 0, rules)
         return torch.stack([coefficient, torch.full_like(coefficient, rules.max_target)], -1)
 
     return policy
 
 
-def order_largest(score: Tensor, rules: TradingRules) -> Tensor:
+def order_largest(score: Tensor, held: Tensor, rules: TradingRules) -> Tensor:
     """Return the largest coefficient for the largest scores by absolute value, as many as the rules allow, else 0.
 
-    A score below 0 sells short, one of 0 orders nothing; scores and coefficients are (..., columns).
+    They are those of columns that are not held. Held ones get the largest coefficient too, which keeps their positions,
+    or 0 for a score of 0. A score below 0 sells short; scores, held and coefficients are (..., columns).
     """
-    best = score.abs().topk(min(rules.max_opens_per_day, score.shape[-1])).indices
-    size = score.gather(-1, best).sign() * rules.max_coefficient
-    return torch.zeros_like(score).scatter_(-1, best, size)
+    size = score.sign() * rules.max_coefficient
+    free = score.abs().masked_fill(held, 0)
+    best = free.topk(min(rules.max_opens_per_day, score.shape[-1])).indices
+    return size * (held | torch.zeros_like(free, dtype=torch.bool).scatter_(-1, best, True))
 
 
 def random_baseline(
@@ -109,7 +112,8 @@ def random_baseline(
     Every account gives all of the orders, with their coefficients and sale targets (see `Simulation`), in a random
     sequence: on days drawn uniformly from `days` but the last, no more per day than the rules allow, in columns drawn
     uniformly from those that have a price and are not held. An order for which no column is left waits for a day that
-    has one. Scores instead go to the same columns as each other's at every rebalancing, another one for each.
+    has one. It closes no position. Scores instead go to the same columns as each other's at every rebalancing, another
+    one for each.
     """
     if rules.mode == "weights":
         columns = np.argsort(rng.random((accounts, orders.shape[1])), axis=1)
@@ -131,6 +135,8 @@ def random_baseline(
         columns = np.argsort(np.where(free, rng.random(free.shape), 2.0), axis=1)[:, : len(rank)]
         account, ordered = np.nonzero(rank < np.minimum(waiting, free.sum(1))[:, None])
         action = np.zeros((*free.shape, 2), np.float32)
+        if rules.early_close:  # keep what is held
+            action[..., 0] = rules.max_coefficient * np.sign(seen["coefficient"][0].numpy())
         action[account, columns[account, ordered]] = sizes[account, placed[account] + ordered]
         placed[:] += np.bincount(account, minlength=accounts)
         return torch.from_numpy(action)[None]

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from eigen2.errors import UserError, require_range
 
-CLOSE_REASONS = ("target", "gap", "holding", "halted", "delisted", "window_end")
+CLOSE_REASONS = ("target", "gap", "holding", "halted", "delisted", "window_end", "signal")
 """Why a position closed: its sale target was reached, the open gapped beyond it, it was held for `max_holding_days`,
-its column had no price on the day it had to close, or none ever after, or the window ended."""
+its column had no price on the day it had to close, or none ever after, the window ended, or the agent closed it."""
 
 EXCLUDED = -1e4  # in the softmax over columns; more than 2 x the largest `concentration` below every score
 
@@ -46,6 +46,8 @@ class TradingRules:
     """Orders an agent may give per day (1 or more); one that does not fill is dropped."""
     max_holding_days: int = 20
     """Days after which a position is closed at the close (1 to 250)."""
+    early_close: bool = False
+    """Whether agents may close positions: a coefficient that would not open the position of its column closes it."""
     execution: Literal["next_open", "close"] = "next_open"
     """When an order fills: at the open of the day after the decision, or at the close the agent has just seen."""
     cost_bps: float = 10.0

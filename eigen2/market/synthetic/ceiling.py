@@ -88,7 +88,8 @@ def ceiling(
     """Play rules of more and less knowledge through the same windows, in one environment.
 
     At each close a rule orders the columns with the highest expected gain, as many as the trading rules allow, at the
-    largest coefficient, if the gain exceeds a threshold; where short sales are allowed, a fall is as good as a rise:
+    largest coefficient, if the gain exceeds a threshold; where short sales are allowed, a fall is as good as a rise.
+    With `early_close` it closes positions in columns without an expected gain. The rules:
 
     - informed knows the hidden drift and expects the percent gain, net of costs, of `expected_gain_pct`;
     - filtered does the same with the best linear estimate of the drift from the column's past returns: it knows the
@@ -166,8 +167,8 @@ def _policy(
         fractions = rng.random((random_agents, env.windows, env.num_columns), dtype=np.float32)
         drawn = 1 - torch.from_numpy(fractions) * (2 if env.rules.allow_short else 1)
         score = torch.cat([known, drawn.where(~known[0].isnan(), torch.nan)])[row]
-        wanted = (score.abs() > threshold) & (observation["held_days"] == 0)
-        coefficient = order_largest(score.where(wanted, 0), env.rules)
+        held = observation["held_days"] > 0
+        coefficient = order_largest(score.where(score.abs() > threshold * ~held, 0), held, env.rules)
         return torch.stack([coefficient, target.expand_as(coefficient)], -1)
 
     return policy

@@ -101,6 +101,23 @@ def test_an_order_without_an_open_is_dropped() -> None:
     assert orders["reason"].iloc[2] == "all columns are held or have no price"
 
 
+@pytest.mark.parametrize("side", [1, -1])
+def test_an_order_that_closes_a_position_fills_at_the_next_open(side: int) -> None:
+    signals = ordering((2 * side, 40), (0, 40), (2 * side, 40), (0, 40), (0, 40))
+    prices = bars(FLAT, FLAT, None, FLAT, (103, 104, 102, 103))
+    orders = written(prices, signals, allow_short=side < 0, early_close=True)
+    name = "sell" if side > 0 else "buy back"
+    assert values_of(orders, "action") == [
+        ("buy" if side > 0 else "sell short",),
+        *[("hold",), (name,)],
+        *[("unfilled",), ("hold",), ("wait",)],  # nothing can be sold on a day without a price
+        *[("hold",), (name,)],
+        *[("close",), ("wait",)],
+    ]
+    close = orders[orders["action"] == "close"].iloc[0]
+    assert (close["price"], close["gain_pct"], close["reason"]) == (103, pytest.approx(3 * side), "the agent closed it")
+
+
 def test_a_short_sale_has_its_target_below() -> None:
     prices = bars(FLAT, FLAT, (100, 100, 94, 95), (95, 96, 88, 89))
     orders = written(prices, ordering((-2, 10), (0, 0)), allow_short=True)
@@ -139,6 +156,7 @@ def test_what_is_closed_are_the_trades_of_a_simulation(opens: int, share: float,
     """What is closed is what trading the same days makes of the same policy, but for its forced end."""
     money = AccountRules(unit_share=share)
     rules = {"allow_short": True, "max_opens_per_day": opens, "execution": execution, "cost_bps": 10.0}
+    rules["early_close"] = execution == "close"
     orders = written(MARKET, random_policy(1), start=20, money=money, **rules)
     assert share < 0.4 or "unfunded" in set(orders["action"])
     closed = orders[orders["action"] == "close"].reset_index(drop=True)
@@ -146,7 +164,8 @@ def test_what_is_closed_are_the_trades_of_a_simulation(opens: int, share: float,
     trades = simulate(MARKET, settings, money, range(20, 160), random_policy(1)).closed
     trades = trades[trades["shares"] != 0]
     trades = trades[(trades["reason"] != "window_end") & (trades["exit_day"] < 159)]
-    closed = closed[closed["date"] < DATES[159]]
+    trades = trades.sort_values(["exit_day", "column"])
+    closed = closed[closed["date"] < DATES[159]].sort_values(["date", "ticker"])
     assert len(trades) == len(closed) > 15
     assert [f"C{column}" for column in trades["column"]] == closed["ticker"].tolist()
     assert DATES[trades["exit_day"]].tolist() == closed["date"].dt.date.tolist()
@@ -154,10 +173,13 @@ def test_what_is_closed_are_the_trades_of_a_simulation(opens: int, share: float,
         np.testing.assert_allclose(closed[ours], trades[theirs], rtol=1e-6)
 
 
-def test_no_row_depends_on_later_days() -> None:
-    whole = written(MARKET, random_policy(2), start=20, max_opens_per_day=2)
+@pytest.mark.parametrize("early_close", [False, True])
+def test_no_row_depends_on_later_days(early_close: bool) -> None:
+    rules = {"max_opens_per_day": 2, "early_close": early_close}
+    whole = written(MARKET, random_policy(2), start=20, **rules)
+    assert ("sell" in set(whole["action"])) == early_close
     for days in (21, 22, 60, 159):
-        part = written(MARKET[:days], random_policy(2), start=20, max_opens_per_day=2)
+        part = written(MARKET[:days], random_policy(2), start=20, **rules)
         same = whole[whole["date"] < DATES[days]].reset_index(drop=True)
         pd.testing.assert_frame_equal(part, same)
 

@@ -120,6 +120,7 @@ random_rules = st.builds(
     max_target=st.sampled_from([10.0, 20.0, 50.0]),
     max_opens_per_day=st.integers(1, 4),
     max_holding_days=st.integers(1, 8),
+    early_close=st.booleans(),
     execution=st.sampled_from(EXECUTIONS),
     cost_bps=st.sampled_from([0.0, 12.0]),
     slippage_bps=st.sampled_from([0.0, 25.0]),

@@ -1,5 +1,6 @@
 """The trading environment for one agent in one window, day by day and column by column: slow and obviously right."""
 
+import copy
 import math
 import struct
 from dataclasses import dataclass
@@ -61,6 +62,7 @@ class Trade:
     gain_pct: float
     reward: float
     profit: float
+    kept_reward: float  # what the order earns: the reward without the signal that closed the position, if one did
 
 
 class ReferenceAccount:
@@ -136,6 +138,7 @@ class ReferenceAccount:
     def step(self, action: Float32[np.ndarray, "columns 2"]) -> tuple[dict[str, Any], float, bool, list[bool]]:
         """Live through the next day; return observation, reward, terminated and which columns closed."""
         trading = self.day < self.trading_end
+        sold = self.signalled(action) if self.rules.early_close else {}
         if trading:
             self.open_positions(action)
         self.day += 1
@@ -143,7 +146,7 @@ class ReferenceAccount:
         closed, reward = [False] * self.columns, 0.0
         for column in sorted(self.positions):
             self.positions[column].held_days += 1
-            exit_ = self.exit(column)
+            exit_ = sold.get(column) or self.exit(column)
             if exit_ is not None:
                 reward += self.settle(column, *exit_)
                 closed[column] = True
@@ -191,6 +194,26 @@ class ReferenceAccount:
                 self.positions[column] = position
                 self.summary["trades"] += 1
 
+    def signalled(self, action: Float32[np.ndarray, "columns 2"]) -> dict[int, tuple[float, str]]:
+        """Price and reason of the positions that the agent closes, which must trade at the decision and at the fill."""
+        day, price = (self.day + 1, OPEN) if self.rules.execution == "next_open" else (self.day, CLOSE)
+        return {
+            column: (self.prices[day][column][price], "signal")
+            for column, position in self.positions.items()
+            if (-action[column, 0] if position.short else action[column, 0]) < 1
+            and self.traded(self.day, column)
+            and self.traded(day, column)
+        }
+
+    def kept_reward(self, column: int) -> float:
+        """The reward of a position without a signal: what the order earns, as the signal did not come with it."""
+        later = copy.copy(self)
+        later.positions = copy.deepcopy(self.positions)
+        while (exit_ := later.exit(column)) is None:
+            later.day += 1
+            later.positions[column].held_days += 1
+        return later.gain(column, exit_[0])[1]
+
     def exit(self, column: int) -> tuple[float, str] | None:
         """Price and reason if the position is closed today."""
         position, (open_, high, low, _) = self.positions[column], self.prices[self.day][column]
@@ -206,16 +229,23 @@ class ReferenceAccount:
             return self.last_close(self.day, column), reason
         return None
 
-    def settle(self, column: int, price: float, reason: str) -> float:
-        """Book the exit; return its reward."""
-        position = self.positions.pop(column)
+    def gain(self, column: int, price: float) -> tuple[float, float]:
+        """Percent gain and reward of a position that closes at a price."""
+        position = self.positions[column]
         before, after = self.share(position.entry, not position.short), self.share(price, position.short)
-        profit = position.shares * (after - before)
         gain_pct = (1 - after / before if position.short else after / before - 1) * 100
         weight = 100 * position.stake if self.rules.reward == "account" else abs(position.coefficient)
-        reward = weight * gain_pct * (self.rules.loss_penalty if gain_pct < 0 else 1)
+        return gain_pct, weight * gain_pct * (self.rules.loss_penalty if gain_pct < 0 else 1)
+
+    def settle(self, column: int, price: float, reason: str) -> float:
+        """Book the exit; return its reward."""
+        (gain_pct, reward), kept_reward = self.gain(column, price), self.kept_reward(column)
+        position = self.positions.pop(column)
+        day = self.day - (reason == "signal" and self.rules.execution == "close")
+        after = self.share(price, position.short)
+        profit = position.shares * (after - self.share(position.entry, not position.short))
         self.cash += position.shares * after
-        self.trades.append(Trade(column, position, self.day, price, reason, gain_pct, reward, profit))
+        self.trades.append(Trade(column, position, day, price, reason, gain_pct, reward, profit, kept_reward))
         self.summary["wins" if gain_pct > 0 else "losses"] += 1
         self.summary["gain_pct"] += gain_pct
         return reward

@@ -14,6 +14,7 @@ from eigen2.errors import UserError
 from eigen2.market.simulation.account import AccountRules
 from eigen2.market.simulation.base import tie_breaks, window_options
 from eigen2.market.simulation.environment import TradingEnvironment, TradingRules, _largest_orders
+from eigen2.market.simulation.rules import CLOSE_REASONS
 from tests.market.simulation.episodes import (
     EXECUTIONS,
     NAN,
@@ -341,8 +342,10 @@ def test_equals_the_plain_reference(
         observation, reward, terminated, truncated, info = env.step(torch.from_numpy(action))
         closed = np.zeros((agents, windows, columns), np.bool_)
         closed.reshape(-1)[info["closes"].cell] = True
+        trades = []  # of this day
         for (agent, window), account in accounts.items():
             expected = account.step(action[agent, window])
+            trades += account.trades[len(account.trades) - sum(expected[3]) :]
             assert_observation(observation, expected[0], agent, window)
             assert reward[agent, window].item() == pytest.approx(expected[1], rel=1e-6, abs=1e-4)
             assert terminated[agent, window].item() == expected[2]
@@ -353,7 +356,9 @@ def test_equals_the_plain_reference(
             credit, cells = info["credit"], info["closes"].cell
             assert (credit.account == cells // columns).all()
             assert (step - credit.steps_ago).tolist() == [opened[cell] for cell in cells.tolist()]
-            assert (credit.amount == info["closes"].reward).all()
+            signalled = info["closes"].reason == CLOSE_REASONS.index("signal")
+            assert (credit.amount == info["closes"].reward)[~signalled].all()
+            assert credit.amount.tolist() == pytest.approx([trade.kept_reward for trade in trades], rel=1e-6, abs=1e-4)
             assert (credit.steps_ago <= env.credit_steps).all()
         for index, account in enumerate(accounts.values()):
             assert_money(env, index, account)
