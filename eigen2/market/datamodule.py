@@ -214,7 +214,7 @@ class MarketDataModule(RolloutDataModule):
 
     def make_critic(self) -> nn.Module:
         """Build the encoding's default critic."""
-        return self.encoder.critic(self.sizes, choice=Choice(self.rules))
+        return self.encoder.critic(self.sizes, choice=Choice(self.rules, self.account))
 
     def window_options(self, starts: Iterable[int]) -> dict[str, Any]:
         """Return the reset options of windows, given their first days."""

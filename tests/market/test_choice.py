@@ -20,11 +20,12 @@ COLUMNS, AGENTS, WINDOWS = 7, 3, 2
     seed=st.integers(0, 2**31),
     orders=st.integers(1, 3),
     short=st.booleans(),
+    early_close=st.booleans(),
     share=st.sampled_from([0.05, 0.2, 1.0]),
     steps=st.sampled_from([1.0, 0.25, 0.001]),
 )
-def test_the_critic_judges_the_orders_that_open(
-    seed: int, orders: int, short: bool, share: float, steps: float
+def test_the_critic_judges_what_opens_and_closes(
+    seed: int, orders: int, short: bool, early_close: bool, share: float, steps: float
 ) -> None:
     market = SyntheticMarket(days=80, columns=COLUMNS, seed=seed % 1000)
     panel = build_panel(market.generate(), validation_days=10, holdout_days=0)
@@ -32,22 +33,29 @@ def test_the_critic_judges_the_orders_that_open(
     rng = np.random.default_rng(seed)
     prices[rng.random(prices.shape[:2]) < 0.2] = np.nan  # days without a price
     panel.prices[...] = prices
-    rules = TradingRules(max_opens_per_day=orders, allow_short=short, max_holding_days=4)
+    rules = TradingRules(max_opens_per_day=orders, allow_short=short, early_close=early_close, max_holding_days=4)
     account = AccountRules(unit_share=share)
     terms = Terms(rules, account, trading_days=20, settlement_days=5)
     env = TradingEnvironment(prices, rules, AGENTS, WINDOWS, account=account)
     encoder = AverageEncoder(panel, list(range(COLUMNS)), 8, terms)
     observation, _ = env.reset(options=window_options([10, 40], 20, 25))
-    choice, opened = Choice(rules), 0
+    choice, opened, closed = Choice(rules, account), 0, 0
+    tokens = torch.eye(COLUMNS)
     for _ in range(24):
         # coarse actions have ties, some beyond the least size, some at the bound
         unit = torch.from_numpy(rng.uniform(-1, 1, (AGENTS, WINDOWS, COLUMNS, 2)).astype(np.float32) / steps)
         unit = (unit.round() * steps).clamp(-1, 1)
         inputs = encoder(observation)
-        judged = choice.ordered(unit.half().float(), inputs["portfolio"][..., 0] > 0, inputs[DRAWS])
+        seen = (unit.half().float(), inputs["portfolio"], inputs[DRAWS])
+        judged = choice.ordered(seen[0], inputs["portfolio"][..., 0] > 0, inputs[DRAWS]).flatten().nonzero()[:, 0]
+        stakes = choice.pool(tokens, *seen)[..., COLUMNS:].flatten() * (rules.max_coefficient * share * orders)
+        exits = choice.closed(*seen).flatten().nonzero()[:, 0]
         observation, _, _, _, info = env.step(env.native_action(unit))
-        assert (info["stakes"][np.isin(info["ordered"], judged.flatten().nonzero()[:, 0].numpy())] > 0).all()
-        expected = np.sort(info["ordered"][info["stakes"] > 0])
-        np.testing.assert_array_equal(np.sort(judged.flatten().nonzero()[:, 0].numpy()), expected)
-        opened += len(expected)
+        order = np.argsort(info["ordered"])
+        filled = order[info["stakes"][order] > 0]
+        assert judged.tolist() == info["ordered"][filled].tolist()
+        np.testing.assert_allclose(stakes[judged], info["stakes"][filled], rtol=2e-3)
+        assert not early_close or exits.tolist() == info["exits"].tolist()
+        opened, closed = opened + len(judged), closed + len(info["exits"])
     assert opened > 0
+    assert (closed > 0) == early_close

@@ -12,10 +12,12 @@ from torch import Tensor, nn
 
 from eigen2.core.networks import DESCRIBED, Inputs, Linear, Sizes, require_width
 from eigen2.errors import UserError, require_range
+from eigen2.market.simulation.account import AccountRules
 from eigen2.market.simulation.rules import TradingRules
 
 PORTFOLIO = {"orders": 8, "weights": 3}
 """Numbers per column in the input `portfolio`, by the mode of the rules; the first is 1 if it can be traded, else 0."""
+HELD, COEFFICIENT, ROOM = 1, 5, 7  # places of further ones, of orders
 DRAWS = "draws"  # name of the input that breaks ties between orders
 MAX_SHARPNESS = 1e6  # a sharper softmax over coefficients in [-1, 1] has no gradient left
 NEVER = -10.0  # below every coefficient
@@ -26,7 +28,8 @@ class Choice:
     """What an action trades, so that a critic judges what the environment does: orders, or target weights."""
 
     rules: TradingRules = field(default_factory=TradingRules)
-    """Rules of the environment."""
+    account: AccountRules = field(default_factory=AccountRules)
+    """Rules and money of the environment."""
     sharpness: float = 2.0
     """Sharpness of the softmax over coefficients in [-1, 1] through which the gradient of the choice passes (0 to 1e6;
     0: no gradient passes)."""
@@ -44,35 +47,68 @@ class Choice:
     def pool(self, tokens: Tensor, action: Tensor, portfolio: Tensor, draws: Tensor) -> Tensor:
         """Pool tokens (..., columns, hidden) over all columns and over those that an action trades; concatenate both.
 
-        The action is that of `taken`. Target weights weigh the tokens. The ordered columns are those of the
-        environment, see `TradingEnvironment`; their choice has no gradient, so that of a softmax over the coefficients
-        replaces it (the straight-through estimator of Bengio, Léonard and Courville, 2013).
+        The action is that of `taken`. Target weights, or the stakes of `traded`, weigh the tokens.
         """
         if self.rules.mode == "orders":
-            orderable = portfolio[..., 0] > 0
-            chosen = self.ordered(action.detach(), orderable, draws)
-            size = action[..., 0].abs() if self.rules.allow_short else action[..., 0]
-            soft = torch.softmax(self.sharpness * torch.where(orderable, size, NEVER), dim=-1)
-            weight = (chosen + (soft - soft.detach())).to(tokens.dtype)
+            weight = self.traded(action, portfolio, draws).to(tokens.dtype)
         else:
             weight = (action[..., 0] / action.shape[-2]).to(tokens.dtype)
         weights = torch.stack([torch.full_like(weight, 1 / weight.shape[-1]), weight], dim=-2)
         return (weights @ tokens).flatten(-2)
 
+    def traded(self, action: Tensor, portfolio: Tensor, draws: Tensor) -> Tensor:
+        """Return the stake of each column that is ordered or closed, 0 of the others, as a part of a day's largest.
+
+        Orders are those of the environment, see `TradingEnvironment`. Rewards are in proportion to stakes: where little
+        money is left, several orders earn no more than one. What is traded has no gradient, so that of a softmax over
+        the coefficients of orders, and of a sigmoid for each position that may be closed, replaces it (the
+        straight-through estimator of Bengio, Léonard and Courville, 2013).
+        """
+        orderable = portfolio[..., 0] > 0
+        coefficient = self.rules.native_action(action)[..., 0]
+        largest = self.rules.max_coefficient * self._orders(action)
+        # room and orders in units of the coefficient; an order has at least 1
+        room = portfolio[..., ROOM] * (self.account.max_leverage / self.account.unit_share)
+        asked = coefficient.abs() * self.ordered(action.detach(), orderable, draws)
+        weight = asked * (room / asked.sum(-1, keepdim=True).clamp(min=1)).clamp(max=1) / largest
+        size = action[..., 0].abs() if self.rules.allow_short else action[..., 0]
+        soft = torch.softmax(self.sharpness * torch.where(orderable, size, NEVER), dim=-1)
+        soft = soft * (room / largest).clamp(max=1)
+        if self.rules.early_close:
+            stake = portfolio[..., COEFFICIENT].abs() / self._orders(action)
+            weight = weight + stake * self.closed(action.detach(), portfolio, draws)
+            low, high = self.rules.action_range
+            below = 2 * (1 - coefficient * _side(portfolio)) / (high[0] - low[0])
+            soft = soft + stake * torch.sigmoid(self.sharpness * below)
+        return weight + (soft - soft.detach())
+
+    def _orders(self, action: Tensor) -> int:
+        return min(self.rules.max_opens_per_day, action.shape[-2])
+
     def ordered(self, action: Tensor, orderable: Tensor, draws: Tensor) -> Tensor:
-        """Return 1 / max_opens_per_day for each column that an action (..., columns, 2) in [-1, 1] orders, else 0."""
+        """Return whether an action (..., columns, 2) in [-1, 1] orders each column."""
         size = self.rules.native_action(action)[..., 0].abs()
         size = torch.where(orderable & (size >= 1), size, 0)
-        orders, chosen = min(self.rules.max_opens_per_day, size.shape[-1]), torch.zeros_like(size)
-        for _ in range(orders):
+        chosen, place = torch.zeros_like(size, dtype=torch.bool), torch.arange(size.shape[-1], device=size.device)
+        for _ in range(self._orders(action)):
             largest = size.amax(-1, keepdim=True)
-            column = torch.where(size == largest, draws, -2).argmax(-1, keepdim=True)
-            chosen.scatter_add_(-1, column, (largest > 0) / orders)
-            size = size.scatter(-1, column, 0)
+            first = torch.where(size == largest, draws, -2).argmax(-1, keepdim=True)
+            chosen = chosen | ((place == first) & (largest > 0))
+            size = size.masked_fill(chosen, 0)
         return chosen
+
+    def closed(self, action: Tensor, portfolio: Tensor, draws: Tensor) -> Tensor:
+        """Return whether an action closes the position in each column, where rules let it."""
+        small = self.rules.native_action(action)[..., 0] * _side(portfolio) < 1
+        return small & (portfolio[..., HELD] > 0) & (draws >= 0)
 
 
 ONE_ORDER = Choice()
+
+
+def _side(portfolio: Tensor) -> Tensor:
+    """Return 1, or -1 where a column is sold short."""
+    return 1 - 2 * (portfolio[..., COEFFICIENT] < 0).float()
 
 
 class _ColumnTrunk(nn.Module):

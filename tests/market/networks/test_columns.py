@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from eigen2.core.networks import Inputs, Sizes, StackedNetwork
-from eigen2.market.networks.columns import DRAWS, PORTFOLIO, Choice, ColumnActor, ColumnCritic
+from eigen2.market.networks.columns import DRAWS, PORTFOLIO, ROOM, Choice, ColumnActor, ColumnCritic
 from eigen2.market.simulation.rules import TradingRules
 
 WIDTH, MARKET, COLUMNS, BATCH, AGENTS = 20, 41, 7, 5, 4
@@ -179,6 +179,7 @@ def free_inputs(held: Tensor | None = None) -> Inputs:
     """Make inputs in which every column that is not held can be ordered."""
     inputs = of_agent(random_inputs(AXES["shared"]), 0)
     inputs["portfolio"][..., 0] = 1 if held is None else 1 - held
+    inputs["portfolio"][..., ROOM] = 1
     return inputs
 
 
@@ -189,7 +190,7 @@ def test_the_critic_judges_the_columns_that_would_be_ordered() -> None:
     best = action[..., 0].topk(2).indices
     others = action.clone()
     others[..., 0] -= 0.5  # the same two lead, by more
-    others[..., 0].scatter_(1, best, 1.0)
+    others[..., 0].scatter_(1, best, action[..., 0].gather(1, best))
     torch.testing.assert_close(network(inputs, others), value)
     others[torch.arange(BATCH), best[:, 1], 0] = -1.0  # the second gives way to the third
     assert (network(inputs, others) - value).abs().min() > 1e-4
@@ -203,7 +204,7 @@ def test_what_is_held_cannot_be_ordered_and_draws_decide_between_equal_columns(o
     inputs[DRAWS] = torch.tensor([1, 5, 9, 3, 7, 0, 2], dtype=torch.int16).expand(BATCH, COLUMNS)
     value = network(inputs, torch.ones(BATCH, COLUMNS, 2))
     leading = torch.full((BATCH, COLUMNS, 2), -1.0)
-    leading[:, [4, 1][:orders]] = 0.9
+    leading[:, [4, 1][:orders]] = 1.0
     torch.testing.assert_close(network(inputs, leading), value)
     leading[:, 2] = 1.0
     torch.testing.assert_close(network(inputs, leading), value)
@@ -215,8 +216,7 @@ def test_orders_below_the_least_size_are_none(short: bool) -> None:
     least = 1 / 5 if short else 2 / 5 - 1  # of coefficients up to 5
     size = torch.tensor([0.999, 0.0, least + 1e-3, least - 1e-3, -1.0])
     ordered = choice.ordered(size[:, None].expand(5, 2), torch.ones(5, dtype=torch.bool), torch.arange(5))
-    third = torch.tensor(1 / 3)
-    assert ordered.tolist() == [third, 0, third, 0, third] if short else [third, third, third, 0, 0]
+    assert ordered.tolist() == [True, False, True, False, True] if short else [True, True, True, False, False]
 
 
 def test_short_sales_count_by_their_size() -> None:
@@ -230,18 +230,28 @@ def test_short_sales_count_by_their_size() -> None:
     assert (long(inputs, lowest) - long(inputs, highest)).abs().min() > 1e-4
 
 
-def test_the_gradient_says_what_would_change_if_a_column_were_preferred() -> None:
-    """It is that of a softmax over orderable columns, as if that had chosen; the chosen value is no softmax."""
+@pytest.mark.parametrize("early_close", [False, True])
+def test_the_gradient_says_what_would_change_if_a_column_were_preferred(early_close: bool) -> None:
+    """It is that of stake and softmax over orderable columns, as if that had chosen; the chosen value is no softmax."""
     inputs, tokens = free_inputs(), torch.randn(BATCH, COLUMNS, 3)
-    inputs["portfolio"][:, 5, 0] = 0
-    action = torch.rand(BATCH, COLUMNS, 2).requires_grad_()
-    pooled = Choice(sharpness=3.0).pool(tokens, action, inputs["portfolio"], inputs[DRAWS])
+    inputs["portfolio"][..., 1:ROOM] = 0
+    inputs["portfolio"][:, 5] = torch.tensor([0, 1, 0, 0, 0, 0.5, 0, 1])  # held, with half of the largest coefficient
+    action = torch.rand(BATCH, COLUMNS, 2).half().float()
+    action[:, 5, 0] = -0.75
+    action.requires_grad_()
+    choice = Choice(TradingRules(early_close=early_close), sharpness=3.0)
+    pooled = choice.pool(tokens, action, inputs["portfolio"], inputs[DRAWS])
     free = torch.where(inputs["portfolio"][..., 0] > 0, action[..., 0], -10)
-    torch.testing.assert_close(pooled[:, 3:], tokens[torch.arange(BATCH), free.argmax(1)])
+    chosen = (torch.arange(BATCH), free.argmax(1))
+    ordered = tokens[chosen] * (action[chosen][:, :1] + 1) / 2  # by its part of the largest coefficient
+    closed = 0.5 * tokens[:, 5] if early_close else 0
+    torch.testing.assert_close(pooled[:, 3:], ordered + closed)
     torch.testing.assert_close(pooled[:, :3], tokens.mean(1))
     (found,) = torch.autograd.grad(pooled[:, 3:].square().sum() / 2, action)
-    soft = (torch.softmax(3 * free, 1)[:, None] @ tokens)[:, 0]
+    soft = (torch.softmax(3 * free, 1)[:, None] @ tokens)[:, 0] + ordered
+    if early_close:  # -0.6 is a coefficient of 1
+        soft = soft + 0.5 * tokens[:, 5] * torch.sigmoid(3 * (-0.6 - action[:, 5, :1]))
     # of sum(chosen x soft pool): the same outer derivative
     (expected,) = torch.autograd.grad((soft * pooled[:, 3:].detach()).sum(), action)
-    torch.testing.assert_close(found, expected)
-    assert found[:, 5].eq(0).all()
+    torch.testing.assert_close(found, expected, rtol=2e-3, atol=1e-4)
+    assert found[:, 5, 0].ne(0).all() == early_close
