@@ -2,7 +2,8 @@
 
 import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal
 
 import torch
 from jaxtyping import Float
@@ -11,6 +12,8 @@ from torch import Tensor, nn
 from eigen2.core.networks import Inputs, StackedNetwork
 from eigen2.core.randomness import Role, torch_seed
 from eigen2.distributed.communicator import Communicator
+
+NEWEST = 1 / 3  # weight of the newest elites in their running mean
 
 
 class Population(nn.Module):
@@ -31,6 +34,9 @@ class Population(nn.Module):
     noise: Tensor  # (agents,) standard deviation of each agent's exploration noise
     origin: Tensor  # (all agents,) how the last evolution made each, a place in `evolution.statistics.origins`
     parents_fitness: Tensor  # (all agents,) fitness of each agent's parents when they were chosen; 0 at first
+    score: Tensor  # (all agents,) by which the last evolution ranked, inherited by children; NaN without parents
+    mean_actor: Tensor  # (1, weights) running means of the elites, see `average`; NaN before the first
+    mean_critic: Tensor
     champion_actor: Tensor  # (1, weights) copies of the best validated agent
     champion_critic: Tensor
     champion_fitness: Tensor  # its validation fitness, float64, -inf before the first
@@ -61,6 +67,9 @@ class Population(nn.Module):
             "noise": torch.empty(size),
             "origin": torch.zeros(communicator.total, dtype=torch.int64),
             "parents_fitness": torch.zeros(communicator.total, dtype=torch.float64),
+            "score": torch.zeros(communicator.total, dtype=torch.float64),
+            "mean_actor": torch.empty_like(self.actor[:1]),
+            "mean_critic": torch.empty_like(self.critic[:1]),
             "champion_actor": torch.empty_like(self.actor[:1]),
             "champion_critic": torch.empty_like(self.critic[:1]),
             "champion_fitness": torch.tensor(0.0, dtype=torch.float64),
@@ -71,12 +80,12 @@ class Population(nn.Module):
             self.register_buffer(name, values)
         self.reset_memory(make_actor, make_critic, seed, noise)
         self.agents = tuple(DDPGAgent(self, row) for row in range(size))  # handles
-        self.champion = DDPGAgent(self, None)
+        self.champion, self.mean = DDPGAgent(self, "champion"), DDPGAgent(self, "mean")
 
     def rows(self) -> dict[str, Tensor]:
         """Return every tensor with a row for each agent of this process by its name, detached."""
-        networks = {"actor": self.actor.detach(), "critic": self.critic.detach()}
-        return networks | {"actor_target": self.actor_target, "critic_target": self.critic_target, "noise": self.noise}
+        targets = {"actor_target": self.actor_target, "critic_target": self.critic_target}
+        return self._networks() | targets | {"noise": self.noise}
 
     @torch.no_grad()
     def reset_memory(
@@ -93,7 +102,10 @@ class Population(nn.Module):
         self.noise.fill_(noise)
         self.origin.zero_()
         self.parents_fitness.zero_()
+        self.score.zero_()
         self._set_champion({name: rows[:1] for name, rows in self.rows().items()}, -math.inf, -1)
+        self.mean_actor.fill_(torch.nan)
+        self.mean_critic.fill_(torch.nan)
 
     def cleanup_memory(self) -> int:
         """Free the gradients, which the next training step allocates again, and return their bytes."""
@@ -116,10 +128,22 @@ class Population(nn.Module):
         weights = self.actor_network.weights(agent.actor)
         return lambda inputs: self.actor_network(weights, agent.own(inputs))
 
-    def set_champion(self, row: int, fitness: float, generation: int, communicator: Communicator) -> None:
-        """Copy agent `row`, whichever process owns it, into every process's champion."""
-        networks = {name: rows for name, rows in self.rows().items() if name in ("actor", "critic")}
-        self._set_champion(communicator.broadcast(networks, row, "the champion"), fitness, generation)
+    @torch.no_grad()
+    def average(self, elites: Sequence[int], communicator: Communicator) -> None:
+        """Move the running means by `NEWEST` towards the mean of some agents' networks, whoever owns them."""
+        fetched = communicator.fetch(self._networks(), [list(elites)] * communicator.world, "elites")
+        for mean, rows in ((self.mean_actor, fetched["actor"]), (self.mean_critic, fetched["critic"])):
+            newest = rows.mean(0, keepdim=True)
+            mean.copy_(torch.where(mean.isnan(), newest, torch.lerp(mean, newest, NEWEST)))
+
+    def set_champion(self, row: int | None, fitness: float, generation: int, communicator: Communicator) -> None:
+        """Copy agent `row`, whichever process owns it, or the mean of the elites, into every process's champion."""
+        mean = {"actor": self.mean_actor, "critic": self.mean_critic}
+        agent = mean if row is None else communicator.broadcast(self._networks(), row, "the champion")
+        self._set_champion(agent, fitness, generation)
+
+    def _networks(self) -> dict[str, Tensor]:
+        return {"actor": self.actor.detach(), "critic": self.critic.detach()}
 
     def _set_champion(self, agent: Mapping[str, Tensor], fitness: float, generation: int) -> None:
         self.champion_actor.copy_(agent["actor"])
@@ -130,31 +154,36 @@ class Population(nn.Module):
 
 
 class DDPGAgent:
-    """Handle of one agent, a `row` of this process, or of the champion, None. It owns no weights."""
+    """Handle of one agent, a `row` of this process, of the champion or of the mean of elites. It owns no weights."""
 
-    def __init__(self, population: Population, row: int | None) -> None:
+    def __init__(self, population: Population, row: int | Literal["champion", "mean"]) -> None:
         self._population, self.row = population, row
 
     @property
     def actor(self) -> Float[Tensor, "1 weights"]:
         """Return the actor's weights, a view."""
-        return self._view(self._population.actor, self._population.champion_actor)
+        population = self._population
+        return self._view(population.actor, population.champion_actor, population.mean_actor)
 
     @property
     def critic(self) -> Float[Tensor, "1 weights"]:
         """Return the critic's weights, a view."""
-        return self._view(self._population.critic, self._population.champion_critic)
+        population = self._population
+        return self._view(population.critic, population.champion_critic, population.mean_critic)
 
-    def _view(self, rows: Tensor, champion: Tensor) -> Tensor:
-        return champion if self.row is None else rows.detach()[self.row : self.row + 1]
+    def _view(self, rows: Tensor, champion: Tensor, mean: Tensor) -> Tensor:
+        if isinstance(self.row, int):
+            return rows.detach()[self.row : self.row + 1]
+        return champion if self.row == "champion" else mean
 
     def act(self, inputs: Inputs) -> Tensor:
         """Return the agent's action for a batch, (1, batch, *action_shape) in [-1, 1]."""
         return self._population.actor_network(self.actor, self.own(inputs))
 
     def own(self, inputs: Inputs) -> Inputs:
-        """Return the agent's part of inputs, (1, batch, ...); for the champion, the first agent's."""
-        return {name: value if len(value) == 1 else value[self.row or 0][None] for name, value in inputs.items()}
+        """Return the agent's part of inputs, (1, batch, ...); for champion and mean, the first agent's."""
+        row = self.row if isinstance(self.row, int) else 0
+        return {name: value if len(value) == 1 else value[row][None] for name, value in inputs.items()}
 
     def actor_weights(self) -> Mapping[str, Tensor]:
         """Return the actor's named weights, for `load_state_dict` of the plain network."""

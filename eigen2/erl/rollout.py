@@ -1,5 +1,6 @@
 """Play the population: evaluation with exploration, validation, the choice of the champion, policies for a test."""
 
+import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from eigen2.core.randomness import Role
 from eigen2.core.transition_exchange import exchange_transitions
 from eigen2.distributed.communicator import Communicator
 from eigen2.erl.evolution.selection import rank
+from eigen2.erl.evolution.statistics import reliability
 from eigen2.erl.exploration import Draws, explore
 from eigen2.erl.population import DDPGAgent, Population
 from eigen2.erl.state import GenerationState
@@ -65,19 +67,24 @@ class Rollout:
         if data.transition_log is not None:
             exchange_transitions(data.transition_log, data.buffer, self.communicator)
         state.quarantine.misplayed = ~torch.isfinite(returns).all(1)
-        fitness = data.scores(env, returns)[:, data.fitness_windows].mean(1).cpu()
-        state.fitness = self.communicator.gather({"fitness": fitness}, "fitness")["fitness"]
+        own = data.scores(env, returns)[:, data.fitness_windows].cpu()
+        by_window = self.communicator.gather({"fitness": own}, "fitness")["fitness"]
+        state.fitness, state.reliability = by_window.mean(1), reliability(by_window)
 
     @torch.no_grad()
     def validate(self, state: GenerationState) -> None:
-        """Play the validation windows; the fittest agent becomes champion if it validates better than the one before.
+        """Play the validation windows; the better candidate becomes champion if it is better than the one before.
 
-        Only the fittest is a candidate, chosen on other days: the best agent on these days would often be the luckiest.
+        Candidates are the fittest agent, chosen on other days, as the best on these would often be the luckiest; and
+        the mean of the elites' weights, which averages out much of the noise of training (stochastic weight averaging,
+        Izmailov et al., 2018).
         """
         population, data, communicator = self.population, self.data, self.communicator
-        fittest = rank(state.fitness.numpy())[0]
+        fittest = rank(state.score.numpy())[0]
         place = communicator.local_index(fittest)
         fitness = torch.full((population.size,), torch.nan, dtype=torch.float64)
+        if bool(population.mean_actor.isfinite().all()):
+            state.mean_validation = self._play_alone(population.mean)
         if place is not None:
             data.record_agent(place)
         if data.validates_every_agent:
@@ -87,11 +94,13 @@ class Rollout:
             fitness[place] = self._play_alone(population.agents[place])
         state.validation = communicator.gather({"fitness": fitness}, "validation fitness")["fitness"]
         population.validations_since_champion += 1
-        validated = state.validation[fittest]
-        if torch.isfinite(state.fitness[fittest]) and validated > population.champion_fitness.cpu():
-            population.set_champion(fittest, float(validated), state.generation, communicator)
-            if communicator.rank == 0 and place is None:  # another process has recorded it
-                self.play_champion()
+        validated = float(state.validation[fittest]) if torch.isfinite(state.score[fittest]) else math.nan
+        row = None if state.mean_validation > validated or math.isnan(validated) else fittest
+        best = state.mean_validation if row is None else validated
+        if best > population.champion_fitness.item():
+            population.set_champion(row, best, state.generation, communicator)
+            if communicator.rank == 0 and (row is None or place is None):
+                self.play_champion()  # the episodes of another agent, or another process, are recorded
             data.save_champion_record(state.generation)
 
     def play_champion(self) -> float:

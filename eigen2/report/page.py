@@ -15,6 +15,7 @@ from markupsafe import Markup
 from eigen2.market.evaluation.performance import format_measure
 from eigen2.report.charts import charts
 from eigen2.report.record import TRADE, RunRecord, load
+from eigen2.runtime.console import selection_verdict
 from eigen2.runtime.files import replacing
 from eigen2.runtime.provenance import describe_changes
 
@@ -45,6 +46,7 @@ def render(run: RunRecord) -> str:
         provenance=provenance(run),
         mismatches=[*describe_changes(settings, tested.get("settings", settings), "data.").values()],
         measures=measures(run),
+        selection=selection_verdict(run.metrics.to_dict("records")),
         over=run.provenance.get("fitness", {}).get("over", "agents"),
         scores=scores(run),
         pictures={re.sub(r"[-_]+", " ", name): base64.b64encode(png).decode() for name, png in run.pictures.items()},

@@ -3,7 +3,8 @@
 import math
 import textwrap
 import time
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from lightning.pytorch.callbacks import ProgressBar
@@ -16,6 +17,10 @@ from eigen2.runtime.phases import PHASES
 LOSSES = (("actor", "train/actor_loss"), ("critic", "train/critic_loss"))  # heading and metric of a loss
 PHASE_HEADINGS = {"evaluate": "eval", "evolve": "evolv", "validate": "valid"}
 Column = tuple[str, str, float]  # heading, name of the metric, factor on it
+RECENT = 10  # generations whose evolution is summarised
+RELIABLE = 0.25  # mean reliability above which the differences in fitness are not those of chance
+SURVIVAL = "operators/elite_survival"  # share of the elites that stay elites
+SELECTION = ("fitness/reliability", SURVIVAL, "operators/elite_share")
 
 
 @runtime_checkable
@@ -36,6 +41,7 @@ class GenerationReport(ProgressBar):
         self._bar: Any = None
         self._began = 0.0
         self._first = self._rows = self._rss = 0
+        self._generations: deque[Mapping[str, float]] = deque(maxlen=RECENT)
 
     def disable(self) -> None:
         """Print nothing."""
@@ -71,6 +77,7 @@ class GenerationReport(ProgressBar):
         if not self._enabled:
             return
         before, self._rss = self._rss, rss_bytes()
+        self._generations.append(pl_module.metrics)
         done = trainer.current_epoch + 1 - self._first
         header, rows = table(
             trainer.current_epoch,
@@ -97,9 +104,11 @@ class GenerationReport(ProgressBar):
         fitness, generation = metrics["champion/validation_fitness"], metrics["champion/generation"]
         took = f"{trainer.current_epoch - self._first} generations in {_clock(time.monotonic() - self._began)}"
         self._print("")
+        verdict = selection_verdict(self._generations)
         self._print_values(
             {
                 "champion": [f"validation fitness {fitness:.1f}, found in generation {generation:.0f}"],
+                **({} if verdict is None else {"selection": textwrap.wrap(verdict, 66)}),
                 "totals": [f"{took}, {trainer.datamodule.buffer.added:,} transitions, {trainer.global_step:,} steps"],
                 "next": [f"tensorboard --logdir {trainer.default_root_dir}"],
             }
@@ -144,7 +153,11 @@ def table(
 
     # heading, width, text
     first = [("gen", 4, f"{generation}"), ("fitness mean", 14, f"{value('fitness/mean'):.1f}")]
-    first += [(name, 10, f"{value(f'fitness/{name}'):.1f}") for name in ("max", "min", "std")]
+    first += [(name, 10, f"{value(f'fitness/{name}'):.1f}") for name in ("max", "min")]
+    if SURVIVAL in metrics:
+        first += [("elites %", 10, f"{100 * value(SURVIVAL):.0f}")]
+    else:
+        first += [("std", 10, f"{value('fitness/std'):.1f}")]
     first += [("champion", 10, f"{value('champion/validation_fitness'):.1f}")]
     widths = zip(extra, (9, 8), strict=False)
     first += [(name, width, f"{factor * value(metric):.1f}") for (name, metric, factor), width in widths]
@@ -158,6 +171,18 @@ def table(
     second += [("RSS GB", 8, f"{rss / GB:.3f}"), ("MB", 6, f"{growth / 1e6:+.1f}"), ("left", 8, _clock(left_s))]
     header = ["".join(f"{name:>{width}}" for name, width, _ in row) for row in (first, second)]
     return header, ["".join(f"{text:>{width}}" for _, width, text in row) for row in (first, second)]
+
+
+def selection_verdict(generations: Iterable[Mapping[str, float]]) -> str | None:
+    """Return in a sentence whether fitness told agents apart in the last generations; None if it is not known."""
+    rows = [[metrics.get(name, math.nan) for name in SELECTION] for metrics in generations]
+    known = [row for row in rows if not any(map(math.isnan, row))][-RECENT:]
+    if not known:
+        return None
+    reliability, survival, chance = (sum(values) / len(known) for values in zip(*known, strict=True))
+    verdict = "tells agents apart" if reliability > RELIABLE else "does not tell agents apart: selection is chance"
+    elites = f"{survival:.0%} of elites stay elites, {chance:.0%} by chance"
+    return f"fitness {verdict} (reliability {reliability:.2f}; {elites})"
 
 
 def _clock(seconds: float) -> str:

@@ -1,6 +1,6 @@
 """Who becomes champion, what fitness and validation are, and what a checkpoint brings back."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,8 @@ from tests.erl.probe import AIM, ProbeActor, ProbeEnvironment, ProbeRollouts, fi
 from tests.erl.recorder import ROWS, Recorder, same
 from tests.erl.reference import with_weights
 
+NAN = float("nan")
+
 
 class ScriptedEnvironment(ProbeEnvironment):
     """Pays agent a in generation g the reward script[g][a]."""
@@ -37,9 +39,18 @@ class ScriptedEnvironment(ProbeEnvironment):
 class ScriptedRollouts(ProbeRollouts):
     """Fitness and validation as the scripts say."""
 
-    def __init__(self, fitness: list[list[float]], validation: list[list[float]], **settings: Any) -> None:
+    def __init__(
+        self,
+        fitness: list[list[float]],
+        validation: list[list[float]],
+        means: Sequence[float] | None = None,
+        **settings: Any,
+    ) -> None:
         super().__init__(AIM, **settings)
-        self.scripts = fitness, validation
+        means = [NAN] * len(validation) if means is None else means
+        # the elites' mean plays before the agents, and once more to be recorded if it becomes champion
+        plays = [row for mean, agents in zip(means, validation, strict=True) for row in ([mean] * len(agents), agents)]
+        self.scripts = fitness, [*plays, plays[-2]]
 
     def build(self, agents: int, device: torch.device) -> None:
         windows = self.windows_per_generation + self.exploration_windows
@@ -47,10 +58,7 @@ class ScriptedRollouts(ProbeRollouts):
         self.val_env = ScriptedEnvironment(agents, len(self.probe.contexts), self.scripts[1])
 
 
-NAN = float("nan")
-
-
-def test_the_fittest_becomes_champion_only_if_it_validates_better() -> None:
+def test_the_better_of_the_fittest_and_the_mean_of_elites_becomes_champion_if_it_is_better_than_before() -> None:
     fitness = [
         [0.0, 1.0, 2.0, 3.0],
         [0.0, 1.0, 3.0, 2.0],
@@ -59,6 +67,7 @@ def test_the_fittest_becomes_champion_only_if_it_validates_better() -> None:
         [3.0, 0.0, 0.0, 0.0],
         [0.0, 3.0, 0.0, 0.0],
         [0.0, 3.0, 0.0, 0.0],
+        [0.0, 0.0, 3.0, 0.0],
     ]
     validation = [
         [NAN, NAN, NAN, NAN],
@@ -68,19 +77,24 @@ def test_the_fittest_becomes_champion_only_if_it_validates_better() -> None:
         [NAN, NAN, NAN, NAN],
         [-1.0, 4.9, 0.0, 0.0],
         [0.0, 5.0 + 1e-9, 0.0, 0.0],
+        [0.0, 0.0, 6.0, 0.0],
     ]
+    means = [NAN, -1.0, 2.0, 4.9, 5.0, 0.0, 1.0, 7.0]
     recorder = Recorder()
-    data = ScriptedRollouts(fitness, validation)
+    data = ScriptedRollouts(fitness, validation, means)
     module = ERLModule(population_size=4, gradient_steps=2, accumulate=1, evolution=evolution())
-    make_trainer(recorder, epochs=7).fit(module, datamodule=data)
-    found = [(0, -1, -torch.inf), (2, 1, 3.0), (2, 1, 3.0), (2, 3, 5.0), (2, 3, 5.0), (2, 3, 5.0), (1, 6, 5.0 + 1e-9)]
+    make_trainer(recorder, epochs=8).fit(module, datamodule=data)
+    found: list[tuple[int | None, int, float]] = [(0, -1, -torch.inf), (2, 1, 3.0), (2, 1, 3.0), *[(2, 3, 5.0)] * 3]
+    found += [(1, 6, 5.0 + 1e-9), (None, 7, 7.0)]
     for generation, (row, since, best) in enumerate(found):
         state = recorder.states[generation, "validate"]
         assert (int(state["champion_generation"]), float(state["champion_fitness"])) == (since, best)
         if since >= 0:
             then = recorder.states[since, "evolve"]
-            assert same(state["champion_actor"][0], then["actor"][row])
-            assert same(state["champion_critic"][0], then["critic"][row])
+            for network in ("actor", "critic"):
+                expected = then[f"mean_{network}"][0] if row is None else then[network][row]
+                assert same(state[f"champion_{network}"][0], expected)
+        assert recorder.metrics[generation]["validation/elite_mean"] == pytest.approx(means[generation], nan_ok=True)
         assert recorder.metrics[generation]["champion/generation"] == since
         assert recorder.metrics[generation]["champion/validation_fitness"] == pytest.approx(best)
 

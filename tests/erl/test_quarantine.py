@@ -81,7 +81,8 @@ class Silent(Callback):
         def broken(agent: DDPGAgent | None = None) -> Callable[[Inputs], Tensor]:
             def actions(inputs: Inputs) -> Tensor:
                 given = act(agent)(inputs).clone()
-                given[BROKEN] = torch.nan
+                if agent is None:
+                    given[BROKEN] = torch.nan
                 return given
 
             return actions
@@ -282,5 +283,6 @@ def test_if_all_fail_the_run_stops_with_the_last_checkpoint(settings: dict[str, 
     assert "\n" not in str(stop)
     last = torch.load(tmp_path / "last.ckpt", weights_only=True)
     assert last["epoch"] == 1
-    weights = [value for name, value in last["state_dict"].items() if name.endswith(("actor", "critic"))]
+    weights = [value for name, value in last["state_dict"].items() if name.endswith(("n.actor", "n.critic"))]
+    assert len(weights) == 2
     assert all(value.isfinite().all() for value in weights)

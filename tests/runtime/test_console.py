@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 
 from eigen2.market.datamodule import MarketDataModule
-from eigen2.runtime.console import table
+from eigen2.runtime.console import selection_verdict, table
 from tests.command import Started, eigen2
 
 METRICS = {
@@ -41,6 +41,26 @@ def test_rows_fit_and_align_with_the_header() -> None:
     assert (second[0].split()[-1], second[1].split()[:4]) == ("-1234.5", ["training", "starts", "at", "10,000"])
     assert first[1].split()[:4] == header[1].split()[:4]
     assert second[1].endswith("1:00")
+
+
+def test_the_verdict_on_selection_is_of_the_last_generations() -> None:
+    def generation(reliability: float, survival: float) -> dict[str, float]:
+        return {
+            "fitness/reliability": reliability,
+            "operators/elite_survival": survival,
+            "operators/elite_share": 0.5,
+        }
+
+    noise = [generation(-0.1, 0.5), generation(0.3, 0.46)]
+    verdict = (
+        "does not tell agents apart: selection is chance (reliability 0.10; 48% of elites stay elites, 50% by chance)"
+    )
+    assert selection_verdict([generation(math.nan, math.nan), *noise]) == f"fitness {verdict}"
+    skill = selection_verdict([*noise, *[generation(0.8, 0.75)] * 10])
+    assert skill == "fitness tells agents apart (reliability 0.80; 75% of elites stay elites, 50% by chance)"
+    assert selection_verdict([METRICS]) is None
+    header, _ = table(0, noise[0], training_starts=1, rss=1, growth=0, left_s=0.0)
+    assert "elites %" in header[0]
 
 
 COLOUR = re.compile(rb"\x1b\[[0-9;]*(?:3[0-7]|4[0-7]|9[0-7]|[34]8;)[0-9;]*m")

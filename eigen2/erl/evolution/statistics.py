@@ -33,6 +33,43 @@ def bred_origins(
     return places
 
 
+def running_score(
+    score: Float[Tensor, " agents"], fitness: Float[Tensor, " agents"], memory: float
+) -> Float[Tensor, " agents"]:
+    """Return the scores after a generation: `memory` x the score before + (1 - memory) x relative fitness.
+
+    Relative fitness is fitness less its mean over agents, since generations play different windows. An agent without a
+    score starts as an average one, at 0; one without a finite fitness has failed and gets NaN.
+    """
+    relative = fitness - fitness[torch.isfinite(fitness)].mean()
+    return memory * score.nan_to_num() + (1 - memory) * relative
+
+
+def inherited_score(score: Float[Tensor, " agents"], children: Sequence[Child]) -> Float[Tensor, " agents"]:
+    """Return the scores after evolution: a child has the blend of its parents' scores, NaN without parents."""
+    scores = score.clone()
+    for child in children:
+        first, second = (score[child.parents[i]] if child.parents else math.nan for i in (0, -1))
+        scores[child.row] = first if child.blend == 1 else child.blend * first + (1 - child.blend) * second
+    return scores
+
+
+def reliability(fitness: Float[Tensor, "agents windows"]) -> float:
+    """Return the share of the variance of agents' mean fitness that other windows would show again; NaN if unknown.
+
+    Cronbach's alpha (1951), 1 - 1 / F of an analysis of variance of agents x windows: 1 if agents differ alike in all
+    windows, 0 or less if their differences are those of chance. Agents with a fitness that is not finite are left out.
+    """
+    fitness = fitness[torch.isfinite(fitness).all(1)]
+    agents, windows = fitness.shape
+    if min(agents, windows) < 2:
+        return math.nan
+    means = fitness.mean(1, keepdim=True)
+    rest = fitness - means - fitness.mean(0) + fitness.mean()
+    between = windows * float(means.var())
+    return 1 - float(rest.square().sum()) / ((agents - 1) * (windows - 1)) / between if between > 0 else math.nan
+
+
 def parents_fitness(fitness: Float[Tensor, " agents"], children: Sequence[Child]) -> Float[Tensor, " agents"]:
     """Return the mean fitness of each agent's parents; an agent's own if it was not replaced, NaN without parents."""
     means = fitness.clone()
@@ -59,6 +96,7 @@ def operator_metrics(
         metrics[f"operators/{name}_survival"] = float((survived[rows] == elite).double().mean())
         metrics[f"operators/{name}_fitness"] = float(fitness[rows].mean())
         metrics[f"operators/{name}_parents_fitness"] = float(parents[rows].mean())
+    metrics["operators/elite_share"] = float((survived == elite).double().mean())
     return metrics
 
 

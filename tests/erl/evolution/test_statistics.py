@@ -8,9 +8,12 @@ import torch
 from eigen2.erl.evolution.operator import Child
 from eigen2.erl.evolution.statistics import (
     bred_origins,
+    inherited_score,
     operator_metrics,
     origins,
     parents_fitness,
+    reliability,
+    running_score,
     weight_diversity,
 )
 from tests.erl.evolution.builders import evolution
@@ -49,6 +52,35 @@ def test_metrics_are_those_worked_out_by_hand() -> None:
     assert math.isnan(found["operators/injected_survival"])
 
 
+def test_scores_are_running_means_of_relative_fitness_that_children_inherit() -> None:
+    fitness = torch.tensor([5.0, 1.0, 3.0, math.nan, 3.0], dtype=torch.float64)
+    score = torch.tensor([1.0, 2.0, -1.0, 0.0, math.nan], dtype=torch.float64)
+    after = running_score(score, fitness, 0.75)
+    assert after[:3].tolist() == [0.75 + 0.5, 1.5 - 0.5, -0.75]
+    assert after.isnan().tolist() == [False, False, False, True, False]
+    assert after[4] == 0, "one without a score starts as an average agent"
+    assert running_score(score, fitness, 0)[:3].tolist() == [2.0, -2.0, 0.0]
+    inherited = inherited_score(after, [*CHILDREN[:2], Child(4, REINJECTION, ())])
+    assert inherited[[0, 2]].tolist() == after[[0, 2]].tolist()
+    assert inherited[1] == pytest.approx(0.3 * 1.25 - 0.7 * 0.75)
+    assert inherited[3] == after[2], "a mutant has its parent's score"
+    assert math.isnan(inherited[4]), "an agent without parents has none"
+
+
+def test_reliability_is_the_share_of_variance_that_is_due_to_agents() -> None:
+    generator = torch.Generator().manual_seed(0)
+    skill = torch.randn(400, 1, generator=generator, dtype=torch.float64)
+    luck = torch.randn(400, 8, generator=generator, dtype=torch.float64)
+    market = 10 * torch.randn(1, 8, generator=generator, dtype=torch.float64)  # the same for all agents
+    assert reliability(skill + market.expand(400, 8)) == pytest.approx(1)
+    assert reliability(luck + market) == pytest.approx(0, abs=0.15)
+    # the mean of 8 windows has the variance 1 / 8 of a window
+    assert reliability(skill + 2 * luck + market) == pytest.approx(1 / (1 + 4 / 8), abs=0.05)
+    assert reliability(torch.cat([skill + luck, torch.full((1, 8), math.nan)])) == reliability(skill + luck)
+    for unknown in (luck[:1], luck[:, :1], torch.zeros(3, 3)):
+        assert math.isnan(reliability(unknown))
+
+
 def test_diversity_is_zero_among_equals_and_grows_with_distance() -> None:
     row = torch.randn(1, 30)
     assert weight_diversity(row.expand(4, -1)) == 0
@@ -67,6 +99,7 @@ def test_a_run_logs_them_in_every_generation() -> None:
         counts = {"elite": 4, "offspring": 3, "mutant": 1}
         total = sum(metrics[f"operators/{name}_survival"] * count for name, count in counts.items())
         assert total == pytest.approx(4, rel=1e-5), "elites are those that survive"
+        assert metrics["operators/elite_share"] == 0.5
         assert 0 < metrics["diversity/actions"] < 1
         assert metrics["diversity/weights"] > 0
     assert (module.population.origin == origins(module.operators).index("mutant")).sum() == 1
