@@ -41,7 +41,7 @@ class GenerationReport(ProgressBar):
         self._bar: Any = None
         self._began = 0.0
         self._first = self._rows = self._rss = 0
-        self._generations: deque[Mapping[str, float]] = deque(maxlen=RECENT)
+        self._generations: deque[Mapping[Any, float]] = deque(maxlen=RECENT)
 
     def disable(self) -> None:
         """Print nothing."""
@@ -173,7 +173,7 @@ def table(
     return header, ["".join(f"{text:>{width}}" for _, width, text in row) for row in (first, second)]
 
 
-def selection_verdict(generations: Iterable[Mapping[str, float]]) -> str | None:
+def selection_verdict(generations: Iterable[Mapping[Any, float]]) -> str | None:
     """Return in a sentence whether fitness told agents apart in the last generations; None if it is not known."""
     rows = [[metrics.get(name, math.nan) for name in SELECTION] for metrics in generations]
     known = [row for row in rows if not any(map(math.isnan, row))][-RECENT:]
