@@ -131,7 +131,7 @@ class Population(nn.Module):
     @torch.no_grad()
     def average(self, elites: Sequence[int], communicator: Communicator) -> None:
         """Move the running means by `NEWEST` towards the mean of some agents' networks, whoever owns them."""
-        fetched = communicator.fetch(self._networks(), [list(elites)] * communicator.world, "elites")
+        fetched = communicator.fetch(self._networks(), [sorted(elites)] * communicator.world, "elites")
         for mean, rows in ((self.mean_actor, fetched["actor"]), (self.mean_critic, fetched["critic"])):
             newest = rows.mean(0, keepdim=True)
             mean.copy_(torch.where(mean.isnan(), newest, torch.lerp(mean, newest, NEWEST)))

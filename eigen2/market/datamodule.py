@@ -151,8 +151,9 @@ class MarketDataModule(RolloutDataModule):
         window = f"trading_days {self.trading_days} + settlement_days {self.settlement_days}"
         needed = self.context_days - 1 + self.window_days  # the window's first day is the context's last
         if len(splits.train[0]) < needed:
+            spans = f"{self.validation_spans} x " if self.validation_spans > 1 else ""
             raise UserError(
-                f"{self.panel.num_days} days leave {len(splits.train[0])} to train on before {self.validation_spans} x "
+                f"{self.panel.num_days} days leave {len(splits.train[0])} to train on before {spans}"
                 f"{self.validation_days} validation and {len(splits.holdout)} holdout days, but context_days "
                 f"{self.context_days}, ending with the first of {window}, need {needed}; lower one or bring more days"
             )

@@ -45,7 +45,7 @@ def refusal(capsys: pytest.CaptureFixture[str], *options: object, command: str =
         ("--data.rules.cost_bps abc", "data.rules.cost_bps is abc; it must be float"),
         ("--data.replay_min_size 501", "more than data.replay_capacity 500"),
         ("--data.replay_capacity 900000000000", "GB available; lower data.replay_capacity"),
-        ("--data.context_days 200", "260 days leave 200 to train on after 30 validation and 30 holdout days"),
+        ("--data.context_days 200", "260 days leave 200 to train on before 30 validation and 30 holdout days"),
         ("--data.synthetic null --data.path missing.parquet", "no price file at 'missing.parquet'"),
         ("--data.synthetic null --data.path tests", "no price file at 'tests': it is a directory"),
         ("--data.path a.csv", "data.path a.csv and data.synthetic are both given"),
@@ -145,7 +145,7 @@ def test_metrics_of_every_generation(run: Path) -> None:
         (str(g), phase) for g in range(4) for phase in phases
     ]
     last = memory[-1]
-    assert (last["count_TradingEnvironment"], last["count_DDPGAgent"], last["count_ReplayBuffer"]) == ("2", "5", "1")
+    assert (last["count_TradingEnvironment"], last["count_DDPGAgent"], last["count_ReplayBuffer"]) == ("2", "6", "1")
     assert int(last["rss_bytes"]) > int(last["owner_replay_bytes"]) > 0
 
 
