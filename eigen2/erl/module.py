@@ -13,7 +13,6 @@ from eigen2.distributed.communicator import Communicator
 from eigen2.erl.base import PopulationModule
 from eigen2.erl.evolution import Elitism, MagnitudeMutation, Operator, TournamentCrossover
 from eigen2.erl.evolution.breeding import evolve
-from eigen2.erl.evolution.statistics import running_score
 from eigen2.erl.exploration import Draws
 from eigen2.erl.learners import DDPG, Learner
 from eigen2.erl.learners.gradients import clear_gradients, moments, step, update_targets
@@ -42,9 +41,6 @@ class ERLModule(PopulationModule):
         noise: initial standard deviation of the exploration noise, in action units of [-1, 1] (0 or more).
         noise_decay: factor on an agent's exploration noise after each generation (above 0, at most 1).
         noise_min: exploration noise does not fall below this (0 or more).
-        fitness_memory: agents are ranked by a running mean of their fitness, less that of the population, over
-            generations; this is the weight of the mean so far, which children inherit (0 to 0.99; 0: the last
-            generation alone).
         random_warmup: play exploration windows with random actions, uniform in [-1, 1], until training starts.
         validate_every: generations from one validation to the next (1 or more); before the first there is no champion.
         learners: number of agents that learn by gradients, the first ones; the others only evolve, without exploration,
@@ -78,7 +74,6 @@ class ERLModule(PopulationModule):
         noise: float = 0.3,
         noise_decay: float = 0.95,
         noise_min: float = 0.1,
-        fitness_memory: float = 0.0,
         random_warmup: bool = False,
         validate_every: int = 1,
         learners: int | None = None,
@@ -153,14 +148,10 @@ class ERLModule(PopulationModule):
                 "model.max_grad_norm or model.reward_scale",
                 ALL_AGENTS_FAILED,
             )
-        memory = self.hparams["fitness_memory"]
-        state.score = running_score(population.score.cpu(), state.fitness, memory)
-        population.score.copy_(state.score)
         state.quarantine.warn(state.generation, ", replaced" if operators else ", not replaced without evolution")
         if operators and self.population_size > 1:
             adam_moments, context = moments(population, self.optimizer), self.evolution_context()
-            ranked_by = state.score, state.fitness
-            state.evolution = evolve(*ranked_by, population, adam_moments, operators, context, self.communicator)
+            state.evolution = evolve(state.fitness, population, adam_moments, operators, context, self.communicator)
         decayed = (population.noise * self.hparams["noise_decay"]).clamp(min=self.hparams["noise_min"])
         population.noise.copy_(torch.minimum(population.noise, decayed))  # noise that starts below noise_min stays
 

@@ -34,7 +34,6 @@ class Population(nn.Module):
     noise: Tensor  # (agents,) standard deviation of each agent's exploration noise
     origin: Tensor  # (all agents,) how the last evolution made each, a place in `evolution.statistics.origins`
     parents_fitness: Tensor  # (all agents,) fitness of each agent's parents when they were chosen; 0 at first
-    score: Tensor  # (all agents,) by which the last evolution ranked, inherited by children; NaN without parents
     mean_actor: Tensor  # (1, weights) running means of the elites, see `average`; NaN before the first
     mean_critic: Tensor
     champion_actor: Tensor  # (1, weights) copies of the best validated agent
@@ -67,7 +66,6 @@ class Population(nn.Module):
             "noise": torch.empty(size),
             "origin": torch.zeros(communicator.total, dtype=torch.int64),
             "parents_fitness": torch.zeros(communicator.total, dtype=torch.float64),
-            "score": torch.zeros(communicator.total, dtype=torch.float64),
             "mean_actor": torch.empty_like(self.actor[:1]),
             "mean_critic": torch.empty_like(self.critic[:1]),
             "champion_actor": torch.empty_like(self.actor[:1]),
@@ -102,7 +100,6 @@ class Population(nn.Module):
         self.noise.fill_(noise)
         self.origin.zero_()
         self.parents_fitness.zero_()
-        self.score.zero_()
         self._set_champion({name: rows[:1] for name, rows in self.rows().items()}, -math.inf, -1)
         self.mean_actor.fill_(torch.nan)
         self.mean_critic.fill_(torch.nan)

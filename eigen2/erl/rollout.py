@@ -80,7 +80,7 @@ class Rollout:
         Izmailov et al., 2018).
         """
         population, data, communicator = self.population, self.data, self.communicator
-        fittest = rank(state.score.numpy())[0]
+        fittest = rank(state.fitness.numpy())[0]
         place = communicator.local_index(fittest)
         fitness = torch.full((population.size,), torch.nan, dtype=torch.float64)
         if bool(population.mean_actor.isfinite().all()):
@@ -94,7 +94,7 @@ class Rollout:
             fitness[place] = self._play_alone(population.agents[place])
         state.validation = communicator.gather({"fitness": fitness}, "validation fitness")["fitness"]
         population.validations_since_champion += 1
-        validated = float(state.validation[fittest]) if torch.isfinite(state.score[fittest]) else math.nan
+        validated = float(state.validation[fittest]) if torch.isfinite(state.fitness[fittest]) else math.nan
         row = None if state.mean_validation > validated or math.isnan(validated) else fittest
         best = state.mean_validation if row is None else validated
         if best > population.champion_fitness.item():

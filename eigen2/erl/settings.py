@@ -23,7 +23,6 @@ RANGES: dict[str, dict[str, float]] = {
     "noise": {"least": 0},
     "noise_decay": {"above": 0, "most": 1},
     "noise_min": {"least": 0},
-    "fitness_memory": {"least": 0, "most": 0.99},
 }
 
 

@@ -21,7 +21,6 @@ class GenerationState:
 
     generation: int
     fitness: Float[Tensor, " agents"]  # of all agents, float64; NaN for those that failed
-    score: Float[Tensor, " agents"]  # ranks agents: a running mean of relative fitness, see `running_score`
     reliability: float  # of the differences in fitness, see `evolution.statistics.reliability`
     validation: Float[Tensor, " agents"]  # validation fitness of all agents, float64; NaN for those not validated
     loss_sums: Float[Tensor, "losses agents"]  # of finite losses over the micro-batches, by the fields of `Losses`
@@ -35,9 +34,9 @@ class GenerationState:
     @classmethod
     def begin(cls, generation: int, agents: range, total: int, device: torch.device | str = "cpu") -> "GenerationState":
         """Return the state at the start of a generation, for this process's `agents` of a population of `total`."""
-        fitness, score, validation = torch.full((3, total), torch.nan, dtype=torch.float64)
+        fitness, validation = torch.full((2, total), torch.nan, dtype=torch.float64)
         sums, counts = torch.zeros(2, len(Losses._fields), len(agents), device=device)
-        return cls(generation, fitness, score, torch.nan, validation, sums, counts, Quarantine(agents, device))
+        return cls(generation, fitness, torch.nan, validation, sums, counts, Quarantine(agents, device))
 
     def record_losses(self, losses: Losses, train_actor: bool) -> None:
         """Add a micro-batch's losses, those of actors only if they train."""

@@ -9,7 +9,7 @@ from eigen2.core.randomness import Role, generator
 from eigen2.distributed.communicator import Communicator
 from eigen2.erl.evolution.operator import Child, EvolutionContext, Operator
 from eigen2.erl.evolution.selection import plan, ranking_of
-from eigen2.erl.evolution.statistics import bred_origins, inherited_score, operator_metrics, parents_fitness
+from eigen2.erl.evolution.statistics import bred_origins, operator_metrics, parents_fitness
 from eigen2.erl.population import Population
 
 
@@ -68,7 +68,6 @@ def breed(
 
 @torch.no_grad()
 def evolve(
-    score: Tensor,
     fitness: Tensor,
     population: Population,
     moments: Sequence[Tensor],
@@ -78,10 +77,9 @@ def evolve(
 ) -> dict[str, float]:
     """Replace agents by the operators' children, and return statistics of the generation's evolution.
 
-    `score`, which ranks, and `fitness` are of all agents, NaN for those that failed; `moments` are of this process's
-    optimizer.
+    `fitness` is that of all agents, NaN for those that failed; `moments` are of this process's optimizer.
     """
-    ranking = ranking_of(score.numpy(), operators, context.learners)
+    ranking = ranking_of(fitness.numpy(), operators, context.learners)
     children = plan(ranking, operators, context, generator(context.seed, Role.SELECTION, context.generation))
     rows = population.rows() | {f"moment {i}": values for i, values in enumerate(moments)}
     breed(rows, children, operators, context, communicator)
@@ -92,7 +90,6 @@ def evolve(
     metrics = operator_metrics(origin, parents, fitness, survived, operators)
     population.origin.copy_(survived)
     population.parents_fitness.copy_(parents_fitness(fitness, children))
-    population.score.copy_(inherited_score(score, children))
     for operator in operators:
         metrics |= operator.metrics(context)
     return metrics

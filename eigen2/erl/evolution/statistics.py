@@ -33,27 +33,6 @@ def bred_origins(
     return places
 
 
-def running_score(
-    score: Float[Tensor, " agents"], fitness: Float[Tensor, " agents"], memory: float
-) -> Float[Tensor, " agents"]:
-    """Return the scores after a generation: `memory` x the score before + (1 - memory) x relative fitness.
-
-    Relative fitness is fitness less its mean over agents, since generations play different windows. An agent without a
-    score starts as an average one, at 0; one without a finite fitness has failed and gets NaN.
-    """
-    relative = fitness - fitness[torch.isfinite(fitness)].mean()
-    return memory * score.nan_to_num() + (1 - memory) * relative
-
-
-def inherited_score(score: Float[Tensor, " agents"], children: Sequence[Child]) -> Float[Tensor, " agents"]:
-    """Return the scores after evolution: a child has the blend of its parents' scores, NaN without parents."""
-    scores = score.clone()
-    for child in children:
-        first, second = (score[child.parents[i]] if child.parents else math.nan for i in (0, -1))
-        scores[child.row] = first if child.blend == 1 else child.blend * first + (1 - child.blend) * second
-    return scores
-
-
 def reliability(fitness: Float[Tensor, "agents windows"]) -> float:
     """Return the share of the variance of agents' mean fitness that other windows would show again; NaN if unknown.
 

@@ -8,12 +8,10 @@ import torch
 from eigen2.erl.evolution.operator import Child
 from eigen2.erl.evolution.statistics import (
     bred_origins,
-    inherited_score,
     operator_metrics,
     origins,
     parents_fitness,
     reliability,
-    running_score,
     weight_diversity,
 )
 from tests.erl.evolution.builders import evolution
@@ -50,21 +48,6 @@ def test_metrics_are_those_worked_out_by_hand() -> None:
     assert (found["operators/mutant_survival"], found["operators/mutant_fitness"]) == (1.0, 7.0)
     assert found["operators/mutant_parents_fitness"] == 5.0, "of those that have a fitness themselves"
     assert math.isnan(found["operators/injected_survival"])
-
-
-def test_scores_are_running_means_of_relative_fitness_that_children_inherit() -> None:
-    fitness = torch.tensor([5.0, 1.0, 3.0, math.nan, 3.0], dtype=torch.float64)
-    score = torch.tensor([1.0, 2.0, -1.0, 0.0, math.nan], dtype=torch.float64)
-    after = running_score(score, fitness, 0.75)
-    assert after[:3].tolist() == [0.75 + 0.5, 1.5 - 0.5, -0.75]
-    assert after.isnan().tolist() == [False, False, False, True, False]
-    assert after[4] == 0, "one without a score starts as an average agent"
-    assert running_score(score, fitness, 0)[:3].tolist() == [2.0, -2.0, 0.0]
-    inherited = inherited_score(after, [*CHILDREN[:2], Child(4, REINJECTION, ())])
-    assert inherited[[0, 2]].tolist() == after[[0, 2]].tolist()
-    assert inherited[1] == pytest.approx(0.3 * 1.25 - 0.7 * 0.75)
-    assert inherited[3] == after[2], "a mutant has its parent's score"
-    assert math.isnan(inherited[4]), "an agent without parents has none"
 
 
 def test_reliability_is_the_share_of_variance_that_is_due_to_agents() -> None:
