@@ -95,7 +95,7 @@ oracle: $(INSTALLED)  ## measure whether agents use a feature that shows tomorro
 	$(MEASURE) oracle --out docs/figures
 	$(VENV)/bin/python -m benchmarks.pages learning
 
-study: $(INSTALLED)  ## compare champions on real prices, walking forward, with buy-and-hold, momentum, ridge regression and random entries; three hours
+study: $(INSTALLED)  ## compare champions on real prices, walking forward, with buy-and-hold, momentum, ridge regression and random weights; one hour
 	$(MEASURE) study --out docs/figures
 	$(VENV)/bin/python -m benchmarks.pages study
 

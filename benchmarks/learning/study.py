@@ -34,8 +34,10 @@ from eigen2.market.simulation.policies import buy_and_hold, momentum_pct, order_
 from eigen2.market.simulation.rules import TradingRules
 from eigen2.market.simulation.simulate import Policy, Simulation, hide_window_end, simulate
 
-RULES = TradingRules(cost_bps=10.0, slippage_bps=0.0)
-MODEL: dict[str, Any] = {}  # settings of the algorithm that differ from its defaults
+RULES = TradingRules(mode="weights", rebalance_days=20, concentration=1.0, cost_bps=10.0, slippage_bps=0.0)
+"""Weights near equal ones, once a month: more concentrated, champions would turn the money over too often."""
+MODEL: dict[str, Any] = {"reward_scale": 0.02}  # a reward is the log return of 20 days, not of a small position
+DATA: dict[str, Any] = {"replay_min_size": 2000}  # 20 days are one transition
 RANDOM_ACCOUNTS = 32  # accounts of the random baseline, which are averaged
 MOMENTUM = (252, 21)  # days of the gain by which 12-1 momentum ranks, and those of them left out
 
@@ -94,7 +96,7 @@ def key(task: Task, settings: Settings) -> object:
     folds = [table.folds, table.test_days, repr(table.data), repr(table.limits)]
     length = {"generations": settings["generations"]}
     prices = hashlib.blake2b(table.path.read_bytes()).hexdigest()
-    return [prices, defaults, folds, length, MODEL, RULES, RANDOM_ACCOUNTS, MOMENTUM]
+    return [prices, defaults, folds, length, MODEL, DATA, RULES, RANDOM_ACCOUNTS, MOMENTUM]
 
 
 def _fold(task: Task) -> tuple[str, int]:
@@ -116,7 +118,7 @@ def fold_data(table: Table, fold: int, folder: Path, cache: Path) -> MarketDataM
     if stop < 1:
         raise UserError(f"{table.path} has only {len(dates)} days for {table.folds} folds of {table.test_days} days")
     prices[prices["date"].to_numpy() <= dates[stop - 1]].to_parquet(path, index=False)
-    settings = {"rules": RULES, "holdout_days": table.test_days, **table.data}
+    settings = {"rules": RULES, "holdout_days": table.test_days, **DATA, **table.data}
     return MarketDataModule(path=str(path), cache_dir=str(cache), **settings)
 
 

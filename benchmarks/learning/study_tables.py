@@ -23,7 +23,7 @@ NAMES = {  # policies that a champion is compared with
     "12-1 momentum": "12-1 momentum",
     "ridge": "ridge regression",
     "ridge refitted": "ridge regression refitted with the validation days",
-    "random": "random entries of equal turnover",
+    "random": "the same weights in random columns",
 }
 MEASURES = {  # titles, with factor and format of the values
     "annual_return": ("return a year, %", 100, "{:.1f}"),

@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from benchmarks.learning.study import Table
 from eigen2.errors import UserError
 from eigen2.market.datamodule import MarketDataModule
 from eigen2.market.evaluation import performance
-from eigen2.market.simulation.environment import TradingEnvironment
+from eigen2.market.simulation.portfolio import PortfolioEnvironment
 from eigen2.market.synthetic.generator import SyntheticMarket
 
 DATA = {"context_days": 10, "trading_days": 15, "settlement_days": 5, "validation_days": 30}
@@ -39,6 +40,7 @@ def table(prices: pd.DataFrame, tmp_path_factory: pytest.TempPathFactory) -> Any
     table = Table(Path("made.parquet"), FOLDS, TEST_DAYS, DATA)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(study, "TABLES", {"made": table})
+        patch.setattr(study, "RULES", replace(study.RULES, rebalance_days=5))
         patch.setattr(study, "MODEL", {"population_size": 3, "gradient_steps": 1, "accumulate": 1})
         patch.chdir(folder)
         yield table
@@ -181,10 +183,10 @@ def test_shipped_figures_follow_from_their_tables(tmp_path: Path) -> None:
 
 
 def test_an_interrupted_training_leaves_no_row(table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(self: TradingEnvironment, action: torch.Tensor) -> Any:
+    def interrupted(self: PortfolioEnvironment, action: torch.Tensor) -> Any:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(TradingEnvironment, "step", interrupted)
+    monkeypatch.setattr(PortfolioEnvironment, "step", interrupted)
     with pytest.raises((SystemExit, KeyboardInterrupt)):
         study.measure(Task("made fold 0"), SETTINGS, tmp_path)
 
