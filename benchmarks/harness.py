@@ -37,6 +37,7 @@ from eigen2.runtime.provenance import describe_run, processor
 ROOT = Path(__file__).parents[1]
 FIGURES = ROOT / "docs" / "figures"
 MB = 1e6
+UNUSED = ("threads", "seeds")  # settings that no row depends on: they choose how and how many are measured
 
 MODULES = {  # names of benchmarks by the module that defines them in `BENCHMARKS`
     "speed.bench": ("bench", "limit"),
@@ -224,7 +225,8 @@ class Rows:
 
     def key(self, task: Task) -> str:
         """Return a digest of everything that a row depends on."""
-        settings = {name: value for name, value in self._settings.items() if name != "threads" or self._benchmark.fresh}
+        unused = () if self._benchmark.fresh else UNUSED
+        settings = {name: value for name, value in self._settings.items() if name not in unused}
         settings |= {"commit": self._machine["commit"]} if self._benchmark.fresh else {}
         text = json.dumps([settings, self._benchmark.key(task, self._settings)], sort_keys=True, default=repr)
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
