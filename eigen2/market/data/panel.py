@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from mmap import mmap
 from pathlib import Path
@@ -15,7 +15,7 @@ import pandas as pd
 from jaxtyping import Bool, Float, Float32, Int, Shaped
 
 from eigen2.errors import UserError
-from eigen2.market.data.panel_rows import select_rows, some
+from eigen2.market.data.panel_rows import PanelRows, select_rows, some
 from eigen2.market.data.source import PRICE_COLUMNS, VALUES, check_finite
 from eigen2.market.features.indicators import FEATURES, indicator_features, ticker_features
 
@@ -221,15 +221,11 @@ def build_panel(
         rows = select_rows(prices_long, sorted(set(names) & set(prices_long["ticker"])))
     splits = Splits.from_days(len(rows.dates), validation_days, holdout_days, validation_spans)
     train = splits.train_days
-    shape, values = (len(rows.dates), len(tickers)), [prices_long[name].to_numpy() for name in VALUES]
+    shape = len(rows.dates), len(tickers)
     features = np.empty((*shape, len(FEATURES)), dtype=np.float32)
     prices = np.full((*shape, len(PRICE_COLUMNS)), np.nan, dtype=np.float32)
     traded_value, moments = np.zeros(len(tickers)), np.zeros((3, len(tickers), len(FEATURES)))
-    for column, ticker in enumerate(tickers):
-        by_day = np.full((len(rows.dates), len(values)), np.nan)
-        if ticker in rows.groups:
-            group = rows.groups[ticker]
-            by_day[rows.day[group]] = np.column_stack([value[group] for value in values])
+    for column, (ticker, by_day) in enumerate(_values_by_day(prices_long, rows, tickers)):
         bars, close, volume = by_day[:, :-1], by_day[:, 3], by_day[:, 4]
         if ticker not in names:
             raw = ticker_features(bars)
@@ -251,6 +247,19 @@ def build_panel(
             log.warning("features without enough training values are left out on all days: %s", some(lacking))
     valid = _normalise(features, scale)
     return MarketPanel(rows.dates, scale, features, valid, prices, traded_value, splits)
+
+
+def _values_by_day(
+    prices_long: pd.DataFrame, rows: PanelRows, tickers: Iterable[str]
+) -> Iterator[tuple[str, Float[np.ndarray, "days values"]]]:
+    """Yield each ticker with its values on all days, NaN where it has no row."""
+    values = [prices_long[name].to_numpy() for name in VALUES]
+    for ticker in tickers:
+        by_day = np.full((len(rows.dates), len(values)), np.nan)
+        if ticker in rows.groups:
+            group = rows.groups[ticker]
+            by_day[rows.day[group]] = np.column_stack([value[group] for value in values])
+        yield ticker, by_day
 
 
 def _known_rows(prices_long: pd.DataFrame, scale: FeatureScale) -> pd.DataFrame:
