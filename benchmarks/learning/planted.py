@@ -13,6 +13,7 @@ import torch
 
 from benchmarks.harness import Benchmark, Row, Settings, Task, train
 from eigen2.core.environment import play
+from eigen2.erl.learners import DDPG
 from eigen2.erl.module import ERLModule
 from eigen2.market.datamodule import MarketDataModule
 from eigen2.market.evaluation.ridge import fit_ridge
@@ -50,6 +51,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "evolution alone": {"model": {"gradient_steps": 0}},
     "evolution alone, as long": {"model": {"gradient_steps": 0}, "times": 5},
     "rewards where positions close": {"data": {"credit": "close"}},
+    "without forecasts": {"model": {"learner": DDPG(saturation_penalty=0.1, forecast_weight=0.0)}},
     "4 windows a generation": {"data": {"windows_per_generation": 4}},
     "context of 504 days": {"data": {"context_days": 504}},
     "sharpness 0.5": {"model": {"critic": _blurred_critic}},

@@ -14,9 +14,10 @@ from benchmarks.harness import Benchmark, Row, Settings, Task, train
 from benchmarks.learning.planted import SMALL, VARIANTS, holdout_fitness, score_fitness
 from eigen2.erl.module import ERLModule
 from eigen2.market.datamodule import MarketDataModule
-from eigen2.market.evaluation.ridge import fit_ridge, information_coefficient, relative_returns
+from eigen2.market.evaluation.ridge import fit_ridge, information_coefficient
 from eigen2.market.features.encoding import AverageEncoder
 from eigen2.market.simulation.policies import momentum_pct
+from eigen2.market.simulation.returns import relative_returns
 from eigen2.market.simulation.rules import TradingRules
 from eigen2.market.synthetic.ceiling import expected_gain_pct, filtered_drift
 from eigen2.market.synthetic.generator import SyntheticMarket

@@ -52,7 +52,7 @@ class PlainAgent:
     def __init__(self, full: FullScale, population: Population, row: int) -> None:
         data, agent, self.row = full.data, population.agents[row], row
         assert isinstance(full.module.learner, DDPG)
-        self.saturation_penalty = full.module.learner.saturation_penalty
+        self.learner = full.module.learner
         self.actor, self.target_actor = (_network(data.make_actor(), agent.actor) for _ in range(2))
         self.critic, self.target_critic = (_network(data.make_critic(), agent.critic) for _ in range(2))
         rates = zip((self.actor, self.critic), full.module.learning_rates(), strict=True)
@@ -65,9 +65,13 @@ class PlainAgent:
             next_value = self.target_critic(next_inputs, self.target_actor(next_inputs))
             target = batch.reward[self.row] + batch.discount * torch.where(batch.terminated[self.row], 0.0, next_value)
         critic_loss = (self.critic(inputs, batch.action[self.row]) - target).square().mean()
+        assert batch.outcomes is not None
+        error = (self.critic.forecast(inputs) - batch.outcomes[self.row]).square().nanmean()  # type: ignore[operator]
+        critic_loss = critic_loss + self.learner.forecast_weight * error
         (weight * critic_loss).backward(inputs=list(self.critic.parameters()))
         action = self.actor(inputs)
-        actor_loss = self.saturation_penalty * torch.atanh(action).square().mean() - self.critic(inputs, action).mean()
+        penalty = self.learner.saturation_penalty * torch.atanh(action).square().mean()
+        actor_loss = penalty - self.critic(inputs, action).mean()
         (weight * actor_loss).backward(inputs=list(self.actor.parameters()))
 
     def step(self, max_grad_norm: float, tau: float) -> None:

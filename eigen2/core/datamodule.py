@@ -162,6 +162,13 @@ class RolloutDataModule(WorkloadDataModule):
     def network_inputs(self, observation: Observation) -> Inputs:
         """Return the network inputs of (stored) observations, (agents or 1, batch, ...)."""
 
+    def outcomes(self, observation: Observation) -> Tensor | None:
+        """Return what the actions possible in stored observations led to, whichever were taken, in units of rewards.
+
+        Shape (agents, batch, ...), NaN where it is unknown; None where only the outcome of the taken one is known.
+        """
+        return None
+
     @property
     @abstractmethod
     def sizes(self) -> Sizes:

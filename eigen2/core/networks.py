@@ -70,7 +70,8 @@ class StackedNetwork:
 
     A critic may have a method `describe(inputs) -> Tensor` for the part that does not depend on the action. Its
     `forward` then reads `inputs["described"]`, or calls `describe` where that is missing, so that the values of two
-    actions on the same inputs share it.
+    actions on the same inputs share it. It may also have a method `forecast(inputs) -> Tensor` for what is known
+    afterwards of every possible action, whichever was taken; learners train it on `Batch.outcomes`.
 
     The module is a template, put into evaluation mode. One with buffers, as batch normalisation, is refused.
     """
@@ -90,6 +91,7 @@ class StackedNetwork:
         if self.over_agents not in ("vmap", "broadcast", "loop"):
             raise UserError(f"{name} has over_agents {self.over_agents!r}; set vmap, broadcast or loop")
         self._describe: Callable[..., Tensor] | None = getattr(network, "describe", None)
+        self._forecast: Callable[..., Tensor] | None = getattr(network, "forecast", None)
         names = {id(weight): name for name, weight in network.named_parameters()}
         # every place that holds a weight: tied weights have several
         self._places = [
@@ -113,6 +115,10 @@ class StackedNetwork:
         if self._describe is None:
             return inputs
         return {**inputs, DESCRIBED: self._run(self._describe, rows, (inputs,))}
+
+    def forecast(self, rows: Float[Tensor, "agents weights"] | Weights, inputs: Inputs) -> Tensor | None:
+        """Return what `forecast` does, (agents, ...); None without such a method."""
+        return None if self._forecast is None else self._run(self._forecast, rows, (inputs,))
 
     def _run(self, function: Callable[..., Tensor], rows: Tensor | Weights, inputs: tuple[Any, ...]) -> Tensor:
         weights = self.weights(rows) if isinstance(rows, Tensor) else rows

@@ -62,12 +62,15 @@ def make_batch(
 ) -> Batch:
     """Return the transitions in replay slots (learners, batch) as network inputs and targets."""
     stored, names = data.buffer.gather(slots), data.eval_env.observation_fields
+    observation = {name: stored[name] for name in names}
+    outcomes = data.outcomes(observation)
     return Batch(
-        inputs=data.network_inputs({name: stored[name] for name in names}),
+        inputs=data.network_inputs(observation),
         next_inputs=data.network_inputs({name: stored[f"next_{name}"] for name in names}),
         action=stored["action"].float(),
         reward=stored["reward"] * reward_scale,
         terminated=stored["terminated"],
         discount=gamma,
+        outcomes=None if outcomes is None else outcomes * reward_scale,
         noise=None if state.noise is None else state.noise.next().to(slots.device),
     )

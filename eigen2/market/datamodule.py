@@ -32,6 +32,7 @@ from eigen2.market.networks.columns import Choice
 from eigen2.market.simulation.account import AccountRules
 from eigen2.market.simulation.base import MarketEnvironment, Terms, window_options
 from eigen2.market.simulation.portfolio import make_environment, needed_bytes
+from eigen2.market.simulation.returns import relative_returns
 from eigen2.market.simulation.rules import TradingRules
 from eigen2.market.simulation.simulate import Policy, hide_window_end
 from eigen2.market.synthetic.generator import SyntheticMarket
@@ -87,6 +88,7 @@ class MarketDataModule(RolloutDataModule):
     panel: MarketPanel
     investable_columns: list[int]  # indices of the panel's columns agents may buy, ascending
     encoder: MarketEncoder
+    _outcomes: Tensor  # of each day and investable column
     eval_env: MarketEnvironment
     val_env: MarketEnvironment
 
@@ -186,6 +188,8 @@ class MarketDataModule(RolloutDataModule):
         else:
             self.encoder = MarketEncoder.restore(self._spec, self.panel, self.terms, device)
         prices = np.ascontiguousarray(remapped(self.panel).prices[: self.panel.splits.holdout.start, columns])
+        percent = Choice(rules, self.account).reward_per_percent(len(columns))
+        self._outcomes = torch.from_numpy(relative_returns(prices, rules) * percent).half().to(device)
         windows = self.windows_per_generation + self.exploration_windows
         credit = self.credit == "order"
         self.eval_env = make_environment(prices, rules, agents, windows, device, self.account, credit)
@@ -198,11 +202,22 @@ class MarketDataModule(RolloutDataModule):
         windows = self.windows_per_generation + self.exploration_windows + len(self.validation_starts())
         markets = [needed_bytes(self.rules, days, len(columns), *size) for size in ((agents, windows), (0, 0))]
         encoder = ENCODERS[self.encoding].needed_bytes(self.panel, columns, self.context_days)
-        return {"encoder": encoder, "environments": sum(markets)}
+        return {"encoder": encoder, "outcomes": 2 * days * len(columns), "environments": sum(markets)}
 
     def network_inputs(self, observation: Observation) -> Inputs:
         """Return the encoded market and portfolio, see `MarketEncoder`."""
         return self.encoder(observation)
+
+    def outcomes(self, observation: Observation) -> Tensor | None:
+        """Return what a position in each column earned beside the others, (agents, batch, columns).
+
+        That is its return by `relative_returns`, as the reward of a weight of 1 (see `Choice.reward_per_percent`); NaN
+        where the window ends before.
+        """
+        if self.rules.mode == "orders" and self.credit == "close":
+            return None  # the reward of a step is that of other orders
+        held = observation["days_left"] >= self.rules.holding_days
+        return torch.where(held[..., None], self._outcomes[observation["day"].long()].float(), torch.nan)
 
     @property
     def sizes(self) -> Sizes:
@@ -375,7 +390,7 @@ class MarketDataModule(RolloutDataModule):
 
     def memory_owners(self) -> dict[str, object]:
         """Return what holds bytes, for a memory profiler."""
-        return {**super().memory_owners(), "panel": self.panel, "encoder": self.encoder}
+        return {**super().memory_owners(), "panel": self.panel, "encoder": self.encoder, "outcomes": self._outcomes}
 
 
 def _rank_correlation(first: Tensor, second: Tensor) -> float:

@@ -40,7 +40,6 @@ def test_the_critic_judges_what_opens_and_closes(
     encoder = AverageEncoder(panel, list(range(COLUMNS)), 8, terms)
     observation, _ = env.reset(options=window_options([10, 40], 20, 25))
     choice, opened, closed = Choice(rules, account), 0, 0
-    tokens = torch.eye(COLUMNS)
     for _ in range(24):
         # coarse actions have ties, some beyond the least size, some at the bound
         unit = torch.from_numpy(rng.uniform(-1, 1, (AGENTS, WINDOWS, COLUMNS, 2)).astype(np.float32) / steps)
@@ -48,7 +47,7 @@ def test_the_critic_judges_what_opens_and_closes(
         inputs = encoder(observation)
         seen = (unit.half().float(), inputs["portfolio"], inputs[DRAWS])
         judged = choice.ordered(seen[0], inputs["portfolio"][..., 0] > 0, inputs[DRAWS]).flatten().nonzero()[:, 0]
-        stakes = choice.pool(tokens, *seen)[..., COLUMNS:].flatten() * (rules.max_coefficient * share * orders)
+        stakes = choice.weights(*seen).flatten() * (rules.max_coefficient * share * orders)
         exits = choice.closed(*seen).flatten().nonzero()[:, 0]
         observation, _, _, _, info = env.step(env.native_action(unit))
         order = np.argsort(info["ordered"])

@@ -22,8 +22,10 @@ from eigen2.market import datamodule as rollouts
 from eigen2.market.data.panel import MarketPanel, Splits, window_starts
 from eigen2.market.data.universe import Universe
 from eigen2.market.datamodule import MarketDataModule
+from eigen2.market.networks.columns import Choice
 from eigen2.market.simulation.base import window_options
-from eigen2.market.simulation.environment import TradingRules
+from eigen2.market.simulation.environment import AccountRules, TradingRules
+from eigen2.market.simulation.portfolio import make_environment
 from eigen2.market.simulation.rules import CLOSE_REASONS
 from eigen2.market.synthetic.generator import SyntheticMarket
 from eigen2.memory.owners import account
@@ -284,6 +286,37 @@ def test_a_transition_takes_at_most_1700_bytes_at_108_columns() -> None:
     assert total == 2 * (4 + 3 * 2 + 108 * 5) + 108 * 4 + 4 + 2 == 1538 <= 1700
 
 
+@pytest.mark.parametrize("mode", ["orders", "weights"])
+@pytest.mark.parametrize("execution", ["next_open", "close"])
+def test_outcomes_are_what_the_environment_pays_for_each_column_beside_the_others(mode: Any, execution: Any) -> None:
+    columns, day, held = 4, 40, 3
+    rules = TradingRules(mode, held, 100.0, max_holding_days=held, max_target=1000, cost_bps=0, slippage_bps=0)
+    rules.execution = execution
+    money = AccountRules(unit_share=0.1, max_leverage=0.9)
+    data = built(synthetic=SyntheticMarket(days=200, columns=columns), rules=rules, account=money)
+    env = make_environment(data.panel.prices, rules, columns, 1, account=money, credit_orders=True)
+    env.reset(options=window_options([day], 1, held + 1))
+    # agent i orders column i alone, or gives it all the weight
+    choice = -torch.ones(columns, 1, *env.action_shape)
+    choice[torch.arange(columns), :, torch.arange(columns)] = 1
+    reward = torch.zeros(columns, 1)
+    for _ in range(held if mode == "orders" else 1):
+        reward += env.step(env.native_action(choice))[1]
+    percent = Choice(rules, money).reward_per_percent(columns)
+    earned = 100 * torch.log1p(reward[:, 0] / percent / 100)
+    if mode == "weights":  # the reward is the log return of the equity, of which 0.9 are invested
+        earned = 100 * torch.log1p(torch.expm1(reward[:, 0] / 1e4) / 0.9)
+    observation = {"day": torch.tensor([[day, day]]), "days_left": torch.tensor([[held, held - 1]])}
+    outcomes = data.outcomes(observation)
+    assert outcomes is not None
+    torch.testing.assert_close(outcomes[0, 0] / percent, earned - earned.mean(), rtol=2e-3, atol=2e-3)
+    assert outcomes[0, 1].isnan().all()  # the window ends before
+
+
+def test_outcomes_are_unknown_where_rewards_stay_at_the_close() -> None:
+    assert built(credit="close").outcomes({}) is None
+
+
 def test_owners_say_what_they_hold() -> None:
     data = built()
     data.allocate_replay(torch.device("cpu"), Communicator(AGENTS))
@@ -295,6 +328,7 @@ def test_owners_say_what_they_hold() -> None:
         "environments": data.eval_env.nbytes + data.val_env.nbytes,
         "panel": data.panel.nbytes,
         "encoder": data.encoder.nbytes,
+        "outcomes": 2 * data.panel.splits.holdout.start * len(data.investable_columns),
     }
 
 

@@ -25,15 +25,19 @@ class DDPG(Learner):
     saturation_penalty: float = field(default=0.0, kw_only=True)
     """Weight in the actor's loss of the mean squared pre-activation, artanh(action), which keeps actions away from
     their bounds, where they have no gradient (0 or more)."""
+    forecast_weight: float = field(default=1.0, kw_only=True)
+    """Weight in the critic's loss of the mean squared error of its forecast, where the workload knows the outcomes of
+    actions that were not taken (0 or more)."""
 
     def __post_init__(self) -> None:
-        require_range("model.learner.saturation_penalty", self.saturation_penalty, least=0)
+        for name in ("saturation_penalty", "forecast_weight"):
+            require_range(f"model.learner.{name}", vars(self)[name], least=0)
 
     def losses(self, population: Population, batch: Batch, train_actor: bool = True) -> Losses:
         """Compute the critic's squared TD error (equation 5) and minus its value of the actor's action (equation 6).
 
-        The actor's loss, to which the penalty is added, uses the critic's weights detached: one backward pass of both
-        gives each network its gradient.
+        The error of the forecast is added to the former, the penalty to the latter. The actor's loss uses the critic's
+        weights detached: one backward pass of both gives each network its gradient.
         """
         target = self.td_target(population, batch)
         network = population.critic_network
@@ -41,6 +45,8 @@ class DDPG(Learner):
         inputs = network.described(weights, batch.inputs)
         values = _by_critic(network(weights, inputs, batch.action))
         critic = (values - target[..., None]).square().mean(1).sum(1)
+        if batch.outcomes is not None and self.forecast_weight:
+            critic = critic + self.forecast_weight * _forecast_error(network.forecast(weights, inputs), batch.outcomes)
         q_mean = values.detach()[..., 0].mean(1)
         if not train_actor:
             return Losses(torch.zeros_like(q_mean), critic, q_mean, torch.zeros_like(q_mean))
@@ -76,6 +82,17 @@ def _mean_square_of_preactivations(action: Tensor) -> Float[Tensor, " agents"]:
     action = action.float().clamp(-LARGEST, LARGEST)
     # unlike torch.atanh, logarithms have the same bits wherever an agent's actions lie in the tensor
     return (0.5 * (torch.log1p(action) - torch.log1p(-action))).square().flatten(1).mean(1)
+
+
+def _forecast_error(
+    forecast: Float[Tensor, "agents batch *critics columns"] | None, outcomes: Float[Tensor, "agents batch columns"]
+) -> Float[Tensor, " agents"] | float:
+    """Return the mean squared error over the known outcomes, summed over critics; 0 of a critic without forecast."""
+    if forecast is None:
+        return 0.0
+    known, agents, columns = outcomes.isfinite(), len(outcomes), outcomes.shape[-1]
+    error = (forecast.float().reshape(*outcomes.shape[:2], -1, columns) - outcomes.nan_to_num()[:, :, None]).square()
+    return (error * known[:, :, None]).reshape(agents, -1).sum(1) / known.reshape(agents, -1).sum(1).clamp(min=1)
 
 
 def _by_critic(values: Tensor) -> Float[Tensor, "agents batch critics"]:

@@ -20,6 +20,7 @@ class Batch(NamedTuple):
     reward: Float[Tensor, "agents batch"]  # rewards, scaled by model.reward_scale
     terminated: Tensor
     discount: float  # discount per step, 0 to 1
+    outcomes: Tensor | None = None  # what critics' `forecast` should return, in units of `reward`; NaN where unknown
     noise: Tensor | None = None  # standard normal numbers of an action's shape, for learners that use noise
 
 

@@ -1,6 +1,6 @@
 """TD3: Fujimoto et al., "Addressing function approximation error in actor-critic methods", 2018, algorithm 1."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
@@ -23,19 +23,26 @@ class TwinCritic(nn.Module):
         self.over_agents = getattr(self.first, "over_agents", "vmap")
         if hasattr(self.first, "describe"):
             self.describe = self._describe_both
+        if hasattr(self.first, "forecast"):
+            self.forecast = self._forecast_both
 
     def _describe_both(self, inputs: Inputs) -> Tensor:
         """Return what each critic's `describe` returns, side by side in a last axis."""
         critics: list[Any] = [self.first, self.second]
         return torch.stack([critic.describe(inputs) for critic in critics], -1)
 
+    def _forecast_both(self, inputs: Inputs) -> Tensor:
+        """Return what each critic's `forecast` returns, side by side in an axis before the last."""
+        return torch.stack([critic.forecast(own) for critic, own in self._each(inputs)], -2)
+
     def forward(self, inputs: Inputs, action: Tensor) -> Tensor:
         """Return both values."""
-        values = []
+        return torch.stack([critic(own, action) for critic, own in self._each(inputs)], -1)
+
+    def _each(self, inputs: Inputs) -> Iterator[tuple[Any, Inputs]]:
+        """Yield each critic with its part of the inputs."""
         for i, critic in enumerate((self.first, self.second)):
-            critic_inputs = {name: part[..., i] if name == DESCRIBED else part for name, part in inputs.items()}
-            values.append(critic(critic_inputs, action))
-        return torch.stack(values, -1)
+            yield critic, {name: part[..., i] if name == DESCRIBED else part for name, part in inputs.items()}
 
 
 @dataclass

@@ -10,7 +10,8 @@ from jaxtyping import Float
 
 from eigen2.market.data.panel import Splits
 from eigen2.market.features.encoding import AverageEncoder
-from eigen2.market.simulation.policies import CLOSE, OPEN, ranks
+from eigen2.market.simulation.policies import ranks
+from eigen2.market.simulation.returns import relative_returns
 from eigen2.market.simulation.rules import TradingRules
 from eigen2.market.simulation.simulate import Prices
 
@@ -71,18 +72,6 @@ def _weights(
     values, vectors = np.linalg.eigh(products)
     scale, projected = np.trace(products) / encoder.width, vectors.T @ targets
     return np.stack([vectors @ (projected / (values + penalty * scale)) for penalty in PENALTIES], axis=1)
-
-
-def relative_returns(prices: Prices, rules: TradingRules) -> Float[np.ndarray, "days columns"]:
-    """Return the percent log return of a position ordered on each day less the mean over columns; NaN if unknown."""
-    log, held = np.log(prices[..., [OPEN, CLOSE]].astype(np.float64)), rules.holding_days
-    returns = np.full(prices.shape[:2], np.nan)
-    entry = log[1 : len(log) - held + 1, :, 0] if rules.execution == "next_open" else log[:-held, :, 1]
-    returns[:-held] = 100 * (log[held:, :, 1] - entry)
-    known = np.isfinite(returns)
-    mean = np.where(known, returns, 0).sum(1) / known.sum(1).clip(1)
-    relative: np.ndarray = returns - mean[:, None]
-    return relative
 
 
 def information_coefficient(

@@ -44,17 +44,18 @@ class Choice:
         weights = self.rules.target_weights(action[..., 0].float(), portfolio[..., 0] > 0)
         return (weights * weights.shape[-1])[..., None].to(portfolio.dtype)
 
-    def pool(self, tokens: Tensor, action: Tensor, portfolio: Tensor, draws: Tensor) -> Tensor:
-        """Pool tokens (..., columns, hidden) over all columns and over those that an action trades; concatenate both.
-
-        The action is that of `taken`. Target weights, or the stakes of `traded`, weigh the tokens.
-        """
+    def weights(self, action: Tensor, portfolio: Tensor, draws: Tensor) -> Tensor:
+        """Return the target weights of an action, or the stakes of `traded`. The action is that of `taken`."""
         if self.rules.mode == "orders":
-            weight = self.traded(action, portfolio, draws).to(tokens.dtype)
-        else:
-            weight = (action[..., 0] / action.shape[-2]).to(tokens.dtype)
-        weights = torch.stack([torch.full_like(weight, 1 / weight.shape[-1]), weight], dim=-2)
-        return (weights @ tokens).flatten(-2)
+            return self.traded(action, portfolio, draws)
+        return action[..., 0] / action.shape[-2]
+
+    def reward_per_percent(self, columns: int) -> float:
+        """Return the reward of a gain of 1 percent in a column whose weight, see `weights`, is 1."""
+        if self.rules.mode == "weights":
+            return 100 * self.account.max_leverage
+        unit = 1 if self.rules.reward == "shaped" else 100 * self.account.unit_share
+        return unit * self.rules.max_coefficient * min(self.rules.max_opens_per_day, columns)
 
     def traded(self, action: Tensor, portfolio: Tensor, draws: Tensor) -> Tensor:
         """Return the stake of each column that is ordered or closed, 0 of the others, as a part of a day's largest.
@@ -183,6 +184,9 @@ class ColumnActor(ColumnNetwork):
 class ColumnCritic(ColumnNetwork):
     """Value of an action in all columns.
 
+    It is the sum of the columns' forecasts, weighted by what the action trades, and of a value of columns and action
+    together, which has the rest: costs, sale targets, what is held, and the days to come.
+
     Args:
         hidden: units per layer.
         choice: what an action trades.
@@ -195,6 +199,15 @@ class ColumnCritic(ColumnNetwork):
         self.choice = choice
         self.pool = Linear(2 * hidden, hidden)
         self.head = Linear(hidden, 1)
+        self.return_head = Linear(hidden, 1)
+
+    def forecast(self, inputs: Inputs) -> Tensor:
+        """Return what a position in each column is expected to earn beside the others, (batch, columns).
+
+        In units of the rewards in the loss, where it had the weight 1 alone, see `Choice.reward_per_percent`.
+        """
+        described = inputs[DESCRIBED] if DESCRIBED in inputs else self.describe(inputs)
+        return self.return_head(torch.relu(described))[..., 0]  # type: ignore[no-any-return]
 
     def forward(self, inputs: Inputs, action: Tensor) -> Tensor:
         """Return values (batch,) of actions (batch, columns, 2 or 1); portfolio or action may be shared by agents."""
@@ -202,7 +215,10 @@ class ColumnCritic(ColumnNetwork):
         action = self.choice.taken(action, portfolio)
         leading = torch.broadcast_shapes(portfolio.shape[:-1], action.shape[:-1])  # type: ignore[no-untyped-call]
         parts = [part.expand(*leading, -1) for part in (portfolio, action)]
+        if DESCRIBED not in inputs:
+            inputs = {**inputs, DESCRIBED: self.describe(inputs)}
         tokens = self.tokens(inputs, torch.cat(parts, dim=-1))
-        pooled = self.choice.pool(tokens, action, portfolio, inputs[DRAWS])
-        value: Tensor = self.head(self.pool(pooled).relu_())[..., 0]
-        return value
+        weight = self.choice.weights(action, portfolio, inputs[DRAWS])
+        means = torch.stack([torch.full_like(weight, 1 / weight.shape[-1]), weight], dim=-2).to(tokens.dtype)
+        rest: Tensor = self.head(self.pool((means @ tokens).flatten(-2)).relu_())[..., 0]
+        return rest + (weight * self.forecast(inputs)).sum(-1)

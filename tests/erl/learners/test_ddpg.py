@@ -1,5 +1,8 @@
 """Losses, clipping and targets: numbers worked out by hand, and plain modules and optimizers agent by agent."""
 
+from collections.abc import Callable
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -10,6 +13,7 @@ from eigen2.distributed.communicator import Communicator
 from eigen2.erl.learners import DDPG, Batch
 from eigen2.erl.learners.ddpg import _mean_square_of_preactivations
 from eigen2.erl.learners.gradients import PARTS, clear_gradients, moments, step, update_targets
+from eigen2.erl.learners.td3 import TwinCritic
 from eigen2.erl.population import Population
 from tests.erl.probe import ProbeActor, ProbeCritic
 from tests.erl.reference import OneAgent, with_weights
@@ -119,6 +123,41 @@ def test_the_penalty_is_the_mean_squared_preactivation_and_pulls_back_from_the_b
     torch.testing.assert_close(penalty, preactivation.detach()[:, 0] ** 2, rtol=1e-3, atol=0)
     (pull,) = torch.autograd.grad(penalty.sum(), preactivation)  # where tanh itself has no gradient left
     torch.testing.assert_close(pull, 2 * preactivation.detach(), rtol=1e-2, atol=0)
+
+
+class Forecaster(LinearCritic):
+    """A critic that forecasts u x and v x."""
+
+    def forecast(self, inputs: Inputs) -> Tensor:
+        return inputs["x"] * torch.cat([self.u, self.v])
+
+
+@pytest.mark.parametrize("make_critic", [Forecaster, partial(TwinCritic, Forecaster)])
+def test_the_error_of_the_forecast_of_known_outcomes_is_added_by_hand(make_critic: Callable[[], nn.Module]) -> None:
+    population = Population(Communicator(2), LinearActor, make_critic, seed=0, noise=0.0)
+    critics = population.critic.shape[1] // 2
+    rows = torch.tensor([[1.0, 2.0], [3.0, -1.0]]).repeat(1, critics)
+    with torch.no_grad():
+        population.critic.copy_(rows)
+    nan = torch.nan
+    # forecasts: agent 0 (1, 2) and (2, 4), agent 1 (0.75, -0.25) and (-3, 1)
+    outcomes = torch.tensor([[[2.0, 0.0], [nan, 7.0]], [[nan, nan], [nan, nan]]])
+    batch = linear_batch(GOES_ON)
+    plain = DDPG().losses(population, batch).critic
+    losses = DDPG(forecast_weight=0.5).losses(population, batch._replace(outcomes=outcomes))
+    expected = critics * 0.5 * torch.tensor([(1 + 4 + 9) / 3, 0.0])
+    torch.testing.assert_close(losses.critic - plain, expected)
+    losses.critic.sum().backward()  # type: ignore[no-untyped-call]
+    assert population.critic.grad is not None
+    assert population.critic.grad.isfinite().all()
+    without = DDPG(forecast_weight=0.0).losses(population, batch._replace(outcomes=outcomes)).critic
+    torch.testing.assert_close(without, plain)
+
+
+def test_a_critic_without_forecast_ignores_outcomes() -> None:
+    population, batch = linear_population(), linear_batch(GOES_ON)
+    losses = DDPG().losses(population, batch._replace(outcomes=torch.ones(2, 2, 3)))
+    torch.testing.assert_close(losses.critic, DDPG().losses(population, batch).critic)
 
 
 def probe_population(seed: int = 3) -> Population:

@@ -8,10 +8,11 @@ import torch
 from scipy import stats
 
 from eigen2.market.data.panel import MarketPanel, Splits, build_panel
-from eigen2.market.evaluation.ridge import PENALTIES, Ridge, fit_ridge, information_coefficient, relative_returns
+from eigen2.market.evaluation.ridge import PENALTIES, Ridge, fit_ridge, information_coefficient
 from eigen2.market.features.encoding import AverageEncoder
 from eigen2.market.simulation.base import Terms
 from eigen2.market.simulation.environment import AccountRules, TradingRules
+from eigen2.market.simulation.returns import relative_returns
 from eigen2.market.synthetic.generator import SyntheticMarket
 
 HELD, CONTEXT = 5, 8

@@ -240,18 +240,31 @@ def test_the_gradient_says_what_would_change_if_a_column_were_preferred(early_cl
     action[:, 5, 0] = -0.75
     action.requires_grad_()
     choice = Choice(TradingRules(early_close=early_close), sharpness=3.0)
-    pooled = choice.pool(tokens, action, inputs["portfolio"], inputs[DRAWS])
+    weights = choice.weights(action, inputs["portfolio"], inputs[DRAWS])
+    pooled = (weights[:, None] @ tokens)[:, 0]
     free = torch.where(inputs["portfolio"][..., 0] > 0, action[..., 0], -10)
     chosen = (torch.arange(BATCH), free.argmax(1))
     ordered = tokens[chosen] * (action[chosen][:, :1] + 1) / 2  # by its part of the largest coefficient
     closed = 0.5 * tokens[:, 5] if early_close else 0
-    torch.testing.assert_close(pooled[:, 3:], ordered + closed)
-    torch.testing.assert_close(pooled[:, :3], tokens.mean(1))
-    (found,) = torch.autograd.grad(pooled[:, 3:].square().sum() / 2, action)
+    torch.testing.assert_close(pooled, ordered + closed)
+    (found,) = torch.autograd.grad(pooled.square().sum() / 2, action)
     soft = (torch.softmax(3 * free, 1)[:, None] @ tokens)[:, 0] + ordered
     if early_close:  # -0.6 is a coefficient of 1
         soft = soft + 0.5 * tokens[:, 5] * torch.sigmoid(3 * (-0.6 - action[:, 5, :1]))
     # of sum(chosen x soft pool): the same outer derivative
-    (expected,) = torch.autograd.grad((soft * pooled[:, 3:].detach()).sum(), action)
+    (expected,) = torch.autograd.grad((soft * pooled.detach()).sum(), action)
     torch.testing.assert_close(found, expected, rtol=2e-3, atol=1e-4)
     assert found[:, 5, 0].ne(0).all() == early_close
+
+
+def test_a_value_holds_the_forecasts_of_what_is_traded() -> None:
+    """Raising all forecasts by 1 raises the value by the sum of the weights."""
+    inputs, action, choice = free_inputs(), torch.rand(BATCH, COLUMNS, 2).half().float(), Choice()
+    critic = blind_critic(choice)
+    before, forecast = critic(inputs, action), critic.forecast(inputs)
+    with torch.no_grad():
+        critic.return_head.bias += 1
+    torch.testing.assert_close(critic.forecast(inputs), forecast + 1)
+    weights = choice.weights(action, inputs["portfolio"], inputs[DRAWS])
+    assert weights.sum() > 0
+    torch.testing.assert_close(critic(inputs, action), before + weights.sum(1))
