@@ -96,7 +96,7 @@ oracle: $(INSTALLED)  ## measure whether agents use a feature that shows tomorro
 	$(VENV)/bin/python -m benchmarks.pages learning
 
 study: $(INSTALLED)  ## compare champions on real prices, walking forward, with buy-and-hold, momentum, ridge regression and random weights; one hour
-	$(MEASURE) study --out docs/figures
+	$(MEASURE) study survival --out docs/figures
 	$(VENV)/bin/python -m benchmarks.pages study
 
 reference: $(INSTALLED)  ## write the table of modules in docs/architecture.md

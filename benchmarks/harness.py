@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 import lightning
 import pandas as pd
 import torch
-from lightning.pytorch import LightningDataModule, LightningModule, Trainer
+from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
 
 from eigen2.errors import UserError, require_range
 from eigen2.runtime.provenance import describe_run, processor
@@ -50,6 +50,7 @@ MODULES = {  # names of benchmarks by the module that defines them in `BENCHMARK
     "learning.control": ("control", "swimmer", "halfcheetah"),
     "learning.fire": ("fire",),
     "learning.study": ("study",),
+    "learning.survival": ("survival",),
     "scale.scaling": ("scaling",),
     "scale.processes": ("processes",),
 }
@@ -280,7 +281,14 @@ def csv_rows(path: Path, phase: str | None = None) -> list[dict[str, str]]:
         return [row for row in csv.DictReader(file) if phase in (None, row.get("phase"))]
 
 
-def train(module: LightningModule, data: LightningDataModule, seed: int, generations: int, folder: Path) -> float:
+def train(
+    module: LightningModule,
+    data: LightningDataModule,
+    seed: int,
+    generations: int,
+    folder: Path,
+    callbacks: Sequence[Callback] = (),
+) -> float:
     """Train with a seed on the CPU, without printing, logging or saving; return the seconds.
 
     Panels are cached in a new folder in `folder`. Raises SystemExit if training ends early, as by an interrupt.
@@ -295,6 +303,7 @@ def train(module: LightningModule, data: LightningDataModule, seed: int, generat
         enable_progress_bar=False,
         enable_model_summary=False,
         num_sanity_val_steps=0,
+        callbacks=[*callbacks],
         default_root_dir=tempfile.mkdtemp(dir=folder),
     )
     start = time.perf_counter()

@@ -104,10 +104,11 @@ def _fold(task: Task) -> tuple[str, int]:
     return name, int(fold)
 
 
-def fold_data(table: Table, fold: int, folder: Path, cache: Path) -> MarketDataModule:
+def fold_data(table: Table, fold: int, folder: Path, cache: Path, **changes: Any) -> MarketDataModule:
     """Return the data of a fold, counted from 0: all days up to its last test day, with the test days as holdout.
 
-    Clean prices are written to `folder`, panels to `cache`; raises UserError if the table has too few days.
+    Clean prices are written to `folder`, panels to `cache`; `changes` are settings of the data module. Raises UserError
+    if the table has too few days.
     """
     clean, path = folder / "clean.parquet", folder / f"fold-{fold}.parquet"
     if not clean.exists():
@@ -118,7 +119,7 @@ def fold_data(table: Table, fold: int, folder: Path, cache: Path) -> MarketDataM
     if stop < 1:
         raise UserError(f"{table.path} has only {len(dates)} days for {table.folds} folds of {table.test_days} days")
     prices[prices["date"].to_numpy() <= dates[stop - 1]].to_parquet(path, index=False)
-    settings = {"rules": RULES, "holdout_days": table.test_days, **DATA, **table.data}
+    settings = {"rules": RULES, "holdout_days": table.test_days, **DATA, **table.data, **changes}
     return MarketDataModule(path=str(path), cache_dir=str(cache), **settings)
 
 

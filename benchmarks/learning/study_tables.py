@@ -207,6 +207,14 @@ def diagnostics_table(figures: Figures) -> str:
     return table(columns, [{"table": name, **each["diagnostics"]} for name, each in figures["tables"].items()])
 
 
+def survival_table(figures: Figures) -> str:
+    """Return how often elites stay elites, and the reliability of fitness, of each variant on average over seeds."""
+    columns = {"training": "{name}", DIAGNOSTICS["operators/elite_survival"]: "{operators/elite_survival:.2f}"}
+    columns |= {"reliability of fitness": "{fitness/reliability:.2f}", "seconds": "{seconds:.0f}"}
+    means = {name: pd.DataFrame(rows).mean().to_dict() for name, rows in figures["runs"].items()}
+    return table(columns, [{"name": name, **mean} for name, mean in means.items()])
+
+
 def _shown(interval: dict[str, float], measure: str) -> str:
     """Return the mean, with its interval if it has a width."""
     _, factor, form = MEASURES["annual_return" if measure == "daily" else measure]
@@ -229,4 +237,5 @@ TEXTS = {
     "diagnostics": diagnostics_table,
     "machine": machine_text,
 }
-PAGE = Page({name: Block(make, ("study",)) for name, make in TEXTS.items()}, recompute=recompute)
+BLOCKS = {name: Block(make, ("study",)) for name, make in TEXTS.items()}
+PAGE = Page({**BLOCKS, "survival": Block(survival_table, ("survival",))}, recompute=recompute)

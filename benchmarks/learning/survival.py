@@ -1,0 +1,70 @@
+"""How often elites stay elites on real prices, and what was tried so that they do more often than chance.
+
+Elites are the fitter half, so of agents that fitness does not tell apart half stay elites.
+"""
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from lightning.pytorch import Callback, LightningModule, Trainer
+
+from benchmarks.harness import Benchmark, Row, Settings, Task, train
+from benchmarks.learning.study import SAMPLE, fold_data, selected_tables
+from eigen2.core.module import GenerationModule
+from eigen2.erl.learners import DDPG
+from eigen2.erl.module import ERLModule
+from eigen2.market.simulation.rules import TradingRules
+
+FIRST = 3  # generation from which elites are counted; training starts later than evolution
+METRICS = ("operators/elite_survival", "fitness/reliability")
+SLOW = {"actor_lr": 2.5e-4, "critic_lr": 2.5e-4}
+VARIANTS: dict[str, dict[str, Any]] = {
+    "the defaults: 8 windows, 96 gradient steps": {},
+    "24 windows": {"data": {"windows_per_generation": 24}},
+    "a quarter of the learning rates": {"model": SLOW},
+    "24 gradient steps": {"model": {"gradient_steps": 24}},
+    "24 windows, 24 gradient steps, a quarter of the learning rates": {
+        "model": {"gradient_steps": 24, **SLOW},
+        "data": {"windows_per_generation": 24},
+    },
+    "without forecasts": {"model": {"learner": DDPG(saturation_penalty=0.1, forecast_weight=0.0)}},
+    "no gradient steps": {"model": {"gradient_steps": 0}},
+    "no gradient steps, 24 windows": {"model": {"gradient_steps": 0}, "data": {"windows_per_generation": 24}},
+}
+"""Settings of each variant that differ from the defaults."""
+
+
+class _Record(Callback):
+    """Keeps the metrics of every generation."""
+
+    def __init__(self) -> None:
+        self.rows: list[dict[str, float]] = []
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        assert isinstance(pl_module, GenerationModule)
+        self.rows.append({name: pl_module.metrics[name] for name in METRICS})
+
+
+def measure(task: Task, settings: Settings, folder: Path) -> Row:
+    """Train on the last fold of the table; return the means of the metrics over the generations."""
+    variant, record = VARIANTS[task.case], _Record()
+    (prices,) = selected_tables(settings).values()
+    data = fold_data(
+        *(prices, prices.folds - 1, Path(tempfile.mkdtemp(dir=folder)), folder / "cache"),
+        **{"rules": TradingRules(), "replay_min_size": 10_000, **variant.get("data", {})},
+    )
+    seconds = train(ERLModule(**variant.get("model", {})), data, task.seed, settings["generations"], folder, [record])
+    rows = record.rows[min(FIRST, len(record.rows) - 1) :]
+    return {**{name: float(np.nanmean([row[name] for row in rows])) for name in METRICS}, "seconds": seconds}
+
+
+BENCHMARKS = {
+    "survival": Benchmark(
+        measure,
+        lambda settings: [Task(name, seed) for seed in range(settings["seeds"]) for name in VARIANTS],
+        {"data_dir": "../shared/data", "tables": ["dow30"], "seeds": 3, "generations": 25},
+        {"tables": [SAMPLE], "seeds": 1, "generations": 1},
+    )
+}
