@@ -47,7 +47,7 @@ def test_the_critic_judges_what_opens_and_closes(
         inputs = encoder(observation)
         seen = (unit.half().float(), inputs["portfolio"], inputs[DRAWS])
         judged = choice.ordered(seen[0], inputs["portfolio"][..., 0] > 0, inputs[DRAWS]).flatten().nonzero()[:, 0]
-        stakes = choice.weights(*seen).flatten() * (rules.max_coefficient * share * orders)
+        stakes = choice.weights(*seen)[0].flatten() * (rules.max_coefficient * share * orders)
         exits = choice.closed(*seen).flatten().nonzero()[:, 0]
         observation, _, _, _, info = env.step(env.native_action(unit))
         order = np.argsort(info["ordered"])

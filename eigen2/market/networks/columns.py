@@ -17,7 +17,7 @@ from eigen2.market.simulation.rules import TradingRules
 
 PORTFOLIO = {"orders": 8, "weights": 3}
 """Numbers per column in the input `portfolio`, by the mode of the rules; the first is 1 if it can be traded, else 0."""
-HELD, COEFFICIENT, ROOM = 1, 5, 7  # places of further ones, of orders
+HELD, HELD_DAYS, COEFFICIENT, ROOM = 1, 2, 5, 7  # places of further ones, of orders
 DRAWS = "draws"  # name of the input that breaks ties between orders
 MAX_SHARPNESS = 1e6  # a sharper softmax over coefficients in [-1, 1] has no gradient left
 NEVER = -10.0  # below every coefficient
@@ -44,26 +44,33 @@ class Choice:
         weights = self.rules.target_weights(action[..., 0].float(), portfolio[..., 0] > 0)
         return (weights * weights.shape[-1])[..., None].to(portfolio.dtype)
 
-    def weights(self, action: Tensor, portfolio: Tensor, draws: Tensor) -> Tensor:
-        """Return the target weights of an action, or the stakes of `traded`. The action is that of `taken`."""
-        if self.rules.mode == "orders":
-            return self.traded(action, portfolio, draws)
-        return action[..., 0] / action.shape[-2]
+    def weights(self, action: Tensor, portfolio: Tensor, draws: Tensor) -> tuple[Tensor, Tensor]:
+        """Return how much each column counts in an action of `taken`, and the position that it adds to the column.
+
+        Both are the target weights; or the stakes of `traded`, and those of orders less those of closed positions,
+        these in proportion to the days left to them. Short sales add negative positions.
+        """
+        if self.rules.mode == "weights":
+            target = action[..., 0] / action.shape[-2]
+            return target, target
+        ordered, closed = self.traded(action, portfolio, draws)
+        side = torch.where(self.rules.native_action(action)[..., 0] < 0, -1, 1)
+        return ordered + closed, side * ordered - _side(portfolio) * (1 - portfolio[..., HELD_DAYS]) * closed
 
     def reward_per_percent(self, columns: int) -> float:
-        """Return the reward of a gain of 1 percent in a column whose weight, see `weights`, is 1."""
+        """Return the reward of a gain of 1 percent in a column of which an action adds 1, see `weights`."""
         if self.rules.mode == "weights":
             return 100 * self.account.max_leverage
         unit = 1 if self.rules.reward == "shaped" else 100 * self.account.unit_share
         return unit * self.rules.max_coefficient * min(self.rules.max_opens_per_day, columns)
 
-    def traded(self, action: Tensor, portfolio: Tensor, draws: Tensor) -> Tensor:
-        """Return the stake of each column that is ordered or closed, 0 of the others, as a part of a day's largest.
+    def traded(self, action: Tensor, portfolio: Tensor, draws: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the stakes of the columns that are ordered, and of those closed, as parts of a day's largest.
 
-        Orders are those of the environment, see `TradingEnvironment`. Rewards are in proportion to stakes: where little
-        money is left, several orders earn no more than one. What is traded has no gradient, so that of a softmax over
-        the coefficients of orders, and of a sigmoid for each position that may be closed, replaces it (the
-        straight-through estimator of Bengio, Léonard and Courville, 2013).
+        They are 0 for all other columns. Orders are those of the environment, see `TradingEnvironment`. Rewards are in
+        proportion to stakes: where little money is left, several orders earn no more than one. What is traded has no
+        gradient, so that of a softmax over the coefficients of orders, and of a sigmoid for each position that may be
+        closed, replaces it (the straight-through estimator of Bengio, Léonard and Courville, 2013).
         """
         orderable = portfolio[..., 0] > 0
         coefficient = self.rules.native_action(action)[..., 0]
@@ -71,17 +78,18 @@ class Choice:
         # room and orders in units of the coefficient; an order has at least 1
         room = portfolio[..., ROOM] * (self.account.max_leverage / self.account.unit_share)
         asked = coefficient.abs() * self.ordered(action.detach(), orderable, draws)
-        weight = asked * (room / asked.sum(-1, keepdim=True).clamp(min=1)).clamp(max=1) / largest
+        ordered = asked * (room / asked.sum(-1, keepdim=True).clamp(min=1)).clamp(max=1) / largest
         size = action[..., 0].abs() if self.rules.allow_short else action[..., 0]
         soft = torch.softmax(self.sharpness * torch.where(orderable, size, NEVER), dim=-1)
         soft = soft * (room / largest).clamp(max=1)
-        if self.rules.early_close:
-            stake = portfolio[..., COEFFICIENT].abs() / self._orders(action)
-            weight = weight + stake * self.closed(action.detach(), portfolio, draws)
-            low, high = self.rules.action_range
-            below = 2 * (1 - coefficient * _side(portfolio)) / (high[0] - low[0])
-            soft = soft + stake * torch.sigmoid(self.sharpness * below)
-        return weight + (soft - soft.detach())
+        ordered = ordered + (soft - soft.detach())
+        if not self.rules.early_close:
+            return ordered, torch.zeros_like(ordered)
+        stake = portfolio[..., COEFFICIENT].abs() / self._orders(action)
+        low, high = self.rules.action_range
+        below = 2 * (1 - coefficient * _side(portfolio)) / (high[0] - low[0])
+        soft = torch.sigmoid(self.sharpness * below)
+        return ordered, stake * (self.closed(action.detach(), portfolio, draws) + (soft - soft.detach()))
 
     def _orders(self, action: Tensor) -> int:
         return min(self.rules.max_opens_per_day, action.shape[-2])
@@ -184,8 +192,8 @@ class ColumnActor(ColumnNetwork):
 class ColumnCritic(ColumnNetwork):
     """Value of an action in all columns.
 
-    It is the sum of the columns' forecasts, weighted by what the action trades, and of a value of columns and action
-    together, which has the rest: costs, sale targets, what is held, and the days to come.
+    It is the sum of the columns' forecasts, weighted by the positions that the action adds, and of a value of columns
+    and action together, which has the rest: costs, sale targets, what is held, and the days to come.
 
     Args:
         hidden: units per layer.
@@ -218,7 +226,7 @@ class ColumnCritic(ColumnNetwork):
         if DESCRIBED not in inputs:
             inputs = {**inputs, DESCRIBED: self.describe(inputs)}
         tokens = self.tokens(inputs, torch.cat(parts, dim=-1))
-        weight = self.choice.weights(action, portfolio, inputs[DRAWS])
+        weight, added = self.choice.weights(action, portfolio, inputs[DRAWS])
         means = torch.stack([torch.full_like(weight, 1 / weight.shape[-1]), weight], dim=-2).to(tokens.dtype)
         rest: Tensor = self.head(self.pool((means @ tokens).flatten(-2)).relu_())[..., 0]
-        return rest + (weight * self.forecast(inputs)).sum(-1)
+        return rest + (added * self.forecast(inputs)).sum(-1)

@@ -219,14 +219,15 @@ def test_orders_below_the_least_size_are_none(short: bool) -> None:
     assert ordered.tolist() == [True, False, True, False, True] if short else [True, True, True, False, False]
 
 
-def test_short_sales_count_by_their_size() -> None:
+def test_short_sales_count_by_their_size_but_for_the_forecast() -> None:
     inputs, action = free_inputs(), torch.full((BATCH, COLUMNS, 2), 0.5)
     lowest = action.clone()
     lowest[:, 3, 0] = -0.9
     highest = action.clone()
     highest[:, 3, 0] = 0.9
     short, long = blind_critic(Choice(TradingRules(allow_short=True))), blind_critic(Choice())
-    torch.testing.assert_close(short(inputs, lowest), short(inputs, highest))
+    twice = 2 * 0.9 * short.forecast(inputs)[:, 3]
+    torch.testing.assert_close(short(inputs, highest) - short(inputs, lowest), twice, rtol=2e-3, atol=1e-4)
     assert (long(inputs, lowest) - long(inputs, highest)).abs().min() > 1e-4
 
 
@@ -240,7 +241,7 @@ def test_the_gradient_says_what_would_change_if_a_column_were_preferred(early_cl
     action[:, 5, 0] = -0.75
     action.requires_grad_()
     choice = Choice(TradingRules(early_close=early_close), sharpness=3.0)
-    weights = choice.weights(action, inputs["portfolio"], inputs[DRAWS])
+    weights, _ = choice.weights(action, inputs["portfolio"], inputs[DRAWS])
     pooled = (weights[:, None] @ tokens)[:, 0]
     free = torch.where(inputs["portfolio"][..., 0] > 0, action[..., 0], -10)
     chosen = (torch.arange(BATCH), free.argmax(1))
@@ -265,6 +266,20 @@ def test_a_value_holds_the_forecasts_of_what_is_traded() -> None:
     with torch.no_grad():
         critic.return_head.bias += 1
     torch.testing.assert_close(critic.forecast(inputs), forecast + 1)
-    weights = choice.weights(action, inputs["portfolio"], inputs[DRAWS])
-    assert weights.sum() > 0
-    torch.testing.assert_close(critic(inputs, action), before + weights.sum(1))
+    _, added = choice.weights(action, inputs["portfolio"], inputs[DRAWS])
+    assert added.sum() > 0
+    torch.testing.assert_close(critic(inputs, action), before + added.sum(1))
+
+
+def test_positions_are_added_by_side_and_closed_ones_taken_away_for_the_days_left() -> None:
+    action, portfolio = torch.zeros(5, 2), torch.zeros(5, 8)
+    portfolio[:, ROOM] = 1
+    portfolio[:2, 0] = 1  # can be ordered
+    # held long for a quarter of the days with half of the largest coefficient, short for half of them, long to the end
+    portfolio[2:, 1], portfolio[2:, 2] = 1, torch.tensor([0.25, 0.5, 1.0])
+    portfolio[2:, 5] = torch.tensor([0.5, -1.0, 1.0])
+    action[:2, 0] = torch.tensor([-0.8, 0.4])
+    rules = TradingRules(allow_short=True, early_close=True, max_opens_per_day=2)
+    weight, added = Choice(rules).weights(action, portfolio, torch.arange(5))
+    torch.testing.assert_close(added, torch.tensor([-0.4, 0.2, -0.25 * 0.75, 0.5 * 0.5, 0]), rtol=2e-3, atol=1e-6)
+    torch.testing.assert_close(weight, torch.tensor([0.4, 0.2, 0.25, 0.5, 0.5]), rtol=2e-3, atol=1e-6)
