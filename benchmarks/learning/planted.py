@@ -55,8 +55,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "4 windows a generation": {"data": {"windows_per_generation": 4}},
     "context of 504 days": {"data": {"context_days": 504}},
     "sharpness 0.5": {"model": {"critic": _blurred_critic}},
+    "positions kept to their end": {"data": {"rules": TradingRules(early_close=False)}},
     "3 orders a day": {"data": {"rules": TradingRules(max_opens_per_day=3)}},
-    "3 orders a day, early close": {"data": {"rules": TradingRules(max_opens_per_day=3, early_close=True)}},
 }
 """Settings of each variant that differ from the defaults; `times` more generations match the time of training."""
 

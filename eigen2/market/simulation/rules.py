@@ -46,7 +46,7 @@ class TradingRules:
     """Orders an agent may give per day (1 or more); one that does not fill is dropped."""
     max_holding_days: int = 20
     """Days after which a position is closed at the close (1 to 250)."""
-    early_close: bool = False
+    early_close: bool = True
     """Whether agents may close positions: a coefficient that would not open the position of its column closes it."""
     execution: Literal["next_open", "close"] = "next_open"
     """When an order fills: at the open of the day after the decision, or at the close the agent has just seen."""

@@ -20,7 +20,7 @@ from eigen2.market.synthetic.generator import SyntheticMarket
 
 PRICES = SyntheticMarket(days=200, columns=20, signal=0.0, seed=3).prices()
 DATES = pd.bdate_range("2020-01-01", periods=200).to_numpy().astype("datetime64[D]")
-RULES = TradingRules(max_holding_days=5)
+RULES = TradingRules(max_holding_days=5, early_close=False)
 MARKET = Market(PRICES, RULES, AccountRules(unit_share=0.02), range(100, 200), DATES)
 
 

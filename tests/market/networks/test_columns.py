@@ -200,7 +200,7 @@ def test_the_critic_judges_the_columns_that_would_be_ordered() -> None:
 def test_what_is_held_cannot_be_ordered_and_draws_decide_between_equal_columns(orders: int) -> None:
     held = torch.zeros(BATCH, COLUMNS)
     held[:, 2] = 1
-    network, inputs = blind_critic(Choice(TradingRules(max_opens_per_day=orders))), free_inputs(held)
+    network, inputs = blind_critic(Choice(TradingRules(max_opens_per_day=orders, early_close=False))), free_inputs(held)
     inputs[DRAWS] = torch.tensor([1, 5, 9, 3, 7, 0, 2], dtype=torch.int16).expand(BATCH, COLUMNS)
     value = network(inputs, torch.ones(BATCH, COLUMNS, 2))
     leading = torch.full((BATCH, COLUMNS, 2), -1.0)
@@ -225,7 +225,7 @@ def test_short_sales_count_by_their_size_but_for_the_forecast() -> None:
     lowest[:, 3, 0] = -0.9
     highest = action.clone()
     highest[:, 3, 0] = 0.9
-    short, long = blind_critic(Choice(TradingRules(allow_short=True))), blind_critic(Choice())
+    short, long = (blind_critic(Choice(TradingRules(allow_short=short, early_close=False))) for short in (True, False))
     twice = 2 * 0.9 * short.forecast(inputs)[:, 3]
     torch.testing.assert_close(short(inputs, highest) - short(inputs, lowest), twice, rtol=2e-3, atol=1e-4)
     assert (long(inputs, lowest) - long(inputs, highest)).abs().min() > 1e-4

@@ -39,7 +39,7 @@ def ordering(*days: Any) -> Policy:
 def written(
     prices: np.ndarray, policy: Policy, start: int = 0, money: AccountRules = MONEY, **rules: Any
 ) -> pd.DataFrame:
-    settings = TradingRules(**{"cost_bps": 0.0, "slippage_bps": 0.0, "min_target": 5.0, **rules})
+    settings = TradingRules(**{"cost_bps": 0.0, "slippage_bps": 0.0, "min_target": 5.0, "early_close": False, **rules})
     names = [f"C{column}" for column in range(prices.shape[1])]
     return write_orders(prices, DATES[: len(prices)], names, settings, money, policy, start)
 

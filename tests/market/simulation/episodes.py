@@ -20,8 +20,8 @@ Orders = dict[int, dict[int, tuple[float, float]]]
 
 
 def rules(**changes: Any) -> TradingRules:
-    """Return rules without costs and penalties and with shaped rewards, unless a test asks for others."""
-    plain = {"cost_bps": 0.0, "slippage_bps": 0.0, "zero_trade_penalty": 0.0, "reward": "shaped"}
+    """Return rules without costs, penalties and early closes, with shaped rewards, unless a test asks for others."""
+    plain = {"cost_bps": 0.0, "slippage_bps": 0.0, "zero_trade_penalty": 0.0, "reward": "shaped", "early_close": False}
     return TradingRules(**{**plain, **changes})
 
 

@@ -124,11 +124,17 @@ def scores_of(market: SyntheticMarket, rules: TradingRules) -> dict[str, np.ndar
 @pytest.mark.parametrize(
     "rules",
     [
-        TradingRules(max_holding_days=10, min_target=2, max_target=8),
+        TradingRules(max_holding_days=10, min_target=2, max_target=8, early_close=False),
         TradingRules(
-            max_holding_days=4, min_target=3, max_target=9, execution="close", max_opens_per_day=2, loss_penalty=2
+            max_holding_days=4,
+            min_target=3,
+            max_target=9,
+            execution="close",
+            max_opens_per_day=2,
+            loss_penalty=2,
+            early_close=False,
         ),
-        TradingRules(max_holding_days=6, min_target=5, allow_short=True),
+        TradingRules(max_holding_days=6, min_target=5, allow_short=True, early_close=False),
     ],
     ids=["few", "at the close", "short"],
 )
