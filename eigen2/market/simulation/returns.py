@@ -15,8 +15,9 @@ def relative_returns(prices: Prices, rules: TradingRules) -> Float[np.ndarray, "
     """
     log, held = np.log(prices[..., [OPEN, CLOSE]].astype(np.float64)), rules.holding_days
     returns = np.full(prices.shape[:2], np.nan)
-    entry = log[1 : len(log) - held + 1, :, 0] if rules.execution == "next_open" else log[:-held, :, 1]
-    returns[:-held] = 100 * (log[held:, :, 1] - entry)
+    stop = max(len(log) - held, 0)
+    entry = log[1 : stop + 1, :, 0] if rules.execution == "next_open" else log[:stop, :, 1]
+    returns[:stop] = 100 * (log[held:, :, 1] - entry)
     known = np.isfinite(returns)
     mean = np.where(known, returns, 0).sum(1) / known.sum(1).clip(1)
     relative: np.ndarray = returns - mean[:, None]

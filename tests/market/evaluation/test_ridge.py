@@ -46,6 +46,12 @@ def test_returns_by_hand() -> None:
         assert np.isnan(returns[0, known:]).all()
 
 
+@pytest.mark.parametrize("held", [3, 4, 6])
+def test_returns_of_positions_longer_than_the_prices_are_unknown(held: int) -> None:
+    returns = relative_returns(np.full((4, 2, 4), 100, np.float32), TradingRules(max_holding_days=held))
+    assert np.isfinite(returns).sum() == (2 if held == 3 else 0)
+
+
 @pytest.mark.parametrize(("refit", "spans"), [(False, 1), (True, 1), (False, 3), (True, 3)])
 def test_equals_the_normal_equations_of_all_rows(panel: MarketPanel, refit: bool, spans: int) -> None:
     panel = replace(panel, splits=Splits.from_days(panel.num_days, 80, 60, spans))
