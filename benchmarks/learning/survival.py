@@ -17,7 +17,7 @@ from eigen2.erl.learners import DDPG
 from eigen2.erl.module import ERLModule
 from eigen2.market.simulation.rules import TradingRules
 
-FIRST = 3  # generation from which elites are counted; training starts later than evolution
+FIRST = 3  # generation from which elites are counted; before, agents are hardly trained
 METRICS = ("operators/elite_survival", "fitness/reliability")
 SLOW = {"actor_lr": 2.5e-4, "critic_lr": 2.5e-4}
 VARIANTS: dict[str, dict[str, Any]] = {

@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 Inputs = dict[str, Tensor]  # named network inputs with a leading agent axis, of size 1 where all agents see the same
 Weights = dict[str, Tensor]  # weights by name; those of many agents have a leading agent axis
 MOST_WIDTH = 16_384  # widest layer; two such layers have a GB of weights between them
-DESCRIBED = "described"  # name of the input that holds what a network's `describe` returned
+DESCRIBED, FORECAST = "described", "forecast"  # names of the inputs that hold what `describe` and `forecast` returned
 
 
 @dataclass(frozen=True)
@@ -70,8 +70,9 @@ class StackedNetwork:
 
     A critic may have a method `describe(inputs) -> Tensor` for the part that does not depend on the action. Its
     `forward` then reads `inputs["described"]`, or calls `describe` where that is missing, so that the values of two
-    actions on the same inputs share it. It may also have a method `forecast(inputs) -> Tensor` for what is known
-    afterwards of every possible action, whichever was taken; learners train it on `Batch.outcomes`.
+    actions on the same inputs share it. It may also have a method `forecast(inputs) -> Tensor`, read from
+    `inputs["forecast"]`, for what is known afterwards of every possible action, whichever was taken; learners train it
+    on `Batch.outcomes`.
 
     The module is a template, put into evaluation mode. One with buffers, as batch normalisation, is refused.
     """
@@ -111,14 +112,11 @@ class StackedNetwork:
         return self._run(self.network, rows, inputs)
 
     def described(self, rows: Float[Tensor, "agents weights"] | Weights, inputs: Inputs) -> Inputs:
-        """Return the inputs with what `describe` returns among them; as they are without such a method."""
-        if self._describe is None:
-            return inputs
-        return {**inputs, DESCRIBED: self._run(self._describe, rows, (inputs,))}
-
-    def forecast(self, rows: Float[Tensor, "agents weights"] | Weights, inputs: Inputs) -> Tensor | None:
-        """Return what `forecast` does, (agents, ...); None without such a method."""
-        return None if self._forecast is None else self._run(self._forecast, rows, (inputs,))
+        """Return the inputs with what `describe` and `forecast` return among them, of a network that has them."""
+        for name, method in ((DESCRIBED, self._describe), (FORECAST, self._forecast)):
+            if method is not None:
+                inputs = {**inputs, name: self._run(method, rows, (inputs,))}
+        return inputs
 
     def _run(self, function: Callable[..., Tensor], rows: Tensor | Weights, inputs: tuple[Any, ...]) -> Tensor:
         weights = self.weights(rows) if isinstance(rows, Tensor) else rows

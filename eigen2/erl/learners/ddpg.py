@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from eigen2.core.networks import DESCRIBED
+from eigen2.core.networks import DESCRIBED, FORECAST
 from eigen2.erl.learners.learner import Batch, Learner, Losses
 from eigen2.erl.population import Population
 from eigen2.errors import require_range
@@ -46,12 +46,12 @@ class DDPG(Learner):
         values = _by_critic(network(weights, inputs, batch.action))
         critic = (values - target[..., None]).square().mean(1).sum(1)
         if batch.outcomes is not None and self.forecast_weight:
-            critic = critic + self.forecast_weight * _forecast_error(network.forecast(weights, inputs), batch.outcomes)
+            critic = critic + self.forecast_weight * _forecast_error(inputs.get(FORECAST), batch.outcomes)
         q_mean = values.detach()[..., 0].mean(1)
         if not train_actor:
             return Losses(torch.zeros_like(q_mean), critic, q_mean, torch.zeros_like(q_mean))
         action = population.actor_network(population.learning(population.actor), batch.inputs)
-        fixed = {name: part.detach() if name == DESCRIBED else part for name, part in inputs.items()}
+        fixed = {name: part.detach() if name in (DESCRIBED, FORECAST) else part for name, part in inputs.items()}
         own_values = network({name: weight.detach() for name, weight in weights.items()}, fixed, action)
         value = _by_critic(own_values)[..., 0].mean(1)
         return Losses(
@@ -85,14 +85,14 @@ def _mean_square_of_preactivations(action: Tensor) -> Float[Tensor, " agents"]:
 
 
 def _forecast_error(
-    forecast: Float[Tensor, "agents batch *critics columns"] | None, outcomes: Float[Tensor, "agents batch columns"]
+    forecast: Float[Tensor, "agents batch columns *critics"] | None, outcomes: Float[Tensor, "agents batch columns"]
 ) -> Float[Tensor, " agents"] | float:
     """Return the mean squared error over the known outcomes, summed over critics; 0 of a critic without forecast."""
     if forecast is None:
         return 0.0
-    known, agents, columns = outcomes.isfinite(), len(outcomes), outcomes.shape[-1]
-    error = (forecast.float().reshape(*outcomes.shape[:2], -1, columns) - outcomes.nan_to_num()[:, :, None]).square()
-    return (error * known[:, :, None]).reshape(agents, -1).sum(1) / known.reshape(agents, -1).sum(1).clamp(min=1)
+    known = outcomes.isfinite()
+    error = (forecast.float().reshape(*outcomes.shape, -1) - outcomes.nan_to_num()[..., None]).square()
+    return (error * known[..., None]).flatten(1).sum(1) / known.flatten(1).sum(1).clamp(min=1)
 
 
 def _by_critic(values: Tensor) -> Float[Tensor, "agents batch critics"]:

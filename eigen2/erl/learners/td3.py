@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from eigen2.core.networks import DESCRIBED, Inputs
+from eigen2.core.networks import DESCRIBED, FORECAST, Inputs
 from eigen2.erl.learners.ddpg import DDPG
 from eigen2.erl.learners.learner import Batch
 from eigen2.errors import require_range
@@ -32,8 +32,8 @@ class TwinCritic(nn.Module):
         return torch.stack([critic.describe(inputs) for critic in critics], -1)
 
     def _forecast_both(self, inputs: Inputs) -> Tensor:
-        """Return what each critic's `forecast` returns, side by side in an axis before the last."""
-        return torch.stack([critic.forecast(own) for critic, own in self._each(inputs)], -2)
+        """Return what each critic's `forecast` returns, side by side in a last axis."""
+        return torch.stack([critic.forecast(own) for critic, own in self._each(inputs)], -1)
 
     def forward(self, inputs: Inputs, action: Tensor) -> Tensor:
         """Return both values."""
@@ -42,7 +42,10 @@ class TwinCritic(nn.Module):
     def _each(self, inputs: Inputs) -> Iterator[tuple[Any, Inputs]]:
         """Yield each critic with its part of the inputs."""
         for i, critic in enumerate((self.first, self.second)):
-            yield critic, {name: part[..., i] if name == DESCRIBED else part for name, part in inputs.items()}
+            yield (
+                critic,
+                {name: part[..., i] if name in (DESCRIBED, FORECAST) else part for name, part in inputs.items()},
+            )
 
 
 @dataclass

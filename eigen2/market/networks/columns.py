@@ -10,7 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from eigen2.core.networks import DESCRIBED, Inputs, Linear, Sizes, require_width
+from eigen2.core.networks import DESCRIBED, FORECAST, Inputs, Linear, Sizes, require_width
 from eigen2.errors import UserError, require_range
 from eigen2.market.simulation.account import AccountRules
 from eigen2.market.simulation.rules import TradingRules
@@ -229,4 +229,5 @@ class ColumnCritic(ColumnNetwork):
         weight, added = self.choice.weights(action, portfolio, inputs[DRAWS])
         means = torch.stack([torch.full_like(weight, 1 / weight.shape[-1]), weight], dim=-2).to(tokens.dtype)
         rest: Tensor = self.head(self.pool((means @ tokens).flatten(-2)).relu_())[..., 0]
-        return rest + (added * self.forecast(inputs)).sum(-1)
+        forecast = inputs[FORECAST] if FORECAST in inputs else self.forecast(inputs)
+        return rest + (added * forecast).sum(-1)
