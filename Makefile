@@ -4,7 +4,7 @@ VENV := .venv
 INSTALLED := $(VENV)/.installed
 
 .PHONY: help train dashboard test slow faults fuzz torture golden soak memory bench bench-control bench-swimmer bench-halfcheetah scaling bench-processes bench-fire \
-  results planted ablations power oracle study reference docs lint format clean
+  results planted ablations power study reference docs lint format clean
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 19
 
@@ -79,8 +79,8 @@ results: $(INSTALLED)  ## measure and write the figures of docs/results.md; a qu
 	$(MEASURE) bench limit full-run-1 full-run-2 --out docs/figures
 	$(VENV)/bin/python -m benchmarks.pages results
 
-planted: $(INSTALLED)  ## compare ERL, gradients alone and evolution alone on markets with a hidden drift; five hours
-	$(MEASURE) planted planted-long planted-fresh planted-short --out docs/figures
+planted: $(INSTALLED)  ## compare ERL, gradients alone and evolution alone on sixteen markets with a hidden drift; two hours
+	$(MEASURE) planted --out docs/figures
 	$(VENV)/bin/python -m benchmarks.pages learning
 
 ablations: $(INSTALLED)  ## measure what learning depends on, on one such market; half an hour
@@ -89,10 +89,6 @@ ablations: $(INSTALLED)  ## measure what learning depends on, on one such market
 
 power: $(INSTALLED)  ## measure the smallest edge that agents, ridge regression and a Kalman filter find; four hours
 	$(MEASURE) power-rules power --out docs/figures
-	$(VENV)/bin/python -m benchmarks.pages learning
-
-oracle: $(INSTALLED)  ## measure whether agents use a feature that shows tomorrow's return; a quarter of an hour
-	$(MEASURE) oracle --out docs/figures
 	$(VENV)/bin/python -m benchmarks.pages learning
 
 study: $(INSTALLED)  ## compare champions on real prices, walking forward, with buy-and-hold, momentum, ridge regression and random weights; one hour

@@ -1,7 +1,7 @@
 """How much agents learn of a drift that is hidden in prices.
 
 Every seed is another market. On its holdout the champion plays against rules that know the drift to different degrees,
-with settings that are best in hindsight on the same days. All variants but one play the same number of agent-days.
+with settings that are best in hindsight on the same days. All variants play the same number of agent-days.
 """
 
 from collections.abc import Iterable
@@ -38,7 +38,7 @@ SMALL: dict[str, dict[str, Any]] = {  # settings that replace those of a variant
     "model": {"population_size": 3, "gradient_steps": 1, "accumulate": 1},
 }
 RULES = ("random", "momentum", "ridge", "filtered", "informed")
-MAIN = ("erl", "gradients alone", "evolution alone", "evolution alone, as long")
+MAIN = ("erl", "gradients alone", "evolution alone")
 
 
 def _blurred_critic(sizes: Any) -> ColumnCritic:
@@ -49,7 +49,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "erl": {},
     "gradients alone": {"model": {"evolution": None}},
     "evolution alone": {"model": {"gradient_steps": 0}},
-    "evolution alone, as long": {"model": {"gradient_steps": 0}, "times": 5},
     "rewards where positions close": {"data": {"credit": "close"}},
     "without forecasts": {"model": {"learner": DDPG(saturation_penalty=0.1, forecast_weight=0.0)}},
     "4 windows a generation": {"data": {"windows_per_generation": 4}},
@@ -58,7 +57,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "positions kept to their end": {"data": {"rules": TradingRules(early_close=False)}},
     "3 orders a day": {"data": {"rules": TradingRules(max_opens_per_day=3)}},
 }
-"""Settings of each variant that differ from the defaults; `times` more generations match the time of training."""
+"""Settings of each variant that differ from the defaults."""
 
 
 def holdout_starts(data: MarketDataModule, windows: int = WINDOWS) -> list[int]:
@@ -101,8 +100,7 @@ def measure(task: Task, settings: Settings, folder: Path) -> Row:
     market = SyntheticMarket(seed=task.seed, **small.get("market", MARKET))
     module = ERLModule(**variant.get("model", {}) | small.get("model", {}))
     data = MarketDataModule(synthetic=market, **SIZES | variant.get("data", {}) | small.get("sizes", {}))
-    generations = settings["generations"] * variant.get("times", 1)
-    seconds = train(module, data, task.seed, generations, folder)
+    seconds = train(module, data, task.seed, settings["generations"], folder)
     windows = {"trading_days": data.trading_days, "settlement_days": data.settlement_days}
     ceilings = ceiling(market, data.rules, data.account, **windows, starts=holdout_starts(data))
     return {
@@ -114,7 +112,7 @@ def measure(task: Task, settings: Settings, folder: Path) -> Row:
     }
 
 
-def _benchmark(variants: Iterable[str], seeds: Iterable[int], generations: int = 45) -> Benchmark:
+def _benchmark(variants: Iterable[str], seeds: Iterable[int], generations: int) -> Benchmark:
     """Return the benchmark of each variant on the market of each seed."""
     tasks = [Task(variant, seed) for variant in variants for seed in seeds]
     settings = {"generations": generations, "small": False}
@@ -123,9 +121,6 @@ def _benchmark(variants: Iterable[str], seeds: Iterable[int], generations: int =
 
 
 BENCHMARKS = {
-    "planted": _benchmark(MAIN[:3], range(5)),
-    "planted-long": _benchmark(MAIN[3:], range(5)),
-    "planted-fresh": _benchmark(MAIN[:2], range(5, 15)),
-    "planted-short": _benchmark(MAIN[:2], range(15, 31), generations=25),
-    "ablations": _benchmark([name for name in VARIANTS if name != MAIN[3]], [100], generations=20),
+    "planted": _benchmark(MAIN, range(15, 31), generations=25),
+    "ablations": _benchmark(VARIANTS, [100], generations=20),
 }

@@ -6,47 +6,47 @@ import numpy as np
 from scipy import stats
 
 from benchmarks.harness import Figures, Row
-from benchmarks.learning.planted import MAIN, RULES
+from benchmarks.learning.planted import RULES
 from benchmarks.learning.power_tables import draw, power_table
-from benchmarks.pages import Block, Page, machines, spread, table
+from benchmarks.pages import Block, Page, machines, table
 
 Runs = dict[str, list[Row]]
+WHO = ("champion", "agents")
 SHARES = {"of ridge": "{ridge:.0f} %", "of the Kalman filter": "{filtered:.0f} %"}
-FITNESS = {"": "{name}", "mean": "{mean:.1f}", **SHARES, "minutes": "{minutes:.1f}"}
-FITNESS |= {"all agents": "{agents:.1f}", "market by market": "{each}"}
+FITNESS = {"": "{name}", "mean": "{mean:.1f}", **SHARES, "all agents": "{agents:.1f}", "minutes": "{minutes:.1f}"}
 AGAINST = {"ERL less": "{name}", "champion": "{champion}", "all agents": "{agents}", "markets better": "{better}"}
 ABLATIONS = {"change": "{name}", "all agents": "{agents:+.1f}", "champion": "{champion:+.1f}"}
-ORACLE = {"the feature shows": "{name}", "fitness": "{mean:.1f}", "of the perfect rule": "{part:.0f} %"}
-ORACLE |= {"more than without": "{more}"}
 
 
 def _values(rows: list[Row], name: str) -> np.ndarray:
     return np.array([row[name] for row in rows])
 
 
-def fitness_table(*figures: Figures) -> str:
-    """Return the holdout fitness of rules and champions, on average and by market."""
-    runs: Runs = {name: rows for source in figures for name, rows in source["runs"].items()}
+def fitness_table(figures: Figures) -> str:
+    """Return the holdout fitness of rules and champions, on average over markets."""
+    runs: Runs = figures["runs"]
     first = next(iter(runs.values()))
 
     def line(name: str, who: str, rows: list[Row], **more: float | None) -> Row:
-        mean, markets = _values(rows, who).mean(), spread([row[who] for row in rows])
+        mean = _values(rows, who).mean()
         shares = {rule: 100 * mean / _values(first, rule).mean() for rule in ("ridge", "filtered")}
-        return {"name": name, "mean": mean, **shares, "each": markets, **more}
+        return {"name": name, "mean": mean, **shares, **more}
 
     lines = [line(rule, rule, first, minutes=None, agents=None) for rule in RULES]
-    for name, rows in ((name, runs[name]) for name in MAIN if name in runs):
+    for name, rows in runs.items():
         minutes, agents = _values(rows, "seconds").mean() / 60, _values(rows, "agents").mean()
         lines.append(line(name, "champion", rows, minutes=minutes, agents=agents))
     return table(FITNESS, lines)
 
 
-def against_table(*figures: Figures) -> str:
-    """Return by how much ERL beats each of its halves, market by market."""
-    runs: Runs = {name: rows for source in figures for name, rows in source["runs"].items()}
+def against_table(figures: Figures) -> str:
+    """Return by how much ERL beats ridge regression, the Kalman filter and each of its halves, market by market."""
+    runs: Runs = figures["runs"]
+    others = {rule: (runs["erl"], rule, rule) for rule in ("ridge", "filtered")}
+    others |= {name: (rows, "champion", "agents") for name, rows in runs.items() if name != "erl"}
     lines = []
-    for name, rows in ((name, runs[name]) for name in MAIN[1:] if name in runs):
-        gains = [_values(runs["erl"], who) - _values(rows, who) for who in ("champion", "agents")]
+    for name, (rows, *theirs) in others.items():
+        gains = [_values(runs["erl"], own) - _values(rows, other) for own, other in zip(WHO, theirs, strict=True)]
         better = " and ".join(str(int((gain > 0).sum())) for gain in gains) + f" of {len(rows)}"
         lines.append({"name": name, "champion": interval(gains[0]), "agents": interval(gains[1]), "better": better})
     return table(AGAINST, lines)
@@ -62,34 +62,13 @@ def ablation_table(figures: Figures) -> str:
     """Return the effect of each change of the defaults on one market, sorted by the fitness of all agents."""
     runs: Runs = figures["runs"]
     lines = [
-        {"name": name, **{who: rows[0][who] - runs["erl"][0][who] for who in ("agents", "champion")}}
+        {"name": name, **{who: rows[0][who] - runs["erl"][0][who] for who in WHO}}
         for name, rows in runs.items()
         if name != "erl"
     ]
     return table(ABLATIONS, sorted(lines, key=lambda line: -line["agents"]))
 
 
-def oracle_table(figures: Figures) -> str:
-    """Return champions' fitness by feature, as a part of the perfect rule's and beyond that without the feature."""
-    runs: Runs = figures["runs"]
-    plain, perfect = _values(runs["without"], "champion"), _values(runs["without"], "perfect").mean()
-    lines = []
-    for name, rows in runs.items():
-        champion = _values(rows, "champion")
-        more = None if name == "without" else interval(champion - plain)
-        lines.append({"name": name, "mean": champion.mean(), "part": 100 * champion.mean() / perfect, "more": more})
-    return table(ORACLE, lines)
-
-
-PLANTED = ("planted", "planted-long")
-SOURCES = {
-    "planted": "five markets",
-    "planted-long": "evolution alone, as long",
-    "planted-fresh": "ten further markets",
-    "planted-short": "sixteen more, 25 generations",
-    "ablations": "ablations",
-    "oracle": "oracle",
-}
 POWER = ("power-rules", "power")
 PAGE = Page(
     {
@@ -97,13 +76,11 @@ PAGE = Page(
         "power_rules_machine": Block(partial(machines, ["rules"]), POWER[:1]),
         "power": Block(power_table, POWER),
         "power_machine": Block(partial(machines, ["champions"]), POWER[1:]),
-        "planted": Block(fitness_table, PLANTED),
-        "against": Block(against_table, PLANTED),
-        "fresh_against": Block(against_table, ("planted-fresh",)),
-        "short_against": Block(against_table, ("planted-short",)),
+        "planted": Block(fitness_table, ("planted",)),
+        "against": Block(against_table, ("planted",)),
+        "planted_machine": Block(partial(machines, ["planted"]), ("planted",)),
         "ablations": Block(ablation_table, ("ablations",)),
-        "oracle": Block(oracle_table, ("oracle",)),
-        "learning_machine": Block(partial(machines, list(SOURCES.values())), tuple(SOURCES)),
+        "ablations_machine": Block(partial(machines, ["ablations"]), ("ablations",)),
     },
     {"images/power.png": Block(draw, POWER)},
 )

@@ -1,8 +1,4 @@
-"""Plant faults of one line, one at a time, and report which the tests catch: `python -m tests.mutation [NAME ...]`.
-
-With `--revision REV` the faults of tests/mutation/before.json are planted into that revision instead, so that two
-suites are compared by the same faults.
-"""
+"""Plant faults of one line, one at a time, and report which the tests catch: `python -m tests.mutation [NAME ...]`."""
 
 import argparse
 import json
@@ -12,8 +8,6 @@ import sys
 import tempfile
 from pathlib import Path
 from typing import TypedDict
-
-HERE = Path(__file__).parent
 
 
 class Fault(TypedDict):
@@ -52,13 +46,12 @@ def main() -> int:
     """Print a line for each fault; return 1 if one was missed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help="faults to plant; all without")
-    parser.add_argument("--revision", help="revision to plant the faults of before.json into")
     given = parser.parse_args()
-    faults: list[Fault] = json.loads((HERE / ("before.json" if given.revision else "faults.json")).read_text())
+    faults: list[Fault] = json.loads((Path(__file__).parent / "faults.json").read_text())
     chosen = [fault for fault in faults if not given.names or fault["name"] in given.names]
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder) / "checkout"
-        subprocess.run(["git", "worktree", "add", "-q", "--detach", root, given.revision or "HEAD"], check=True)
+        subprocess.run(["git", "worktree", "add", "-q", "--detach", root, "HEAD"], check=True)
         try:
             found = {fault["name"]: caught(fault, root) for fault in chosen}
         finally:
