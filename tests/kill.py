@@ -43,7 +43,7 @@ class KillAt(Callback):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, i: int
     ) -> None:
-        if self.place == "training" and self._now(trainer) and i == 3:
+        if self.place == "training" and self._now(trainer) and i == 1:
             kill()
 
     def on_phase_end(self, trainer: Trainer, pl_module: LightningModule, phase: str) -> None:

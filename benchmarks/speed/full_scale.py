@@ -4,6 +4,7 @@ import contextlib
 import io
 import tempfile
 import warnings
+from contextlib import nullcontext
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
@@ -17,6 +18,7 @@ from eigen2.cli.training import TRAINER_DEFAULTS, EigenCLI
 from eigen2.core.environment import play
 from eigen2.core.replay import ReplayBuffer, sample_slots
 from eigen2.distributed.communicator import Communicator
+from eigen2.erl.estimate import batches_together, workspace_bytes
 from eigen2.erl.learners import Batch
 from eigen2.erl.module import ERLModule
 from eigen2.erl.population import Population
@@ -124,8 +126,11 @@ class FullScale:
         return play(data.eval_env, act, data.training_options(generation, seed=0), data.buffer)
 
     def slots(self) -> Tensor:
-        """Return the replay slots of one optimizer step with a full buffer, (accumulate, agents, batch_size)."""
-        sizes = len(self.replay), self.module.hparams["accumulate"], self.data.batch_size
+        """Return the replay slots of one optimizer step with a full buffer, (training steps, agents, batch)."""
+        accumulate, makers = self.module.hparams["accumulate"], self.module.network_makers(self.data)
+        workspace = workspace_bytes(self.data, self.module.learner, self.device, *makers, nullcontext)
+        together = batches_together(accumulate, self.module.population_size * workspace)
+        sizes = len(self.replay), accumulate // together, together * self.data.batch_size
         return sample_slots(*sizes, range(self.module.population_size), seed=0, generation=0).to(self.device)
 
     def batch(self, slots: Tensor) -> Batch:

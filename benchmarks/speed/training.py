@@ -25,7 +25,7 @@ def training_step(full: FullScale, runs: int) -> list[Row]:
         population_step(full, population, batches), looped_step(full, agents, batches), runs
     )
     shape = batches[0].reward.shape
-    what = f"optimizer step of {shape[0]} agents, {len(batches)} micro-batches of {shape[1]}, ms"
+    what = f"optimizer step of {shape[0]} agents, {len(batches) * shape[1]} transitions each, ms"
     return [at_least("training_step", what, 1e3 * ours, 1e3 * loop, ratio, bound=1.8)]
 
 

@@ -152,7 +152,10 @@ class RolloutDataModule(WorkloadDataModule):
 
     @abstractmethod
     def build(self, agents: int, device: torch.device) -> None:
-        """Make `eval_env` with windows_per_generation + exploration_windows windows, and `val_env`."""
+        """Make `eval_env` with windows_per_generation + exploration_windows windows, and `val_env`.
+
+        Where every agent is validated, `val_env` has one agent more, for the mean of the elites.
+        """
 
     def needed_bytes(self, agents: int) -> dict[str, int]:
         """Return the bytes by owner that `build` will allocate, as far as they are known in advance."""

@@ -16,7 +16,7 @@ from eigen2.core.randomness import Role, generator, torch_seed
 from eigen2.distributed.communicator import Communicator
 from eigen2.erl import metrics
 from eigen2.erl.checkpoint_rows import replace_rows
-from eigen2.erl.estimate import require_fit, workspace_bytes
+from eigen2.erl.estimate import batches_together, require_fit, workspace_bytes
 from eigen2.erl.evolution import EvolutionContext, Operator
 from eigen2.erl.evolution.statistics import SAMPLED_INPUTS, diversity_metrics
 from eigen2.erl.learners import Learner
@@ -36,7 +36,8 @@ class PopulationModule(GenerationModule[RolloutDataModule]):
     learners: int  # number of agents that learn by gradients; they come first
     learner: Learner
     operators: Sequence[Operator]
-    micro_batches: int  # training steps of a generation
+    micro_batches: int  # of a generation
+    together: int = 1  # micro-batches that a training step computes at once; they fit into a processor's caches
     make_networks: tuple[NetworkFactory | None, NetworkFactory | None]  # of actor and critic; None for the workload's
     communicator: Communicator
     population: Population  # this process's agents
@@ -54,7 +55,6 @@ class PopulationModule(GenerationModule[RolloutDataModule]):
     def build(self, stage: str) -> None:
         """Build environments, population and replay buffer, each after a check that it fits into memory."""
         data, device = self.data, self.trainer.strategy.root_device
-        data.training_steps = max(1, self.micro_batches)
         if self.learners < self.population_size and not data.windows_per_generation:
             raise UserError(
                 "data.windows_per_generation is 0; with model.learners set, agents that only evolve need 1 or more"
@@ -68,8 +68,11 @@ class PopulationModule(GenerationModule[RolloutDataModule]):
             weights = sum(weight_bytes(make()) for make in makers)
         if stage == "fit":
             workspace = workspace_bytes(data, self.learner, device, *makers, self.precision)
+            self.together = batches_together(self.hparams["accumulate"], self.learners * workspace)
+            data.training_steps = max(1, self.micro_batches // self.together)
             require_fit(self.memory, data, self.communicator, weights, self.micro_batches)
-            self.memory.require_temporary(len(agents) * workspace, checkpoint_bytes(self.trainer))
+            temporary = len(agents) * self.together * workspace
+            self.memory.require_temporary(temporary, checkpoint_bytes(self.trainer))
             data.allocate_replay(device, self.communicator)
         if "population" not in self._modules:  # fitting or validating again continues with this population
             learners, noise = len(range(self.learners)[agents.start : agents.stop]), self.hparams["noise"]

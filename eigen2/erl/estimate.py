@@ -12,6 +12,8 @@ from eigen2.erl.learners import Batch, Learner
 from eigen2.erl.population import Population
 from eigen2.memory.estimate import LivePeak, PeakEstimate
 
+TOGETHER_BYTES = 64_000_000  # temporary tensors of a training step; more did not make one faster
+
 
 def workspace_bytes(
     data: RolloutDataModule,
@@ -40,6 +42,15 @@ def workspace_bytes(
         torch.autograd.backward([losses.actor.sum(), losses.critic.sum()])
     peak: int = tensors.peak
     return peak
+
+
+def batches_together(accumulate: int, tensor_bytes: int) -> int:
+    """Return how many of `accumulate` micro-batches, of `tensor_bytes` each, are best computed at once: a divisor.
+
+    Few large operations are faster than many small ones, until their tensors leave the caches of a processor.
+    """
+    most = min(accumulate, max(1, TOGETHER_BYTES // max(1, tensor_bytes)))
+    return next(number for number in range(most, 0, -1) if accumulate % number == 0)
 
 
 def require_fit(

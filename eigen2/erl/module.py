@@ -31,7 +31,8 @@ class ERLModule(PopulationModule):
     Args:
         population_size: agents (1 or more; evolution needs 2).
         gradient_steps: optimizer steps per generation (0 or more; 0 is evolution alone).
-        accumulate: micro-batches of data.batch_size whose gradients are averaged for one optimizer step (1 or more).
+        accumulate: micro-batches of data.batch_size whose gradients are averaged for one optimizer step (1 or more);
+            small ones are computed together.
         gamma: discount per step (0 to 1).
         tau: fraction by which a target network moves to its network after each optimizer step (above 0, at most 1).
         actor_lr: Adam's learning rate of the actors (above 0).
@@ -103,26 +104,27 @@ class ERLModule(PopulationModule):
         self.clock.begin("train")
         data, learners, address = self.data, agents[: self.population.learners], (self.seed, self.current_epoch)
         if data.ready and self.micro_batches:
-            self.state.slots = sample_slots(len(data.buffer), self.micro_batches, data.batch_size, learners, *address)
+            steps, size = data.training_steps, self.together * data.batch_size
+            self.state.slots = sample_slots(len(data.buffer), steps, size, learners, *address)
             if self.learner.uses_noise:
-                shape = (data.batch_size, *data.eval_env.action_shape)
-                self.state.noise = Draws(Role.TARGET, learners, shape, *address)
+                self.state.noise = Draws(Role.TARGET, learners, (size, *data.eval_env.action_shape), *address)
 
     def training_step(self, batch: int, batch_idx: int) -> None:
-        """Train every agent that learns on a micro-batch; every `accumulate`-th one steps the optimizer."""
+        """Train every agent that learns on micro-batches; after `accumulate` of them step the optimizer."""
         hparams, state, population = self.hparams, self.state, self.population
         if state.slots is None:
             return
-        number, part = divmod(batch_idx, hparams["accumulate"])
+        parts = hparams["accumulate"] // self.together
+        number, part = divmod(batch_idx, parts)
         train_actor = self.learner.trains_actor(number)
         if population.learners:
             slots = state.slots[batch_idx].to(self.device)
-            micro_batch = make_batch(state, self.data, slots, hparams["gamma"], hparams["reward_scale"])
-            losses = self.learner.losses(population, micro_batch, train_actor)
+            sampled = make_batch(state, self.data, slots, hparams["gamma"], hparams["reward_scale"])
+            losses = self.learner.losses(population, sampled, train_actor)
             state.record_losses(losses, train_actor)
             loss = (losses.actor + losses.critic).sum()  # each term depends on one agent only
-            self.manual_backward(loss / hparams["accumulate"])
-        if part + 1 == hparams["accumulate"]:
+            self.manual_backward(loss / parts)
+        if part + 1 == parts:
             # agents with numbers that are not finite skip the step, and their targets stay
             faults = step(population, self.optimizer, hparams["max_grad_norm"], state.quarantine.loss, train_actor)
             broken = state.quarantine.record_step(faults)

@@ -118,10 +118,14 @@ class Population(nn.Module):
         """Return every agent's action, (agents, batch, *action_shape) in [-1, 1]."""
         return self.actor_network(self.actor, inputs)
 
-    def policy(self, agent: "DDPGAgent | None" = None) -> Callable[[Inputs], Tensor]:
-        """Return the policy of every agent, or of one, (1, batch, *action_shape), while no weights change."""
+    def policy(self, agent: "DDPGAgent | None" = None, with_mean: bool = False) -> Callable[[Inputs], Tensor]:
+        """Return the policy of every agent, or of one, (1, batch, *action_shape), while no weights change.
+
+        `with_mean` adds that of the elites' mean as last row.
+        """
         if agent is None:
-            return functools.partial(self.actor_network, self.actor_network.weights(self.actor.detach()))
+            rows = torch.cat([self.actor, self.mean_actor]) if with_mean else self.actor
+            return functools.partial(self.actor_network, self.actor_network.weights(rows.detach()))
         weights = self.actor_network.weights(agent.actor)
         return lambda inputs: self.actor_network(weights, agent.own(inputs))
 

@@ -33,7 +33,7 @@ class Quarantine:
         self.loss = torch.zeros(2, size, device=device)  # the step's actor and critic losses so far
 
     def record_losses(self, losses: Losses) -> tuple[Float[Tensor, "losses learners"], Bool[Tensor, " learners"]]:
-        """Return a micro-batch's losses, 0 for agents with one that is not finite, and a mask of all other agents."""
+        """Return a training step's losses, 0 for agents with one that is not finite, and a mask of all other agents."""
         values = torch.stack(losses).detach()
         self.loss[:, : values.shape[1]] += values[:2]  # learners come first
         finite = torch.isfinite(values).all(0)

@@ -30,9 +30,9 @@ class Rollout:
     precision: Callable[[], AbstractContextManager[None]]  # makes the context in which networks run
     communicator: Communicator
 
-    def policy(self, agent: DDPGAgent | None = None, agents: int = 1) -> Policy:
+    def policy(self, agent: DDPGAgent | None = None, agents: int = 1, with_mean: bool = False) -> Policy:
         """Return the policy of every agent, or of one in place of `agents`, on the device of the observations."""
-        act, device = self.population.policy(agent), self.population.actor.device
+        act, device = self.population.policy(agent, with_mean), self.population.actor.device
 
         @torch.inference_mode()
         def policy(observation: Observation) -> Tensor:
@@ -83,15 +83,17 @@ class Rollout:
         fittest = rank(state.fitness.numpy())[0]
         place = communicator.local_index(fittest)
         fitness = torch.full((population.size,), torch.nan, dtype=torch.float64)
-        if bool(population.mean_actor.isfinite().all()):
-            state.mean_validation = self._play_alone(population.mean)
         if place is not None:
             data.record_agent(place)
         if data.validates_every_agent:
-            returns = play(data.val_env, self.policy(), data.validation_options())
-            fitness = data.scores(data.val_env, returns).mean(1).cpu()
-        elif place is not None:
-            fitness[place] = self._play_alone(population.agents[place])
+            returns = play(data.val_env, self.policy(with_mean=True), data.validation_options())
+            *_, state.mean_validation = scores = data.scores(data.val_env, returns).mean(1).tolist()
+            fitness = torch.tensor(scores[:-1], dtype=torch.float64)
+        else:
+            if bool(population.mean_actor.isfinite().all()):
+                state.mean_validation = self._play_alone(population.mean)
+            if place is not None:
+                fitness[place] = self._play_alone(population.agents[place])
         state.validation = communicator.gather({"fitness": fitness}, "validation fitness")["fitness"]
         population.validations_since_champion += 1
         validated = float(state.validation[fittest]) if torch.isfinite(state.fitness[fittest]) else math.nan

@@ -23,11 +23,11 @@ class GenerationState:
     fitness: Float[Tensor, " agents"]  # of all agents, float64; NaN for those that failed
     reliability: float  # of the differences in fitness, see `evolution.statistics.reliability`
     validation: Float[Tensor, " agents"]  # validation fitness of all agents, float64; NaN for those not validated
-    loss_sums: Float[Tensor, "losses agents"]  # of finite losses over the micro-batches, by the fields of `Losses`
-    loss_counts: Float[Tensor, "losses agents"]  # micro-batches in each sum
+    loss_sums: Float[Tensor, "losses agents"]  # of finite losses over the training steps, by the fields of `Losses`
+    loss_counts: Float[Tensor, "losses agents"]  # training steps in each sum
     quarantine: Quarantine
     mean_validation: float = math.nan  # validation fitness of the elites' mean
-    slots: Tensor | None = None  # replay slots (micro-batches, learners, batch); None without training
+    slots: Tensor | None = None  # replay slots (training steps, learners, batch); None without training
     noise: Draws | None = None  # noise for a learner that uses it
     evolution: dict[str, float] = field(default_factory=dict)  # statistics of the generation's evolution
 
@@ -39,7 +39,7 @@ class GenerationState:
         return cls(generation, fitness, torch.nan, validation, sums, counts, Quarantine(agents, device))
 
     def record_losses(self, losses: Losses, train_actor: bool) -> None:
-        """Add a micro-batch's losses, those of actors only if they train."""
+        """Add a training step's losses, those of actors only if they train."""
         values, finite = self.quarantine.record_losses(losses)
         learners = values.shape[1]
         self.loss_sums[:, :learners] += values

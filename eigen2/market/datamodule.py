@@ -194,13 +194,14 @@ class MarketDataModule(RolloutDataModule):
         credit = self.credit == "order"
         self.eval_env = make_environment(prices, rules, agents, windows, device, self.account, credit)
         validation = len(self.validation_starts())
-        self.val_env = make_environment(prices, rules, agents, validation, device, self.account)
+        self.val_env = make_environment(prices, rules, agents + 1, validation, device, self.account)
 
     def needed_bytes(self, agents: int) -> dict[str, int]:
         """Return the bytes of the encoder and of both environments."""
         days, columns = self.panel.splits.holdout.start, self.investable_columns
-        windows = self.windows_per_generation + self.exploration_windows + len(self.validation_starts())
-        markets = [needed_bytes(self.rules, days, len(columns), *size) for size in ((agents, windows), (0, 0))]
+        windows = self.windows_per_generation + self.exploration_windows
+        sizes = (agents, windows), (agents + 1, len(self.validation_starts()))
+        markets = [needed_bytes(self.rules, days, len(columns), *size) for size in sizes]
         encoder = ENCODERS[self.encoding].needed_bytes(self.panel, columns, self.context_days)
         return {"encoder": encoder, "outcomes": 2 * days * len(columns), "environments": sum(markets)}
 

@@ -118,7 +118,7 @@ class ProbeRollouts(RolloutDataModule):
 
     def build(self, agents: int, device: torch.device) -> None:
         self.eval_env = ProbeEnvironment(self.probe, agents, self.windows_per_generation + self.exploration_windows)
-        self.val_env = ProbeEnvironment(self.probe, agents, len(self.probe.contexts))
+        self.val_env = ProbeEnvironment(self.probe, agents + 1, len(self.probe.contexts))
 
     def network_inputs(self, observation: Observation) -> Inputs:
         return {"x": observation["x"]}

@@ -31,7 +31,7 @@ class Recorder(Callback):
     fitness: dict[int, Tensor] = field(default_factory=dict)
     validation: dict[int, Tensor] = field(default_factory=dict)
     drawn: dict[int, dict[str, Tensor]] = field(default_factory=dict)
-    """By generation: what every agent drew, (micro_batches, agents, batch, ...) of each stored field."""
+    """By generation: what every agent drew, (training steps, agents, batch, ...) of each stored field."""
     metrics: dict[int, dict[str, Any]] = field(default_factory=dict)
     pointers: list[tuple[int, ...]] = field(default_factory=list)
 

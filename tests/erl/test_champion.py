@@ -48,14 +48,13 @@ class ScriptedRollouts(ProbeRollouts):
     ) -> None:
         super().__init__(AIM, **settings)
         means = [NAN] * len(validation) if means is None else means
-        # the elites' mean plays before the agents, and once more to be recorded if it becomes champion
-        plays = [row for mean, agents in zip(means, validation, strict=True) for row in ([mean] * len(agents), agents)]
-        self.scripts = fitness, [*plays, plays[-2]]
+        plays = [[*agents, mean] for mean, agents in zip(means, validation, strict=True)]
+        self.scripts = fitness, [*plays, plays[-1]]  # a mean that becomes champion plays once more to be recorded
 
     def build(self, agents: int, device: torch.device) -> None:
         windows = self.windows_per_generation + self.exploration_windows
         self.eval_env = ScriptedEnvironment(agents, windows, self.scripts[0])
-        self.val_env = ScriptedEnvironment(agents, len(self.probe.contexts), self.scripts[1])
+        self.val_env = ScriptedEnvironment(agents + 1, len(self.probe.contexts), self.scripts[1])
 
 
 def test_the_better_of_the_fittest_and_the_mean_of_elites_becomes_champion_if_it_is_better_than_before() -> None:

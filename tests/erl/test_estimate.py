@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from eigen2.core.networks import Inputs
-from eigen2.erl.estimate import workspace_bytes
+from eigen2.erl.estimate import TOGETHER_BYTES, batches_together, workspace_bytes
 from eigen2.erl.learners import DDPG
 from tests.erl.probe import Probe, ProbeActor, ProbeCritic, ProbeRollouts
 
@@ -48,3 +48,8 @@ def test_it_grows_with_the_batch_and_draws_nothing() -> None:
     )
     assert large - middle == pytest.approx(4 * (middle - small), rel=0.01)
     assert torch.equal(state, torch.get_rng_state())
+
+
+@pytest.mark.parametrize(("parts", "together"), [(0.9, 1), (1, 1), (2, 2), (3.9, 3), (5.9, 3), (6, 6), (100, 6)])
+def test_small_micro_batches_are_computed_together(parts: float, together: int) -> None:
+    assert batches_together(6, int(TOGETHER_BYTES / parts)) == together

@@ -8,6 +8,7 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
+from eigen2.erl import base
 from eigen2.errors import UserError
 from tests.erl.conftest import SEED
 from tests.erl.evolution.builders import evolution
@@ -19,10 +20,13 @@ WALK = Probe(lambda x, action, step: x - (action - 0.3) ** 2, steps=3, contexts=
 PHASES = ["evaluate", "train", "evolve", "validate"]
 
 
-@pytest.mark.parametrize(("accumulate", "truncated"), [(1, False), (3, True)])
-def test_learning_is_that_of_separate_agents_on_whole_batches(accumulate: int, truncated: bool) -> None:
-    """Micro-batches of 32 / `accumulate` through the module against one batch of their union through plain modules."""
-    recorder, max_norm = Recorder(), 0.7
+@pytest.mark.parametrize(("accumulate", "together", "truncated"), [(1, 1, False), (3, 1, True), (6, 3, True)])
+def test_learning_is_that_of_separate_agents_on_whole_batches(
+    accumulate: int, together: int, truncated: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Micro-batches of 12 / `accumulate` through the module against one batch of their union through plain modules."""
+    monkeypatch.setattr(base, "batches_together", lambda *_: together)
+    recorder, max_norm, parts = Recorder(), 0.7, accumulate // together
     probe = Probe(WALK.reward, steps=3, truncated=truncated, contexts=WALK.contexts, walks=True)
     data, steps = {"batch_size": 12 // accumulate}, {"gradient_steps": 5, "accumulate": accumulate}
     own: dict[str, Any] = {"gamma": 0.9, "tau": 0.3, "actor_lr": 0.01, "critic_lr": 0.03, "reward_scale": 0.5}
@@ -38,13 +42,14 @@ def test_learning_is_that_of_separate_agents_on_whole_batches(accumulate: int, t
         for generation in range(2):
             drawn = {name: value[:, agent] for name, value in recorder.drawn[generation].items()}
             for step in range(5):
-                union = {n: v[step * accumulate : (step + 1) * accumulate].flatten(0, 1) for n, v in drawn.items()}
+                union = {n: v[step * parts : (step + 1) * parts].flatten(0, 1) for n, v in drawn.items()}
                 rewards, ends = 0.5 * union["reward"], union["terminated"]
                 found = alone.step({"x": union["x"]}, {"x": union["next_x"]}, union["action"].float(), rewards, ends)
                 losses[generation].append(found["critic_loss"])
             trained = recorder.states[generation, "train"]
             for name, row in alone.rows().items():
                 torch.testing.assert_close(trained[name][agent], row, atol=1e-5, rtol=0)
+    assert recorder.drawn[0]["reward"].shape == (5 * parts, 4, 12 // parts)
     assert len({tuple(recorder.drawn[0]["reward"][:, agent].flatten().tolist()) for agent in range(4)}) == 4
     for generation in range(2):
         told = recorder.metrics[generation]["train/critic_loss"]

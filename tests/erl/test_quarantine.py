@@ -1,7 +1,7 @@
 """One agent's numbers go wrong: who notices, who does not, and what becomes of it."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
 from eigen2.core.networks import Inputs
+from eigen2.erl import base
 from eigen2.erl.learners import Losses
 from eigen2.erl.module import ERLModule
 from eigen2.erl.population import DDPGAgent
@@ -29,6 +30,14 @@ FITTEST = 3
 """In the first generation."""
 LAST = STEPS * ACCUMULATE - 1
 NAN, INF = float("nan"), float("inf")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _single_micro_batches() -> Iterator[None]:
+    """Compute micro-batches one at a time, so that an agent can break between them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(base, "batches_together", lambda *_: 1)
+        yield
 
 
 @dataclass
@@ -78,9 +87,9 @@ class Silent(Callback):
         assert isinstance(module, ERLModule)
         act = module.population.policy
 
-        def broken(agent: DDPGAgent | None = None) -> Callable[[Inputs], Tensor]:
+        def broken(agent: DDPGAgent | None = None, with_mean: bool = False) -> Callable[[Inputs], Tensor]:
             def actions(inputs: Inputs) -> Tensor:
-                given = act(agent)(inputs).clone()
+                given = act(agent, with_mean)(inputs).clone()
                 if agent is None:
                     given[BROKEN] = torch.nan
                 return given

@@ -45,10 +45,11 @@ def test_the_critic_judges_what_opens_and_closes(
         unit = torch.from_numpy(rng.uniform(-1, 1, (AGENTS, WINDOWS, COLUMNS, 2)).astype(np.float32) / steps)
         unit = (unit.round() * steps).clamp(-1, 1)
         inputs = encoder(observation)
-        seen = (unit.half().float(), inputs["portfolio"], inputs[DRAWS])
-        judged = choice.ordered(seen[0], inputs["portfolio"][..., 0] > 0, inputs[DRAWS]).flatten().nonzero()[:, 0]
-        stakes = choice.weights(*seen)[0].flatten() * (rules.max_coefficient * share * orders)
-        exits = choice.closed(*seen).flatten().nonzero()[:, 0]
+        portfolio, draws, stored = inputs["portfolio"], inputs[DRAWS], unit.half().float()
+        coefficient = choice.coefficient(stored)
+        judged = choice.ordered(coefficient, portfolio[..., 0] > 0, draws).flatten().nonzero()[:, 0]
+        stakes = choice.weights(stored, portfolio, draws)[0].flatten() * (rules.max_coefficient * share * orders)
+        exits = choice.closed(coefficient, portfolio, draws).flatten().nonzero()[:, 0]
         observation, _, _, _, info = env.step(env.native_action(unit))
         order = np.argsort(info["ordered"])
         filled = order[info["stakes"][order] > 0]

@@ -213,7 +213,7 @@ def episode(data: MarketDataModule, validation: bool) -> list[dict[str, Tensor]]
     observation, _ = env.reset(options=options)
     seen: list[dict[str, Tensor]] = [{**data.network_inputs(observation), "day": observation["day"]}]
     for _ in range(data.window_days - 1):
-        unit = torch.rand(AGENTS, env.windows, *env.action_shape, generator=chance) * 2 - 1
+        unit = torch.rand(env.agents, env.windows, *env.action_shape, generator=chance) * 2 - 1
         observation, reward, terminated, *_ = env.step(env.native_action(unit))
         seen.append({**data.network_inputs(observation), "day": observation["day"], "reward": reward})
     assert terminated.all()

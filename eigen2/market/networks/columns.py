@@ -47,77 +47,90 @@ class Choice:
     def weights(self, action: Tensor, portfolio: Tensor, draws: Tensor) -> tuple[Tensor, Tensor]:
         """Return how much each column counts in an action of `taken`, and the position that it adds to the column.
 
-        Both are the target weights; or the stakes of `traded`, and those of orders less those of closed positions,
-        these in proportion to the days left to them. Short sales add negative positions.
+        Both are the target weights; or the stakes of orders and of closed positions, and those of orders less those of
+        closed positions, these in proportion to the days left to them. Short sales add negative positions.
         """
         if self.rules.mode == "weights":
             target = action[..., 0] / action.shape[-2]
             return target, target
-        ordered, closed = self.traded(action, portfolio, draws)
-        side = torch.where(self.rules.native_action(action)[..., 0] < 0, -1, 1)
-        return ordered + closed, side * ordered - _side(portfolio) * (1 - portfolio[..., HELD_DAYS]) * closed
+        coefficient = self.coefficient(action)
+        ordered = self.ordered_stakes(action, coefficient, portfolio, draws)
+        added = torch.where(coefficient < 0, -ordered, ordered) if self.rules.allow_short else ordered
+        if not self.rules.early_close:
+            return ordered, added
+        closed = self.closed_stakes(coefficient, portfolio, draws)
+        return ordered + closed, added - self._side(portfolio) * (1 - portfolio[..., HELD_DAYS]) * closed
 
     def reward_per_percent(self, columns: int) -> float:
         """Return the reward of a gain of 1 percent in a column of which an action adds 1, see `weights`."""
         if self.rules.mode == "weights":
             return 100 * self.account.max_leverage
         unit = 1 if self.rules.reward == "shaped" else 100 * self.account.unit_share
-        return unit * self.rules.max_coefficient * min(self.rules.max_opens_per_day, columns)
+        return unit * self.rules.max_coefficient * self._orders(columns)
 
-    def traded(self, action: Tensor, portfolio: Tensor, draws: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the stakes of the columns that are ordered, and of those closed, as parts of a day's largest.
+    def coefficient(self, action: Tensor) -> Tensor:
+        """Return the coefficients (..., columns) that orders (..., columns, 2) in [-1, 1] have in the environment."""
+        return self.rules.native_action(action)[..., 0]
 
-        They are 0 for all other columns. Orders are those of the environment, see `TradingEnvironment`. Rewards are in
-        proportion to stakes: where little money is left, several orders earn no more than one. What is traded has no
-        gradient, so that of a softmax over the coefficients of orders, and of a sigmoid for each position that may be
-        closed, replaces it (the straight-through estimator of Bengio, Léonard and Courville, 2013).
+    def ordered_stakes(self, action: Tensor, coefficient: Tensor, portfolio: Tensor, draws: Tensor) -> Tensor:
+        """Return the stakes of the columns that are ordered, as parts of a day's largest; 0 for all other columns.
+
+        Orders are those of the environment, see `TradingEnvironment`. Rewards are in proportion to stakes: where little
+        money is left, several orders earn no more than one. What is ordered has no gradient, so that of a softmax over
+        the coefficients replaces it (the straight-through estimator of Bengio, Léonard and Courville, 2013).
         """
         orderable = portfolio[..., 0] > 0
-        coefficient = self.rules.native_action(action)[..., 0]
-        largest = self.rules.max_coefficient * self._orders(action)
+        largest = self.rules.max_coefficient * self._orders(action.shape[-2])
         # room and orders in units of the coefficient; an order has at least 1
         room = portfolio[..., ROOM] * (self.account.max_leverage / self.account.unit_share)
-        asked = coefficient.abs() * self.ordered(action.detach(), orderable, draws)
-        ordered = asked * (room / asked.sum(-1, keepdim=True).clamp(min=1)).clamp(max=1) / largest
+        asked = coefficient.abs() * self.ordered(coefficient.detach(), orderable, draws)
+        stakes = asked * (room / asked.sum(-1, keepdim=True).clamp(min=1)).clamp(max=1) / largest
+        if not torch.is_grad_enabled():
+            return stakes
         size = action[..., 0].abs() if self.rules.allow_short else action[..., 0]
         soft = torch.softmax(self.sharpness * torch.where(orderable, size, NEVER), dim=-1)
         soft = soft * (room / largest).clamp(max=1)
-        ordered = ordered + (soft - soft.detach())
-        if not self.rules.early_close:
-            return ordered, torch.zeros_like(ordered)
-        stake = portfolio[..., COEFFICIENT].abs() / self._orders(action)
+        return stakes + (soft - soft.detach())
+
+    def closed_stakes(self, coefficient: Tensor, portfolio: Tensor, draws: Tensor) -> Tensor:
+        """Return the stakes of the positions that are closed, as `ordered_stakes`; 0 for all other columns.
+
+        The gradient is that of a sigmoid for each position that may be closed.
+        """
+        stake = portfolio[..., COEFFICIENT].abs() / self._orders(coefficient.shape[-1])
+        closed = self.closed(coefficient.detach(), portfolio, draws)
+        if not torch.is_grad_enabled():
+            return stake * closed
         low, high = self.rules.action_range
-        below = 2 * (1 - coefficient * _side(portfolio)) / (high[0] - low[0])
+        below = 2 * (1 - coefficient * self._side(portfolio)) / (high[0] - low[0])
         soft = torch.sigmoid(self.sharpness * below)
-        return ordered, stake * (self.closed(action.detach(), portfolio, draws) + (soft - soft.detach()))
+        return stake * (closed + (soft - soft.detach()))
 
-    def _orders(self, action: Tensor) -> int:
-        return min(self.rules.max_opens_per_day, action.shape[-2])
-
-    def ordered(self, action: Tensor, orderable: Tensor, draws: Tensor) -> Tensor:
-        """Return whether an action (..., columns, 2) in [-1, 1] orders each column."""
-        size = self.rules.native_action(action)[..., 0].abs()
+    def ordered(self, coefficient: Tensor, orderable: Tensor, draws: Tensor) -> Tensor:
+        """Return whether each column is ordered, by coefficients (..., columns)."""
+        size = coefficient.abs() if self.rules.allow_short else coefficient
         size = torch.where(orderable & (size >= 1), size, 0)
         chosen, place = torch.zeros_like(size, dtype=torch.bool), torch.arange(size.shape[-1], device=size.device)
-        for _ in range(self._orders(action)):
+        for _ in range(self._orders(size.shape[-1])):
             largest = size.amax(-1, keepdim=True)
             first = torch.where(size == largest, draws, -2).argmax(-1, keepdim=True)
             chosen = chosen | ((place == first) & (largest > 0))
             size = size.masked_fill(chosen, 0)
         return chosen
 
-    def closed(self, action: Tensor, portfolio: Tensor, draws: Tensor) -> Tensor:
-        """Return whether an action closes the position in each column, where rules let it."""
-        small = self.rules.native_action(action)[..., 0] * _side(portfolio) < 1
-        return small & (portfolio[..., HELD] > 0) & (draws >= 0)
+    def closed(self, coefficient: Tensor, portfolio: Tensor, draws: Tensor) -> Tensor:
+        """Return whether the position in each column is closed by coefficients (..., columns), where rules let it."""
+        return (coefficient * self._side(portfolio) < 1) & (portfolio[..., HELD] > 0) & (draws >= 0)
+
+    def _orders(self, columns: int) -> int:
+        return min(self.rules.max_opens_per_day, columns)
+
+    def _side(self, portfolio: Tensor) -> Tensor | int:
+        """Return -1 where a column is sold short, else 1."""
+        return torch.where(portfolio[..., COEFFICIENT] < 0, -1, 1) if self.rules.allow_short else 1
 
 
 ONE_ORDER = Choice()
-
-
-def _side(portfolio: Tensor) -> Tensor:
-    """Return 1, or -1 where a column is sold short."""
-    return 1 - 2 * (portfolio[..., COEFFICIENT] < 0).float()
 
 
 class _ColumnTrunk(nn.Module):

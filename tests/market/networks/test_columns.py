@@ -215,7 +215,8 @@ def test_orders_below_the_least_size_are_none(short: bool) -> None:
     choice = Choice(TradingRules(allow_short=short, max_opens_per_day=3))
     least = 1 / 5 if short else 2 / 5 - 1  # of coefficients up to 5
     size = torch.tensor([0.999, 0.0, least + 1e-3, least - 1e-3, -1.0])
-    ordered = choice.ordered(size[:, None].expand(5, 2), torch.ones(5, dtype=torch.bool), torch.arange(5))
+    coefficient = choice.coefficient(size[:, None].expand(5, 2))
+    ordered = choice.ordered(coefficient, torch.ones(5, dtype=torch.bool), torch.arange(5))
     assert ordered.tolist() == [True, False, True, False, True] if short else [True, True, True, False, False]
 
 
