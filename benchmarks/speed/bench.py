@@ -8,14 +8,20 @@ from typing import Any
 import torch
 
 from benchmarks.harness import Benchmark, Figures, Row, Settings, Task, as_json, only_row
-from benchmarks.speed.evaluation import evaluation
+from benchmarks.speed.evaluation import environment, evaluation
 from benchmarks.speed.full_scale import CONFIG, FullScale
 from benchmarks.speed.storage import checkpoints, replay_bytes
 from benchmarks.speed.tables import bench_table
 from benchmarks.speed.training import limit, training_step
 from eigen2.errors import UserError
 
-PARTS = {"evaluation": evaluation, "training": training_step, "replay": replay_bytes, "checkpoints": checkpoints}
+PARTS = {
+    "evaluation": evaluation,
+    "environment": environment,
+    "training": training_step,
+    "replay": replay_bytes,
+    "checkpoints": checkpoints,
+}
 ON_GPU = ("evaluation", "training")  # parts that use a GPU; they take about a second per run, others less
 
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from benchmarks.harness import Row
 from benchmarks.speed.full_scale import FullScale
-from benchmarks.speed.timing import at_least, median_ratio
+from benchmarks.speed.timing import at_least, at_rate, median_ratio, median_seconds
 from eigen2.erl.population import Population
 from eigen2.market.datamodule import MarketDataModule
 from eigen2.market.features.averages import CHANNELS, CLIP, column_groups, spans
@@ -21,6 +21,7 @@ from eigen2.market.features.encoding import AverageEncoder
 
 FEATURES = CHANNELS - 1
 REFERENCE_DAYS = 10  # days that the reference plays, with one agent
+MANY_AGENTS, LEAST_RATE = 256, 300_000  # agents of the environment alone, and agent-days a second
 
 
 class Window(NamedTuple):
@@ -139,3 +140,21 @@ def evaluation(full: FullScale, runs: int) -> list[Row]:
     factor = agents * windows * days / timed
     what = f"evaluation, {agents} agents x {windows * data.window_days} days, s (reference: from {timed} agent-days)"
     return [at_least("evaluation", what, ours, factor * reference, factor * ratio, bound=50.0)]
+
+
+def environment(full: FullScale, runs: int) -> list[Row]:
+    """Measure how many agent-days the environment plays in a second, with accounts and random actions."""
+    data, env = full.data, full.environment(MANY_AGENTS)
+    options, days = data.window_options([data.panel.splits.train[0].start]), data.window_days - 1
+    rng = torch.Generator().manual_seed(0)
+    units = [2 * torch.rand(MANY_AGENTS, 1, *env.action_shape, generator=rng) - 1 for _ in range(8)]
+    actions = [env.native_action(unit) for unit in units]
+
+    def run() -> None:
+        env.reset(options=options)
+        for day in range(days):
+            env.step(actions[day % len(actions)])
+
+    what = f"environment alone, {MANY_AGENTS} agents x {env.num_columns} columns, thousand agent-days/s"
+    rate = MANY_AGENTS * days / median_seconds(run, runs)
+    return [at_rate("environment", what, rate / 1e3, LEAST_RATE / 1e3)]

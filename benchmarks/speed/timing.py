@@ -48,6 +48,11 @@ def at_most(key: str, what: str, ours: float, bound: float) -> Row:
     return _row(key, what, ours, bound, bound / ours, bound, "s", ours <= bound)
 
 
+def at_rate(key: str, what: str, ours: float, bound: float) -> Row:
+    """Return the row of a rate without a reference, which must be `bound` or more."""
+    return _row(key, what, ours, bound, ours / bound, bound, "rate", ours >= bound)
+
+
 def _row(key: str, what: str, ours: float, reference: float, ratio: float, bound: float, unit: str, kept: bool) -> Row:
     figures = {"ours": ours, "reference": reference, "ratio": ratio, "bound": bound}
     return {"key": key, "what": what, **figures, "unit": unit, "kept": kept}

@@ -63,7 +63,8 @@ def market_table(
         gone = (np.arange(len(prices))[:, None] >= ends) & (ends + LISTED_DAYS <= len(prices))
         last_close[gone] *= np.float32(1 - haircut)
         least_size[gone] = np.nan
-    return np.stack([open_, np.maximum(open_, high), np.minimum(open_, low), last_close, least_size], axis=1)
+    rows = open_, np.maximum(open_, high), np.minimum(open_, low), last_close, least_size
+    return np.ascontiguousarray(np.stack(rows, axis=1))  # days next to each other, whatever the layout of prices
 
 
 def tie_breaks(prices: Float32[np.ndarray, "days columns 4"]) -> Int16[np.ndarray, "days columns"]:

@@ -223,9 +223,11 @@ class TradingEnvironment(MarketEnvironment):
         self, actions: Float[Tensor, "agents windows columns 2"], before: Float32[np.ndarray, "5 windows columns"]
     ) -> Int[np.ndarray, " exits"]:
         """Return the cells whose positions agents close: those with a price and a coefficient that would not open."""
-        coefficient = actions[..., 0].detach().to("cpu", torch.float32).numpy().reshape(self._shape)
-        side = -self._offset.reshape(self._shape)
-        return np.flatnonzero((side != 0) & (coefficient * side < 1) & (before[LEAST_SIZE] == 1))
+        held = self._held_days.nonzero()[0]
+        coefficient = actions.detach().to("cpu", torch.float32).numpy().reshape(-1, 2)[held, 0]
+        priced = before[LEAST_SIZE].take(held % before[0].size) == 1
+        exits: np.ndarray = held[priced & (-self._offset[held] * coefficient < 1)]
+        return exits
 
     def _closing_cells(self, last_day: bool, exits: Int[np.ndarray, " exits"]) -> Int[np.ndarray, " closed"]:
         """Return the cells whose positions close today."""

@@ -24,7 +24,7 @@ HALF = 3e-3
 
 def test_every_part_is_measured(small: FullScale) -> None:
     figures = bench.figures({task: {"rows": bench.PARTS[task.case](small, 1)} for task in bench.tasks(SETTINGS)})
-    keys = "evaluation training_step replay_bytes checkpoint_save checkpoint_load"
+    keys = "evaluation environment training_step replay_bytes checkpoint_save checkpoint_load"
     assert [row["key"] for row in figures["rows"]] == keys.split()
     for row in figures["rows"]:
         assert set(row) == {"key", "what", "ours", "reference", "ratio", "bound", "unit", "kept"}

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from eigen2.errors import UserError
 from eigen2.market.simulation.account import AccountRules
-from eigen2.market.simulation.base import tie_breaks, window_options
+from eigen2.market.simulation.base import market_table, tie_breaks, window_options
 from eigen2.market.simulation.environment import TradingEnvironment, TradingRules, _largest_orders
 from eigen2.market.simulation.rules import CLOSE_REASONS
 from tests.market.simulation.episodes import (
@@ -487,3 +487,12 @@ def test_later_prices_change_nothing_earlier(seed: int, last_known: int, executi
     episodes = [record(workspace(which, chosen), options, seed, steps=last_known - 1) for which in (prices, changed)]
     assert_identical(*(episode[:-4] for episode in episodes))
     assert not torch.equal(*(episode[-4]["gain"] for episode in episodes)) or not episodes[0][-4]["held_days"].any()
+
+
+@pytest.mark.parametrize("layout", [np.asfortranarray, lambda prices: prices.swapaxes(0, 1).copy().swapaxes(0, 1)])
+def test_a_day_is_read_in_one_piece_whatever_the_layout_of_prices(layout: Callable[[np.ndarray], np.ndarray]) -> None:
+    """Otherwise every step would copy the whole market."""
+    prices = random_prices(np.random.default_rng(0), days=30, columns=5, holes=0.1, coarse=False)
+    table = market_table(layout(prices))
+    assert table.flags.c_contiguous
+    np.testing.assert_array_equal(table, market_table(prices))
