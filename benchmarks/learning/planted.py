@@ -121,6 +121,6 @@ def _benchmark(variants: Iterable[str], seeds: Iterable[int], generations: int) 
 
 
 BENCHMARKS = {
-    "planted": _benchmark(MAIN, range(15, 31), generations=25),
+    "planted": _benchmark(MAIN, range(21, 37), generations=25),
     "ablations": _benchmark(VARIANTS, [100], generations=20),
 }
