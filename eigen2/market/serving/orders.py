@@ -24,7 +24,7 @@ WHY_CLOSED = {
     "target": "the sale target was reached",
     "gap": "the open was beyond the sale target",
     "holding": "held for all days allowed",
-    "halted": "no price on the day it had to close, so its last one",
+    "halted": "no price on the day it had to close: the next one",
     "delisted": "stopped trading for good: its last price less the haircut",
     "signal": "the agent closed it",
 }

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float, Float32, Float64, Int16
+from jaxtyping import Float, Float32, Float64, Int, Int16
 from torch import Tensor
 
 from eigen2.core.replay import Field
@@ -50,25 +50,42 @@ def market_table(
 ) -> Float32[np.ndarray, "days 5 columns"]:
     """Return each day's rows by column: open, highest and lowest price from the open on, last close, least order size.
 
-    Where a column did not trade, prices are NaN and the least size is infinite; the last close is 0 before its first.
-    Once a column has stopped trading for good, its last close is less by the haircut, and its least size NaN. If it
-    ends within the last 20 days it counts as listed: it may be late, or halted.
+    A price that is missing is NaN, and without a close the least size is infinite; the last close is 0 before the
+    first. Without high or low, the higher or lower of open and close takes its place. Once a column has stopped trading
+    for good, its last close is less by the haircut, and its least size NaN. If it ends within the last 20 days it
+    counts as listed: it may be late, or halted.
     """
-    traded = (np.isfinite(prices) & (prices > 0)).all(-1)
-    open_, high, low, close = np.moveaxis(np.where(traded[..., None], prices, np.float32(np.nan)), -1, 0)
-    least_size = np.where(traded, np.float32(1), np.float32(np.inf))
+    valid = np.isfinite(prices) & (prices > 0)
+    traded = valid.any(-1)
+    open_, high, low, close = np.moveaxis(np.where(valid, prices, np.float32(np.nan)), -1, 0)
+    high, low = (np.where(np.isnan(row), ends(open_, close), row) for row, ends in ((high, np.fmax), (low, np.fmin)))
+    least_size = np.where(valid[..., 3], np.float32(1), np.float32(np.inf))
     last_close = last_valid(close)
     if haircut:
         ends = len(prices) - traded[::-1].argmax(0)
         gone = (np.arange(len(prices))[:, None] >= ends) & (ends + LISTED_DAYS <= len(prices))
         last_close[gone] *= np.float32(1 - haircut)
         least_size[gone] = np.nan
-    rows = open_, np.maximum(open_, high), np.minimum(open_, low), last_close, least_size
+    rows = open_, np.fmax(open_, high), np.fmin(open_, low), last_close, least_size
     return np.ascontiguousarray(np.stack(rows, axis=1))  # days next to each other, whatever the layout of prices
 
 
+def final_closes(
+    market: Float32[np.ndarray, "days 5 columns"], days: Int[np.ndarray, " some"], columns: Int[np.ndarray, " some"]
+) -> Float32[np.ndarray, " some"]:
+    """Return the close of a day and column; without one the next price, mostly an open, if the table has one."""
+    close: np.ndarray = market[days, CLOSE, columns]
+    for i in np.flatnonzero(np.isposinf(market[days, LEAST_SIZE, columns])):
+        later = market[days[i] :, :, columns[i]]
+        priced = np.flatnonzero((later[:, OPEN] > 0) | (later[:, LEAST_SIZE] == 1))
+        if priced.size:
+            bar = later[priced[0]]
+            close[i] = bar[OPEN] if bar[OPEN] > 0 else bar[CLOSE]
+    return close
+
+
 def tie_breaks(prices: Float32[np.ndarray, "days columns 4"]) -> Int16[np.ndarray, "days columns"]:
-    """Draw a number for each column and day, which decides between equal orders; -1 where the column did not trade.
+    """Draw a number for each column and day, which decides between equal orders; -1 where the column has no close.
 
     It is a hash of the close (MurmurHash3's finalizer), so that the same day has the same draw in any panel.
     """
@@ -76,7 +93,7 @@ def tie_breaks(prices: Float32[np.ndarray, "days columns 4"]) -> Int16[np.ndarra
     for factor, shift in ((0x85EBCA6B, 13), (0xC2B2AE35, 16)):
         bits = (bits ^ (bits >> 16)) * np.uint32(factor)
         bits ^= bits >> shift
-    traded = (np.isfinite(prices) & (prices > 0)).all(-1)
+    traded = np.isfinite(prices[..., 3]) & (prices[..., 3] > 0)
     draws: np.ndarray = np.where(traded, (bits >> 17).astype(np.int16), np.int16(-1))
     return draws
 
@@ -202,6 +219,11 @@ class MarketEnvironment(ABC):
         """Return each window's bars of its current day."""
         bars: np.ndarray = self._market.take(self._start + self._step, axis=0)
         return bars.swapaxes(0, 1)
+
+    def _settle_prices(self) -> None:
+        """Make the closes of the last day those at which positions end, see `final_closes`."""
+        window, column = (self.accounts.shares.reshape(self._shape) != 0).any(0).nonzero()
+        self._bars[CLOSE, window, column] = final_closes(self._market, self._start[window] + self._step, column)
 
     def _tensor(self, values: np.ndarray) -> Tensor:
         tensor = torch.from_numpy(values)

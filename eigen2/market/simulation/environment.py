@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Float32, Float64, Int, Int16
+from jaxtyping import Bool, Float, Float32, Float64, Int, Int16
 from torch import Tensor
 
 from eigen2.core.credit import Credit
@@ -22,6 +22,7 @@ from eigen2.market.simulation.base import (
     MONEY_FIELDS,
     OPEN,
     MarketEnvironment,
+    final_closes,
     tie_breaks,
 )
 from eigen2.market.simulation.events import NO_CLOSES, NO_FILLS, Closes, Fills
@@ -30,6 +31,7 @@ from eigen2.market.simulation.rules import CLOSE_REASONS, TradingRules
 __all__ = ["LEVELS", "AccountRules", "TradingEnvironment", "TradingRules"]
 
 LEVELS = 255  # steps up to the largest sale target and, without short sales, the largest coefficient, in observations
+MOST_HELD = 255  # days in observations; only a column without prices keeps a position longer than it may be
 MAX_GAIN_PCT = 1e30  # bound of realised gains, as the loss of a short sale is unbounded
 TARGET, GAP, HOLDING, HALTED, DELISTED, WINDOW_END, SIGNAL = range(len(CLOSE_REASONS))
 NO_ORDERS = (NO_FILLS.cell, NO_FILLS.stake, NO_FILLS)
@@ -48,8 +50,10 @@ class TradingEnvironment(MarketEnvironment):
     A position is sold at entry x (1 + target / 100) on the day whose high reaches it, or at the open if that is already
     above it; otherwise at the close once it has been held long enough or the window ends. An order whose column has no
     price at the next open is dropped. A position in a column without a price keeps its last valid close. If it must be
-    sold on such a day, it is sold at that close, with the reason "halted". Where the column has stopped trading for
-    good (see `market_table`), that close is less by `delisting_haircut`, and the reason "delisted".
+    sold on such a day, it is sold at the next price, mostly an open, with the reason "halted"; the end of the window
+    does not wait for that day, but takes its price. Where the column has stopped trading for good (see `market_table`),
+    the last close less `delisting_haircut` is the price, and the reason "delisted"; where the table ends, the last
+    close.
 
     With `TradingRules.early_close` agents close positions too, on settlement days as well: on a day with a price, a
     coefficient that would not open the position of its column orders it to be sold. That order fills and is dropped as
@@ -161,9 +165,11 @@ class TradingEnvironment(MarketEnvironment):
         fill = self._bars[OPEN] if self.rules.execution == "next_open" else before[CLOSE]
         exits = self._exits(action, before) if self.rules.early_close else NO_CLOSES.cell
         exits_filled = exits[fill.take(exits % fill.size) > 0]
-        self._held_days += self._held_days > 0
+        self._held_days += (self._held_days > 0) & (self._held_days < MOST_HELD)
         ordered, stakes, fills = self._fill_orders(action, before, fill) if trading else NO_ORDERS
         self.accounts.open(fills)
+        if last_day:
+            self._settle_prices()
         closing = self._closing_cells(last_day, exits_filled)
         steps_ago = self._held_days[closing].astype(np.int64) - 1
         kept = self._rewards_if_kept(closing) if self.credit_steps and len(exits) else None
@@ -181,7 +187,8 @@ class TradingEnvironment(MarketEnvironment):
         if self.credit_steps:
             # an order earns what its position would have earned if kept; an exit earns the difference
             amount = closes.reward if kept is None else kept
-            info["credit"] = Credit(closing // self.num_columns, steps_ago, amount)
+            known = steps_ago <= self.credit_steps  # a position whose column had no price may be older
+            info["credit"] = Credit(closing[known] // self.num_columns, steps_ago[known], amount[known])
         return self._result(earned, last_day, info)
 
     def _fill_orders(
@@ -234,10 +241,12 @@ class TradingEnvironment(MarketEnvironment):
         reached = self._bars[HIGHEST]
         if self.rules.allow_short:
             reached = np.where(self._offset.reshape(self._shape) > 0, -self._bars[LOWEST], reached)
-        closed: np.ndarray = (reached >= self._aim.reshape(self._shape)).reshape(-1)
-        closed |= self._held_days >= (1 if last_day else self.rules.max_holding_days)
-        closed[exits] = True
-        return closed.nonzero()[0]
+        closed: np.ndarray = reached >= self._aim.reshape(self._shape)
+        due = (self._held_days >= (1 if last_day else self.rules.max_holding_days)).reshape(self._shape)
+        closed |= due & (last_day | _priced(self._bars))
+        cells = closed.reshape(-1)
+        cells[exits] = True
+        return cells.nonzero()[0]
 
     def _close_positions(
         self,
@@ -250,13 +259,13 @@ class TradingEnvironment(MarketEnvironment):
             return NO_CLOSES
         aim, side = self._aim[cell], -self._offset[cell]
         bars = side * self._bars.reshape(len(self._bars), -1).take(cell % self._bars[0].size, axis=1)
-        reached = np.where(side > 0, bars[HIGHEST], bars[LOWEST]) >= aim
-        price = np.where(reached, np.maximum(bars[OPEN], aim), bars[CLOSE])
+        late = self._held_days[cell] > self.rules.max_holding_days
+        reached, price = _exit_prices(bars, side, aim, late)
         exited = np.searchsorted(cell, exits)
         price[exited] = side[exited] * fill.take(exits % fill.size)
         gain_pct, reward = self._earned(cell, price)
         reason = np.where(self._held_days[cell] >= self.rules.max_holding_days, HOLDING, WINDOW_END)
-        reason[np.isnan(bars[OPEN])] = HALTED
+        reason[late | np.isinf(bars[LEAST_SIZE])] = HALTED
         reason[np.isnan(bars[LEAST_SIZE])] = DELISTED
         reason[reached] = TARGET
         reason[bars[OPEN] >= aim] = GAP
@@ -279,15 +288,21 @@ class TradingEnvironment(MarketEnvironment):
     def _rewards_if_kept(self, cell: Int[np.ndarray, " closed"]) -> Float64[np.ndarray, " closed"]:
         """Return the rewards of positions that are sold at their targets, after all days allowed or with the window."""
         window, column = np.divmod(cell % self._bars[0].size, self.num_columns)
-        days_left = np.minimum(self.rules.max_holding_days - self._held_days[cell], self._length - 1 - self._step)
-        days = np.minimum(np.arange(days_left.max(initial=0) + 1), days_left[:, None])
-        side, aim = -self._offset[cell, None], self._aim[cell, None]
-        bars = self._market[(self._start[window] + self._step)[:, None] + days, :, column[:, None]]
-        bars = side * np.moveaxis(bars, -1, 0)
-        reached = np.where(side > 0, bars[HIGHEST], bars[LOWEST]) >= aim
-        first = np.where(reached.any(1), reached.argmax(1), days.shape[1] - 1)[:, None]
-        price = np.where(reached, np.maximum(bars[OPEN], aim), bars[CLOSE])
-        return self._earned(cell, np.take_along_axis(price, first, axis=1)[:, 0])[1]
+        days_left = self.rules.max_holding_days - self._held_days[cell].astype(np.int64)[:, None]
+        side, aim, end = -self._offset[cell, None], self._aim[cell, None], self._length - 1 - self._step
+        for last in (min(end, max(days_left.max(initial=0), 0)), end):  # beyond only where a column has no price
+            days = np.arange(last + 1)
+            bars = self._market[(self._start[window] + self._step)[:, None] + days, :, column[:, None]]
+            bars = np.moveaxis(bars, -1, 0)
+            closed = (days >= days_left) & _priced(bars)
+            if last == end:
+                final = self._start[window] + self._length - 1
+                bars[CLOSE, :, -1], closed[:, -1] = final_closes(self._market, final, column), True
+            reached, price = _exit_prices(side * bars, side, aim, days > days_left)
+            closed |= reached
+            if closed.any(1).all():
+                break
+        return self._earned(cell, np.take_along_axis(price, closed.argmax(1)[:, None], axis=1)[:, 0])[1]
 
     def _count_day(
         self, fills: Fills, closes: Closes, trading: bool, last_day: bool
@@ -343,6 +358,28 @@ class TradingEnvironment(MarketEnvironment):
         parts = (count.reshape(self.agents, -1)[:, windows].sum(1) for count in counts)
         values = (part.astype(np.float32) if part.dtype == np.float64 else part for part in parts)
         return {name: self._tensor(part) for name, part in zip(names.split(), values, strict=True)}
+
+
+def _priced(bars: Float32[np.ndarray, "5 ..."]) -> Bool[np.ndarray, "..."]:
+    """Return where positions can be closed: where a column has an open or a close, or has stopped trading for good."""
+    priced: np.ndarray = (bars[OPEN] > 0) | ~np.isposinf(bars[LEAST_SIZE])
+    return priced
+
+
+def _exit_prices(
+    bars: Float32[np.ndarray, "5 ..."],
+    side: Float32[np.ndarray, "..."],
+    aim: Float32[np.ndarray, "..."],
+    late: Bool[np.ndarray, "..."],
+) -> tuple[Bool[np.ndarray, "..."], Float32[np.ndarray, "..."]]:
+    """Return whether positions reach their aims, and their exit prices: the open where late, or without a close.
+
+    Prices of short sales are negative, as their aims.
+    """
+    first = (late | np.isinf(bars[LEAST_SIZE])) & ~np.isnan(bars[OPEN])
+    reached = (np.where(side > 0, bars[HIGHEST], bars[LOWEST]) >= aim) & ~late
+    price = np.where(reached, np.fmax(bars[OPEN], aim), bars[CLOSE])
+    return reached, np.where(first & ~reached, bars[OPEN], price)
 
 
 def _largest_orders(

@@ -9,7 +9,7 @@ from torch import Tensor
 from eigen2.errors import UserError
 from eigen2.market.simulation.account import AccountRules
 from eigen2.market.simulation.base import CLOSE as LAST_CLOSE
-from eigen2.market.simulation.base import market_table
+from eigen2.market.simulation.base import final_closes, market_table
 from eigen2.market.simulation.rules import TradingRules
 from eigen2.market.simulation.simulate import Policy, Prices, Simulation
 
@@ -22,7 +22,8 @@ def buy_and_hold(prices: Prices, rules: TradingRules, account: AccountRules, day
 
     Columns are bought where the environment would fill an order of the first day: at the next open, or at its close;
     both sides pay commission and slippage. Columns without a price there are left out, a UserError if all are; those
-    that stop trading stay at their last close, less `delisting_haircut` where it is for good.
+    that stop trading stay at their last close, less `delisting_haircut` where it is for good, and are sold at their
+    next price where they have none on the last day.
     """
     next_open = rules.execution == "next_open"
     span = prices[days.start : days.stop].astype(np.float64)
@@ -32,6 +33,7 @@ def buy_and_hold(prices: Prices, rules: TradingRules, account: AccountRules, day
         raise UserError(f"no column has a price on day {days.start + next_open}: nothing to buy and hold")
     table = market_table(prices[:, bought], rules.delisting_haircut)
     entry, close = entry[bought], table[days.start : days.stop, LAST_CLOSE].astype(np.float64)
+    close[-1] = final_closes(table, np.full(len(bought), days.stop - 1), np.arange(len(bought)))
     close = np.ascontiguousarray(np.where(close > 0, close, entry))  # the order in memory decides how sums are rounded
     shares = account.initial_cash / len(bought) / (entry * (1 + rules.side_cost))
     exposure = close @ shares

@@ -23,7 +23,7 @@ class PortfolioEnvironment(MarketEnvironment):
     `TradingRules.target_weights`, and the account is rebalanced to them at the next open, or at that very close, see
     `Accounts.rebalance`: costs are paid on what changes. A column without a price at either keeps its holding. Then
     holdings drift with their prices, also through the settlement days; the last day of the window sells everything at
-    the last valid closes, so an episode always terminates and is never truncated.
+    its closes, or what has none at its next price, so an episode always terminates and is never truncated.
 
     A step is one rebalancing and the days until the next, or until the window ends. Its reward is the log return of
     the account's equity at the last valid closes, in basis points; the sum of an episode is 100 x the log return in
@@ -91,6 +91,7 @@ class PortfolioEnvironment(MarketEnvironment):
                 traded = (before[LEAST_SIZE] == 1) & (price > 0)
                 self._rebalance(weights, np.where(traded, price, before[CLOSE]), traded)
             if self._step == end:
+                self._settle_prices()
                 self._rebalance(np.zeros(self._shape), self._bars[CLOSE], self._bars[CLOSE] > 0)
             self.accounts.mark(self._bars[CLOSE])
             if self._record is not None:

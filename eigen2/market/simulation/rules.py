@@ -11,7 +11,8 @@ from eigen2.errors import UserError, require_range
 
 CLOSE_REASONS = ("target", "gap", "holding", "halted", "delisted", "window_end", "signal")
 """Why a position closed: its sale target was reached, the open gapped beyond it, it was held for `max_holding_days`,
-its column had no price on the day it had to close, or none ever after, the window ended, or the agent closed it."""
+its column had no price on the day it had to close, and it closed at the next, or stopped trading for good, the window
+ended, or the agent closed it."""
 
 EXCLUDED = -1e4  # in the softmax over columns; more than 2 x the largest `concentration` below every score
 

@@ -89,9 +89,9 @@ def test_reasons_tell_a_gap_a_long_hold_and_a_halt_apart() -> None:
     ]
     (row,) = long[long["action"] == "close"].itertuples()
     assert (row.price, row.days_held, row.reason) == (100, 2, "held for all days allowed")
-    halted = written(bars(FLAT, FLAT, None, FLAT), ordering((2, 10), (0, 0)), max_holding_days=2)
+    halted = written(bars(FLAT, FLAT, None, (90, 91, 89, 90)), ordering((2, 10), (0, 0)), max_holding_days=2)
     (row,) = halted[halted["action"] == "close"].itertuples()
-    assert (row.price, row.reason) == (100, "no price on the day it had to close, so its last one")
+    assert (row.price, row.reason) == (90, "no price on the day it had to close: the next one")
 
 
 def test_an_order_without_an_open_is_dropped() -> None:

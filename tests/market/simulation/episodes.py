@@ -74,7 +74,10 @@ def play(
 
 
 def random_prices(rng: np.random.Generator, days: int, columns: int, holes: float, coarse: bool) -> np.ndarray:
-    """Draw wild prices, so that targets are touched; on a coarse grid, so that they are touched exactly."""
+    """Draw wild prices, so that targets are touched; on a coarse grid, so that they are touched exactly.
+
+    Of the holes, most are whole days, the others single prices.
+    """
     shape = (days, columns)
     close = 100 * np.exp(np.cumsum(rng.normal(0, 0.07, shape), axis=0))
     open_ = close * np.exp(rng.normal(0, 0.05, shape))
@@ -84,6 +87,7 @@ def random_prices(rng: np.random.Generator, days: int, columns: int, holes: floa
     if coarse:
         prices = np.maximum(5, np.round(prices / 5) * 5)
     prices[rng.random(shape) < holes] = NAN
+    prices[rng.random(prices.shape) < holes / 4] = NAN
     return prices.astype(np.float32)
 
 

@@ -95,13 +95,23 @@ class ReferenceAccount:
         self.summary: dict[str, float] = dict.fromkeys(STATISTICS, 0)
         return self.observation()
 
+    def known(self, day: int, column: int, price: int) -> bool:
+        """Whether the column has this price."""
+        return math.isfinite(self.prices[day][column][price])
+
     def traded(self, day: int, column: int) -> bool:
-        """Whether the column has a complete bar."""
-        return all(math.isfinite(price) for price in self.prices[day][column])
+        """Whether the column has a close."""
+        return self.known(day, column, CLOSE)
+
+    def first_price(self, day: int, column: int) -> float | None:
+        """The open, or else the close."""
+        known = [price for price in (OPEN, CLOSE) if self.known(day, column, price)]
+        return self.prices[day][column][known[0]] if known else None
 
     def delisted(self, day: int, column: int) -> bool:
         """Whether the column has had its last price, and the table goes on for 20 days without it."""
-        last = max((other for other in range(len(self.prices)) if self.traded(other, column)), default=day)
+        days = [other for other, bars in enumerate(self.prices) if any(math.isfinite(price) for price in bars[column])]
+        last = max(days, default=day)
         return self.rules.delisting_haircut > 0 and last < day and last + 20 < len(self.prices)
 
     def last_close(self, day: int, column: int) -> float:
@@ -186,7 +196,7 @@ class ReferenceAccount:
         for column, coefficient, aim in orders:
             stake = abs(coefficient) * self.money.unit_share * min(1.0, room / total)
             day, price = (self.day + 1, OPEN) if rules.execution == "next_open" else (self.day, CLOSE)
-            if self.traded(day, column):
+            if self.known(day, column, price):
                 position = Position(day, self.prices[day][column][price], coefficient, aim, stake)
                 position.shares = stake * equity / self.share(position.entry, not position.short)
                 self.cash += stake * equity if position.short else -stake * equity
@@ -202,7 +212,7 @@ class ReferenceAccount:
             for column, position in self.positions.items()
             if (-action[column, 0] if position.short else action[column, 0]) < 1
             and self.traded(self.day, column)
-            and self.traded(day, column)
+            and self.known(day, column, price)
         }
 
     def kept_reward(self, column: int) -> float:
@@ -216,18 +226,32 @@ class ReferenceAccount:
 
     def exit(self, column: int) -> tuple[float, str] | None:
         """Price and reason if the position is closed today."""
-        position, (open_, high, low, _) = self.positions[column], self.prices[self.day][column]
-        traded, aim = self.traded(self.day, column), position.aim
-        if traded and (open_ <= aim if position.short else open_ >= aim):
+        position, (open_, high, low, close) = self.positions[column], self.prices[self.day][column]
+        aim, late = position.aim, position.held_days > self.rules.max_holding_days
+        if open_ <= aim if position.short else open_ >= aim:  # false for what is not a number
             return open_, "gap"
-        if traded and (low <= aim if position.short else high >= aim):
+        first = self.first_price(self.day, column)
+        if late and first is not None:
+            return first, "halted"
+        end = low if position.short else high
+        ends = [price for price in (open_, close if math.isnan(end) else end) if not math.isnan(price)]
+        if ends and not late and (min(ends) <= aim if position.short else max(ends) >= aim):
             return aim, "target"
         held_out = position.held_days >= self.rules.max_holding_days
-        if held_out or self.day == self.last_day:
-            reason = "holding" if held_out else "window_end"
-            reason = "delisted" if self.delisted(self.day, column) else reason if traded else "halted"
-            return self.last_close(self.day, column), reason
-        return None
+        if not held_out and self.day != self.last_day:
+            return None
+        if self.traded(self.day, column):
+            return close, "holding" if held_out else "window_end"
+        if self.delisted(self.day, column):
+            return self.last_close(self.day, column), "delisted"
+        if first is not None:
+            return first, "halted"
+        return (self.next_price(column), "halted") if self.day == self.last_day else None
+
+    def next_price(self, column: int) -> float:
+        """The first price after the window; the last close if the table has none."""
+        later = (self.first_price(day, column) for day in range(self.day + 1, len(self.prices)))
+        return next((price for price in later if price is not None), self.last_close(self.day, column))
 
     def gain(self, column: int, price: float) -> tuple[float, float]:
         """Percent gain and reward of a position that closes at a price."""

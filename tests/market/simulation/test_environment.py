@@ -31,6 +31,7 @@ from tests.market.simulation.episodes import (
 )
 from tests.market.simulation.reference import ReferenceAccount
 
+NAN_BAR = (NAN, NAN, NAN, NAN)
 seeds = st.integers(0, 2**32 - 1)
 NOTHING_HELD = {"held_days": [0], "gain": [0], "target": [0]}
 COSTS = {"cost_bps": 10, "slippage_bps": 5}
@@ -50,6 +51,7 @@ class Case(NamedTuple):
     order: tuple[float, float] = (2, 10)
     rules: dict[str, Any] | None = None
     days: int = 6
+    window: int | None = None  # days of the episode, if not all
 
 
 CASES = {
@@ -64,8 +66,18 @@ CASES = {
     "held for all days allowed": Case(
         {2: (99, 99, 98, 98), 3: (97, 98, 94, 95), 4: 200.0}, "holding", 3, -20, rules={"loss_penalty": 2}
     ),
-    # it last closed at 104, on day 1, and is sold at that on day 3; the days without a price count
-    "halted when it must be sold": Case({1: (100, 105, 99, 104), 2: NAN}, "halted", 3, 8),
+    # it has to be sold on day 3, has no price until day 5, and is sold at that open: -15 %
+    "halted when it must be sold": Case({2: NAN, 3: NAN_BAR, 4: NAN_BAR, 5: (85, 99, 80, 98)}, "halted", 5, -30),
+    # on day 3 it has a close of 95, and nothing else
+    "only the close is known": Case({3: (NAN, NAN, NAN, 95), 4: 200.0}, "holding", 3, -10),
+    # it has an open of 90 on day 3, and no close
+    "only the open is known": Case({3: (90, NAN, NAN, NAN), 4: 200.0}, "halted", 3, -20),
+    # it last closed at 104, on day 1, and the table ends without another price
+    "halted to the end": Case({1: (100, 105, 99, 104), 2: NAN}, "halted", 5, 8),
+    # it is worth 104 at the end of the window, but cannot be sold before day 4, at 80
+    "halted beyond the end": Case(
+        {1: (100, 105, 99, 104), 2: NAN_BAR, 3: NAN_BAR, 4: 80.0}, "halted", 3, -40, window=4
+    ),
     # 15 bps a side: paid 100.15, received 110 x 0.9985 = 109.835, gain 9.685 / 100.15 = 9.670494 %, times 2
     "costs on both sides": Case({2: (105, 112, 104, 108)}, "target", 2, 19.340988, rules=COSTS),
     # received 100.25 x 0.9985 = 100.099625 for 100.15: -0.0502995 %, which counts three times
@@ -92,7 +104,7 @@ def test_one_order_by_hand(case: Case, kind: str, execution: str) -> None:
     holding = {"max_holding_days": 3} if case.reason in ("holding", "halted") else {}
     changes = {**holding, **(case.rules or {})}
     chosen = rules(execution=execution, allow_short=case.order[0] < 0, reward=kind, **changes)
-    played = play(prices, chosen, {0: {0: case.order}})
+    played = play(prices, chosen, {0: {0: case.order}}, days=case.window)
     # a coefficient of 1 takes 1 % of the equity, of which 1 % is a basis point: both kinds are equal
     assert played.earned == ({case.exit_day: pytest.approx(reward, rel=1e-5)} if reward else {})
     assert played.closed == [case.reason]
@@ -111,7 +123,7 @@ def test_one_order_by_hand(case: Case, kind: str, execution: str) -> None:
         (20, 0.3, -2, 16, "delisted"),
         (20, 1, 2, -100, "delisted"),
         (20, 0, 2, 20, "halted"),
-        (19, 0.3, 2, 20, "halted"),  # the table may end before the ticker's next row
+        (19, 0.3, 2, 20, "halted"),  # the table may end before the ticker's next row, for which the position waits
     ],
 )
 def test_a_column_that_stops_trading_for_good(
@@ -122,7 +134,7 @@ def test_a_column_that_stops_trading_for_good(
     chosen = rules(delisting_haircut=haircut, allow_short=True, max_holding_days=9)
     played = play(prices, chosen, {0: {0: (coefficient, 50)}})
     assert played.closed == [reason]
-    assert played.earned == {9: pytest.approx(2 * gain_pct)}
+    assert played.earned == {9 if reason == "delisted" else len(prices) - 1: pytest.approx(2 * gain_pct)}
     equity = played.env.record.equity()["equity"]
     assert equity[2] == pytest.approx(1e5 * (1 + 0.2 * coefficient / 100))
     assert equity[3:].tolist() == pytest.approx([1e5 * (1 + 0.02 * gain_pct / 100)] * silent)  # at once
@@ -244,7 +256,7 @@ def plain_draw(close: float) -> int:
 
 def test_draws_are_a_hash_of_the_close_and_favour_no_column() -> None:
     prices = random_prices(np.random.default_rng(3), 4000, 5, 0.1, coarse=False)
-    draws, traded = tie_breaks(prices), np.isfinite(prices).all(-1)
+    draws, traded = tie_breaks(prices), np.isfinite(prices[..., 3])
     assert (draws[~traded] == -1).all()
     assert draws[:20][traded[:20]].tolist() == [plain_draw(close) for close in prices[:20, :, 3][traded[:20]]]
     np.testing.assert_array_equal(tie_breaks(prices[100:, 2:]), draws[100:, 2:])  # the same in any panel
@@ -353,13 +365,19 @@ def test_equals_the_plain_reference(
         assert not truncated.any()
         if env.credit_steps:  # rewards go back to the step that ordered what closes
             opened |= {cell: step for cell in info["fills"].cell.tolist()}
-            credit, cells = info["credit"], info["closes"].cell
-            assert (credit.account == cells // columns).all()
-            assert (step - credit.steps_ago).tolist() == [opened[cell] for cell in cells.tolist()]
-            signalled = info["closes"].reason == CLOSE_REASONS.index("signal")
-            assert (credit.amount == info["closes"].reward)[~signalled].all()
-            assert credit.amount.tolist() == pytest.approx([trade.kept_reward for trade in trades], rel=1e-6, abs=1e-4)
-            assert (credit.steps_ago <= env.credit_steps).all()
+            credit, closes = info["credit"], info["closes"]
+            steps_ago = step - np.array([opened[cell] for cell in closes.cell.tolist()], np.int64)
+            known = steps_ago <= env.credit_steps  # but for halts, positions are not kept longer
+            late = np.isin(
+                closes.reason, [CLOSE_REASONS.index(reason) for reason in ("halted", "gap", "delisted", "signal")]
+            )
+            assert (known | late).all()
+            assert (credit.account == closes.cell[known] // columns).all()
+            assert (credit.steps_ago == steps_ago[known]).all()
+            signalled = closes.reason[known] == CLOSE_REASONS.index("signal")
+            assert (credit.amount == closes.reward[known])[~signalled].all()
+            kept = np.array([trade.kept_reward for trade in trades])[known]
+            np.testing.assert_allclose(credit.amount, kept, rtol=1e-6, atol=1e-4)
         for index, account in enumerate(accounts.values()):
             assert_money(env, index, account)
     returns = torch.tensor([[accounts[agent, w].summary["reward"] for w in range(windows)] for agent in range(agents)])

@@ -99,6 +99,9 @@ def plain_episode(
             rewards.append(-_log(equity[-1], money))
         last = [float(today[c, 3]) if today[c, 3] > 0 else last[c] for c in columns]
         if day == length - 1:
+            following_bars = [prices[start + day :, c] for c in columns]
+            waiting = [[p for bar in bars for p in bar[[0, 3]] if p > 0] for bars in following_bars]
+            last = [last[c] if today[c, 3] > 0 or not waiting[c] else float(waiting[c][0]) for c in columns]
             account.rebalance([0.0] * len(columns), last, [price > 0 for price in last])
         equity.append(account.equity(last))
         account.ruined |= equity[-1] <= 0
