@@ -10,12 +10,13 @@ from pathlib import Path
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
+from callbacks.budget import MemoryBudgetExceeded
 from eigen2.memory.csvfile import ResumableCsv
 from eigen2.memory.leaks import Leak, LeakWatch
 from eigen2.memory.objects import InstanceCounter, classes_to_count, type_counts
 from eigen2.memory.owners import owners_of
 from eigen2.memory.process import GB, MB
-from eigen2.memory.snapshot import MemorySnapshot, format_generations, format_owners, take_snapshot
+from eigen2.memory.snapshot import MemorySnapshot, format_generations, format_owners, format_summary, take_snapshot
 
 log = logging.getLogger(__name__)
 _latest_profiler: MemoryProfiler | None = None
@@ -30,7 +31,8 @@ class MemoryProfiler(Callback):
 
     Each snapshot is a row of memory.csv in the Trainer's folder if that is local, of memory-N.csv in process N of
     several. Every logger gets the metrics `memory/` of docs/curves.md once an epoch. A leak is reported once it is
-    identified, and again at the end with tables of generations and of who holds the memory. See docs/memory.md.
+    identified, and again at the end with tables of generations and of who holds the memory; without one, the end is a
+    summary of five lines. See docs/memory.md.
     """
 
     def __init__(self, watch: Sequence[str] = (), least_leak_kb: float = 50.0) -> None:
@@ -56,7 +58,6 @@ class MemoryProfiler(Callback):
         self._classes = classes_to_count(watch)
         self._by_hand: deque[tuple[MemorySnapshot, Counter[str]]] = deque(maxlen=100)
         self._baseline: MemorySnapshot | None = None
-        self._delta_bytes: Counter[str] = Counter()
         self._count_instances = InstanceCounter({})
         self._csv: ResumableCsv | None = None
         self._watch: LeakWatch | None = None
@@ -77,7 +78,6 @@ class MemoryProfiler(Callback):
         global _latest_profiler
         self._stop()
         self._by_hand.clear()
-        self._delta_bytes.clear()
         self._announced, self.leak, self.latest = False, None, None
         # a fast_dev_run does not touch the files of real runs, as with Lightning's own loggers
         if not trainer.fast_dev_run and "://" not in trainer.default_root_dir:  # type: ignore[attr-defined]
@@ -107,10 +107,8 @@ class MemoryProfiler(Callback):
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Take the epoch's last snapshot, log the epoch, and report a leak."""
         snapshot = self._take(trainer, "generation", end=True)
-        deltas = {f"memory/{phase}_delta_mb": grown / MB for phase, grown in self._delta_bytes.items()}
-        self._delta_bytes.clear()
         for logger in trainer.loggers:
-            logger.log_metrics(snapshot.metrics() | deltas, step=trainer.current_epoch)
+            logger.log_metrics(snapshot.metrics(), step=trainer.current_epoch)
         leak = None if self._watch is None else self._watch.generation_end(snapshot)
         if leak is not None:
             self.leak = leak
@@ -118,18 +116,12 @@ class MemoryProfiler(Callback):
                 _print(leak.lines())
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Print the table of generations, the owners of the memory and the verdict, once."""
-        latest, watch = self.latest, self._watch
-        if watch is None or latest is None or self._baseline is None:
-            return
-        self._watch = None
-        self.leak = watch.close()
-        if trainer.is_global_zero:
-            _print([*format_generations(watch.trend), *format_owners(latest, self._baseline), *self.verdict])
+        """Print a summary and the verdict, once."""
+        self._summarise(trainer, short=True)
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Print the summary, and close the file."""
-        self.on_train_end(trainer, pl_module)
+        """Print the summary, in full where memory ran out, and close the file."""
+        self._summarise(trainer, short=not isinstance(exception, MemoryBudgetExceeded))
         self._stop()
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -162,6 +154,20 @@ class MemoryProfiler(Callback):
         types_grown = [f"{name:<40}{n:>+9,}" for name, n in more.most_common(10)]
         _print([f"growth since {baseline_label}", *owners, *types_grown])
 
+    def _summarise(self, trainer: Trainer, short: bool) -> None:
+        """Print a few lines if they are to be `short` and there is no leak, else generations and owners as tables."""
+        latest, baseline, watch = self.latest, self._baseline, self._watch
+        if watch is None or latest is None or baseline is None:
+            return
+        self._watch = None
+        self.leak = watch.close()
+        if not trainer.is_global_zero:
+            return
+        if short and self.leak is None:
+            _print([*format_summary(latest, baseline), *self.verdict])
+        else:
+            _print([*format_generations(watch.trend), *format_owners(latest, baseline), *self.verdict])
+
     def _take_unannounced(self, trainer: Trainer, phase: str) -> None:
         if self._running and not trainer.sanity_checking and not self._announced:
             self._take(trainer, phase)
@@ -172,8 +178,6 @@ class MemoryProfiler(Callback):
         if end:  # after the measurement, as it lists all objects for a moment
             snapshot = replace(snapshot, counts=self._count_instances())
         self.latest = snapshot
-        if phase != "baseline":
-            self._delta_bytes[phase] += snapshot.delta_bytes
         if self._watch is not None and phase != "generation":
             self._watch.phase_end(snapshot)
         if self._csv is not None and not self._csv.append(snapshot.row()) and end:

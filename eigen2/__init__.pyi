@@ -1,5 +1,7 @@
 import callbacks
 
+from .api import Result as Result
+from .api import fit as fit
 from .control.datamodule import ControlDataModule as ControlDataModule
 from .control.environment import ControlEnvironment as ControlEnvironment
 from .core.datamodule import RolloutDataModule as RolloutDataModule
@@ -12,7 +14,9 @@ from .erl.learners import Learner as Learner
 from .erl.module import ERLModule as ERLModule
 from .erl.population import DDPGAgent as DDPGAgent
 from .market.data.panel import MarketPanel as MarketPanel
+from .market.data.universe import Universe as Universe
 from .market.datamodule import MarketDataModule as MarketDataModule
+from .market.simulation.account import AccountRules as AccountRules
 from .market.simulation.environment import TradingEnvironment as TradingEnvironment
 from .market.simulation.environment import TradingRules as TradingRules
 from .market.synthetic.generator import SyntheticMarket as SyntheticMarket

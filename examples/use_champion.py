@@ -15,11 +15,12 @@ if len(sys.argv) != 3:
 folder, prices = sys.argv[1:]
 try:
     trader = Trader.load(folder)
-    orders = trader.orders(read_prices(prices))  # a row for each order, position and close, from the first new day on
+    # a row for each order, position and close, from the first new day on
+    orders = trader.orders(read_prices(prices, trader.features))
 except UserError as error:
     print(f"error: {error}", file=sys.stderr)
     sys.exit(2)
 
 latest = orders[orders["date"] == orders["date"].max()]
 print(f"{len(trader.investable)} tickers, its fit has seen days up to {trader.last_seen}")
-print(latest[["date", "ticker", "action", "coefficient", "target_pct", "reason"]].to_string(index=False))
+print(latest[["date", "ticker", "action", "size", "target_pct", "reason"]].to_string(index=False))

@@ -17,7 +17,7 @@ from eigen2 import ERLModule, MarketDataModule
 ROOT = Path(__file__).parent.parent
 FILES = sorted([*(ROOT / "eigen2").rglob("*.py"), *(ROOT / "callbacks").rglob("*.py")])
 LAYERS = [
-    ("eigen2.cli",),
+    ("eigen2.cli", "eigen2.api"),
     ("eigen2.sweep", "eigen2.report"),
     ("eigen2.market", "eigen2.control", "eigen2.fire"),
     ("eigen2.erl", "eigen2.dqn"),
@@ -36,7 +36,7 @@ MOST_MODULES = 14
 def test_every_public_name_can_be_imported() -> None:
     assert eigen2.MemoryProfiler is MemoryProfiler
     assert {"MemoryProfiler", "ERLModule"} <= {*eigen2.__all__}
-    assert [name for name in eigen2.__all__ if not inspect.isclass(getattr(eigen2, name))] == []
+    assert [name for name in eigen2.__all__ if not inspect.isclass(getattr(eigen2, name))] == ["fit"]
 
 
 def module(path: Path) -> str:

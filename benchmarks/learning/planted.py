@@ -69,7 +69,7 @@ def holdout_starts(data: MarketDataModule, windows: int = WINDOWS) -> list[int]:
 def holdout_fitness(module: ERLModule, data: MarketDataModule, champion: bool = True, windows: int = WINDOWS) -> float:
     """Return the mean fitness on the holdout, of the champion or of the current population."""
     starts = holdout_starts(data, windows)
-    prices = torch.from_numpy(np.ascontiguousarray(data.panel.prices[:, data.investable_columns]))
+    prices = data.panel.prices[:, data.investable_columns]
     agents = 1 if champion else module.population_size
     env = TradingEnvironment(prices, data.rules, agents, len(starts), account=data.account)
     policy = module.population.policy(module.population.champion if champion else None)
@@ -81,13 +81,13 @@ def holdout_fitness(module: ERLModule, data: MarketDataModule, champion: bool = 
 def ridge_fitness(data: MarketDataModule) -> float:
     """Return the mean fitness on the holdout of ordering the columns that a ridge regression ranks highest."""
     assert isinstance(data.encoder, AverageEncoder)
-    prices = np.ascontiguousarray(data.panel.prices[:, data.investable_columns])
+    prices = data.panel.prices[:, data.investable_columns]
     return score_fitness(fit_ridge(data.encoder, prices, data.panel.splits, data.rules).scores, data)
 
 
 def score_fitness(scores: np.ndarray, data: MarketDataModule, windows: int = WINDOWS) -> float:
     """Return the mean fitness on the holdout of ordering the columns of the highest scores, (days, columns)."""
-    prices = np.ascontiguousarray(data.panel.prices[:, data.investable_columns])
+    prices = data.panel.prices[:, data.investable_columns]
     starts = holdout_starts(data, windows)
     env = TradingEnvironment(prices, data.rules, 1, len(starts), account=data.account)
     days = play_days(env, order_by_score(scores, data.rules), data.window_options(starts))

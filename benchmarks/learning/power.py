@@ -110,7 +110,7 @@ BENCHMARKS = {
     "power-rules": Benchmark(
         measure_rules,
         lambda settings: [Task(str(cell), seed) for seed in range(settings["seeds"]) for cell in CELLS],
-        {"seeds": 3, "small": False},
+        {"seeds": 2, "small": False},
         {"seeds": 1, "small": True},
         key=_key,
     ),
@@ -119,7 +119,7 @@ BENCHMARKS = {
         lambda settings: [
             Task(f"{name}: {cell}", seed) for seed in range(settings["seeds"]) for name in LEARNERS for cell in CELLS
         ],
-        {"seeds": 2, "generations": 15, "agents": 8, "small": False},
+        {"seeds": 1, "generations": 15, "agents": 8, "small": False},
         {"seeds": 1, "generations": 2, "small": True},
         key=_key,
     ),

@@ -19,19 +19,21 @@ def lines(rules: Figures, learned: Figures | None = None) -> list[Row]:
     """Return a line for each cell: the filter's gain, and the part of it that each method gains.
 
     A gain is what a method earns more than random orders. Parts are in percent of the filter's gain on the same
-    markets, on which champions may be fewer; None unless that gain is above twice its standard error.
+    markets, on which champions may be fewer; None unless that gain is above twice its standard error, and where no
+    champion was measured.
     """
     found = []
     for cell in CELLS:
         own, runs = rules["runs"][str(cell)], learned["runs"] if learned else {}
         fitness = {name: [row[name] for row in own] for name in SCORES}
-        fitness |= {name: [row["champion"] for row in runs[f"{name}: {cell}"]] for name in LEARNERS if runs}
+        fitness |= {name: [row["champion"] for row in runs.get(f"{name}: {cell}", [])] for name in LEARNERS if runs}
         gain = {n: np.subtract(each, [row["random"] for row in own][: len(each)]) for n, each in fitness.items()}
         best, error = gain["filter"], gain["filter"].std(ddof=1) / np.sqrt(len(own))
         earns = best.mean() > 2 * error
-        parts = {n: 100 * each.mean() / best[: len(each)].mean() if earns else None for n, each in gain.items()}
-        seconds = [row["seconds"] for row in runs[f"{LEARNERS[0]}: {cell}"]] if runs else []
-        shown = {"filter": f"{best.mean():.1f} ± {error:.1f}", "seconds": seconds, "own": own}
+        parts = {
+            n: 100 * each.mean() / best[: len(each)].mean() if earns and len(each) else None for n, each in gain.items()
+        }
+        shown = {"filter": f"{best.mean():.1f} ± {error:.1f}", "own": own}
         found.append({**cell._asdict(), **parts, **shown})
     return found
 
@@ -40,16 +42,13 @@ def power_table(rules: Figures, learned: Figures | None = None) -> str:
     """Return the part of the filter's gain of each method; without champions, also how well the rules forecast."""
     shown = [name for name in LABELS if learned or name not in LEARNERS]
     columns = {**CELL, "filter": "{filter}", **{f"{LABELS[name]} of filter": f"{{{name}}}" for name in shown}}
-    if learned:
-        columns["minutes of ERL"] = "{minutes:.1f}"
-    else:
+    if not learned:
         columns |= {f"{name}'s correlation": f"{{ic[{name}]:.3f}}" for name in SCORES}
     rows = [
         {
             **line,
             **{name: "" if line[name] is None else f"{line[name]:.0f} %" for name in shown},
             "ic": {name: np.mean([row["ic"][name] for row in line["own"]]) for name in SCORES},
-            "minutes": np.mean(line["seconds"]) / 60 if learned else None,
         }
         for line in lines(rules, learned)
     ]

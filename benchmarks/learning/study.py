@@ -180,7 +180,7 @@ def simulate_all(champion: Policy, data: MarketDataModule, generator: np.random.
     Momentum and ridge order the column of the highest rank that is not held, whatever its score.
     """
     assert isinstance(data.encoder, AverageEncoder)
-    prices, splits = np.ascontiguousarray(data.panel.prices[:, data.investable_columns]), data.panel.splits
+    prices, splits = data.panel.prices[:, data.investable_columns], data.panel.splits
     days = range(splits.holdout.start - 1, splits.holdout.stop)
     market = prices, data.rules, data.account, days
     scores = {"12-1 momentum": momentum_pct(prices, *MOMENTUM)}

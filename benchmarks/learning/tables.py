@@ -13,7 +13,7 @@ from benchmarks.pages import Block, Page, machines, table
 Runs = dict[str, list[Row]]
 WHO = ("champion", "agents")
 SHARES = {"of ridge": "{ridge:.0f} %", "of the Kalman filter": "{filtered:.0f} %"}
-FITNESS = {"": "{name}", "mean": "{mean:.1f}", **SHARES, "all agents": "{agents:.1f}", "minutes": "{minutes:.1f}"}
+FITNESS = {"": "{name}", "mean": "{mean:.1f}", **SHARES, "all agents": "{agents:.1f}"}
 AGAINST = {"ERL less": "{name}", "champion": "{champion}", "all agents": "{agents}", "markets better": "{better}"}
 ABLATIONS = {"change": "{name}", "all agents": "{agents:+.1f}", "champion": "{champion:+.1f}"}
 
@@ -32,10 +32,9 @@ def fitness_table(figures: Figures) -> str:
         shares = {rule: 100 * mean / _values(first, rule).mean() for rule in ("ridge", "filtered")}
         return {"name": name, "mean": mean, **shares, **more}
 
-    lines = [line(rule, rule, first, minutes=None, agents=None) for rule in RULES]
+    lines = [line(rule, rule, first, agents=None) for rule in RULES]
     for name, rows in runs.items():
-        minutes, agents = _values(rows, "seconds").mean() / 60, _values(rows, "agents").mean()
-        lines.append(line(name, "champion", rows, minutes=minutes, agents=agents))
+        lines.append(line(name, "champion", rows, agents=_values(rows, "agents").mean()))
     return table(FITNESS, lines)
 
 

@@ -16,10 +16,9 @@ from benchmarks.speed.full_scale import FullScale
 from benchmarks.speed.timing import at_least, at_rate, median_ratio, median_seconds
 from eigen2.erl.population import Population
 from eigen2.market.datamodule import MarketDataModule
-from eigen2.market.features.averages import CHANNELS, CLIP, column_groups, spans
+from eigen2.market.features.averages import CLIP, column_groups, spans
 from eigen2.market.features.encoding import AverageEncoder
 
-FEATURES = CHANNELS - 1
 REFERENCE_DAYS = 10  # days that the reference plays, with one agent
 MANY_AGENTS, LEAST_RATE = 256, 300_000  # agents of the environment alone, and agent-days a second
 
@@ -73,19 +72,19 @@ class DenseMarket:
         flat = encoded.reshape(len(encoded), -1)
         return flat[: len(self.investable)], flat[len(self.investable) :].reshape(-1)
 
-    def _averages(self, window: Window) -> Float32[np.ndarray, "spans columns 10"]:
+    def _averages(self, window: Window) -> Float32[np.ndarray, "spans columns channels"]:
         """Return averages of all columns over each span of last days, adding every day once."""
         last = window.day + 1
-        total = np.zeros((self.panel.num_columns, CHANNELS), np.float32)
+        total = np.zeros((self.panel.num_columns, self.panel.channels), np.float32)
         averages, added = np.empty((len(self.spans), *total.shape), np.float32), 0
         for average, span in zip(averages, self.spans, strict=True):
             start, stop = self.context_days - span, self.context_days - added
-            total[:, :FEATURES] += window.values[start:stop].sum(axis=0)
-            total[:, FEATURES] += self.validity[last - span : last - added].sum(axis=0)
+            total[:, :-1] += window.values[start:stop].sum(axis=0)
+            total[:, -1] += self.validity[last - span : last - added].sum(axis=0)
             np.divide(total, span, out=average)
             added = span
-        averages[..., :FEATURES] *= window.deviation
-        averages[..., :FEATURES] += window.mean
+        averages[..., :-1] *= window.deviation
+        averages[..., :-1] += window.mean
         return averages
 
 

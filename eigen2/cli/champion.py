@@ -11,7 +11,7 @@ from eigen2.core.export import CONFIG, ExportedChampion, load
 from eigen2.errors import UserError
 from eigen2.runtime.files import WRITE_HINT, replacing
 
-TABLE = ["ticker", "action", "coefficient", "target_pct", "stake_pct", "days_held", "gain_pct"]
+TABLE = ["ticker", "action", "size", "target_pct", "stake_pct", "days_held", "gain_pct"]
 """Columns of the orders that are printed."""
 DESCRIPTIONS = {
     "predict": "Write the champion's decisions at the close of each new day: orders, open positions and sales, each "
@@ -80,7 +80,7 @@ def _predict(options: Namespace) -> None:
     trader, output = Trader(_champion(options), options.actor), Path(options.output)
     if output.resolve() == Path(options.data.path).resolve():
         raise UserError(f"--output {output} is the price file itself, which would be lost; choose another file")
-    orders = trader.orders(read_prices(options.data.path), first)
+    orders = trader.orders(read_prices(options.data.path, trader.features), first)
     try:
         with replacing(output) as draft:
             draft.write_text(orders.to_csv(index=False, float_format="%.6g"))

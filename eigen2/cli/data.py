@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 from pathlib import Path
+from typing import Any, Literal
 
 from jsonargparse import Namespace
 
@@ -11,6 +13,7 @@ from eigen2.cli.parser import Parser
 from eigen2.errors import UserError
 from eigen2.market.data.cleaning.policy import Limits, Policy
 from eigen2.market.data.cleaning.prepare import changes_path, inspect, prepare
+from eigen2.market.data.csv_format import CsvFormat
 from eigen2.market.synthetic.generator import SyntheticMarket, write_parquet
 
 LARGEST_CEILING = 3_000_000  # days x columns, about half a gigabyte
@@ -37,6 +40,11 @@ def make_parser(command: str = "data") -> Parser:
             "or negative, and are only checked for duplicates, missing or infinite values, weekends and stray days."
         )
         parser.add_argument("--indicators", type=list[str], default=[], help=indicators)
+        resample = (
+            "Make intraday bars into daily ones: first open, highest high, lowest low, last close, summed volume."
+        )
+        parser.add_argument("--resample", type=Literal["day"] | None, default=None, help=resample)
+        parser.add_class_arguments(CsvFormat, "csv")
         parser.add_class_arguments(Limits, "limits", sub_configs=True)
         parser.add_class_arguments(Policy, "policy")
     parser = Parser(prog=f"python -m eigen2.cli {command}", description="Inspect, prepare or generate price files.")
@@ -52,8 +60,8 @@ def run(command: str, options: Namespace) -> None:
 
 
 def _inspect(options: Namespace) -> None:
-    report = inspect(options.inputs, options.policy, options.limits, options.indicators)
-    text = f"{report}\nprepare would leave {report.result()}"
+    report = inspect(options.inputs, **_settings(options))
+    text = f"{report}\nprepare would leave {report.result()}\n{report.examples()}"
     print(json.dumps(report.as_dict(), indent=2, allow_nan=False) if options.json else text)
 
 
@@ -61,12 +69,18 @@ def _prepare(options: Namespace) -> None:
     if len(options.files) < 2:
         raise UserError(f"prepare got only {options.files[0]!r}: name the files to read, then the file to write")
     *inputs, out = options.files
-    report = prepare(inputs, out, options.policy, options.limits, options.indicators, overwrite=options.overwrite)
+    report = prepare(inputs, out, **_settings(options), overwrite=options.overwrite)
     changes = changes_path(Path(out))
     summary = {**report.as_dict(), "out": out, "changes": str(changes)}
     wrote = f"wrote {out} ({report.prepared['rows']:,} rows) and {changes}, the log of every change"
     text = f"{report}\nleft {report.result()}\n{wrote}"
     print(json.dumps(summary, indent=2, allow_nan=False) if options.json else text)
+
+
+def _settings(options: Namespace) -> dict[str, Any]:
+    """Return the arguments that `inspect` and `prepare` share."""
+    names = ("policy", "limits", "indicators", "resample")
+    return {**{name: options[name] for name in names}, "form": options.csv, "today": datetime.date.today()}
 
 
 def _synthesize(options: Namespace) -> None:

@@ -9,15 +9,20 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import is_dataclass
+from itertools import zip_longest
+from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
 
+import yaml
 from jsonargparse import ArgumentParser, Namespace, set_parsing_settings
 
 from eigen2.compat import option_type, parser_options, subparsers
 from eigen2.errors import UserError
 
 UNKNOWN = re.compile(r"(?:does not accept option '|unrecognized arguments: --|Option ')([\w.+]+)")
+WORD = re.compile(r"unrecognized arguments: ([^-\s]\S*)")
+MISSING = re.compile(r"the following arguments are required: ([\w.]+)")
 KEY = re.compile(r"Parser key \"([^\"]+)\"")
 VALUE = re.compile(r"(?:Got|Given) value: (.*)|Unable to load config \"(.*)\"|import path string: (.*)")
 """Patterns of jsonargparse's messages, since its exceptions carry neither key nor value as attributes."""
@@ -50,7 +55,12 @@ class Parser(ArgumentParser):
         sys.exit(2)
 
     def parse_args(self, args: Sequence[str] | None = None, **kwargs: Any) -> Any:  # type: ignore[override]
-        """Parse; also refuse null where a value is needed, and a value for a group, which jsonargparse accepts."""
+        """Parse; also refuse null where a value is needed, and a value for a group, which jsonargparse accepts.
+
+        Configuration files are read first, for errors that name the file.
+        """
+        if problem := next(_broken_files(sys.argv[1:] if args is None else args), None):
+            self.refuse(problem)
         config = super().parse_args(args, **kwargs)
         command = config.get("subcommand") or config.get("command")
         parser, settings = (subparsers(self)[command], config[command]) if command else (self, config)
@@ -65,6 +75,28 @@ class Parser(ArgumentParser):
         return config
 
 
+def options_of(args: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield each argument that may be an option with its value, which stands behind a = or is the next argument."""
+    for arg, following in zip_longest(args, args[1:], fillvalue=""):
+        option, _, value = arg.partition("=")
+        yield option, value or following
+
+
+def _broken_files(args: Sequence[str]) -> Iterator[str]:
+    """Yield what is wrong with each configuration file that is missing, or is no YAML."""
+    for option, name in options_of(args):
+        if option not in ("--config", "-c") or name.lstrip().startswith("{"):
+            continue
+        try:
+            yaml.safe_load(Path(name).read_text())
+        except yaml.MarkedYAMLError as error:
+            mark, what = error.problem_mark, _flat(error.problem)
+            place = "" if mark is None else f" line {mark.line + 1}, column {mark.column + 1}"
+            yield f"--config {name}{place} is not YAML: {what}; compare with --print_config"
+        except (OSError, ValueError) as error:
+            yield f"--config {name} cannot be read: {getattr(error, 'strerror', None) or error}; name another file"
+
+
 def explain(message: str, error: BaseException | None = None, keys: Mapping[str, Any] | None = None) -> str:
     """Return one line with the key, the problem and the remedy; `keys` are all known ones with their types."""
     keys, causes = keys or {}, list(_causes(error))
@@ -74,6 +106,11 @@ def explain(message: str, error: BaseException | None = None, keys: Mapping[str,
     if match := UNKNOWN.search(message):
         close = difflib.get_close_matches(match[1], list(keys), n=1)
         return f"unknown key {match[1]}: {f'did you mean {close[0]}?' if close else '--help lists the keys'}"
+    if match := WORD.search(message):
+        hint = f": did you mean --config {match[1]}?" if match[1].endswith((".yaml", ".yml")) else ": see --help"
+        return f"{match[1]} belongs to no option{hint}"
+    if match := MISSING.search(message):
+        return f"--{match[1]} is missing: see --help" if "." in match[1] else f"{match[1]} is missing: see --help"
     if isinstance(error, argparse.ArgumentError) and error.message == "expected one argument":
         return f"{error.argument_name} needs a value: see --help"
     if key is None:

@@ -112,5 +112,5 @@ def _print_best(sweep: "Sweep") -> None:
         best = max(complete, key=lambda result: result.value or 0.0)
         settings = ", ".join(f"{key} {trial.to_text(best.params[key])}" for key in sweep.space)
         print(f"best         trial {best.number}, validation fitness {best.value:g}: {settings}")
-        config = sweep.folder / "trials" / str(best.number) / "config.yaml"
-        print(f"next         python -m eigen2.cli test --config {config} --ckpt_path best")
+        checkpoint = sweep.folder / "trials" / str(best.number) / "checkpoints" / "best.ckpt"
+        print(f"next         python -m eigen2.cli test --ckpt_path {checkpoint}")

@@ -1,16 +1,13 @@
 """`fit`, `validate` and `test`: Lightning's command line for the workloads."""
 
 import logging
-import warnings
 from collections.abc import Sequence
 from contextlib import nullcontext
 from importlib import import_module
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
-import yaml
 from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import LightningDataModule, Trainer
@@ -18,12 +15,13 @@ from lightning.pytorch.callbacks import ProgressBar
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 
 from callbacks.budget import MemoryBudget, MemoryBudgetExceeded
+from eigen2.cli.checkpoint import given, with_settings_of_fit
 from eigen2.cli.parser import Parser, explain, is_union_error
 from eigen2.core.module import GenerationModule
 from eigen2.distributed.strategy import PopulationStrategy, processes
 from eigen2.errors import OUT_OF_MEMORY, RunStopped, UserError, require_range
 from eigen2.runtime.checkpoint import DurableCheckpointIO
-from eigen2.runtime.console import GenerationReport
+from eigen2.runtime.console import GenerationReport, hide_library_messages
 from eigen2.runtime.logger import RunLogger
 from eigen2.runtime.run_folder import RunFolder, find_checkpoint, generations_of, locked_folder
 from eigen2.runtime.stop import GracefulStop, stops_at_once
@@ -52,7 +50,7 @@ PARSER: dict[str, Any] = {
 }
 MOST_THREADS = 1024
 """More than any machine has cores; the system kills a process that starts far more threads."""
-TRAINER_DEFAULTS = {
+TRAINER_DEFAULTS: dict[str, Any] = {
     "default_root_dir": "lightning_logs",
     "devices": 1,
     "enable_model_summary": False,
@@ -204,8 +202,10 @@ def add_run_arguments(parser: LightningArgumentParser) -> None:
 
 def run(args: Sequence[str]) -> None:
     """Run a training command; raises UserError for bad input, RunStopped if the run ends early."""
-    _silence()
+    hide_library_messages()
     commands = args[:1] if args[0] in HELP else [*HELP]
+    if args[0] in ("validate", "test"):
+        args = with_settings_of_fit(args, TRAINER_DEFAULTS["default_root_dir"])
     try:
         EigenCLI(
             *classes(_workload(args)),
@@ -230,22 +230,8 @@ def run(args: Sequence[str]) -> None:
 
 
 def _workload(args: Sequence[str]) -> str:
-    """Return the workload, which decides the keys: the last one named by options or configuration files.
-
-    The parser refuses files that cannot be read.
-    """
-    workload = "market"
-    for arg, following in zip_longest(args, args[1:], fillvalue=""):
-        key, _, value = arg.partition("=")
-        value = value or following
-        if key == "--workload":
-            workload = value
-        elif key in ("--config", "-c"):
-            try:
-                config = yaml.safe_load(Path(value).read_text())
-            except (OSError, ValueError, yaml.YAMLError):
-                continue
-            workload = config.get("workload", workload) if isinstance(config, dict) else workload
+    """Return the workload, which decides the keys."""
+    workload = given(args, "workload") or "market"
     if not isinstance(workload, str) or workload not in WORKLOADS:
         raise UserError(f"workload is {workload}; it must be {' or '.join(WORKLOADS)}")
     return workload
@@ -262,13 +248,3 @@ def classes(workload: str) -> tuple[type[GenerationModule[Any]], type[LightningD
 
 def _as_list(value: Any) -> list[Any]:
     return [] if value is None else list(value) if isinstance(value, list) else [value]
-
-
-def _silence() -> None:
-    """Hide messages of libraries that do not concern users: tips, hardware, number of workers."""
-    for name in ("pytorch.utilities.rank_zero", "fabric.utilities.seed", "fabric.utilities.distributed"):
-        logging.getLogger(f"lightning.{name}").setLevel(logging.WARNING)
-    # Lightning 2.6 checks a deprecated pytree type of torch 2.13 on every batch
-    warnings.filterwarnings("ignore", message=".*LeafSpec.*", category=FutureWarning)
-    for text in ("LightningCLI's args", "Checkpoint directory .* exists", ".*does not have many workers"):
-        warnings.filterwarnings("ignore", message=text)

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from eigen2.control.environment import ControlEnvironment
 from eigen2.control.networks import MLPActor, MLPCritic
+from eigen2.core.config import to_config
 from eigen2.core.datamodule import RolloutDataModule, TestResult, TrainedPolicies
 from eigen2.core.environment import Observation, play
 from eigen2.core.networks import Inputs, Sizes
@@ -130,6 +131,11 @@ class ControlDataModule(RolloutDataModule):
             "window": f"an episode of {self.longest_episode} steps at most",
             "validation": f"{self.validation_windows} episodes",
         }
+
+    def config(self) -> dict[str, Any]:
+        """Return the arguments it was made with, as the group `data` of a configuration file."""
+        environment: dict[str, Any] = to_config(self.environment)
+        return super().config() | environment
 
     def settings(self) -> dict[str, Any]:
         """Return the settings of every workload, and the environment's."""

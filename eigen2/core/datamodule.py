@@ -10,6 +10,7 @@ from lightning.pytorch import LightningDataModule
 from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor, nn
 
+from eigen2.core.config import arguments_of
 from eigen2.core.environment import Environment, Observation, Policy
 from eigen2.core.networks import Inputs, Sizes
 from eigen2.core.replay import Field, ReplayBuffer, transition_fields
@@ -50,6 +51,8 @@ class WorkloadDataModule(LightningDataModule, ABC):
     workload: ClassVar[str] = ""  # name on the command line
     table_columns: TableColumns = ()
     """Heading, metric and factor of the workload's columns in the terminal's table."""
+    fitness_words: Mapping[str, str] = {"unit": "reward an episode", "over": "agents"}
+    """`unit` of fitness and what it is averaged `over`, for terminal and report."""
     training_steps: int = 1  # of a generation
     replay_min_size: int  # transitions in the buffer before training starts
 
@@ -60,6 +63,10 @@ class WorkloadDataModule(LightningDataModule, ABC):
     @abstractmethod
     def settings(self) -> dict[str, Any]:
         """Return everything about the data that determines results, as plain values; after `setup`."""
+
+    def config(self) -> dict[str, Any]:
+        """Return the arguments it was made with, as the group `data` of a configuration file."""
+        return arguments_of(self)
 
     def describe(self) -> dict[str, str]:
         """Return names and values to show to the user at the start of a run."""

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from eigen2.core.compatibility import saved_part, saved_run
 from eigen2.core.networks import Sizes, StackedNetwork
 from eigen2.errors import UserError
-from eigen2.runtime.checksums import DamagedFile, verify_checksum
+from eigen2.runtime.checksums import verify_checksum
 from eigen2.runtime.files import replacing
 
 FORMAT = 1
@@ -83,13 +83,23 @@ def _from_folder(folder: Path) -> ExportedChampion:
     return ExportedChampion(config, weights)
 
 
-def _from_checkpoint(file: Path) -> ExportedChampion:
+def read_checkpoint(file: Path) -> dict[str, Any]:
+    """Return tensors and plain values of a checkpoint; raise a UserError if it is damaged or not eigen2's."""
     try:
         verify_checksum(file)
         # mapped, so that the replay buffer beside the weights is not read
-        checkpoint = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
-    except (OSError, DamagedFile) as error:
-        raise UserError(f"checkpoint {file} cannot be read ({_line(error)}); give another one") from error
+        checkpoint: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
+    except MemoryError:
+        raise
+    except Exception as error:  # a decoder may raise anything on damaged bytes
+        raise UserError(
+            f"checkpoint {file} cannot be read ({_line(error)}); is it damaged? give another one"
+        ) from error
+    return checkpoint
+
+
+def _from_checkpoint(file: Path) -> ExportedChampion:
+    checkpoint = read_checkpoint(file)
     saved, state = saved_run(checkpoint), checkpoint["state_dict"]
     spec = saved_part(saved, "inference")
     if "actor" not in spec:

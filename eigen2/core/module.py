@@ -11,11 +11,13 @@ from lightning.pytorch.trainer.states import TrainerFn
 
 from callbacks.budget import budget_of
 from eigen2.core.compatibility import check_settings, flatten, log_data_differences, saved_part, saved_run
+from eigen2.core.config import to_config
 from eigen2.core.datamodule import TestResult, WorkloadDataModule
 from eigen2.distributed.strategy import check_processes
 from eigen2.errors import UserError
 from eigen2.memory.estimate import PeakEstimate, processes_here
 from eigen2.runtime.phases import PHASES, PhaseClock
+from eigen2.runtime.run_folder import RunFolder, describe_script
 from eigen2.runtime.trainer_checks import check_trainer
 
 Data = TypeVar("Data", bound=WorkloadDataModule)
@@ -27,8 +29,6 @@ class GenerationModule(LightningModule, ABC, Generic[Data]):
     phases: ClassVar[tuple[str, ...]] = PHASES  # phases of a generation, in order
     loss_columns: ClassVar = (("actor", "train/actor_loss"), ("critic", "train/critic_loss"))
     """Heading and metric of the two losses in the terminal's table."""
-    fitness_words: Mapping[str, str] | None = None
-    """`unit` of fitness and what it is averaged `over`, for the report; None for rewards over agents."""
     max_processes: ClassVar[int | None] = None  # most processes that the algorithm uses; None for any number
     config_defaults: ClassVar[Mapping[str, Any]] = {}
     """Defaults that are Python objects, in the form of a configuration file."""
@@ -79,6 +79,22 @@ class GenerationModule(LightningModule, ABC, Generic[Data]):
     def model_settings(self) -> dict[str, Any]:
         """Return the algorithm's settings as plain values."""
         return dict(self.hparams)
+
+    def model_config(self) -> dict[str, Any]:
+        """Return the arguments it was made with, as the group `model` of a configuration file."""
+        return {name: to_config(value) for name, value in self.hparams.items() if not name.startswith("_")}
+
+    def config(self) -> dict[str, Any]:
+        """Return the run's settings as a configuration file of the command line, callbacks excepted."""
+        trainer = {"max_epochs": self.trainer.max_epochs, "precision": str(self.trainer.precision)}
+        return {
+            "workload": self.data.workload,
+            "seed_everything": self.seed,
+            "num_threads": torch.get_num_threads(),
+            "trainer": trainer,
+            "model": self.model_config(),
+            "data": self.data.config(),
+        }
 
     def inference_spec(self) -> dict[str, Any]:
         """Return what a champion's weights need to act, as plain values; `data` holds the data module's part."""
@@ -157,6 +173,8 @@ class GenerationModule(LightningModule, ABC, Generic[Data]):
             group["lr"] = rate
         for logger in self.loggers:
             logger.log_hyperparams({"seed": self.seed, **self.settings()})
+        if not any(isinstance(callback, RunFolder) for callback in self.trainer.callbacks):  # type: ignore[attr-defined]
+            describe_script(self.trainer, self, self.config())
 
     def on_validation_epoch_end(self) -> None:
         """Hand the generation's metrics to loggers and callbacks, once all of them are known."""
@@ -176,10 +194,11 @@ class GenerationModule(LightningModule, ABC, Generic[Data]):
             logger.save()
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Add seed, settings, the data used and the inference spec; Lightning saves weights, optimizer and data."""
+        """Add settings, configuration, data used and inference spec; Lightning saves weights, optimizer and data."""
         checkpoint["eigen2"] = {
             "seed": self.seed,
             "settings": self.settings(),
+            "config": self.config(),
             "data_used": self.data.data_used(),
             "inference": self.inference_spec(),
             "generations": self.generations_run,

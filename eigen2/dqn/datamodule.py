@@ -1,7 +1,7 @@
 """What a workload of deep Q-learning provides, and what all of them have in common."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from itertools import pairwise
 from typing import ClassVar
 
@@ -22,7 +22,6 @@ class DQNDataModule(WorkloadDataModule):
     """Base of workloads for deep Q-learning: environments to learn in, and cases to validate and test a policy on."""
 
     remedy: ClassVar[str]  # settings to lower where memory does not suffice
-    fitness_words: ClassVar[Mapping[str, str]]  # unit of fitness and what it is averaged over, for the report
     baselines: ClassVar[tuple[str, ...]] = ()  # names of the policies without learning
     default_baselines: ClassVar[tuple[str, ...]] = ()  # those compared with the agent, without `model.baselines`
     environments: VectorEnvironment  # played side by side; made by `build`, as are codec and episode_steps

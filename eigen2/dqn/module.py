@@ -199,8 +199,8 @@ class DQNModule(GenerationModule[DQNDataModule]):
         }
 
     def setup(self, stage: str) -> None:
-        """Copy the workload's texts for messages and report, and build everything."""
-        self.remedy, self.fitness_words = self.data.remedy, self.data.fitness_words
+        """Copy the workload's remedy for messages, and build everything."""
+        self.remedy = self.data.remedy
         super().setup(stage)
 
     def build(self, stage: str) -> None:

@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from eigen2.core.config import class_config
 from eigen2.core.datamodule import RolloutDataModule, TestResult
-from eigen2.core.export import describe, format_factory
+from eigen2.core.export import call_of, describe, format_factory
 from eigen2.core.module import GenerationModule
 from eigen2.core.networks import NetworkFactory, weight_bytes
 from eigen2.core.randomness import Role, generator, torch_seed
@@ -138,6 +139,18 @@ class PopulationModule(GenerationModule[RolloutDataModule]):
     def model_settings(self) -> dict[str, Any]:
         """Return the algorithm's settings, networks included, as plain values."""
         return {**self.hparams, **dict(zip(("actor", "critic"), map(format_factory, self.make_networks), strict=True))}
+
+    def model_config(self) -> dict[str, Any]:
+        """Return the arguments it was made with; a network made by a function has none, only the function's name."""
+        networks = {
+            name: call_of(factory) or format_factory(factory)
+            for name, factory in zip(("actor", "critic"), self.make_networks, strict=True)
+        }
+        operators = [class_config(operator) for operator in self.operators]
+        return {
+            **super().model_config(),
+            **{"learner": class_config(self.learner), "evolution": operators or None, **networks},
+        }
 
     def inference_spec(self) -> dict[str, Any]:
         """Return what the champion's weights need to act, as plain values."""

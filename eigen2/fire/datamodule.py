@@ -11,6 +11,7 @@ import torch
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from jaxtyping import Float
 
+from eigen2.core.config import to_config
 from eigen2.core.datamodule import TestResult
 from eigen2.core.randomness import Role, generator
 from eigen2.dqn.collector import Info
@@ -239,6 +240,11 @@ class FuelBreakDataModule(DQNDataModule):
         fire = {"duration": settings["fire_simulation_max_duration"]}
         fire |= {name: settings[name] for name in ("wind_speed", "wind_from")}
         return PlacementFile(self.specs(split), placed, fire, generation)
+
+    def config(self) -> dict[str, Any]:
+        """Return the arguments it was made with, as the group `data` of a configuration file."""
+        arguments: dict[str, Any] = to_config(self._settings)
+        return arguments
 
     def settings(self) -> dict[str, Any]:
         """Return everything about the data that determines results, as plain values; rasters as a hash."""

@@ -1,7 +1,5 @@
 """The trading workload as a data module: prices to panel, panel to windows, windows to environments."""
 
-import logging
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from itertools import chain
@@ -12,7 +10,6 @@ import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor, nn
-from torchmetrics.functional import spearman_corrcoef
 
 from eigen2.core.compatibility import flatten
 from eigen2.core.datamodule import RolloutDataModule, TableColumns, TestResult, TrainedPolicies
@@ -21,12 +18,17 @@ from eigen2.core.environment import Policy as AgentPolicy
 from eigen2.core.networks import Inputs, Sizes
 from eigen2.core.randomness import Role, generator
 from eigen2.errors import UserError, require_range
-from eigen2.market.data.cache import load_panel, remapped
-from eigen2.market.data.panel import FEATURES, FeatureScale, MarketPanel, build_panel, window_starts
+from eigen2.market.data.cache import PriceSource, load_panel, remapped
+from eigen2.market.data.checks import survivors_line
+from eigen2.market.data.frames import frame_prices
+from eigen2.market.data.panel import FeatureScale, MarketPanel, window_starts
 from eigen2.market.data.sample import sample_path
+from eigen2.market.data.source import check_features
+from eigen2.market.data.splits import describe_days, require_window
 from eigen2.market.data.universe import Universe, resolve
-from eigen2.market.evaluation.backtest import Market, backtest, write, write_texts
-from eigen2.market.evaluation.performance import YEAR
+from eigen2.market.evaluation.backtest import Market, backtest, write
+from eigen2.market.evaluation.champion_record import named_trades, write_champion
+from eigen2.market.evaluation.episodes import episode_metrics
 from eigen2.market.features.encoding import ENCODERS, MarketEncoder
 from eigen2.market.networks.columns import Choice
 from eigen2.market.simulation.account import AccountRules
@@ -36,12 +38,6 @@ from eigen2.market.simulation.returns import relative_returns
 from eigen2.market.simulation.rules import TradingRules
 from eigen2.market.simulation.simulate import Policy, hide_window_end
 from eigen2.market.synthetic.generator import SyntheticMarket
-from eigen2.memory.estimate import available_bytes
-from eigen2.memory.process import GB
-
-log = logging.getLogger(__name__)
-
-BYTES_PER_ROW = 200  # upper bound for a synthetic market: the table, its blocks, and the panel built from it
 
 
 class MarketDataModule(RolloutDataModule):
@@ -53,12 +49,16 @@ class MarketDataModule(RolloutDataModule):
         synthetic: settings of a synthetic market in place of a file; null takes `path`.
         context_days: days of the past an agent sees (1 or more).
         trading_days: days of a window on which agents may open positions (1 or more).
-        settlement_days: days after trading_days, on which positions only close (1 or more; with fewer than
+        settlement_days: run-off days after trading_days, on which positions only close (1 or more; with fewer than
             rules.max_holding_days, the last day sells what is left).
         validation_days: days of each span on which champions are chosen, never trained on (at least a window).
         validation_spans: spans of validation days, spread over the days before the holdout; the last ends where that
             starts (1 or more). Training windows lie between them.
         holdout_days: last days of the file, never used by fit (0 or more).
+        validation_from: first date of the validation days, YYYY-MM-DD, or the next day of trading; validation_days is
+            not used then, and validation_spans must be 1. null: validation_days.
+        holdout_from: first date of the holdout, YYYY-MM-DD, or the next day of trading; holdout_days is not used then.
+            null: holdout_days.
         windows_per_generation: windows whose mean return is an agent's fitness, the same for every agent (1 or more).
         exploration_windows: further windows per generation, played with exploration noise to fill the replay buffer
             and not counted in fitness (0 or more).
@@ -74,9 +74,15 @@ class MarketDataModule(RolloutDataModule):
         account: the money of an agent in a window, and its division over positions.
         cache_dir: folder of the memory-mapped panel; null takes `cache` under trainer.default_root_dir.
         investable: columns agents may buy; all others are context only.
+        benchmark: ticker of the table, such as an index fund, beside which `test` puts the champion: alpha, beta and
+            information ratio are against it; context only, never investable. null: buy-and-hold of the investable
+            columns in equal parts.
         indicators: tickers that are indicator series (volatility indices, rates, spreads), not prices: values may be
             zero or negative, and a close is enough; context only, never investable. Names that YAML reads as
             something else need quotes.
+        features: further numeric columns of the table that networks see beside the nine features of prices, such as
+            sentiment or fundamentals. The value of a day must have been known at its close; an empty cell is a missing
+            value.
         encoding: what networks see of the market: `averages` of every feature over 1, 2, 4 ... context_days days,
             computed once for all networks; or `windows`, the features of the last context_days days themselves, for
             networks that read series, at a much higher cost.
@@ -101,6 +107,8 @@ class MarketDataModule(RolloutDataModule):
         settlement_days: int = 20,
         validation_days: int = 252,
         holdout_days: int = 252,
+        validation_from: str | None = None,
+        holdout_from: str | None = None,
         validation_spans: int = 1,
         windows_per_generation: int = 8,
         exploration_windows: int = 2,
@@ -113,12 +121,15 @@ class MarketDataModule(RolloutDataModule):
         account: AccountRules = AccountRules(),  # noqa: B008 - read, never changed
         cache_dir: str | None = None,
         investable: Universe = Universe(),  # noqa: B008 - read, never changed
+        benchmark: str | None = None,
         indicators: list[str] = [],  # noqa: B006 - read, never changed
+        features: list[str] = [],  # noqa: B006 - read, never changed
         encoding: Literal["averages", "windows"] = "averages",
     ) -> None:
         super().__init__(windows_per_generation, exploration_windows, replay_capacity, replay_min_size, batch_size)
         self.context_days, self.trading_days, self.settlement_days = context_days, trading_days, settlement_days
         self.validation_days, self.validation_spans, self.holdout_days = validation_days, validation_spans, holdout_days
+        self.validation_from, self.holdout_from = validation_from, holdout_from
         self.validation_windows, self.credit, self.encoding = validation_windows, credit, encoding
         names = "context_days trading_days settlement_days validation_days validation_spans validation_windows"
         for name in names.split():
@@ -130,12 +141,31 @@ class MarketDataModule(RolloutDataModule):
         self.rules, self.account = rules, account
         if rules.mode == "weights":
             self.table_columns = (("turnover", "trading/turnover", 1.0),)
-        self.investable, self.indicators = investable, list(indicators)
+        unit = "log return less risk penalty, % a window" if rules.risk_aversion else "log return, % a window"
+        shaped = rules.mode == "orders" and rules.reward == "shaped"
+        self.fitness_words = {"unit": "reward a window" if shaped else unit, "over": "agents"}
+        check_features(features)
+        self.investable, self.benchmark = investable, benchmark
+        self.indicators, self.features = list(indicators), list(features)
+        self._frame: pd.DataFrame | None = None  # prices in place of a file
         self._spec: Mapping[str, Any] | None = None  # inference spec of the fit whose champion is used
+
+    @classmethod
+    def from_frame(cls, prices: pd.DataFrame, **settings: Any) -> "MarketDataModule":
+        """Return the data module of prices in a DataFrame, see `frame_prices`, which are cached in no file.
+
+        Settings are those of the class except `path` and `synthetic`. The DataFrame is no setting, so that
+        configuration files hold all settings.
+        """
+        data = cls(**settings)
+        if data.path is not None or data.synthetic is not None:
+            raise UserError("prices are given as a DataFrame, but path or synthetic too; leave these out")
+        data._frame = frame_prices(prices, data.features)
+        return data
 
     @property
     def window_days(self) -> int:
-        """Return the days of a window, trading and settlement."""
+        """Return the days of a window, trading and run-off."""
         return self.trading_days + self.settlement_days
 
     longest_episode = window_days
@@ -149,36 +179,22 @@ class MarketDataModule(RolloutDataModule):
         """Load the panel, choose the investable columns and check that a window fits into the splits."""
         self._spec = None
         self._load()
-        splits = self.panel.splits
-        window = f"trading_days {self.trading_days} + settlement_days {self.settlement_days}"
-        needed = self.context_days - 1 + self.window_days  # the window's first day is the context's last
-        if len(splits.train[0]) < needed:
-            spans = f"{self.validation_spans} x " if self.validation_spans > 1 else ""
-            raise UserError(
-                f"{self.panel.num_days} days leave {len(splits.train[0])} to train on before {spans}"
-                f"{self.validation_days} validation and {len(splits.holdout)} holdout days, but context_days "
-                f"{self.context_days}, ending with the first of {window}, need {needed}; lower one or bring more days"
-            )
-        if self.validation_days < self.window_days:
-            problem = f"data.validation_days is {self.validation_days}, but a window takes {window}"
-            raise UserError(f"{problem} = {self.window_days} days; raise validation_days or shorten the window")
-        self.investable_columns = resolve(self.investable, self.panel)
+        require_window(self.panel.splits, self.context_days, self.trading_days, self.settlement_days)
+        self.investable_columns = resolve(self.investable, self.panel, self.benchmark)
 
     def _load(self, scale: FeatureScale | None = None) -> None:
-        names = ("validation_days", "holdout_days", "validation_spans", "indicators")
+        splits = ("validation_days", "holdout_days", "validation_spans", "validation_from", "holdout_from")
+        names = (*splits, "indicators", "features")
         options = {"scale": scale, **{name: getattr(self, name) for name in names}}
+        source: PriceSource = self.synthetic or self.path or sample_path()
+        if self._frame is not None:
+            source = self._frame
         root = "lightning_logs" if self.trainer is None else self.trainer.default_root_dir
-        cache = self.cache_dir or str(Path(root) / "cache")
-        rows = 0 if self.synthetic is None else self.synthetic.days * self.synthetic.columns
-        if (needed := BYTES_PER_ROW * rows) > (available := available_bytes()):
-            raise UserError(
-                f"data.synthetic makes {rows:,} days x columns, which take {needed / GB:.1f} GB of RAM, "
-                f"{available / GB:.1f} GB available; lower one of them"
-            )
-        if self.synthetic is not None and self.trainer is None and self.cache_dir is None:
-            self.panel = build_panel(self.synthetic.generate(), **options)  # a script without a Trainer writes no files
-        else:
-            self.panel = load_panel(self.synthetic or self.path or sample_path(), **options, cache_dir=cache)
+        # a script without a Trainer writes no files for a synthetic market
+        writes = self.trainer is not None or self.synthetic is None
+        self.panel = load_panel(
+            source, **options, cache_dir=self.cache_dir or (Path(root) / "cache" if writes else None)
+        )
 
     def build(self, agents: int, device: torch.device) -> None:
         """Make the encoder and the two environments."""
@@ -187,7 +203,7 @@ class MarketDataModule(RolloutDataModule):
             self.encoder = ENCODERS[self.encoding](self.panel, columns, self.context_days, self.terms, device)
         else:
             self.encoder = MarketEncoder.restore(self._spec, self.panel, self.terms, device)
-        prices = np.ascontiguousarray(remapped(self.panel).prices[: self.panel.splits.holdout.start, columns])
+        prices = remapped(self.panel).prices[: self.panel.splits.holdout.start, columns]
         percent = Choice(rules, self.account).reward_per_percent(len(columns))
         self._outcomes = torch.from_numpy(relative_returns(prices, rules) * percent).half().to(device)
         windows = self.windows_per_generation + self.exploration_windows
@@ -273,23 +289,13 @@ class MarketDataModule(RolloutDataModule):
         trainer = self.trainer
         if trainer is None or not trainer.is_global_zero or trainer.fast_dev_run:  # type: ignore[attr-defined]
             return
-        folder, record = Path(trainer.default_root_dir) / "champion", self.val_env.record
-        tables = {"equity": record.equity(self.panel.dates).reset_index(), "trades": self._named(record.trades())}
-        for table in tables.values():
-            table.insert(0, "generation", generation)
-        try:
-            write_texts(folder, {f"{name}.csv": table.to_csv(index=False) for name, table in tables.items()})
-        except OSError as error:
-            # not worth stopping the run: the next champion overwrites the record
-            log.warning("cannot write the champion's record to %s: %s", folder, error.strerror or error)
+        folder = Path(trainer.default_root_dir) / "champion"
+        write_champion(self.val_env.record, self.panel, self.investable_columns, generation, folder)
 
-    def _named(self, trades: pd.DataFrame) -> pd.DataFrame:
-        """Return trades with tickers in place of columns and dates in place of days."""
-        dates = self.panel.dates
-        tickers = np.array(self.panel.tickers, dtype=object)[self.investable_columns]
-        days = {"entry_day": dates[trades["entry_day"]], "exit_day": dates[trades["exit_day"]]}
-        named = trades.assign(column=tickers[trades["column"]], **days)
-        return named.rename(columns={"column": "ticker", "entry_day": "entry_date", "exit_day": "exit_date"})
+    @property
+    def survivors(self) -> str | None:
+        """Return a line that the prices hold survivors only; None if they do not, or are synthetic."""
+        return survivors_line(self.panel.prices) if self.synthetic is None else None
 
     def data_used(self) -> dict[str, Any]:
         """Return the first and the last date of training and validation."""
@@ -301,9 +307,12 @@ class MarketDataModule(RolloutDataModule):
         dates = self.panel.dates[self.panel.splits.holdout]
         shared = dates[(dates >= np.datetime64(used["first"])) & (dates <= np.datetime64(used["last"]))]
         if len(shared):
+            remedy = f"lower data.holdout_days to {len(dates) - len(shared)}"
+            if self.holdout_from is not None:
+                remedy = f"set data.holdout_from to a date after {shared[-1]}"
             raise UserError(
                 f"the test would play {len(shared)} days that the fit has trained or validated on, {shared[0]} to "
-                f"{shared[-1]}; lower data.holdout_days to {len(dates) - len(shared)} or bring later prices"
+                f"{shared[-1]}; {remedy} or bring later prices"
             )
 
     def inference_spec(self) -> dict[str, Any]:
@@ -328,62 +337,56 @@ class MarketDataModule(RolloutDataModule):
         def native(agent: AgentPolicy) -> Policy:
             return hide_window_end(lambda seen: env.native_action(agent(seen).to(env.device)).cpu(), self.window_days)
 
-        prices = np.ascontiguousarray(self.panel.prices[:, self.investable_columns])
+        prices = self.panel.prices[:, self.investable_columns]
         days = range(holdout.start - 1, holdout.stop)
-        market = Market(prices, self.rules, self.account, days, self.panel.dates)
+        benchmark = None
+        if self.benchmark is not None:
+            benchmark = self.benchmark, self.panel.prices[:, [self.panel.tickers.index(self.benchmark)]]
+        market = Market(prices, self.rules, self.account, days, self.panel.dates, benchmark, self.survivors)
         champion, agents = native(policies.champion), [native(agent) for agent in policies.agents]
         rng = generator(policies.seed, Role.LUCK)
         result = backtest(market, champion, agents, policies.candidates, policies.generation, rng)
         if self.trainer is not None:
             folder = Path(self.trainer.default_root_dir) / "test"
-            write(result, self._named(result.champion.closed), folder, flatten({"data": self.settings()}))
+            trades = named_trades(result.champion.closed, self.panel, self.investable_columns)
+            write(result, trades, folder, flatten({"data": self.settings()}))
         return TestResult(result.scalars(), result.text())
 
     def episode_metrics(self, summary: dict[str, Tensor], fitness: Tensor) -> dict[str, float]:
         """Return trading in the windows, and the rank correlation of fitness and money."""
-        money = {"fitness/money_correlation": _rank_correlation(fitness, summary["log_return_pct"])}
-        if self.rules.mode == "weights":
-            years = self.windows_per_generation * (self.window_days - 1) / YEAR
-            return {"trading/turnover": float(summary["turnover"].double().mean()) / years, **money}
-        idle, busy = summary["days_without_position"].sum(), summary["days_with_position"].sum()
-        closed, trades = (summary["wins"] + summary["losses"]).sum(), summary["trades"].sum()
-        return {
-            "trading/trades": float(summary["trades"].double().mean()) / self.windows_per_generation,
-            "trading/win_rate": float(summary["wins"].sum() / closed.clamp(min=1)),
-            "trading/exposure": float(busy / (idle + busy)),
-            "trading/funded_share": float(trades / (trades + summary["unfunded"].sum()).clamp(min=1)),
-            **money,
-        }
+        windows = self.windows_per_generation
+        return episode_metrics(self.rules.mode, summary, fitness, windows, self.window_days)
 
     def describe(self) -> dict[str, str]:
         """Return what to print at the start of a run, by name."""
         panel, splits = self.panel, self.panel.splits
-
-        def span(spans: tuple[range, ...]) -> str:
-            days = [*chain(*spans)]
-            parts = f" in {len(spans)} spans" if len(spans) > 1 else ""
-            return f"{panel.dates[days[0]]} to {panel.dates[days[-1]]} ({len(days)} days{parts})" if days else "none"
+        path = "a DataFrame" if self._frame is not None else self.path or "sample shipped with eigen2"
 
         return {
-            "prices": str("synthetic market" if self.synthetic else self.path or "sample shipped with eigen2"),
-            "panel": f"{panel.num_days:,} days x {panel.num_columns} columns x {len(FEATURES)} features",
+            "prices": str("synthetic market" if self.synthetic else path),
+            **({} if self.survivors is None else {"survivors": self.survivors}),
+            "panel": f"{panel.num_days:,} days x {panel.num_columns} columns x {panel.num_features} features",
             "columns": f"{len(self.investable_columns)} investable of {panel.num_columns} columns, "
             f"{self.investable.describe()}; indicators: {', '.join(panel.indicators) or 'none'}",
-            "training": span(splits.train),
-            "validation": f"{span(splits.validation)}, {len(self.validation_starts())} windows",
-            "holdout": f"{span((splits.holdout,))}, untouched by fit",
-            "window": f"{self.trading_days} trading + {self.settlement_days} settlement days, context "
-            f"{self.context_days}",
+            "training": describe_days(splits.train, panel.dates),
+            "validation": f"{describe_days(splits.validation, panel.dates)}, {len(self.validation_starts())} windows",
+            "holdout": f"{describe_days((splits.holdout,), panel.dates)}, untouched by fit",
+            "window": f"{self.trading_days} trading + {self.settlement_days} run-off days, context {self.context_days}",
         }
+
+    def config(self) -> dict[str, Any]:
+        """Return the arguments it was made with; prices in a DataFrame have to be given again, as a file."""
+        return super().config() | ({} if self._frame is None else {"path": "a DataFrame"})
 
     def settings(self) -> dict[str, Any]:
         """Return the settings of every workload and the market's; prices as a hash."""
         plain = ("context_days", "trading_days", "settlement_days", "validation_windows", "credit", "encoding")
         return {
             **super().settings(),
-            **{name: getattr(self, name) for name in (*plain, "indicators")},
+            **{name: getattr(self, name) for name in (*plain, "benchmark", "indicators")},
+            "features": self.features or None,  # as checkpoints of earlier versions have it
             **{name: asdict(getattr(self, name)) for name in ("rules", "account", "investable")},
-            "validation_days": self.validation_days,
+            "validation_days": len(self.panel.splits.validation[0]),
             "validation_spans": self.validation_spans,
             "holdout_days": len(self.panel.splits.holdout),
             "prices": self.panel.content_hash,
@@ -392,11 +395,3 @@ class MarketDataModule(RolloutDataModule):
     def memory_owners(self) -> dict[str, object]:
         """Return what holds bytes, for a memory profiler."""
         return {**super().memory_owners(), "panel": self.panel, "encoder": self.encoder, "outcomes": self._outcomes}
-
-
-def _rank_correlation(first: Tensor, second: Tensor) -> float:
-    """Return Spearman's correlation of the finite values; NaN if there are fewer than two or all are equal."""
-    finite = torch.isfinite(first) & torch.isfinite(second)
-    first, second = first[finite].double(), second[finite].double()
-    equal = len(first) < 2 or bool((first == first[0]).all() | (second == second[0]).all())
-    return math.nan if equal else float(spearman_corrcoef(first, second))

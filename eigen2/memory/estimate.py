@@ -10,19 +10,11 @@ from torch import Tensor
 
 from eigen2 import compat
 from eigen2.errors import UserError
-from eigen2.memory.limits import limits
+from eigen2.memory.limits import available_bytes
 from eigen2.memory.process import GB, MB, peak_rss_bytes, rss_bytes, trim_malloc
 
 OVERHEAD_BYTES = 45_000_000  # added by every process after set-up: code pages, kernels and plotting on their first use
 FRAGMENTATION = 1.7  # resident bytes of the C heap per byte of temporary tensors; 1.3 to 1.8 measured (docs/memory.md)
-
-
-def available_bytes(budget_bytes: int | None = None, processes: int = 1) -> int:
-    """Return the bytes this process may still allocate by the tightest limit: budget, machine, container or `ulimit`.
-
-    A limit shared between processes is divided equally among the run's `processes` on this machine.
-    """
-    return min(limit.left // (processes if limit.shared else 1) for limit in limits(budget_bytes))
 
 
 def processes_here(trainer: Trainer) -> int:

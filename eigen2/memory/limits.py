@@ -57,6 +57,14 @@ def limits(budget_bytes: int | None = None) -> list[Limit]:
     return sorted(all_limits, key=lambda limit: -limit.share)
 
 
+def available_bytes(budget_bytes: int | None = None, processes: int = 1) -> int:
+    """Return the bytes this process may still allocate by the tightest limit: budget, machine, container or `ulimit`.
+
+    A limit shared between processes is divided equally among the run's `processes` on this machine.
+    """
+    return min(limit.left // (processes if limit.shared else 1) for limit in limits(budget_bytes))
+
+
 def allowed_bytes() -> int:
     """Return the bytes of memory that the machine and the control groups allow this process."""
     return min([psutil.virtual_memory().total, *(group.limit for group in _groups())])

@@ -13,6 +13,7 @@ _COLUMNS = (
     *("python_blocks", "gpu_allocated_bytes", "gpu_reserved_bytes", "gpu_peak_bytes"),
 )
 """Columns of memory.csv before those of counts and owners."""
+LARGEST = 4  # owners that the summary names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,13 +48,11 @@ class MemorySnapshot(ProcessMemory):
         return {name: "" if value is None else value for name, value in columns.items()}
 
     def metrics(self) -> dict[str, float]:
-        """Return the metrics of the snapshot by full name."""
-        names = ["rss", "vms", "unaccounted", *(["heap"] if self.heap_bytes is not None else [])]
-        names += ["gpu_allocated", "gpu_reserved", "gpu_peak"] if process.uses_cuda() else []
+        """Return what is worth a curve, by full name; memory.csv has the rest."""
         return {
-            **{f"memory/{name}_gb": getattr(self, f"{name}_bytes") / GB for name in names},
+            "memory/rss_gb": self.rss_bytes / GB,
+            **({"memory/gpu_peak_gb": self.gpu_peak_bytes / GB} if process.uses_cuda() else {}),
             **{f"memory/owner/{name}_mb": nbytes / MB for name, nbytes in self.owner_bytes.items()},
-            **{f"memory/objects/{name}": float(count) for name, count in self.counts.items()},
         }
 
 
@@ -70,6 +69,19 @@ def take_snapshot(
         held=account(owners),
         filling=tuple(name for name, owner in owners.items() if isinstance(owner, Filling) and not owner.full),
     )
+
+
+def format_summary(now: MemorySnapshot, baseline: MemorySnapshot) -> list[str]:
+    """Format in a few lines of at most 80 columns how much memory there is, and who holds most of it."""
+    largest = sorted(now.owner_bytes.items(), key=lambda owner: -owner[1])
+    held = {**dict(largest[:LARGEST]), "others": sum(nbytes for _, nbytes in largest[LARGEST:])}
+    held = {name: nbytes for name, nbytes in held.items() if nbytes >= 0.05 * MB}
+    besides = {"files and libraries": now.file_bytes or 0, "Python and torch": now.unaccounted_bytes}
+    besides |= {"GPU at most": now.gpu_peak_bytes} if now.gpu_peak_bytes else {}
+    owned, rest = (", ".join(f"{name} {size / MB:,.1f}" for name, size in sizes.items()) for sizes in (held, besides))
+    growth = (now.rss_bytes - baseline.rss_bytes) / MB
+    lines = [f"RSS {now.rss_bytes / GB:.3f} GB, {growth:+.1f} MB since training started", f"MB  {owned}", f"MB  {rest}"]
+    return [*lines, *_format_counts(now, baseline)]
 
 
 def format_generations(trend: Trend) -> list[str]:
@@ -105,5 +117,9 @@ def format_owners(now: MemorySnapshot, baseline: MemorySnapshot) -> list[str]:
     for name in ("heap", "vms", *(("gpu_allocated", "gpu_reserved", "gpu_peak") if now.gpu_reserved_bytes else ())):
         after, before = (getattr(snapshot, f"{name}_bytes") for snapshot in (now, baseline))
         lines += [] if after is None else [row(f"({name.replace('_', ' ')})", after, before)]
+    return [*lines, *_format_counts(now, baseline)]
+
+
+def _format_counts(now: MemorySnapshot, baseline: MemorySnapshot) -> list[str]:
     counts = [f"{name} {baseline.counts.get(name, 0)} -> {count}" for name, count in now.counts.items()]
-    return [*lines, *([", ".join(counts)] if counts else [])]
+    return [", ".join(counts)] if counts else []

@@ -19,7 +19,7 @@ from eigen2.runtime.console import selection_verdict
 from eigen2.runtime.files import replacing
 from eigen2.runtime.provenance import describe_changes
 
-NUMBERS = dict(zip(("coefficient", "entry", "exit", "gain, %", "profit"), TRADE, strict=True))  # column by heading
+NUMBERS = dict(zip(("size", "entry", "exit", "gain, %", "profit"), TRADE, strict=True))  # column by heading
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 
@@ -82,6 +82,7 @@ def provenance(run: RunRecord) -> dict[str, str]:
         "agents": settings.get("model.population_size"),
         "seed": record.get("seed"),
         "prices": settings.get("data.prices"),
+        "survivors": record.get("data", {}).get("survivors"),
         "commit": commit and commit + (" and uncommitted changes" if record.get("dirty") else ""),
         "versions": ", ".join(f"{name} {version}" for name, version in record.get("versions", {}).items()) or None,
         "machine": record.get("machine"),

@@ -19,7 +19,7 @@ METRICS = "metrics.csv"
 _date = partial(pd.to_datetime, format="ISO8601")
 POLICIES = ("champion", "buy and hold", "momentum")
 RANDOM = ("random 5 %", "random 95 %")  # columns of the test's equity: quantiles of the random baseline
-TRADE = ("coefficient", "entry_price", "exit_price", "gain_pct", "profit")
+TRADE = ("size", "entry_price", "exit_price", "gain_pct", "profit")
 
 
 TEXT, NUMBER, OBJECT = {"type": "string"}, {"type": "number"}, {"type": "object"}
@@ -29,7 +29,7 @@ _mapping = partial(object_schema, others=True)
 PROVENANCE = _mapping(
     {},
     {
-        **{"settings": OBJECT, "versions": OBJECT, "memory": {"type": "array"}},
+        **{"settings": OBJECT, "versions": OBJECT, "data": OBJECT, "memory": {"type": "array"}},
         **{"commit": {"type": ["string", "null"]}, "fitness": _mapping({"unit": TEXT, "over": TEXT})},
     },
 )

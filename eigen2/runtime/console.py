@@ -1,16 +1,20 @@
 """Terminal output of a run: its settings at the start, a bar and a table while it trains, a summary at the end."""
 
+import logging
 import math
 import textwrap
 import time
+import warnings
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Protocol, runtime_checkable
 
 from lightning.pytorch.callbacks import ProgressBar
 from rich.console import Console
 from tqdm import tqdm
 
+from eigen2.errors import UserError
 from eigen2.memory.process import GB, rss_bytes
 from eigen2.runtime.phases import PHASES
 
@@ -32,13 +36,15 @@ class HasStatusLine(Protocol):
 
 
 class GenerationReport(ProgressBar):
-    """Prints the progress of a `GenerationModule` in 80 columns, with a bar on a terminal."""
+    """Prints the progress of a `GenerationModule` in 80 columns; on a terminal, a bar and the phase too."""
 
     def __init__(self) -> None:
         super().__init__()
         self._console = Console(highlight=False, soft_wrap=True)
         self._enabled = True
         self._bar: Any = None
+        self._generation = self._phase = self._shown = ""  # what stands beside the bar
+        self._steps = 0  # of the evaluation in progress
         self._began = 0.0
         self._first = self._rows = self._rss = 0
         self._generations: deque[Mapping[Any, float]] = deque(maxlen=RECENT)
@@ -50,7 +56,8 @@ class GenerationReport(ProgressBar):
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Print the model, the data and the folder of the run."""
         self._began, self._first, self._rss = time.monotonic(), trainer.current_epoch, rss_bytes()
-        lines = {**trainer.datamodule.describe(), **pl_module.describe(), "writes to": str(trainer.default_root_dir)}
+        lines = {**trainer.datamodule.describe(), **pl_module.describe()}
+        lines |= {"fitness": trainer.datamodule.fitness_words["unit"], "writes to": str(trainer.default_root_dir)}
         if self._first:
             lines["resumes"] = f"after {self._first} of {trainer.max_epochs} generations, from {trainer.ckpt_path}"
         self._print_values({name: textwrap.wrap(text, 66, break_on_hyphens=False) for name, text in lines.items()})
@@ -60,17 +67,32 @@ class GenerationReport(ProgressBar):
             initial=self._first * steps,
             disable=None if self._enabled else True,  # None: only on a terminal
             leave=False,
-            bar_format="{desc} |{bar}| {percentage:3.0f} % {elapsed}",
+            bar_format="{desc} |{bar}| {percentage:3.0f}% {elapsed}",
             ncols=79,
         )
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
-        """Show the generation in progress."""
-        self._bar.set_description_str(f"generation {trainer.current_epoch + 1}/{trainer.max_epochs}")
+        """Show the generation in progress and its first phase."""
+        self._generation, self._steps = f"generation {trainer.current_epoch + 1}/{trainer.max_epochs}", 0
+        self._show(pl_module.clock.phases[0])
 
-    def on_train_batch_end(self, *args: Any) -> None:
-        """Advance the bar."""
+    def on_environment_step(self, trainer: Any, pl_module: Any) -> None:
+        """Show how much of the evaluation is done, where its length is known."""
+        if not self._bar.disable and self._phase == "evaluate":
+            self._steps += 1
+            with suppress(UserError):
+                self._show("evaluate", self._steps / trainer.datamodule.longest_episode)
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Advance the bar and show how much of the training is done."""
         self._bar.update()
+        if not trainer.is_last_batch:
+            self._show("train", (batch_idx + 1) / self.total_train_batches)
+
+    def on_phase_end(self, trainer: Any, pl_module: Any, phase: str) -> None:
+        """Show the phase that follows."""
+        following = pl_module.clock.phases[pl_module.clock.phases.index(phase) + 1 :]
+        self._show(following[0] if following else "checkpoint")
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         """Print the generation's two rows and the time left."""
@@ -102,12 +124,15 @@ class GenerationReport(ProgressBar):
         if not (metrics := pl_module.metrics):
             return
         fitness, generation = metrics["champion/validation_fitness"], metrics["champion/generation"]
+        unit = trainer.datamodule.fitness_words["unit"]
         took = f"{trainer.current_epoch - self._first} generations in {_clock(time.monotonic() - self._began)}"
         self._print("")
         verdict = selection_verdict(self._generations)
         self._print_values(
             {
-                "champion": [f"validation fitness {fitness:.1f}, found in generation {generation:.0f}"],
+                "champion": textwrap.wrap(
+                    f"validation fitness {fitness:.1f} ({unit}), of generation {generation:.0f}", 66
+                ),
                 **({} if verdict is None else {"selection": textwrap.wrap(verdict, 66)}),
                 "totals": [f"{took}, {trainer.datamodule.buffer.added:,} transitions, {trainer.global_step:,} steps"],
                 "next": [f"tensorboard --logdir {trainer.default_root_dir}"],
@@ -118,6 +143,14 @@ class GenerationReport(ProgressBar):
         """Remove the bar from the terminal."""
         if self._bar is not None:
             self._bar.close()
+
+    def _show(self, phase: str, done: float | None = None) -> None:
+        """Show a phase beside the bar, and the fraction of it that is done if it is known."""
+        self._phase = phase
+        text = f"{self._generation}, {phase}" + ("" if done is None else f" {min(done, 1):.0%}")
+        if not self._bar.disable and text != self._shown:
+            self._shown = text
+            self._bar.set_description_str(f"{text:<32}")
 
     def _print_values(self, values: Mapping[str, Sequence[str]]) -> None:
         for name, lines in values.items():
@@ -180,7 +213,11 @@ def selection_verdict(generations: Iterable[Mapping[Any, float]]) -> str | None:
     if not known:
         return None
     reliability, survival, chance = (sum(values) / len(known) for values in zip(*known, strict=True))
-    verdict = "tells agents apart" if reliability > RELIABLE else "does not tell agents apart: selection is chance"
+    if reliability <= RELIABLE:
+        verdict = "does not tell agents apart: selection is chance"
+    else:
+        lasts = survival > chance
+        verdict = "tells agents apart" if lasts else "tells agents apart for a generation only: selection is chance"
     elites = f"{survival:.0%} of elites stay elites, {chance:.0%} by chance"
     return f"fitness {verdict} (reliability {reliability:.2f}; {elites})"
 
@@ -189,3 +226,15 @@ def _clock(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def hide_library_messages() -> None:
+    """Hide messages of libraries that do not concern users: tips, hardware, number of workers."""
+    for name in ("pytorch.utilities.rank_zero", "fabric.utilities.seed", "fabric.utilities.distributed"):
+        logging.getLogger(f"lightning.{name}").setLevel(logging.WARNING)
+    # Lightning 2.6 checks a deprecated pytree type of torch 2.13 on every batch
+    warnings.filterwarnings("ignore", message=".*LeafSpec.*", category=FutureWarning)
+    texts = "LightningCLI's args", "Checkpoint directory .* exists", ".*does not have many workers"
+    # validate and test need no callbacks of the fit
+    for text in (*texts, "Be aware that when using `ckpt_path`, callbacks used to create"):
+        warnings.filterwarnings("ignore", message=text)

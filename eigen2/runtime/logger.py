@@ -117,7 +117,7 @@ class RunLogger(Logger):
         return self._writer
 
     def log_hyperparams(self, *args: Any, **kwargs: Any) -> None:
-        """Do nothing: the whole configuration lies in config.yaml."""
+        """Do nothing: all settings lie in config.yaml."""
 
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float | torch.Tensor], step: int | None = None) -> None:

@@ -3,11 +3,12 @@
 import csv
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import yaml
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.cli import SaveConfigCallback
 
@@ -15,6 +16,7 @@ from callbacks import MemoryProfiler
 from eigen2.errors import UserError
 from eigen2.runtime.checkpoint import newest_intact
 from eigen2.runtime.files import lock, next_number, replacing
+from eigen2.runtime.logger import RunLogger
 from eigen2.runtime.provenance import describe_run
 
 log = logging.getLogger(__name__)
@@ -55,6 +57,8 @@ def find_checkpoint(root: Path, path: str | None, *, or_start: bool, put_aside: 
             return None if newest is None else str(newest)
     elif file.is_file():
         return str(file)
+    if (file / "checkpoints").is_dir():
+        raise UserError(f"--ckpt_path {file} is a run's folder; give {file}/checkpoints/best.ckpt, or last.ckpt there")
     choices = "last to start or resume" if or_start else "best or last of the run in --trainer.default_root_dir"
     raise UserError(f"there is no checkpoint at {file}; give an existing file, or {choices}")
 
@@ -91,21 +95,46 @@ class RunFolder(SaveConfigCallback):
         if trainer.ckpt_path is None and (moved := move_earlier_run(root)) is not None:
             print(f"An earlier run in {root} was moved to {moved}.")
         self.parser.save(self.config, str(root / "config.yaml"), overwrite=True)
-        _write_provenance(trainer, pl_module, [])
+        _write_provenance(root, pl_module, [])
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Add the verdict of the memory profiler, if there is one, to run.json."""
         if trainer.is_global_zero:
             profilers = [callback for callback in trainer.callbacks if isinstance(callback, MemoryProfiler)]  # type: ignore[attr-defined]
-            _write_provenance(trainer, pl_module, ["; ".join(profiler.verdict) for profiler in profilers])
+            verdicts = ["; ".join(profiler.verdict) for profiler in profilers]
+            _write_provenance(Path(trainer.default_root_dir), pl_module, verdicts)
 
 
-def _write_provenance(trainer: Trainer, module: Any, memory: list[str]) -> None:
+def describe_script(trainer: Trainer, module: LightningModule, config: Mapping[str, Any]) -> None:
+    """Write config.yaml and run.json for a fit by a script, which has no `RunFolder`, in the folder of its `RunLogger`.
+
+    The command line reads config.yaml. A disk error is logged.
+    """
+    folders = [Path(logger.save_dir) for logger in trainer.loggers if isinstance(logger, RunLogger)]
+    if not folders or not trainer.is_global_zero:
+        return
+    target = folders[0] / "config.yaml"
+    settings = {**config, "trainer": {**config["trainer"], "default_root_dir": str(folders[0])}}
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(target) as draft:
+            draft.write_text(yaml.safe_dump(settings, sort_keys=False))
+    except OSError as error:  # no reason to stop the run
+        log.warning("cannot write %s: %s", target, error.strerror or error)
+    _write_provenance(target.parent, module, [])
+
+
+def _write_provenance(root: Path, module: Any, memory: list[str]) -> None:
     """Write run.json: what the results of a `GenerationModule` depend on, and the verdict on the run's memory."""
-    record = {"seed": module.seed, **describe_run(), "memory": memory, "settings": module.settings()}
-    if module.fitness_words:
-        record["fitness"] = dict(module.fitness_words)
-    target = Path(trainer.default_root_dir) / "run.json"
+    record = {
+        "seed": module.seed,
+        **describe_run(),
+        "memory": memory,
+        "data": module.data.describe(),
+        "fitness": dict(module.data.fitness_words),
+        "settings": module.settings(),
+    }
+    target = root / "run.json"
     try:
         with replacing(target) as draft:
             draft.write_text(json.dumps(record, indent=1, default=str) + "\n")

@@ -57,7 +57,10 @@ def refusal(capsys: pytest.CaptureFixture[str], *options: object, command: str =
         ("--trainer.callbacks+=callbacks.Nope", "module 'callbacks' has no attribute 'Nope'"),
         ("--trainer.default_root_dir /proc/nowhere", "cannot write to trainer.default_root_dir /proc/nowhere"),
         ("--ckpt_path nope.ckpt", "there is no checkpoint at nope.ckpt"),
-        ("--config nope.yaml", "config"),
+        ("--ckpt_path tests", "there is no checkpoint at tests"),
+        ("--config nope.yaml", "--config nope.yaml cannot be read: No such file or directory; name another file"),
+        ("prices.csv", "prices.csv belongs to no option: see --help"),
+        ("mine.yaml", "mine.yaml belongs to no option: did you mean --config mine.yaml?"),
         ("--seed_everything -1", "seed_everything is -1; it must be at least 0"),
         ("--num_threads 0", "num_threads is 0; it must be at least 1"),
     ],
@@ -71,7 +74,8 @@ def test_bad_input_is_one_line(options: str, message: str, capsys: pytest.Captur
     [
         ("model:\n  population_sise: 3\n", "unknown key model.population_sise: did you mean model.population_size?"),
         ("trainer:\n  callbacks:\n    - class_path: callbacks.MemoryProfiler\n      init_args: {wach: []}\n", "wach"),
-        ("data: [1, 2\n", "config"),
+        ("data: [1, 2\n", "wrong.yaml line 2, column 1 is not YAML: expected ',' or ']'"),
+        ("\tmodel:\n", "wrong.yaml line 1, column 1 is not YAML: found character"),
         ("data:\n  rules:\n    execution: noon\n", "data.rules.execution is noon; it must be next_open or close"),
     ],
 )
@@ -192,7 +196,8 @@ def test_help(args: str, message: str, capsys: pytest.CaptureFixture[str]) -> No
     [
         ("", "error: a command is missing; choose from fit, validate, test, predict, export, report, data, sweep, "),
         ("exprot", "sweep, fire, and see its options with --help: did you mean export?"),
-        ("report", "folder"),
+        ("report", "error: folder is missing: see --help"),
+        ("predict", "error: --data.path is missing: see --help"),
         ("report --outptu x run", "error: unknown key outptu: did you mean output?"),
         ("export --onnx", "error: --onnx needs a value: see --help"),
     ],

@@ -187,6 +187,8 @@ def test_a_checkpoint_loads_without_pickle_and_holds_the_whole_state(trained: tu
     assert checkpoint["ProbeRollouts"]["replay"]["size"] == 128
     spec = checkpoint["eigen2"].pop("inference")
     settings = checkpoint["eigen2"].pop("settings")
+    config = checkpoint["eigen2"].pop("config")
+    assert (config["seed_everything"], config["model"]["population_size"]) == (SEED, 4)
     assert checkpoint["eigen2"] == {"seed": SEED, "data_used": {}, "generations": 2}
     assert spec["actor"] == {"class_path": "tests.erl.probe.ProbeActor", "init_args": {}}
     assert spec["sizes"] == {"inputs": {"x": [1]}, "action": [1], "context": 1}

@@ -23,9 +23,10 @@ COLUMNS, AGENTS, WINDOWS = 7, 3, 2
     early_close=st.booleans(),
     share=st.sampled_from([0.05, 0.2, 1.0]),
     steps=st.sampled_from([1.0, 0.25, 0.001]),
+    min_order=st.sampled_from([1e-4, 0.01]),
 )
 def test_the_critic_judges_what_opens_and_closes(
-    seed: int, orders: int, short: bool, early_close: bool, share: float, steps: float
+    seed: int, orders: int, short: bool, early_close: bool, share: float, steps: float, min_order: float
 ) -> None:
     market = SyntheticMarket(days=80, columns=COLUMNS, seed=seed % 1000)
     panel = build_panel(market.generate(), validation_days=10, holdout_days=0)
@@ -34,7 +35,7 @@ def test_the_critic_judges_what_opens_and_closes(
     prices[rng.random(prices.shape[:2]) < 0.2] = np.nan  # days without a price
     panel.prices[...] = prices
     rules = TradingRules(max_opens_per_day=orders, allow_short=short, early_close=early_close, max_holding_days=4)
-    account = AccountRules(unit_share=share)
+    account = AccountRules(unit_share=share, min_order=min_order)
     terms = Terms(rules, account, trading_days=20, settlement_days=5)
     env = TradingEnvironment(prices, rules, AGENTS, WINDOWS, account=account)
     encoder = AverageEncoder(panel, list(range(COLUMNS)), 8, terms)

@@ -488,7 +488,7 @@ def refusal(data: MarketDataModule) -> str:
             {"context_days": 102},
             ("leave 120 to train on before 50", "context_days 102"),
         ),
-        ({"validation_days": 20}, {"validation_days": 19}, ("data.validation_days is 19,", "settlement_days 5 = 20")),
+        ({"validation_days": 20}, {"validation_days": 19}, ("there are 19 validation days,", "settlement_days 5 = 20")),
         ({}, {"validation_days": 150, "holdout_days": 50}, ("150", "50", "200")),
     ],
 )

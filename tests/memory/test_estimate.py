@@ -10,7 +10,7 @@ from eigen2.errors import UserError
 from eigen2.market.datamodule import MarketDataModule
 from eigen2.memory import estimate as ram
 from eigen2.memory.estimate import LivePeak, PeakEstimate
-from eigen2.memory.limits import Limit, limits
+from eigen2.memory.limits import Limit, available_bytes, limits
 
 
 def estimate(monkeypatch: pytest.MonkeyPatch, available: int, process: int = 0, before: int = 0) -> PeakEstimate:
@@ -52,8 +52,8 @@ def test_processes_share_what_the_machine_has_and_not_their_budgets(monkeypatch:
     shared = {limit.name: limit.shared for limit in limits(10**12)}
     assert (shared["the memory budget"], shared["the machine's memory"]) == (False, True)
     both = [Limit("the machine", 40, 100, shared=True), Limit("the budget", 10, 40)]
-    monkeypatch.setattr(ram, "limits", lambda budget: both)
-    assert [ram.available_bytes(None, processes) for processes in (1, 2, 3)] == [30, 30, 20]
+    monkeypatch.setattr("eigen2.memory.limits.limits", lambda budget: both)
+    assert [available_bytes(None, processes) for processes in (1, 2, 3)] == [30, 30, 20]
 
 
 def test_a_budget_of_the_trainer_counts() -> None:

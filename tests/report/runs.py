@@ -51,7 +51,7 @@ def _validation(folder: Path, dates: pd.DatetimeIndex, windows: int, rng: np.ran
 def _trades(dates: pd.DatetimeIndex) -> pd.DataFrame:
     columns = {"ticker": ["AAPL", "NA"], "entry_date": dates[0], "exit_date": dates[:11][-1], "reason": "holding"}
     prices = {"entry_price": [69.6, 1204.5], "exit_price": [78.97, 1204.5]}
-    gains = {"coefficient": [4.9999, 1.5], "gain_pct": [13.463, -0.0012], "profit": [3364.0, -0.0012]}
+    gains = {"size": [4.9999, 1.5], "gain_pct": [13.463, -0.0012], "profit": [3364.0, -0.0012]}
     return pd.DataFrame({**columns, **prices, **gains})
 
 

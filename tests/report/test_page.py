@@ -150,7 +150,7 @@ def test_trades_are_formatted_and_titled(tmp_path: Path) -> None:
     assert "windows, each with its own account" not in page
     head, first, second = rows_of(page)
     assert head == [
-        *("ticker", "opened", "closed", "calendar days", "coefficient", "entry", "exit", "gain, %", "profit", "reason")
+        *("ticker", "opened", "closed", "calendar days", "size", "entry", "exit", "gain, %", "profit", "reason")
     ]
     assert first[3:] == ["14", "5.00", "69.60", "78.97", "13.46", "3364.00", "holding"]
     assert second[3:] == ["14", "1.50", "1204.50", "1204.50", "0.00", "0.00", "holding"]

@@ -58,6 +58,9 @@ def test_the_verdict_on_selection_is_of_the_last_generations() -> None:
     assert selection_verdict([generation(math.nan, math.nan), *noise]) == f"fitness {verdict}"
     skill = selection_verdict([*noise, *[generation(0.8, 0.75)] * 10])
     assert skill == "fitness tells agents apart (reliability 0.80; 75% of elites stay elites, 50% by chance)"
+    luck = selection_verdict([generation(0.4, 0.45)] * 2)
+    assert luck is not None
+    assert "for a generation only: selection is chance (reliability 0.40; 45%" in luck
     assert selection_verdict([METRICS]) is None
     header, _ = table(0, noise[0], training_starts=1, rss=1, growth=0, left_s=0.0)
     assert "elites %" in header[0]
@@ -93,7 +96,19 @@ def test_colours_and_bars_are_for_terminals(tmp_path: Path) -> None:
     assert COLOUR.search(b"\x1b[1;38;5;9mred")
     output = in_terminal(*words, "--trainer.default_root_dir", str(tmp_path / "a"), TERM="xterm-256color", NO_COLOR="1")
     assert b"\x1b[1m" in output  # headings are bold
-    assert b"generation 1/1" in output
+    shown = re.findall(rb"generation 1/1, (\w+)(?: (\d+)%)?", output)
+    assert list(dict.fromkeys(phase for phase, _ in shown)) == [
+        b"evaluate",
+        b"train",
+        b"evolve",
+        b"validate",
+        b"checkpoint",
+    ]
+    evaluated, trained = (
+        [int(done) for phase, done in shown if phase == name and done] for name in (b"evaluate", b"train")
+    )
+    assert evaluated == [5 * step for step in range(1, 20)]  # a window of 20 days has 19 steps
+    assert trained == sorted(trained)
     assert not COLOUR.search(output)
     done = eigen2(*words, "--trainer.default_root_dir", tmp_path / "b")
     assert "champion" in done.stdout

@@ -118,8 +118,8 @@ def test_a_sweep_finds_the_best_and_refuses_other_settings(tmp_path: Path, capsy
         last = int(row["generations"]) - 1
         assert float(row["value"]) == pytest.approx(10 * last - abs(float(row["model.noise"])), abs=1e-12)
     best = max(trials, key=lambda row: float(row["value"]))
-    config = folder / "trials" / best["trial"] / "config.yaml"
-    assert f"python -m eigen2.cli test --config {config} --ckpt_path best" in stdout
+    checkpoint = folder / "trials" / best["trial"] / "checkpoints" / "best.ckpt"
+    assert f"python -m eigen2.cli test --ckpt_path {checkpoint}" in stdout
     # samples depend on the seed alone, also if the sweep is resumed
     for name, parts, seed in (("parts", (3, 7), 42), ("other", (1,), 43)):
         for count in parts:

@@ -7,7 +7,7 @@ import json
 import logging
 import mmap
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -15,6 +15,7 @@ from tempfile import TemporaryDirectory
 from typing import IO, Any, cast
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 
 from eigen2.errors import UserError
@@ -22,49 +23,61 @@ from eigen2.market.data.files import require_file
 from eigen2.market.data.panel import FeatureScale, MarketPanel, Splits, build_panel
 from eigen2.market.data.source import read_prices
 from eigen2.market.synthetic.generator import SyntheticMarket
+from eigen2.memory.limits import available_bytes
+from eigen2.memory.process import GB
 from eigen2.runtime.files import lock
 
 log = logging.getLogger(__name__)
 
+PriceSource = str | Path | SyntheticMarket | pd.DataFrame
+"""A price file, a synthetic market, or a table as `read_prices` returns it."""
+BYTES_PER_ROW = 200  # upper bound for a synthetic market: the table, its blocks, and the panel built from it
 # part of every key: raise it whenever the same prices would give other arrays or files
-FORMAT_VERSION = 6
+FORMAT_VERSION = 7
 ARRAYS = ("features", "valid", "prices")
 
 
 def load_panel(
-    source: str | Path | SyntheticMarket,
+    source: PriceSource,
     *,
     validation_days: int = 252,
     holdout_days: int = 252,
     validation_spans: int = 1,
+    validation_from: str | None = None,
+    holdout_from: str | None = None,
     indicators: Iterable[str] = (),
+    features: Sequence[str] = (),
     scale: FeatureScale | None = None,
-    cache_dir: str | Path,
+    cache_dir: str | Path | None,
 ) -> MarketPanel:
     """Return the panel of some prices, memory-mapped from its cache, which is built if it is missing.
 
     The cache is a folder in `cache_dir` named by the BLAKE2b of the file's content or the market's settings, of the
     arguments and the format version. An incomplete or damaged one is rebuilt. Arrays are mapped copy-on-write:
-    processes share their pages, and writing to them does not reach the cache. `source` is a price file or a synthetic
-    market; the other arguments are those of `build_panel`.
+    processes share their pages, and writing to them does not reach the cache. A table, or without `cache_dir`
+    everything, is built in memory. The other arguments are those of `build_panel`.
 
     Raises:
         UserError: when no panel can be built from the prices and arguments, or the cache cannot be written.
     """
+    sizes = {"validation_days": validation_days, "holdout_days": holdout_days, "validation_spans": validation_spans}
+    dates = {"validation_from": validation_from, "holdout_from": holdout_from}
+    options: dict[str, Any] = {**sizes, **dates, "indicators": sorted(set(indicators)), "features": list(features)}
+    own = features if scale is None else scale.own_features
+    if cache_dir is None or isinstance(source, pd.DataFrame):
+        return build_panel(_table(source, own), **options, scale=scale)
     if isinstance(source, SyntheticMarket):
         content: Any = asdict(source)
     else:
         # three times as fast as SHA-256 on processors without instructions for it
         with require_file(source).open("rb") as file:
             content = hashlib.file_digest(file, "blake2b").hexdigest()
-    sizes = {"validation_days": validation_days, "holdout_days": holdout_days, "validation_spans": validation_spans}
-    options: dict[str, Any] = {**sizes, "indicators": sorted(set(indicators))}
-    folder = Path(cache_dir) / _key([content, options, None if scale is None else scale.to_dict()])
+    # options that are not set leave the keys of earlier versions, which checkpoints hold, as they were
+    named = {name: value for name, value in options.items() if name == "indicators" or value not in (None, [])}
+    folder = Path(cache_dir) / _key([content, named, None if scale is None else scale.to_dict()])
     panel = _open_cache(folder)
     if panel is None:
-        prices = source.generate() if isinstance(source, SyntheticMarket) else read_prices(source)
-        built = build_panel(prices, **options, scale=scale)
-        del prices
+        built = build_panel(_table(source, own), **options, scale=scale)
         try:
             # processes that start together write one after the other, and all but the first find it written
             with cast(IO[str], lock(folder / ".lock", wait=True)):
@@ -78,6 +91,21 @@ def load_panel(
         # Arrow would keep the memory of the table it read: 120 MB for 2.5 million rows
         pa.default_memory_pool().release_unused()
     return panel
+
+
+def _table(source: PriceSource, features: Sequence[str]) -> pd.DataFrame:
+    """Return the prices of a source; raise a UserError for a synthetic market that memory cannot hold."""
+    if isinstance(source, pd.DataFrame):
+        return source
+    if not isinstance(source, SyntheticMarket):
+        return read_prices(source, features)
+    rows = source.days * source.columns
+    if (needed := BYTES_PER_ROW * rows) > (available := available_bytes()):
+        raise UserError(
+            f"data.synthetic makes {rows:,} days x columns, which take {needed / GB:.1f} GB of RAM, "
+            f"{available / GB:.1f} GB available; lower one of them"
+        )
+    return source.generate()
 
 
 def mapped_array(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from mmap import mmap
 from pathlib import Path
@@ -12,11 +12,13 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Bool, Float, Float32, Int, Shaped
+from jaxtyping import Bool, Float, Float32, Shaped
 
 from eigen2.errors import UserError
+from eigen2.market.data.checks import splits_line, unadjusted_splits
 from eigen2.market.data.panel_rows import PanelRows, select_rows, some
-from eigen2.market.data.source import PRICE_COLUMNS, VALUES, check_finite
+from eigen2.market.data.source import PRICE_COLUMNS, VALUES, check_features, check_finite, usable_prices
+from eigen2.market.data.splits import Splits, window_starts
 from eigen2.market.features.indicators import FEATURES, indicator_features, ticker_features
 
 __all__ = ["FEATURES", "FeatureScale", "MarketPanel", "Splits", "build_panel", "window_starts"]
@@ -28,51 +30,7 @@ STD_FLOOR = 1e-6
 CLIP = 10.0
 BLOCK_COLUMNS = 32
 
-PerColumn = Float[np.ndarray, "columns 9"]
-
-
-@dataclass(frozen=True)
-class Splits:
-    """Day indices for training, validation and holdout, which cover all days.
-
-    Each span of training days is followed by one of validation days; the holdout is last.
-    """
-
-    train: tuple[range, ...]
-    validation: tuple[range, ...]
-    holdout: range
-
-    @staticmethod
-    def from_days(days: int, validation_days: int, holdout_days: int, validation_spans: int = 1) -> Splits:
-        """Split off the last `holdout_days`, then spans of `validation_days`; what is between them is for training.
-
-        The last span ends where the holdout starts, the others where equal parts of the days before it do; the first
-        part has none, as training and the context of validation need days before.
-
-        Raises:
-            UserError: when a count is negative or no day is left for training before a span.
-        """
-        holdout = days - holdout_days
-        stops = [holdout * (part + 2) // (validation_spans + 1) for part in range(validation_spans)]
-        starts = [stop - validation_days for stop in stops]
-        train = tuple(map(range, [0, *stops], starts))
-        if min(validation_days, holdout_days, validation_spans - 1) < 0 or not all(train):
-            raise UserError(
-                f"validation_days {validation_days} x validation_spans {validation_spans} + holdout_days "
-                f"{holdout_days} leave no training days of the {days} days of prices: set them at least to 0, 1 and 0, "
-                "lower them, or bring more days"
-            )
-        return Splits(train, tuple(map(range, starts, stops)), range(holdout, days))
-
-    @property
-    def train_days(self) -> Int[np.ndarray, " days"]:
-        """Return the training days, ascending."""
-        return np.concatenate([np.arange(span.start, span.stop) for span in self.train])
-
-
-def window_starts(spans: Iterable[range], window_days: int, first: int = 0) -> list[range]:
-    """Return, for each span of days, the first days of windows that lie within it, from day `first` on."""
-    return [range(max(span.start, first), span.stop - window_days + 1) for span in spans]
+PerColumn = Float[np.ndarray, "columns features"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,9 +44,11 @@ class FeatureScale:
     units: Float[np.ndarray, " columns"]
     """(columns,) float64, divisor of an indicator's values; 1 for a ticker."""
     means: PerColumn
-    """(columns, 9) float64, subtracted from features; NaN where a feature is left out."""
+    """(columns, features) float64, subtracted from features; NaN where a feature is left out."""
     stds: PerColumn
-    """(columns, 9) float64, by which features are divided."""
+    """(columns, features) float64, by which features are divided."""
+    own_features: tuple[str, ...] = ()
+    """Columns of the price table that are features beside `FEATURES`, which come first."""
 
     def __eq__(self, other: object) -> bool:
         """Return whether both scale prices alike."""
@@ -100,15 +60,17 @@ class FeatureScale:
             [[None if np.isnan(value) else value for value in row] for row in each.tolist()]
             for each in (self.means, self.stds)
         )
-        names = {"tickers": list(self.tickers), "indicators": list(self.indicators)}
+        names = {name: list(getattr(self, name)) for name in ("tickers", "indicators", "own_features")}
         return {**names, "units": self.units.tolist(), "means": means, "stds": stds}
 
     @staticmethod
     def from_dict(values: Mapping[str, Any]) -> FeatureScale:
         """Return the scale that `to_dict` describes."""
-        means, stds = (np.array(values[name], np.float64).reshape(-1, len(FEATURES)) for name in ("means", "stds"))
-        units = np.array(values["units"], np.float64)
-        return FeatureScale(tuple(values["tickers"]), tuple(values["indicators"]), units, means, stds)
+        # checkpoints of earlier versions have no own features
+        tickers, indicators, own = (tuple(values.get(name, ())) for name in ("tickers", "indicators", "own_features"))
+        shape = len(tickers), len(FEATURES) + len(own)
+        means, stds = (np.array(values[name], np.float64).reshape(shape) for name in ("means", "stds"))
+        return FeatureScale(tickers, indicators, np.array(values["units"], np.float64), means, stds, own)
 
 
 @dataclass(frozen=True)
@@ -118,17 +80,19 @@ class MarketPanel:
     Attributes:
         dates: (days,) datetime64[D], strictly increasing.
         scale: names of the columns, and statistics that normalise their features.
-        features: (days, columns, 9) float32 in the order of `FEATURES`, within [-10, 10], exactly 0 where not valid.
-        valid: (days, columns, 9) bool, whether the feature has a value.
-        prices: (days, columns, 4) float32 open, high, low, close; all NaN where there was no trade, and in indicators.
+        features: (days, columns, features) float32, those of `FEATURES` and then own ones, within [-10, 10], exactly 0
+            where not valid.
+        valid: (days, columns, features) bool, whether the feature has a value.
+        prices: (days, columns, 4) float32 open, high, low, close; NaN where missing or wrong, and in indicators. A day
+            with any has an open or a close.
         traded_value: (columns,) float64, median over the training days of close x volume; 0 on days without trading.
         splits: training, validation and holdout days.
     """
 
     dates: Shaped[np.ndarray, " days"]
     scale: FeatureScale
-    features: Float32[np.ndarray, "days columns 9"]
-    valid: Bool[np.ndarray, "days columns 9"]
+    features: Float32[np.ndarray, "days columns features"]
+    valid: Bool[np.ndarray, "days columns features"]
     prices: Float32[np.ndarray, "days columns 4"]
     traded_value: Float[np.ndarray, " columns"]
     splits: Splits
@@ -154,6 +118,16 @@ class MarketPanel:
         return len(self.tickers)
 
     @property
+    def num_features(self) -> int:
+        """Return the number of features of a column."""
+        return len(FEATURES) + len(self.scale.own_features)
+
+    @property
+    def channels(self) -> int:
+        """Return the numbers that describe a column on a day: its features, and the fraction of them that is valid."""
+        return self.num_features + 1
+
+    @property
     def nbytes(self) -> int:
         """Return the bytes of all arrays, memory-mapped or not."""
         arrays = [each for part in (self, self.scale) for each in vars(part).values() if isinstance(each, np.ndarray)]
@@ -161,11 +135,13 @@ class MarketPanel:
 
     @property
     def content_hash(self) -> str:
-        """Return the BLAKE2b of the panel's source and settings; if it is in memory, of dates, tickers and prices."""
+        """Return the BLAKE2b of the panel's source and settings; if it is in memory, of its content."""
         if self.folder is not None:
             return self.folder.name
         content = hashlib.blake2b(self.dates.tobytes() + "\0".join(self.tickers).encode(), digest_size=32)
-        content.update(np.ascontiguousarray(self.prices).data)
+        own = self.features[..., len(FEATURES) :]
+        for array in (self.prices, own):
+            content.update(np.ascontiguousarray(array).tobytes())
         return content.hexdigest()
 
     @property
@@ -185,14 +161,17 @@ def build_panel(
     validation_days: int = 252,
     holdout_days: int = 252,
     validation_spans: int = 1,
+    validation_from: str | None = None,
+    holdout_from: str | None = None,
     indicators: Iterable[str] = (),
+    features: Sequence[str] = (),
     scale: FeatureScale | None = None,
 ) -> MarketPanel:
     """Build the panel in memory.
 
     A row of it depends on the prices of its day and earlier ones, and on the training days, whose statistics normalise
     every feature: (value - mean) / standard deviation, clipped to [-10, 10], per column, or over all tickers for a
-    column with fewer than 60 training values. Days and tickers without a usable row (`unusable_rows`) are left out,
+    column with fewer than 60 training values. Days and tickers without a usable row (`usable_prices`) are left out,
     with a warning, and so are stray days, on which fewer than 10 % of at least 10 listed tickers have one.
 
     Args:
@@ -200,60 +179,79 @@ def build_panel(
         validation_days: days of each validation span, at least 0.
         holdout_days: last days of the table, which only the final test may use, at least 0.
         validation_spans: spans of validation days before the holdout, at least 1, see `Splits.from_days`.
+        validation_from: date of the first validation day in place of `validation_days`, see `Splits.from_dates`.
+        holdout_from: date of the first holdout day in place of `holdout_days`.
         indicators: tickers that are series of any sign, without prices: their features are differences, a day with
             only them is left out, and so is a feature with fewer than 60 training values.
-        scale: the scale of the panel that agents were trained on, whose columns, indicators and statistics replace this
-            table's. Columns that the table lacks never trade; other tickers are left out.
+        features: further columns of the table that are features of their row's day, as they are; NaN where unknown.
+        scale: the scale of the panel that agents were trained on, whose columns, indicators, features and statistics
+            replace this table's. Columns that the table lacks never trade; other tickers are left out.
 
     Raises:
         UserError: when no row is usable, a price is infinite, a (date, ticker) appears twice, an indicator is unknown
             or has no value, no day is left for training, or the table has none of the scale's tickers.
     """
-    check_finite(prices_long)
-    if scale is None:
-        names = tuple(sorted(set(indicators)))
-        rows = select_rows(prices_long, names)
-        tickers = tuple(rows.groups)
-        units = np.ones(len(tickers))
-    else:
-        prices_long = _known_rows(prices_long, scale)
-        tickers, names, units = scale.tickers, scale.indicators, scale.units
-        rows = select_rows(prices_long, sorted(set(names) & set(prices_long["ticker"])))
-    splits = Splits.from_days(len(rows.dates), validation_days, holdout_days, validation_spans)
-    train = splits.train_days
-    shape = len(rows.dates), len(tickers)
-    features = np.empty((*shape, len(FEATURES)), dtype=np.float32)
+    own = tuple(features) if scale is None else scale.own_features
+    check_features(own, prices_long.columns)
+    check_finite(prices_long, (*PRICE_COLUMNS, *own))
+    prices_long = prices_long if scale is None else _known_rows(prices_long, scale)
+    names = tuple(sorted(set(indicators))) if scale is None else scale.indicators
+    rows = select_rows(prices_long, names if scale is None else sorted({*names} & {*prices_long["ticker"]}))
+    tickers = tuple(rows.groups) if scale is None else scale.tickers
+    units = np.ones(len(tickers)) if scale is None else scale.units
+    counts = validation_days, holdout_days, validation_spans
+    splits = Splits.from_dates(rows.dates, *counts, validation_from, holdout_from)
+    train, shape = splits.train_days, (len(rows.dates), len(tickers))
+    normalised = np.empty((*shape, len(FEATURES) + len(own)), dtype=np.float32)
     prices = np.full((*shape, len(PRICE_COLUMNS)), np.nan, dtype=np.float32)
-    traded_value, moments = np.zeros(len(tickers)), np.zeros((3, len(tickers), len(FEATURES)))
-    for column, (ticker, by_day) in enumerate(_values_by_day(prices_long, rows, tickers)):
-        bars, close, volume = by_day[:, :-1], by_day[:, 3], by_day[:, 4]
+    traded_value, unadjusted = np.zeros(len(tickers)), {}
+    moments = np.zeros((3, *normalised.shape[1:]))
+    for column, (ticker, by_day) in enumerate(_values_by_day(prices_long, rows, tickers, (*VALUES, *own))):
+        bars, close, volume = by_day[:, :4], by_day[:, 3], by_day[:, 4]
         if ticker not in names:
+            prices[:, column] = bars = usable_prices(bars)
             raw = ticker_features(bars)
-            prices[:, column] = bars
-            traded_value[column] = _median_traded_value(close[train], volume[train])
+            traded_value[column] = _median_traded_value(bars[train, 3], volume[train])
+            unadjusted[ticker] = unadjusted_splits(np.column_stack([bars, volume]), rows.dates)
         else:
-            if scale is None:
-                units[column] = _mean_size(close[train])
+            units[column] = _mean_size(close[train]) if scale is None else units[column]
             # the unit cancels when features are standardised, except in the comparison with `STD_FLOOR`
             raw = indicator_features(np.where(np.isnan(bars), close[:, None], bars) / units[column])
+        raw = np.hstack([raw, by_day[:, len(VALUES) :]])
         moments[:, column] = _moments(raw[train])
-        # values beyond float32 become infinite and are clipped with the rest
-        with np.errstate(over="ignore"):
-            features[:, column] = raw
-    if scale is None:
-        means, stds = _means_and_stds(moments, np.array([ticker not in names for ticker in tickers]))
-        scale = FeatureScale(tickers, names, units, means, stds)
-        if lacking := [ticker for ticker, mean in zip(tickers, means, strict=True) if np.isnan(mean).any()]:
-            log.warning("features without enough training values are left out on all days: %s", some(lacking))
-    valid = _normalise(features, scale)
-    return MarketPanel(rows.dates, scale, features, valid, prices, traded_value, splits)
+        with np.errstate(over="ignore"):  # values beyond float32 become infinite, and are clipped with the rest
+            normalised[:, column] = raw
+    scale = scale or _measured_scale(tickers, names, units, own, moments)
+    if line := splits_line(unadjusted):
+        log.warning("%s", line)
+    return MarketPanel(rows.dates, scale, normalised, _normalise(normalised, scale), prices, traded_value, splits)
+
+
+def _measured_scale(
+    tickers: tuple[str, ...],
+    indicators: tuple[str, ...],
+    units: Float[np.ndarray, " columns"],
+    own: tuple[str, ...],
+    moments: Float[np.ndarray, "3 columns features"],
+) -> FeatureScale:
+    """Return the scale of training days by their `_moments`; warn about tickers that lack a feature.
+
+    Raises UserError for a feature of the user's that has no value on them.
+    """
+    means, stds = _means_and_stds(moments, np.array([ticker not in indicators for ticker in tickers]))
+    lacks = np.isnan(means)
+    if empty := [name for name, lack in zip(own, lacks[:, len(FEATURES) :].all(axis=0), strict=True) if lack]:
+        raise UserError(f"data.features has {empty[0]!r}, which has no value on the training days: leave it out")
+    if lacking := [ticker for ticker, lack in zip(tickers, lacks[:, : len(FEATURES)], strict=True) if lack.any()]:
+        log.warning("features without enough training values are left out on all days: %s", some(lacking))
+    return FeatureScale(tickers, indicators, units, means, stds, own)
 
 
 def _values_by_day(
-    prices_long: pd.DataFrame, rows: PanelRows, tickers: Iterable[str]
+    prices_long: pd.DataFrame, rows: PanelRows, tickers: Iterable[str], columns: Sequence[str]
 ) -> Iterator[tuple[str, Float[np.ndarray, "days values"]]]:
-    """Yield each ticker with its values on all days, NaN where it has no row."""
-    values = [prices_long[name].to_numpy() for name in VALUES]
+    """Yield each ticker with its values of some columns on all days, NaN where it has no row."""
+    values = [prices_long[name].to_numpy() for name in columns]
     for ticker in tickers:
         by_day = np.full((len(rows.dates), len(values)), np.nan)
         if ticker in rows.groups:
@@ -288,7 +286,7 @@ def _mean_size(close: Float[np.ndarray, " days"]) -> float:
     return float(sizes.mean()) if sizes.any() else 1.0
 
 
-def _moments(train: Float[np.ndarray, "days 9"]) -> Float[np.ndarray, "3 9"]:
+def _moments(train: Float[np.ndarray, "days features"]) -> Float[np.ndarray, "3 features"]:
     """Return count, mean and sum of squared deviations of each feature, without NaN."""
     known = ~np.isnan(train)
     count = known.sum(axis=0)
@@ -297,7 +295,7 @@ def _moments(train: Float[np.ndarray, "days 9"]) -> Float[np.ndarray, "3 9"]:
 
 
 def _means_and_stds(
-    moments: Float[np.ndarray, "3 columns 9"], pooled: Bool[np.ndarray, " columns"]
+    moments: Float[np.ndarray, "3 columns features"], pooled: Bool[np.ndarray, " columns"]
 ) -> tuple[PerColumn, PerColumn]:
     """Return mean and standard deviation per column; below 60 values, of all `pooled` columns, or NaN outside them."""
     counts, means, squares = moments
@@ -309,12 +307,14 @@ def _means_and_stds(
         own_std = np.sqrt(squares / counts)
     own = counts >= MIN_OWN_VALUES
     mean, std = (np.where(pooled[:, None], value, np.nan) for value in (mean, std))
-    return np.where(own, means, mean), np.maximum(np.where(own, own_std, std), STD_FLOOR)
+    mean = np.where(own, means, mean)
+    # a constant stays one in float32, whatever its size
+    return mean, np.maximum(np.where(own, own_std, std), STD_FLOOR * np.maximum(np.abs(mean), 1))
 
 
 def _normalise(
-    features: Float32[np.ndarray, "days columns 9"], scale: FeatureScale
-) -> Bool[np.ndarray, "days columns 9"]:
+    features: Float32[np.ndarray, "days columns features"], scale: FeatureScale
+) -> Bool[np.ndarray, "days columns features"]:
     """Normalise in place, in blocks of columns to keep float64 intermediates small; return where valid."""
     valid = np.empty(features.shape, dtype=np.bool_)
     for start in range(0, features.shape[1], BLOCK_COLUMNS):

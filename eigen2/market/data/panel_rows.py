@@ -14,13 +14,9 @@ from jaxtyping import Bool, Int, Shaped
 
 from eigen2.errors import UserError
 from eigen2.market.data.files import quoted
-from eigen2.market.data.source import listed_tickers, unusable_rows
+from eigen2.market.data.source import PRICE_COLUMNS, SMALLEST_PRICE, listed_tickers, stray_days
 
 log = logging.getLogger(__name__)
-
-STRAY_TICKERS = 10
-LISTED_DAYS = 20  # for which a ticker counts as listed after each of its rows, as it may only be late or halted
-STRAY_PERCENT = 10
 
 
 @dataclass(frozen=True)
@@ -77,17 +73,20 @@ def select_rows(prices_long: pd.DataFrame, indicators: Sequence[str]) -> PanelRo
 
 
 def _usable(prices_long: pd.DataFrame, of_indicator: Bool[np.ndarray, " rows"]) -> Bool[np.ndarray, " rows"]:
-    """Return which rows are usable; warn about the others."""
-    reasons = {reason: mask & ~of_indicator for reason, mask in unusable_rows(prices_long).items()}
-    reasons["indicator without a close"] = of_indicator & np.isnan(prices_long["close"].to_numpy())
-    usable: Bool[np.ndarray, " rows"] = ~np.logical_or.reduce(list(reasons.values()))
-    if not (usable & ~of_indicator).any():
+    """Return which rows count, see `usable_prices`; warn about the others, and about those used in part."""
+    open_, high, low, close = (prices_long[name].to_numpy() for name in PRICE_COLUMNS)
+    missing = np.where(of_indicator, np.isnan(close), ~((open_ >= SMALLEST_PRICE) | (close >= SMALLEST_PRICE)))
+    if missing[~of_indicator].all():
         raise UserError(
-            f"none of the {np.sum(~of_indicator)} rows of prices is usable: bring rows with four prices above 0"
+            f"none of the {np.sum(~of_indicator)} rows of prices is usable: bring rows with an open or a close above 0"
         )
-    if not usable.all():
-        counts = ", ".join(f"{mask.sum()} {reason}" for reason, mask in reasons.items() if mask.any())
-        log.warning("%d of %d rows left out: %s", np.sum(~usable), len(usable), counts)
+    if missing.any():
+        log.warning("%d of %d rows left out: no usable open or close", missing.sum(), len(missing))
+    whole = (open_ >= SMALLEST_PRICE) & (close >= SMALLEST_PRICE) & (low >= SMALLEST_PRICE) & (high >= low)
+    if partial := np.sum(~whole & ~missing & ~of_indicator):
+        why = "the others are missing, not above 0, or a high below a low"
+        log.warning("%d of %d rows count for some of their prices: %s", partial, len(missing), why)
+    usable: Bool[np.ndarray, " rows"] = ~missing
     return usable
 
 
@@ -97,22 +96,15 @@ def _kept_days(
     usable: Bool[np.ndarray, " rows"],
     dates: Shaped[np.ndarray, " days"],
 ) -> Bool[np.ndarray, " days"]:
-    """Return on which dates tickers traded, and not just a stray few; warn about the others.
-
-    A day is judged by rows up to it alone, so that days added to a table change none before them.
-    """
+    """Return on which dates tickers traded, and not just a stray few; warn about the others."""
     there = np.bincount(day, minlength=len(dates)) > 0
     rows = np.bincount(day[usable], minlength=len(dates))
     order = np.lexsort((day[usable], codes[usable]))
-    first, ticker = day[usable][order], codes[usable][order]
-    # a row lists its ticker until the next one takes over
-    following = np.append(np.where(np.diff(ticker) == 0, first[1:], len(dates)), len(dates))
-    listed = listed_tickers(first, np.minimum(following - 1, first + LISTED_DAYS).clip(max=len(dates) - 1), len(dates))
-    stray = (rows > 0) & (listed >= STRAY_TICKERS) & (100 * rows < STRAY_PERCENT * listed)
+    stray = stray_days(rows, listed_tickers(codes[usable][order], day[usable][order], len(dates)))
     if empty := np.sum(there & (rows == 0)):
         log.warning("%d of %d days left out: no usable row", empty, there.sum())
     if stray.any():
-        why = f"fewer than {STRAY_PERCENT} % of at least {STRAY_TICKERS} listed tickers traded"
+        why = "fewer than 10 % of at least 10 listed tickers traded"
         numbers = (np.sum(stray), rows[stray].sum(), dates[stray.argmax()], why)
         log.warning("%d stray days left out with %d rows, first %s: %s", *numbers)
     kept: Bool[np.ndarray, " days"] = (rows > 0) & ~stray

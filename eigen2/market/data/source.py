@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+import shlex
+from collections import Counter
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 
 from eigen2.errors import UserError
 from eigen2.market.data.files import PriceFile, quoted
+from eigen2.market.data.headers import ADJ_CLOSE, fold
+
+log = logging.getLogger(__name__)
 
 PRICE_COLUMNS = ("open", "high", "low", "close")
 VALUES = (*PRICE_COLUMNS, "volume")
@@ -19,50 +25,83 @@ COLUMNS = ("date", "ticker", *VALUES)
 SMALLEST_PRICE = float(np.finfo(np.float32).tiny)
 LARGEST_PRICE = float(np.finfo(np.float32).max)
 BATCH_ROWS = 1_000_000
+LISTED_DAYS = 20  # for which a ticker counts as listed after each of its rows, as it may only be late or halted
+STRAY_TICKERS = 10
+STRAY_PERCENT = 10
 
 
-def read_prices(path: str | Path) -> pd.DataFrame:
+def read_prices(path: str | Path, features: Sequence[str] = ()) -> pd.DataFrame:
     """Read a long table of daily prices.
 
-    The file is Parquet (`.parquet`, `.pq`) or CSV (`.csv`, `.csv.gz`) with the columns date, ticker, open, high, low,
-    close and volume, upper or lower case, in any order; further columns are ignored. Dates are timestamps or text that
-    starts with YYYY-MM-DD or YYYYMMDD; a time of day is dropped, a time zone's local date is kept.
+    The file is Parquet, Excel or text (`.csv`, `.txt`, `.tsv`) with the columns date, ticker, open, high, low, close
+    and volume, upper or lower case, in any order. Of further columns it reads only `features`, which are numbers.
+    Separator, decimal mark and format of dates are guessed (`CsvFormat`). A time of day is dropped, a time zone's local
+    date is kept.
 
     Returns:
-        Rows sorted by (ticker, date), with exactly `COLUMNS`: date datetime64[s] at midnight, ticker text (NA, NAN and
-        TRUE are names, a number becomes its digits), the others float64, unchanged.
+        Rows sorted by (ticker, date), with exactly `COLUMNS` and `features`: date datetime64[s] at midnight, ticker
+        text (NA, NAN and TRUE are names, a number becomes its digits), the others float64, unchanged.
 
     Raises:
         UserError: when the file is missing, empty, damaged or of another format, lacks a column or has no rows, a date,
-            ticker or number cannot be read, a number is infinite, or a (date, ticker) appears twice.
+            ticker or number cannot be read, a number is infinite, bars are intraday, or a (date, ticker) appears twice.
     """
+    check_features(features)
+    prepare = f"python -m eigen2.cli data prepare {shlex.quote(str(path))} OUT.parquet"
     file = PriceFile(path)
     folded = [name.strip().lower() for name in file.header.names]
-    if missing := [column for column in COLUMNS if column not in folded]:
+    columns, wanted = (*COLUMNS, *features), [*COLUMNS, *(name.strip().lower() for name in features)]
+    if missing := [column for column in wanted if column not in folded]:
         found = quoted(", ".join(file.header.names))
-        raise UserError(f"{file.where} lacks the columns {', '.join(missing)}; it has {found}: rename or add them")
-    if double := [column for column in COLUMNS if folded.count(column) > 1]:
+        remedy = f"run {prepare}, or rename or add them" if {*missing} & {*COLUMNS} else "rename or add them"
+        raise UserError(f"{file.where} lacks the columns {', '.join(missing)}; it has {found}: {remedy}")
+    if double := [column for column in wanted if folded.count(column) > 1]:
         raise UserError(f"{file.where} has more than one column {', '.join(double)}: keep one of each")
-    date, ticker, *values = map(folded.index, COLUMNS)
-    batches = file.batches(date, ticker, values, BATCH_ROWS)
-    parts = [pd.DataFrame(dict(zip(COLUMNS, batch, strict=True))) for batch in batches]
+    date, ticker, *values = map(folded.index, wanted)
+    time = folded.index("time") if "time" in folded else None
+    batches = file.batches(file.date_column(date, time), ticker, values, BATCH_ROWS)
+    parts = [pd.DataFrame(dict(zip(columns, batch, strict=True))) for batch in batches]
     if not sum(map(len, parts)):
         raise UserError(f"{file.where} has a header but no rows of prices: write one row for each date and ticker")
     prices = pd.concat(parts, ignore_index=True)
     del parts
-    check_finite(prices, VALUES, file.where)
+    if ADJ_CLOSE in map(fold, file.header.names) and ADJ_CLOSE not in map(fold, features):
+        log.warning("%s has adjusted closes, which are ignored; %s adjusts all prices by them", file.where, prepare)
+    return sorted_prices(prices, (*VALUES, *features), file.where, f"{prepare} --resample day")
+
+
+def sorted_prices(prices: pd.DataFrame, numbers: Sequence[str], where: str, resample: str) -> pd.DataFrame:
+    """Sort rows by (ticker, date), without times of day.
+
+    `where` names the table, `resample` says what makes daily bars of it. Raises UserError for infinite numbers,
+    intraday bars, or two rows of one date and ticker.
+    """
+    check_finite(prices, numbers, where)
     codes, _ = pd.factorize(prices["ticker"], sort=True)
     order = np.lexsort((prices["date"].to_numpy(), codes))
     if np.any(np.diff(order) != 1):
         prices = prices.take(order).reset_index(drop=True)
+    check_daily(prices, f"make daily ones with {resample}")
+    prices["date"] = prices["date"].dt.normalize()
     repeated = prices.duplicated(["date", "ticker"]).to_numpy()
     if repeated.any():
         first = prices.iloc[int(repeated.argmax())]
         raise UserError(
-            f"{file.where} has {repeated.sum()} duplicate rows of one date and ticker, first"
+            f"{where} has {repeated.sum()} duplicate rows of one date and ticker, first"
             f" {first['date']:%Y-%m-%d} {quoted(first['ticker'])}: keep one row of each"
         )
     return prices
+
+
+def check_features(features: Sequence[str], present: Collection[str] | None = None) -> None:
+    """Raise a UserError when a feature is named twice, is one of `COLUMNS`, or is not `present`."""
+    for name, times in Counter(features).items():
+        if times > 1:
+            raise UserError(f"data.features has {name!r} {times} times: name it once")
+        if name.strip().lower() in COLUMNS:
+            raise UserError(f"data.features has {name!r}, which every table of prices has: leave it out")
+        if present is not None and name not in present:
+            raise UserError(f"the prices lack the feature {name!r}: add that column, or leave it out of data.features")
 
 
 def check_finite(prices: pd.DataFrame, columns: Sequence[str] = PRICE_COLUMNS, where: str = "the price table") -> None:
@@ -77,20 +116,63 @@ def check_finite(prices: pd.DataFrame, columns: Sequence[str] = PRICE_COLUMNS, w
             )
 
 
-def unusable_rows(prices: pd.DataFrame) -> dict[str, Bool[np.ndarray, " rows"]]:
-    """Return which rows the panel treats as days without trading, by reason; a row has only the first that applies.
+def check_daily(prices: pd.DataFrame, remedy: str) -> None:
+    """Raise a UserError when a ticker has more than two times of day on the average day.
 
-    A close or open outside [low, high] is tolerated: common data sets adjust the close alone.
+    Args:
+        prices: dates with times of day, and tickers, sorted by (ticker, date).
+        remedy: what to do, the end of the message.
     """
-    values = [prices[column].to_numpy() for column in PRICE_COLUMNS]
-    missing = np.logical_or.reduce([np.isnan(value) for value in values])
-    not_positive = np.logical_or.reduce([value < SMALLEST_PRICE for value in values]) & ~missing
-    crossed = (prices["high"] < prices["low"]).to_numpy() & ~missing & ~not_positive
-    return {"price missing": missing, "price not positive": not_positive, "high below low": crossed}
+    stamps, (codes, tickers) = prices["date"].to_numpy("datetime64[s]"), pd.factorize(prices["ticker"])
+    times, days = (
+        np.bincount(codes[np.append(True, (codes[1:] != codes[:-1]) | (some[1:] != some[:-1]))], minlength=len(tickers))
+        for some in (stamps, stamps.astype("datetime64[D]"))
+    )
+    if (times > 2 * days).any():
+        worst = int((times / days).argmax())
+        raise UserError(
+            f"prices of {quoted(tickers[worst])} are intraday, {times[worst] / days[worst]:.0f} bars a day, first "
+            f"{prices['date'][codes == worst].iloc[0]}: {remedy}"
+        )
+
+
+def wrong_prices(prices: Float[np.ndarray, "rows 4"]) -> dict[str, Bool[np.ndarray, "rows 4"]]:
+    """Return which prices cannot be right, by reason: those not above 0, and high and low where they are crossed.
+
+    Missing prices are not among them. A close or open outside [low, high] is tolerated: common data sets adjust the
+    close alone.
+    """
+    crossed = np.zeros(prices.shape, dtype=np.bool_)
+    crossed[:, 1:3] = (prices[:, 1] < prices[:, 2])[:, None]
+    return {"price not positive": prices < SMALLEST_PRICE, "high below low": crossed}
+
+
+def usable_prices(prices: Float[np.ndarray, "rows 4"]) -> Float[np.ndarray, "rows 4"]:
+    """Return the prices that count, NaN in place of `wrong_prices`.
+
+    A row counts for what it has, if that is an open or a close; else all of it is NaN.
+    """
+    usable = np.where(np.logical_or.reduce(list(wrong_prices(prices).values())), np.nan, prices)
+    usable[np.isnan(usable[:, 0]) & np.isnan(usable[:, 3])] = np.nan
+    return usable
 
 
 def listed_tickers(
-    first: Int[np.ndarray, " tickers"], last: Int[np.ndarray, " tickers"], days: int
+    ticker: Int[np.ndarray, " rows"], day: Int[np.ndarray, " rows"], days: int
 ) -> Int[np.ndarray, " days"]:
-    """Return how many tickers are listed on each day, from the days of each ticker's first and last row."""
+    """Return how many tickers are listed on each day: those with a row on it or on one of the 20 days before it.
+
+    No later day counts, so that days added to a table change none before them. Counts of disjoint sets of tickers add
+    up. Rows come by ticker (numbered) and then by day (0 to `days` - 1).
+    """
+    # a row lists its ticker until the next one takes over
+    following = np.append(np.where(np.diff(ticker) == 0, day[1:], days), days)
+    last = np.minimum(following - 1, day + LISTED_DAYS).clip(max=days - 1)
+    counted = last >= day  # of rows of the same day, the last one
+    first, last = day[counted], last[counted]
     return np.cumsum(np.bincount(first, minlength=days + 1) - np.bincount(last + 1, minlength=days + 1))[:days]
+
+
+def stray_days(rows: Int[np.ndarray, " days"], listed: Int[np.ndarray, " days"]) -> Bool[np.ndarray, " days"]:
+    """Return the days on which fewer than 10 % of at least 10 listed tickers have a row."""
+    return (rows > 0) & (listed >= STRAY_TICKERS) & (100 * rows < STRAY_PERCENT * listed)

@@ -47,14 +47,23 @@ class Universe:
         return "every ticker" if self.top is None else f"top {self.top} by median traded value of the training days"
 
 
-def resolve(universe: Universe, panel: MarketPanel) -> list[int]:
-    """Return the investable columns, ascending; prices after the training days have no influence.
+def resolve(universe: Universe, panel: MarketPanel, benchmark: str | None = None) -> list[int]:
+    """Return the investable columns, ascending, without the benchmark; later prices than training have no influence.
 
     Raises:
-        UserError: when a name is unknown or an indicator's, or there are too few columns or no volumes to choose the
-            top ones.
+        UserError: when a name is unknown, an indicator's or the benchmark's, nothing is left, or there are too few
+            columns or no volumes to choose the top ones.
     """
-    tickers = [column for column, name in enumerate(panel.tickers) if name not in panel.indicators]
+    if benchmark is not None:
+        check_known("data.benchmark", [benchmark], panel.tickers)
+        if benchmark in panel.indicators:
+            raise UserError(f"data.benchmark is {benchmark!r}, an indicator without prices: take it out of one of them")
+        if benchmark in (universe.tickers or ()):
+            raise UserError(f"data.benchmark is {benchmark!r}, which {KEY}.tickers has too: take it out of one of them")
+    context = {*panel.indicators, benchmark}
+    tickers = [column for column, name in enumerate(panel.tickers) if name not in context]
+    if not tickers:
+        raise UserError(f"data.benchmark is {benchmark!r}, the only ticker: bring prices of others to invest in")
     if universe.top is not None:
         return _top(universe.top, tickers, panel)
     if universe.tickers is None:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Float, Shaped
+from jaxtyping import Float, Float32, Shaped
 
 from eigen2.errors import UserError
 from eigen2.market.evaluation.performance import MEASURES, MIN_DEVIATION, format_measure, measure_all, total_return
@@ -23,6 +24,7 @@ from eigen2.runtime.files import archive_other_test, replacing
 
 RANDOM_POLICIES = 2000  # policies of the random baseline
 BLOCKS, BLOCK_DAYS = 16, 5  # of the cross-validation, as in its paper; fewer blocks if they have fewer days than that
+BUY_AND_HOLD, BENCHMARK = "buy and hold", "benchmark"
 PERCENTILES = (5, 50, 95)  # reported of the random baseline
 
 
@@ -38,6 +40,8 @@ class Market:
     account: AccountRules
     days: range
     dates: Shaped[np.ndarray, " days"]  # dates of all days of the prices
+    benchmark: tuple[str, Float32[np.ndarray, "days 1 4"]] | None = None  # ticker and prices
+    survivors: str | None = None  # that the prices hold survivors only, if they do
 
 
 @dataclass(frozen=True)
@@ -49,6 +53,8 @@ class Backtest:
     agents: Float[np.ndarray, "returns agents"]  # daily returns of the population on the same days
     tried: int  # strategies that the run has evaluated, champion and agents among them
     generation: int  # generation of the champion
+    benchmark: str | None = None  # ticker that is bought and held beside the investable columns
+    survivors: str | None = None  # that the prices hold survivors only, if they do
 
     @property
     def champion(self) -> Simulation:
@@ -82,8 +88,8 @@ class Backtest:
 
     @cached_property
     def measures(self) -> dict[str, dict[str, float]]:
-        """Return all `performance.MEASURES` of each policy except the random baseline."""
-        market = self.simulations["buy and hold"].returns
+        """Return all `performance.MEASURES` of each policy except the random baseline, against the benchmark."""
+        market = self.simulations[BUY_AND_HOLD if self.benchmark is None else BENCHMARK].returns
         return {
             name: measure_all(
                 each.returns,
@@ -104,6 +110,9 @@ class Backtest:
             {
                 "days": {"first": first, "last": last, "count": len(self.dates) - 1},
                 "champion_generation": self.generation,
+                "benchmark": self.benchmark,
+                "survivors": self.survivors,
+                "unfunded": self.champion.unfunded,
                 "measures": self.measures,
                 "luck": self.luck,
                 "selection": self.selection,
@@ -129,7 +138,19 @@ class Backtest:
             "unknown" if selection[name] is None else f"{selection[name]:.2f}"
             for name in ("deflated_sharpe", "overfitting")
         )
-        table = "\n".join(f"{name:<18}" + "".join(f"{value:>16}" for value in values) for name, *values in rows)
+        width = min(16, 62 // len(policies))
+        table = "\n".join(f"{name:<18}" + "".join(f"{value:>{width}}" for value in values) for name, *values in rows)
+        count = self.champion.unfunded
+        notes = {
+            "orders": f"{count:,} could not be paid for" if count else None,
+            "benchmark": self.benchmark and f"{self.benchmark}: alpha, beta and information ratio are against it",
+            "survivors": self.survivors,
+        }
+        lines = "".join(
+            "\n" + textwrap.fill(text, 78, initial_indent=f"{name:<13}", subsequent_indent=" " * 13)
+            for name, text in notes.items()
+            if text
+        )
         return f"""\
 test         {days["first"]} to {days["last"]} ({days["count"]} days), champion of generation {self.generation}
 
@@ -138,7 +159,7 @@ test         {days["first"]} to {days["last"]} ({days["count"]} days), champion 
 luck         better than {luck["percentile"]:.1f} % of {luck["policies"]:,} policies with its orders on
              random days and columns; p = {luck["p_value"]:.4f}
 selection    deflated Sharpe ratio {deflated} of {self.tried:,} agents tried;
-             probability of backtest overfitting {overfitting}"""
+             probability of backtest overfitting {overfitting}{lines}"""
 
     def curves(self) -> pd.DataFrame:
         """Return each policy's equity at each close, percentiles of the random baseline's, the champion's exposure."""
@@ -167,14 +188,17 @@ def backtest(
         raise UserError(f"data.holdout_days is {len(days) - 1}; a test needs at least 2 days that fit has not seen")
     simulated = simulate(prices, rules, account, days, champion)
     random = random_baseline(prices, rules, simulated.orders, days, policies, rng)
+    ticker, benchmark = market.benchmark or (None, None)
     simulations = {
         "champion": simulated,
-        "buy and hold": buy_and_hold(prices, rules, account, days),
+        BUY_AND_HOLD: buy_and_hold(prices, rules, account, days),
+        **({} if benchmark is None else {BENCHMARK: buy_and_hold(benchmark, rules, account, days)}),
         "momentum": simulate(prices, rules, account, days, momentum(prices, rules)),
         "random": simulate(prices, rules, account, days, random, policies),
     }
     returns = [simulate(prices, rules, account, days, agent).returns for agent in agents]
-    return Backtest(market.dates[days.start : days.stop], simulations, np.stack(returns, axis=1), tried, generation)
+    dates, agent_returns = market.dates[days.start : days.stop], np.stack(returns, axis=1)
+    return Backtest(dates, simulations, agent_returns, tried, generation, ticker, market.survivors)
 
 
 def write(result: Backtest, trades: pd.DataFrame, folder: Path, settings: Mapping[str, Any]) -> None:

@@ -11,10 +11,9 @@ from itertools import chain
 import numpy as np
 from jaxtyping import Float, Float16, Float32
 
-from eigen2.market.data.panel import FEATURES, MarketPanel
+from eigen2.market.data.panel import MarketPanel
 
 CLIP = 5.0  # encoded values lie in [-CLIP, CLIP], in standard deviations over the training days
-CHANNELS = len(FEATURES) + 1  # the features of a day, and their valid fraction
 MIN_DEVIATION = 1e-3
 SAMPLED_DAYS = 256
 COLUMNS_PER_BLOCK = 8
@@ -37,7 +36,7 @@ def column_groups(panel: MarketPanel, investable: list[int]) -> list[list[int]]:
 
 def average_statistics(
     panel: MarketPanel, investable: list[int], context_days: int
-) -> Float[np.ndarray, "2 spans described 10"]:
+) -> Float[np.ndarray, "2 spans described channels"]:
     """Compute mean and 1 / standard deviation of each average over a sample of the training days.
 
     On the axis `described`, index 0 holds the statistics of all investable columns pooled, the others those of each
@@ -48,11 +47,11 @@ def average_statistics(
     usable = train[train >= min(lengths[-1] - 1, train[-1])]
     days = usable[:: max(1, len(usable) // SAMPLED_DAYS)]
     columns = len(investable)
-    past = np.empty((len(lengths), len(days), columns + groups.shape[1], CHANNELS), np.float32)
+    past = np.empty((len(lengths), len(days), columns + groups.shape[1], panel.channels), np.float32)
     for described, sums in _running_sums(panel, investable, groups):
         for i, span in enumerate(lengths):
             past[i, :, described] = _averages(sums, days, span)
-    mean, deviation = np.empty((2, len(lengths), 1 + groups.shape[1], CHANNELS))
+    mean, deviation = np.empty((2, len(lengths), 1 + groups.shape[1], panel.channels))
     pooled, own = past[:, :, :columns], past[:, :, columns:]
     mean[:, 0], deviation[:, 0] = pooled.mean((1, 2), dtype=np.float64), pooled.std((1, 2), dtype=np.float64)
     mean[:, 1:], deviation[:, 1:] = own.mean(1, dtype=np.float64), own.std(1, dtype=np.float64)
@@ -64,17 +63,17 @@ def fill_averages(
     panel: MarketPanel,
     investable: list[int],
     context_days: int,
-    statistics: Float[np.ndarray, "2 spans described 10"],
+    statistics: Float[np.ndarray, "2 spans described channels"],
     out: Float16[np.ndarray, "days numbers"],
 ) -> None:
     """Write each day's standardised averages of the investable columns, then of each group's mean, into `out`.
 
-    A row of `out` holds (columns + groups) x spans x CHANNELS numbers. A feature that is not valid counts as 0, its
+    A row of `out` holds (columns + groups) x spans x channels numbers. A feature that is not valid counts as 0, its
     mean, with a validity of 0; so do days before the first.
     """
     lengths = spans(context_days)
     groups = _group_means(panel, column_groups(panel, investable))
-    table = out.reshape(panel.num_days, len(investable) + groups.shape[1], len(lengths), CHANNELS)
+    table = out.reshape(panel.num_days, len(investable) + groups.shape[1], len(lengths), panel.channels)
     row = np.zeros(table.shape[1], np.int64)  # of the statistics: all columns share the first
     row[len(investable) :] = 1 + np.arange(groups.shape[1])
     mean, scale = statistics[:, :, row]
@@ -86,16 +85,16 @@ def fill_averages(
             table[:, described, i] = average.clip(-CLIP, CLIP, out=average)
 
 
-def _averages(sums: Float[np.ndarray, "rows columns 10"], days: np.ndarray, span: int) -> np.ndarray:
-    """Compute the averages over the `span` days up to each of `days`, (days, columns, 10)."""
+def _averages(sums: Float[np.ndarray, "rows columns channels"], days: np.ndarray, span: int) -> np.ndarray:
+    """Compute the averages over the `span` days up to each of `days`, (days, columns, channels)."""
     total: np.ndarray = sums[days + 1] - sums[(days + 1 - span).clip(min=0)]
     total /= span
     return total
 
 
 def _running_sums(
-    panel: MarketPanel, investable: list[int], groups: Float32[np.ndarray, "days groups 10"]
-) -> Iterator[tuple[slice, Float[np.ndarray, "rows columns 10"]]]:
+    panel: MarketPanel, investable: list[int], groups: Float32[np.ndarray, "days groups channels"]
+) -> Iterator[tuple[slice, Float[np.ndarray, "rows columns channels"]]]:
     """Yield slices of columns and groups with their running sums: investable columns in blocks, then all groups."""
     blocks = (investable[i : i + COLUMNS_PER_BLOCK] for i in range(0, len(investable), COLUMNS_PER_BLOCK))
     start = 0
@@ -106,8 +105,8 @@ def _running_sums(
         start += values.shape[1]
 
 
-def _group_means(panel: MarketPanel, groups: list[list[int]]) -> Float32[np.ndarray, "days groups 10"]:
-    means = np.empty((panel.num_days, len(groups), CHANNELS), np.float32)
+def _group_means(panel: MarketPanel, groups: list[list[int]]) -> Float32[np.ndarray, "days groups channels"]:
+    means = np.empty((panel.num_days, len(groups), panel.channels), np.float32)
     for first in range(0, panel.num_days, DAYS_PER_BLOCK):
         days = slice(first, first + DAYS_PER_BLOCK)
         for i, group in enumerate(groups):
@@ -115,7 +114,7 @@ def _group_means(panel: MarketPanel, groups: list[list[int]]) -> Float32[np.ndar
     return means
 
 
-def _values(panel: MarketPanel, days: slice, columns: list[int]) -> Float32[np.ndarray, "days columns 10"]:
+def _values(panel: MarketPanel, days: slice, columns: list[int]) -> Float32[np.ndarray, "days columns channels"]:
     """Return features and validity concatenated."""
     validity = panel.valid[days, columns].mean(2, keepdims=True, dtype=np.float32)
     return np.concatenate([panel.features[days, columns], validity], axis=2)

@@ -14,7 +14,7 @@ from torch import Tensor
 from eigen2.core.networks import Inputs
 from eigen2.market.data.cache import mapped_array, remapped
 from eigen2.market.data.panel import MarketPanel
-from eigen2.market.features.averages import CHANNELS, CLIP, average_statistics, column_groups, fill_averages, spans
+from eigen2.market.features.averages import CLIP, average_statistics, column_groups, fill_averages, spans
 from eigen2.market.networks.columns import DRAWS, PORTFOLIO, ColumnActor, ColumnCritic
 from eigen2.market.networks.windows import ConvolutionActor, ConvolutionCritic
 from eigen2.market.simulation.base import Terms, tie_breaks
@@ -105,7 +105,8 @@ class MarketEncoder(ABC):
     def _describe_orders(self, observation: dict[str, Tensor], priced: Tensor) -> list[Tensor]:
         """Return whether a column can be ordered, its position, the cash, and the room for orders."""
         terms, held_days, coefficient = self.terms, observation["held_days"], observation["coefficient"]
-        free = (observation["days_left"] >= terms.settlement_days) & (observation["room"] >= terms.account.min_order)
+        least_room = terms.account.least_room(terms.rules, held_days.shape[-1])
+        free = (observation["days_left"] >= terms.settlement_days) & (observation["room"].float() >= least_room)
         orderable = priced & (held_days == 0) & free[..., None]
         levels = torch.iinfo(coefficient.dtype).max  # signed where short sales are allowed
         gain = (observation["gain"].float() / 0.1).clamp(-CLIP, CLIP)
@@ -120,18 +121,18 @@ class MarketEncoder(ABC):
 class AverageEncoder(MarketEncoder):
     """Encodes a day by averages of the features over 1, 2, 4, ... `context_days` days, see `features.averages`.
 
-    Each investable column is described by `width` = spans x 10 numbers, the averages of its nine normalised features
+    Each investable column is described by `width` = spans x channels numbers, the averages of its normalised features
     and of its validity, and so is the mean of each group (see `column_groups`). All days are encoded at the start, in
     half precision; for a mapped panel in a file beside it, which later runs and other processes share.
     """
 
     actor, critic = ColumnActor, ColumnCritic
-    statistics: Float[np.ndarray, "2 spans described 10"]
+    statistics: Float[np.ndarray, "2 spans described channels"]
 
     def _prepare(self, panel: MarketPanel, device: torch.device | str, statistics: np.ndarray | None) -> None:
         settings: dict[str, Any] = {"investable": self.investable, "context_days": self.context_days}
         shape, sizes = _shapes(panel, **settings)
-        self.groups, self.width, columns = sizes[2] - 1, sizes[1] * CHANNELS, len(self.investable)
+        self.groups, self.width, columns = sizes[2] - 1, sizes[1] * sizes[3], len(self.investable)
 
         def measure(out: np.ndarray) -> None:
             out[:] = average_statistics(remapped(panel), self.investable, self.context_days)
@@ -172,7 +173,7 @@ class AverageEncoder(MarketEncoder):
 
         `columns` (agents, batch, columns, width); `portfolio` (agents, batch, columns, 8): whether the column can be
         ordered (priced, not held, on a trading day, with money left), held, days held / max, unrealised gain in units
-        of 10 percent, sale target / highest, coefficient / highest, negative for a short sale, cash / equity, and room
+        of 10 percent, take-profit / highest, coefficient / highest, negative for a short sale, cash / equity, and room
         for orders / max_leverage; or, where agents decide on target weights, 3: whether it has a price, its weight in
         units of equal weights, and cash / equity; `draws` (agents, batch, columns) int16, see `tie_breaks`; `market`
         (agents, batch, groups x width + 1), ending with the fraction of the window that is left.
@@ -187,8 +188,8 @@ def _shapes(
 ) -> tuple[tuple[int, int], tuple[int, int, int, int]]:
     """Return the shapes of the table of averages and of the statistics that standardise it."""
     groups, lengths = len(column_groups(panel, investable)), len(spans(context_days))
-    numbers = (len(investable) + groups) * lengths * CHANNELS
-    return (panel.num_days, numbers), (2, lengths, 1 + groups, CHANNELS)
+    numbers = (len(investable) + groups) * lengths * panel.channels
+    return (panel.num_days, numbers), (2, lengths, 1 + groups, panel.channels)
 
 
 class WindowEncoder(MarketEncoder):
@@ -208,9 +209,9 @@ class WindowEncoder(MarketEncoder):
     def __call__(self, observation: dict[str, Tensor]) -> Inputs:
         """Return the network inputs of an observation.
 
-        `day` (agents, batch) int64; `panel` (1, days, all columns, 9) float32, the normalised features, 0 where not
-        valid; `investable` (1, columns) int64; `portfolio` and `draws` as in `AverageEncoder`; `market` (agents, batch,
-        1), the fraction of the window that is left.
+        `day` (agents, batch) int64; `panel` (1, days, all columns, features) float32, the normalised features, 0 where
+        not valid; `investable` (1, columns) int64; `portfolio` and `draws` as in `AverageEncoder`; `market` (agents,
+        batch, 1), the fraction of the window that is left.
         """
         shared, time_left = self.shared_inputs(observation)
         windows = {"day": observation["day"].long(), "panel": self._features, "investable": self._investable}

@@ -19,7 +19,7 @@ MA_DAYS = 20
 def ticker_features(prices: Float[np.ndarray, "days 4"]) -> Float[np.ndarray, "days 9"]:
     """Compute the features of one column from open, high, low and close above 0; NaN where undefined.
 
-    A day with a NaN is a hole: nothing is carried over it.
+    A day without a close is a hole: nothing is carried over it. One that lacks another price lacks its feature alone.
 
     - open, close, high, low: log of the price over the previous day's close; undefined on a stretch's first day.
     - rsi: relative strength index over 14 days, 0 to 100 (0 where the close never moved); from the 15th day on.
@@ -41,7 +41,7 @@ def indicator_features(values: Float[np.ndarray, "days 4"]) -> Float[np.ndarray,
 
 def _by_stretch(values: Float[np.ndarray, "days 4"], relative: bool) -> Float[np.ndarray, "days 9"]:
     features = np.full((len(values), len(FEATURES)), np.nan)
-    edges = np.flatnonzero(np.diff(np.isfinite(values).all(axis=1), prepend=False, append=False))
+    edges = np.flatnonzero(np.diff(np.isfinite(values[:, 3]), prepend=False, append=False))
     for start, stop in zip(edges[::2], edges[1::2], strict=True):
         _fill(features[start:stop], values[start:stop], relative)
     return features

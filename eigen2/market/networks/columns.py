@@ -78,6 +78,9 @@ class Choice:
         Orders are those of the environment, see `TradingEnvironment`. Rewards are in proportion to stakes: where little
         money is left, several orders earn no more than one. What is ordered has no gradient, so that of a softmax over
         the coefficients replaces it (the straight-through estimator of Bengio, Léonard and Courville, 2013).
+
+        Stakes are those before `AccountRules.whole_shares`: how many shares they buy depends on the price of the fill,
+        so an order that buys none is judged as if it had filled.
         """
         orderable = portfolio[..., 0] > 0
         largest = self.rules.max_coefficient * self._orders(action.shape[-2])
@@ -185,7 +188,7 @@ class ColumnNetwork(nn.Module):
 
 
 class ColumnActor(ColumnNetwork):
-    """Coefficient and sale target of every column, or its score.
+    """Coefficient and take-profit of every column, or its score.
 
     Args:
         hidden: units per layer.
@@ -206,7 +209,7 @@ class ColumnCritic(ColumnNetwork):
     """Value of an action in all columns.
 
     It is the sum of the columns' forecasts, weighted by the positions that the action adds, and of a value of columns
-    and action together, which has the rest: costs, sale targets, what is held, and the days to come.
+    and action together, which has the rest: costs, take-profits, what is held, and the days to come.
 
     Args:
         hidden: units per layer.

@@ -187,7 +187,7 @@ class _CnnLstmNetwork(_WindowNetwork):
 
 
 class ConvolutionActor(_ConvolutionNetwork, ColumnActor):
-    """Coefficient and sale target of every column, from dilated convolutions over the days of its window.
+    """Coefficient and take-profit of every column, from dilated convolutions over the days of its window.
 
     Args:
         hidden: channels of a convolution and units of a layer.
@@ -204,7 +204,7 @@ class ConvolutionCritic(_ConvolutionNetwork, ColumnCritic):
 
 
 class CnnLstmActor(_CnnLstmNetwork, ColumnActor):
-    """Coefficient and sale target of every column, from a CNN and an LSTM over the days of all columns.
+    """Coefficient and take-profit of every column, from a CNN and an LSTM over the days of all columns.
 
     Args:
         hidden: units of the LSTM and of a layer.

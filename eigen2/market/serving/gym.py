@@ -39,7 +39,7 @@ class TradingEnv(gymnasium.Env[Any, Any]):
     descriptions and the fraction of the window left; `columns`, each column's description; `portfolio`, eight numbers
     per column, or three where the rules' mode is weights.
 
-    An action is a float32 vector in [-1, 1], two numbers per column: coefficient and sale target, from the lowest to
+    An action is a float32 vector in [-1, 1], two numbers per column: size and take-profit, from the lowest to
     the highest that the rules allow; values outside are clipped. In mode weights it is a score per column, and a step
     lasts until the next rebalancing.
 
@@ -70,6 +70,7 @@ class TradingEnv(gymnasium.Env[Any, Any]):
         panel: MarketPanel | None = None,
         investable: Universe | Mapping[str, Any] | None = None,
         indicators: Sequence[str] = (),
+        features: Sequence[str] = (),
         split: str = "train",
         context_days: int = 504,
         trading_days: int = 125,
@@ -89,12 +90,13 @@ class TradingEnv(gymnasium.Env[Any, Any]):
             raise UserError("more than one of path, synthetic and panel is given; leave out all but one")
         rules = _settings(TradingRules, "rules", rules)
         options: dict[str, Any] = {"validation_days": validation_days, "holdout_days": holdout_days}
-        options["indicators"] = indicators
+        options |= {"indicators": indicators, "features": features}
         if panel is None and synthetic is None and cache_dir:
             panel = load_panel(path or sample_path(), **options, cache_dir=cache_dir)
         elif panel is None:
             market = None if synthetic is None else _settings(SyntheticMarket, "synthetic", synthetic)
-            panel = build_panel(market.generate() if market else read_prices(path or sample_path()), **options)
+            table = market.generate() if market else read_prices(path or sample_path(), features)
+            panel = build_panel(table, **options)
         self.panel = panel
         self._lengths = (trading_days, trading_days + settlement_days)
         splits = panel.splits
@@ -111,8 +113,7 @@ class TradingEnv(gymnasium.Env[Any, Any]):
         account = _settings(AccountRules, "account", account)
         terms = Terms(rules, account, trading_days, settlement_days)
         self._encoder = AverageEncoder(panel, self.investable, context_days, terms)
-        prices = np.ascontiguousarray(panel.prices[:, self.investable])
-        self._env = make_environment(prices, rules, agents=1, account=account)
+        self._env = make_environment(panel.prices[:, self.investable], rules, agents=1, account=account)
         self.action_space = spaces.Box(-1, 1, (math.prod(self._env.action_shape),), np.float32)
         ends = np.cumsum([0, *(math.prod(self._encoder.input_shapes[name]) for name in PARTS)]).tolist()
         self.layout = {name: slice(*ends[i : i + 2]) for i, name in enumerate(PARTS)}

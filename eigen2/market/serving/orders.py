@@ -17,15 +17,15 @@ from eigen2.market.simulation.rules import CLOSE_REASONS, TradingRules
 from eigen2.market.simulation.simulate import Day, Policy, Prices, play_days
 
 COLUMNS = (
-    *("date", "ticker", "action", "coefficient", "target_pct", "stake_pct"),
+    *("date", "ticker", "action", "size", "target_pct", "stake_pct"),
     *("price", "target_price", "days_held", "gain_pct", "reason"),
 )
 WHY_CLOSED = {
-    "target": "the sale target was reached",
-    "gap": "the open was beyond the sale target",
+    "target": "the take-profit was reached",
+    "gap": "the open was beyond the take-profit",
     "holding": "held for all days allowed",
     "halted": "no price on the day it had to close: the next one",
-    "delisted": "stopped trading for good: its last price less the haircut",
+    "delisted": "stopped trading for good",
     "signal": "the agent closed it",
 }
 Row = dict[str, Any]
@@ -42,7 +42,7 @@ def write_orders(
 ) -> pd.DataFrame:
     """Play a policy from day `start` on, without positions at first, and record its decisions at every close.
 
-    Rows by date have `COLUMNS`: coefficient and target_pct (the sale target) as ordered, stake_pct (percent of the
+    Rows by date have `COLUMNS`: size and target_pct (the take-profit) as ordered, stake_pct (percent of the
     equity that an order takes, or a position is worth at this close), price (the close of a position held, the exit
     of one closed), days_held (trading days), gain_pct (net of costs for a closed position). Actions are `buy` and
     `sell short` (an order given at this close), `sell` and `buy back` (one that closes a position), `unfunded` (an
@@ -99,6 +99,11 @@ class _Writer:
     def __init__(self, env: TradingEnvironment, tickers: Sequence[str]) -> None:
         self.env, self.rules, self.tickers = env, env.rules, tickers
         self.fill = "the next open" if self.rules.execution == "next_open" else "this close"
+        self.unfilled = "no price at the open: dropped"
+        self.unfunded = "no money is left: positions already reach the maximum leverage"
+        if env.accounts.rules.whole_shares:
+            self.unfilled = "no price at the open, or one above the stake: dropped"
+            self.unfunded = "positions already reach the maximum leverage, or a share costs more than the stake"
         self.held: dict[int, Row] = {}
         self.tomorrow: list[Row] = []
 
@@ -112,14 +117,14 @@ class _Writer:
         if not len(ordered) and not len(exits):
             rows.append(self._waiting(action[:, 0], priced & (day.observation["held_days"][0, 0].numpy() == 0)))
         for column, price in zip(fills.cell.tolist(), fills.price.tolist(), strict=True):
-            coefficient, target_pct = action[column].tolist()
-            aim = price * (1 + math.copysign(target_pct, coefficient) / 100)
-            row = {"ticker": self.tickers[column], "coefficient": coefficient, "target_pct": target_pct}
+            size, target_pct = action[column].tolist()
+            aim = price * (1 + math.copysign(target_pct, size) / 100)
+            row = {"ticker": self.tickers[column], "size": size, "target_pct": target_pct}
             self.held[column] = {**row, "target_price": aim, "entry": price, "days_held": 0}
         for position in self.held.values():
             position["days_held"] += 1
         self.tomorrow = [
-            {"ticker": self.tickers[column], "action": "unfilled", "reason": "no price at the open: dropped"}
+            {"ticker": self.tickers[column], "action": "unfilled", "reason": self.unfilled}
             for column in [*np.setdiff1d(ordered[stakes > 0], fills.cell), *np.setdiff1d(exits, closes.cell)]
         ]
         for column, price, reason, gain_pct in zip(*(values.tolist() for values in closes[:4]), strict=True):
@@ -133,9 +138,9 @@ class _Writer:
             price = float(day.info["last_close"][0, column])
             left = self.rules.max_holding_days - position["days_held"]
             stake = 100 * abs(self.env.accounts.shares[column]) * price / float(self.env.accounts.equity[0])
-            gain_pct = math.copysign(100, position["coefficient"]) * (price / position["entry"] - 1)
+            gain_pct = math.copysign(100, position["size"]) * (price / position["entry"] - 1)
             row = {**position, "action": "hold", "price": price, "stake_pct": stake, "gain_pct": gain_pct}
-            reason = f"the sale target is not reached; closes in {left} day{'s' * (left > 1)} at the latest"
+            reason = f"the take-profit is not reached; closes in {left} day{'s' * (left > 1)} at the latest"
             self.tomorrow.append({**row, "reason": reason})
         return rows
 
@@ -148,11 +153,11 @@ class _Writer:
         """Return the rows of orders, each with the percent of the current equity that it takes."""
         rows = []
         for column, stake in zip(columns.tolist(), stakes.tolist(), strict=True):
-            coefficient, target_pct = action[column].tolist()
-            name, reason = "unfunded", "no money is left: positions already reach the maximum leverage"
+            size, target_pct = action[column].tolist()
+            name, reason = "unfunded", self.unfunded
             if stake:
-                name, reason = "buy" if coefficient > 0 else "sell short", f"fills at {self.fill}"
-            row = {"ticker": self.tickers[column], "action": name, "coefficient": coefficient, "reason": reason}
+                name, reason = "buy" if size > 0 else "sell short", f"fills at {self.fill}"
+            row = {"ticker": self.tickers[column], "action": name, "size": size, "reason": reason}
             rows.append({**row, "target_pct": target_pct, "stake_pct": 100 * stake})
         return rows
 
@@ -160,16 +165,16 @@ class _Writer:
         """Return the rows of orders that close positions."""
         rows = []
         for column in columns.tolist():
-            name = "sell" if self.held[column]["coefficient"] > 0 else "buy back"
-            row = {"ticker": self.tickers[column], "action": name, "coefficient": action[column, 0]}
+            name = "sell" if self.held[column]["size"] > 0 else "buy back"
+            row = {"ticker": self.tickers[column], "action": name, "size": action[column, 0]}
             rows.append({**row, "reason": f"fills at {self.fill}"})
         return rows
 
-    def _waiting(self, coefficients: Float[np.ndarray, " columns"], free: Bool[np.ndarray, " columns"]) -> Row:
-        size = np.abs(coefficients) if self.rules.allow_short else coefficients
+    def _waiting(self, sizes: Float[np.ndarray, " columns"], free: Bool[np.ndarray, " columns"]) -> Row:
+        size = np.abs(sizes) if self.rules.allow_short else sizes
         size = np.where(free & np.isfinite(size), size, -np.inf)
         best = int(size.argmax())
         if not np.isfinite(size[best]):
             return {"action": "wait", "reason": "all columns are held or have no price"}
-        row = {"ticker": self.tickers[best], "action": "wait", "coefficient": float(coefficients[best])}
-        return {**row, "reason": "the highest coefficient of what is not held is below 1"}
+        row = {"ticker": self.tickers[best], "action": "wait", "size": float(sizes[best])}
+        return {**row, "reason": "the largest size of what is not held is below 1"}

@@ -34,10 +34,11 @@ class Trader:
             raise UserError(f"the champion is of the workload {workload}; only those of the market trade")
         days = (self._spec["trading_days"], self._spec["settlement_days"])
         # that a column has gone for good is known later only, and no decision may change when later prices come
-        rules = TradingRules(**{**self._spec["rules"], "delisting_haircut": 0.0})
+        rules = TradingRules(**{**self._spec["rules"], "delisting_return": 0.0})
         self.terms = Terms(rules, AccountRules(**self._spec["account"]), *days)
         self.investable: list[str] = self._spec["investable"]
         self.last_seen = date.fromisoformat(champion.config["data_used"]["last"])
+        self._scale = FeatureScale.from_dict(self._spec["scale"])
         self._actor = champion.actor(trusted)
 
     @classmethod
@@ -45,17 +46,24 @@ class Trader:
         """Load the champion of an exported folder or of a checkpoint; raise UserError if it cannot be read."""
         return cls(load(path), trusted)
 
+    @property
+    def features(self) -> tuple[str, ...]:
+        """Return the columns that the prices need beside the usual ones, see `read_prices`."""
+        return self._scale.own_features
+
     def orders(self, prices: pd.DataFrame, first: date | None = None) -> pd.DataFrame:
         """Return the champion's decisions at the close of each day, see `write_orders`; it starts without positions.
 
-        `prices` is a long table as `read_prices` returns it, including the context of the first day. `first` is the day
-        of the first decision; None is the last day that the fit used, whose orders fill on later days.
+        `prices` is a long table as `read_prices` returns it, with `features`, including the context of the first day.
+        `first` is the day of the first decision; None is the last day that the fit used, whose orders fill on later
+        days.
 
         Raises:
-            UserError: the prices have no day to decide on, too few before it, or none of the champion's tickers.
+            UserError: the prices have no day to decide on, too few before it, none of the champion's tickers, or lack a
+                feature.
         """
         spec = self._spec
-        panel = build_panel(prices, validation_days=0, holdout_days=0, scale=FeatureScale.from_dict(spec["scale"]))
+        panel = build_panel(prices, validation_days=0, holdout_days=0, scale=self._scale)
         begin = self._begin(panel.dates, first)
         # features need all earlier prices, averages only those of the context
         context_start = begin - spec["context_days"] + 1
@@ -69,7 +77,7 @@ class Trader:
             return self.terms.rules.native_action(self._actor(inputs).float()[None])
 
         return write_orders(
-            np.ascontiguousarray(panel.prices[:, encoder.investable]),
+            panel.prices[:, encoder.investable],
             *(panel.dates, self.investable, self.terms.rules, self.terms.account),
             policy=hide_window_end(policy, self.terms.window_days),
             start=begin - context_start,

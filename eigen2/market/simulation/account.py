@@ -6,15 +6,17 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Bool, Float, Float16, Float32, Int, Shaped
 
-from eigen2.errors import require_range
+from eigen2.errors import UserError, require_range
+from eigen2.market.evaluation.performance import YEAR
 from eigen2.market.simulation.events import Closes, Fills, events_of_agent
 from eigen2.market.simulation.rules import CLOSE_REASONS, TradingRules
 
 RUIN = 1e-6  # share of the initial cash below which a log return no longer falls
-WHOLE = ("window", "column", "entry_day", "exit_day", "reason")  # the integers of a trade
+INTEGERS = ("window", "column", "entry_day", "exit_day", "reason")  # the integers of a trade
+WHOLE_ERROR = 1e-6  # of a share, by which a number of shares may be below a whole one for rounding errors
 NEWTON_STEPS = 8
 COLUMNS = "window column entry_day entry_price exit_day exit_price reason coefficient shares gain_pct reward profit"
-TRADE = np.dtype([(name, np.int64 if name in WHOLE else np.float64) for name in COLUMNS.split()])
+TRADE = np.dtype([(name, np.int64 if name in INTEGERS else np.float64) for name in COLUMNS.split()])
 
 
 @dataclass
@@ -24,17 +26,47 @@ class AccountRules:
     initial_cash: float = 100_000.0
     """Money at the start of a window (above 0, at most 1e12)."""
     unit_share: float = 0.01
-    """Share of the equity that a coefficient of 1 puts into a position (above 0, at most 1)."""
+    """Share of the equity that an order of size 1 puts into a position (above 0, at most 1)."""
     max_leverage: float = 1.0
     """Gross exposure allowed, as a multiple of the equity (above 0, at most 100; 1 borrows nothing). Orders of a day
     that ask for more than is left of it are scaled down to that."""
     min_order: float = 1e-4
-    """Share of the equity that must be left for orders; with less none opens (1e-6 to 1)."""
+    """Smallest share of the equity that an order takes (1e-6 to unit_share). Where so little is left that one of the
+    orders of a day might get less, none opens. Target weights trade every change, however small."""
+    whole_shares: bool = False
+    """Whether positions are whole numbers of shares, rounded down. An order is not paid for where they would take less
+    than `min_order` at the close of the decision, and does not fill where they would at its fill. Agents and critics
+    see orders before rounding."""
+
+    cash_rate_pct: float = 0.0
+    """Interest that cash earns, and borrowed cash costs, in percent a year (0 to 100): a 252nd of it for each day, on
+    the cash at the last close. What short sales bring is cash. It is no part of the rewards of orders."""
+    borrow_fee_pct: float = 0.0
+    """Fee on positions sold short, in percent a year of their value (0 to 1000): a 252nd of it for each day, on the
+    value at the last close."""
 
     def __post_init__(self) -> None:
         for name, most in (("initial_cash", 1e12), ("unit_share", 1), ("max_leverage", 100)):
             require_range(f"data.account.{name}", getattr(self, name), above=0, most=most)
-        require_range("data.account.min_order", self.min_order, least=1e-6, most=1)
+        for name, most in (("cash_rate_pct", 100), ("borrow_fee_pct", 1000)):
+            require_range(f"data.account.{name}", getattr(self, name), least=0, most=most)
+        require_range("data.account.min_order", self.min_order, least=1e-6, most=self.unit_share)
+
+    def least_room(self, trading: TradingRules, columns: int) -> float:
+        """Return the share of the equity that must be left for a day's orders, so that each takes `min_order` or more.
+
+        Of n orders that share what is left, the smallest gets the least of it where its coefficient is 1 and those of
+        the others are `max_coefficient`. Raises UserError if it is more than there can be.
+        """
+        orders = min(trading.max_opens_per_day, columns)
+        least = self.min_order * (1 + (orders - 1) * trading.max_coefficient)
+        if least > self.max_leverage:
+            raise UserError(
+                f"data.account.min_order is {self.min_order:g}: {orders} orders a day of coefficients up to "
+                f"{trading.max_coefficient:g} need {least:g} x the equity, more than data.account.max_leverage "
+                f"{self.max_leverage:g}; lower data.rules.max_opens_per_day or min_order"
+            )
+        return least
 
 
 class Accounts:
@@ -86,27 +118,64 @@ class Accounts:
         return left
 
     def stakes(
-        self, cell: Int[np.ndarray, " orders"], coefficient: Float[np.ndarray, " orders"]
+        self,
+        cell: Int[np.ndarray, " orders"],
+        coefficient: Float[np.ndarray, " orders"],
+        close: Float[np.ndarray, "windows columns"],
+        least_room: float,
     ) -> Float[np.ndarray, " orders"]:
         """Return the share of the equity at the last close that each order of a day takes; 0 if it cannot be paid for.
 
-        An order asks for |coefficient| x unit_share; together the orders of an account take no more than its `room`.
+        An order asks for |coefficient| x unit_share; together the orders of an account take no more than its `room`,
+        and nothing of less than `least_room`. Whole shares must be payable at the close.
         """
         account, asked = cell // self.columns, np.abs(coefficient) * self.rules.unit_share
         room = self.room()
-        room[observed_room(room) < self.rules.min_order] = 0
+        room[observed_room(room).astype(np.float32) < least_room] = 0
         total = np.bincount(account, asked, len(room))
         scale: np.ndarray = np.divide(room, total, out=np.ones_like(room), where=total > room)
         stakes: np.ndarray = asked * scale[account]
+        if self.rules.whole_shares:
+            stakes[self.filled_stakes(cell, np.sign(coefficient), stakes, close.take(cell % close.size)) == 0] = 0
         return stakes
+
+    def filled_stakes(
+        self,
+        cell: Int[np.ndarray, " orders"],
+        side: Float[np.ndarray, " orders"],
+        stakes: Float[np.ndarray, " orders"],
+        price: Float[np.ndarray, " orders"],
+    ) -> Float[np.ndarray, " orders"]:
+        """Return the share of the equity that each order takes at its price; 0 if it does not fill.
+
+        Sides are -1 for short sales, else 1. The price is NaN where there is none.
+        """
+        if not self.rules.whole_shares:
+            return np.where(price > 0, stakes, 0)
+        equity = self.equity[cell // self.columns]
+        share = price.astype(np.float64) * (1 + side * self.side_cost)
+        money = np.floor(stakes * equity / share + WHOLE_ERROR) * share
+        fills = (stakes > 0) & (money >= self.rules.min_order * equity)
+        filled: np.ndarray = np.divide(money, equity, out=np.zeros_like(stakes), where=fills)
+        return filled
+
+    def accrue(self) -> None:
+        """Add a day's interest on cash, and take the fee on short positions, from the last close to the next day."""
+        rules = self.rules
+        if rules.cash_rate_pct or rules.borrow_fee_pct:
+            short = (self.exposure - (self.equity - self.cash)) / 2  # absolute values less signed ones, twice the short
+            self.cash += (rules.cash_rate_pct * self.cash - rules.borrow_fee_pct * short) / (100 * YEAR)
 
     def open(self, fills: Fills) -> None:
         """Buy, or sell short, what orders of the last close filled."""
         account, price = fills.cell // self.columns, fills.price.astype(np.float64)
         side = np.sign(fills.coefficient, dtype=np.float64)
         stake = fills.stake * self.equity[account]
-        self.shares[fills.cell] = side * stake / (price * (1 + side * self.side_cost))
-        self.cash += np.bincount(account, self.cash_flow(self.shares[fills.cell], price), len(self.cash))
+        shares = side * stake / (price * (1 + side * self.side_cost))
+        if self.rules.whole_shares:
+            shares = np.rint(shares)
+        self.shares[fills.cell] = shares
+        self.cash += np.bincount(account, self.cash_flow(shares, price), len(self.cash))
 
     def close(self, cell: Int[np.ndarray, " closed"], price: Float32[np.ndarray, " closed"]) -> None:
         """Sell, or buy back, the shares of some cells."""
@@ -125,7 +194,7 @@ class Accounts:
         All columns are valued at their price, and those in `trades` are traded at it. A position then is worth weight x
         max_leverage x what is left of the equity after costs and without the untraded positions, which count as their
         absolute value / max_leverage: where absolute weights sum to 1 or less, the gross exposure is within
-        max_leverage. A ruined account sells what it holds.
+        max_leverage. With `whole_shares` it is rounded down to these. A ruined account sells what it holds.
         """
         shape, leverage = weights.shape[:-1], self.rules.max_leverage
         shares, cash, ruined = (part.reshape(*shape, -1) for part in (self.shares, self.cash, self.ruined))
@@ -142,10 +211,16 @@ class Accounts:
             excess = basis - most + self.side_cost * np.abs(change).sum(-1, keepdims=True)
             slope = 1 + self.side_cost * (weights * np.sign(change)).sum(-1, keepdims=True)
             basis = (basis - excess / slope).clip(min=0)
-        change = weights * basis - own
+        wanted = weights * basis
+        if self.rules.whole_shares:
+            count = np.divide(wanted, price, out=np.zeros_like(wanted), where=np.broadcast_to(trades, wanted.shape))
+            wanted = np.trunc(count + np.copysign(WHOLE_ERROR, count)) * price
+        change = wanted - own
         traded = np.abs(change).sum(-1, keepdims=True)
         cash -= change.sum(-1, keepdims=True) + self.side_cost * traded
         shares += np.divide(change, price, out=np.zeros_like(change), where=np.broadcast_to(trades, change.shape))
+        if self.rules.whole_shares:
+            np.rint(shares, out=shares)
         return traded.reshape(-1), equity.reshape(-1)
 
     def cash_flow(self, shares: Float[np.ndarray, " some"], price: Float[np.ndarray, " some"]) -> np.ndarray:
@@ -213,8 +288,7 @@ class AccountRecord:
         trades["entry_price"], trades["exit_price"] = self._entry_price[cell], closes.price
         trades["coefficient"], trades["shares"] = self._coefficient[cell], shares
         trades["gain_pct"], trades["reward"] = closes.gain_pct, closes.reward
-        paid, got = ((shares, trades["entry_price"]), (-shares, trades["exit_price"]))
-        trades["profit"] = self._accounts.cash_flow(*got) + self._accounts.cash_flow(*paid)
+        trades["profit"] = np.abs(self._accounts.cash_flow(shares, trades["entry_price"])) * closes.gain_pct / 100
         self._trades.append(trades)
 
     def rebalance(self, traded: Float[np.ndarray, " accounts"]) -> None:
@@ -249,7 +323,7 @@ class AccountRecord:
         """Return the trades closed since the last reset, one per row, by window and then in the order they closed.
 
         Columns are the `COLUMNS`: the reason is one of `CLOSE_REASONS`, coefficient and shares are negative for short
-        sales, the profit is in money, prices are before costs.
+        sales, the profit is in money, net of costs and borrow fees, prices are before costs.
         """
         trades = pd.DataFrame(np.concatenate([np.zeros(0, TRADE), *self._trades]))
         trades["reason"] = np.array(CLOSE_REASONS, object)[trades["reason"]]

@@ -6,16 +6,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float, Float32, Float64, Int, Int16
+from jaxtyping import Bool, Float, Float32, Float64, Int, Int16
 from torch import Tensor
 
 from eigen2.core.replay import Field
 from eigen2.errors import UserError, require_range
-from eigen2.market.data.panel_rows import LISTED_DAYS
+from eigen2.market.data.source import LISTED_DAYS
 from eigen2.market.simulation.account import AccountRecord, AccountRules, Accounts, observed_room
 from eigen2.market.simulation.rules import TradingRules
 
 OPEN, HIGHEST, LOWEST, CLOSE, LEAST_SIZE = range(5)  # rows of a day in `market_table`
+DEAL_DAYS, DEAL_RANGE = 10, 0.01  # closes of a column that is bought for cash, and how much they differ
 MAX_OBSERVED = 65_504.0  # bound of observed numbers, the largest in half precision
 MONEY_FIELDS = {
     "day": Field((), torch.int32),
@@ -46,14 +47,15 @@ def window_options(starts: Iterable[int], trading_days: int, window_days: int) -
 
 
 def market_table(
-    prices: Float32[np.ndarray, "days columns 4"], haircut: float = 0.0
+    prices: Float32[np.ndarray, "days columns 4"], delisting_return: float = 0.0
 ) -> Float32[np.ndarray, "days 5 columns"]:
     """Return each day's rows by column: open, highest and lowest price from the open on, last close, least order size.
 
     A price that is missing is NaN, and without a close the least size is infinite; the last close is 0 before the
-    first. Without high or low, the higher or lower of open and close takes its place. Once a column has stopped trading
-    for good, its last close is less by the haircut, and its least size NaN. If it ends within the last 20 days it
-    counts as listed: it may be late, or halted.
+    first. Without high or low, the higher or lower of open and close takes its place. With a `delisting_return` other
+    than 0, the least size of a column is NaN once it has stopped trading for good, and its last close changes by that
+    return unless it was `bought_for_cash`. If it ends within the last 20 days it counts as listed: it may be late, or
+    halted.
     """
     valid = np.isfinite(prices) & (prices > 0)
     traded = valid.any(-1)
@@ -61,13 +63,24 @@ def market_table(
     high, low = (np.where(np.isnan(row), ends(open_, close), row) for row, ends in ((high, np.fmax), (low, np.fmin)))
     least_size = np.where(valid[..., 3], np.float32(1), np.float32(np.inf))
     last_close = last_valid(close)
-    if haircut:
+    if delisting_return:
         ends = len(prices) - traded[::-1].argmax(0)
-        gone = (np.arange(len(prices))[:, None] >= ends) & (ends + LISTED_DAYS <= len(prices))
-        last_close[gone] *= np.float32(1 - haircut)
-        least_size[gone] = np.nan
+        for column in np.flatnonzero(ends + LISTED_DAYS <= len(prices)):
+            gone = slice(ends[column], None), column
+            last_close[gone] *= np.float32(1 if bought_for_cash(close[:, column]) else 1 + delisting_return)
+            least_size[gone] = np.nan
     rows = open_, np.fmax(open_, high), np.fmin(open_, low), last_close, least_size
     return np.ascontiguousarray(np.stack(rows, axis=1))  # days next to each other, whatever the layout of prices
+
+
+def bought_for_cash(close: Float[np.ndarray, " days"]) -> bool:
+    """Return whether a column that has stopped trading was bought for cash: its last 10 closes are almost equal.
+
+    Once such a deal is announced, a share trades near what is paid for it: the highest of these closes is less than 1 %
+    above the lowest. Closes that are missing are NaN; with fewer than 10 it is False.
+    """
+    last = close[close > 0][-DEAL_DAYS:]
+    return len(last) == DEAL_DAYS and bool(last.max() < (1 + DEAL_RANGE) * last.min())
 
 
 def final_closes(
@@ -84,6 +97,28 @@ def final_closes(
     return close
 
 
+def priced(bars: Float32[np.ndarray, "5 ..."]) -> Bool[np.ndarray, "..."]:
+    """Return where positions can be closed: where a column has an open or a close, or has stopped trading for good."""
+    found: np.ndarray = (bars[OPEN] > 0) | ~np.isposinf(bars[LEAST_SIZE])
+    return found
+
+
+def exit_prices(
+    bars: Float32[np.ndarray, "5 ..."],
+    side: Float32[np.ndarray, "..."],
+    aim: Float32[np.ndarray, "..."],
+    late: Bool[np.ndarray, "..."],
+) -> tuple[Bool[np.ndarray, "..."], Float32[np.ndarray, "..."]]:
+    """Return whether positions reach their aims, and their exit prices: the open where late, or without a close.
+
+    Prices of short sales are negative, as their aims.
+    """
+    first = (late | np.isinf(bars[LEAST_SIZE])) & ~np.isnan(bars[OPEN])
+    reached = (np.where(side > 0, bars[HIGHEST], bars[LOWEST]) >= aim) & ~late
+    price = np.where(reached, np.fmax(bars[OPEN], aim), bars[CLOSE])
+    return reached, np.where(first & ~reached, bars[OPEN], price)
+
+
 def tie_breaks(prices: Float32[np.ndarray, "days columns 4"]) -> Int16[np.ndarray, "days columns"]:
     """Draw a number for each column and day, which decides between equal orders; -1 where the column has no close.
 
@@ -96,6 +131,26 @@ def tie_breaks(prices: Float32[np.ndarray, "days columns 4"]) -> Int16[np.ndarra
     traded = np.isfinite(prices[..., 3]) & (prices[..., 3] > 0)
     draws: np.ndarray = np.where(traded, (bits >> 17).astype(np.int16), np.int16(-1))
     return draws
+
+
+def largest_orders(
+    size: Float32[np.ndarray, "agents windows columns"], draws: Int16[np.ndarray, "windows columns"], count: int
+) -> Int[np.ndarray, " chosen"]:
+    """Return flat indices of each account's `count` largest sizes of at least 1, by rank and then by account.
+
+    Of equal ones the highest draw comes first. `size` is overwritten.
+    """
+    chosen: list[np.ndarray] = []
+    first = np.arange(0, size.size, size.shape[-1])
+    for rank in range(min(count, size.shape[-1])):
+        if rank:
+            size.reshape(-1)[chosen[-1]] = 0
+        largest = size.max(-1, keepdims=True)
+        cell = first + np.where(size == largest, draws, np.int16(-2)).argmax(-1).reshape(-1)
+        chosen.append(cell[largest.reshape(-1) >= 1])
+        if len(chosen[-1]) == 0:
+            break
+    return np.concatenate(chosen)
 
 
 def last_valid(close: Float[np.ndarray, "days columns"]) -> Float[np.ndarray, "days columns"]:
@@ -126,7 +181,7 @@ class MarketEnvironment(ABC):
         device: torch.device | str,
         account: AccountRules,
     ) -> None:
-        self._market = market_table(np.asarray(prices, np.float32), rules.delisting_haircut)
+        self._market = market_table(np.asarray(prices, np.float32), rules.delisting_return)
         self.num_days, _, self.num_columns = self._market.shape
         self.rules, self.agents, self.windows, self.device = rules, agents, windows, torch.device(device)
         self._shape = (agents, windows, self.num_columns)

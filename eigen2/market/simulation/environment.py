@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Float32, Float64, Int, Int16
+from jaxtyping import Float, Float32, Float64, Int
 from torch import Tensor
 
 from eigen2.core.credit import Credit
 from eigen2.core.replay import Field
+from eigen2.market.evaluation.performance import YEAR
 from eigen2.market.simulation.account import AccountRules
 from eigen2.market.simulation.base import (
     CLOSE,
@@ -22,7 +23,10 @@ from eigen2.market.simulation.base import (
     MONEY_FIELDS,
     OPEN,
     MarketEnvironment,
+    exit_prices,
     final_closes,
+    largest_orders,
+    priced,
     tie_breaks,
 )
 from eigen2.market.simulation.events import NO_CLOSES, NO_FILLS, Closes, Fills
@@ -52,8 +56,8 @@ class TradingEnvironment(MarketEnvironment):
     price at the next open is dropped. A position in a column without a price keeps its last valid close. If it must be
     sold on such a day, it is sold at the next price, mostly an open, with the reason "halted"; the end of the window
     does not wait for that day, but takes its price. Where the column has stopped trading for good (see `market_table`),
-    the last close less `delisting_haircut` is the price, and the reason "delisted"; where the table ends, the last
-    close.
+    the last close, changed by `delisting_return`, is the price, and the reason "delisted"; where the table ends, the
+    last close.
 
     With `TradingRules.early_close` agents close positions too, on settlement days as well: on a day with a price, a
     coefficient that would not open the position of its column orders it to be sold. That order fills and is dropped as
@@ -61,10 +65,10 @@ class TradingEnvironment(MarketEnvironment):
 
     With `TradingRules.allow_short` a coefficient of -1 or less sells short, and orders are ranked by absolute value.
     Up and down are exchanged: a short sale is bought back at entry x (1 - target / 100). With c the commission and
-    slippage per side, as a fraction of the price, the gain of a position bought is
-    100 x (exit (1 - c) / (entry (1 + c)) - 1) percent, that of a short sale
-    100 x (1 - exit (1 + c) / (entry (1 - c))). The reward is the gain in basis points of the equity at the order (100 x
-    percent gain x the share taken), or |coefficient| x percent gain where `TradingRules.reward` is shaped; losses times
+    slippage per side, as a fraction of the price, the gain of a position bought is 100 x (exit (1 - c) / (entry (1 +
+    c)) - 1) percent, that of a short sale 100 x (1 - exit (1 + c) / (entry (1 - c))), less
+    `AccountRules.borrow_fee_pct`. The reward is the gain in basis points of the equity at the order (100 x percent gain
+    x the share taken), or |coefficient| x percent gain where `TradingRules.reward` is shaped; losses times
     `loss_penalty`.
 
     Observations are dictionaries of compact tensors, ready to be stored: `day` (1, windows) int32, `days_left`
@@ -93,6 +97,8 @@ class TradingEnvironment(MarketEnvironment):
         columns, accounts = self.num_columns, agents * windows
         self.credit_steps = rules.max_holding_days - 1 if credit_orders else 0
         self.action_shape = (columns, 2)
+        self._least_room = account.least_room(rules, columns)
+        self._borrow_fee_pct = account.borrow_fee_pct if rules.allow_short else 0.0
         self._low, self._high = np.array(rules.action_range, np.float32)
         coefficient_type = torch.int8 if rules.allow_short else torch.uint8
         self.observation_fields = {
@@ -148,10 +154,10 @@ class TradingEnvironment(MarketEnvironment):
 
         Actions are coefficients and sale targets in native units; they are clipped to their ranges. Returns the
         observation, reward (agents, windows) float32, terminated and truncated (agents, windows) bool, and info:
-        `ordered`, the cells in which an order was given, and `stakes`, the share of the equity that each takes, 0 if it
-        cannot be paid for; `exits`, the cells that agents ordered to be closed; `fills` and `closes`, what opened and
-        closed (see `Fills`, `Closes`); `last_close` (windows, columns), the last valid closes, 0 before a column's
-        first; with `credit_orders` also `credit`.
+        `ordered`, the cells in which an order was given, and `stakes`, the share of the equity that each takes before
+        rounding to whole shares, 0 if it cannot be paid for; `exits`, the cells that agents ordered to be closed;
+        `fills` and `closes`, what opened and closed (see `Fills`, `Closes`); `last_close` (windows, columns), the last
+        valid closes, 0 before a column's first; with `credit_orders` also `credit`.
 
         Raises:
             RuntimeError: the episode is over.
@@ -163,6 +169,7 @@ class TradingEnvironment(MarketEnvironment):
         last_day = self._step == self._length - 1
         before, self._bars = self._bars, self._current_bars()
         fill = self._bars[OPEN] if self.rules.execution == "next_open" else before[CLOSE]
+        self.accounts.accrue()
         exits = self._exits(action, before) if self.rules.early_close else NO_CLOSES.cell
         exits_filled = exits[fill.take(exits % fill.size) > 0]
         self._held_days += (self._held_days > 0) & (self._held_days < MOST_HELD)
@@ -208,16 +215,15 @@ class TradingEnvironment(MarketEnvironment):
         bits = size.view(np.int32)
         bits *= free  # as integers, which clears not-a-number too
         draws = self._draws.take(self._start + self._step - 1, axis=0)
-        ordered = _largest_orders(size, draws, rules.max_opens_per_day)
+        ordered = largest_orders(size, draws, rules.max_opens_per_day)
         # a target that is not a number becomes the lowest
         chosen = np.fmin(np.fmax(action.reshape(-1, 2)[ordered], self._low), self._high)
-        stakes = self.accounts.stakes(ordered, chosen[:, 0].astype(np.float64))
-        # a price seen at the decision is that of a column that trades
-        price = fill.take(ordered % fill.size)
-        filled = (price > 0) & (stakes > 0)
-        cell, price, chosen, stake = ordered[filled], price[filled], chosen[filled], stakes[filled]
-        coefficient = chosen[:, 0]
-        side = np.sign(coefficient)
+        coefficient, price = chosen[:, 0], fill.take(ordered % fill.size)
+        stakes = self.accounts.stakes(ordered, coefficient.astype(np.float64), before[CLOSE], self._least_room)
+        stake = self.accounts.filled_stakes(ordered, np.sign(coefficient), stakes, price)
+        filled = stake > 0
+        cell, price, chosen, stake = (values[filled] for values in (ordered, price, chosen, stake))
+        coefficient, side = chosen[:, 0], np.sign(chosen[:, 0])
         self._entry[cell] = side * price
         self._aim[cell] = side * price * (1 + side * chosen[:, 1] / 100)
         self._offset[cell] = -side
@@ -243,7 +249,7 @@ class TradingEnvironment(MarketEnvironment):
             reached = np.where(self._offset.reshape(self._shape) > 0, -self._bars[LOWEST], reached)
         closed: np.ndarray = reached >= self._aim.reshape(self._shape)
         due = (self._held_days >= (1 if last_day else self.rules.max_holding_days)).reshape(self._shape)
-        closed |= due & (last_day | _priced(self._bars))
+        closed |= due & (last_day | priced(self._bars))
         cells = closed.reshape(-1)
         cells[exits] = True
         return cells.nonzero()[0]
@@ -260,10 +266,10 @@ class TradingEnvironment(MarketEnvironment):
         aim, side = self._aim[cell], -self._offset[cell]
         bars = side * self._bars.reshape(len(self._bars), -1).take(cell % self._bars[0].size, axis=1)
         late = self._held_days[cell] > self.rules.max_holding_days
-        reached, price = _exit_prices(bars, side, aim, late)
+        reached, price = exit_prices(bars, side, aim, late)
         exited = np.searchsorted(cell, exits)
         price[exited] = side[exited] * fill.take(exits % fill.size)
-        gain_pct, reward = self._earned(cell, price)
+        gain_pct, reward = self._earned(cell, price, np.zeros_like(cell))
         reason = np.where(self._held_days[cell] >= self.rules.max_holding_days, HOLDING, WINDOW_END)
         reason[late | np.isinf(bars[LEAST_SIZE])] = HALTED
         reason[np.isnan(bars[LEAST_SIZE])] = DELISTED
@@ -274,16 +280,38 @@ class TradingEnvironment(MarketEnvironment):
         return Closes(cell, side * price, reason, gain_pct, reward)
 
     def _earned(
-        self, cell: Int[np.ndarray, " closed"], price: Float32[np.ndarray, " closed"]
+        self,
+        cell: Int[np.ndarray, " closed"],
+        price: Float32[np.ndarray, " closed"],
+        days_left: Int[np.ndarray, " closed"],
     ) -> tuple[Float64[np.ndarray, " closed"], Float64[np.ndarray, " closed"]]:
-        """Return net gain in percent and reward of positions at an exit price, which is negative for short sales."""
+        """Return net gain in percent and reward of positions that close in some days.
+
+        Prices are those of the exits, negative for short sales.
+        """
         side = -self._offset[cell]
         kept = np.where(side > 0, self._kept, 1 / self._kept)
         gain_pct = 100 * side * (np.divide(price, self._entry[cell], dtype=np.float64) * kept - 1)
+        if self._borrow_fee_pct:
+            gain_pct -= self._borrow_fees_pct(cell, days_left)
         gain_pct = np.minimum(np.maximum(gain_pct, -MAX_GAIN_PCT), MAX_GAIN_PCT)
         reward = self._weight[cell] * gain_pct
         reward[gain_pct < 0] *= self.rules.loss_penalty
         return gain_pct, reward
+
+    def _borrow_fees_pct(
+        self, cell: Int[np.ndarray, " closed"], days_left: Int[np.ndarray, " closed"]
+    ) -> Float64[np.ndarray, " closed"]:
+        """Return the fees on positions sold short, in percent of what these brought, see `Accounts.accrue`; else 0."""
+        window, column = np.divmod(cell % self._bars[0].size, self.num_columns)
+        charged = self._held_days[cell] - 1 + days_left  # days, at the closes before the exit
+        ago = np.arange(1, charged.max(initial=0) + 1)
+        day = (self._start[window] + self._step + days_left)[:, None] - ago
+        closes = self._market[day.clip(0), CLOSE, column[:, None]].astype(np.float64)
+        value = (closes * (ago <= charged[:, None])).sum(1)
+        brought = np.abs(self._entry[cell]).astype(np.float64) * (1 - self.rules.side_cost)
+        fees: np.ndarray = (self._offset[cell] > 0) * (self._borrow_fee_pct / YEAR) * value / brought
+        return fees
 
     def _rewards_if_kept(self, cell: Int[np.ndarray, " closed"]) -> Float64[np.ndarray, " closed"]:
         """Return the rewards of positions that are sold at their targets, after all days allowed or with the window."""
@@ -294,15 +322,16 @@ class TradingEnvironment(MarketEnvironment):
             days = np.arange(last + 1)
             bars = self._market[(self._start[window] + self._step)[:, None] + days, :, column[:, None]]
             bars = np.moveaxis(bars, -1, 0)
-            closed = (days >= days_left) & _priced(bars)
+            closed = (days >= days_left) & priced(bars)
             if last == end:
                 final = self._start[window] + self._length - 1
                 bars[CLOSE, :, -1], closed[:, -1] = final_closes(self._market, final, column), True
-            reached, price = _exit_prices(side * bars, side, aim, days > days_left)
+            reached, price = exit_prices(side * bars, side, aim, days > days_left)
             closed |= reached
             if closed.any(1).all():
                 break
-        return self._earned(cell, np.take_along_axis(price, closed.argmax(1)[:, None], axis=1)[:, 0])[1]
+        exit_ = closed.argmax(1)
+        return self._earned(cell, price[np.arange(len(cell)), exit_], exit_)[1]
 
     def _count_day(
         self, fills: Fills, closes: Closes, trading: bool, last_day: bool
@@ -358,45 +387,3 @@ class TradingEnvironment(MarketEnvironment):
         parts = (count.reshape(self.agents, -1)[:, windows].sum(1) for count in counts)
         values = (part.astype(np.float32) if part.dtype == np.float64 else part for part in parts)
         return {name: self._tensor(part) for name, part in zip(names.split(), values, strict=True)}
-
-
-def _priced(bars: Float32[np.ndarray, "5 ..."]) -> Bool[np.ndarray, "..."]:
-    """Return where positions can be closed: where a column has an open or a close, or has stopped trading for good."""
-    priced: np.ndarray = (bars[OPEN] > 0) | ~np.isposinf(bars[LEAST_SIZE])
-    return priced
-
-
-def _exit_prices(
-    bars: Float32[np.ndarray, "5 ..."],
-    side: Float32[np.ndarray, "..."],
-    aim: Float32[np.ndarray, "..."],
-    late: Bool[np.ndarray, "..."],
-) -> tuple[Bool[np.ndarray, "..."], Float32[np.ndarray, "..."]]:
-    """Return whether positions reach their aims, and their exit prices: the open where late, or without a close.
-
-    Prices of short sales are negative, as their aims.
-    """
-    first = (late | np.isinf(bars[LEAST_SIZE])) & ~np.isnan(bars[OPEN])
-    reached = (np.where(side > 0, bars[HIGHEST], bars[LOWEST]) >= aim) & ~late
-    price = np.where(reached, np.fmax(bars[OPEN], aim), bars[CLOSE])
-    return reached, np.where(first & ~reached, bars[OPEN], price)
-
-
-def _largest_orders(
-    size: Float32[np.ndarray, "agents windows columns"], draws: Int16[np.ndarray, "windows columns"], count: int
-) -> Int[np.ndarray, " chosen"]:
-    """Return flat indices of each account's `count` largest sizes of at least 1, by rank and then by account.
-
-    Of equal ones the highest draw comes first. `size` is overwritten.
-    """
-    chosen: list[np.ndarray] = []
-    first = np.arange(0, size.size, size.shape[-1])
-    for rank in range(min(count, size.shape[-1])):
-        if rank:
-            size.reshape(-1)[chosen[-1]] = 0
-        largest = size.max(-1, keepdims=True)
-        cell = first + np.where(size == largest, draws, np.int16(-2)).argmax(-1).reshape(-1)
-        chosen.append(cell[largest.reshape(-1) >= 1])
-        if len(chosen[-1]) == 0:
-            break
-    return np.concatenate(chosen)

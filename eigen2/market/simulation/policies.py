@@ -7,7 +7,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from eigen2.errors import UserError
-from eigen2.market.simulation.account import AccountRules
+from eigen2.market.evaluation.performance import YEAR
+from eigen2.market.simulation.account import WHOLE_ERROR, AccountRules
 from eigen2.market.simulation.base import CLOSE as LAST_CLOSE
 from eigen2.market.simulation.base import final_closes, market_table
 from eigen2.market.simulation.rules import TradingRules
@@ -21,9 +22,9 @@ def buy_and_hold(prices: Prices, rules: TradingRules, account: AccountRules, day
     """Divide all money equally over the columns at the start, hold, and sell on the last of 2 or more days.
 
     Columns are bought where the environment would fill an order of the first day: at the next open, or at its close;
-    both sides pay commission and slippage. Columns without a price there are left out, a UserError if all are; those
-    that stop trading stay at their last close, less `delisting_haircut` where it is for good, and are sold at their
-    next price where they have none on the last day.
+    both sides pay commission and slippage, and the cash that is left earns interest. Columns without a price there are
+    left out, a UserError if all are; those that stop trading stay at their last close, changed by `delisting_return`
+    where it is for good, and are sold at their next price where they have none on the last day.
     """
     next_open = rules.execution == "next_open"
     span = prices[days.start : days.stop].astype(np.float64)
@@ -31,20 +32,25 @@ def buy_and_hold(prices: Prices, rules: TradingRules, account: AccountRules, day
     bought = np.flatnonzero(entry > 0)
     if not bought.size:
         raise UserError(f"no column has a price on day {days.start + next_open}: nothing to buy and hold")
-    table = market_table(prices[:, bought], rules.delisting_haircut)
+    table = market_table(prices[:, bought], rules.delisting_return)
     entry, close = entry[bought], table[days.start : days.stop, LAST_CLOSE].astype(np.float64)
     close[-1] = final_closes(table, np.full(len(bought), days.stop - 1), np.arange(len(bought)))
     close = np.ascontiguousarray(np.where(close > 0, close, entry))  # the order in memory decides how sums are rounded
-    shares = account.initial_cash / len(bought) / (entry * (1 + rules.side_cost))
+    paid = entry * (1 + rules.side_cost)
+    shares = account.initial_cash / len(bought) / paid
+    if account.whole_shares:
+        shares = np.floor(shares + WHOLE_ERROR)
     exposure = close @ shares
-    equity = exposure.copy()
+    growth = 1 + account.cash_rate_pct / (100 * YEAR)
+    cash = (account.initial_cash * growth - shares @ paid) * growth ** np.arange(-1.0, len(days) - 1)
+    equity = exposure + cash
     equity[0] = account.initial_cash
-    equity[-1] *= 1 - rules.side_cost
+    equity[-1] -= rules.side_cost * exposure[-1]
     traded = float(shares @ (entry + close[-1]))
     exposure[[0, -1]] = 0
-    profit = shares * (close[-1] * (1 - rules.side_cost) - entry * (1 + rules.side_cost))
+    profit = shares * (close[-1] * (1 - rules.side_cost) - paid)
     closed = pd.DataFrame({"column": bought, "shares": shares, "profit": profit})
-    trades = np.array([len(bought)])
+    trades = np.array([np.count_nonzero(shares)])
     return Simulation(equity[None], exposure[None], np.array([traded]), trades, closed, orders=np.zeros((0, 2)))
 
 

@@ -21,9 +21,10 @@ class PortfolioEnvironment(MarketEnvironment):
     At the close of the first day of a window, and of every `rebalance_days`-th trading day after it, an agent gives
     every column a score in [-1, 1]. The scores become target weights of the columns that have a price that day, see
     `TradingRules.target_weights`, and the account is rebalanced to them at the next open, or at that very close, see
-    `Accounts.rebalance`: costs are paid on what changes. A column without a price at either keeps its holding. Then
-    holdings drift with their prices, also through the settlement days; the last day of the window sells everything at
-    its closes, or what has none at its next price, so an episode always terminates and is never truncated.
+    `Accounts.rebalance`: costs are paid on what changes. A column without a price at either keeps its holding; one that
+    has stopped trading for good is sold at its last close, see `market_table`. Then holdings drift with their prices,
+    also through the settlement days; the last day of the window sells everything at its closes, or what has none at its
+    next price, so an episode always terminates and is never truncated.
 
     A step is one rebalancing and the days until the next, or until the window ends. Its reward is the log return of
     the account's equity at the last valid closes, in basis points; the sum of an episode is 100 x the log return in
@@ -86,10 +87,12 @@ class PortfolioEnvironment(MarketEnvironment):
         weights = self._targets(action, before)
         for self._step in range(first, following + 1):
             self._bars = self._current_bars()
+            self.accounts.accrue()
             if self._step == first:
                 price = self._bars[OPEN] if self.rules.execution == "next_open" else before[CLOSE]
                 traded = (before[LEAST_SIZE] == 1) & (price > 0)
-                self._rebalance(weights, np.where(traded, price, before[CLOSE]), traded)
+                gone = np.isnan(before[LEAST_SIZE]) & (before[CLOSE] > 0)  # for good: paid out at its last close
+                self._rebalance(weights, np.where(traded, price, before[CLOSE]), traded | gone)
             if self._step == end:
                 self._settle_prices()
                 self._rebalance(np.zeros(self._shape), self._bars[CLOSE], self._bars[CLOSE] > 0)

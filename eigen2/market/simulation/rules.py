@@ -10,7 +10,7 @@ from torch import Tensor
 from eigen2.errors import UserError, require_range
 
 CLOSE_REASONS = ("target", "gap", "holding", "halted", "delisted", "window_end", "signal")
-"""Why a position closed: its sale target was reached, the open gapped beyond it, it was held for `max_holding_days`,
+"""Why a position closed: its take-profit was reached, the open gapped beyond it, it was held for `max_holding_days`,
 its column had no price on the day it had to close, and it closed at the next, or stopped trading for good, the window
 ended, or the agent closed it."""
 
@@ -21,12 +21,12 @@ EXCLUDED = -1e4  # in the softmax over columns; more than 2 x the largest `conce
 class TradingRules:
     """What agents may do and what it costs.
 
-    Target weights depend on `rebalance_days`, `concentration`, `allow_short`, `execution`, costs, `delisting_haircut`
+    Target weights depend on `rebalance_days`, `concentration`, `allow_short`, `execution`, costs, `delisting_return`
     and `risk_aversion`; the other settings are those of orders.
     """
 
     mode: Literal["orders", "weights"] = "orders"
-    """What agents decide: `orders`, each a position of its own with a sale target, or target `weights` of all columns,
+    """What agents decide: `orders`, each a position of its own with a take-profit, or target `weights` of all columns,
     to which the account is rebalanced."""
     rebalance_days: int = 5
     """Days from one decision on target weights to the next (1 to 250)."""
@@ -34,34 +34,35 @@ class TradingRules:
     """Factor on scores in [-1, 1] in the softmax that turns them into target weights (0 to 100; 0 weighs all columns
     equally)."""
     max_coefficient: float = 5.0
-    """Largest coefficient of a position, which takes coefficient x data.account.unit_share of the equity (above 1, at
+    """Largest size of an order, which takes size x data.account.unit_share of the equity (above 1, at
     most 1000). One below 1 opens nothing."""
     allow_short: bool = False
-    """Whether coefficients may be negative, from -max_coefficient: one of -1 or less sells short."""
+    """Whether sizes may be negative, from -max_coefficient: one of -1 or less sells short."""
     min_target: float = 10.0
-    """Lowest sale target, percent above the entry price, below it for a short sale (0.1 or more)."""
+    """Lowest take-profit, percent above the entry price, below it for a short sale (0.1 or more)."""
     max_target: float = 50.0
-    """Highest sale target, percent above the entry price, below it for a short sale (min_target to 1000; a short sale
+    """Highest take-profit, percent above the entry price, below it for a short sale (min_target to 1000; a short sale
     never reaches 100)."""
     max_opens_per_day: int = 1
     """Orders an agent may give per day (1 or more); one that does not fill is dropped."""
     max_holding_days: int = 20
     """Days after which a position is closed at the close (1 to 250)."""
     early_close: bool = True
-    """Whether agents may close positions: a coefficient that would not open the position of its column closes it."""
+    """Whether agents may close positions: a size that would not open the position of its column closes it."""
     execution: Literal["next_open", "close"] = "next_open"
     """When an order fills: at the open of the day after the decision, or at the close the agent has just seen."""
     cost_bps: float = 10.0
     """Commission per side, in basis points of the price (0 to 1000)."""
     slippage_bps: float = 5.0
     """Slippage per side, in basis points of the price (0 to 1000)."""
-    delisting_haircut: float = 0.3
-    """Share of its last close that a column loses when it stops trading for good, as on a delisting (0 to 1). The
-    default is what companies that failed lost on NYSE and AMEX (Shumway, "The Delisting Bias in CRSP Data", 1997);
-    prices alone do not tell them from companies that were bought."""
+    delisting_return: float = -0.3
+    """Return of a column from its last close when it stops trading for good, as on a delisting (-1 to 0). The default
+    is that of companies that failed, on NYSE and AMEX (Shumway, "The Delisting Bias in CRSP Data", 1997). A column
+    whose last 10 closes differ by less than 1 % counts as bought for cash, and keeps its last close. With 0 positions
+    wait for a price instead."""
     reward: Literal["account", "shaped"] = "account"
     """Reward of a closed position: `account`, its net gain in basis points of the account's equity at the order; or
-    `shaped`, coefficient x percent gain, as if money had no limit. Fitness is the account's log return in percent, or
+    `shaped`, size x percent gain, as if money had no limit. Fitness is the account's log return in percent, or
     the sum of shaped rewards."""
     risk_aversion: float = 0.0
     """Factor on a window's downside deviation, in percent, which is subtracted from its log return (0 to 1000; without
@@ -83,7 +84,7 @@ class TradingRules:
         require_range("data.rules.max_target", self.max_target, least=self.min_target, most=1000)
         require_range("data.rules.max_opens_per_day", self.max_opens_per_day, least=1)
         require_range("data.rules.max_holding_days", self.max_holding_days, least=1, most=250)
-        require_range("data.rules.delisting_haircut", self.delisting_haircut, least=0, most=1)
+        require_range("data.rules.delisting_return", self.delisting_return, least=-1, most=0)
         for name in ("cost_bps", "slippage_bps", "loss_penalty", "risk_aversion"):
             require_range(f"data.rules.{name}", getattr(self, name), least=0, most=1000)
         for name in ("inaction_penalty", "zero_trade_penalty"):
@@ -96,7 +97,7 @@ class TradingRules:
 
     @property
     def action_range(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Return the lowest and the highest numbers of a column's action: coefficient and sale target, or its score."""
+        """Return the lowest and the highest numbers of a column's action: size and take-profit, or its score."""
         if self.mode == "weights":
             return (-1.0,), (1.0,)
         min_coefficient = -self.max_coefficient if self.allow_short else 0.0
@@ -108,7 +109,7 @@ class TradingRules:
         return (self.cost_bps + self.slippage_bps) / 10_000
 
     def native_action(self, unit: Float[Tensor, "... columns numbers"]) -> Float[Tensor, "... columns numbers"]:
-        """Scale actions in [-1, 1] to `action_range`: coefficients and sale targets in percent, or scores.
+        """Scale actions in [-1, 1] to `action_range`: sizes and take-profits in percent, or scores.
 
         They are rounded first to the half precision of the replay buffer, so that a critic sees what was played.
         """

@@ -55,6 +55,7 @@ class Simulation:
     orders: Float[np.ndarray, "orders numbers"]
     """Coefficient and sale target in percent of every order that filled, by day, or the scores of all columns at every
     rebalancing of the first account; empty if the policy traded outside the environment."""
+    unfunded: int = 0  # orders of all accounts that could not be paid for
 
     @property
     def returns(self) -> Float[np.ndarray, " returns"]:
@@ -103,6 +104,7 @@ def simulate(
         trades=np.bincount(trades["window"], minlength=accounts),
         closed=trades,
         orders=np.concatenate(orders),
+        unfunded=int(env.get_episode_summary().get("unfunded", torch.tensor(0))),
     )
 
 

@@ -18,14 +18,14 @@ from eigen2.market.simulation.policies import CLOSE, OPEN, momentum_pct, order_l
 from eigen2.market.simulation.simulate import Policy, play_days
 from eigen2.market.synthetic.generator import SyntheticMarket
 
-TARGETS = 3  # sale targets tried by every rule, evenly spaced in their logarithms over the range allowed
+TARGETS = 3  # take-profits tried by every rule, evenly spaced in their logarithms over the range allowed
 # Thresholds tried by every rule, in percent of expected gain: a held column cannot be ordered again, so it can pay to
 # wait for a better moment
 THRESHOLDS_PCT = (0.0, 1.0, 2.0, 4.0)
 WARM_UP_DAYS = 60  # history of filter and momentum before the first window, if the market has so many days
 MAX_WINDOWS = 32
 RULES = ("informed", "filtered", "momentum", "random")
-Agent = tuple[str, float, float]  # rule, sale target and threshold in percent
+Agent = tuple[str, float, float]  # rule, take-profit and threshold in percent
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ def ceiling(
     - filtered does the same with the best linear estimate of the drift from the column's past returns: it knows the
       market's settings but sees only its prices;
     - momentum expects the percent gain of the last 20 days;
-    - random draws its expectations from `seed`, with `random_agents` agents (1 or more) for each sale target.
+    - random draws its expectations from `seed`, with `random_agents` agents (1 or more) for each take-profit.
 
     The market must fit into memory, with about 150 bytes per day and column. Without `starts`, windows walk evenly from
     day 60 to the last day, as many as fit without overlap, 32 at most.
@@ -215,7 +215,7 @@ def expected_gain_pct(
     With A(h) = 1 + phi + ... + phi^(h-1), the log return of h days has the mean A(h) drift. Its variance is that of h
     days' noise (at `next_open` without the first gap), of the innovations to come, each of which moves the drift for
     the days left, and of the error of the drift (`variance`, where it is an estimate). The gain is that of a normal log
-    return, for a short sale relative to what was received; sale targets, delistings and a window's end are left out.
+    return, for a short sale relative to what was received; take-profits, delistings and a window's end are left out.
     """
     days = rules.max_holding_days
     noise = days - (market.gap**2 if rules.execution == "next_open" else 0)

@@ -151,7 +151,7 @@ def test_empty_cells_and_odd_numbers_in_csv(tmp_path):
         ("", None, "it is a directory"),
         *((name, b"", r"is empty \(0 bytes\)") for name in ("p.csv", "p.csv.gz", "p.parquet")),
         ("p.csv", b"\n\r\n\n", "has blank lines alone"),
-        ("p.xlsx", b"PK\x03\x04", "neither Parquet nor CSV"),
+        ("p.doc", b"PK\x03\x04", "neither Parquet, CSV nor Excel"),
         ("p.csv", b"\xff\xfe\x00\x80" * 50, "cannot be read as CSV: its header is not UTF-8"),
         ("p.csv", "date,A\n".encode("utf-16"), "cannot be read as CSV: its header is not UTF-8"),
         ("p.csv", b"x" * 200_000, "cannot be read as CSV: damaged"),
@@ -186,7 +186,8 @@ def later(request, tmp_path, monkeypatch):
 
 def test_many_batches_give_the_same_rows(later):
     path = later(table(days=40))
-    assert len(list(files.PriceFile(path).batches(0, 1, [2], 7))) > 5
+    file = files.PriceFile(path)
+    assert len(list(file.batches(file.date_column(0), 1, [2], 7))) > 5
     pd.testing.assert_frame_equal(read_prices(path), table(days=40))
 
 

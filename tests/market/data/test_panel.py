@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from eigen2.errors import UserError
 from eigen2.market.data.cache import load_panel
 from eigen2.market.data.panel import FEATURES, MarketPanel, Splits, build_panel
-from eigen2.market.data.panel_rows import LISTED_DAYS, select_rows
-from eigen2.market.data.source import PRICE_COLUMNS
+from eigen2.market.data.panel_rows import select_rows
+from eigen2.market.data.source import LISTED_DAYS, PRICE_COLUMNS
 from eigen2.market.features.indicators import indicator_features, ticker_features
 from eigen2.market.synthetic.generator import SyntheticMarket
 
@@ -179,20 +179,44 @@ def test_building_needs_less_than_three_times_the_features():
 
 def test_unusable_rows_are_days_without_trading(caplog):
     prices = PRICES.copy()
-    prices.loc[100, "low"], prices.loc[300, "close"], prices.loc[301, "high"] = 0.0, np.nan, 1e-3
+    prices.loc[100, ["open", "close"]], prices.loc[300, ["open", "close"]] = [0.0, -1.0], np.nan
     with caplog.at_level(logging.WARNING):
         panel = build_panel(prices, **SIZES)
     # in any order
-    assert_same(panel, build_panel(prices.drop([100, 300, 301]).sample(frac=1, random_state=0), **SIZES))
+    assert_same(panel, build_panel(prices.drop([100, 300]).sample(frac=1, random_state=0), **SIZES))
     assert [record.message for record in caplog.records] == [
-        f"3 of {len(prices)} rows left out: 1 price missing, 1 price not positive, 1 high below low"
+        f"2 of {len(prices)} rows left out: no usable open or close"
     ]
+
+
+def test_a_row_counts_for_what_it_has(caplog):
+    """Without a close the day is a hole; without another price only its feature is missing."""
+    prices = PRICES.copy()
+    prices.loc[60, "low"], prices.loc[70, ["open", "high", "low"]], prices.loc[80, "high"] = 0.0, np.nan, 1e-3
+    prices.loc[100, "close"] = np.nan
+    with caplog.at_level(logging.WARNING):
+        panel = build_panel(prices, **SIZES)
+    assert caplog.messages[0] == (
+        f"4 of {len(prices)} rows count for some of their prices: the others are missing, not above 0, or a high below "
+        "a low"
+    )
+    whole = build_panel(PRICES, **SIZES)
+    lost = {60: {"low"}, 70: {"open", "high", "low"}, 80: {"high", "low"}, 100: {"close"}}
+    for day, names in lost.items():
+        here = ~np.isnan(panel.prices[day, 0])
+        assert here.tolist() == [name not in names for name in PRICE_COLUMNS]
+        np.testing.assert_array_equal(panel.prices[day, 0, here], whole.prices[day, 0, here])
+        assert panel.valid[day, 0].tolist() == [name not in names and day != 100 for name in FEATURES]
+    np.testing.assert_array_equal(panel.valid[60:100, 0, 4:], True)
+    assert not panel.valid[101, 0].any()
+    assert panel.valid[102, 0].tolist() == [name in PRICE_COLUMNS for name in FEATURES]
+    np.testing.assert_array_equal(panel.prices[:, 1:], whole.prices[:, 1:])
 
 
 def test_days_and_tickers_without_a_usable_row_are_left_out(caplog):
     prices = PRICES.copy()
     dead = (prices["ticker"] == "S0002") | (prices["date"] == prices["date"].iloc[50])
-    prices.loc[dead, "open"] = 0.0
+    prices.loc[dead, ["open", "close"]] = 0.0
     panel = build_panel(prices, **SIZES)
     assert_same(panel, build_panel(prices[~dead], **SIZES))
     assert (panel.num_days, panel.tickers) == (DAYS - 1, ("S0000", "S0001", "S0003"))
@@ -203,7 +227,7 @@ def test_days_and_tickers_without_a_usable_row_are_left_out(caplog):
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
-        (lambda prices: prices.assign(open=0.0), "none of the"),
+        (lambda prices: prices.assign(open=0.0, close=np.nan), "none of the"),
         (
             lambda prices: prices.assign(high=np.inf),
             "infinite values in column high, first inf of 'S0000' on 2000-01-03",
@@ -324,7 +348,7 @@ def test_stray_days_by_counting(seed, tickers):
     dates = np.datetime64("2020-01-01", "s") + np.arange(60) * np.timedelta64(1, "D")
     names = pd.Series([f"T{i:02d}" for i in ticker], dtype="str")
     table = pd.DataFrame({"date": dates[day], "ticker": names, **dict.fromkeys(PRICE_COLUMNS, 1.0)})
-    table.loc[~there[day, ticker], "close"] = np.nan
+    table.loc[~there[day, ticker], ["open", "close"]] = np.nan
     kept = []
     for today in range(60):
         listed = sum(1 for column in there.T if column[max(0, today - LISTED_DAYS) : today + 1].any())
@@ -408,7 +432,7 @@ def test_an_indicator_makes_no_day_and_a_missing_close_is_a_hole(caplog):
     table = pd.concat([PRICES, series, extra])
     with caplog.at_level(logging.WARNING):
         panel = build_panel(table, **SIZES, indicators=["SPREAD"])
-    assert caplog.messages == [f"1 of {len(table)} rows left out: 1 indicator without a close"]
+    assert caplog.messages == [f"1 of {len(table)} rows left out: no usable open or close"]
     assert panel.dates.tolist() == build_panel(PRICES, **SIZES).dates.tolist()
     assert not panel.valid[20:22, 4].any()
     assert panel.valid[22, 4, :4].all()
@@ -486,14 +510,16 @@ def test_later_days_change_nothing_before_them_but_training_days_the_statistics(
     ("name", "days", "columns", "traded"),
     [
         ("dow30", 3738, 30, 109_571),
-        pytest.param("sp500_5yr", 1259, 505, 619_040 - 12, marks=pytest.mark.slow),
+        pytest.param("sp500_5yr", 1259, 505, 619_040, marks=pytest.mark.slow),
     ],
 )
 def test_real_files_load(tmp_path, name, days, columns, traded):
     panel = load_panel(SHARED_DATA / f"{name}.parquet", cache_dir=tmp_path)
     assert (panel.num_days, panel.num_columns) == (days, columns)
     has_price = ~np.isnan(panel.prices)
-    assert has_price.all(axis=2).sum() == has_price.any(axis=2).sum() == traded
+    # eleven rows lack a price, one has a high below its low
+    assert has_price[..., 3].sum() == has_price.any(axis=2).sum() == traded
+    assert traded - has_price.all(axis=2).sum() == (12 if name == "sp500_5yr" else 0)
     assert np.abs(panel.features).max() <= 10
     assert 0.5 < np.abs(panel.features[panel.valid]).mean() < 1
     assert panel.valid[..., FEATURES.index("rsi")].sum() > 0.9 * has_price[..., 0].sum()

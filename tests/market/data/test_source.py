@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from eigen2.market.data.source import PRICE_COLUMNS, read_prices, unusable_rows
+from eigen2.market.data.source import read_prices, usable_prices, wrong_prices
 from tests.market.data.test_files import assert_refused, table, write
 
 BOTH = pytest.mark.parametrize("name", ["p.parquet", "p.csv"])
@@ -60,16 +60,29 @@ def test_infinite_numbers_in_odd_text(tmp_path, word):
     assert_refused(write(frame, tmp_path / "p.csv"), "1 infinite values in column close")
 
 
-def test_unusable_rows_known_answer():
-    frame = table(("A",), days=8).assign(open=10.0, high=12.0, low=9.0, close=11.0)
-    frame.loc[0, "open"] = np.nan
-    frame.loc[1, ["high", "low"]] = np.nan
-    frame.loc[2, "low"] = 0.0
-    frame.loc[3, "close"] = -5.0
-    frame.loc[4, "high"] = 8.0
-    frame.loc[5, ["open", "low"]] = np.nan, -1.0
+def test_a_layout_that_only_prepare_knows(tmp_path):
+    wide = table().pivot(index="date", columns="ticker", values="close")
+    remedy = r"run python -m eigen2\.cli data prepare '?\S*my p\.csv'? OUT\.parquet"
+    assert_refused(write(wide, tmp_path / "my p.csv", index=True), remedy)
+
+
+def test_usable_prices_known_answer():
+    prices = np.array([[10.0, 12.0, 9.0, 11.0]] * 10)
+    prices[0, 0] = np.nan
+    prices[1, [1, 2]] = np.nan
+    prices[2, 2] = 0.0
+    prices[3, 3] = -5.0
+    prices[4, 1] = 8.0
+    prices[5, [0, 3]] = np.nan, -1.0
     # outside [low, high], which is tolerated; and a number that float32 would round to 0
-    frame.loc[6, "close"] = 99.0
-    frame.loc[7, PRICE_COLUMNS] = 1e-46
-    rows = {reason: np.flatnonzero(mask).tolist() for reason, mask in unusable_rows(frame).items()}
-    assert rows == {"price missing": [0, 1, 5], "price not positive": [2, 3, 7], "high below low": [4]}
+    prices[6, 3] = 99.0
+    prices[7] = 1e-46
+    prices[8, 2] = 1e-46
+    gone = {0: [0], 1: [1, 2], 2: [2], 3: [3], 4: [1, 2], 5: range(4), 6: [], 7: range(4), 8: [2], 9: []}
+    expected = prices.copy()
+    for row, columns in gone.items():
+        expected[row, list(columns)] = np.nan
+    np.testing.assert_array_equal(usable_prices(prices), expected)
+    wrong = {reason: np.argwhere(cells).tolist() for reason, cells in wrong_prices(prices).items()}
+    assert wrong["high below low"] == [[4, 1], [4, 2]]
+    assert wrong["price not positive"] == [[2, 2], [3, 3], [5, 3], *([7, column] for column in range(4)), [8, 2]]

@@ -182,3 +182,34 @@ def test_names_that_yaml_takes_for_something_else_are_refused_without_quotes(key
     with pytest.raises(ArgumentError, match=f'"data.{key}"') as error:
         parsed(f"--data.{key}", f"[AAPL, {name}]")
     assert "Expected a <class 'str'>" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("universe", "benchmark", "expected"),
+    [(Universe(), "B", ["A", "C"]), (Universe(top=2), "A", ["B", "C"]), (Universe(tickers=["C"]), "A", ["C"])],
+)
+def test_the_benchmark_is_never_investable(universe: Universe, benchmark: str, expected: list[str]) -> None:
+    panel = benchmarked()
+    assert [panel.tickers[column] for column in resolve(universe, panel, benchmark)] == expected
+
+
+@pytest.mark.parametrize(
+    ("universe", "benchmark", "words"),
+    [
+        (Universe(), "SPX", "data.benchmark has 'SPX', which the prices do not have"),
+        (Universe(), "V", "data.benchmark is 'V', an indicator without prices"),
+        (Universe(tickers=["A", "B"]), "A", r"data.benchmark is 'A', which data.investable.tickers has too"),
+    ],
+)
+def test_benchmarks_that_cannot_be_used(universe: Universe, benchmark: str, words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        resolve(universe, benchmarked(), benchmark)
+
+
+def benchmarked() -> MarketPanel:
+    """Tickers A, B, C of falling volume and an indicator V."""
+    market = SyntheticMarket(days=60, columns=4).generate()
+    names = dict(zip(sorted(market["ticker"].unique()), "ABCV", strict=True))
+    prices = market.assign(ticker=market["ticker"].map(names).astype("str"))
+    prices["volume"] = prices["ticker"].map({"A": 3e12, "B": 2e9, "C": 1e6, "V": 0.0})
+    return build_panel(prices, validation_days=5, holdout_days=5, indicators=["V"])

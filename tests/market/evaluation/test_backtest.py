@@ -103,6 +103,7 @@ def test_measures_are_those_of_the_curve_that_is_written(tmp_path: Path) -> None
     assert max(map(len, text.splitlines())) <= 80
     for words in ("max drawdown", "of 80 agents tried", "100 policies"):
         assert words in text
+    assert "could not be paid for" not in text
     assert found.scalars()["test/max_drawdown"] == summary["measures"]["champion"]["max drawdown"]
 
 
@@ -118,7 +119,44 @@ def test_numbers_that_do_not_exist_for_a_champion_that_never_trades_are_none() -
     assert "unknown" in found.text()
 
 
+def test_orders_that_could_not_be_paid_for_are_said() -> None:
+    """Five positions of 50 % each do not fit into an account."""
+    poor = replace(MARKET, account=AccountRules(unit_share=0.1))
+    found = backtest(poor, at_random(2), [at_random(1)] * 2, 80, 7, np.random.default_rng(0), policies=2)
+    unfunded = found.summary()["unfunded"]
+    assert unfunded == 99 - found.champion.trades[0] > 20  # an order on each of the 99 days
+    assert f"orders       {unfunded} could not be paid for" in found.text()
+
+
 def test_one_day_is_no_test() -> None:
     few = Market(PRICES, RULES, MARKET.account, range(198, 200), DATES)
     with pytest.raises(UserError, match=r"data.holdout_days is 1; a test needs at least 2 days"):
         backtest(few, at_random(0), [at_random(1)], 1, 0, np.random.default_rng(0), 2)
+
+
+def test_a_benchmark_takes_the_place_of_the_market_in_alpha_and_beta() -> None:
+    """A champion's alpha and beta against a benchmark are those of empyrical, and of the benchmark itself 0 and 1."""
+    plain = judged(at_random(2), 5)
+    index = PRICES[:, :1] * np.float32(3)
+    against = replace(MARKET, benchmark=("SPY", index), survivors="all 20 tickers trade to the last day: too good")
+    found = backtest(against, at_random(2), [at_random(50 + i) for i in range(3)], 80, 7, np.random.default_rng(0), 5)
+    assert [*found.simulations] == ["champion", "buy and hold", "benchmark", "momentum", "random"]
+    np.testing.assert_array_equal(found.champion.equity, plain.champion.equity)
+    benchmark = found.simulations["benchmark"].returns
+    np.testing.assert_allclose(benchmark[1:-1], PRICES[102:-1, 0, 3] / PRICES[101:-2, 0, 3] - 1, rtol=1e-4, atol=1e-6)
+    own, without = found.measures["champion"], plain.measures["champion"]
+    assert own["beta"] == pytest.approx(empyrical.beta(found.champion.returns, benchmark), rel=1e-6)
+    assert own["alpha"] == pytest.approx(empyrical.alpha(found.champion.returns, benchmark), rel=1e-6)
+    assert found.measures["benchmark"]["beta"] == pytest.approx(1)
+    assert found.measures["benchmark"]["alpha"] == pytest.approx(0, abs=1e-12)
+    assert np.isnan(found.measures["benchmark"]["information ratio"])
+    relative = {"alpha", "alpha t", "alpha p", "beta", "information ratio", "information t", "information p"}
+    assert {name for name in own if own[name] != without[name]} == relative
+    assert "benchmark" in found.curves()
+    assert found.summary()["benchmark"] == "SPY"
+    text = found.text()
+    assert max(map(len, text.splitlines())) <= 80
+    assert "benchmark    SPY: alpha, beta and information ratio are against it" in text
+    assert "survivors    all 20 tickers trade" in text
+    assert "benchmark" not in plain.text()
+    assert "survivors" not in plain.text()

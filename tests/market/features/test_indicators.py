@@ -99,12 +99,24 @@ def test_an_indicator_equals_the_formulas_in_differences():
 @pytest.mark.parametrize("of", [ticker_features, indicator_features])
 def test_a_hole_restarts_every_feature(of):
     prices = random_prices(160)
-    prices[60, 1] = np.nan
+    prices[60, 3] = np.nan
     features = of(prices)
     np.testing.assert_array_equal(features[:60], of(prices[:60]))
     assert np.isnan(features[60]).all()
     np.testing.assert_array_equal(features[61:], of(prices[61:]))
     np.testing.assert_array_equal(np.isnan(features), np.isnan(ticker_features(prices)))
+
+
+@pytest.mark.parametrize("of", [ticker_features, indicator_features])
+def test_a_missing_price_costs_its_own_feature_alone(of):
+    prices = random_prices(160)
+    partial = prices.copy()
+    partial[60, :3] = partial[70, 1] = np.nan
+    features, expected = of(partial), of(prices)
+    for day, names in ((60, ("open", "high", "low")), (70, ("high",))):
+        for name in names:
+            expected[day, FEATURES.index(name)] = np.nan
+    np.testing.assert_array_equal(features, expected)
 
 
 @given(shift=st.floats(-1e3, 1e3), scale=st.floats(1e-3, 1e3))

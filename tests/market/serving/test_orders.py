@@ -15,6 +15,7 @@ from eigen2.market.simulation.simulate import Policy, simulate
 from eigen2.market.synthetic.generator import SyntheticMarket
 
 MONEY = AccountRules(unit_share=0.05)
+WHOLE = AccountRules(initial_cash=1000, unit_share=0.05, whole_shares=True)
 DATES = np.datetime64("2024-01-01") + np.arange(200)
 
 
@@ -65,27 +66,27 @@ def test_an_order_is_held_and_closed_at_its_target() -> None:
         ("wait", "C0"),
     ]
     buy, hold, close = (orders[orders["action"] == action].iloc[-1] for action in ("buy", "hold", "close"))
-    assert (buy["coefficient"], buy["target_pct"], buy["stake_pct"]) == (2, 10, 10)
+    assert (buy["size"], buy["target_pct"], buy["stake_pct"]) == (2, 10, 10)
     assert buy["reason"] == "fills at the next open"
     assert np.isnan(buy["price"])
     assert (hold["price"], hold["days_held"]) == (103, 2)
     assert hold["target_price"] == pytest.approx(110)
     assert hold["gain_pct"] == pytest.approx(3)
-    assert hold["reason"] == "the sale target is not reached; closes in 18 days at the latest"
+    assert hold["reason"] == "the take-profit is not reached; closes in 18 days at the latest"
     assert (close["price"], close["days_held"]) == (pytest.approx(110), 3)
     assert close["gain_pct"] == pytest.approx(10)
-    assert close["reason"] == "the sale target was reached"
+    assert close["reason"] == "the take-profit was reached"
     reasons = orders[orders["action"] == "wait"]["reason"].tolist()
-    full, low = "all columns are held or have no price", "the highest coefficient of what is not held is below 1"
+    full, low = "all columns are held or have no price", "the largest size of what is not held is below 1"
     assert reasons == [full, full, low, low]
 
 
 def test_reasons_tell_a_gap_a_long_hold_and_a_halt_apart() -> None:
     gap = written(bars(FLAT, FLAT, (120, 121, 119, 120)), ordering((2, 10), (0, 0)))
-    assert values_of(gap[gap["action"] == "close"], "price", "reason") == [(120, "the open was beyond the sale target")]
+    assert values_of(gap[gap["action"] == "close"], "price", "reason") == [(120, "the open was beyond the take-profit")]
     long = written(bars(*[FLAT] * 4), ordering((2, 10), (0, 0)), max_holding_days=2)
     assert values_of(long[long["action"] == "hold"], "reason") == [
-        ("the sale target is not reached; closes in 1 day at the latest",)
+        ("the take-profit is not reached; closes in 1 day at the latest",)
     ]
     (row,) = long[long["action"] == "close"].itertuples()
     assert (row.price, row.days_held, row.reason) == (100, 2, "held for all days allowed")
@@ -99,6 +100,15 @@ def test_an_order_without_an_open_is_dropped() -> None:
     assert values_of(orders, "action") == [("buy",), ("unfilled",), ("wait",), ("wait",), ("wait",)]
     assert orders["reason"].iloc[1] == "no price at the open: dropped"
     assert orders["reason"].iloc[2] == "all columns are held or have no price"
+
+
+def test_a_share_may_cost_more_than_the_stake() -> None:
+    """A coefficient of 2 stakes 100: too little at the close of 101, and at the second open."""
+    prices = bars((100, 101, 99, 101), FLAT, (101, 101, 99, 100), FLAT)
+    orders = written(prices, ordering((2, 10), (2, 10), (2, 10), (0, 0)), money=WHOLE)
+    assert values_of(orders, "action") == [("unfunded",), ("buy",), ("unfilled",), ("buy",), ("hold",), ("wait",)]
+    assert orders["reason"][0] == "positions already reach the maximum leverage, or a share costs more than the stake"
+    assert orders["reason"][2] == "no price at the open, or one above the stake: dropped"
 
 
 @pytest.mark.parametrize("side", [1, -1])
@@ -159,6 +169,7 @@ def test_what_is_closed_are_the_trades_of_a_simulation(opens: int, share: float,
     rules["early_close"] = execution == "close"
     orders = written(MARKET, random_policy(1), start=20, money=money, **rules)
     assert share < 0.4 or "unfunded" in set(orders["action"])
+    assert orders["stake_pct"][orders["action"].isin(["buy", "sell short"])].min() >= 100 * money.min_order
     closed = orders[orders["action"] == "close"].reset_index(drop=True)
     settings = TradingRules(slippage_bps=0.0, min_target=5.0, **rules)
     trades = simulate(MARKET, settings, money, range(20, 160), random_policy(1)).closed
@@ -169,14 +180,15 @@ def test_what_is_closed_are_the_trades_of_a_simulation(opens: int, share: float,
     assert len(trades) == len(closed) > 15
     assert [f"C{column}" for column in trades["column"]] == closed["ticker"].tolist()
     assert DATES[trades["exit_day"]].tolist() == closed["date"].dt.date.tolist()
-    for ours, theirs in (("price", "exit_price"), ("gain_pct", "gain_pct"), ("coefficient", "coefficient")):
+    for ours, theirs in (("price", "exit_price"), ("gain_pct", "gain_pct"), ("size", "coefficient")):
         np.testing.assert_allclose(closed[ours], trades[theirs], rtol=1e-6)
 
 
-@pytest.mark.parametrize("early_close", [False, True])
-def test_no_row_depends_on_later_days(early_close: bool) -> None:
-    rules = {"max_opens_per_day": 2, "early_close": early_close}
+@pytest.mark.parametrize(("early_close", "money"), [(False, MONEY), (True, MONEY), (True, WHOLE)])
+def test_no_row_depends_on_later_days(early_close: bool, money: AccountRules) -> None:
+    rules: dict[str, Any] = {"max_opens_per_day": 2, "early_close": early_close, "money": money}
     whole = written(MARKET, random_policy(2), start=20, **rules)
+    assert ("unfunded" in set(whole["action"])) == money.whole_shares
     assert ("sell" in set(whole["action"])) == early_close
     for days in (21, 22, 60, 159):
         part = written(MARKET[:days], random_policy(2), start=20, **rules)

@@ -93,7 +93,7 @@ def test_its_trades_are_those_of_the_test(fitted: Fitted, trader: Trader, tmp_pa
     assert len(trades) == len(closed) > 5
     assert trades["ticker"].tolist() == closed["ticker"].tolist()
     assert trades["exit_date"].tolist() == closed["date"].tolist()
-    np.testing.assert_allclose(closed["coefficient"], trades["coefficient"], rtol=1e-5)
+    np.testing.assert_allclose(closed["size"], trades["size"], rtol=1e-5)
     np.testing.assert_allclose(closed["gain_pct"], trades["gain_pct"], rtol=1e-5)
 
 
@@ -187,7 +187,7 @@ def test_predict_writes_what_the_champion_would_do(
     assert (tmp_path / "orders.csv").is_symlink()
     written = pd.read_csv(tmp_path / "kept" / "today.csv", parse_dates=["date"])
     assert written["reason"].tolist() == orders["reason"].tolist()
-    np.testing.assert_allclose(written["coefficient"], orders["coefficient"], rtol=1e-5)
+    np.testing.assert_allclose(written["size"], orders["size"], rtol=1e-5)
     for first, warning in (
         ("2001-02-01", ""),
         ("2000-08-01", "the fit has seen days up to 2000-11-17: orders from 2000-08-01 on do not tell how good it is"),

@@ -92,10 +92,14 @@ def random_prices(rng: np.random.Generator, days: int, columns: int, holes: floa
 
 
 def with_delistings(rng: np.random.Generator, prices: np.ndarray) -> np.ndarray:
-    """Append 20 days; half of the columns, drawn at random, stop trading on a random day."""
+    """Append 20 days; half of the columns, drawn at random, stop trading on a random day, half of these for cash."""
     longer = np.concatenate([prices, np.repeat(prices[-1:], 20, axis=0)])
     for column in np.flatnonzero(rng.random(prices.shape[1]) < 0.5):
-        longer[rng.integers(len(prices) + 1) :, column] = NAN
+        end = rng.integers(len(prices) + 1)
+        if rng.random() < 0.5:  # its price hardly changes any more
+            bars = longer[max(end - 14, 0) : end, column]
+            bars[:] = np.where(np.isnan(bars), NAN, 50 * rng.uniform(0.997, 1.003, bars.shape))
+        longer[end:, column] = NAN
     return longer
 
 
@@ -128,7 +132,7 @@ random_rules = st.builds(
     execution=st.sampled_from(EXECUTIONS),
     cost_bps=st.sampled_from([0.0, 12.0]),
     slippage_bps=st.sampled_from([0.0, 25.0]),
-    delisting_haircut=st.sampled_from([0.0, 0.3, 1.0]),
+    delisting_return=st.sampled_from([0.0, -0.3, -1.0]),
     reward=st.sampled_from(["account", "shaped"]),
     risk_aversion=st.sampled_from([0.0, 0.5]),
     loss_penalty=st.sampled_from([0.0, 1.0, 1.7]),
@@ -141,5 +145,8 @@ random_account_rules = st.builds(
     initial_cash=st.sampled_from([100.0, 1e6]),
     unit_share=st.sampled_from([0.01, 0.05, 0.3, 1.0]),
     max_leverage=st.sampled_from([0.5, 1.0, 3.0, 20.0]),
-    min_order=st.sampled_from([1e-4, 0.02]),
+    min_order=st.sampled_from([1e-4, 0.01]),
+    whole_shares=st.booleans(),
+    cash_rate_pct=st.sampled_from([0.0, 30.0]),
+    borrow_fee_pct=st.sampled_from([0.0, 400.0]),
 )

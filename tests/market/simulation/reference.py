@@ -38,6 +38,7 @@ class Position:
     stake: float  # share of the equity
     shares: float = 0.0  # negative where sold short
     held_days: int = 0
+    fees: float = 0.0  # paid to borrow a share
 
     @property
     def short(self) -> bool:
@@ -112,11 +113,17 @@ class ReferenceAccount:
         """Whether the column has had its last price, and the table goes on for 20 days without it."""
         days = [other for other, bars in enumerate(self.prices) if any(math.isfinite(price) for price in bars[column])]
         last = max(days, default=day)
-        return self.rules.delisting_haircut > 0 and last < day and last + 20 < len(self.prices)
+        return self.rules.delisting_return < 0 and last < day and last + 20 < len(self.prices)
+
+    def bought_for_cash(self, column: int) -> bool:
+        """Whether the column has 10 closes or more, of which the last 10 are within 1 % of the lowest."""
+        closes = [bars[column][CLOSE] for bars in self.prices if math.isfinite(bars[column][CLOSE])][-10:]
+        return len(closes) == 10 and all(close / min(closes) - 1 < 0.01 for close in closes)
 
     def last_close(self, day: int, column: int) -> float:
-        """The last valid close up to the day, less the haircut of a delisted column."""
-        kept = 1 - self.rules.delisting_haircut if self.delisted(day, column) else 1.0
+        """The last valid close up to the day, changed by the return of a delisting that was no purchase."""
+        failed = self.delisted(day, column) and not self.bought_for_cash(column)
+        kept = 1 + self.rules.delisting_return if failed else 1.0
         while not self.traded(day, column):
             day -= 1
         return float(np.float32(self.prices[day][column][CLOSE]) * np.float32(kept))
@@ -148,6 +155,7 @@ class ReferenceAccount:
     def step(self, action: Float32[np.ndarray, "columns 2"]) -> tuple[dict[str, Any], float, bool, list[bool]]:
         """Live through the next day; return observation, reward, terminated and which columns closed."""
         trading = self.day < self.trading_end
+        self.accrue()
         sold = self.signalled(action) if self.rules.early_close else {}
         if trading:
             self.open_positions(action)
@@ -164,6 +172,15 @@ class ReferenceAccount:
         self.summary["reward"] += reward
         self.mark()
         return self.observation(), reward, self.day == self.last_day, closed
+
+    def accrue(self) -> None:
+        """Earn interest on cash, and pay what short positions cost for a day."""
+        self.cash += self.cash * self.money.cash_rate_pct / 100 / 252
+        for column, position in self.positions.items():
+            if position.short:
+                fee = self.last_close(self.day, column) * self.money.borrow_fee_pct / 100 / 252
+                position.fees += fee
+                self.cash += fee * position.shares
 
     def mark(self) -> None:
         """Value what is held at the last closes."""
@@ -189,20 +206,33 @@ class ReferenceAccount:
     def open_positions(self, action: Float32[np.ndarray, "columns 2"]) -> None:
         """Fill the day's orders, which share the money that is left."""
         rules, orders, room, equity = self.rules, self.orders(action), self.room, self.equity
-        if half_below(room) < self.money.min_order:
+        largest = [rules.max_coefficient] * (min(rules.max_opens_per_day, self.columns) - 1)
+        if half_below(room) / sum([1, *largest]) < self.money.min_order * (1 - 1e-9):  # the smallest order's part
             self.summary["unfunded"] += len(orders)
             return
         total = sum(abs(coefficient) * self.money.unit_share for _, coefficient, _ in orders)
         for column, coefficient, aim in orders:
             stake = abs(coefficient) * self.money.unit_share * min(1.0, room / total)
+            if not self.affordable(stake, self.prices[self.day][column][CLOSE], coefficient < 0):
+                self.summary["unfunded"] += 1
+                continue
             day, price = (self.day + 1, OPEN) if rules.execution == "next_open" else (self.day, CLOSE)
-            if self.known(day, column, price):
+            stake = self.affordable(stake, self.prices[day][column][price], coefficient < 0)
+            if stake:
                 position = Position(day, self.prices[day][column][price], coefficient, aim, stake)
                 position.shares = stake * equity / self.share(position.entry, not position.short)
                 self.cash += stake * equity if position.short else -stake * equity
                 position.shares *= -1 if position.short else 1
                 self.positions[column] = position
                 self.summary["trades"] += 1
+
+    def affordable(self, stake: float, price: float, short: bool) -> float:
+        """The share of the equity that an order takes at a price: with whole shares, what these cost; 0 for none."""
+        if math.isnan(price) or not self.money.whole_shares:
+            return 0.0 if math.isnan(price) else stake
+        cost = self.share(price, not short)
+        money = math.floor(stake * self.equity / cost + 1e-6) * cost
+        return money / self.equity if money >= self.money.min_order * self.equity else 0.0
 
     def signalled(self, action: Float32[np.ndarray, "columns 2"]) -> dict[int, tuple[float, str]]:
         """Price and reason of the positions that the agent closes, which must trade at the decision and at the fill."""
@@ -220,6 +250,7 @@ class ReferenceAccount:
         later = copy.copy(self)
         later.positions = copy.deepcopy(self.positions)
         while (exit_ := later.exit(column)) is None:
+            later.accrue()
             later.day += 1
             later.positions[column].held_days += 1
         return later.gain(column, exit_[0])[1]
@@ -257,7 +288,7 @@ class ReferenceAccount:
         """Percent gain and reward of a position that closes at a price."""
         position = self.positions[column]
         before, after = self.share(position.entry, not position.short), self.share(price, position.short)
-        gain_pct = (1 - after / before if position.short else after / before - 1) * 100
+        gain_pct = (1 - (after + position.fees) / before if position.short else after / before - 1) * 100
         weight = 100 * position.stake if self.rules.reward == "account" else abs(position.coefficient)
         return gain_pct, weight * gain_pct * (self.rules.loss_penalty if gain_pct < 0 else 1)
 
@@ -267,7 +298,7 @@ class ReferenceAccount:
         position = self.positions.pop(column)
         day = self.day - (reason == "signal" and self.rules.execution == "close")
         after = self.share(price, position.short)
-        profit = position.shares * (after - self.share(position.entry, not position.short))
+        profit = position.shares * (after + position.fees - self.share(position.entry, not position.short))
         self.cash += position.shares * after
         self.trades.append(Trade(column, position, day, price, reason, gain_pct, reward, profit, kept_reward))
         self.summary["wins" if gain_pct > 0 else "losses"] += 1

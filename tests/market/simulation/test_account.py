@@ -126,6 +126,69 @@ def test_an_account_that_is_full_opens_nothing_and_says_so() -> None:
     assert [played.summary[name] for name in ("trades", "unfunded")] == [2, 1]
 
 
+def test_no_order_takes_dust() -> None:
+    """What costs leave of a full account is little, and several orders of very different sizes share it."""
+    rng = np.random.default_rng(0)
+    trading = rules(max_opens_per_day=4, max_holding_days=9, cost_bps=15, allow_short=True)
+    money = AccountRules(unit_share=0.1)
+    env = TradingEnvironment(random_prices(rng, 60, 30, 0.0, coarse=False), trading, agents=40, account=money)
+    env.reset()
+    stakes = []
+    for _ in range(59):
+        action = random_actions(rng, (40, 1, 30))
+        action[..., 0] *= rng.random(action.shape[:-1]) < 0.15  # so that the day's largest are small ones too
+        stakes.append(env.step(torch.from_numpy(action))[-1]["fills"].stake)
+    smallest, least = np.concatenate(stakes).min(), money.min_order
+    assert least * (1 - 1e-6) <= smallest < 4 * least
+    assert env.get_episode_summary()["unfunded"].sum() > 0
+
+
+@pytest.mark.parametrize(
+    ("cash", "coefficient", "close", "opens", "shares", "unfunded"),
+    [
+        (100_000, 2, 100, 100, [99], 0),  # 10,000 / 100.15 = 99.85
+        (100_000, 2, 100, 130, [76], 0),  # 10,000 / 130.195 = 76.8
+        (1000, -2, 100, 100, [-1], 0),  # a share sold brings 99.85
+        (1000, 2, 100, 100, [], 1),  # a share costs 100.15
+        (1000, 2, 90, 101, [], 0),  # it can be paid for at the decision, but not at the fill
+        (1000, 2, 101, 90, [], 1),
+    ],
+)
+def test_whole_shares(
+    cash: float, coefficient: float, close: float, opens: float, shares: list[int], unfunded: int
+) -> None:
+    prices = flat(4)
+    prices[0, 0, 3], prices[1, 0, 0] = close, opens
+    chosen = rules(cost_bps=10, slippage_bps=5, allow_short=True, reward="account", max_target=100)
+    played = play(prices, chosen, {0: {0: (coefficient, 90)}}, AccountRules(cash, 0.05, whole_shares=True))
+    trades = played.env.record.trades()
+    assert trades["shares"].tolist() == shares
+    assert played.summary["unfunded"] == unfunded
+    assert (trades["reward"] * cash / 10_000).tolist() == pytest.approx(trades["profit"].tolist())
+
+
+def test_what_is_borrowed_and_what_cash_earns() -> None:
+    prices = flat(6)
+    prices[2:] = 110
+    money = AccountRules(unit_share=0.05, borrow_fee_pct=252)  # 1 % a day
+    account = account_of(prices, rules(allow_short=True, max_holding_days=3), {0: {0: (-2, 50)}}, money)
+    # 100 shares sold at 100 on day 1 and bought back at 110 on day 3: a loss of 1,000, and 1 % of 10,000 and of 11,000
+    assert account.equity()["equity"].tolist() == close_to(1e5, 1e5, 98_900, 98_790, 98_790, 98_790)
+    (trade,) = account.trades().to_dict("records")
+    assert (trade["profit"], trade["gain_pct"]) == (pytest.approx(-1210), pytest.approx(-12.1))
+    idle = account_of(flat(4), rules(), {}, AccountRules(cash_rate_pct=25.2))  # 0.1 % a day
+    assert idle.equity()["equity"].tolist() == close_to(1e5, 100_100, 100_200.1, 100_300.3001)
+    geared = AccountRules(unit_share=0.5, max_leverage=2, cash_rate_pct=25.2)
+    account = account_of(flat(4), rules(), {0: {0: (4, 50)}}, geared)
+    # a night's interest on 100,000, then 200,000 are bought: 99,900 are borrowed
+    assert account.equity()["cash"].tolist() == close_to(1e5, -99_900, -99_999.9, 99_900.1001)
+
+
+def test_a_smallest_order_that_never_fits_is_refused() -> None:
+    with pytest.raises(UserError, match=r"^data.account.min_order is 0.01: 30 orders a day [^\n]* need 1.46 x the eq"):
+        TradingEnvironment(flat(3, 30), rules(max_opens_per_day=90), 1, account=AccountRules(min_order=0.01))
+
+
 def test_the_score_is_the_log_return_less_its_downside() -> None:
     prices = flat(6)
     prices[1:, 0], prices[2:, 0], prices[3:, 0] = 100, 90, 99  # the fill, a fall of 10 %, a rise of 10 %
@@ -212,6 +275,9 @@ def test_only_what_is_recorded_can_be_asked_for() -> None:
         ("unit_share", 1.1),
         ("max_leverage", NAN),
         ("min_order", 0),
+        ("cash_rate_pct", -1.0),
+        ("borrow_fee_pct", float("inf")),
+        ("min_order", 0.02),  # more than the unit_share of the smallest order
     ],
 )
 def test_rules_out_of_range_are_refused(name: str, value: float) -> None:
@@ -248,9 +314,10 @@ def test_the_record_equals_the_plain_reference(
     for window, account in enumerate(plain):
         got = curve[curve["window"] == window][["equity", "cash", "exposure"]].to_numpy()[1:]
         np.testing.assert_allclose(got, np.array(curves)[:, window], rtol=1e-9, atol=1e-9 * money.initial_cash)
-        # all money is somewhere: what trades made is what the account has more
+        # all money is somewhere: what trades and interest made is what the account has more
         trades, last = listed[listed["window"] == window], got[-1]
-        made = money.initial_cash + trades["profit"].sum()
+        interest = money.cash_rate_pct / 25_200 * curve[curve["window"] == window]["cash"][:-1].sum()
+        made = money.initial_cash + trades["profit"].sum() + interest
         assert last[:2] == pytest.approx([made, made], rel=1e-9, abs=1e-9 * money.initial_cash)
         rest = account.trades
         assert trades["reason"].tolist() == [trade.reason for trade in rest]

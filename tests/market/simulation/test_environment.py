@@ -12,8 +12,8 @@ from torch import Tensor
 
 from eigen2.errors import UserError
 from eigen2.market.simulation.account import AccountRules
-from eigen2.market.simulation.base import market_table, tie_breaks, window_options
-from eigen2.market.simulation.environment import TradingEnvironment, TradingRules, _largest_orders
+from eigen2.market.simulation.base import largest_orders, market_table, tie_breaks, window_options
+from eigen2.market.simulation.environment import TradingEnvironment, TradingRules
 from eigen2.market.simulation.rules import CLOSE_REASONS
 from tests.market.simulation.episodes import (
     EXECUTIONS,
@@ -117,27 +117,46 @@ def test_one_order_by_hand(case: Case, kind: str, execution: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("silent", "haircut", "coefficient", "gain_pct", "reason"),
+    ("silent", "delisting_return", "coefficient", "gain_pct", "reason"),
     [
-        (20, 0.3, 2, -16, "delisted"),  # 100 to 120, less 30 % is 84
-        (20, 0.3, -2, 16, "delisted"),
-        (20, 1, 2, -100, "delisted"),
+        (20, -0.3, 2, -16, "delisted"),  # 100 to 120, less 30 % is 84
+        (20, -0.3, -2, 16, "delisted"),
+        (20, -1, 2, -100, "delisted"),
         (20, 0, 2, 20, "halted"),
-        (19, 0.3, 2, 20, "halted"),  # the table may end before the ticker's next row, for which the position waits
+        (19, -0.3, 2, 20, "halted"),  # the table may end before the ticker's next row, for which the position waits
     ],
 )
 def test_a_column_that_stops_trading_for_good(
-    silent: int, haircut: float, coefficient: float, gain_pct: float, reason: str
+    silent: int, delisting_return: float, coefficient: float, gain_pct: float, reason: str
 ) -> None:
     prices = flat(3 + silent)
     prices[2], prices[3:] = 120, NAN
-    chosen = rules(delisting_haircut=haircut, allow_short=True, max_holding_days=9)
+    chosen = rules(delisting_return=delisting_return, allow_short=True, max_holding_days=9)
     played = play(prices, chosen, {0: {0: (coefficient, 50)}})
     assert played.closed == [reason]
     assert played.earned == {9 if reason == "delisted" else len(prices) - 1: pytest.approx(2 * gain_pct)}
     equity = played.env.record.equity()["equity"]
     assert equity[2] == pytest.approx(1e5 * (1 + 0.2 * coefficient / 100))
     assert equity[3:].tolist() == pytest.approx([1e5 * (1 + 0.02 * gain_pct / 100)] * silent)  # at once
+
+
+@pytest.mark.parametrize(
+    ("highest", "closes", "gain_pct"),
+    [
+        (100.99, 10, 0),  # a deal was announced: the last price is what is paid
+        (101.01, 10, -30),
+        (100, 9, -30),  # too few closes to tell
+    ],
+)
+def test_a_column_bought_for_cash_keeps_its_last_price(highest: float, closes: int, gain_pct: float) -> None:
+    days = 14
+    prices = flat(days + 20)
+    prices[: days - closes] = NAN_BAR  # no close: the missing ones do not count
+    prices[days - 3, 0, 3] = highest
+    prices[days:] = NAN
+    played = play(prices, rules(max_holding_days=20), {days - 2: {0: (1, 50)}}, trading_days=days)
+    assert played.closed == ["delisted"]
+    assert played.summary["gain_pct"] == pytest.approx(gain_pct)
 
 
 @both
@@ -242,7 +261,7 @@ def test_the_largest_orders_are_those_of_a_sort(seed: int, agents: int, windows:
         for agent, window in np.ndindex(agents, windows)
         if size[agent, window, order[agent, window, rank]] >= 1
     ]
-    assert _largest_orders(size, draws, count).tolist() == expected
+    assert largest_orders(size, draws, count).tolist() == expected
 
 
 def plain_draw(close: float) -> int:

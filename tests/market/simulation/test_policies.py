@@ -92,21 +92,22 @@ class TestBuyAndHold:
         assert simulation.equity[0] == pytest.approx([100_000, shares * 200, shares * 220, shares * 250 * 0.999])
         assert simulation.traded == pytest.approx([shares * (200 + 250)])
 
-    def test_delisted_columns_lose_the_haircut(self) -> None:
+    def test_delisted_columns_lose_the_delisting_return(self) -> None:
         prices = flat(30, 2)
         prices[3:, 0] = NAN
         simulation = buy_and_hold(prices, rules(), MONEY, range(0, 6))
         assert simulation.equity[0] == pytest.approx([100_000] * 3 + [85_000] * 3)
 
     @pytest.mark.parametrize("execution", ["next_open", "close"])
-    def test_one_column_is_what_the_environment_makes_of_it(self, execution: str) -> None:
+    @pytest.mark.parametrize("money", [{}, {"initial_cash": 1000, "whole_shares": True, "cash_rate_pct": 5}])
+    def test_one_column_is_what_the_environment_makes_of_it(self, execution: str, money: dict[str, Any]) -> None:
         """All money in one column, never sold before the end; it halts now and then, on its last day too."""
         prices = MARKET.prices()[:, :1].copy()
         prices[[40, 41, 99]] = NAN
         trading = rules(cost_bps=10, slippage_bps=5, max_holding_days=250, max_target=1000, execution=execution)
         days = range(20, 100)
-        bought = simulate(prices, trading, AccountRules(unit_share=1.0), days, always(0, 1, 1000))
-        held = buy_and_hold(prices, trading, MONEY, days)
+        bought = simulate(prices, trading, AccountRules(unit_share=1.0, **money), days, always(0, 1, 1000))
+        held = buy_and_hold(prices, trading, AccountRules(**money), days)
         assert bought.trades.tolist() == [1]
         np.testing.assert_allclose(held.equity, bought.equity, rtol=1e-6)
         np.testing.assert_allclose(held.exposure, bought.exposure, rtol=1e-6)

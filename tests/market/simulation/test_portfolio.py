@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 from eigen2.errors import UserError
 from eigen2.market.simulation.account import AccountRules
-from eigen2.market.simulation.base import window_options
+from eigen2.market.simulation.base import tie_breaks, window_options
 from eigen2.market.simulation.portfolio import PortfolioEnvironment, make_environment
 from eigen2.market.simulation.rules import TradingRules
-from tests.market.simulation.episodes import EXECUTIONS, NAN, flat, random_prices, random_windows
+from tests.market.simulation.episodes import EXECUTIONS, NAN, flat, random_prices, random_windows, with_delistings
+from tests.market.simulation.reference import ReferenceAccount
 
 FREE = TradingRules(mode="weights", rebalance_days=2, cost_bps=0, slippage_bps=0)
 
@@ -28,6 +29,7 @@ weight_rules = st.builds(
     execution=st.sampled_from(EXECUTIONS),
     cost_bps=st.sampled_from([0.0, 12.0, 900.0]),
     risk_aversion=st.sampled_from([0.0, 0.5]),
+    delisting_return=st.sampled_from([0.0, -0.3, -1.0]),
 )
 leverages = st.sampled_from([0.5, 1.0, 3.0])
 
@@ -53,6 +55,10 @@ class PlainAccount:
     def equity(self, price: list[float]) -> float:
         return self.cash + sum(s * p for s, p in zip(self.shares, price, strict=True))
 
+    def accrue(self, price: list[float]) -> None:
+        owed = sum(max(-s * p, 0) for s, p in zip(self.shares, price, strict=True))
+        self.cash += (self.money.cash_rate_pct * self.cash - self.money.borrow_fee_pct * owed) / 100 / 252
+
     def rebalance(self, weights: list[float], price: list[float], trades: list[bool]) -> None:
         held = [s * p for s, p in zip(self.shares, price, strict=True)]
         leverage, cost, own = self.money.max_leverage, self.rules.side_cost, range(len(held))
@@ -70,6 +76,9 @@ class PlainAccount:
             else:
                 low = middle
         for c, money in enumerate(change(low)):
+            if trades[c] and self.money.whole_shares:
+                count = math.floor(abs(self.shares[c] + money / price[c]) + 1e-6)
+                money = math.copysign(count, self.shares[c] + money / price[c]) * price[c] - held[c]
             self.cash -= money + cost * abs(money)
             if money:
                 self.shares[c] += money / price[c]
@@ -81,23 +90,32 @@ def plain_episode(
     """Return the daily equity and the reward of each step of one account."""
     start, length = options["starts"][window], options["window_days"]
     columns = range(prices.shape[1])
+    market = ReferenceAccount(prices, rules, money, tie_breaks(prices))  # which knows delistings
     account, last = PlainAccount(rules, money, len(columns)), [0.0] * len(columns)
+
+    def closes(day: int) -> list[float]:
+        """Return the last closes, 0 before a column's first."""
+        known = [(prices[: day + 1, c, 3] > 0).any() for c in columns]
+        return [market.last_close(day, c) if known[c] else 0.0 for c in columns]
+
     equity: list[float] = []
     rewards: list[float] = []
-    for day in range(start + 1):
-        last = [float(prices[day, c, 3]) if prices[day, c, 3] > 0 else last[c] for c in columns]
+    last = closes(start)
     equity.append(account.equity(last))
     weights: list[float] = []
     for day in range(1, length):
         today, before = prices[start + day], prices[start + day - 1]
+        account.accrue(last)
         if day == 1 or ((day - 1) % rules.rebalance_days == 0 and day - 1 < options["trading_days"]):
             priced = [bool(before[c, 3] > 0) for c in columns]
             weights = plain_weights(scores[len(rewards)], priced, rules)
             fill = today[:, 0] if rules.execution == "next_open" else before[:, 3]
             trades = [bool(priced[c] and fill[c] > 0) for c in columns]
-            account.rebalance(weights, [float(fill[c]) if trades[c] else last[c] for c in columns], trades)
+            paid = [float(fill[c]) if trades[c] else last[c] for c in columns]
+            gone = [market.delisted(start + day - 1, c) and last[c] > 0 for c in columns]
+            account.rebalance(weights, paid, [t or g for t, g in zip(trades, gone, strict=True)])
             rewards.append(-_log(equity[-1], money))
-        last = [float(today[c, 3]) if today[c, 3] > 0 else last[c] for c in columns]
+        last = closes(start + day)
         if day == length - 1:
             following_bars = [prices[start + day :, c] for c in columns]
             waiting = [[p for bar in bars for p in bar[[0, 3]] if p > 0] for bars in following_bars]
@@ -129,11 +147,21 @@ def play(env: PortfolioEnvironment, options: dict[str, Any], rng: np.random.Gene
 
 
 @settings(max_examples=60, deadline=None)
-@given(seed=st.integers(0, 2**31), rules=weight_rules, leverage=leverages, holes=st.sampled_from([0.0, 0.3]))
-def test_accounts_equal_plain_ones(seed: int, rules: TradingRules, leverage: float, holes: float) -> None:
+@given(
+    seed=st.integers(0, 2**31),
+    rules=weight_rules,
+    leverage=leverages,
+    holes=st.sampled_from([0.0, 0.3]),
+    whole_shares=st.booleans(),
+    rate=st.sampled_from([0.0, 200.0]),
+)
+def test_accounts_equal_plain_ones(
+    seed: int, rules: TradingRules, leverage: float, holes: float, whole_shares: bool, rate: float
+) -> None:
     rng = np.random.default_rng(seed)
-    prices = random_prices(rng, 24, 4, holes, coarse=False)
-    money, options = AccountRules(initial_cash=1000, max_leverage=leverage), random_windows(rng, 24, 2)
+    prices = with_delistings(rng, random_prices(rng, 24, 4, holes, coarse=False))
+    money = AccountRules(1000, max_leverage=leverage, whole_shares=whole_shares)
+    money, options = replace(money, cash_rate_pct=rate / 4, borrow_fee_pct=rate), random_windows(rng, 24, 2)
     env = PortfolioEnvironment(prices, rules, agents=2, windows=2, account=money)
     env.record_agent(1)
     scores, rewards = play(env, options, rng)

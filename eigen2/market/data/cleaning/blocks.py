@@ -7,7 +7,7 @@ date). Both sorts are stable, so that duplicates keep the order of the inputs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -17,20 +17,22 @@ import pandas as pd
 import pyarrow as pa
 from jaxtyping import Int64, Shaped
 
-from eigen2.market.data.cleaning.layouts import Input
 from eigen2.market.data.source import VALUES, listed_tickers
 
-# days since 1970-01-01; tickers numbered in order of first appearance
-ROW = np.dtype([("ticker", np.int32), ("day", np.int32), *((name, np.float64) for name in VALUES)])
+# seconds since 1970-01-01; tickers numbered in order of first appearance
+ROW = np.dtype([("ticker", np.int32), ("time", np.int64), *((name, np.float64) for name in VALUES)])
+DAY_SECONDS = 24 * 60 * 60
+# seconds of all years to 9999 are fewer than 2 ** 39
+TIME_BITS = 39
 RUN_ROWS = 1_000_000
 SPILL_FILE = "rows.bin"
 
 
 @dataclass(frozen=True)
 class Calendar:
-    """Days of all inputs (datetime64[D], ascending), and the rows and listed tickers on each, indicators left out.
+    """Days of all inputs (datetime64[D], ascending), and the rows and `listed_tickers` on each, indicators left out.
 
-    A ticker is listed from the day of its first row to that of its last. Duplicates count as rows.
+    Duplicates count as rows.
     """
 
     days: Shaped[np.ndarray, " days"]
@@ -42,31 +44,34 @@ class SortedRows:
     """All rows of the inputs, sorted on disk, to be read as blocks of whole tickers any number of times.
 
     Memory holds one run of a million rows and a few numbers for each ticker and run; later, one block. `tickers` are
-    all names, sorted by code point.
+    all names, sorted by code point; `count` is the number of rows.
 
     Args:
-        inputs: price files, at least one; duplicates keep their order.
-        folder: an existing folder for the spill file, 48 bytes a row; it must last as long as blocks are read.
+        batches: rows with `source.COLUMNS`, dates with times of day; duplicates keep their order.
+        folder: an existing folder for the spill file, 52 bytes a row; it must last as long as blocks are read.
         block_rows: most rows of a block, at least 1; a ticker that has more is a block of its own.
         indicators: tickers that are series such as a rate, not prices, and not counted in the calendar.
 
     Raises:
-        UserError: when an input cannot be read.
         OSError: when the spill file cannot be written.
     """
 
     def __init__(
-        self, inputs: Sequence[Input], folder: Path, block_rows: int = 2_000_000, indicators: Sequence[str] = ()
+        self,
+        batches: Iterable[pd.DataFrame],
+        folder: Path,
+        block_rows: int = 2_000_000,
+        indicators: Sequence[str] = (),
     ) -> None:
         self._path = folder / SPILL_FILE
         self._block_rows = block_rows
         self._codes: dict[str, int] = {}
-        # for each run, by ticker: its rows, first and last day; and by day the rows of tickers that are no indicators
-        self._runs: list[pd.DataFrame] = []
+        # for each run the rows by ticker, and by day those of tickers that are no indicators
+        self._runs: list[pd.Series] = []
         self._day_rows: list[pd.Series] = []
         with self._path.open("wb") as file:
             pending: list[pd.DataFrame] = []
-            for batch in (batch for source in inputs for batch in source.batches()):
+            for batch in batches:
                 pending.append(batch)
                 if sum(map(len, pending)) >= RUN_ROWS:
                     self._write_run(pending, indicators, file)
@@ -76,38 +81,43 @@ class SortedRows:
         codes = [self._codes[name] for name in self.tickers]
         self._ranks = np.argsort(codes)
         # rows of each run and ticker, in the order of the file
-        counts = pd.concat([run["size"] for run in self._runs], axis=1).reindex(codes).fillna(0)
+        counts = pd.concat(self._runs, axis=1).reindex(codes).fillna(0)
         self._counts = counts.to_numpy(np.int64).T
+        self.count = int(self._counts.sum())
         self.calendar = self._make_calendar([self._codes[name] for name in set(indicators) & self._codes.keys()])
 
     def blocks(self) -> Iterator[pd.DataFrame]:
-        """Yield all rows of some tickers, with `source.COLUMNS`, by (ticker, date), duplicates in the inputs' order."""
+        """Yield all rows of some tickers, with `source.COLUMNS`, by (ticker, time), duplicates in the inputs' order."""
+        for rows in self._sorted_rows():
+            yield pd.DataFrame(
+                {
+                    "date": rows["time"].astype("datetime64[s]"),
+                    "ticker": pd.Series(self.tickers, dtype="str").array.take(self._ranks[rows["ticker"]]),
+                    **{name: rows[name] for name in VALUES},
+                }
+            )
+
+    def _sorted_rows(self) -> Iterator[np.ndarray]:
+        """Yield the rows of each block as an array of type `ROW`."""
         edges = np.append(0, np.cumsum(self._counts.sum(axis=0)))
         # where each run's rows of each ticker start in the file, in rows
         starts = np.cumsum(self._counts).reshape(self._counts.shape) - self._counts
         first = 0
         while first < len(self.tickers):
             last = max(int(np.searchsorted(edges, edges[first] + self._block_rows, side="right")) - 1, first + 1)
-            yield self._block(starts[:, first], self._counts[:, first:last].sum(axis=1))
+            yield self._read(starts[:, first], self._counts[:, first:last].sum(axis=1))
             # Arrow keeps freed memory: blocks would add up
             pa.default_memory_pool().release_unused()
             first = last
 
-    def _block(self, starts: Int64[np.ndarray, " runs"], counts: Int64[np.ndarray, " runs"]) -> pd.DataFrame:
+    def _read(self, starts: Int64[np.ndarray, " runs"], counts: Int64[np.ndarray, " runs"]) -> np.ndarray:
         places = zip((starts * ROW.itemsize).tolist(), counts.tolist(), strict=True)
         rows = np.concatenate([np.fromfile(self._path, ROW, count, offset=start) for start, count in places])
         if len(rows) < counts.sum():
             raise OSError(f"{str(self._path)!r} is shorter than what was written to it")
         rank = self._ranks[rows["ticker"]]
-        # one number for ticker and day, ascending as the pairs are
-        order = np.argsort((rank << 32) + rows["day"], kind="stable")
-        return pd.DataFrame(
-            {
-                "date": rows["day"][order].astype("datetime64[D]").astype("datetime64[s]"),
-                "ticker": pd.Series(self.tickers, dtype="str").array.take(rank[order]),
-                **{name: rows[name][order] for name in VALUES},
-            }
-        )
+        # one number for ticker and time, ascending as the pairs are
+        return rows[np.argsort((rank << TIME_BITS) + rows["time"], kind="stable")]
 
     def _write_run(self, pending: list[pd.DataFrame], indicators: Sequence[str], file: BinaryIO) -> None:
         """Write batches as a run, sorted by the names of its tickers, and forget them."""
@@ -118,20 +128,22 @@ class SortedRows:
         codes = np.array([self._codes.setdefault(name, len(self._codes)) for name in names], np.int32)
         rows = np.empty(len(run), ROW)
         rows["ticker"] = codes[local][order]
-        rows["day"] = run["date"].to_numpy("datetime64[D]").astype(np.int32)[order]
+        rows["time"] = run["date"].to_numpy("datetime64[s]").astype(np.int64)[order]
         for name in VALUES:
             rows[name] = run[name].to_numpy()[order]
         rows.tofile(file)
-        days = pd.Series(rows["day"])
-        self._runs.append(days.groupby(rows["ticker"]).agg(["size", "min", "max"]))
+        self._runs.append(pd.Series(rows["time"]).groupby(rows["ticker"]).size())
         counted = ~names.isin(list(indicators))
-        self._day_rows.append(pd.Series(counted[local][order]).groupby(rows["day"]).sum())
+        self._day_rows.append(pd.Series(counted[local][order]).groupby(rows["time"] // DAY_SECONDS).sum())
         # Arrow keeps freed memory
         pa.default_memory_pool().release_unused()
 
     def _make_calendar(self, indicators: list[int]) -> Calendar:
         rows = pd.concat(self._day_rows).groupby(level=0).sum()
         days = rows.index.to_numpy()
-        life = pd.concat(self._runs).groupby(level=0).agg({"min": "min", "max": "max"}).drop(indicators)
-        first, last = (np.searchsorted(days, life[edge].to_numpy()) for edge in ("min", "max"))
-        return Calendar(days.astype("datetime64[D]"), rows.to_numpy(np.int64), listed_tickers(first, last, len(days)))
+        listed = np.zeros(len(days), np.int64)
+        for block in self._sorted_rows():
+            of_ticker = block[~np.isin(block["ticker"], indicators)]
+            day = np.searchsorted(days, of_ticker["time"] // DAY_SECONDS)
+            listed += listed_tickers(of_ticker["ticker"], day, len(days))
+        return Calendar(days.astype("datetime64[D]"), rows.to_numpy(np.int64), listed)

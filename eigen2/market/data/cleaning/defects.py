@@ -3,124 +3,206 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Bool
+from jaxtyping import Bool, Float
 
 from eigen2.market.data.cleaning.blocks import Calendar
-from eigen2.market.data.cleaning.levels import Bars, any_of, compared_rows, find_jumps, find_spikes
+from eigen2.market.data.cleaning.levels import Bars, any_of, find_jumps, find_spikes, split_factors
 from eigen2.market.data.cleaning.policy import DEFECTS, Limits
-from eigen2.market.data.source import LARGEST_PRICE, SMALLEST_PRICE
+from eigen2.market.data.source import LARGEST_PRICE, LISTED_DAYS, PRICE_COLUMNS, stray_days, wrong_prices
 
 SATURDAY = 5
-# share of all rows on a Saturday (or a Sunday) if the market trades then: 14 % (seven days a week), 20 % (five)
-TRADED_WEEKEND = (0.07, 0.35)
-# a day is stray when fewer than this share of the listed tickers, at least so many, has a row
-STRAY_SHARE, STRAY_LISTED = 0.1, 10
+# a weekend day is a session when it has more than this share of the rows of the last weekday before it
+SESSION_SHARE = 0.5
 # a ticker's close is on another basis when it lies outside the bar on more than this share of rows, at least so many
 CLOSE_BASIS_SHARE, CLOSE_BASIS_ROWS = 0.25, 5
+# where high and low are crossed, open and close are trusted if they differ by less than this factor
+CROSSED_FACTOR = 1.2
+# a ticker is used again when rows resume after so many days of the market; or after the second number of them at a
+# price higher by the factor
+REUSED_DAYS, REUSED_FACTOR = (250, LISTED_DAYS), 10.0
+OPEN, HIGH, LOW, CLOSE, VOLUME = range(5)
 
 Mask = Bool[np.ndarray, " rows"]
+Cells = Bool[np.ndarray, "rows 5"]
+Prices = Float[np.ndarray, "rows 4"]
 
 
-def find(block: pd.DataFrame, calendar: Calendar, limits: Limits, indicators: Sequence[str] = ()) -> dict[str, Mask]:
-    """Return a mask over the rows for each of `DEFECTS`; a row may have several.
+@dataclass(frozen=True)
+class Found:
+    """Defects of a block.
+
+    Attributes:
+        rows: for each of `DEFECTS`, the rows that have it; a row may have several.
+        cells: which of open, high, low, close and volume are wrong in them, for those defects that spare the others.
+        factor: at a split, that on earlier prices; else 1.
+    """
+
+    rows: dict[str, Mask]
+    cells: dict[str, Cells]
+    factor: Float[np.ndarray, " rows"]
+
+
+def find(block: pd.DataFrame, calendar: Calendar, limits: Limits, indicators: Sequence[str] = ()) -> Found:
+    """Find the defects of a block.
 
     The block has all rows of some tickers, sorted by (ticker, date). `indicators`, series such as a rate, need only a
-    close, of any sign, and have none of the defects after the first six.
+    close, of any sign, and have none of the defects but duplicates, wrong days, missing and infinite values. Prices
+    are compared without the cells that are wrong in themselves.
     """
     rows = Bars.of(block)
     priced = ~block["ticker"].isin(list(indicators)).to_numpy()
-    found = _unusable(rows, priced)
-    usable = ~any_of(found, *found)
-    bars = usable & priced
-    found |= _duplicates(rows, usable, limits) | _wrong_days(rows, calendar) | _outside(rows, bars, limits)
-    compared = rows.comparable(compared_rows(found) & bars, found["close_basis"])
+    cells = _wrong_cells(block[list(PRICE_COLUMNS)].to_numpy(), priced)
+    prices = _without(block[list(PRICE_COLUMNS)].to_numpy(), *cells.values())
+    missing = np.isnan(np.stack([rows.open, rows.high, rows.low, rows.close], axis=1))
+    found = {"missing_price": np.where(priced, missing.any(axis=1), missing[:, CLOSE])}
+    found |= _duplicates(rows, prices, limits) | _wrong_days(rows, calendar)
+    found["close_basis"], cells["outside_bar"] = _outside(rows, np.where(priced[:, None], prices, np.nan), limits)
+    prices = _without(prices, cells["outside_bar"])
+    most, least = (edge(prices[:, OPEN], prices[:, CLOSE]) for edge in (np.fmax, np.fmin))
+    with np.errstate(over="ignore"):
+        wicks = {HIGH: prices[:, HIGH] > most * limits.wick, LOW: prices[:, LOW] * limits.wick < least}
+    bars = priced & ~found["close_basis"]
+    cells["wick"] = _cells(len(block), {column: mask & bars for column, mask in wicks.items()})
+    prices = _without(prices, cells["wick"])
+    has_close = ~np.isnan(prices[:, CLOSE]) & priced
+    alone = has_close & ~any_of(found, "duplicate", "conflicting_duplicate", "weekend", "stray_day")
+    rows = replace(rows, open=prices[:, OPEN], high=prices[:, HIGH], low=prices[:, LOW], close=prices[:, CLOSE])
+    found["reused_ticker"] = _reused(rows.take(alone), rows, calendar)
+    compared = rows.comparable(alone & ~found["reused_ticker"], found["close_basis"])
     spike = find_spikes(compared, limits)
     rest = compared.take(~spike)
     jump, split = find_jumps(rest, limits)
-    at = {"spike": compared.row[spike], "split_like": rest.row[split], "jump": rest.row[jump]}
-    found |= {name: np.isin(rows.row, some) for name, some in at.items()}
-    with np.errstate(over="ignore"):
-        high = rows.high > np.maximum(rows.open, rows.close) * limits.wick
-        low = rows.low * limits.wick < np.minimum(rows.open, rows.close)
-    found["wick"] = (high | low) & bars & ~any_of(found, "outside_bar", "close_basis")
-    flat = (rows.open == rows.close) & (rows.high == rows.low) & (rows.open == rows.high) & bars
-    alone = ~any_of(found, "duplicate", "weekend", "stray_day")
-    found["stale_run"] = _stale_runs(rows, flat, alone, limits)
+    for name, at in (("spike", compared.row[spike]), ("split_like", rest.row[split]), ("jump", rest.row[jump])):
+        found[name] = np.isin(rows.row, at)
+    factor = np.ones(len(block))
+    factor[rest.row] = split_factors(rest, split, limits)
+    flat = has_close & (np.fmax.reduce(prices, axis=1) == np.fmin.reduce(prices, axis=1))
+    found |= _untraded(rows, flat, alone, limits)
     traded = np.isfinite(rows.volume) & (rows.volume > 0)
-    has_volume = np.bincount(rows.ticker[traded], minlength=rows.ticker[-1] + 1) > 0
-    nothing = (rows.volume == 0) & bars
-    found["zero_volume"] = nothing & flat & has_volume[rows.ticker]
-    found["unknown_volume"] = (~traded & (rows.volume != 0) & bars) | (nothing & ~flat)
-    return {name: found[name] for name in DEFECTS}
+    unknown = ~traded & ((rows.volume != 0) | ~flat) & priced & ~np.isnan(prices).all(axis=1)
+    cells["unknown_volume"] = _cells(len(block), {VOLUME: unknown})
+    found |= {name: wrong.any(axis=1) for name, wrong in cells.items()}
+    return Found({name: found[name] for name in DEFECTS}, cells, factor)
 
 
-def _unusable(rows: Bars, priced: Mask) -> dict[str, Mask]:
-    """Find rows whose four prices do not form a bar, which the panel leaves out or refuses."""
-    prices = (rows.open, rows.high, rows.low, rows.close)
-    missing = np.logical_or.reduce([np.isnan(price) for price in prices])
-    return {
-        "missing_price": np.where(priced, missing, np.isnan(rows.close)),
-        "infinite_price": np.logical_or.reduce([np.abs(price) > LARGEST_PRICE for price in prices]),
-        "nonpositive_price": np.logical_or.reduce([price < SMALLEST_PRICE for price in prices]) & priced,
-        "high_below_low": (rows.high < rows.low) & priced,
-    }
+def _cells(rows: int, wrong: dict[int, Mask]) -> Cells:
+    """Return an array of cells from its columns that are not empty."""
+    cells = np.zeros((rows, VOLUME + 1), dtype=np.bool_)
+    for column, mask in wrong.items():
+        cells[:, column] = mask
+    return cells
 
 
-def _duplicates(rows: Bars, usable: Mask, limits: Limits) -> dict[str, Mask]:
+def _without(prices: Prices, *wrong: Cells) -> Prices:
+    """Return prices with NaN in place of wrong ones."""
+    return np.where(np.logical_or.reduce([cells[:, :VOLUME] for cells in wrong]), np.nan, prices)
+
+
+def _wrong_cells(prices: Prices, priced: Mask) -> dict[str, Cells]:
+    """Find prices that cannot be right whatever those of other rows are."""
+    of_tickers = np.where(priced[:, None], prices, np.nan)
+    wrong = wrong_prices(of_tickers)
+    crossed = wrong["high below low"]
+    trusted = np.where(wrong["price not positive"], np.nan, of_tickers)
+    with np.errstate(invalid="ignore", over="ignore"):
+        change = trusted[:, OPEN] / trusted[:, CLOSE]
+    apart = (change > CROSSED_FACTOR) | (change < 1 / CROSSED_FACTOR)
+    crossed[apart & crossed.any(axis=1)] = True
+    found = {"infinite_price": np.abs(prices) > LARGEST_PRICE, "nonpositive_price": wrong["price not positive"]}
+    found["high_below_low"] = crossed
+    return {name: np.append(cells, np.zeros((len(cells), 1), dtype=np.bool_), axis=1) for name, cells in found.items()}
+
+
+def _duplicates(rows: Bars, prices: Prices, limits: Limits) -> dict[str, Mask]:
     """Find rows of the same (date, ticker): those to remove, and those that contradict each other."""
-    extra, conflict = np.zeros((2, len(usable)), dtype=np.bool_)
+    extra, conflict = np.zeros((2, len(prices)), dtype=np.bool_)
     again = np.append(False, (rows.ticker[1:] == rows.ticker[:-1]) & (rows.days[1:] == rows.days[:-1]))
     at = np.flatnonzero(again | np.append(again[1:], False))
     if not len(at):
         return {"duplicate": extra, "conflicting_duplicate": conflict}
-    group = np.cumsum(~again[at])
-    prices = np.stack([rows.open, rows.high, rows.low, rows.close], axis=1)[at]
-    groups = pd.DataFrame(np.where(usable[at, None], prices, np.nan)).groupby(group)
+    group, count = np.cumsum(~again[at]), (~np.isnan(prices[at])).sum(axis=1)
+    groups = pd.DataFrame(prices[at]).groupby(group)
     most, least = (groups.transform(edge).to_numpy() for edge in ("max", "min"))
     disagree = most - least > np.maximum(np.abs(most), np.abs(least)) * (limits.tolerance_bps / 10_000)
-    conflict[at] = disagree.any(axis=1) & usable[at]
+    conflict[at] = disagree.any(axis=1) & (count > 0)
     # the last row in this order stays
-    order = np.lexsort((np.nan_to_num(rows.volume[at], nan=-1.0), usable[at], group))
+    order = np.lexsort((np.nan_to_num(rows.volume[at], nan=-1.0), count, group))
     extra[at[order]] = np.diff(group[order], append=np.inf) == 0
     return {"duplicate": extra & ~conflict, "conflicting_duplicate": conflict}
 
 
 def _wrong_days(rows: Bars, calendar: Calendar) -> dict[str, Mask]:
     """Find rows of days on which the market did not trade."""
+    stray = stray_days(calendar.rows, calendar.listed)
     # 1970-01-01 was a Thursday
-    weekday = (calendar.days.astype("datetime64[D]").astype(np.int64) + 3) % 7
-    share = np.bincount(weekday, calendar.rows, minlength=7) / max(int(calendar.rows.sum()), 1)
-    closed = (share < TRADED_WEEKEND[0]) | (share > TRADED_WEEKEND[1])
-    closed[:SATURDAY] = False
-    stray = (calendar.rows < STRAY_SHARE * calendar.listed) & (calendar.listed >= STRAY_LISTED)
+    weekend = (calendar.days.astype("datetime64[D]").astype(np.int64) + 3) % 7 >= SATURDAY
+    # rows of the last weekday before, or of the first after; without any, no weekend day is a session
+    usual = pd.Series(calendar.rows).where(~weekend & ~stray).ffill().bfill().fillna(np.inf)
+    closed = weekend & (calendar.rows <= SESSION_SHARE * usual.to_numpy())
     day = np.searchsorted(calendar.days, rows.days)
-    return {"weekend": closed[weekday][day], "stray_day": stray[day]}
+    return {"weekend": closed[day], "stray_day": stray[day]}
 
 
-def _outside(rows: Bars, bars: Mask, limits: Limits) -> dict[str, Mask]:
-    """Find rows whose open or close lies outside the bar, and tickers whose close does so throughout."""
+def _outside(rows: Bars, prices: Prices, limits: Limits) -> tuple[Mask, Cells]:
+    """Find tickers whose close lies outside the bar throughout, and on other tickers what lies outside.
+
+    An open outside is wrong. A close outside is wrong if the next price, or without one the last close, is nearer to
+    the bar; else the bar is.
+    """
     tolerance = limits.tolerance_bps / 10_000
+    open_, high, low, close = prices.T
     with np.errstate(over="ignore"):
-        highest, lowest = rows.high * (1 + tolerance), rows.low * (1 - tolerance)
-    open_out, close_out = (((price > highest) | (price < lowest)) & bars for price in (rows.open, rows.close))
-    basis = np.zeros(len(bars), dtype=np.bool_)
+        highest, lowest = high * (1 + tolerance), low * (1 - tolerance)
+    open_out, close_out = ((price > highest) | (price < lowest) for price in (open_, close))
+    tickers, whole = rows.ticker[-1] + 1, ~np.isnan(prices).any(axis=1)
+    count, total = (np.bincount(rows.ticker[mask], minlength=tickers) for mask in (close_out, whole))
+    basis = ((count > total * CLOSE_BASIS_SHARE) & (count >= CLOSE_BASIS_ROWS))[rows.ticker] & ~np.isnan(close)
+    wrong = _cells(len(close), {OPEN: open_out & ~basis})
+    close_out &= ~basis
     if close_out.any():
-        tickers = rows.ticker[-1] + 1
-        count, total = (np.bincount(rows.ticker[mask], minlength=tickers) for mask in (close_out, bars))
-        basis = ((count > total * CLOSE_BASIS_SHARE) & (count >= CLOSE_BASIS_ROWS))[rows.ticker] & bars
-    return {"close_basis": basis, "outside_bar": (close_out | open_out) & ~basis}
+        same = rows.ticker[1:] == rows.ticker[:-1]
+        first = np.where(np.isnan(open_), close, open_)
+        following = np.append(np.where(same, first[1:], np.nan), np.nan)
+        near = np.where(np.isnan(following), np.append(np.nan, np.where(same, close[:-1], np.nan)), following)
+        edge = np.fmax(np.fmin(close, high), low)
+        of_close, of_bar = (np.abs(np.log(near / price)) for price in (close, edge))
+        wrong[:, CLOSE] |= close_out & ~(of_close < of_bar)
+        wrong[:, :CLOSE] |= (close_out & ~(of_bar <= of_close))[:, None]
+    return basis, wrong
 
 
-def _stale_runs(rows: Bars, flat: Mask, alone: Mask, limits: Limits) -> Mask:
-    """Find rows that repeat the last close, with one price all day, many times in a row."""
+def _reused(priced: Bars, rows: Bars, calendar: Calendar) -> Mask:
+    """Find rows before a gap after which the ticker is another company's; `priced` are the rows with a price."""
+    day = np.searchsorted(calendar.days, priced.days)
+    gap, same = np.diff(day), priced.ticker[1:] == priced.ticker[:-1]
+    rises = priced.close[1:] > priced.close[:-1] * REUSED_FACTOR
+    again = np.flatnonzero(same & ((gap > REUSED_DAYS[0]) | ((gap > REUSED_DAYS[1]) & rises))) + 1
+    # rows of a ticker before the last such gap
+    resumed = np.zeros(rows.ticker[-1] + 1, np.int64)
+    resumed[priced.ticker[again]] = priced.row[again]
+    earlier: Mask = rows.row < resumed[rows.ticker]
+    return earlier
+
+
+def _untraded(rows: Bars, flat: Mask, alone: Mask, limits: Limits) -> dict[str, Mask]:
+    """Find rows of one price on which nothing was traded: those that repeat the last close many times, and others."""
+    traded = rows.volume > 0
     at = np.flatnonzero(alone)
     ticker, close = rows.ticker[at], rows.close[at]
-    repeats = np.append(False, (ticker[1:] == ticker[:-1]) & (close[1:] == close[:-1])) & flat[at]
+    repeats = (
+        np.append(False, (ticker[1:] == ticker[:-1]) & (close[1:] == close[:-1]))[: len(at)] & (flat & ~traded)[at]
+    )
     edges = np.flatnonzero(np.diff(repeats, prepend=False, append=False))
     stale = np.zeros(len(flat), dtype=np.bool_)
     for start, stop in edges.reshape(-1, 2).tolist():
         stale[at[start:stop]] = stop - start >= limits.stale_days
-    return stale
+    has_volume = np.bincount(rows.ticker[traded & np.isfinite(rows.volume)], minlength=rows.ticker[-1] + 1) > 0
+    # a close alone that moved was made on a day of which the rest is lost
+    close_alone = np.isnan(rows.open) & np.isnan(rows.high) & np.isnan(rows.low)
+    repeated = np.append(False, (rows.ticker[1:] == rows.ticker[:-1]) & (rows.close[1:] == rows.close[:-1]))
+    untraded = (rows.volume == 0) & flat & has_volume[rows.ticker] & (repeated | ~close_alone)
+    return {"stale_run": stale, "zero_volume": untraded}

@@ -7,8 +7,6 @@ ignored; in a wide file every other column is a ticker. Without a column of tick
 
 from __future__ import annotations
 
-import os
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -19,14 +17,15 @@ import pandas as pd
 from jaxtyping import Float64
 
 from eigen2.errors import UserError
-from eigen2.market.data.files import ADJ_CLOSE, Header, PriceFile, fold, quoted, require_file
+from eigen2.market.data.csv_format import CsvFormat
+from eigen2.market.data.files import SUFFIX, PriceFile, quoted
+from eigen2.market.data.headers import ADJ_CLOSE, Header, fold, fold_all
 from eigen2.market.data.source import PRICE_COLUMNS, VALUES
 
-SUFFIX = re.compile(r"(\.csv|\.csv\.gz|\.parquet|\.pq)$", re.IGNORECASE)
 LONG, ONE_TICKER, WIDE, YFINANCE = "long", "one ticker a file", "wide", "yfinance"
 # the first of these that a file has is used: beside a symbol, `name` is the company's
-DATE_NAMES = ("date", "datetime", "timestamp")
-TICKER_NAMES = ("ticker", "tic", "symbol", "name")
+DATE_NAMES = ("date", "datetime", "timestamp", "time")
+TICKER_NAMES = ("ticker", "tic", "symbol", "name", "permno")
 FIELDS = (*VALUES, ADJ_CLOSE)
 CLOSE_ONLY = ["open", "high", "low"]
 FIELDS_OF_ONE_TICKER = {"high", "close", "volume", ADJ_CLOSE}
@@ -44,27 +43,37 @@ class Input:
 
     Prices are multiplied by adjusted close / close where the file has both. Where one of the two is empty, zero or
     infinite, the four prices become NaN: unadjusted they would be on another scale than the rows around them. The
-    volume is not changed. `layout` is the layout recognised, such as "wide (close only)".
+    volume is not changed. `layout` is the layout recognised, such as "wide (close only)", and the file's format where
+    that is unusual: "long, sep ';', decimal ',', dates %d.%m.%Y"; `left_out` are the names of columns not read.
 
     Raises:
         UserError: when the file is missing, empty, damaged or of another format, or of no known layout.
     """
 
-    def __init__(self, path: str | Path) -> None:
-        self._file = PriceFile(path)
+    def __init__(self, path: str | Path, form: CsvFormat = CsvFormat()) -> None:  # noqa: B008 - read, never changed
+        self._file = PriceFile(path, form)
         self.path = self._file.path
         stem = SUFFIX.sub("", self.path.name).strip() or self.path.name
-        self._kind, self._date, self._ticker, self._series = _recognise(self._file.header, stem, self._file.where)
+        self._kind, date, self._ticker, self._series = _recognise(self._file.header, stem, self._file.where)
         present = {field for positions in self._series.values() for field in positions}
         self._fields = [field for field in FIELDS if field in present]
         notes = ["close only"] * ("open" not in present) + ["prices times adj close / close"] * (ADJ_CLOSE in present)
-        self.layout = f"{self._kind} ({', '.join(notes)})" if notes else self._kind
+        layout = f"{self._kind} ({', '.join(notes)})" if notes else self._kind
         if self._kind != LONG:
             # without a column of tickers, the cause of an error may be what the file was taken for
-            self._file.where += f" (read as {self.layout})"
+            self._file.where += f" (read as {layout})"
+        self.where = self._file.where
+        folded = [fold(name) for name in self._file.header.names]
+        in_rows = self._kind in (LONG, ONE_TICKER) and "time" in folded
+        time = folded.index("time") if in_rows else date
+        self._date = self._file.date_column(date, None if time == date else time)
+        read = {date, time, self._ticker, self._file.header.index}
+        read |= {position for positions in self._series.values() for position in positions.values()}
+        self.left_out = [name for i, name in enumerate(self._file.header.names) if i not in read]
+        self.layout = ", ".join(filter(None, (layout, self._file.format_notes(self._date))))
 
     def batches(self) -> Iterator[pd.DataFrame]:
-        """Yield 1 to 250,000 rows at a time as `read_prices` would return them, infinite numbers included.
+        """Yield 1 to 250,000 rows at a time with `source.COLUMNS`, dates with times of day, infinite numbers included.
 
         Rows come in the order of the file; wide and yfinance files skip rows without any value and, in Parquet, come
         some tickers at a time.
@@ -110,29 +119,6 @@ class Input:
         return frame
 
 
-def open_inputs(paths: Sequence[str | Path]) -> list[Input]:
-    """Open price files, each with its own layout; a folder stands for the price files directly in it, sorted by name.
-
-    Raises:
-        UserError: as for `Input`; and when nothing is named, a folder has no price file, or a file is named twice.
-    """
-    files: list[Path] = []
-    for path in map(Path, paths):
-        if not os.path.isdir(path):
-            files.append(require_file(path))
-            continue
-        entries = [each for each in path.iterdir() if SUFFIX.search(each.name) and not each.name.startswith(".")]
-        if not any(entry.is_file() for entry in entries):
-            raise UserError(f"{str(path)!r} has no .csv, .csv.gz, .parquet or .pq file: name another folder")
-        files += sorted((entry for entry in entries if entry.is_file()), key=lambda entry: entry.name)
-    if not files:
-        raise UserError("no price files are named: name at least one file or folder")
-    times = Counter(file.resolve() for file in files)
-    if twice := [file for file in files if times[file.resolve()] > 1]:
-        raise UserError(f"{str(twice[-1])!r} is named twice, and every row of it would be a duplicate: name it once")
-    return [Input(file) for file in files]
-
-
 def _prices(values: dict[str, Float64[np.ndarray, " rows"]]) -> dict[str, Float64[np.ndarray, " rows"]]:
     """Return open, high, low and close, adjusted if there is an adjusted close; a missing column is the close."""
     prices = {column: values.get(column, values["close"]) for column in PRICE_COLUMNS}
@@ -149,7 +135,7 @@ def _recognise(header: Header, stem: str, where: str) -> tuple[str, int, int | N
     """Return a file's layout, the positions of its dates and tickers, and of each field by ticker ("" if long)."""
     if header.levels is not None:
         return _recognise_yfinance(header, header.levels, where)
-    folded = [fold(name) for name in header.names]
+    folded = fold_all(header.names)
     date = _first(DATE_NAMES, folded, header.index)
     ticker = _first(TICKER_NAMES, folded, None)
     if date is None:
@@ -169,7 +155,8 @@ def _recognise(header: Header, stem: str, where: str) -> tuple[str, int, int | N
     missing = [column for column in PRICE_COLUMNS if column not in fields]
     if missing == CLOSE_ONLY:
         # a further column may hold the tickers under a name of its own
-        missing = ["ticker", *missing] if ticker is None and len(others) > len(fields) else []
+        further = [position for position in others if folded[position] != "time"]
+        missing = ["ticker", *missing] if ticker is None and len(further) > len(fields) else []
     if missing:
         raise _missing(missing, header, where)
     _check_unique(folded, fields.values(), where)
@@ -179,7 +166,7 @@ def _recognise(header: Header, stem: str, where: str) -> tuple[str, int, int | N
 def _recognise_yfinance(
     header: Header, levels: tuple[tuple[str, ...], ...], where: str
 ) -> tuple[str, int, int | None, Positions]:
-    first, second = ([fold(name) for name in level] for level in levels)
+    first, second = map(fold_all, levels)
     # either level may come first
     names, tickers = (first, levels[1]) if "close" in first else (second, levels[0])
     # a date among the columns has a name on one level alone

@@ -12,18 +12,25 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Bool, Float, Int, Shaped
 
-from eigen2.market.data.cleaning.policy import DEFECTS, Limits
+from eigen2.market.data.cleaning.policy import Limits
 from eigen2.market.data.source import VALUES
 
-# defects whose rows are not compared with others to find a level
-NOT_COMPARED = {*DEFECTS[:8], "outside_bar", "spike"}
 # ratios of the new price to the old: splits and reverse splits by these numbers, and 3, 4 or 5 shares for 2, 3 or 4
 WHOLE = np.array([2, 3, 4, 5, 6, 7, 8, 10, 15, 20, 25, 30, 50, 100])
 SPLIT_RATIOS = np.sort(np.concatenate([1 / WHOLE, [2 / 3, 3 / 4, 4 / 5], WHOLE]))
-# largest high over low on the day of a split, which trades like any other day
+# largest high over low of a day that trades like any other, as that of a split does
 ORDINARY_RANGE = 1.25
 # rows after a split that must stay nearer to the new level than to the old one
 CONFIRMING_ROWS = 5
+# rows before a day whose median its volume is compared with
+VOLUME_ROWS = 20
+# volume of a real jump, as a multiple of that median: overnight moves of large American stocks by more than a quarter
+# had at least 4.4 times the money, splits and spin-offs at most 3.7 times (2013 to 2018)
+VOLUME_OF_JUMP = 4.0
+# days without a row after which prices are not compared with those before
+LONGEST_GAP = np.timedelta64(30, "D")
+# a price that changes by two cents or less, a tick of a penny stock, has not left its level
+TICKS = 0.0201
 # an excursion is over when at most a third of its distance is left, in logarithms: within 6 % of the old level after
 # a factor of 1.2, 22 % after 1.8, 44 % after 3
 REMAINING_DISTANCE = 1 / 3
@@ -56,10 +63,17 @@ class Bars:
         return Bars(*(values[kept] for values in vars(self).values()))
 
     def comparable(self, compared: Mask, close_basis: Mask) -> Bars:
-        """Return the bars to compare; on those of `close_basis` the close stands for all four prices."""
+        """Return the bars to compare, which have a close; it stands for missing prices and for those of `close_basis`.
+
+        After `LONGEST_GAP` without a row a ticker counts as another one.
+        """
         bars, basis = self.take(compared), close_basis[compared]
-        open_, high, low = (np.where(basis, bars.close, price) for price in (bars.open, bars.high, bars.low))
-        return replace(bars, open=open_, high=high, low=low)
+        open_ = np.where(basis | np.isnan(bars.open), bars.close, bars.open)
+        high = np.where(basis | np.isnan(bars.high), np.maximum(open_, bars.close), bars.high)
+        low = np.where(basis | np.isnan(bars.low), np.minimum(open_, bars.close), bars.low)
+        starts = (np.diff(bars.ticker) != 0) | (np.diff(bars.days) > LONGEST_GAP)
+        stretch = np.cumsum(np.append(False, starts)[: len(bars.row)])
+        return replace(bars, ticker=stretch, open=open_, high=high, low=low)
 
     @property
     def last_close(self) -> Floats:
@@ -69,15 +83,28 @@ class Bars:
         last[1:][same] = self.close[:-1][same]
         return last
 
+    def end(self, bar: int) -> int:
+        """Return the position after the last bar of a bar's ticker."""
+        return int(np.searchsorted(self.ticker, self.ticker[bar] + 1))
+
+    def relative_volume(self, bar: int) -> float:
+        """Return a bar's volume over the median of the bars before; NaN where unknown.
+
+        It counts in shares, or in money at the last close where the price fell: a share that was divided trades more
+        often for the same money.
+        """
+        first = max(int(np.searchsorted(self.ticker, self.ticker[bar])), bar - VOLUME_ROWS)
+        volume = self.volume[first : bar + 1]
+        known = np.isfinite(volume) & (volume >= 0)
+        median = np.median(volume[:-1][known[:-1]]) if known[:-1].any() else 0.0
+        if not known[-1] or median == 0:
+            return np.nan
+        return float(volume[-1] / median * min(1.0, self.close[bar] / self.close[bar - 1]))
+
 
 def any_of(found: Mapping[str, Mask], *defects: str) -> Mask:
     """Return which rows have at least one of some defects."""
     return np.asarray(np.logical_or.reduce([found[name] for name in defects]))
-
-
-def compared_rows(found: Mapping[str, Mask]) -> Mask:
-    """Return which rows have none of the defects of `NOT_COMPARED` that were looked for."""
-    return ~any_of(found, *NOT_COMPARED & found.keys())
 
 
 def find_spikes(bars: Bars, limits: Limits) -> Mask:
@@ -85,20 +112,26 @@ def find_spikes(bars: Bars, limits: Limits) -> Mask:
 
     Every bar of an excursion lies, from low to high, beyond the last close before it by a factor, and the open of the
     next bar is back near that close: a market that runs away and returns has bars or opens that lie between. The factor
-    is `limits.spike` for up to `limits.spike_days` bars, `limits.one_day_spike` for a single one. An excursion longer
-    than the ticker's history before it is none: the shorter side of the two is the wrong one.
+    is `limits.spike` for up to `limits.spike_days` bars, `limits.one_day_spike` for a single one on which no more was
+    traded than usual: markets come back too, but not unnoticed. An excursion longer than the ticker's history before it
+    is none: the shorter side of the two is the wrong one.
     """
     spike = _excursions(bars, limits.spike, limits.spike_days)
     rest = bars.take(~spike)
-    spike[np.flatnonzero(~spike)[_excursions(rest, limits.one_day_spike, 1)]] = True
+    unnoticed = _excursions(rest, limits.one_day_spike, 1)
+    for bar in np.flatnonzero(unnoticed).tolist():
+        unnoticed[bar] = rest.relative_volume(bar) < VOLUME_OF_JUMP
+    spike[np.flatnonzero(~spike)[unnoticed]] = True
     return spike
 
 
 def find_jumps(bars: Bars, limits: Limits) -> tuple[Mask, Mask]:
-    """Return which bars open or close far from the last close, as other jumps and as those that look like splits.
+    """Return which bars open or close far from the last close: unconfirmed jumps, and those that look like splits.
 
-    After a jump there are two levels, the one left and the one reached. A bar that is back at the first, or stays at
-    the second, is no jump. The bars must be without spikes.
+    A jump is confirmed, and not returned, if the market traded it (a range of more than `ORDINARY_RANGE`, or much more
+    volume than before) and the next open is nearer to the new close than to the old one. After another jump there are
+    two levels, the one left and the one reached. A bar that is back at the first, or stays at the second, is no jump.
+    The bars must be without spikes.
     """
     last = bars.last_close
     ratio = split_ratio(bars.open, last, limits)
@@ -111,9 +144,16 @@ def find_jumps(bars: Bars, limits: Limits) -> tuple[Mask, Mask]:
                 continue
         else:
             level = last[bar]
-            split[bar] = not np.isnan(ratio[bar]) and _stays(bars, bar)
-        jump[bar] = far[bar] and not split[bar]
+            split[bar] = _is_split(bars, bar, ratio[bar], limits)
+        jump[bar] = far[bar] and not split[bar] and not _is_traded(bars, bar)
     return jump, split
+
+
+def split_factors(bars: Bars, split: Mask, limits: Limits) -> Floats:
+    """Return the factor on earlier prices at each split: its ratio, or else open / last close; 1 elsewhere."""
+    last = bars.last_close
+    ratio = split_ratio(bars.open, last, limits)
+    return np.where(split, np.where(np.isnan(ratio), bars.open / last, ratio), 1.0)
 
 
 def split_ratio(open_: Floats, last_close: Floats, limits: Limits) -> Floats:
@@ -123,7 +163,7 @@ def split_ratio(open_: Floats, last_close: Floats, limits: Limits) -> Floats:
     change = open_ / last_close
     least = ratios[ratios > 1].min(initial=np.inf) / reach
     most = ratios[ratios < 1].max(initial=0) * reach
-    bars = np.flatnonzero((change >= least) | (change <= most))
+    bars = np.flatnonzero(((change >= least) | (change <= most)) & (np.abs(open_ - last_close) > TICKS))
     found = np.full(len(open_), np.nan)
     if len(bars):
         off = np.abs(np.log(change[bars, None] / ratios))
@@ -137,7 +177,7 @@ def _excursions(bars: Bars, factor: float, longest: int) -> Mask:
     found = np.zeros(len(bars.close), dtype=np.bool_)
     resume = 0
     last = bars.last_close
-    left = (bars.low > last * factor) | (bars.high * factor < last)
+    left = ((bars.low > last * factor) | (bars.high * factor < last)) & (np.abs(bars.close - last) > TICKS)
     for first in np.flatnonzero(left).tolist():
         if first < resume:
             continue
@@ -152,8 +192,8 @@ def _excursions(bars: Bars, factor: float, longest: int) -> Mask:
 def _back_at(bars: Bars, first: int, factor: float, longest: int) -> int | None:
     """Return the bar at which the price is back at the level it left at `first`; None if that was no excursion."""
     level = bars.close[first - 1]
-    start, end = np.searchsorted(bars.ticker, [bars.ticker[first], bars.ticker[first] + 1])
-    away = slice(first, min(first + longest + 1, int(end)))
+    start = np.searchsorted(bars.ticker, bars.ticker[first])
+    away = slice(first, min(first + longest + 1, bars.end(first)))
     above = bars.low[first] > level
     apart = bars.low[away] > level * factor if above else bars.high[away] * factor < level
     length = int(apart.argmin())
@@ -164,16 +204,36 @@ def _back_at(bars: Bars, first: int, factor: float, longest: int) -> int | None:
     return first + length if left <= distance * REMAINING_DISTANCE else None
 
 
-def _stays(bars: Bars, split: int) -> bool:
-    """Return whether the day trades like any other, and later closes stay nearer its close than the one before."""
-    end = int(np.searchsorted(bars.ticker, bars.ticker[split] + 1))
-    later = bars.close[split + 1 : min(split + 1 + CONFIRMING_ROWS, end)]
-    if len(later) == 0 or bars.high[split] > bars.low[split] * ORDINARY_RANGE:
+def _is_split(bars: Bars, bar: int, ratio: float, limits: Limits) -> bool:
+    """Return whether the price was divided: an ordinary day at a new level, without the trading of a crash.
+
+    By a usual ratio, up or down; by any other only downward, as at a spin-off, and if the volume says so.
+    """
+    later = bars.close[bar + 1 : min(bar + 1 + CONFIRMING_ROWS, bars.end(bar))]
+    if len(later) == 0 or bars.high[bar] > bars.low[bar] * ORDINARY_RANGE:
         return False
-    left, reached = (np.abs(np.log(later / level)) for level in bars.close[[split - 1, split]])
-    return bool((reached < left).all())
+    left, reached = (np.abs(np.log(later / level)) for level in bars.close[[bar - 1, bar]])
+    if not (reached < left).all():
+        return False
+    volume = bars.relative_volume(bar)
+    if not np.isnan(ratio):
+        return not volume >= VOLUME_OF_JUMP
+    falls = bars.open[bar] < bars.close[bar - 1] * (1 - limits.jump)
+    return bool(falls and bars.high[bar] > bars.low[bar] and 0 < volume < VOLUME_OF_JUMP)
+
+
+def _is_traded(bars: Bars, bar: int) -> bool:
+    """Return whether the market itself went to the bar's level, and did not go back by the next open."""
+    wide = bars.high[bar] > bars.low[bar] * ORDINARY_RANGE and bars.volume[bar] > 0
+    if not wide and not bars.relative_volume(bar) >= VOLUME_OF_JUMP:
+        return False
+    if bar + 1 == bars.end(bar):
+        return True
+    left, reached = (abs(np.log(bars.open[bar + 1] / level)) for level in bars.close[[bar - 1, bar]])
+    return bool(reached < left)
 
 
 def _far(price: Floats | float, level: Floats | float, limits: Limits) -> Bool[np.ndarray, " *bars"]:
     change = price / level
-    return np.asarray((change < 1 - limits.jump) | (change > 1 / (1 - limits.jump)))
+    far = (change < 1 - limits.jump) | (change > 1 / (1 - limits.jump))
+    return np.asarray(far & (np.abs(price - level) > TICKS))

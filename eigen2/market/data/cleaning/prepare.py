@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import datetime
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Literal
 
 import pandas as pd
 import pyarrow as pa
@@ -16,10 +18,12 @@ from eigen2.errors import UserError
 from eigen2.market.data.cleaning.blocks import SortedRows
 from eigen2.market.data.cleaning.clean import LOG_COLUMNS, clean
 from eigen2.market.data.cleaning.defects import find
-from eigen2.market.data.cleaning.layouts import open_inputs
+from eigen2.market.data.cleaning.inputs import Inputs
 from eigen2.market.data.cleaning.policy import Limits, Policy
 from eigen2.market.data.cleaning.report import Report
-from eigen2.market.data.source import VALUES
+from eigen2.market.data.cleaning.resample import daily_bars
+from eigen2.market.data.csv_format import CsvFormat
+from eigen2.market.data.source import VALUES, check_daily
 from eigen2.runtime.files import draft_folder, move_into_place
 
 SCHEMA = pa.schema([("date", pa.timestamp("ms")), ("ticker", pa.string()), *((name, pa.float64()) for name in VALUES)])
@@ -32,18 +36,23 @@ def inspect(
     policy: Policy = Policy(),  # noqa: B008 - read, never changed
     limits: Limits = Limits(),  # noqa: B008
     indicators: Sequence[str] = (),
+    form: CsvFormat = CsvFormat(),  # noqa: B008
+    resample: Literal["day"] | None = None,
+    today: datetime.date | None = None,
 ) -> Report:
     """Report the defects of price files and what `prepare`, with these arguments, would do about them.
 
     A defect that the policy refuses is only counted. Spill files as large as the inputs go to the system's folder for
-    temporary files.
+    temporary files. Arguments are those of `prepare`.
 
     Raises:
         UserError: an input cannot be read.
     """
+    inputs = Inputs(paths, form, today)
     with tempfile.TemporaryDirectory(prefix="eigen2-inspect-") as folder:
-        report, blocks = _clean_inputs(paths, Path(folder), policy, policy.lenient(), limits, indicators)
-        for _ in blocks:
+        rows, bars = _sort(inputs, Path(folder), indicators, resample)
+        report = Report(inputs, rows.calendar.days, policy, bars)
+        for _ in _clean_blocks(rows, report, policy.lenient(), limits, indicators):
             pass
     return report
 
@@ -54,27 +63,33 @@ def prepare(
     policy: Policy = Policy(),  # noqa: B008 - read, never changed
     limits: Limits = Limits(),  # noqa: B008
     indicators: Sequence[str] = (),
+    form: CsvFormat = CsvFormat(),  # noqa: B008
+    resample: Literal["day"] | None = None,
+    today: datetime.date | None = None,
     overwrite: bool = False,
 ) -> Report:
     """Merge and clean price files into one Parquet file, sorted by (ticker, date), and log every change beside it.
 
     `OUT.parquet` and `OUT.changes.csv` appear complete or not at all. Spill files as large as the inputs lie in a
     hidden folder beside `out` until the end; those left behind by a killed run are removed by the next. `paths` are
-    files and folders, as for `open_inputs`; `indicators` are tickers that are series such as a rate, not prices: they
-    may be zero or negative.
+    files and folders, as for `Inputs`, as are `form` (how text files are written) and `today` (dates after it are
+    refused). `indicators` are tickers that are series such as a rate, not prices: they may be zero or negative. With
+    `resample` intraday bars are made into daily ones first.
 
     Raises:
         UserError: an input cannot be read, a defect is one that the policy refuses, no usable row is left, or `out`
             cannot be written.
     """
     out = _check_out(Path(out), paths, overwrite)
+    inputs = Inputs(paths, form, today)
     try:
         with draft_folder(out) as folder:
-            report, blocks = _clean_inputs(paths, folder, policy, policy, limits, indicators)
+            rows, bars = _sort(inputs, folder, indicators, resample)
+            report = Report(inputs, rows.calendar.days, policy, bars)
             table, log = folder / "table.parquet", folder / "changes.csv"
-            with pq.ParquetWriter(table, SCHEMA, compression="zstd") as rows, csv.CSVWriter(log, LOG_SCHEMA) as changes:
-                for cleaned, changed in blocks:
-                    rows.write_table(pa.Table.from_pandas(cleaned, SCHEMA, preserve_index=False))
+            with pq.ParquetWriter(table, SCHEMA, compression="zstd") as kept, csv.CSVWriter(log, LOG_SCHEMA) as changes:
+                for cleaned, changed in _clean_blocks(rows, report, policy, limits, indicators):
+                    kept.write_table(pa.Table.from_pandas(cleaned, SCHEMA, preserve_index=False))
                     changed = changed.assign(date=changed["date"].dt.strftime("%Y-%m-%d"))
                     changes.write_table(pa.Table.from_pandas(changed, LOG_SCHEMA, preserve_index=False))
                     # Arrow keeps freed memory: blocks would add up
@@ -97,24 +112,34 @@ def changes_path(out: Path) -> Path:
     return out.with_suffix(".changes.csv")
 
 
-def _clean_inputs(
-    paths: Sequence[str | Path], folder: Path, shown: Policy, applied: Policy, limits: Limits, indicators: Sequence[str]
-) -> tuple[Report, Iterator[tuple[pd.DataFrame, pd.DataFrame]]]:
-    """Sort all inputs into the folder; return a report and an iterator of cleaned blocks and logs that fills it."""
-    inputs = open_inputs(paths)
-    rows = SortedRows(inputs, folder, indicators=indicators)
+def _sort(
+    inputs: Inputs, folder: Path, indicators: Sequence[str], resample: Literal["day"] | None
+) -> tuple[SortedRows, int | None]:
+    """Sort all inputs into the folder, if asked for as daily bars; return them, and of how many bars they are made."""
+    bars = None
+    batches = inputs.batches(indicators)
+    if resample is not None:
+        (folder / "bars").mkdir()
+        intraday = SortedRows(batches, folder / "bars")
+        bars = intraday.count
+        batches = map(daily_bars, intraday.blocks())
+    rows = SortedRows(batches, folder, indicators=indicators)
     if unknown := sorted(set(indicators) - set(rows.tickers)):
         raise UserError(f"indicators {', '.join(unknown)} are in no input: give names of tickers in the files")
-    report = Report(inputs, rows.calendar.days, shown)
+    return rows, bars
 
-    def blocks() -> Iterator[tuple[pd.DataFrame, pd.DataFrame]]:
-        for block in rows.blocks():
-            found = find(block, rows.calendar, limits, indicators)
-            cleaned, changes = clean(block, found, applied, limits)
-            report.add(block, found, cleaned, changes)
-            yield cleaned, changes
 
-    return report, blocks()
+def _clean_blocks(
+    rows: SortedRows, report: Report, policy: Policy, limits: Limits, indicators: Sequence[str]
+) -> Iterator[tuple[pd.DataFrame, pd.DataFrame]]:
+    """Yield cleaned blocks and their logs, and add each to the report."""
+    for block in rows.blocks():
+        check_daily(block, "make daily ones with --resample day")
+        block["date"] = block["date"].dt.normalize()
+        found = find(block, rows.calendar, limits, indicators)
+        cleaned, changes = clean(block, found, policy, limits)
+        report.add(block, found.rows, cleaned, changes)
+        yield cleaned, changes
 
 
 def _check_out(out: Path, paths: Sequence[str | Path], overwrite: bool) -> Path:
@@ -122,7 +147,8 @@ def _check_out(out: Path, paths: Sequence[str | Path], overwrite: bool) -> Path:
         raise UserError(f"OUT is {str(out)!r}: name a file that ends in .parquet")
     if not out.parent.is_dir():
         raise UserError(f"OUT is {str(out)!r}, but there is no folder {str(out.parent)!r}: make it first")
-    if os.path.exists(out) and any(os.path.exists(path) and os.path.samefile(out, path) for path in paths):
+    inputs = [path for path in paths if os.path.exists(path)]
+    if os.path.exists(out) and any(os.path.samefile(path, one) for path in inputs for one in (out, out.parent)):
         raise UserError(f"OUT {str(out)!r} is also an input: name another file, the input stays as it is")
     if out.exists() and not overwrite:
         raise UserError(f"{str(out)!r} exists: name another file, or give --overwrite")

@@ -1,17 +1,18 @@
-"""Report on price files: counts and first examples of each defect, as text or JSON."""
+"""Report on price files: what was found and changed for each defect, as a table or JSON."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from eigen2.market.data.cleaning.layouts import Input
+from eigen2.market.data.cleaning.inputs import Inputs
 from eigen2.market.data.cleaning.levels import Mask
-from eigen2.market.data.cleaning.policy import Policy
+from eigen2.market.data.cleaning.policy import MEANINGS, Policy
+from eigen2.market.data.panel_rows import some
 from eigen2.market.data.source import PRICE_COLUMNS
 
 # first rows of a defect, and files named in the text; the JSON names all files
@@ -19,20 +20,27 @@ EXAMPLES, SHOWN_INPUTS = 3, 5
 
 
 class Report:
-    """Sums over blocks of whole tickers; `str` gives the report as text.
+    """Sums over blocks of whole tickers; `str` gives the report as a table of one line a defect.
+
+    `bars` is the number of intraday bars that the rows were made of, if they were.
 
     Attributes:
         counts: rows and tickers of the files.
-        findings: for each defect its action, rows, tickers, and the first rows as examples (None where empty).
-        prepared: result of cleaning: rows, usable rows and their tickers, and rows by action.
+        findings: for each defect its action, the rows and tickers that have it, the rows changed for it, and the first
+            rows as examples (None where empty). A repaired split changes all rows before it.
+        prepared: result of cleaning: rows, usable rows (with an open or a close) and their tickers, and rows by action.
     """
 
-    def __init__(self, inputs: Sequence[Input], days: np.ndarray, policy: Policy) -> None:
-        self._inputs = [{"path": str(source.path), "layout": source.layout} for source in inputs]
-        self._days = days
+    def __init__(self, inputs: Inputs, days: np.ndarray, policy: Policy, bars: int | None = None) -> None:
+        self._inputs: list[dict[str, Any]] = [
+            {"path": str(source.path), "layout": source.layout, "left_out": source.left_out} for source in inputs.files
+        ]
+        self._skipped = inputs.skipped
+        self._days, self._bars = days, bars
         self.counts = {"rows": 0, "tickers": 0}
         self.findings: dict[str, dict[str, Any]] = {
-            name: {"action": action, "rows": 0, "tickers": 0, "examples": []} for name, action in asdict(policy).items()
+            name: {"action": action, "rows": 0, "tickers": 0, "changed": 0, "examples": []}
+            for name, action in asdict(policy).items()
         }
         self.prepared = {"rows": 0, "usable": 0, "masked": 0, "dropped": 0, "repaired": 0, "tickers": 0}
 
@@ -41,18 +49,20 @@ class Report:
         _sum(self.counts, rows=len(block), tickers=block["ticker"].nunique())
         for name, mask in found.items():
             rows, finding = block[mask], self.findings[name]
-            _sum(finding, rows=len(rows), tickers=rows["ticker"].nunique())
+            changed = int((changes["defect"] == name).sum())
+            _sum(finding, rows=len(rows), tickers=rows["ticker"].nunique(), changed=changed)
             finding["examples"] += _records(rows.head(EXAMPLES - len(finding["examples"])))
-        usable = cleaned[list(PRICE_COLUMNS)].notna().all(axis=1)
+        usable = cleaned[["open", "close"]].notna().any(axis=1)
         tickers = cleaned["ticker"][usable].nunique()
         _sum(self.prepared, rows=len(cleaned), usable=int(usable.sum()), tickers=tickers)
         for word, action in (("masked", "mask"), ("dropped", "drop"), ("repaired", "repair")):
-            self.prepared[word] += int((changes["action"] == action).sum())
+            self.prepared[word] += len(changes[changes["action"] == action].drop_duplicates(["date", "ticker"]))
 
     def as_dict(self) -> dict[str, Any]:
         """Return the report as JSON values; empty cells are None."""
         span = {"days": len(self._days), "first_day": str(self._days[0]), "last_day": str(self._days[-1])}
-        return {"inputs": self._inputs, **self.counts, **span, "defects": self.findings, "prepared": self.prepared}
+        inputs = {"inputs": self._inputs, "skipped": self._skipped, "bars": self._bars}
+        return {**inputs, **self.counts, **span, "defects": self.findings, "prepared": self.prepared}
 
     def result(self) -> str:
         """Return the result of cleaning in one line."""
@@ -63,19 +73,31 @@ class Report:
         lines = ["{path}: {layout}".format(**each) for each in self._inputs[:SHOWN_INPUTS]]
         if len(self._inputs) > SHOWN_INPUTS:
             lines.append(f"and {len(self._inputs) - SHOWN_INPUTS:,} more files")
+        if self._skipped:
+            total = len(self._inputs) + len(self._skipped)
+            lines += [f"skipped {len(self._skipped):,} of {total:,} files:"]
+            lines += [f"  {reason}" for reason in self._skipped[:SHOWN_INPUTS]]
+        if left_out := sorted({name for each in self._inputs for name in each["left_out"]}):
+            lines.append(f"left out {some(left_out)}: join them to the result by date and ticker")
+        if self._bars is not None:
+            lines.append(f"{self._bars:,} intraday bars made into daily ones")
         span = f"{len(self._days):,} days, {self._days[0]} to {self._days[-1]}"
         lines.append("{rows:,} rows, {tickers:,} tickers, ".format(**self.counts) + span)
-        present = {name: finding for name, finding in self.findings.items() if finding["rows"]}
+        present = {name: finding for name, finding in self.findings.items() if finding["rows"] or finding["changed"]}
         if not present:
             return "\n".join([*lines, "no defects"])
-        width = max(map(len, present))
-        lines.append(f"{'defect':<{width}}  {'rows':>11}  {'tickers':>7}  prepare")
-        lines.append("  first examples: open/high/low/close, volume")
-        for name, finding in present.items():
-            lines.append(f"{name:<{width}}  {finding['rows']:>11,}  {finding['tickers']:>7,}  {finding['action']}")
+        lines.append(f"{'rows':>9} {'changed':>9}  {'action':<6}  defect")
+        for name, each in present.items():
+            lines.append(f"{each['rows']:>9,} {each['changed']:>9,}  {each['action']:<6}  {name}: {MEANINGS[name]}")
+        return "\n".join(lines)
+
+    def examples(self) -> str:
+        """Return the first rows of each defect as text."""
+        lines = ["first rows: open/high/low/close, volume"]
+        for name, finding in self.findings.items():
             for row in finding["examples"]:
                 prices = "/".join(_number(row[price], ".6g") for price in PRICE_COLUMNS)
-                lines.append(f"  {row['ticker']} {row['date']}  {prices}  {_number(row['volume'], ',.0f')}")
+                lines.append(f"  {name}  {row['ticker']} {row['date']}  {prices}  {_number(row['volume'], ',.0f')}")
         return "\n".join(lines)
 
 

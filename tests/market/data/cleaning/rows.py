@@ -66,8 +66,7 @@ def calendar_of(block: pd.DataFrame, indicators: Sequence[str] = ()) -> Calendar
     """The calendar of a table that is the only input."""
     days, day = np.unique(block["date"].to_numpy("datetime64[D]"), return_inverse=True)
     priced = ~block["ticker"].isin(list(indicators)).to_numpy()
-    lives = pd.Series(day[priced]).groupby(block["ticker"].to_numpy()[priced])
-    listed = listed_tickers(lives.min().to_numpy(), lives.max().to_numpy(), len(days))
+    listed = listed_tickers(pd.factorize(block["ticker"])[0][priced], day[priced], len(days))
     return Calendar(days, np.bincount(day[priced], minlength=len(days)), listed)
 
 
@@ -75,7 +74,7 @@ def defects(
     block: pd.DataFrame, limits: Limits | None = None, indicators: Sequence[str] = (), calendar: Calendar | None = None
 ) -> list[set[str]]:
     """What `find` finds, row by row."""
-    return by_row(find(block, calendar or calendar_of(block, indicators), limits or Limits(), indicators))
+    return by_row(find(block, calendar or calendar_of(block, indicators), limits or Limits(), indicators).rows)
 
 
 def by_row(found: Mapping[str, np.ndarray]) -> list[set[str]]:

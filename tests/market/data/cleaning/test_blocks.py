@@ -1,6 +1,5 @@
 """Blocks: all rows of the inputs, whole tickers in order, however they came and wherever they are cut."""
 
-from collections.abc import Iterator
 from itertools import pairwise
 
 import numpy as np
@@ -12,19 +11,9 @@ from hypothesis import strategies as st
 from eigen2.errors import UserError
 from eigen2.market.data.cleaning import blocks
 from eigen2.market.data.cleaning.blocks import SortedRows
-from eigen2.market.data.cleaning.layouts import Input, open_inputs
-from eigen2.market.data.source import COLUMNS
+from eigen2.market.data.cleaning.inputs import Inputs
+from eigen2.market.data.source import COLUMNS, LISTED_DAYS
 from tests.market.data.cleaning.rows import typed
-
-
-class Batches(Input):
-    """An input that is no file."""
-
-    def __init__(self, *batches: pd.DataFrame) -> None:
-        self._batches = batches
-
-    def batches(self) -> Iterator[pd.DataFrame]:
-        yield from self._batches
 
 
 def rows(text: str) -> pd.DataFrame:
@@ -63,9 +52,9 @@ def check(collected: SortedRows, frame: pd.DataFrame, block_rows: int) -> None:
 @pytest.mark.parametrize("run_rows", [1, 3, 100])
 def test_known_answer(tmp_path, monkeypatch, run_rows):
     monkeypatch.setattr(blocks, "RUN_ROWS", run_rows)
-    one = Batches(rows("B 2020-01-02, A 2020-01-03, A 2020-01-01"), rows("C 2020-01-01, B 2020-01-02"))
-    two = Batches(rows("NAN 1960-02-29, A 2020-01-03, B 2020-01-01"))
-    collected = SortedRows([one, two], tmp_path, block_rows=4)
+    one = [rows("B 2020-01-02, A 2020-01-03, A 2020-01-01"), rows("C 2020-01-01, B 2020-01-02")]
+    two = [rows("NAN 1960-02-29, A 2020-01-03, B 2020-01-01")]
+    collected = SortedRows([*one, *two], tmp_path, block_rows=4)
     found = list(collected.blocks())
     # two of B are on one day: the first input's come first, in its order
     closes = [" ".join(block["close"].astype(int).astype(str)) for block in found]
@@ -76,24 +65,24 @@ def test_known_answer(tmp_path, monkeypatch, run_rows):
     assert calendar.days.dtype == "datetime64[D]"
     assert calendar.days.astype(str).tolist() == ["1960-02-29", "2020-01-01", "2020-01-02", "2020-01-03"]
     assert calendar.rows.tolist() == [1, 3, 2, 2]
-    # A from 1 to 3 January, B from 1 to 2, C on the first, NAN on a day in 1960
-    assert calendar.listed.tolist() == [1, 3, 2, 1]
+    # A, B and C from 1 January on, NAN for 20 days from one in 1960
+    assert calendar.listed.tolist() == [1, 4, 4, 4]
     assert calendar.rows.dtype == calendar.listed.dtype == np.int64
-    assert [path.stat().st_size for path in tmp_path.iterdir()] == [8 * 48]
-    (tmp_path / "rows.bin").write_bytes(bytes(7 * 48))
+    assert [path.stat().st_size for path in tmp_path.iterdir()] == [8 * 52]
+    (tmp_path / "rows.bin").write_bytes(bytes(7 * 52))
     with pytest.raises(OSError, match="shorter than what was written"):
         list(collected.blocks())
 
 
 def test_indicators_are_not_counted(tmp_path):
     batch = rows("VIX 2020-01-01, A 2020-01-02, VIX 2020-01-02, VIX 2020-01-03, A 2020-01-04, TNX 2020-01-05")
-    collected = SortedRows([Batches(batch)], tmp_path, indicators=["VIX", "TNX", "UNKNOWN"])
+    collected = SortedRows([batch], tmp_path, indicators=["VIX", "TNX", "UNKNOWN"])
     assert collected.calendar.days.astype(str).tolist() == [f"2020-01-0{day}" for day in range(1, 6)]
     assert collected.calendar.rows.tolist() == [0, 1, 0, 1, 0]
-    assert collected.calendar.listed.tolist() == [0, 1, 1, 1, 0]
+    assert collected.calendar.listed.tolist() == [0, 1, 1, 1, 1]
     check(collected, batch, 2_000_000)
     # with nothing but indicators there are days, and nothing on them
-    collected = SortedRows([Batches(batch)], tmp_path, indicators=["VIX", "TNX", "A"])
+    collected = SortedRows([batch], tmp_path, indicators=["VIX", "TNX", "A"])
     assert collected.calendar.rows.tolist() == collected.calendar.listed.tolist() == [0] * 5
 
 
@@ -111,22 +100,22 @@ def test_any_rows_however_cut(tmp_path_factory, seed, count, tickers, days, run_
     frame = random_rows(rng, count, tickers, days)
     ends = np.unique([0, count, *rng.integers(0, count + 1, 4)]).tolist()
     batches = [frame.iloc[start:end].reset_index(drop=True) for start, end in pairwise(ends)]
-    inputs = [Batches(*batches[:2]), Batches(*batches[2:])]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(blocks, "RUN_ROWS", run_rows)
-        collected = SortedRows(inputs, tmp_path_factory.mktemp("spill"), block_rows, indicators=["T0", "T3"])
+        collected = SortedRows(batches, tmp_path_factory.mktemp("spill"), block_rows, indicators=["T0", "T3"])
     next(collected.blocks())
     check(collected, frame, block_rows)
     counted = frame[~frame["ticker"].isin(["T0", "T3"])]
-    life = counted.groupby("ticker")["date"].agg(["min", "max"])
     every_day = np.unique(frame["date"].to_numpy("datetime64[D]"))
     np.testing.assert_array_equal(collected.calendar.days, every_day)
-    for day, found, listed in zip(every_day, collected.calendar.rows, collected.calendar.listed, strict=True):
+    calendar = collected.calendar
+    for place, (found, listed) in enumerate(zip(calendar.rows, calendar.listed, strict=True)):
+        since, day = every_day[max(place - LISTED_DAYS, 0)], every_day[place]
         assert found == (counted["date"] == pd.Timestamp(day)).sum()
-        assert listed == ((life["min"] <= pd.Timestamp(day)) & (life["max"] >= pd.Timestamp(day))).sum()
+        assert listed == counted["ticker"][counted["date"].between(since, day)].nunique()
 
 
 def test_what_cannot_be_collected(tmp_path):
     (tmp_path / "p.csv").write_text("date,A\nnever,1\n")
     with pytest.raises(UserError, match=r"p\.csv.*'never' in data row 1"):
-        SortedRows(open_inputs([tmp_path]), tmp_path)
+        SortedRows(Inputs([tmp_path]).batches(), tmp_path)

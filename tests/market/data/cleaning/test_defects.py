@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,9 +39,11 @@ def only(rows: dict[int, set[str]], count: int) -> list[set[str]]:
 def test_clean_rows_have_no_defect() -> None:
     market = SyntheticMarket(days=300, columns=12, seed=3, volatility=0.03, missing=0.05).generate()
     found = find(market, calendar_of(market), Limits())
-    assert tuple(found) == DEFECTS
-    assert all(mask.dtype == np.bool_ and mask.shape == (len(market),) for mask in found.values())
-    assert not any(mask.any() for mask in found.values())
+    assert tuple(found.rows) == DEFECTS
+    assert all(mask.dtype == np.bool_ and mask.shape == (len(market),) for mask in found.rows.values())
+    assert not any(mask.any() for mask in found.rows.values())
+    assert not any(cells.any() for cells in found.cells.values())
+    assert (found.factor == 1).all()
 
 
 @pytest.mark.parametrize(
@@ -67,8 +70,8 @@ def test_clean_rows_have_no_defect() -> None:
         ({"high": 306.4}, {"wick"}),
         ({"low": 34.1}, NONE),
         ({"low": 33.9}, {"wick"}),
-        # what lies outside the bar is no wick of it
-        ({"close": 950.0, "low": 30.0}, {"outside_bar"}),
+        # a close outside the bar does not hide a wick
+        ({"close": 950.0, "low": 30.0}, {"outside_bar", "wick"}),
         ({"volume": np.nan}, {"unknown_volume"}),
         ({"volume": -1.0}, {"unknown_volume"}),
         ({"volume": np.inf}, {"unknown_volume"}),
@@ -90,6 +93,9 @@ def test_the_tolerance_is_a_limit() -> None:
 def test_zero_volume_means_something_where_there_is_volume_on_other_days() -> None:
     index = table(flat("I", [5.0, 6.0, 7.0], volume=0.0) + flat("S", [5.0, 6.0], volume=0.0) + flat("S", [7.0]))
     assert defects(index)[:3] == only({}, 3)
+    close_alone = table(flat("S", [7.0], 10.0) + flat("S", [7.0, 8.0], 0.0, "2020-01-07"))
+    close_alone.loc[1:, ["open", "high", "low"]] = np.nan
+    assert defects(close_alone) == only({1: {"missing_price", "zero_volume"}, 2: {"missing_price"}}, 3)
     stock = table(flat("S", [5.0, 6.0], volume=0.0) + flat("S", [7.0], 10.0, "2020-01-08"))
     assert defects(stock) == only({0: {"zero_volume"}, 1: {"zero_volume"}}, 3)
 
@@ -121,15 +127,21 @@ def reference_duplicates(block: pd.DataFrame, tolerance: float) -> list[set[str]
     for _, group in block.groupby(["ticker", "date"]):
         if len(group) < 2:
             continue
-        prices = group[list(PRICE_COLUMNS)]
-        usable = group[(prices > 0).all(axis=1) & (group["high"] >= group["low"])]
-        spread = usable[list(PRICE_COLUMNS)].max() - usable[list(PRICE_COLUMNS)].min()
-        if len(usable) > 1 and (spread > usable[list(PRICE_COLUMNS)].max() * tolerance).any():
-            for row in group.index:
-                result[row].add("conflicting_duplicate" if row in usable.index else "duplicate")
+        prices = {row: {name: group.loc[row, name] for name in PRICE_COLUMNS} for row in group.index}
+        for row, usable in prices.items():
+            crossed = usable["high"] < usable["low"]
+            apart = min(usable["open"], usable["close"]) > 0 and abs(np.log(usable["open"] / usable["close"])) > np.log(
+                1.2
+            )
+            bad = {*PRICE_COLUMNS} if crossed and apart else {"high", "low"} if crossed else set()
+            prices[row] = {name: price for name, price in usable.items() if price > 0 and name not in bad}
+        spread = {name: [usable[name] for usable in prices.values() if name in usable] for name in PRICE_COLUMNS}
+        if any(each and max(each) - min(each) > max(each) * tolerance for each in spread.values()):
+            for row, usable in prices.items():
+                result[row].add("conflicting_duplicate" if usable else "duplicate")
             continue
         volume = group["volume"].fillna(-1)
-        best = max(group.index, key=lambda row: (row in usable.index, volume[row], row))
+        best = max(group.index, key=lambda row: (len(prices[row]), volume[row], row))
         for row in set(group.index) - {best}:
             result[row].add("duplicate")
     return result
@@ -174,6 +186,29 @@ def test_weekends_of_a_market_that_rests() -> None:
     assert defects(saturdays) == [{"weekend"}] * len(saturdays)
 
 
+@pytest.mark.parametrize(
+    ("present", "names"), [(20, NONE), (11, NONE), (10, {"weekend"}), (2, {"weekend"}), (1, {"weekend", "stray_day"})]
+)
+def test_a_session_at_a_weekend(present: int, names: set[str]) -> None:
+    """More than half of the tickers of the Friday before trade on one Saturday, as on a day of the budget in India."""
+    days = business_days("2020-01-06", 40)
+    saturday = np.datetime64("2020-02-01")
+    late = fillers(np.sort(np.append(days, saturday)), 20)
+    market = late[(late["date"] != saturday) | (late["ticker"] < f"FILL{present:02d}")]
+    block = as_block(market)
+    on_it = (block["date"] == pd.Timestamp(saturday)).to_numpy()
+    assert on_it.sum() == present
+    found = defects(block)
+    assert [found[row] for row in np.flatnonzero(on_it)] == [names] * present
+    assert [found[row] for row in np.flatnonzero(~on_it)] == only({}, int((~on_it).sum()))
+    # a stray Friday before is no day to compare with
+    friday = pd.Timestamp(saturday) - pd.Timedelta(days=1)
+    holiday = as_block(market[(market["date"] != friday.to_datetime64()) | (market["ticker"] == "FILL00")])
+    assert [
+        found for found, day in zip(defects(holiday), holiday["date"], strict=True) if day == pd.Timestamp(saturday)
+    ] == [names] * present
+
+
 def test_stray_days() -> None:
     holiday = np.datetime64("2020-01-20")
 
@@ -195,11 +230,12 @@ def test_stray_days() -> None:
     [
         # half and double are no jump yet; a ratio of 2 is near, but the price does not stay there
         ([100, 51.5, 70, 138, 100, 51.5], {}, {}),
-        ([100, 46, 45, 46], {1: "jump"}, {}),
-        ([100, 46, 45, 46], {}, {"jump": 0.6}),
+        ([46, 100, 103, 101], {1: "jump"}, {}),
+        ([46, 100, 103, 101], {}, {"jump": 0.6}),
         ([100, 130, 131, 100], {1: "jump", 3: "jump"}, {"jump": 0.2}),
-        # no usual ratio of a split
-        ([100, 38, 38, 38], {1: "jump"}, {}),
+        # no usual ratio of a split: a spin-off lowers the price, nothing of the kind raises it
+        ([100, 38, 38, 38], {1: "split_like"}, {}),
+        ([38, 100, 100, 100], {1: "jump"}, {}),
         # no split if the price drifts back towards the old level, or nothing comes after it
         ([100, 49.9, 60, 75], {1: "jump"}, {}),
         ([100, 101, 100, 49.9], {3: "jump"}, {}),
@@ -210,8 +246,8 @@ def test_stray_days() -> None:
         # a lower limit knows more ratios
         ([100, 66.7, 66, 67], {}, {}),
         ([100, 66.7, 66, 67], {1: "split_like"}, {"jump": 0.3}),
-        ([100, 51.5, 51, 51.2], {1: "jump"}, {"jump": 0.4}),
-        ([100, 51.5, 51, 51.2], {1: "split_like"}, {"jump": 0.4, "split_tolerance": 0.05}),
+        ([51.5, 100, 99, 101], {1: "jump"}, {"jump": 0.4, "split_tolerance": 0.02}),
+        ([51.5, 100, 99, 101], {1: "split_like"}, {"jump": 0.4}),
         # the level survives a spike
         ([62, 61, 62, 19, 62.5, 19.1, 19.2, 61, 160, 162], {3: "spike", 5: "spike", 6: "spike", 8: "jump"}, {}),
         # a single row is off by less: the prices of another day, as in a real file; two in a row may be the market's
@@ -235,17 +271,76 @@ def test_levels(closes: list[float], expected: dict[int, str], limits: dict[str,
 
 
 def test_a_day_unlike_others_is_no_split() -> None:
-    block = with_rows([100, 46, 48, 49], {1: {"open": 50.0, "high": 58.0, "low": 44.0}})
-    assert defects(block) == only({1: {"jump"}}, 4)
+    """It is a jump, of the market if it was traded."""
+    day = {"open": 50.0, "high": 58.0, "low": 44.0}
+    assert defects(with_rows([100, 46, 48, 49], {1: day})) == only({}, 4)
+    untraded = with_rows([100, 46, 48, 49], {1: day | {"volume": 0.0}})
+    assert defects(untraded) == only({1: {"jump", "unknown_volume"}}, 4)
+    back = with_rows([100, 46, 80, 84], {1: day})
+    assert defects(back) == only({1: {"jump"}}, 4)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "volume", "expected"),
+    [
+        # with the volume of a crash there is no split and no spin-off: 0.5 x 790 is 3.95 times the usual money
+        (0.5, 790.0, {"split_like"}),
+        (0.5, 810.0, NONE),
+        (0.38, 1040.0, {"split_like"}),
+        (0.38, 1060.0, NONE),
+        # a rise is real with 4 times the usual shares
+        (2.0, 390.0, {"split_like"}),
+        (2.0, 400.0, NONE),
+        (2.6, 390.0, {"jump"}),
+        (2.6, 400.0, NONE),
+        # without volume a ratio is believed, and nothing else
+        (0.5, np.nan, {"split_like", "unknown_volume"}),
+        (0.38, np.nan, {"jump", "unknown_volume"}),
+    ],
+)
+def test_volume_tells_a_crash_from_a_split(ratio: float, volume: float, expected: set[str]) -> None:
+    # an outlier among the days before does not change their median, and what is older than 20 days has no weight
+    before = {row: {"volume": 5000.0} for row in (*range(9), 15)}
+    block = with_rows([100.0] * 30 + [100 * ratio] * 4, before | {30: {"volume": volume}})
+    assert defects(block) == only({30: expected}, 34)
+
+
+def test_a_tick_of_a_penny_stock_is_nothing() -> None:
+    for closes in ([0.03, 0.03, 0.01, 0.03, 0.03], [0.01, 0.01, 0.03, 0.03, 0.03], [0.02, 0.02, 0.01, 0.01, 0.01]):
+        assert defects(table(flat("A", closes))) == only({}, 5)
+    assert defects(table(flat("A", [0.05, 0.05, 0.01, 0.05, 0.05]))) == only({2: {"spike"}}, 5)
+
+
+def test_a_spike_of_a_single_day_has_no_more_volume_than_usual() -> None:
+    closes = [40, 40.14, 50.62, 40.43, 40.2]
+    for volume, expected in ((399.0, {"spike"}), (401.0, NONE), (np.nan, {"unknown_volume"})):
+        assert defects(with_rows(closes, {2: {"volume": volume}})) == only({2: expected}, 5)
+
+
+def test_a_ticker_is_used_again() -> None:
+    """After a year, or after a month at a price ten times higher."""
+    days = business_days("2020-01-06", 400)
+
+    def found(gap: int, price: float) -> list[set[str]]:
+        first, later = series([5.0, 5.1]), series([price, price], first=str(days[1 + gap]))
+        block = as_block(pd.concat([first, later]))
+        return defects(block, calendar=calendar_of(as_block(pd.concat([block, fillers(days, 1)]))))
+
+    assert found(251, 5.0) == only({0: {"reused_ticker"}, 1: {"reused_ticker"}}, 4)
+    assert found(250, 52.0) == found(21, 52.0) == only({0: {"reused_ticker"}, 1: {"reused_ticker"}}, 4)
+    assert found(250, 5.0) == found(23, 50.0) == found(250, 0.2) == only({}, 4)
+    assert found(20, 58.0) == only({2: {"jump"}}, 4)
 
 
 def test_jumps_are_a_ticker_s_own_and_go_over_holes_and_unusable_rows() -> None:
     block = as_block(pd.concat([series([100.0, 101.0], "A"), series([10.0, 10.1], "B")]))
     assert defects(block) == only({}, 4)
     late = as_block(pd.concat([series([100.0, 101.0]), series([11.0, 11.1], first="2020-06-01")]))
-    assert defects(late) == only({2: {"jump"}}, 4)
+    assert defects(late) == only({}, 4)
+    late = as_block(pd.concat([series([100.0, 101.0]), series([11.0, 11.1], first="2020-02-06")]))
+    assert defects(late) == only({2: {"split_like"}}, 4)
     broken = with_rows([100.0, 101.0, 100.0, 11.0, 11.0], {2: {"open": np.nan}})
-    assert defects(broken) == only({2: {"missing_price"}, 3: {"jump"}}, 5)
+    assert defects(broken) == only({2: {"missing_price"}, 3: {"split_like"}}, 5)
     # the price of an unusable row is no level, and neither is one of two that contradict each other
     twice = as_block(pd.concat([series([100.0, 101.0, 10.0, 101.0]), series([11.0], first="2020-01-08")]))
     assert defects(twice) == only({row: {"conflicting_duplicate"} for row in (2, 3)}, 5)
@@ -295,7 +390,7 @@ def name_excursions(all_bars: list[Bar], names: list[str], factor: float, longes
 
 
 def reference_levels(bars: list[Bar], limits: Limits) -> list[str]:
-    """Spikes and jumps of one ticker, bar by bar; splits count as jumps."""
+    """Spikes and jumps of one ticker, bar by bar, where all days have the same volume; splits count as jumps."""
     names = [""] * len(bars)
     name_excursions(bars, names, limits.spike, limits.spike_days)
     name_excursions(bars, names, limits.one_day_spike, 1)
@@ -307,7 +402,10 @@ def reference_levels(bars: list[Bar], limits: Limits) -> list[str]:
     for row, bar in enumerate(bars):
         if names[row] == "spike":
             continue
-        if far(bar, last) and far(bar, sure):
+        following = next((bars[i][0] for i in range(row + 1, len(bars)) if names[i] != "spike"), bar[3])
+        away, near = (abs(np.log(following / level)) for level in (last, bar[3]))
+        real = bar[1] / bar[2] > 1.25 and near < away
+        if far(bar, last) and far(bar, sure) and not real:
             names[row] = "jump"
         else:
             sure = bar[3]
@@ -318,8 +416,8 @@ def reference_levels(bars: list[Bar], limits: Limits) -> list[str]:
 def random_levels(rng: np.random.Generator) -> pd.DataFrame:
     """A ticker that moves by large steps, and now and then returns to where it was."""
     moves, odds = [0.98, 1.0, 1.03, 0.45, 2.3, 0.2, 5.0, 1.6, 0.6], [0.25, 0.25, 0.2, *[0.05] * 6]
-    close = 100 * np.cumprod(rng.choice(moves, rng.integers(2, 30), p=odds))
-    close[rng.random(len(close)) < 0.3] = 100.0
+    close = 1e9 * np.cumprod(rng.choice(moves, rng.integers(2, 30), p=odds))
+    close[rng.random(len(close)) < 0.3] = 1e9
     close *= np.exp(rng.normal(0, 0.001, len(close)))
     open_ = close * rng.choice([1.0, 0.9, 1.3], len(close), p=[0.6, 0.3, 0.1])
     high = np.maximum(open_, close) * rng.choice([1.0, 1.2], len(close))
@@ -332,29 +430,34 @@ def test_levels_as_bar_by_bar() -> None:
     rng = np.random.default_rng(5)
     block = as_block(pd.concat([random_levels(rng).assign(ticker=f"T{i:03d}") for i in range(100)]))
     limits = Limits(spike_days=4, split_tolerance=0)
-    found = find(block, calendar_of(block), limits)
-    assert not found["split_like"].any()
-    counts = {name: int(found[name].sum()) for name in ("spike", "jump")}
-    assert min(counts.values()) > 30, counts
+    calendar = calendar_of(block)
+    found = find(block, replace(calendar, listed=calendar.rows), limits)  # no day is stray
+    counts = {name: int(found.rows[name].sum()) for name in ("spike", "split_like", "jump")}
+    assert min(counts.values()) > 10, counts
+    jump = found.rows["jump"] | found.rows["split_like"]
     for ticker, rows in block.groupby("ticker").indices.items():
         bars = block.iloc[rows][list(PRICE_COLUMNS)].to_numpy().tolist()
-        names = ["spike" if found["spike"][row] else "jump" if found["jump"][row] else "" for row in rows]
+        names = ["spike" if found.rows["spike"][row] else "jump" if jump[row] else "" for row in rows]
         assert names == reference_levels(bars, limits), ticker
 
 
 def test_stale_runs() -> None:
-    five = table(flat("A", [9.0, 10.0] + [10.0] * 5 + [11.0]))
+    five = table(flat("A", [9.0, 10.0] + [10.0] * 5 + [11.0], volume=0.0))
     # the first of the run is the last price that was made
     assert defects(five) == only({row: {"stale_run"} for row in range(2, 7)}, 8)
-    four = table(flat("A", [9.0, 10.0] + [10.0] * 4 + [11.0]))
+    four = table(flat("A", [9.0, 10.0] + [10.0] * 4 + [11.0], volume=0.0))
     assert defects(four) == only({}, 7)
     assert defects(four, Limits(stale_days=4)) == only({row: {"stale_run"} for row in range(2, 6)}, 7)
+    # a day on which it was traded
+    traded = five.assign(volume=[0.0] * 4 + [1.0] + [0.0] * 3)
+    assert not any("stale_run" in names for names in defects(traded))
+    assert "stale_run" in defects(five.assign(volume=np.nan))[2]
     # the same close, but the price moved during one day
     moved = five.copy()
     moved.loc[4, "high"] = 10.1
-    assert defects(moved) == only({}, 8)
+    assert defects(moved) == only({4: {"unknown_volume"}}, 8)
     # two tickers, three rows each
-    assert defects(table(flat("A", [10.0] * 4) + flat("B", [10.0] * 4))) == only({}, 8)
+    assert defects(table(flat("A", [10.0] * 4, 0.0) + flat("B", [10.0] * 4, 0.0))) == only({}, 8)
     # a run goes on over a row that is dropped, and not over one that is empty
     double = as_block(pd.concat([five, five.iloc[[3]]]))
     assert defects(double) == only({3: {"duplicate"}} | {row: {"stale_run"} for row in (2, 4, 5, 6, 7)}, 9)
@@ -382,9 +485,9 @@ def test_indicators_may_be_anything_but_empty_or_infinite() -> None:
         NONE,
         NONE,
         {"missing_price"},
-        {"infinite_price", "duplicate"},
-        {"duplicate"},
-        NONE,
+        {"infinite_price", "conflicting_duplicate"},
+        {"conflicting_duplicate"},
+        {"conflicting_duplicate"},
         {"weekend"},
         *[NONE] * 5,
     ]
@@ -425,15 +528,14 @@ def test_limits_have_ranges() -> None:
                 "high_below_low": 1,
                 "outside_bar": 11,
                 "spike": 4,
-                "split_like": 1,
-                "jump": 3,
                 "wick": 1,
+                "split_like": 4,
             },
         ),
     ],
 )
 def test_real_files(name: str, expected: dict[str, int]) -> None:
     block = read_prices(DATA / f"{name}.parquet")
-    found = find(block, calendar_of(block), Limits())
+    found = find(block, calendar_of(block), Limits()).rows
     assert {name: mask.sum() for name, mask in found.items() if mask.any()} == expected
     assert name != "sp500_5yr" or set(block["ticker"][found["spike"]]) == {"FLR", "MPC", "MRO", "NWL"}

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from eigen2.errors import UserError
 from eigen2.market.data import files
 from eigen2.market.data.cleaning import layouts
-from eigen2.market.data.cleaning.layouts import Input, open_inputs
+from eigen2.market.data.cleaning.inputs import Inputs
+from eigen2.market.data.cleaning.layouts import Input
 from eigen2.market.data.source import COLUMNS, PRICE_COLUMNS
 from tests.market.data.cleaning.rows import DATA
 from tests.market.data.test_files import table, write
@@ -35,7 +36,7 @@ def text(content: str, path: Path) -> Path:
 
 def read(path: Path, layout: str | None = None) -> pd.DataFrame:
     """All rows of a file; every batch has the one form."""
-    (one,) = open_inputs([path])
+    one = Input(path)
     batches = list(one.batches())
     for batch in batches:
         assert len(batch) > 0
@@ -101,6 +102,55 @@ def pivoted(
 def test_long_under_all_its_names(tmp_path, name, names):
     messy = long()[list(COLUMNS[::-1])].rename(columns=names)
     assert_rows(write(messy, tmp_path / name), "long", long())
+
+
+@pytest.mark.parametrize(
+    ("name", "header"),
+    [
+        ("stooq.txt", "<TICKER>,<PER>,<DATE>,<TIME>,<OPEN>,<HIGH>,<LOW>,<CLOSE>,<VOL>,<OPENINT>"),
+        ("crsp.csv", "PERMNO,date,TICKER,BIDLO,ASKHI,PRC,VOL,OPENPRC,RET"),
+        ("quandl.csv", "ticker,date,open,high,low,close,volume,ex-dividend,split_ratio"),
+        ("priced.csv", "Symbol,Date,Open,High,Low,Price,Vol"),
+        ("both.csv", "symbol,date,open,high,low,close,price,volume,vol"),
+    ],
+)
+def test_long_as_vendors_export_it(tmp_path, name, header):
+    frame = long()
+    spelled = {
+        **{column: column for column in COLUMNS},
+        **{"symbol": "ticker", "vol": "volume", "prc": "close", "bidlo": "low", "askhi": "high", "openprc": "open"},
+        **({} if name == "both.csv" else {"price": "close"}),
+    }
+    columns = [spelled.get(column.strip("<>").lower()) for column in header.split(",")]
+    if name == "both.csv":
+        columns[-1] = None
+    values = {i: frame[column] if column else 0 for i, column in enumerate(columns)}
+    written = pd.DataFrame(values, index=frame.index)
+    written.columns = header.split(",")
+    assert_rows(write(written, tmp_path / name), "long", frame)
+
+
+@pytest.mark.parametrize(
+    ("name", "ticker", "header"),
+    [
+        ("aapl.us.txt", "aapl", "Date,Open,High,Low,Close,Volume,OpenInt"),
+        ("AAPL.tsv", "AAPL", "time,open,high,low,close,Volume"),
+        ("A.txt.gz", "A", "timestamp,open,high,low,close,volume"),
+        ("B.csv", "B", "Date,Price"),
+        ("C.csv", "C", "date,time,close"),
+    ],
+)
+def test_one_ticker_as_vendors_export_it(tmp_path, name, ticker, header):
+    frame = long((ticker,))
+    first = header.split(",")[0]
+    spelled = {**{column: column for column in COLUMNS}, first.lower(): "date", "price": "close"}
+    spelled |= {} if first == "time" else {"time": None}
+    written = pd.DataFrame({column: frame.get(spelled.get(column.lower()), "00:00") for column in header.split(",")})
+    written.to_csv(tmp_path / name, index=False, sep="\t" if name.endswith("tsv") else ",")
+    full = "high" in header.lower()
+    layout = "one ticker a file" + " (close only)" * (not full)
+    layout += ", sep tab, decimal '.', dates %Y-%m-%d" * name.endswith("tsv")
+    assert_rows(tmp_path / name, layout, frame if full else close_only(frame))
 
 
 @BOTH
@@ -318,7 +368,6 @@ def test_every_layout_gives_the_same_rows(tmp_path_factory, seed, days, count, f
         ("day,ticker,open,high,low,close", "date"),
         ("AAPL,MSFT,date", "ticker, open, high, low, close"),
         ("date", "ticker, open, high, low, close"),
-        ("date;ticker;open;high;low;close", "date"),
     ],
 )
 @BOTH
@@ -419,26 +468,26 @@ def test_messages_stay_one_line_whatever_the_file_says(tmp_path):
 
 
 def test_a_folder_stands_for_its_price_files(tmp_path):
-    for name in ("B.csv", "A.csv.gz", "C.PARQUET", "D.pq", ".hidden.csv", "README.md", "E.txt"):
+    for name in ("B.csv", "A.csv.gz", "C.PARQUET", "D.pq", ".hidden.csv", "README.md", "E.txt", "F.doc"):
         write(long((name.split(".")[0],), 1).drop(columns="ticker"), tmp_path / name)
     (tmp_path / "F.csv").mkdir()
-    inputs = open_inputs([tmp_path])
-    assert [one.path.name for one in inputs] == ["A.csv.gz", "B.csv", "C.PARQUET", "D.pq"]
-    assert [next(one.batches())["ticker"].item() for one in inputs] == ["A", "B", "C", "D"]
-    assert [one.path.name for one in open_inputs([tmp_path / "D.pq", str(tmp_path / "B.csv")])] == ["D.pq", "B.csv"]
+    inputs = Inputs([tmp_path]).files
+    assert [one.path.name for one in inputs] == ["A.csv.gz", "B.csv", "C.PARQUET", "D.pq", "E.txt"]
+    assert [next(one.batches())["ticker"].item() for one in inputs] == ["A", "B", "C", "D", "E"]
+    assert [one.path.name for one in Inputs([tmp_path / "D.pq", str(tmp_path / "B.csv")]).files] == ["D.pq", "B.csv"]
 
 
 def test_inputs_that_are_refused(tmp_path):
     text("x", tmp_path / "README.md")
     path, folder = tmp_path / "p.csv", tmp_path / "x"
     folder.mkdir()
-    for paths, words in (([tmp_path], r"has no \.csv"), ([], "no price files are named")):
+    for paths, words in (([tmp_path], r"has no file that ends in \.csv"), ([], "no price files are named")):
         with pytest.raises(UserError, match=words):
-            open_inputs(paths)
+            Inputs(paths)
     write(long(), path)
     for paths in ([path, path], [path, folder / ".." / "p.csv"], [tmp_path, path]):
         with pytest.raises(UserError, match="named twice"):
-            open_inputs(paths)
+            Inputs(paths)
 
 
 @pytest.mark.skipif(not DATA.is_dir(), reason="the real data is not here")

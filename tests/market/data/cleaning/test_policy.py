@@ -58,8 +58,9 @@ def test_what_cannot_be_done_is_refused() -> None:
     refused = {name: set(get_args(Action)) - set(ACTIONS[name]) for name in DEFECTS}
     assert refused["duplicate"] == {"keep", "mask", "repair"}
     assert refused["conflicting_duplicate"] == refused["infinite_price"] - {"repair"} == {"keep"}
-    repairable = {"conflicting_duplicate", "close_basis", "split_like", "wick", "unknown_volume"}
+    repairable = {"conflicting_duplicate", "close_basis", "split_like"}
     assert {name for name in DEFECTS if "repair" not in refused[name]} == repairable
+    assert {name for name in DEFECTS if "mask" in refused[name]} == {"duplicate", "missing_price", "reused_ticker"}
     policy = Policy()
     object.__setattr__(policy, "infinite_price", "keep")  # as where types are not checked
     with pytest.raises(UserError, match=r"^policy.infinite_price is keep; it must be mask or drop or fail$"):
@@ -86,23 +87,31 @@ def one_bad_row(change: dict[str, float]) -> pd.DataFrame:
 
 
 @pytest.mark.parametrize(
-    ("defect", "change"),
+    ("defect", "change", "masked"),
     [
-        ("missing_price", {"open": np.nan}),
-        ("infinite_price", {"high": np.inf}),
-        ("nonpositive_price", {"low": 0.0}),
-        ("high_below_low", {"high": 90.0}),
-        ("outside_bar", {"close": 200.0}),
-        ("wick", {"high": 900.0}),
-        ("unknown_volume", {"volume": -5.0}),
-        ("zero_volume", {"volume": 0.0, "open": 102.0, "high": 102.0, "low": 102.0}),
+        ("missing_price", {"open": np.nan}, ""),
+        ("infinite_price", {"high": np.inf}, "high"),
+        ("nonpositive_price", {"low": 0.0}, "low"),
+        ("nonpositive_price", {"open": -1.0, "low": 0.0}, "open low"),
+        ("high_below_low", {"high": 90.0}, "high low"),
+        # open 102.102 and close 12: one of the two is wrong as well
+        ("high_below_low", {"high": 11.0, "close": 12.0}, "open high low close"),
+        ("outside_bar", {"open": 200.0}, "open"),
+        # the next open is 101.1
+        ("outside_bar", {"close": 200.0}, "close"),
+        ("outside_bar", {"open": 300.0, "close": 200.0}, "open close"),
+        ("outside_bar", {"open": 120.0, "high": 121.0, "low": 119.0}, "open high low"),
+        ("wick", {"high": 900.0}, "high"),
+        ("wick", {"low": 1.0}, "low"),
+        ("unknown_volume", {"volume": -5.0}, "volume"),
+        ("zero_volume", {"volume": 0.0, "open": 102.0, "high": 102.0, "low": 102.0}, "open high low close volume"),
     ],
 )
-def test_the_actions_on_one_row(defect: str, change: dict[str, float]) -> None:
+def test_the_actions_on_one_row(defect: str, change: dict[str, float], masked: str) -> None:
     block = one_bad_row(change)
     before = block.copy(deep=True)
     expected = {"mask": block.copy(), "drop": block.drop(2).reset_index(drop=True), "keep": block}
-    expected["mask"].loc[2, list(VALUES)] = np.nan
+    expected["mask"].loc[2, masked.split()] = np.nan
     for action in ACTIONS[defect]:
         if action not in expected:
             continue
@@ -111,38 +120,47 @@ def test_the_actions_on_one_row(defect: str, change: dict[str, float]) -> None:
         entries = list(log.itertuples(index=False, name=None))
         if action != "keep":
             assert entries[0][:4] == (pd.Timestamp("2020-01-08"), "A", defect, action)
-            np.testing.assert_array_equal(entries[0][4:], values(block)[2] + NOTHING)
+            after = NOTHING if action == "drop" else values(expected["mask"])[2]
+            np.testing.assert_array_equal(entries[0][4:], values(block)[2] + after)
         assert len(entries) == (action != "keep")
     with pytest.raises(UserError) as error:
         cleaned(block, replace(KEEP, **{defect: "fail"}))
     shown = ", ".join(f"{name} {block.loc[2, name]:g}" for name in VALUES)
-    remedy = f"correct them, or set --policy.{defect} mask"
+    remedy = f"correct them, or set --policy.{defect} {getattr(Policy(), defect)}"
     assert str(error.value) == f"1 rows are {defect}, first 'A' on 2020-01-08 ({shown}): {remedy}"
     pd.testing.assert_frame_equal(block, before)
 
 
-def test_wicks_are_cut_and_closes_taken_alone() -> None:
-    # open 102.102, high 103.02, low 100.98, close 102
-    for change, expected in (({"high": 900.0}, [102.102, 102.102, 100.98]), ({"low": 1.0}, [102.102, 103.02, 102.0])):
-        out, log = cleaned(one_bad_row(change), Policy(wick="repair"))
-        assert values(out)[2] == pytest.approx([*expected, 102.0, 100.0])
-        assert changes(log) == ["wick repair"]
+def test_a_close_outside_its_bar_is_judged_by_the_next_price() -> None:
+    """Or by the last close, where no price follows."""
+    for change, column in (({"close": 200.0}, "close"), ({"close": 150.0}, "close")):
+        out, _ = cleaned(one_bad_row(change).iloc[:3])
+        assert out.loc[2].isna().to_dict() == {name: name == column for name in COLUMNS}
+    fell = series([100.0, 101.0, 102.0, 90.0])
+    fell.loc[2, "close"] = 91.0
+    out, _ = cleaned(fell)
+    assert out.loc[2].isna().to_dict() == {name: name in ("open", "high", "low") for name in COLUMNS}
+    alone = series([100.0]).assign(close=50.0)
+    assert cleaned(alone)[0][list(PRICE_COLUMNS)].isna().all(axis=None)
+
+
+def test_closes_on_another_basis_are_taken_alone() -> None:
     block = series([100.0] * 8).assign(close=90.0)
     out, log = cleaned(block)
     pd.testing.assert_frame_equal(out, block.assign(**dict.fromkeys(PRICE_COLUMNS, 90.0)))
     assert changes(log) == ["close_basis repair"] * 8
 
 
-def test_unknown_volumes_are_emptied_and_infinite_ones_always() -> None:
+def test_unknown_volumes_are_masked_and_infinite_ones_always() -> None:
     block = series([100.0, 101.0, 102.0, 101.0, 100.0, 101.0])
     block["volume"] = [-1.0, np.inf, 0.0, np.nan, -np.inf, 5.0]
     block.loc[4, "open"] = np.nan  # also where nothing is compared
-    for action, expected in (("repair", [np.nan] * 5 + [5.0]), ("keep", [-1.0, np.nan, 0.0, np.nan, np.nan, 5.0])):
-        out, log = cleaned(block, Policy(unknown_volume=action, missing_price="keep"))  # type: ignore[arg-type]
+    for action, expected in (("mask", [np.nan] * 5 + [5.0]), ("keep", [-1.0, np.nan, 0.0, np.nan, np.nan, 5.0])):
+        out, log = cleaned(block, Policy(unknown_volume=action))  # type: ignore[arg-type]
         np.testing.assert_array_equal(out["volume"], expected)
         pd.testing.assert_frame_equal(out[[*PRICE_COLUMNS]], block[[*PRICE_COLUMNS]])
         # the one that was empty already is no change
-        assert changes(log) == ["unknown_volume repair"] * (4 if action == "repair" else 2)
+        assert changes(log) == ["unknown_volume mask"] * (4 if action == "mask" else 2)
 
 
 def test_a_split_is_taken_out_of_earlier_prices() -> None:
@@ -150,7 +168,7 @@ def test_a_split_is_taken_out_of_earlier_prices() -> None:
     closes = [600.0, 606.0, 300.0, 303.0, 306.0, 101.0, 102.0, 103.0]
     other = series([60.0, 61.0], "B")
     block = as_block(pd.concat([series(closes), other]))
-    out, log = cleaned(block, Policy(split_like="repair"))
+    out, log = cleaned(block)
     np.testing.assert_allclose(out["close"], [100.0, 101.0, 100.0, 101.0, 102.0, 101.0, 102.0, 103.0, 60.0, 61.0])
     np.testing.assert_allclose(out["high"], out["close"] * 1.01)
     np.testing.assert_allclose(out["volume"], [600.0, 600.0, 300.0, 300.0, 300.0, 100.0, 100.0, 100.0, 100.0, 100.0])
@@ -163,12 +181,21 @@ def test_a_split_is_taken_out_over_spikes_and_unusable_rows() -> None:
     block = series([100.0, 101.0, 900.0, 100.0, 101.0, 50.0, 50.5, 51.0])
     block.loc[4, "close"] = 500.0
     block["volume"] = -3.0
-    out, log = cleaned(block, Policy(split_like="repair", unknown_volume="repair"))
+    out, log = cleaned(block, Policy(unknown_volume="mask"))
     np.testing.assert_allclose(out["close"], [50.0, 50.5, np.nan, 50.0, np.nan, 50.0, 50.5, 51.0])
-    # entries of a row stand in the order of the repairs
-    both, volume = ["unknown_volume repair", "split_like repair"], ["unknown_volume repair"]
-    assert changes(log) == [*both, *both, "spike mask", *both, "outside_bar mask", *volume * 3]
+    np.testing.assert_allclose(out["open"], [50.05, 50.5505, np.nan, 50.05, 50.5505, 50.05, 50.5505, 51.051])
+    # a row has an entry for each defect that changes it
+    both, volume = ["unknown_volume mask", "split_like repair"], ["unknown_volume mask"]
+    assert changes(log) == [*both, *both, "spike mask", *both, "outside_bar mask", *both, *volume * 3]
     pd.testing.assert_frame_equal(taken_back(out, log), block)
+
+
+def test_a_spin_off_is_taken_out_by_its_own_factor() -> None:
+    closes = [100.0, 100.0, 38.0, 38.5, 38.2]
+    out, log = cleaned(series(closes))
+    np.testing.assert_allclose(out["close"], [38.038, 38.038, 38.0, 38.5, 38.2])
+    np.testing.assert_allclose(out["volume"], [100 / 0.38038] * 2 + [100.0] * 3)
+    assert changes(log) == ["split_like repair"] * 2
 
 
 def test_of_duplicates_one_row_stays() -> None:
@@ -199,9 +226,12 @@ def test_a_row_that_is_dropped_for_one_reason_is_not_masked_for_another() -> Non
     out, log = cleaned(block)
     assert changes(log) == ["weekend drop"]
     assert len(out) == len(block) - 1
-    # of two reasons to mask, the first gives its name
+    # of two reasons to mask, each masks its own
     both = one_bad_row({"open": 0.0, "high": 90.0})
-    assert list(cleaned(both)[1]["defect"]) == ["nonpositive_price"]
+    out, log = cleaned(both)
+    assert changes(log) == ["nonpositive_price mask", "high_below_low mask"]
+    np.testing.assert_array_equal(values(out)[2], [np.nan] * 3 + [102.0, 100.0])
+    pd.testing.assert_frame_equal(taken_back(out, log), both)
 
 
 def test_cleaning_again_changes_nothing() -> None:
@@ -210,6 +240,7 @@ def test_cleaning_again_changes_nothing() -> None:
     bad.loc[1, "close"] = 500.0
     stale = series([5.0] * 9, "STALE")
     stale[["open", "high", "low"]] = 5.0
+    stale["volume"] = 0.0
     days = np.busday_offset(np.datetime64("2020-01-06"), np.arange(13))
     basis = series([100.0 + rng.normal() for _ in range(13)], "BASIS")
     basis["close"] *= 0.8
@@ -266,23 +297,19 @@ def test_the_log_takes_the_block_to_the_output_and_back(seed: int, actions: dict
     assert not out.duplicated(["date", "ticker"]).any()
     back = taken_back(out, log)
     pd.testing.assert_frame_equal(*(frame.sort_values(list(COLUMNS), ignore_index=True) for frame in (back, block)))
-    # one entry where a row is dropped or masked, and one a repair that changes it
+    # one entry for each defect that changes a row
     assert len(out) == len(block) - (log["action"] == "drop").sum()
-    assert not log[log["action"] == "mask"].duplicated(["date", "ticker"]).any()
-    assert not log[log["action"] == "repair"].duplicated(["date", "ticker", "defect"]).any()
-    masked = set(log[log["action"] == "mask"][["date", "ticker"]].itertuples(index=False, name=None))
-    repaired = set(log[log["action"] == "repair"][["date", "ticker"]].itertuples(index=False, name=None))
-    assert not masked & repaired
+    assert not log[log["action"] != "drop"].duplicated(["date", "ticker", "defect"]).any()
     changed = log[log["action"] != "drop"]
     before, after = (changed[[f"{name}{end}" for name in VALUES]].to_numpy() for end in ("", "_after"))
     assert not ((before == after) | (np.isnan(before) & np.isnan(after))).all(axis=1).any()
     assert not np.isinf(out["volume"]).any()
     for entry in log.itertuples():
         emptied = entry.defect == "unknown_volume" and np.isinf(entry.volume) and np.isnan(entry.volume_after)
-        assert entry.action in (actions[entry.defect], "drop") or (emptied and entry.action == "repair")
+        assert entry.action in (actions[entry.defect], "drop") or (emptied and entry.action == "mask")
     # nothing is done to rows without a defect, but by a split that comes later
     touched = {(row.date, row.ticker) for row in log.itertuples() if row.defect != "split_like"}
-    defective = np.any([found[name] for name in DEFECTS], axis=0)
+    defective = np.any([found.rows[name] for name in DEFECTS], axis=0)
     assert touched <= set(block[defective][["date", "ticker"]].itertuples(index=False, name=None))
 
 
@@ -291,12 +318,11 @@ def test_the_log_takes_the_block_to_the_output_and_back(seed: int, actions: dict
 def test_the_default_policy_leaves_nothing_that_the_panel_refuses(seed: int) -> None:
     out, _ = cleaned(dirty_block(np.random.default_rng(seed)))
     prices = out[list(PRICE_COLUMNS)].to_numpy()
-    usable = ~np.isnan(prices).any(axis=1)
-    assert np.isnan(prices[~usable]).all()
-    open_, high, low, close = prices[usable].T
-    assert (low > 0).all()
-    assert (high <= np.finfo(np.float32).max).all()
-    assert (np.maximum(open_, close) <= high * 1.001).all()
-    assert (np.minimum(open_, close) >= low * 0.999).all()
+    np.testing.assert_array_equal(prices, np.where(prices > 0, prices, np.nan))
+    assert not (prices > np.finfo(np.float32).max).any()
+    open_, high, low, close = prices.T
+    assert not (high < low).any()
+    assert not (np.fmax(open_, close) > high * 1.0011).any()
+    assert not (np.fmin(open_, close) < low * 0.9989).any()
     panel = build_panel(out, validation_days=1, holdout_days=1)
     assert len(panel.tickers) >= 9

@@ -13,8 +13,10 @@ import pytest
 from eigen2.cli.main import main
 from eigen2.errors import UserError
 from eigen2.market.data.cleaning import prepare as prepare_module
-from eigen2.market.data.cleaning.policy import Policy
+from eigen2.market.data.cleaning.inputs import Inputs
+from eigen2.market.data.cleaning.policy import DEFECTS, Policy
 from eigen2.market.data.cleaning.prepare import changes_path, inspect, prepare
+from eigen2.market.data.cleaning.report import Report
 from eigen2.market.data.panel import build_panel
 from eigen2.market.data.source import read_prices
 from eigen2.market.synthetic.generator import SyntheticMarket
@@ -66,14 +68,15 @@ def test_every_change_is_in_the_log_and_nothing_else_changes(path: Path, out: Pa
     assert list(log["defect"]) == ["nonpositive_price", "high_below_low", "duplicate"]
     assert list(log["action"]) == ["mask", "mask", "drop"]
     assert log.loc[0, "low"] == 0
-    assert np.isnan(log.loc[0, "open_after"])
+    assert np.isnan(log.loc[0, "low_after"])
+    assert log.loc[0, "open_after"] == log.loc[0, "open"]
     changed = set(zip(log["ticker"], pd.to_datetime(log["date"]), strict=True))
     same = ~pd.Series(zip(after["ticker"], after["date"], strict=True)).isin(changed).to_numpy()
     merged = after[same].merge(before.drop_duplicates(), on=["ticker", "date"], suffixes=("", "_in"))
     assert len(merged) == same.sum() == 180 - 3
     for name in VALUES:
         np.testing.assert_array_equal(merged[name], merged[f"{name}_in"])
-    made = {"rows": 180, "usable": 178, "masked": 2, "dropped": 1, "repaired": 0, "tickers": 3}
+    made = {"rows": 180, "usable": 180, "masked": 2, "dropped": 1, "repaired": 0, "tickers": 3}
     assert report.prepared == made
     assert inspect([path]).as_dict() == report.as_dict()
 
@@ -94,7 +97,7 @@ def test_a_failure_leaves_everything_as_it_was(path: Path, out: Path) -> None:
     assert out.read_bytes() == b"old"
     prepare([path], out, overwrite=True)
     assert pq.read_metadata(out).num_rows == 180
-    MARKET.assign(close=-1.0).to_csv(path, index=False)
+    MARKET.assign(open=0.0, close=0.0).to_csv(path, index=False)
     with pytest.raises(UserError, match="no usable row is left of 180"):
         prepare([path], out, overwrite=True)
     assert pq.read_metadata(out).num_rows == 180
@@ -157,7 +160,8 @@ def test_the_report_fits_80_columns(
     assert "and 2 more files" in said
     one_line = " ".join(said.split())
     assert "7 tickers, 60 days" in one_line
-    assert "418 usable rows (2 masked, 1 dropped, 0 repaired)" in one_line
+    assert "420 usable rows (2 masked, 1 dropped, 0 repaired)" in one_line
+    assert "1 1 mask nonpositive_price: zero or negative" in one_line
     assert "S0000 2000-01-10" in said
     assert len(json.loads(data(capsys, "inspect", ".", "--json"))["inputs"]) == 7
 
@@ -174,6 +178,16 @@ def test_json_and_options(path: Path, out: Path, capsys: pytest.CaptureFixture[s
     options = ("--policy.high_below_low", "drop", "--limits.tolerance_bps", "50", "--json")
     assert json.loads(data(capsys, "prepare", path, out, *options))["out"] == str(out)
     assert pq.read_metadata(out).num_rows == 179
+
+
+def test_every_defect_has_a_line_of_80_columns(tmp_path) -> None:
+    MARKET.to_csv(path := tmp_path / "prices.csv", index=False)
+    report = Report(Inputs([path]), np.array(["2020-01-01"], "datetime64[D]"), Policy())
+    for finding in report.findings.values():
+        finding.update(rows=9_999_999, changed=9_999_999)
+    lines = str(report).splitlines()[3:]
+    assert [line.split()[3].removesuffix(":") for line in lines] == list(DEFECTS)
+    assert max(map(len, lines)) <= 80
 
 
 @pytest.mark.parametrize(
@@ -225,3 +239,14 @@ def test_real_files_make_panels_after_prepare_with_defaults(name: str, columns: 
     panel = build_panel(read_prices(out), validation_days=40, holdout_days=20)
     assert panel.num_columns == columns
     assert panel.valid[-1].mean() > 0.99
+
+
+def test_columns_that_are_left_out_are_named(tmp_path: Path) -> None:
+    prices = SyntheticMarket(days=30, columns=2).generate()
+    own, plain = tmp_path / "own.csv", tmp_path / "plain.parquet"
+    prices.assign(mood=1.0, note="text").to_csv(own)  # with pandas' index
+    prices.to_parquet(plain, index=False)
+    report = inspect([own, plain])
+    assert "left out 'mood', 'note': join them to the result by date and ticker" in str(report)
+    assert [each["left_out"] for each in report.as_dict()["inputs"]] == [["mood", "note"], []]
+    assert "left out" not in str(inspect([plain]))

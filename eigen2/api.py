@@ -1,0 +1,155 @@
+"""Train, test and predict on daily prices in a few lines of Python, for notebooks and scripts."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from dataclasses import dataclass
+from datetime import date
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from lightning.pytorch import Trainer, seed_everything
+
+from callbacks import GarbageCollector, MemoryProfiler
+from eigen2.core.datamodule import TestResult
+from eigen2.core.export import ExportedChampion, load
+from eigen2.erl.module import ERLModule
+from eigen2.errors import UserError
+from eigen2.market.data.frames import frame_prices
+from eigen2.market.data.source import read_prices
+from eigen2.market.datamodule import MarketDataModule
+from eigen2.market.serving.trader import Trader
+from eigen2.runtime.checkpoint import ChampionCheckpoint, DurableCheckpointIO, GenerationCheckpoint
+from eigen2.runtime.console import GenerationReport, hide_library_messages
+from eigen2.runtime.logger import RunLogger
+from eigen2.runtime.run_folder import find_checkpoint, locked_folder, move_earlier_run
+
+Prices = pd.DataFrame | str | Path
+QUIET: dict[str, Any] = {"enable_model_summary": False, "num_sanity_val_steps": 0, "log_every_n_steps": 1}
+
+
+@dataclass(frozen=True)
+class Result:
+    """A finished fit of `eigen2.fit`.
+
+    Attributes:
+        module: the trained population.
+        data: its data module, with the panel.
+        folder: the run's folder, with checkpoints, curves and the champion's trades.
+    """
+
+    module: ERLModule
+    data: MarketDataModule
+    folder: Path
+
+    @property
+    def metrics(self) -> pd.DataFrame:
+        """Return the metrics of each generation, see docs/curves.md."""
+        return pd.read_csv(self.folder / "metrics.csv", index_col="generation")
+
+    @cached_property
+    def champion(self) -> ExportedChampion:
+        """Return the champion; its `save` writes it to a folder.
+
+        Raises:
+            UserError: there is none yet, as no generation was validated.
+        """
+        return load(self._checkpoint)
+
+    def test(self) -> TestResult:
+        """Play the champion on the holdout, beside baselines; `text` of the result is the table, `metrics` numbers.
+
+        Raises:
+            UserError: the holdout has fewer than two days, or there is no champion.
+        """
+        trainer = Trainer(default_root_dir=self.folder, devices=1, logger=False, enable_checkpointing=False, **QUIET)
+        trainer.test(self.module, self.data, ckpt_path=self._checkpoint, verbose=False)
+        assert self.module.test_result is not None
+        return self.module.test_result
+
+    def predict(self, prices: Prices, first: date | None = None) -> pd.DataFrame:
+        """Return the champion's decisions at the close of each new day, see `Trader.orders`.
+
+        Args:
+            prices: a DataFrame or file as for `fit`, with the context of the first new day.
+            first: day of the first decision; None is the last day that the fit used.
+
+        Raises:
+            UserError: the prices lack a feature, have no day to decide on, or too few before it.
+        """
+        # the class of its actor was given to `fit` in this process
+        trader = Trader(self.champion, (self.champion.config["actor"] or {}).get("class_path"))
+        if isinstance(prices, pd.DataFrame):
+            return trader.orders(frame_prices(prices, trader.features), first)
+        return trader.orders(read_prices(prices, trader.features), first)
+
+    @property
+    def _checkpoint(self) -> str:
+        checkpoint = find_checkpoint(self.folder, "best", or_start=False)
+        assert checkpoint is not None
+        return checkpoint
+
+
+def fit(
+    prices: Prices | None = None,
+    generations: int = 25,
+    *,
+    folder: str | Path = "lightning_logs",
+    seed: int = 42,
+    **settings: Any,
+) -> Result:
+    """Train a population on daily prices, and return its champion with what tests and uses it.
+
+    It is a Trainer with an `ERLModule`, a `MarketDataModule` and the callbacks of configs/erl.yaml but the pictures;
+    use these for anything else. An earlier run in the folder is moved to `earlier/1`, `earlier/2` and so on.
+
+    Args:
+        prices: a DataFrame, see `eigen2.market.data.frames.frame_prices`, or a Parquet or CSV file; None is the sample.
+        generations: generations to train for (1 or more).
+        folder: folder of the run, made if it is missing.
+        seed: seed of all randomness (0 or more).
+        settings: settings of `ERLModule` and `MarketDataModule`, such as `population_size` or `holdout_from`.
+
+    Raises:
+        UserError: a setting is unknown or out of range, or the prices cannot be used.
+    """
+    hide_library_messages()
+    of_module, of_data = _split(settings)
+    root = Path(folder)
+    if isinstance(prices, pd.DataFrame):
+        data = MarketDataModule.from_frame(prices, **of_data)
+    else:
+        data = MarketDataModule(None if prices is None else str(prices), **of_data)
+    module = ERLModule(**of_module)
+    seed_everything(seed, verbose=False)
+    root.mkdir(parents=True, exist_ok=True)
+    with locked_folder(root):
+        move_earlier_run(root)
+        callbacks = [GarbageCollector(), GenerationReport(), MemoryProfiler(), ChampionCheckpoint()]
+        trainer = Trainer(
+            max_epochs=generations,
+            default_root_dir=root,
+            devices=1,
+            logger=RunLogger(str(root)),
+            callbacks=[*callbacks, GenerationCheckpoint()],
+            plugins=[DurableCheckpointIO()],
+            **QUIET,
+        )
+        trainer.fit(module, data)
+    return Result(module, data, root)
+
+
+def _split(settings: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the settings of the module and those of the data module; raise a UserError for others."""
+    module, data = ({*inspect.signature(cls).parameters} - {"path"} for cls in (ERLModule, MarketDataModule))
+    known = sorted(module | data)
+    for name in settings:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            hint = f": did you mean {near[0]}?" if near else "; see ERLModule and MarketDataModule"
+            raise UserError(f"fit has no setting {name}{hint}")
+    own, others = ({name: value for name, value in settings.items() if name in names} for names in (module, data))
+    return own, others

@@ -1,0 +1,102 @@
+"""The settings of a checkpoint's fit, which `validate` and `test` take unless the command line names others."""
+
+import copy
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import import_module
+from inspect import isclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from eigen2.cli.parser import options_of
+from eigen2.core.compatibility import saved_run
+from eigen2.core.export import read_checkpoint
+from eigen2.errors import UserError
+from eigen2.runtime.run_folder import find_checkpoint
+
+ROOT = "trainer.default_root_dir"
+
+
+def given(args: Sequence[str], key: str) -> Any:
+    """Return the last value that options and configuration files give a key; None if they do not.
+
+    The parser refuses files that cannot be read.
+    """
+    found = None
+    for option, value in options_of(args):
+        if option == f"--{key}":
+            found = value
+        elif option in ("--config", "-c"):
+            try:
+                config = yaml.safe_load(Path(value).read_text())
+            except (OSError, ValueError, yaml.YAMLError):
+                continue
+            for part in key.split("."):
+                config = config.get(part) if isinstance(config, Mapping) else None
+            found = found if config is None else config
+    return found
+
+
+def with_settings_of_fit(args: Sequence[str], default_root: str) -> list[str]:
+    """Put the settings of a checkpoint's fit before all options of `validate` or `test`, which override them.
+
+    Results go to the run's folder, found by the path of the checkpoint and not by its content. Settings that would
+    import code other than eigen2's are not taken: a UserError names them, unless the command line gives them.
+    """
+    path = given(args, "ckpt_path")
+    if path is None or "--help" in args or "-h" in args:
+        return [*args]
+    root = Path(given(args, ROOT) or default_root)
+    file = Path(find_checkpoint(root, str(path), or_start=False) or "")
+    config = saved_run(read_checkpoint(file)).get("config")
+    if config is None or given(args, "workload") not in (None, config["workload"]):
+        return [*args]  # by an earlier version, or of another workload, which is refused when it is loaded
+    config = copy.deepcopy(config)
+    model, data = config["model"], config["data"]
+    for prefix, group in (("model", model), ("data", data)):
+        for name in [name for name, value in group.items() if any(_code(name, value, prefix == "model"))]:
+            if given(args, key := f"{prefix}.{name}") is None:
+                code = next(_code(name, group[name], prefix == "model"))
+                raise UserError(
+                    f"{key} of the checkpoint's fit is {code}, which is not eigen2's own, and loading it would run its "
+                    f"code; if you trust that, give --config {file.parent.parent / 'config.yaml'}"
+                )
+            del group[name]
+    data.pop("cache_dir", None)  # where it writes is not for a checkpoint to say
+    if given(args, "data.path") is not None:
+        data |= {"path": None, "synthetic": None}
+    elif given(args, "data.synthetic") is not None or any(arg.startswith("--data.synthetic.") for arg in args):
+        data["path"] = None
+    elif (prices := data.get("path")) is not None and not Path(prices).exists():
+        raise UserError(f"the fit read prices from {prices}, which does not exist here; give --data.path")
+    config["trainer"] = {"precision": config["trainer"]["precision"]}
+    if given(args, ROOT) is None and file.parent.name == "checkpoints":
+        config["trainer"]["default_root_dir"] = str(file.parent.parent)
+    workload = f"--workload={config.pop('workload')}"
+    return [args[0], "--config", json.dumps(config), workload, *args[1:], f"--ckpt_path={file}"]
+
+
+def _code(name: str, value: Any, names_classes: bool) -> Iterator[str]:
+    """Yield what a setting would import that is not eigen2's own, whether by class or by Gymnasium's `module:id`."""
+    if isinstance(value, Mapping):
+        for key, part in value.items():
+            yield from _code(key, part, names_classes)
+    elif isinstance(value, list):
+        for part in value:
+            yield from _code(name, part, names_classes)
+    elif isinstance(value, str):
+        imports = name == "class_path" or (names_classes and "." in value) or (name == "env_id" and ":" in value)
+        if imports and not _is_own(value):
+            yield value
+
+
+def _is_own(path: str) -> bool:
+    """Return whether a path names a class of eigen2; only eigen2's modules are imported to find out."""
+    module, _, name = path.rpartition(".")
+    try:
+        found = getattr(import_module(module), name, None) if module.startswith("eigen2.") else None
+    except ImportError:
+        return False
+    return isclass(found) and found.__module__.startswith("eigen2.")

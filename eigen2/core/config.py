@@ -1,0 +1,30 @@
+"""Settings as plain values, in the form that configuration files of the command line have."""
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+
+def to_config(value: object) -> Any:
+    """Return a setting as a value of YAML: a dataclass becomes a group of keys, what has no such form its text."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, Mapping):
+        return {str(name): to_config(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [to_config(part) for part in value]
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.name: to_config(getattr(value, field.name)) for field in fields(value) if field.init}
+    return str(value)
+
+
+def class_config(value: object) -> dict[str, Any]:
+    """Return an object as its class and the arguments that it was made with, see `arguments_of`."""
+    return {"class_path": f"{type(value).__module__}.{type(value).__qualname__}", "init_args": arguments_of(value)}
+
+
+def arguments_of(value: object) -> dict[str, Any]:
+    """Return the arguments that an object was made with, as far as it keeps them as attributes of their names."""
+    names = inspect.signature(type(value)).parameters
+    return {name: to_config(getattr(value, name)) for name in names if hasattr(value, name)}

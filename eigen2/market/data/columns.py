@@ -1,0 +1,86 @@
+"""Columns of price files, parsed: local times, tickers and numbers, and a mask of the cells that cannot be read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+from jaxtyping import Bool, Float64
+
+from eigen2.market.data.csv_format import THOUSANDS
+from eigen2.market.data.dates import END_DAY, FIRST_DAY, DateFormat
+
+# texts that mean an empty number; in the ticker column they are names
+EMPTY_NUMBERS = pa.array(
+    ["", "nan", "NaN", "NAN", "na", "NA", "N/A", "n/a", "#N/A", "null", "NULL", "None", "none"], pa.string()
+)
+
+Mask = Bool[np.ndarray, " rows"]
+Kind = tuple[Callable[[pa.Array], tuple[Any, Mask]], str, str]
+"""Parser of a column, problem of a cell that it cannot parse, and remedy."""
+
+
+def dates(form: DateFormat) -> Kind:
+    """Return the parser of dates of this format."""
+
+    def parse(column: pa.Array) -> tuple[pd.Series, Mask]:
+        stamps = form.parse(column)
+        return stamps, ~((stamps >= FIRST_DAY) & (stamps < END_DAY)).to_numpy()
+
+    return parse, "dates that cannot be read", "write dates as 2009-01-31"
+
+
+def tickers() -> Kind:
+    """Return the parser of tickers."""
+    return _tickers, "rows without a ticker", "name it"
+
+
+def numbers(decimal: str) -> Kind:
+    """Return the parser of numbers with this decimal mark in text."""
+    remedy = "correct them, or leave the cells empty"
+    return partial(_numbers, decimal=decimal), "values in column {} that are no numbers", remedy
+
+
+def _tickers(column: pa.Array) -> tuple[pd.Series, Mask]:
+    """Parse names as text, whatever type the file has them in; return them, and which are missing."""
+    codes, distinct = pd.factorize(column.to_pandas())
+    # a column of integers with a gap in it comes as floats
+    whole = (int(name) if isinstance(name, float) and name.is_integer() else name for name in distinct)
+    names = np.array([*(str(name).strip() for name in whole), ""], dtype=object)
+    return pd.Series(pd.Series(names, dtype="str").array.take(codes)), (names == "")[codes]
+
+
+def _numbers(column: pa.Array, decimal: str) -> tuple[Float64[np.ndarray, " rows"], Mask]:
+    """Parse numbers or numbers as text; return float64, NaN where a cell is empty, and a mask of invalid cells."""
+    if pa.types.is_string(column.type) and decimal == ",":
+        column = _with_points(column)
+    if pa.types.is_string(column.type):
+        with suppress(pa.ArrowInvalid):
+            column = column.cast(pa.float64())
+    if pa.types.is_string(column.type):
+        column = pc.utf8_trim(column, " \t$")
+        column = pc.if_else(pc.is_in(column, EMPTY_NUMBERS), None, column)
+        with suppress(pa.ArrowInvalid):
+            column = column.cast(pa.float64())
+    if pa.types.is_floating(column.type):
+        return np.asarray(column.to_numpy(zero_copy_only=False), np.float64), np.zeros(len(column), np.bool_)
+    raw = column.to_pandas()
+    if raw.dtype.kind in "bmM" or isinstance(raw.dtype, pd.CategoricalDtype):
+        return np.full(len(raw), np.nan), raw.notna().to_numpy()
+    # decimals are objects; Arrow does not parse the rest, such as +1.5
+    numbers = pd.to_numeric(raw, errors="coerce")
+    return np.asarray(numbers.astype(np.float64)), (numbers.isna() & raw.notna()).to_numpy()
+
+
+def _with_points(column: pa.Array) -> pa.Array:
+    """Return numbers such as 1.234,5 as 1234.5; one with a point elsewhere, such as 1.5, stays no number."""
+    grouped = pc.match_substring_regex(column, rf"^\s*{THOUSANDS}(,\d*)?\s*$")
+    plain = pc.replace_substring(column, ".", "?")
+    column = pc.if_else(grouped, pc.replace_substring(column, ".", ""), plain)
+    return pc.replace_substring(column, ",", ".")

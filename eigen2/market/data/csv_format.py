@@ -1,0 +1,64 @@
+"""How text files write numbers and dates: given, or guessed from the first lines."""
+
+from __future__ import annotations
+
+import datetime
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from eigen2.errors import UserError
+
+SEPARATORS = ",;\t|"
+THOUSANDS = r"[-+]?\d{1,3}(?:\.\d{3})+"
+DECIMAL_POINT = re.compile(r"[-+]?\d*\.\d+(?:e[-+]?\d+)?", re.IGNORECASE)
+# three digits after a comma may be thousands
+DECIMAL_COMMA = re.compile(r"[-+]?[\d.]+,(?:\d{1,2}|\d{4,})(?:e[-+]?\d+)?", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class CsvFormat:
+    """How text files write their columns, numbers and dates; what is null is guessed from the first lines."""
+
+    sep: str | None = None
+    """Separator of columns: one character, or tab (null: the one of , ; | and tab that the header has most of)."""
+    decimal: Literal[".", ","] | None = None
+    """Decimal mark of numbers (null: a comma if numbers have it and columns are not separated by commas)."""
+    date_format: str | None = None
+    """Format of dates as in strftime, such as %d.%m.%Y (null: guessed from the dates; a day and month that cannot be
+    told apart are refused)."""
+
+    def __post_init__(self) -> None:
+        if self.sep in ("tab", "\\t"):
+            object.__setattr__(self, "sep", "\t")
+        if self.sep is not None and (len(self.sep) != 1 or self.sep in '"\r\n'):
+            raise UserError(f"csv.sep is {self.sep!r}; it must be one character, or tab")
+        if self.sep == self.decimal == ",":
+            raise UserError("csv.sep and csv.decimal are both ','; give a file whose columns and decimals differ")
+        if self.date_format is not None and not _is_date_format(self.date_format):
+            raise UserError(
+                f"csv.date_format is {self.date_format!r}; it must be a format such as %d.%m.%Y, without zone"
+            )
+
+
+def _is_date_format(text: str) -> bool:
+    """Return whether strptime knows the format, which has a day and no zone."""
+    try:
+        datetime.datetime.strptime(datetime.date(2020, 1, 31).strftime(text), text)
+    except ValueError:
+        return False
+    return "%" in text and not re.search("%[zZ]", text)
+
+
+def guess_sep(header: str) -> str:
+    """Return the separator that the header has most of."""
+    return max(SEPARATORS, key=header.count)
+
+
+def guess_decimal(sep: str, rows: Iterable[Sequence[str]]) -> Literal[".", ","]:
+    """Return the decimal mark of the numbers in rows of cells."""
+    cells = {cell.strip() for row in rows for cell in row}
+    point = any(DECIMAL_POINT.fullmatch(cell) and not re.fullmatch(THOUSANDS, cell) for cell in cells)
+    comma = any(DECIMAL_COMMA.fullmatch(cell) for cell in cells)
+    return "," if comma and not point and sep != "," else "."

@@ -1,0 +1,87 @@
+"""Daily prices from a DataFrame, in the forms that users of pandas have."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+
+from eigen2.errors import UserError
+from eigen2.market.data.columns import Kind, dates, numbers, tickers
+from eigen2.market.data.dates import DateFormat
+from eigen2.market.data.files import quoted
+from eigen2.market.data.headers import fold
+from eigen2.market.data.source import COLUMNS, PRICE_COLUMNS, VALUES, sorted_prices
+
+WHERE = "the DataFrame"
+
+
+def frame_prices(frame: pd.DataFrame, features: Sequence[str] = ()) -> pd.DataFrame:
+    """Return the prices of a DataFrame as `read_prices` returns those of a file; the DataFrame stays as it is.
+
+    It is long, with the columns of `read_prices`, where date and ticker may be levels of the index; or has a column for
+    each price and ticker, in two levels of either order, as `yfinance.download` returns it; or is wide, with a column
+    of closes for each ticker. The last two have the dates as index. Open, high and low are the close if all three are
+    missing; the volume may be missing.
+
+    Raises:
+        UserError: when it has none of these forms or no rows, a date, ticker or number cannot be read, a number is
+            infinite, or a (date, ticker) appears twice.
+    """
+    long = _long(frame)
+    folded = [fold(str(name)) for name in long.columns]
+    wanted = {**dict.fromkeys(COLUMNS), **dict.fromkeys(features)}
+    at = {name: [i for i, present in enumerate(folded) if present == fold(name)] for name in wanted}
+    filled = {"volume": np.nan} if not at["volume"] else {}
+    if at["close"] and not any(at[name] for name in PRICE_COLUMNS[:3]):
+        at |= dict.fromkeys(PRICE_COLUMNS[:3], at["close"])
+    if missing := [name for name in wanted if not at[name] and name not in filled]:
+        present = quoted(", ".join(map(str, long.columns)))
+        raise UserError(f"{WHERE} lacks the columns {', '.join(missing)}; it has {present}: rename or add them")
+    if double := [name for name in wanted if len(at[name]) > 1]:
+        raise UserError(f"{WHERE} has more than one column {', '.join(double)}: keep one of each")
+    if not len(long):
+        raise UserError(f"{WHERE} has no rows of prices: give one row for each date and ticker")
+    kinds: dict[str, Kind] = {"date": dates(DateFormat()), "ticker": tickers()}
+    number = numbers(".")
+    columns = {
+        name: filled[name] if name in filled else _parsed(long.iloc[:, at[name][0]], name, kinds.get(name, number))
+        for name in wanted
+    }
+    return sorted_prices(pd.DataFrame(columns), (*VALUES, *features), WHERE, "pandas' resample")
+
+
+def _long(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of one date and ticker each, with both as columns."""
+    levels = [{fold(str(name)) for name in frame.columns.get_level_values(i)} for i in range(frame.columns.nlevels)]
+    if len(levels) > 2:
+        raise UserError(f"{WHERE} has columns of {len(levels)} levels: give two, prices and tickers, or one")
+    if len(levels) == 2:
+        if not any("close" in names for names in levels):
+            raise UserError(
+                f"{WHERE} has columns of two levels, but none has a close: name the prices as yfinance does"
+            )
+        rows = frame.stack([1 if "close" in levels[0] else 0], future_stack=True)
+        assert isinstance(rows, pd.DataFrame)  # a level is left
+        return rows.dropna(how="all").rename_axis(["date", "ticker"]).rename_axis(columns=None).reset_index()
+    by_date = isinstance(frame.index, pd.DatetimeIndex) and "date" not in levels[0]
+    if by_date and not levels[0] & {"ticker", "close"}:
+        closes = frame.rename_axis("date").reset_index().melt("date", var_name="ticker", value_name="close")
+        return closes.dropna(subset="close").reset_index(drop=True)
+    if by_date:
+        frame = frame.rename_axis("date")
+    named = [name for name in frame.index.names if name is not None]
+    return frame.reset_index(named) if named else frame
+
+
+def _parsed(values: pd.Series, name: str, kind: Kind) -> object:
+    """Return the parsed values of a column."""
+    parse, what, remedy = kind
+    array = pa.array(values, from_pandas=True)
+    parsed, bad = parse(array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array)
+    if bad.any():
+        row, problem = int(bad.argmax()), what.format(quoted(name))
+        raise UserError(f"{WHERE} has {bad.sum()} {problem}, first {quoted(values.iloc[row])} in row {row}: {remedy}")
+    return parsed

@@ -1,0 +1,130 @@
+"""Split the days of a table into training, validation and holdout, by numbers of days or by dates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import date
+from itertools import chain
+
+import numpy as np
+from jaxtyping import Int, Shaped
+
+from eigen2.errors import UserError
+
+
+@dataclass(frozen=True)
+class Splits:
+    """Day indices for training, validation and holdout, which cover all days.
+
+    Each span of training days is followed by one of validation days; the holdout is last.
+    """
+
+    train: tuple[range, ...]
+    validation: tuple[range, ...]
+    holdout: range
+
+    @staticmethod
+    def from_days(days: int, validation_days: int, holdout_days: int, validation_spans: int = 1) -> Splits:
+        """Split off the last `holdout_days`, then spans of `validation_days`; what is between them is for training.
+
+        The last span ends where the holdout starts, the others where equal parts of the days before it do; the first
+        part has none, as training and the context of validation need days before.
+
+        Raises:
+            UserError: when a count is negative or no day is left for training before a span.
+        """
+        holdout = days - holdout_days
+        stops = [holdout * (part + 2) // (validation_spans + 1) for part in range(validation_spans)]
+        starts = [stop - validation_days for stop in stops]
+        train = tuple(map(range, [0, *stops], starts))
+        if min(validation_days, holdout_days, validation_spans - 1) < 0 or not all(train):
+            raise UserError(
+                f"validation_days {validation_days} x validation_spans {validation_spans} + holdout_days "
+                f"{holdout_days} leave no training days of the {days} days of prices: set them at least to 0, 1 and 0, "
+                "lower them as docs/data.md does for short tables, or bring more days"
+            )
+        return Splits(train, tuple(map(range, starts, stops)), range(holdout, days))
+
+    @staticmethod
+    def from_dates(
+        dates: Shaped[np.ndarray, " days"],
+        validation_days: int,
+        holdout_days: int,
+        validation_spans: int = 1,
+        validation_from: str | None = None,
+        holdout_from: str | None = None,
+    ) -> Splits:
+        """Split as `from_days`, or where validation and holdout start on dates given as YYYY-MM-DD.
+
+        A date replaces the number of days. One that is no day of the table means the next day that is.
+
+        Raises:
+            UserError: when a date cannot be read or is outside the table, or the validation does not start before the
+                holdout; as `from_days`; and for `validation_from` with more than one span.
+        """
+        if validation_from is not None and validation_spans > 1:
+            raise UserError(
+                f"data.validation_from starts one span, but data.validation_spans is {validation_spans}: set it to 1, "
+                "or give data.validation_days"
+            )
+        holdout = len(dates) - holdout_days
+        if holdout_from is not None:
+            holdout = _day_of("data.holdout_from", holdout_from, dates)
+        if validation_from is not None:
+            start = _day_of("data.validation_from", validation_from, dates)
+            if start >= holdout:
+                last = f"the holdout starts on {dates[holdout]}" if holdout < len(dates) else "there is no day after it"
+                raise UserError(f"data.validation_from is {validation_from}, but {last}: give an earlier date")
+            validation_days = holdout - start
+        return Splits.from_days(len(dates), validation_days, len(dates) - holdout, validation_spans)
+
+    @property
+    def train_days(self) -> Int[np.ndarray, " days"]:
+        """Return the training days, ascending."""
+        return np.concatenate([np.arange(span.start, span.stop) for span in self.train])
+
+
+def _day_of(key: str, text: str, dates: Shaped[np.ndarray, " days"]) -> int:
+    """Return the index of the first day from a date on; `key` is the setting that has the date."""
+    try:
+        day = np.datetime64(date.fromisoformat(text))
+    except (TypeError, ValueError):
+        raise UserError(f"{key} is {text!r}; give a date as YYYY-MM-DD") from None
+    if not dates[0] <= day <= dates[-1]:
+        raise UserError(f"{key} is {text}, but the prices go from {dates[0]} to {dates[-1]}: give a date between them")
+    return int(np.searchsorted(dates, day))
+
+
+def window_starts(spans: Iterable[range], window_days: int, first: int = 0) -> list[range]:
+    """Return, for each span of days, the first days of windows that lie within it, from day `first` on."""
+    return [range(max(span.start, first), span.stop - window_days + 1) for span in spans]
+
+
+def require_window(splits: Splits, context_days: int, trading_days: int, settlement_days: int) -> None:
+    """Raise a UserError unless a window fits into the first training days, with its context, and into the validation.
+
+    The window's first day is the last of its context.
+    """
+    window, days = f"trading_days {trading_days} + settlement_days {settlement_days}", trading_days + settlement_days
+    train, validation, holdout = len(splits.train[0]), len(splits.validation[0]), len(splits.holdout)
+    if train < (needed := context_days - 1 + days):
+        spans = f"{len(splits.validation)} x " if len(splits.validation) > 1 else ""
+        raise UserError(
+            f"{splits.holdout.stop} days leave {train} to train on before {spans}{validation} validation and {holdout} "
+            f"holdout days, but context_days {context_days}, ending with the first of {window}, need {needed}; lower "
+            "one or bring more days"
+        )
+    if validation < days:
+        raise UserError(
+            f"there are {validation} validation days, but a window takes {window} = {days}; choose more (see "
+            "data.validation_days and data.validation_from) or shorten the window"
+        )
+
+
+def describe_days(spans: Iterable[range], dates: Shaped[np.ndarray, " days"]) -> str:
+    """Describe spans of days by the first and the last date and the number of days."""
+    spans = list(spans)
+    days = [*chain(*spans)]
+    parts = f" in {len(spans)} spans" if len(spans) > 1 else ""
+    return f"{dates[days[0]]} to {dates[days[-1]]} ({len(days)} days{parts})" if days else "none"

@@ -1,0 +1,37 @@
+"""The champion's account in the validation windows, as files in the run's folder."""
+
+import logging
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from eigen2.market.data.panel import MarketPanel
+from eigen2.market.evaluation.backtest import write_texts
+from eigen2.market.simulation.account import AccountRecord
+
+log = logging.getLogger(__name__)
+
+
+def named_trades(trades: pd.DataFrame, panel: MarketPanel, investable: list[int]) -> pd.DataFrame:
+    """Return trades with tickers in place of columns and dates in place of days."""
+    dates, tickers = panel.dates, np.array(panel.tickers, dtype=object)[investable]
+    days = {"entry_day": dates[trades["entry_day"]], "exit_day": dates[trades["exit_day"]]}
+    named = trades.assign(column=tickers[trades["column"]], **days)
+    dated = {"entry_day": "entry_date", "exit_day": "exit_date"}
+    return named.rename(columns={"column": "ticker", "coefficient": "size", **dated})
+
+
+def write_champion(
+    record: AccountRecord, panel: MarketPanel, investable: list[int], generation: int, folder: Path
+) -> None:
+    """Write the champion's daily equity and its trades to `equity.csv` and `trades.csv`; warn if that is impossible."""
+    trades = named_trades(record.trades(), panel, investable)
+    tables = {"equity": record.equity(panel.dates).reset_index(), "trades": trades}
+    for table in tables.values():
+        table.insert(0, "generation", generation)
+    try:
+        write_texts(folder, {f"{name}.csv": table.to_csv(index=False) for name, table in tables.items()})
+    except OSError as error:
+        # not worth stopping the run: the next champion overwrites the record
+        log.warning("cannot write the champion's record to %s: %s", folder, error.strerror or error)

@@ -1,0 +1,108 @@
+"""Lines about a table at each build of a panel."""
+
+import logging
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from eigen2.market.data.checks import survivors_line
+from eigen2.market.data.cleaning.blocks import Calendar
+from eigen2.market.data.cleaning.defects import find
+from eigen2.market.data.cleaning.policy import Limits
+from eigen2.market.data.panel import build_panel
+from eigen2.market.data.sample import sample_path
+from eigen2.market.data.source import PRICE_COLUMNS, read_prices
+from eigen2.market.synthetic.generator import SyntheticMarket
+from tests.market.data.test_files import table, write
+
+MARKET = SyntheticMarket(days=300, columns=40, missing=0.02, seed=4)
+SIZES = {"validation_days": 40, "holdout_days": 20}
+
+
+def with_splits(ratios: dict[str, float], first: int = 150) -> pd.DataFrame:
+    """The market whose tickers have prices divided by a ratio from a day on."""
+    prices = MARKET.generate()
+    for ticker, ratio in ratios.items():
+        later = (prices["ticker"] == ticker) & (prices["date"] >= prices["date"].unique()[first])
+        # on that day the open is exactly the last close over the ratio
+        row = prices.index[later][0]
+        scale = prices.loc[row - 1, "close"] / ratio / prices.loc[row, "open"]
+        prices.loc[later, [*PRICE_COLUMNS]] *= scale
+    return prices
+
+
+def test_splits_are_counted_and_the_first_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    prices = with_splits({"S0035": 2.0, "S0002": 10.0, "S0007": 0.5, "S0011": 1.2})
+    with caplog.at_level(logging.WARNING):
+        build_panel(prices, **SIZES)
+    (line,) = [record.getMessage() for record in caplog.records if "split" in record.getMessage()]
+    own = prices[prices["ticker"] == "S0002"]
+    day = own.loc[own["date"] >= prices["date"].unique()[150], "date"].iloc[0]
+    assert line.startswith(f"prices do not seem to be adjusted for 3 splits, first S0002 on {day:%Y-%m-%d}: ")
+    assert line.endswith("eigen2.cli data prepare PRICES OUT.parquet repairs them")
+    # as inspect finds them
+    counts = prices.groupby("date").size()
+    days = counts.index.to_numpy().astype("datetime64[D]")
+    found = find(prices, Calendar(days, counts.to_numpy(), np.full(len(days), 40)), Limits()).rows["split_like"]
+    assert found.sum() == 3
+
+
+def test_a_price_that_comes_back_or_a_crash_is_no_split(caplog: pytest.LogCaptureFixture) -> None:
+    prices = with_splits({"S0003": 2.37, "S0007": 2.0})
+    rows = prices.index[prices["ticker"] == "S0005"][100:108]  # back after 8 days
+    prices.loc[rows, [*PRICE_COLUMNS]] *= prices.loc[rows[0] - 1, "close"] / 4 / prices.loc[rows[0], "open"]
+    crash = prices.index[(prices["ticker"] == "S0007") & (prices["date"] >= prices["date"].unique()[150])][0]
+    prices.loc[crash, "volume"] *= 10
+    build_panel(prices, **SIZES)
+    assert caplog.messages == []
+
+
+def test_closes_that_are_adjusted_alone_are_no_splits(caplog: pytest.LogCaptureFixture) -> None:
+    prices = MARKET.generate()
+    prices["close"] /= 2
+    build_panel(prices, **SIZES)
+    assert caplog.messages == []
+
+
+def test_the_sample_is_adjusted_and_holds_survivors(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        panel = build_panel(read_prices(sample_path()))
+    assert caplog.messages == []
+    assert survivors_line(panel.prices) == (
+        "all 20 tickers trade to the last day: the table holds survivors only, so results are too good"
+    )
+
+
+@pytest.mark.parametrize(
+    ("gone", "expected"),
+    [(0, "all 40 tickers trade"), (2, "38 of 40 tickers trade to the last day: the table holds hardly"), (3, None)],
+)
+@pytest.mark.parametrize("last", [21, 20])
+def test_who_has_died_is_counted(gone: int, expected: str | None, last: int) -> None:
+    prices = MARKET.prices().copy()
+    prices[-last:, :gone] = np.nan
+    prices[:-last, 0] = 1.0
+    line = survivors_line(prices)
+    assert (line is None) is (expected is None)
+    assert expected is None or (line is not None and line.startswith(expected))
+
+
+def test_one_ticker_or_indicators_alone_say_nothing() -> None:
+    prices = MARKET.prices().copy()
+    assert survivors_line(prices[:, :1]) is None
+    prices[:, 1:] = np.nan
+    assert survivors_line(prices) is None
+
+
+@pytest.mark.parametrize("name", ["Adj Close", "adj_close", "AdjustedClose"])
+def test_adjusted_closes_that_are_ignored_are_named(name: str, tmp_path, caplog: pytest.LogCaptureFixture) -> None:
+    path = write(table().assign(**{name: 1.0}), tmp_path / "p.csv")
+    with caplog.at_level(logging.WARNING):
+        read_prices(path)
+        (line,) = caplog.messages
+        assert "has adjusted closes, which are ignored; python -m eigen2.cli data prepare" in line
+        caplog.clear()
+        read_prices(path, [name])
+        read_prices(write(table(), path))
+    assert caplog.messages == []

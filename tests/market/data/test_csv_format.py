@@ -1,0 +1,121 @@
+"""Text files: separators and decimal marks are guessed or given, and give the rows of a plain CSV file."""
+
+import pandas as pd
+import pytest
+
+from eigen2.errors import UserError
+from eigen2.market.data import files
+from eigen2.market.data.cleaning.layouts import Input
+from eigen2.market.data.csv_format import CsvFormat, guess_decimal, guess_sep
+from eigen2.market.data.source import read_prices
+from tests.market.data.test_files import assert_refused, table
+
+
+@pytest.mark.parametrize("sep", [",", ";", "\t", "|"])
+@pytest.mark.parametrize("decimal", [".", ","])
+@pytest.mark.parametrize("name", ["p.txt", "p.tsv", "p.csv", "p.txt.gz"])
+def test_every_format_gives_the_same_rows(tmp_path, sep, decimal, name):
+    if sep == decimal:
+        return
+    frame = table(days=20)
+    frame["close"] += 0.25
+    text = frame.assign(date=frame["date"].dt.strftime("%d.%m.%Y"), note="a, b")
+    text.to_csv(tmp_path / name, sep=sep, decimal=decimal, index=False)
+    pd.testing.assert_frame_equal(read_prices(tmp_path / name), frame)
+    shown = "tab" if sep == "\t" else repr(sep)
+    assert Input(tmp_path / name).layout == f"long, sep {shown}, decimal {decimal!r}, dates %d.%m.%Y"
+    rows = Input(tmp_path / name, CsvFormat(sep, decimal, "%d.%m.%Y")).batches()
+    pd.testing.assert_frame_equal(pd.concat(rows, ignore_index=True), frame)
+
+
+def test_an_ordinary_file_needs_no_words(tmp_path):
+    table().to_csv(tmp_path / "p.csv", index=False)
+    assert Input(tmp_path / "p.csv").layout == "long"
+
+
+def test_thousands_in_numbers_with_a_comma(tmp_path):
+    path = tmp_path / "A.csv"
+    path.write_text("date;open;high;low;close;volume\n2020-01-01;1.234,5;1.300;0,5;+1.250,25;1.234.567\n")
+    assert read_row(path) == [1234.5, 1300, 0.5, 1250.25, 1234567]
+    path.write_text("date;open;high;low;close;volume\n2020-01-01;1,5;1.5;0,5;1,5;12.34\n")
+    with pytest.raises(UserError, match=r"'high' that are no numbers, first '1\.5' in data row 1"):
+        read_row(path, CsvFormat(decimal=","))
+
+
+def read_row(path, form=CsvFormat()):  # noqa: B008
+    (rows,) = Input(path, form).batches()
+    return rows.iloc[0, 2:].tolist()
+
+
+def test_dollars_and_nasdaqs_names(tmp_path):
+    path = tmp_path / "A.csv"
+    path.write_text("Date,Close/Last,Volume,Open,High,Low\n01/31/2020,$12.5,100,$12,$13,$11\n")
+    assert read_row(path) == [12, 13, 11, 12.5, 100]
+
+
+@pytest.mark.parametrize(
+    ("cells", "sep", "decimal"),
+    [
+        (["1,5"], ";", ","),
+        (["1.234,5"], "\t", ","),
+        (["1,5", "2.25"], ";", "."),
+        # thousands, perhaps
+        (["1,234"], ";", "."),
+        (["1.234", "1,5"], ";", ","),
+        (["1,5"], ",", "."),
+        ([], ";", "."),
+    ],
+)
+def test_the_decimal_mark(cells, sep, decimal):
+    assert guess_decimal(sep, [cells]) == decimal
+
+
+def test_the_separator():
+    assert guess_sep("date;Close, adjusted;High") == ";"
+    assert guess_sep("date") == ","
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"sep": "ab"}, "csv.sep is 'ab'; it must be one character"),
+        ({"sep": '"'}, "csv.sep is '\"'; it must be"),
+        ({"sep": ",", "decimal": ","}, "csv.sep and csv.decimal are both ','"),
+        *(
+            ({"date_format": one}, f"csv.date_format is {one!r}; it must be")
+            for one in ("%Q", "%d %", "%d %H:%M %z", "")
+        ),
+        ({"date_format": "dmy"}, "csv.date_format is 'dmy'; it must be a format such as"),
+    ],
+)
+def test_settings_that_are_refused(settings, words):
+    with pytest.raises(UserError) as error:
+        CsvFormat(**settings)
+    assert words in str(error.value)
+    assert CsvFormat("tab").sep == CsvFormat("\\t").sep == "\t"
+
+
+def test_excel_is_read_as_text(tmp_path, monkeypatch):
+    (tmp_path / "p.xlsx").write_bytes(b"PK\x03\x04")
+    frame = table(("600519", "NA"))
+    cells = pd.DataFrame([[*frame.columns], *frame.astype(object).values.tolist()], dtype=object)
+    monkeypatch.setattr(files.pd, "read_excel", lambda path, **_: cells)
+    pd.testing.assert_frame_equal(read_prices(tmp_path / "p.xlsx"), frame)
+    assert Input(tmp_path / "p.xlsx", CsvFormat(";", ",", "%d.%m.%Y")).layout == "long"
+
+    def missing(path, **_):
+        raise ImportError("openpyxl")
+
+    monkeypatch.setattr(files.pd, "read_excel", missing)
+    assert_refused(tmp_path / "p.xlsx", r"is an Excel file: pip install 'eigen2\[xlsx\]', or save it as CSV")
+
+
+def test_a_real_excel_file(tmp_path):
+    pytest.importorskip("openpyxl")
+    table().to_excel(tmp_path / "p.xlsx", index=False)
+    pd.testing.assert_frame_equal(read_prices(tmp_path / "p.xlsx"), table())
+
+
+def test_a_broken_excel_file(tmp_path):
+    (tmp_path / "p.xlsx").write_bytes(b"PK\x03\x04 cut")
+    assert_refused(tmp_path / "p.xlsx", "cannot be read as Excel: damaged or cut short")

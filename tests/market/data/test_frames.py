@@ -1,0 +1,70 @@
+"""Prices as a DataFrame: each form is the same prices."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from eigen2.errors import UserError
+from eigen2.market.data.frames import frame_prices
+from eigen2.market.data.source import COLUMNS, PRICE_COLUMNS, VALUES
+from eigen2.market.synthetic.generator import SyntheticMarket
+
+LONG = SyntheticMarket(days=30, columns=3, missing=0.1, seed=2).generate()
+CLOSES = LONG.assign(**{name: LONG["close"] for name in PRICE_COLUMNS}, volume=np.nan)
+
+
+def yfinance(level: int = 0) -> pd.DataFrame:
+    """As `yfinance.download` returns several tickers: prices on the first level, or on the second (group_by)."""
+    frame = LONG.rename(columns=str.title).pivot(index="Date", columns="Ticker", values=[v.title() for v in VALUES])
+    return frame.rename_axis(columns=["Price", "Ticker"]).swaplevel(0, level, axis=1)
+
+
+@pytest.mark.parametrize(
+    ("frame", "expected"),
+    [
+        (LONG, LONG),
+        (LONG.sample(frac=1, random_state=0).rename(columns=str.upper).assign(NOTE="text"), LONG),
+        (LONG.set_index("date"), LONG),
+        (LONG.set_index("date").rename_axis(None), LONG),
+        (LONG.set_index(["ticker", "date"]), LONG),
+        (LONG.assign(date=LONG["date"].dt.strftime("%Y-%m-%d")), LONG),
+        (LONG.assign(date=LONG["date"].dt.date, volume=LONG["volume"].astype(int)), LONG),
+        (LONG.assign(date=LONG["date"].dt.tz_localize("America/New_York") + pd.Timedelta(hours=16)), LONG),
+        (yfinance(), LONG),
+        (yfinance(1), LONG),
+        (yfinance()[["Close"]], CLOSES),
+        (LONG.pivot(index="date", columns="ticker", values="close"), CLOSES),
+        (LONG[["date", "ticker", "close"]], CLOSES),
+    ],
+)
+def test_every_form_is_the_same_prices(frame: pd.DataFrame, expected: pd.DataFrame) -> None:
+    before = frame.copy(deep=True)
+    pd.testing.assert_frame_equal(frame_prices(frame), expected)
+    pd.testing.assert_frame_equal(frame, before)
+
+
+def test_features_come_along() -> None:
+    prices = frame_prices(LONG.assign(Mood=1, other=2), ["mood"])
+    assert [*prices] == [*COLUMNS, "mood"]
+    assert (prices["mood"] == 1).all()
+
+
+@pytest.mark.parametrize(
+    ("frame", "words"),
+    [
+        (LONG.drop(columns="ticker"), "lacks the columns ticker; it has 'date, open"),
+        (LONG.drop(columns="high"), "lacks the columns high"),
+        (LONG.assign(Close=1.0), "more than one column close"),
+        (LONG.iloc[:0], "no rows"),
+        (pd.concat([LONG, LONG.iloc[:2]]), "2 duplicate rows"),
+        (LONG.assign(close="dear"), r"76 values in column 'close' that are no numbers, first 'dear' in row 0"),
+        (LONG.assign(date="soon"), r"dates that cannot be read, first 'soon' in row 0: write dates as 2009-01-31"),
+        (LONG.assign(ticker=None), "rows without a ticker"),
+        (LONG.assign(close=np.inf), "infinite values in column close"),
+        (yfinance()[["Open", "High"]], "columns of two levels, but none has a close"),
+        (pd.concat({"a": yfinance()}, axis=1), "columns of 3 levels"),
+    ],
+)
+def test_frames_that_cannot_be_read(frame: pd.DataFrame, words: str) -> None:
+    with pytest.raises(UserError, match=f"^the DataFrame .*{words}"):
+        frame_prices(frame)

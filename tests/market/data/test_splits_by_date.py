@@ -1,0 +1,54 @@
+"""Splits that start on dates."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from eigen2.errors import UserError
+from eigen2.market.data.panel import Splits
+
+DATES = np.arange("2020-01-01", "2020-03-01", dtype="datetime64[D]")
+DATES = DATES[np.is_busday(DATES)]  # 2020-01-01 is a Wednesday
+COUNTS = {"validation_days": 10, "holdout_days": 5}
+
+
+@given(st.integers(1, len(DATES) - 2), st.integers(1, 10))
+def test_dates_are_first_days(start: int, length: int) -> None:
+    stop = min(start + length, len(DATES) - 1)
+    dates = {"validation_from": str(DATES[start]), "holdout_from": str(DATES[stop])}
+    splits = Splits.from_dates(DATES, **COUNTS, **dates)
+    assert splits == Splits((range(start),), (range(start, stop),), range(stop, len(DATES)))
+    assert splits == Splits.from_days(len(DATES), stop - start, len(DATES) - stop)
+
+
+def test_a_weekend_means_the_monday_after_it() -> None:
+    splits = Splits.from_dates(DATES, **COUNTS, validation_from="2020-01-18", holdout_from="2020-02-16")
+    assert [str(DATES[days.start]) for days in (*splits.validation, splits.holdout)] == ["2020-01-20", "2020-02-17"]
+
+
+def test_each_date_replaces_its_number_of_days_alone() -> None:
+    assert Splits.from_dates(DATES, **COUNTS) == Splits.from_days(len(DATES), 10, 5)
+    (validation,), holdout = (lambda s: (s.validation, s.holdout))(
+        Splits.from_dates(DATES, **COUNTS, holdout_from="2020-02-03")
+    )
+    assert (len(validation), str(DATES[holdout.start])) == (10, "2020-02-03")
+    splits = Splits.from_dates(DATES, **COUNTS, validation_from="2020-02-03")
+    assert (str(DATES[splits.validation[0].start]), len(splits.holdout)) == ("2020-02-03", 5)
+
+
+@pytest.mark.parametrize(
+    ("dates", "words"),
+    [
+        ({"validation_from": "2020-02-10", "holdout_from": "2020-02-03"}, "but the holdout starts on 2020-02-03: give"),
+        ({"validation_from": "2020-02-03", "holdout_from": "2020-02-03"}, "data.validation_from is 2020-02-03, but"),
+        ({"holdout_from": "2021-01-01"}, "data.holdout_from is 2021-01-01, but the prices go from 2020-01-01 to 2020-"),
+        ({"validation_from": "2019-12-31"}, "data.validation_from is 2019-12-31, but the prices go from"),
+        ({"validation_from": "2020-01-01"}, "leave no training days"),
+        ({"holdout_from": "02/03/2020"}, "data.holdout_from is '02/03/2020'; give a date as YYYY-MM-DD"),
+        ({"validation_from": "2020-02-03", "validation_spans": 2}, "but data.validation_spans is 2: set it to 1"),
+    ],
+)
+def test_dates_that_do_not_fit(dates: dict[str, str], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        Splits.from_dates(DATES, **COUNTS, **dates)

@@ -1,0 +1,103 @@
+"""A run on what a user brings: own features, a benchmark and split dates, from fit to orders."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from eigen2.core.export import load
+from eigen2.errors import UserError
+from eigen2.market.data.source import read_prices
+from eigen2.market.datamodule import MarketDataModule
+from eigen2.market.serving.trader import Trader
+from eigen2.market.synthetic.generator import SyntheticMarket
+from eigen2.report.page import provenance, render
+from eigen2.report.record import load as load_record
+from tests.command import eigen2
+
+PRICES = SyntheticMarket(days=260, columns=6).generate()
+PRICES = PRICES.assign(mood=np.random.default_rng(0).normal(size=len(PRICES)))
+DATES = PRICES["date"].drop_duplicates().sort_values().dt.strftime("%Y-%m-%d").tolist()
+SMALL = {"context_days": 20, "trading_days": 15, "settlement_days": 5, "replay_min_size": 10, "replay_capacity": 500}
+DAYS = {"validation_from": DATES[200], "holdout_from": DATES[230]}
+
+
+def built(**settings: object) -> MarketDataModule:
+    data = MarketDataModule.from_frame(PRICES, **{**SMALL, **DAYS, **settings})
+    data.setup("fit")
+    data.build(2, torch.device("cpu"))
+    return data
+
+
+@pytest.mark.parametrize("encoding", ["averages", "windows"])
+def test_networks_see_own_features(encoding: str) -> None:
+    plain, own = (built(features=features, encoding=encoding) for features in ([], ["mood"]))
+    assert own.panel.num_features == plain.panel.num_features + 1
+    assert own.describe()["panel"] == "260 days x 6 columns x 10 features"
+    assert (own.settings()["features"], own.settings()["validation_days"]) == (["mood"], 30)
+    assert own.inference_spec()["scale"]["own_features"] == ["mood"]
+    observation, _ = own.eval_env.reset(options=own.training_options(0, 0))
+    inputs = own.network_inputs(observation)
+    assert own.make_actor()({name: part[0] for name, part in inputs.items()}).isfinite().all()
+    if encoding == "averages":
+        days, (columns, width) = observation["day"], own.sizes.inputs["columns"]
+        described = inputs["columns"].reshape(*days.shape, columns, -1, own.panel.channels)
+        assert width == plain.sizes.inputs["columns"][1] * 11 // 10
+        # the average over one day is the day's value, standardised once more
+        seen, raw = described[0, :, :, 0, 9].double(), own.panel.features[days[0].numpy(), :, 9]
+        assert np.corrcoef(seen.flatten(), raw.flatten())[0, 1] > 0.999
+
+
+def test_a_frame_is_no_setting_and_is_not_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    data = built()
+    assert data.describe()["prices"] == "a DataFrame"
+    assert data.describe()["survivors"].startswith("all 6 tickers trade to the last day")
+    assert data.panel.folder is None
+    assert not [*tmp_path.iterdir()]
+    json.dumps(data.settings())
+
+
+def test_a_holdout_from_a_date_says_so_where_it_was_used() -> None:
+    data = built()
+    with pytest.raises(UserError, match=rf"set data.holdout_from to a date after {DATES[240]} or bring later prices"):
+        data.require_unused({"first": DATES[0], "last": DATES[240]})
+
+
+def test_a_run_from_fit_to_orders(tmp_path: Path) -> None:
+    prices, without, root = tmp_path / "prices.parquet", tmp_path / "without.parquet", tmp_path / "run"
+    PRICES.to_parquet(prices, index=False)
+    PRICES.drop(columns="mood").to_parquet(without, index=False)
+    data = {"synthetic": "null", "path": prices, "features": "[mood]", "benchmark": "S0003", **DAYS}
+    words = [f"--data.{name}={value}" for name, value in data.items()]
+    words = ["--config", "tests/small.yaml", *words, "--trainer.default_root_dir", root, "--trainer.max_epochs", 1]
+    for command in (["fit", *words], ["test", *words, "--ckpt_path", "best"]):
+        done = eigen2(*command)
+        assert done.returncode == 0, done.stderr
+    assert "benchmark    S0003: alpha" in done.stdout
+    assert "survivors    all 6 tickers trade" in done.stdout
+    summary = json.loads((root / "test" / "summary.json").read_text())
+    assert (summary["days"]["first"], summary["days"]["count"]) == (DATES[230], 30)
+    assert summary["settings"]["data.benchmark"] == "S0003"
+    assert [*summary["measures"]] == ["champion", "buy and hold", "benchmark", "momentum"]
+    assert "S0003" not in set(pd.read_csv(root / "test" / "trades.csv")["ticker"])
+    record = load_record(root)
+    assert provenance(record)["survivors"].startswith("all 6 tickers")
+    page = render(record)
+    assert "<strong>Survivors</strong>: all 6 tickers" in page
+    assert "against the benchmark S0003" in page
+    champion = load(root / "checkpoints" / "best.ckpt")
+    assert "S0003" not in champion.config["inference"]["investable"]
+    trader = Trader(champion)
+    assert trader.features == ("mood",)
+    orders = trader.orders(read_prices(prices, trader.features))
+    output = tmp_path / "orders.csv"
+    predict = ("predict", "--trainer.default_root_dir", root, "--output", output, "--data.path")
+    assert eigen2(*predict, prices).returncode == 0
+    assert len(pd.read_csv(output)) == len(orders)
+    refused = eigen2(*predict, without)
+    assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
+    assert "without.parquet' lacks the columns mood; it has 'date, ticker" in refused.stderr

@@ -1,0 +1,75 @@
+"""`eigen2.fit` and its result, and the notebook that shows them."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+import eigen2
+from eigen2.errors import UserError
+from eigen2.market.serving.trader import Trader
+
+NOTEBOOK = Path(__file__).parent.parent / "examples" / "notebook.ipynb"
+TINY = {  # text of the notebook, and what makes it take seconds
+    "days=1200": "days=300",
+    "context_days=252": "context_days=20, trading_days=20, settlement_days=5, validation_days=30, holdout_days=30",
+    "generations=10": "generations=1, population_size=2, gradient_steps=1, windows_per_generation=1",
+}
+
+
+def test_importing_eigen2_imports_neither_torch_nor_lightning() -> None:
+    code = "import sys, eigen2; sys.exit(any(name in sys.modules for name in ('torch', 'lightning', 'pandas')))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_the_notebook_runs_from_top_to_bottom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    notebook = json.loads(NOTEBOOK.read_text())
+    cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    assert not any(cell["outputs"] or cell["execution_count"] for cell in cells)
+    monkeypatch.chdir(tmp_path)
+    source = "\n".join("".join(cell["source"]) for cell in cells)
+    for text, small in TINY.items():
+        assert source.count(text) == 1
+        source = source.replace(text, small)
+    names: dict[str, Any] = {}
+    exec(source, names)
+    printed = capsys.readouterr().out
+    assert "benchmark    S0000" in printed
+    assert "survivors    all 10 tickers trade to the last day" in printed
+    result, prices = names["result"], names["prices"]
+    assert len(result.metrics) == 1
+    orders = result.predict(prices)
+    assert orders["date"].nunique() == 31, "the last day that the fit used, and those of the holdout"
+    pd.testing.assert_frame_equal(Trader.load(tmp_path / "champion").orders(prices), orders)
+    assert not (tmp_path / "lightning_logs" / "cache").exists()
+    # a second fit keeps the first
+    (call,) = [line for line in source.splitlines() if "eigen2.fit(" in line]
+    exec(call.replace("prices,", "prices, seed=43,"), names)
+    assert (tmp_path / "lightning_logs" / "earlier" / "1" / "metrics.csv").is_file()
+    assert json.loads((tmp_path / "lightning_logs" / "run.json").read_text())["seed"] == 43
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"populaton_size": 2}, "fit has no setting populaton_size: did you mean population_size?"),
+        ({"qqqq": 2}, "fit has no setting qqqq; see ERLModule and MarketDataModule"),
+        ({"path": "prices.csv"}, "fit has no setting path"),
+        ({"population_size": 0}, "model.population_size is 0"),
+        ({"holdout_from": "soon", "synthetic": eigen2.SyntheticMarket(days=300)}, "data.holdout_from is 'soon'"),
+    ],
+)
+def test_settings_that_cannot_be_used(settings: dict[str, Any], words: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=words):
+        eigen2.fit(generations=1, folder=tmp_path, **settings)
+    assert not (tmp_path / "metrics.csv").exists()
+
+
+def test_a_frame_and_another_source_are_too_much(tmp_path: Path) -> None:
+    frame = eigen2.SyntheticMarket(days=300, columns=3).generate()
+    with pytest.raises(UserError, match="prices are given as a DataFrame, but path or synthetic too"):
+        eigen2.fit(frame, folder=tmp_path, synthetic=eigen2.SyntheticMarket())
