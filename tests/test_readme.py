@@ -46,7 +46,7 @@ def blocks(page: Path, language: str) -> list[str]:
 
 def commands(kind: str) -> list[str]:
     """Lines of README and docs/ that run eigen2, of one subcommand."""
-    lines = [line for page in PAGES for block in blocks(page, "sh") for line in block.replace("\\\n", "").splitlines()]
+    lines = [line for page in PAGES for block in blocks(page, "sh") for line in block.splitlines()]
     return list(dict.fromkeys(line for line in lines if line.startswith(f"python -m eigen2.cli {kind}")))
 
 

@@ -181,6 +181,7 @@ class MarketDataModule(RolloutDataModule):
         self._load()
         require_window(self.panel.splits, self.context_days, self.trading_days, self.settlement_days)
         self.investable_columns = resolve(self.investable, self.panel, self.benchmark)
+        self._traded_value = self.panel.traded_value[self.investable_columns]
 
     def _load(self, scale: FeatureScale | None = None) -> None:
         splits = ("validation_days", "holdout_days", "validation_spans", "validation_from", "holdout_from")
@@ -207,10 +208,10 @@ class MarketDataModule(RolloutDataModule):
         percent = Choice(rules, self.account).reward_per_percent(len(columns))
         self._outcomes = torch.from_numpy(relative_returns(prices, rules) * percent).half().to(device)
         windows = self.windows_per_generation + self.exploration_windows
-        credit = self.credit == "order"
-        self.eval_env = make_environment(prices, rules, agents, windows, device, self.account, credit)
+        credit, self.capacity = self.credit == "order", self.account.capacity(self._traded_value)
+        self.eval_env = make_environment(prices, rules, agents, windows, device, self.account, self.capacity, credit)
         validation = len(self.validation_starts())
-        self.val_env = make_environment(prices, rules, agents + 1, validation, device, self.account)
+        self.val_env = make_environment(prices, rules, agents + 1, validation, device, self.account, self.capacity)
 
     def needed_bytes(self, agents: int) -> dict[str, int]:
         """Return the bytes of the encoder and of both environments."""
@@ -319,7 +320,8 @@ class MarketDataModule(RolloutDataModule):
         """Return what turns prices into network inputs and actions into orders."""
         names = ("context_days", "trading_days", "settlement_days", "encoding")
         rules = {"rules": asdict(self.rules), "account": asdict(self.account)}
-        return {**{name: getattr(self, name) for name in names}, **rules, **self.encoder.state_dict()}
+        columns = {**self.encoder.state_dict(), "traded_value": self._traded_value.tolist()}
+        return {**{name: getattr(self, name) for name in names}, **rules, **columns}
 
     def apply_inference_spec(self, spec: Mapping[str, Any]) -> None:
         """Compute features and averages again with the statistics of the fit's training days."""
@@ -328,6 +330,7 @@ class MarketDataModule(RolloutDataModule):
         self._spec = spec
         self._load(FeatureScale.from_dict(spec["scale"]))
         self.investable_columns = [self.panel.tickers.index(name) for name in spec["investable"]]
+        self._traded_value = np.array(spec["traded_value"])
         self.build(self.eval_env.agents, self.eval_env.device)
 
     def test(self, policies: TrainedPolicies) -> TestResult:
@@ -342,7 +345,8 @@ class MarketDataModule(RolloutDataModule):
         benchmark = None
         if self.benchmark is not None:
             benchmark = self.benchmark, self.panel.prices[:, [self.panel.tickers.index(self.benchmark)]]
-        market = Market(prices, self.rules, self.account, days, self.panel.dates, benchmark, self.survivors)
+        settings = (self.rules, self.account, days, self.panel.dates)
+        market = Market(prices, *settings, benchmark, self.survivors, self.capacity)
         champion, agents = native(policies.champion), [native(agent) for agent in policies.agents]
         rng = generator(policies.seed, Role.LUCK)
         result = backtest(market, champion, agents, policies.candidates, policies.generation, rng)

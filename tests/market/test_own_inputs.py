@@ -13,6 +13,7 @@ from eigen2.errors import UserError
 from eigen2.market.data.source import read_prices
 from eigen2.market.datamodule import MarketDataModule
 from eigen2.market.serving.trader import Trader
+from eigen2.market.simulation.account import AccountRules
 from eigen2.market.synthetic.generator import SyntheticMarket
 from eigen2.report.page import provenance, render
 from eigen2.report.record import load as load_record
@@ -67,11 +68,25 @@ def test_a_holdout_from_a_date_says_so_where_it_was_used() -> None:
         data.require_unused({"first": DATES[0], "last": DATES[240]})
 
 
+def test_the_volume_of_the_training_days_caps_orders() -> None:
+    value = (PRICES["close"] * PRICES["volume"]).where(PRICES["date"] < DATES[200])
+    usual = value.groupby(PRICES["ticker"]).median().sort_index().to_numpy()
+    data = built(account=AccountRules(volume_cap=0.01))
+    for env in (data.eval_env, data.val_env):
+        np.testing.assert_allclose(env.accounts.capacity, 0.01 * usual, rtol=1e-6)
+    later = built(account=AccountRules(volume_cap=0.02), validation_from=DATES[150])
+    later.apply_inference_spec(data.inference_spec())
+    np.testing.assert_allclose(later.val_env.accounts.capacity, 0.02 * usual, rtol=1e-6)
+    assert built().eval_env.accounts.capacity is None
+
+
 def test_a_run_from_fit_to_orders(tmp_path: Path) -> None:
     prices, without, root = tmp_path / "prices.parquet", tmp_path / "without.parquet", tmp_path / "run"
     PRICES.to_parquet(prices, index=False)
     PRICES.drop(columns="mood").to_parquet(without, index=False)
     data = {"synthetic": "null", "path": prices, "features": "[mood]", "benchmark": "S0003", **DAYS}
+    least = (PRICES["close"] * PRICES["volume"]).groupby(PRICES["ticker"]).median().min()
+    data["account.volume_cap"] = 20 / least  # little above the smallest order
     words = [f"--data.{name}={value}" for name, value in data.items()]
     words = ["--config", "tests/small.yaml", *words, "--trainer.default_root_dir", root, "--trainer.max_epochs", 1]
     for command in (["fit", *words], ["test", *words, "--ckpt_path", "best"]):
@@ -98,6 +113,7 @@ def test_a_run_from_fit_to_orders(tmp_path: Path) -> None:
     predict = ("predict", "--trainer.default_root_dir", root, "--output", output, "--data.path")
     assert eigen2(*predict, prices).returncode == 0
     assert len(pd.read_csv(output)) == len(orders)
+    assert 0.01 < orders["stake_pct"][orders["action"] == "buy"].median() < 0.3  # of 1 % and more without the cap
     refused = eigen2(*predict, without)
     assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
     assert "without.parquet' lacks the columns mood; it has 'date, ticker" in refused.stderr

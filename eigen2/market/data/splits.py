@@ -10,7 +10,9 @@ from itertools import chain
 import numpy as np
 from jaxtyping import Int, Shaped
 
-from eigen2.errors import UserError
+from eigen2.errors import UserError, require_range
+
+SHORT_DAYS = 300  # days that can be shared out with the default run-off of 20
 
 
 @dataclass(frozen=True)
@@ -32,17 +34,19 @@ class Splits:
         part has none, as training and the context of validation need days before.
 
         Raises:
-            UserError: when a count is negative or no day is left for training before a span.
+            UserError: when a count is too small or no day is left for training before a span.
         """
+        require_range("data.validation_days", validation_days, least=0)
+        require_range("data.validation_spans", validation_spans, least=1)
+        require_range("data.holdout_days", holdout_days, least=0)
         holdout = days - holdout_days
         stops = [holdout * (part + 2) // (validation_spans + 1) for part in range(validation_spans)]
         starts = [stop - validation_days for stop in stops]
         train = tuple(map(range, [0, *stops], starts))
-        if min(validation_days, holdout_days, validation_spans - 1) < 0 or not all(train):
+        if not all(train):
             raise UserError(
                 f"validation_days {validation_days} x validation_spans {validation_spans} + holdout_days "
-                f"{holdout_days} leave no training days of the {days} days of prices: set them at least to 0, 1 and 0, "
-                "lower them as docs/data.md does for short tables, or bring more days"
+                f"{holdout_days} leave no training days of the {days} days of prices: {_remedy(days)}"
             )
         return Splits(train, tuple(map(range, starts, stops)), range(holdout, days))
 
@@ -96,6 +100,14 @@ def _day_of(key: str, text: str, dates: Shaped[np.ndarray, " days"]) -> int:
     return int(np.searchsorted(dates, day))
 
 
+def _remedy(days: int) -> str:
+    """Return what to do about too few days: settings that share them out, if they are enough for the run-off days."""
+    if days < SHORT_DAYS:
+        return "lower one or bring more days"
+    shares = {"context_days": 10, "trading_days": 8, "validation_days": 5, "holdout_days": 5}
+    return "bring more days, or set " + " ".join(f"--data.{name} {days // part}" for name, part in shares.items())
+
+
 def window_starts(spans: Iterable[range], window_days: int, first: int = 0) -> list[range]:
     """Return, for each span of days, the first days of windows that lie within it, from day `first` on."""
     return [range(max(span.start, first), span.stop - window_days + 1) for span in spans]
@@ -112,8 +124,8 @@ def require_window(splits: Splits, context_days: int, trading_days: int, settlem
         spans = f"{len(splits.validation)} x " if len(splits.validation) > 1 else ""
         raise UserError(
             f"{splits.holdout.stop} days leave {train} to train on before {spans}{validation} validation and {holdout} "
-            f"holdout days, but context_days {context_days}, ending with the first of {window}, need {needed}; lower "
-            "one or bring more days"
+            f"holdout days, but context_days {context_days}, ending with the first of {window}, need {needed}: "
+            f"{_remedy(splits.holdout.stop)}"
         )
     if validation < days:
         raise UserError(

@@ -5,7 +5,7 @@ import math
 import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from jaxtyping import Float, Float32, Shaped
 from eigen2.errors import UserError
 from eigen2.market.evaluation.performance import MEASURES, MIN_DEVIATION, format_measure, measure_all, total_return
 from eigen2.market.evaluation.selection_bias import deflated_sharpe_ratio, overfitting_probability
-from eigen2.market.simulation.account import AccountRules
+from eigen2.market.simulation.account import AccountRules, Capacity
 from eigen2.market.simulation.policies import buy_and_hold, momentum, random_baseline
 from eigen2.market.simulation.rules import TradingRules
 from eigen2.market.simulation.simulate import Policy, Prices, Simulation, simulate
@@ -42,6 +42,7 @@ class Market:
     dates: Shaped[np.ndarray, " days"]  # dates of all days of the prices
     benchmark: tuple[str, Float32[np.ndarray, "days 1 4"]] | None = None  # ticker and prices
     survivors: str | None = None  # that the prices hold survivors only, if they do
+    capacity: Capacity = None  # most money that an order puts into each column
 
 
 @dataclass(frozen=True)
@@ -184,19 +185,20 @@ def backtest(
     The agents are the population at the end of its fit. Raises UserError for fewer than two days after the first.
     """
     prices, rules, account, days = market.prices, market.rules, market.account, market.days
+    play = partial(simulate, prices, rules, account, days, capacity=market.capacity)
     if len(days) < 3:
         raise UserError(f"data.holdout_days is {len(days) - 1}; a test needs at least 2 days that fit has not seen")
-    simulated = simulate(prices, rules, account, days, champion)
+    simulated = play(champion)
     random = random_baseline(prices, rules, simulated.orders, days, policies, rng)
     ticker, benchmark = market.benchmark or (None, None)
     simulations = {
         "champion": simulated,
-        BUY_AND_HOLD: buy_and_hold(prices, rules, account, days),
+        BUY_AND_HOLD: buy_and_hold(prices, rules, account, days, market.capacity),
         **({} if benchmark is None else {BENCHMARK: buy_and_hold(benchmark, rules, account, days)}),
-        "momentum": simulate(prices, rules, account, days, momentum(prices, rules)),
-        "random": simulate(prices, rules, account, days, random, policies),
+        "momentum": play(momentum(prices, rules)),
+        "random": play(random, policies),
     }
-    returns = [simulate(prices, rules, account, days, agent).returns for agent in agents]
+    returns = [play(agent).returns for agent in agents]
     dates, agent_returns = market.dates[days.start : days.stop], np.stack(returns, axis=1)
     return Backtest(dates, simulations, agent_returns, tried, generation, ticker, market.survivors)
 

@@ -113,7 +113,8 @@ class TradingEnv(gymnasium.Env[Any, Any]):
         account = _settings(AccountRules, "account", account)
         terms = Terms(rules, account, trading_days, settlement_days)
         self._encoder = AverageEncoder(panel, self.investable, context_days, terms)
-        self._env = make_environment(panel.prices[:, self.investable], rules, agents=1, account=account)
+        capacity = account.capacity(panel.traded_value[self.investable])
+        self._env = make_environment(panel.prices[:, self.investable], rules, 1, account=account, capacity=capacity)
         self.action_space = spaces.Box(-1, 1, (math.prod(self._env.action_shape),), np.float32)
         ends = np.cumsum([0, *(math.prod(self._encoder.input_shapes[name]) for name in PARTS)]).tolist()
         self.layout = {name: slice(*ends[i : i + 2]) for i, name in enumerate(PARTS)}

@@ -9,7 +9,7 @@ import pandas as pd
 import torch
 from jaxtyping import Bool, Float, Int, Shaped
 
-from eigen2.market.simulation.account import AccountRules
+from eigen2.market.simulation.account import AccountRules, Capacity
 from eigen2.market.simulation.base import window_options
 from eigen2.market.simulation.environment import TradingEnvironment
 from eigen2.market.simulation.portfolio import PortfolioEnvironment, make_environment
@@ -39,6 +39,7 @@ def write_orders(
     account: AccountRules,
     policy: Policy,
     start: int,
+    capacity: Capacity = None,
 ) -> pd.DataFrame:
     """Play a policy from day `start` on, without positions at first, and record its decisions at every close.
 
@@ -54,7 +55,7 @@ def write_orders(
     """
     # a first extra day takes the last orders; a second keeps it from being the last day, which sells everything
     table = np.pad(prices, ((0, 2), (0, 0), (0, 0)), constant_values=np.nan)
-    env = make_environment(table, rules, 1, account=account)
+    env = make_environment(table, rules, 1, account=account, capacity=capacity)
     days = play_days(env, policy, window_options([start], len(table) - 1 - start, len(table) - start))
     rows: list[Row] = []
     if isinstance(env, PortfolioEnvironment):
@@ -100,10 +101,13 @@ class _Writer:
         self.env, self.rules, self.tickers = env, env.rules, tickers
         self.fill = "the next open" if self.rules.execution == "next_open" else "this close"
         self.unfilled = "no price at the open: dropped"
-        self.unfunded = "no money is left: positions already reach the maximum leverage"
+        reasons = ["positions already reach the maximum leverage"]
+        if env.accounts.capacity is not None:
+            reasons.append("the ticker trades too little for the volume cap")
         if env.accounts.rules.whole_shares:
             self.unfilled = "no price at the open, or one above the stake: dropped"
-            self.unfunded = "positions already reach the maximum leverage, or a share costs more than the stake"
+            reasons.append("a share costs more than the stake")
+        self.unfunded = ", or ".join(reasons)
         self.held: dict[int, Row] = {}
         self.tomorrow: list[Row] = []
 

@@ -81,6 +81,7 @@ class Trader:
             *(panel.dates, self.investable, self.terms.rules, self.terms.account),
             policy=hide_window_end(policy, self.terms.window_days),
             start=begin - context_start,
+            capacity=self.terms.account.capacity(np.array(spec["traded_value"])),
         )
 
     def _begin(self, dates: np.ndarray, first: date | None) -> int:

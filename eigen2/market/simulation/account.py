@@ -13,6 +13,8 @@ from eigen2.market.simulation.rules import CLOSE_REASONS, TradingRules
 
 RUIN = 1e-6  # share of the initial cash below which a log return no longer falls
 INTEGERS = ("window", "column", "entry_day", "exit_day", "reason")  # the integers of a trade
+DUST = 1e-9  # share of the initial cash up to which a value is a rounding error, and no trade
+Capacity = Float[np.ndarray, " columns"] | None
 WHOLE_ERROR = 1e-6  # of a share, by which a number of shares may be below a whole one for rounding errors
 NEWTON_STEPS = 8
 COLUMNS = "window column entry_day entry_price exit_day exit_price reason coefficient shares gain_pct reward profit"
@@ -37,7 +39,14 @@ class AccountRules:
     """Whether positions are whole numbers of shares, rounded down. An order is not paid for where they would take less
     than `min_order` at the close of the decision, and does not fill where they would at its fill. Agents and critics
     see orders before rounding."""
+    volume_cap: float = 0.0
+    """Largest share of a column's daily traded value (the median of close x volume over the training days) that an
+    order takes, or by which a rebalancing raises a position (0 to 1; 0: any). An order that would take less than
+    `min_order` is not paid for. Agents see what they hold, critics judge orders before it."""
 
+    min_commission: float = 0.0
+    """Least commission, in money, of each purchase and sale (0 to 1e6): what `data.rules.cost_bps` are short of it is
+    taken from the cash. It is no part of gains and rewards of orders."""
     cash_rate_pct: float = 0.0
     """Interest that cash earns, and borrowed cash costs, in percent a year (0 to 100): a 252nd of it for each day, on
     the cash at the last close. What short sales bring is cash. It is no part of the rewards of orders."""
@@ -50,6 +59,8 @@ class AccountRules:
             require_range(f"data.account.{name}", getattr(self, name), above=0, most=most)
         for name, most in (("cash_rate_pct", 100), ("borrow_fee_pct", 1000)):
             require_range(f"data.account.{name}", getattr(self, name), least=0, most=most)
+        require_range("data.account.volume_cap", self.volume_cap, least=0, most=1)
+        require_range("data.account.min_commission", self.min_commission, least=0, most=1e6)
         require_range("data.account.min_order", self.min_order, least=1e-6, most=self.unit_share)
 
     def least_room(self, trading: TradingRules, columns: int) -> float:
@@ -68,6 +79,26 @@ class AccountRules:
             )
         return least
 
+    def capacity(self, traded_value: Float[np.ndarray, " columns"]) -> Capacity:
+        """Return the most money that an order puts into each column, given their daily traded values; None is any.
+
+        Raises UserError if no column has volume.
+        """
+        if not self.volume_cap:
+            return None
+        if not traded_value.any():
+            raise UserError(
+                f"data.account.volume_cap is {self.volume_cap:g}, but no investable column has volume on the training "
+                "days; bring prices with volume, or set it to 0"
+            )
+        return self.volume_cap * traded_value
+
+    def extra_commission(self, value: np.ndarray, trading: TradingRules) -> np.ndarray:
+        """Return what the commission on trades of some values is short of `min_commission`, in money; 0 for `DUST`."""
+        traded, commission = value > DUST * self.initial_cash, trading.cost_bps / 10_000 * value
+        extra: np.ndarray = traded * (self.min_commission - commission).clip(min=0)
+        return extra
+
 
 class Accounts:
     """Money of several accounts that trade the same columns, updated by each day's fills and closes.
@@ -77,12 +108,16 @@ class Accounts:
     profit is the stake times its percent gain. What a short sale brings is kept as cash, the shares owed are a
     liability. Positions are marked at their last valid close; the gross exposure is the sum of their absolute values.
     An account whose equity falls to 0 or below, by leverage or short sales, is ruined: it gives no further order.
+    `capacity` is the most money that an order puts into each column; None is any.
 
     Cells are indices into the flattened (accounts, columns); money is float64.
     """
 
-    def __init__(self, rules: AccountRules, side_cost: float, accounts: int, columns: int) -> None:
-        self.rules, self.side_cost, self.columns = rules, side_cost, columns
+    def __init__(
+        self, rules: AccountRules, trading: TradingRules, accounts: int, columns: int, capacity: Capacity = None
+    ) -> None:
+        self.rules, self.trading, self.columns, self.capacity = rules, trading, columns, capacity
+        self.side_cost = trading.side_cost
         self.cash, self.equity, self.exposure = self._money = np.zeros((3, accounts))  # at the last close
         self.downside = np.zeros(accounts)  # sum of squared negative daily log returns since the reset
         self.ruined = np.zeros(accounts, np.bool_)
@@ -130,11 +165,16 @@ class Accounts:
         and nothing of less than `least_room`. Whole shares must be payable at the close.
         """
         account, asked = cell // self.columns, np.abs(coefficient) * self.rules.unit_share
+        if self.capacity is not None:
+            most = self.capacity[cell % self.columns] / self.equity[account].clip(min=RUIN)
+            asked = np.minimum(asked, most)
         room = self.room()
         room[observed_room(room).astype(np.float32) < least_room] = 0
         total = np.bincount(account, asked, len(room))
         scale: np.ndarray = np.divide(room, total, out=np.ones_like(room), where=total > room)
         stakes: np.ndarray = asked * scale[account]
+        if self.capacity is not None:
+            stakes[stakes < self.rules.min_order] = 0
         if self.rules.whole_shares:
             stakes[self.filled_stakes(cell, np.sign(coefficient), stakes, close.take(cell % close.size)) == 0] = 0
         return stakes
@@ -175,13 +215,17 @@ class Accounts:
         if self.rules.whole_shares:
             shares = np.rint(shares)
         self.shares[fills.cell] = shares
-        self.cash += np.bincount(account, self.cash_flow(shares, price), len(self.cash))
+        self._pay(account, shares, price)
 
     def close(self, cell: Int[np.ndarray, " closed"], price: Float32[np.ndarray, " closed"]) -> None:
         """Sell, or buy back, the shares of some cells."""
-        flow = self.cash_flow(-self.shares[cell], price.astype(np.float64))
-        self.cash += np.bincount(cell // self.columns, flow, len(self.cash))
+        self._pay(cell // self.columns, -self.shares[cell], price.astype(np.float64))
         self.shares[cell] = 0
+
+    def _pay(self, account: np.ndarray, shares: np.ndarray, price: np.ndarray) -> None:
+        """Take from accounts what bought shares cost, and add what sold ones bring, where negative."""
+        flow = self.cash_flow(shares, price) - self.rules.extra_commission(np.abs(shares) * price, self.trading)
+        self.cash += np.bincount(account, flow, len(self.cash))
 
     def rebalance(
         self,
@@ -194,7 +238,8 @@ class Accounts:
         All columns are valued at their price, and those in `trades` are traded at it. A position then is worth weight x
         max_leverage x what is left of the equity after costs and without the untraded positions, which count as their
         absolute value / max_leverage: where absolute weights sum to 1 or less, the gross exposure is within
-        max_leverage. With `whole_shares` it is rounded down to these. A ruined account sells what it holds.
+        max_leverage. No position grows by more than `capacity`, and with `whole_shares` it is rounded down to these. A
+        ruined account sells what it holds.
         """
         shape, leverage = weights.shape[:-1], self.rules.max_leverage
         shares, cash, ruined = (part.reshape(*shape, -1) for part in (self.shares, self.cash, self.ruined))
@@ -212,19 +257,23 @@ class Accounts:
             slope = 1 + self.side_cost * (weights * np.sign(change)).sum(-1, keepdims=True)
             basis = (basis - excess / slope).clip(min=0)
         wanted = weights * basis
+        if self.capacity is not None:
+            most = np.abs(own) + self.capacity
+            wanted = wanted.clip(-most, most)
         if self.rules.whole_shares:
             count = np.divide(wanted, price, out=np.zeros_like(wanted), where=np.broadcast_to(trades, wanted.shape))
             wanted = np.trunc(count + np.copysign(WHOLE_ERROR, count)) * price
         change = wanted - own
         traded = np.abs(change).sum(-1, keepdims=True)
         cash -= change.sum(-1, keepdims=True) + self.side_cost * traded
+        cash -= self.rules.extra_commission(np.abs(change), self.trading).sum(-1, keepdims=True)
         shares += np.divide(change, price, out=np.zeros_like(change), where=np.broadcast_to(trades, change.shape))
         if self.rules.whole_shares:
             np.rint(shares, out=shares)
         return traded.reshape(-1), equity.reshape(-1)
 
     def cash_flow(self, shares: Float[np.ndarray, " some"], price: Float[np.ndarray, " some"]) -> np.ndarray:
-        """Return the cash that comes in when shares are bought, or sold where negative."""
+        """Return the cash that comes in when shares are bought, or sold where negative, without `extra_commission`."""
         flow: np.ndarray = -price * (shares + self.side_cost * np.abs(shares))
         return flow
 
@@ -289,6 +338,8 @@ class AccountRecord:
         trades["coefficient"], trades["shares"] = self._coefficient[cell], shares
         trades["gain_pct"], trades["reward"] = closes.gain_pct, closes.reward
         trades["profit"] = np.abs(self._accounts.cash_flow(shares, trades["entry_price"])) * closes.gain_pct / 100
+        for price in (trades["entry_price"], trades["exit_price"]):
+            trades["profit"] -= self._accounts.rules.extra_commission(np.abs(shares) * price, self._trading)
         self._trades.append(trades)
 
     def rebalance(self, traded: Float[np.ndarray, " accounts"]) -> None:
@@ -323,7 +374,7 @@ class AccountRecord:
         """Return the trades closed since the last reset, one per row, by window and then in the order they closed.
 
         Columns are the `COLUMNS`: the reason is one of `CLOSE_REASONS`, coefficient and shares are negative for short
-        sales, the profit is in money, net of costs and borrow fees, prices are before costs.
+        sales, the profit is in money, net of costs, borrow fees and least commissions, prices are before costs.
         """
         trades = pd.DataFrame(np.concatenate([np.zeros(0, TRADE), *self._trades]))
         trades["reason"] = np.array(CLOSE_REASONS, object)[trades["reason"]]

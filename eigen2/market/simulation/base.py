@@ -12,7 +12,7 @@ from torch import Tensor
 from eigen2.core.replay import Field
 from eigen2.errors import UserError, require_range
 from eigen2.market.data.source import LISTED_DAYS
-from eigen2.market.simulation.account import AccountRecord, AccountRules, Accounts, observed_room
+from eigen2.market.simulation.account import AccountRecord, AccountRules, Accounts, Capacity, observed_room
 from eigen2.market.simulation.rules import TradingRules
 
 OPEN, HIGHEST, LOWEST, CLOSE, LEAST_SIZE = range(5)  # rows of a day in `market_table`
@@ -165,7 +165,7 @@ class MarketEnvironment(ABC):
     """Windows of the market, the same for all agents, and an account for each agent in each window.
 
     Accounts are in the order (agents, windows). `prices` are those of the investable columns: open, high, low, close,
-    NaN where a column did not trade.
+    NaN where a column did not trade. `capacity` is the most money that an order puts into each column; None is any.
     """
 
     observation_fields: dict[str, Field]
@@ -180,6 +180,7 @@ class MarketEnvironment(ABC):
         windows: int,
         device: torch.device | str,
         account: AccountRules,
+        capacity: Capacity,
     ) -> None:
         self._market = market_table(np.asarray(prices, np.float32), rules.delisting_return)
         self.num_days, _, self.num_columns = self._market.shape
@@ -188,7 +189,7 @@ class MarketEnvironment(ABC):
         self._start = np.zeros(windows, np.int64)
         self._step = self._length = self._trading_length = 0  # in days
         self._bars = self._current_bars()
-        self.accounts = Accounts(account, rules.side_cost, agents * windows, self.num_columns)
+        self.accounts = Accounts(account, rules, agents * windows, self.num_columns, capacity)
         self._record: AccountRecord | None = None
 
     @abstractmethod

@@ -13,7 +13,7 @@ from torch import Tensor
 from eigen2.core.credit import Credit
 from eigen2.core.replay import Field
 from eigen2.market.evaluation.performance import YEAR
-from eigen2.market.simulation.account import AccountRules
+from eigen2.market.simulation.account import AccountRules, Capacity
 from eigen2.market.simulation.base import (
     CLOSE,
     HIGHEST,
@@ -91,8 +91,9 @@ class TradingEnvironment(MarketEnvironment):
         device: torch.device | str = "cpu",
         credit_orders: bool = False,
         account: AccountRules = AccountRules(),  # noqa: B008 - read, never changed
+        capacity: Capacity = None,
     ) -> None:
-        super().__init__(prices, rules, agents, windows, device, account)
+        super().__init__(prices, rules, agents, windows, device, account, capacity)
         self._draws = tie_breaks(np.asarray(prices, np.float32))
         columns, accounts = self.num_columns, agents * windows
         self.credit_steps = rules.max_holding_days - 1 if credit_orders else 0

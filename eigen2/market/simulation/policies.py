@@ -8,7 +8,7 @@ from torch import Tensor
 
 from eigen2.errors import UserError
 from eigen2.market.evaluation.performance import YEAR
-from eigen2.market.simulation.account import WHOLE_ERROR, AccountRules
+from eigen2.market.simulation.account import WHOLE_ERROR, AccountRules, Capacity
 from eigen2.market.simulation.base import CLOSE as LAST_CLOSE
 from eigen2.market.simulation.base import final_closes, market_table
 from eigen2.market.simulation.rules import TradingRules
@@ -18,13 +18,16 @@ OPEN, CLOSE = 0, 3  # of the last axis of prices
 MOMENTUM_DAYS = 20
 
 
-def buy_and_hold(prices: Prices, rules: TradingRules, account: AccountRules, days: range) -> Simulation:
+def buy_and_hold(
+    prices: Prices, rules: TradingRules, account: AccountRules, days: range, capacity: Capacity = None
+) -> Simulation:
     """Divide all money equally over the columns at the start, hold, and sell on the last of 2 or more days.
 
     Columns are bought where the environment would fill an order of the first day: at the next open, or at its close;
-    both sides pay commission and slippage, and the cash that is left earns interest. Columns without a price there are
-    left out, a UserError if all are; those that stop trading stay at their last close, changed by `delisting_return`
-    where it is for good, and are sold at their next price where they have none on the last day.
+    both sides pay commission and slippage, and the cash that is left earns interest. No more than its `capacity`, in
+    money, goes into a column. Columns without a price there are left out, a UserError if all are; those that stop
+    trading stay at their last close, changed by `delisting_return` where it is for good, and are sold at their next
+    price where they have none on the last day.
     """
     next_open = rules.execution == "next_open"
     span = prices[days.start : days.stop].astype(np.float64)
@@ -37,15 +40,19 @@ def buy_and_hold(prices: Prices, rules: TradingRules, account: AccountRules, day
     close[-1] = final_closes(table, np.full(len(bought), days.stop - 1), np.arange(len(bought)))
     close = np.ascontiguousarray(np.where(close > 0, close, entry))  # the order in memory decides how sums are rounded
     paid = entry * (1 + rules.side_cost)
-    shares = account.initial_cash / len(bought) / paid
+    shares = np.full(len(bought), account.initial_cash / len(bought))
+    if capacity is not None:
+        shares = np.minimum(shares, capacity[bought])
+    shares /= paid
     if account.whole_shares:
         shares = np.floor(shares + WHOLE_ERROR)
     exposure = close @ shares
     growth = 1 + account.cash_rate_pct / (100 * YEAR)
-    cash = (account.initial_cash * growth - shares @ paid) * growth ** np.arange(-1.0, len(days) - 1)
+    extra = [account.extra_commission(shares * price, rules).sum() for price in (entry, close[-1])]
+    cash = (account.initial_cash * growth - shares @ paid - extra[0]) * growth ** np.arange(-1.0, len(days) - 1)
     equity = exposure + cash
     equity[0] = account.initial_cash
-    equity[-1] -= rules.side_cost * exposure[-1]
+    equity[-1] -= rules.side_cost * exposure[-1] + extra[1]
     traded = float(shares @ (entry + close[-1]))
     exposure[[0, -1]] = 0
     profit = shares * (close[-1] * (1 - rules.side_cost) - paid)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from eigen2.core.replay import Field
 from eigen2.errors import UserError
-from eigen2.market.simulation.account import AccountRules
+from eigen2.market.simulation.account import AccountRules, Capacity
 from eigen2.market.simulation.base import CLOSE, LEAST_SIZE, MAX_OBSERVED, MONEY_FIELDS, OPEN, MarketEnvironment
 from eigen2.market.simulation.environment import TradingEnvironment
 from eigen2.market.simulation.rules import TradingRules
@@ -42,13 +42,14 @@ class PortfolioEnvironment(MarketEnvironment):
         windows: int = 1,
         device: torch.device | str = "cpu",
         account: AccountRules = AccountRules(),  # noqa: B008 - read, never changed
+        capacity: Capacity = None,
     ) -> None:
         if (cost := rules.side_cost * account.max_leverage) >= 1:
             raise UserError(
                 f"data.rules.cost_bps + slippage_bps at data.account.max_leverage {account.max_leverage:g} take "
                 f"{100 * cost:g} % of the equity: lower one of them below 100 %"
             )
-        super().__init__(prices, rules, agents, windows, device, account)
+        super().__init__(prices, rules, agents, windows, device, account, capacity)
         self.action_shape = (self.num_columns, 1)
         self.observation_fields = {**MONEY_FIELDS, "weight": Field((self.num_columns,), torch.float16)}
         self._sums = np.zeros((2, agents * windows))  # statistics of the episode
@@ -147,12 +148,13 @@ def make_environment(
     windows: int = 1,
     device: torch.device | str = "cpu",
     account: AccountRules = AccountRules(),  # noqa: B008 - read, never changed
+    capacity: Capacity = None,
     credit_orders: bool = False,
 ) -> MarketEnvironment:
     """Return the environment of the rules' mode; `credit_orders` has an effect on orders alone."""
     if rules.mode == "weights":
-        return PortfolioEnvironment(prices, rules, agents, windows, device, account)
-    return TradingEnvironment(prices, rules, agents, windows, device, credit_orders, account)
+        return PortfolioEnvironment(prices, rules, agents, windows, device, account, capacity)
+    return TradingEnvironment(prices, rules, agents, windows, device, credit_orders, account, capacity)
 
 
 def needed_bytes(rules: TradingRules, days: int, columns: int, agents: int, windows: int) -> int:

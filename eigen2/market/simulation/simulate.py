@@ -12,7 +12,7 @@ from torch import Tensor
 
 from eigen2.errors import require_range
 from eigen2.market.evaluation import performance
-from eigen2.market.simulation.account import AccountRules
+from eigen2.market.simulation.account import AccountRules, Capacity
 from eigen2.market.simulation.base import MarketEnvironment, window_options
 from eigen2.market.simulation.portfolio import make_environment
 from eigen2.market.simulation.rules import TradingRules
@@ -78,14 +78,20 @@ class Simulation:
 
 
 def simulate(
-    prices: Prices, rules: TradingRules, account: AccountRules, days: range, policy: Policy, accounts: int = 1
+    prices: Prices,
+    rules: TradingRules,
+    account: AccountRules,
+    days: range,
+    policy: Policy,
+    accounts: int = 1,
+    capacity: Capacity = None,
 ) -> Simulation:
     """Play a policy through 2 or more days as one window of the rules' environment, each account with its own money.
 
     Orders are given at every close but the last, on which what is still held is sold.
     """
     require_range("days to trade", len(days), least=2)
-    env = make_environment(prices, rules, 1, accounts, account=account)
+    env = make_environment(prices, rules, 1, accounts, account=account, capacity=capacity)
     env.record_agent(0)
     orders = []
     for day in play_days(env, policy, window_options([days.start] * accounts, len(days) - 1, len(days))):

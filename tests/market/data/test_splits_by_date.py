@@ -1,4 +1,6 @@
-"""Splits that start on dates."""
+"""Splits that start on dates, and settings for short tables."""
+
+import re
 
 import numpy as np
 import pytest
@@ -7,6 +9,7 @@ from hypothesis import strategies as st
 
 from eigen2.errors import UserError
 from eigen2.market.data.panel import Splits
+from eigen2.market.data.splits import require_window
 
 DATES = np.arange("2020-01-01", "2020-03-01", dtype="datetime64[D]")
 DATES = DATES[np.is_busday(DATES)]  # 2020-01-01 is a Wednesday
@@ -52,3 +55,28 @@ def test_each_date_replaces_its_number_of_days_alone() -> None:
 def test_dates_that_do_not_fit(dates: dict[str, str], words: str) -> None:
     with pytest.raises(UserError, match=words):
         Splits.from_dates(DATES, **COUNTS, **dates)
+
+
+@pytest.mark.parametrize(("days", "found"), [(300, "leave no training days"), (335, "leave no"), (900, "need 648")])
+def test_the_settings_that_a_short_table_is_offered_fit(days: int, found: str) -> None:
+    defaults = {"validation_days": 252, "holdout_days": 252, "context_days": 504, "trading_days": 125}
+
+    def split(validation_days: int, holdout_days: int, context_days: int, trading_days: int) -> None:
+        require_window(Splits.from_days(days, validation_days, holdout_days), context_days, trading_days, 20)
+
+    with pytest.raises(UserError, match=found) as refused:
+        split(**defaults)
+    offered = re.findall(r"--data\.(\w+) (\d+)", str(refused.value))
+    assert [name for name, _ in offered] == ["context_days", "trading_days", "validation_days", "holdout_days"]
+    split(**{name: int(value) for name, value in offered})
+
+
+def test_a_table_that_no_settings_fit_wants_more_days() -> None:
+    with pytest.raises(UserError, match="leave no training days of the 299 days of prices: lower one or bring more"):
+        Splits.from_days(299, 252, 252)
+
+
+@pytest.mark.parametrize(("name", "value"), [("validation_days", -1), ("holdout_days", -1), ("validation_spans", 0)])
+def test_counts_that_are_too_small(name: str, value: int) -> None:
+    with pytest.raises(UserError, match=rf"^data\.{name} is {value}; it must be at least"):
+        Splits.from_days(10, **{"validation_days": 2, "holdout_days": 2, name: value})

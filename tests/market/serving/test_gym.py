@@ -199,7 +199,7 @@ def test_all_ways_to_name_a_market_give_the_same(tmp_path: Path) -> None:
         ({"panel": None, "path": "nowhere.parquet"}, "nowhere.parquet"),
         ({"split": "test"}, "split is 'test'; set it to one of train, validation, holdout"),
         ({"context_days": 0}, "context_days is 0; it must be at least 1"),
-        ({**DRAWN, "holdout_days": -1}, "holdout_days -1"),
+        ({**DRAWN, "holdout_days": -1}, "data.holdout_days is -1"),
         ({**DRAWN, "split": "holdout", "holdout_days": 0}, "split 'holdout' has 0 of 200 days"),
         ({"context_days": 102}, "split 'train' has 120 of 200 days"),
         ({"split": "validation", "trading_days": 46}, "split 'validation' has 50 of 200 days"),

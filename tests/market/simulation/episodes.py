@@ -140,6 +140,9 @@ random_rules = st.builds(
     zero_trade_penalty=st.sampled_from([0.0, 10.0]),
 )
 
+random_capacities = st.sampled_from([None, 30.0, 1e5])
+"""Most money that an order puts into a column, on average; None is any."""
+
 random_account_rules = st.builds(
     AccountRules,
     initial_cash=st.sampled_from([100.0, 1e6]),
@@ -147,6 +150,7 @@ random_account_rules = st.builds(
     max_leverage=st.sampled_from([0.5, 1.0, 3.0, 20.0]),
     min_order=st.sampled_from([1e-4, 0.01]),
     whole_shares=st.booleans(),
+    min_commission=st.sampled_from([0.0, 0.5]),
     cash_rate_pct=st.sampled_from([0.0, 30.0]),
     borrow_fee_pct=st.sampled_from([0.0, 400.0]),
 )

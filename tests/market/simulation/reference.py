@@ -73,6 +73,7 @@ class ReferenceAccount:
         prices: (days, columns, 4) open, high, low, close; NaN where a column did not trade.
         rules, money: as for the environment.
         draws: what decides between equal orders, see `tie_breaks`.
+        capacity: the most money that an order puts into each column; None is any.
     """
 
     def __init__(
@@ -81,10 +82,12 @@ class ReferenceAccount:
         rules: TradingRules,
         money: AccountRules,
         draws: Int16[np.ndarray, "days columns"],
+        capacity: list[float] | None = None,
     ) -> None:
         self.prices = [[[float(price) for price in bar] for bar in day] for day in prices]
         self.rules, self.money, self.draws = rules, money, draws.tolist()
         self.columns = prices.shape[1]
+        self.capacity = capacity or [math.inf] * self.columns
 
     def reset(self, start: int, trading_end: int, end: int) -> dict[str, Any]:
         """Start a window; return the observation of its first day."""
@@ -210,10 +213,14 @@ class ReferenceAccount:
         if half_below(room) / sum([1, *largest]) < self.money.min_order * (1 - 1e-9):  # the smallest order's part
             self.summary["unfunded"] += len(orders)
             return
-        total = sum(abs(coefficient) * self.money.unit_share for _, coefficient, _ in orders)
+        asked = {
+            column: min(abs(coefficient) * self.money.unit_share, self.capacity[column] / equity)
+            for column, coefficient, _ in orders
+        }
         for column, coefficient, aim in orders:
-            stake = abs(coefficient) * self.money.unit_share * min(1.0, room / total)
-            if not self.affordable(stake, self.prices[self.day][column][CLOSE], coefficient < 0):
+            stake = asked[column] * min(1.0, room / max(sum(asked.values()), room))
+            small = stake < self.money.min_order and asked[column] < self.money.unit_share
+            if small or not self.affordable(stake, self.prices[self.day][column][CLOSE], coefficient < 0):
                 self.summary["unfunded"] += 1
                 continue
             day, price = (self.day + 1, OPEN) if rules.execution == "next_open" else (self.day, CLOSE)
@@ -223,8 +230,15 @@ class ReferenceAccount:
                 position.shares = stake * equity / self.share(position.entry, not position.short)
                 self.cash += stake * equity if position.short else -stake * equity
                 position.shares *= -1 if position.short else 1
+                self.cash -= self.extra_commission(position.shares * position.entry)
                 self.positions[column] = position
                 self.summary["trades"] += 1
+
+    def extra_commission(self, value: float) -> float:
+        """What the commission on a trade is short of the least one."""
+        if abs(value) <= 1e-9 * self.money.initial_cash:  # nothing, as of a share that is worth nothing
+            return 0.0
+        return max(0.0, self.money.min_commission - abs(value) * self.rules.cost_bps / 10_000)
 
     def affordable(self, stake: float, price: float, short: bool) -> float:
         """The share of the equity that an order takes at a price: with whole shares, what these cost; 0 for none."""
@@ -299,7 +313,9 @@ class ReferenceAccount:
         day = self.day - (reason == "signal" and self.rules.execution == "close")
         after = self.share(price, position.short)
         profit = position.shares * (after + position.fees - self.share(position.entry, not position.short))
-        self.cash += position.shares * after
+        extra = [self.extra_commission(position.shares * quoted) for quoted in (position.entry, price)]
+        self.cash += position.shares * after - extra[1]
+        profit -= sum(extra)
         self.trades.append(Trade(column, position, day, price, reason, gain_pct, reward, profit, kept_reward))
         self.summary["wins" if gain_pct > 0 else "losses"] += 1
         self.summary["gain_pct"] += gain_pct

@@ -20,6 +20,7 @@ from tests.market.simulation.episodes import (
     play,
     random_account_rules,
     random_actions,
+    random_capacities,
     random_prices,
     random_rules,
     random_windows,
@@ -184,6 +185,37 @@ def test_what_is_borrowed_and_what_cash_earns() -> None:
     assert account.equity()["cash"].tolist() == close_to(1e5, -99_900, -99_999.9, 99_900.1001)
 
 
+def test_the_least_commission_is_paid_for_each_purchase_and_sale() -> None:
+    trading = rules(cost_bps=10, allow_short=True, max_holding_days=2)
+    money = AccountRules(unit_share=0.01, min_commission=2.5)
+    # 10 basis points of 5,000 are 5, of 1,000 1: the small position pays 1.5 more on either side
+    account = account_of(flat(5, 2), trading, {0: {0: (5, 50)}, 1: {1: (-1, 50)}}, money)
+    trades = account.trades().set_index("column")
+    assert trades["profit"].tolist() == [pytest.approx(-10, rel=2e-3), pytest.approx(-5, rel=2e-3)]
+    assert trades["gain_pct"].tolist() == pytest.approx([-0.2, -0.2], rel=2e-3)
+    assert account.equity()["equity"].iloc[-1] == pytest.approx(100_000 + trades["profit"].sum())
+
+
+@pytest.mark.parametrize(("traded", "shares", "unfunded"), [(1e5, [50.0], 0), (900, [4.5], 0), (190, [], 1)])
+def test_no_order_takes_more_than_its_share_of_the_volume(traded: float, shares: list[float], unfunded: int) -> None:
+    money = AccountRules(unit_share=0.05, volume_cap=0.5, min_order=0.001)
+    env = TradingEnvironment(
+        flat(4), rules(), agents=1, account=money, capacity=money.capacity(np.array([float(traded)]))
+    )
+    env.record_agent(0)
+    env.reset()
+    for coefficient in (1.0, 0.0, 0.0):
+        env.step(torch.tensor([[[[coefficient, 10.0]]]]))
+    assert env.record.trades()["shares"].tolist() == pytest.approx(shares)
+    assert env.get_episode_summary()["unfunded"].tolist() == [unfunded]
+
+
+def test_a_volume_cap_without_volume_is_refused() -> None:
+    with pytest.raises(UserError, match=r"^data.account.volume_cap is 0.1, but no investable column has volume on the"):
+        AccountRules(volume_cap=0.1).capacity(np.zeros(3))
+    assert AccountRules().capacity(np.zeros(3)) is None
+
+
 def test_a_smallest_order_that_never_fits_is_refused() -> None:
     with pytest.raises(UserError, match=r"^data.account.min_order is 0.01: 30 orders a day [^\n]* need 1.46 x the eq"):
         TradingEnvironment(flat(3, 30), rules(max_opens_per_day=90), 1, account=AccountRules(min_order=0.01))
@@ -275,6 +307,8 @@ def test_only_what_is_recorded_can_be_asked_for() -> None:
         ("unit_share", 1.1),
         ("max_leverage", NAN),
         ("min_order", 0),
+        ("volume_cap", 1.5),
+        ("min_commission", -1.0),
         ("cash_rate_pct", -1.0),
         ("borrow_fee_pct", float("inf")),
         ("min_order", 0.02),  # more than the unit_share of the smallest order
@@ -289,18 +323,20 @@ def test_rules_out_of_range_are_refused(name: str, value: float) -> None:
 
 
 @settings(max_examples=30, deadline=None, derandomize=True)
-@given(random_rules, random_account_rules, st.integers(0, 2**32 - 1), st.booleans())
+@given(random_rules, random_account_rules, random_capacities, st.integers(0, 2**32 - 1), st.booleans())
 def test_the_record_equals_the_plain_reference(
-    trading: TradingRules, money: AccountRules, seed: int, coarse: bool
+    trading: TradingRules, money: AccountRules, most: float | None, seed: int, coarse: bool
 ) -> None:
     rng = np.random.default_rng(seed)
     columns, days, windows, agent = 4, 18, 2, 1
     prices = with_delistings(rng, random_prices(rng, days, columns, 0.15, coarse))
-    env = TradingEnvironment(prices, trading, 2, windows, account=money)
+    capacity = None if most is None else rng.uniform(0, 2 * most, columns)
+    env = TradingEnvironment(prices, trading, 2, windows, account=money, capacity=capacity)
     env.record_agent(agent)
     options = random_windows(rng, days, windows)
     env.reset(options=options)
-    plain = [ReferenceAccount(prices, trading, money, tie_breaks(prices)) for _ in range(windows)]
+    own = (prices, trading, money, tie_breaks(prices), None if capacity is None else capacity.tolist())
+    plain = [ReferenceAccount(*own) for _ in range(windows)]
     for account, start in zip(plain, options["starts"], strict=True):
         account.reset(start, start + options["trading_days"], start + options["window_days"])
     curves = []

@@ -23,6 +23,7 @@ from tests.market.simulation.episodes import (
     play,
     random_account_rules,
     random_actions,
+    random_capacities,
     random_prices,
     random_rules,
     random_windows,
@@ -349,9 +350,9 @@ def assert_money(env: TradingEnvironment, index: int, account: ReferenceAccount)
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)
-@given(st.data(), random_rules, random_account_rules, seeds, st.booleans())
+@given(st.data(), random_rules, random_account_rules, random_capacities, seeds, st.booleans())
 def test_equals_the_plain_reference(
-    data: st.DataObject, rules: TradingRules, money: AccountRules, seed: int, coarse: bool
+    data: st.DataObject, rules: TradingRules, money: AccountRules, most: float | None, seed: int, coarse: bool
 ) -> None:
     rng = np.random.default_rng(seed)
     agents, windows, columns = (data.draw(st.integers(1, most)) for most in (3, 3, 5))
@@ -359,9 +360,10 @@ def test_equals_the_plain_reference(
     prices = random_prices(rng, days, columns, data.draw(st.sampled_from([0.0, 0.1, 0.5]), label="holes"), coarse)
     prices = with_delistings(rng, prices)
     options = random_windows(rng, days, windows)
-    env = TradingEnvironment(prices, rules, agents, windows, credit_orders=True, account=money)
-    draws = tie_breaks(prices)
-    accounts = {place: ReferenceAccount(prices, rules, money, draws) for place in np.ndindex(agents, windows)}
+    capacity = None if most is None else rng.uniform(0, 2 * most, columns)
+    env = TradingEnvironment(prices, rules, agents, windows, credit_orders=True, account=money, capacity=capacity)
+    own = (prices, rules, money, tie_breaks(prices), None if capacity is None else capacity.tolist())
+    accounts = {place: ReferenceAccount(*own) for place in np.ndindex(agents, windows)}
     observation, _ = env.reset(options=options)
     for (agent, window), account in accounts.items():
         start = options["starts"][window]

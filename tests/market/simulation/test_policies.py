@@ -98,16 +98,22 @@ class TestBuyAndHold:
         simulation = buy_and_hold(prices, rules(), MONEY, range(0, 6))
         assert simulation.equity[0] == pytest.approx([100_000] * 3 + [85_000] * 3)
 
+    @pytest.mark.parametrize("most", [None, 300.0])
     @pytest.mark.parametrize("execution", ["next_open", "close"])
-    @pytest.mark.parametrize("money", [{}, {"initial_cash": 1000, "whole_shares": True, "cash_rate_pct": 5}])
-    def test_one_column_is_what_the_environment_makes_of_it(self, execution: str, money: dict[str, Any]) -> None:
+    @pytest.mark.parametrize(
+        "money", [{}, {"initial_cash": 1000, "whole_shares": True, "cash_rate_pct": 5, "min_commission": 9}]
+    )
+    def test_one_column_is_what_the_environment_makes_of_it(
+        self, execution: str, money: dict[str, Any], most: float | None
+    ) -> None:
         """All money in one column, never sold before the end; it halts now and then, on its last day too."""
         prices = MARKET.prices()[:, :1].copy()
         prices[[40, 41, 99]] = NAN
         trading = rules(cost_bps=10, slippage_bps=5, max_holding_days=250, max_target=1000, execution=execution)
         days = range(20, 100)
-        bought = simulate(prices, trading, AccountRules(unit_share=1.0, **money), days, always(0, 1, 1000))
-        held = buy_and_hold(prices, trading, AccountRules(**money), days)
+        capacity, own = None if most is None else np.array([most]), AccountRules(unit_share=1.0, **money)
+        bought = simulate(prices, trading, own, days, always(0, 1, 1000), capacity=capacity)
+        held = buy_and_hold(prices, trading, AccountRules(**money), days, capacity)
         assert bought.trades.tolist() == [1]
         np.testing.assert_allclose(held.equity, bought.equity, rtol=1e-6)
         np.testing.assert_allclose(held.exposure, bought.exposure, rtol=1e-6)

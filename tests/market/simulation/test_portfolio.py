@@ -48,8 +48,8 @@ def plain_weights(scores: list[float], priced: list[bool], rules: TradingRules) 
 class PlainAccount:
     """One account in one window, with plain numbers; it finds the equity after costs by bisection."""
 
-    def __init__(self, rules: TradingRules, money: AccountRules, columns: int) -> None:
-        self.rules, self.money, self.cash = rules, money, money.initial_cash
+    def __init__(self, rules: TradingRules, money: AccountRules, columns: int, most: float | None) -> None:
+        self.rules, self.money, self.cash, self.most = rules, money, money.initial_cash, most or math.inf
         self.shares, self.ruined = [0.0] * columns, False
 
     def equity(self, price: list[float]) -> float:
@@ -76,22 +76,32 @@ class PlainAccount:
             else:
                 low = middle
         for c, money in enumerate(change(low)):
+            wanted = held[c] + money
+            if abs(wanted) > (limit := abs(held[c]) + self.most):
+                money = math.copysign(limit, wanted) - held[c]
             if trades[c] and self.money.whole_shares:
                 count = math.floor(abs(self.shares[c] + money / price[c]) + 1e-6)
                 money = math.copysign(count, self.shares[c] + money / price[c]) * price[c] - held[c]
             self.cash -= money + cost * abs(money)
-            if money:
+            if abs(money) > 1e-6:
+                self.cash -= max(0.0, self.money.min_commission - abs(money) * self.rules.cost_bps / 10_000)
                 self.shares[c] += money / price[c]
 
 
 def plain_episode(
-    prices: np.ndarray, rules: TradingRules, money: AccountRules, options: dict[str, Any], window: int, scores: Any
+    prices: np.ndarray,
+    rules: TradingRules,
+    money: AccountRules,
+    options: dict[str, Any],
+    window: int,
+    scores: Any,
+    most: float | None,
 ) -> tuple[list[float], list[float]]:
     """Return the daily equity and the reward of each step of one account."""
     start, length = options["starts"][window], options["window_days"]
     columns = range(prices.shape[1])
     market = ReferenceAccount(prices, rules, money, tie_breaks(prices))  # which knows delistings
-    account, last = PlainAccount(rules, money, len(columns)), [0.0] * len(columns)
+    account, last = PlainAccount(rules, money, len(columns), most), [0.0] * len(columns)
 
     def closes(day: int) -> list[float]:
         """Return the last closes, 0 before a column's first."""
@@ -154,22 +164,32 @@ def play(env: PortfolioEnvironment, options: dict[str, Any], rng: np.random.Gene
     holes=st.sampled_from([0.0, 0.3]),
     whole_shares=st.booleans(),
     rate=st.sampled_from([0.0, 200.0]),
+    min_commission=st.sampled_from([0.0, 0.2]),
+    most=st.sampled_from([None, 50.0]),
 )
 def test_accounts_equal_plain_ones(
-    seed: int, rules: TradingRules, leverage: float, holes: float, whole_shares: bool, rate: float
+    seed: int,
+    rules: TradingRules,
+    leverage: float,
+    holes: float,
+    whole_shares: bool,
+    rate: float,
+    min_commission: float,
+    most: float | None,
 ) -> None:
     rng = np.random.default_rng(seed)
     prices = with_delistings(rng, random_prices(rng, 24, 4, holes, coarse=False))
-    money = AccountRules(1000, max_leverage=leverage, whole_shares=whole_shares)
+    money = AccountRules(1000, max_leverage=leverage, whole_shares=whole_shares, min_commission=min_commission)
     money, options = replace(money, cash_rate_pct=rate / 4, borrow_fee_pct=rate), random_windows(rng, 24, 2)
-    env = PortfolioEnvironment(prices, rules, agents=2, windows=2, account=money)
+    capacity = None if most is None else np.full(4, most)
+    env = PortfolioEnvironment(prices, rules, agents=2, windows=2, account=money, capacity=capacity)
     env.record_agent(1)
     scores, rewards = play(env, options, rng)
     fitness = env.scores(torch.from_numpy(rewards).double().sum(0)).numpy()
     curves = env.record.equity().groupby("window")["equity"]
     for window in range(2):
         own = scores[:, 1, window, :, 0].clip(-1, 1).astype(float).tolist()
-        equity, expected = plain_episode(prices, rules, money, options, window, own)
+        equity, expected = plain_episode(prices, rules, money, options, window, own, most)
         kept = curves.get_group(window).to_numpy()
         np.testing.assert_allclose(kept, equity, rtol=1e-9, atol=1e-9 * 1000)
         np.testing.assert_allclose(rewards[:, 1, window], expected, rtol=1e-6, atol=1e-3)
