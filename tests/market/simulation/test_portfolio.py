@@ -83,8 +83,9 @@ class PlainAccount:
                 count = math.floor(abs(self.shares[c] + money / price[c]) + 1e-6)
                 money = math.copysign(count, self.shares[c] + money / price[c]) * price[c] - held[c]
             self.cash -= money + cost * abs(money)
-            if abs(money) > 1e-6:
+            if abs(money) > 1e-9 * self.money.initial_cash:
                 self.cash -= max(0.0, self.money.min_commission - abs(money) * self.rules.cost_bps / 10_000)
+            if money:
                 self.shares[c] += money / price[c]
 
 
