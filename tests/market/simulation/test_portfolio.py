@@ -199,7 +199,8 @@ def test_accounts_equal_plain_ones(
             score = 100 * np.log(max(kept[-1] / 1000, 1e-6)) - 100 * rules.risk_aversion * np.sqrt((falls**2).sum())
             assert fitness[1, window] == pytest.approx(score, abs=1e-9)
     log_return_pct = env.accounts.log_return_pct().reshape(2, 2)
-    np.testing.assert_allclose(rewards.sum(0, dtype=np.float64), 100 * log_return_pct, rtol=1e-6, atol=1e-3)
+    rounding = 1e-3 + 1e-6 * np.abs(rewards).sum(0)  # rewards are single precision, and a ruin's is -138,155
+    assert (np.abs(rewards.sum(0, dtype=np.float64) - 100 * log_return_pct) <= rounding).all()
 
 
 @settings(max_examples=80, deadline=None)
