@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import logging
 import shlex
 from collections import Counter
@@ -26,6 +27,9 @@ SMALLEST_PRICE = float(np.finfo(np.float32).tiny)
 LARGEST_PRICE = float(np.finfo(np.float32).max)
 BATCH_ROWS = 1_000_000
 LISTED_DAYS = 20  # for which a ticker counts as listed after each of its rows, as it may only be late or halted
+# a table is one of returns if more of its closes than this share are below 0, at least so many
+RETURNS_SHARE, RETURNS_ROWS = 0.35, 10
+EASTERNMOST = datetime.timezone(datetime.timedelta(hours=14))  # where a day begins first
 STRAY_TICKERS = 10
 STRAY_PERCENT = 10
 
@@ -73,10 +77,13 @@ def read_prices(path: str | Path, features: Sequence[str] = ()) -> pd.DataFrame:
 def sorted_prices(prices: pd.DataFrame, numbers: Sequence[str], where: str, resample: str) -> pd.DataFrame:
     """Sort rows by (ticker, date), without times of day.
 
-    `where` names the table, `resample` says what makes daily bars of it. Raises UserError for infinite numbers,
-    intraday bars, or two rows of one date and ticker.
+    `where` names the table, `resample` says what makes daily bars of it. Raises UserError for infinite numbers, returns
+    in place of prices, dates after today, intraday bars, or two rows of one date and ticker.
     """
+    check_not_future(prices["date"].max(), datetime.datetime.now(EASTERNMOST).date(), where)
     check_finite(prices, numbers, where)
+    close = prices["close"].to_numpy()
+    check_not_returns(int((close < 0).sum()), int((np.abs(close) > 0).sum()), where, "give prices")
     codes, _ = pd.factorize(prices["ticker"], sort=True)
     order = np.lexsort((prices["date"].to_numpy(), codes))
     if np.any(np.diff(order) != 1):
@@ -114,6 +121,23 @@ def check_finite(prices: pd.DataFrame, columns: Sequence[str] = PRICE_COLUMNS, w
                 f"{where} has {infinite.sum()} infinite values in column {name}, first {first[name]} of"
                 f" {quoted(first['ticker'])} on {first['date']:%Y-%m-%d}: correct them, or leave the cells empty"
             )
+
+
+def check_not_future(last: pd.Timestamp, today: datetime.date, where: str) -> None:
+    """Raise a UserError when the last date is after today."""
+    if last.date() > today:
+        raise UserError(
+            f"{where} has the date {last:%Y-%m-%d}, after today ({today}): correct it, or give the format of dates "
+            "with --csv.date_format of data prepare"
+        )
+
+
+def check_not_returns(negative: int, nonzero: int, where: str, remedy: str) -> None:
+    """Raise a UserError when so many of the closes that are not 0 are negative that they must be returns."""
+    if negative > RETURNS_SHARE * nonzero and negative >= RETURNS_ROWS:
+        raise UserError(
+            f"{where} has negative closes in {negative:,} of {nonzero:,} rows, like a table of returns: {remedy}"
+        )
 
 
 def check_daily(prices: pd.DataFrame, remedy: str) -> None:

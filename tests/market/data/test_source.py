@@ -35,6 +35,10 @@ def test_values_are_as_the_file_has_them(tmp_path, name):
             lambda frame: pd.concat([frame, frame.iloc[[4, 4, 1]]]),
             "3 duplicate rows of one date and ticker, first 2020",
         ),
+        (
+            lambda frame: frame.assign(date=frame["date"].replace(frame["date"].max(), pd.Timestamp("2120-01-03"))),
+            "has the date 2120-01-03, after today",
+        ),
         *(
             (
                 lambda frame, value=value: frame.assign(close=[1, 2, 3, 4, value, value]),
@@ -45,6 +49,12 @@ def test_values_are_as_the_file_has_them(tmp_path, name):
         (
             lambda frame: frame.assign(volume=[1, np.inf, 3, 4, 5, 6]),
             "in column volume, first inf of 'A' on 2020-01-02",
+        ),
+        (
+            lambda frame: pd.concat(
+                [frame.assign(ticker=name, close=0.01 * (-1) ** frame.index) for name in "ABCDE"]
+            ).assign(date=lambda rows: pd.date_range("2020-01-01", periods=len(rows))),
+            "negative closes in 15 of 30 rows, like a table of returns: give prices",
         ),
     ],
 )

@@ -15,11 +15,10 @@ from eigen2.errors import UserError
 from eigen2.market.data.cleaning.layouts import Input
 from eigen2.market.data.csv_format import CsvFormat
 from eigen2.market.data.files import SUFFIX, SUFFIXES, quoted, require_file
+from eigen2.market.data.source import check_not_future, check_not_returns
 
 # rows of a file that are read before any is passed on, so that a broken file can be skipped
 HELD_ROWS = 1_000_000
-# a table is one of returns if more of its closes than this share are below 0, at least so many
-RETURNS_SHARE, RETURNS_ROWS = 0.35, 10
 
 
 class Inputs:
@@ -85,20 +84,13 @@ class Inputs:
     def _checked(self, source: Input, indicators: Sequence[str]) -> Iterator[pd.DataFrame]:
         negative = nonzero = 0
         for batch in source.batches():
-            if self._today is not None and (last := batch["date"].max()).date() > self._today:
-                raise UserError(
-                    f"{source.where} has the date {last:%Y-%m-%d}, after today ({self._today}): correct it, or give "
-                    "the format of dates with --csv.date_format"
-                )
+            if self._today is not None:
+                check_not_future(batch["date"].max(), self._today, source.where)
             close = batch["close"].to_numpy()[~batch["ticker"].isin(list(indicators)).to_numpy()]
             negative += int((close < 0).sum())
             nonzero += int((np.abs(close) > 0).sum())
             yield batch
-        if negative > RETURNS_SHARE * nonzero and negative >= RETURNS_ROWS:
-            raise UserError(
-                f"{source.where} has negative closes in {negative:,} of {nonzero:,} rows, like a table of returns: "
-                "give prices, or name series that are not prices with --indicators"
-            )
+        check_not_returns(negative, nonzero, source.where, "give prices, or name series that are not with --indicators")
 
     def _skip(self, path: Path, error: UserError) -> None:
         if path not in self._in_folder:
