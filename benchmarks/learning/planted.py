@@ -5,6 +5,7 @@ with settings that are best in hindsight on the same days. All variants play the
 """
 
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,12 @@ import torch
 
 from benchmarks.harness import Benchmark, Row, Settings, Task, train
 from eigen2.core.environment import play
+from eigen2.core.networks import Sizes
 from eigen2.erl.learners import DDPG
 from eigen2.erl.module import ERLModule
 from eigen2.market.datamodule import MarketDataModule
-from eigen2.market.evaluation.ridge import fit_ridge
 from eigen2.market.features.encoding import AverageEncoder
-from eigen2.market.networks.columns import Choice, ColumnCritic
+from eigen2.market.networks.columns import RIDGE, Choice, ColumnActor, ColumnCritic
 from eigen2.market.simulation.environment import TradingEnvironment
 from eigen2.market.simulation.policies import order_by_score
 from eigen2.market.simulation.rules import TradingRules
@@ -41,8 +42,20 @@ RULES = ("random", "momentum", "ridge", "filtered", "informed")
 MAIN = ("erl", "gradients alone", "evolution alone")
 
 
-def _blurred_critic(sizes: Any) -> ColumnCritic:
+def _blurred_critic(sizes: Sizes) -> ColumnCritic:
     return ColumnCritic(sizes, choice=Choice(sharpness=0.5))
+
+
+def _without_ridge(sizes: Sizes) -> Sizes:
+    return replace(sizes, inputs={name: shape for name, shape in sizes.inputs.items() if name != RIDGE})
+
+
+def _plain_actor(sizes: Sizes) -> ColumnActor:
+    return ColumnActor(_without_ridge(sizes))
+
+
+def _plain_critic(sizes: Sizes) -> ColumnCritic:
+    return ColumnCritic(_without_ridge(sizes))
 
 
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -50,7 +63,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "gradients alone": {"model": {"evolution": None}},
     "evolution alone": {"model": {"gradient_steps": 0}},
     "rewards where positions close": {"data": {"credit": "close"}},
-    "without forecasts": {"model": {"learner": DDPG(saturation_penalty=0.1, forecast_weight=0.0)}},
+    "without ridge forecasts": {"model": {"actor": _plain_actor, "critic": _plain_critic}},
+    "without the critic's forecasts": {"model": {"learner": DDPG(saturation_penalty=0.1, forecast_weight=0.0)}},
     "4 windows a generation": {"data": {"windows_per_generation": 4}},
     "context of 504 days": {"data": {"context_days": 504}},
     "sharpness 0.5": {"model": {"critic": _blurred_critic}},
@@ -81,8 +95,7 @@ def holdout_fitness(module: ERLModule, data: MarketDataModule, champion: bool = 
 def ridge_fitness(data: MarketDataModule) -> float:
     """Return the mean fitness on the holdout of ordering the columns that a ridge regression ranks highest."""
     assert isinstance(data.encoder, AverageEncoder)
-    prices = data.panel.prices[:, data.investable_columns]
-    return score_fitness(fit_ridge(data.encoder, prices, data.panel.splits, data.rules).scores, data)
+    return score_fitness(data.encoder.ridge_scores(data.panel, data.panel.splits.train), data)
 
 
 def score_fitness(scores: np.ndarray, data: MarketDataModule, windows: int = WINDOWS) -> float:

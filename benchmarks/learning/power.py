@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from jaxtyping import Float
 
 from benchmarks.harness import Benchmark, Row, Settings, Task, train
 from benchmarks.learning.planted import SMALL, VARIANTS, holdout_fitness, score_fitness
 from eigen2.erl.module import ERLModule
 from eigen2.market.datamodule import MarketDataModule
-from eigen2.market.evaluation.ridge import fit_ridge, information_coefficient
 from eigen2.market.features.encoding import AverageEncoder
-from eigen2.market.simulation.policies import momentum_pct
+from eigen2.market.simulation.policies import momentum_pct, ranks
 from eigen2.market.simulation.returns import relative_returns
 from eigen2.market.simulation.rules import TradingRules
 from eigen2.market.synthetic.ceiling import expected_gain_pct, filtered_drift
@@ -72,7 +72,7 @@ def measure_rules(task: Task, settings: Settings, folder: Path) -> Row:
     prices, holdout = data.panel.prices, data.panel.splits.holdout
     scores = {
         "filter": expected_gain_pct(market, RULES, *filtered_drift(market, prices)),
-        "ridge": fit_ridge(encoder, prices, data.panel.splits, RULES).scores,
+        "ridge": encoder.ridge_scores(data.panel, data.panel.splits.train),
         "momentum": momentum_pct(prices),
     }
     returns = relative_returns(prices, RULES)
@@ -95,6 +95,19 @@ def measure_learner(task: Task, settings: Settings, folder: Path) -> Row:
     seconds = train(module, data, task.seed, settings["generations"], folder)
     fitness = {who: holdout_fitness(module, data, who == "champion", WINDOWS) for who in ("champion", "agents")}
     return {**fitness, "seconds": seconds}
+
+
+def information_coefficient(
+    scores: Float[np.ndarray, "days columns"], returns: Float[np.ndarray, "days columns"]
+) -> float:
+    """Return the mean over days of Spearman's correlation over columns; NaN without a day of three known columns."""
+    known = np.isfinite(scores) & np.isfinite(returns)
+    days = [
+        np.corrcoef(ranks(scores[day][known[day]]), ranks(returns[day][known[day]]))[0, 1]
+        for day in np.flatnonzero(known.sum(1) >= 3)
+    ]
+    finite = np.array(days)[np.isfinite(days)]
+    return float(finite.mean()) if len(finite) else np.nan
 
 
 def _cell(case: str) -> Cell:

@@ -28,7 +28,6 @@ from eigen2.market.data.source import read_prices
 from eigen2.market.data.universe import Universe
 from eigen2.market.datamodule import MarketDataModule
 from eigen2.market.evaluation.performance import alpha_beta
-from eigen2.market.evaluation.ridge import fit_ridge
 from eigen2.market.features.encoding import AverageEncoder
 from eigen2.market.simulation.policies import buy_and_hold, momentum_pct, order_by_score, random_baseline, ranks
 from eigen2.market.simulation.rules import TradingRules
@@ -184,8 +183,8 @@ def simulate_all(champion: Policy, data: MarketDataModule, generator: np.random.
     days = range(splits.holdout.start - 1, splits.holdout.stop)
     market = prices, data.rules, data.account, days
     scores = {"12-1 momentum": momentum_pct(prices, *MOMENTUM)}
-    for name, refit in (("ridge", False), ("ridge refitted", True)):
-        scores[name] = fit_ridge(data.encoder, prices, splits, data.rules, refit).scores
+    for name, spans in (("ridge", splits.train), ("ridge refitted", (range(splits.holdout.start),))):
+        scores[name] = data.encoder.ridge_scores(data.panel, spans)
     result = simulate(*market, champion)
     random = random_baseline(prices, data.rules, result.orders, days, RANDOM_ACCOUNTS, generator)
     return {

@@ -33,7 +33,7 @@ PriceSource = str | Path | SyntheticMarket | pd.DataFrame
 """A price file, a synthetic market, or a table as `read_prices` returns it."""
 BYTES_PER_ROW = 200  # upper bound for a synthetic market: the table, its blocks, and the panel built from it
 # part of every key: raise it whenever the same prices would give other arrays or files
-FORMAT_VERSION = 7
+FORMAT_VERSION = 9
 ARRAYS = ("features", "valid", "prices")
 
 

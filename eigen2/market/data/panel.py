@@ -29,6 +29,9 @@ MIN_OWN_VALUES = 60
 STD_FLOOR = 1e-6
 CLIP = 10.0
 BLOCK_COLUMNS = 32
+CLOSE = FEATURES.index("close")
+VOLATILE = [place for place, name in enumerate(FEATURES) if name != "rsi"]  # features that grow with volatility
+LEAST_VOLATILITY = 0.01  # of all tickers' volatility, below which no ticker's is taken to be
 
 PerColumn = Float[np.ndarray, "columns features"]
 
@@ -170,9 +173,9 @@ def build_panel(
     """Build the panel in memory.
 
     A row of it depends on the prices of its day and earlier ones, and on the training days, whose statistics normalise
-    every feature: (value - mean) / standard deviation, clipped to [-10, 10], per column, or over all tickers for a
-    column with fewer than 60 training values. Days and tickers without a usable row (`usable_prices`) are left out,
-    with a warning, and so are stray days, on which fewer than 10 % of at least 10 listed tickers have one.
+    every feature: (value - mean) / standard deviation, clipped to [-10, 10], see `_means_and_stds`. Days and tickers
+    without a usable row (`usable_prices`) are left out, with a warning, and so are stray days, on which fewer than 10 %
+    of at least 10 listed tickers have one.
 
     Args:
         prices_long: as `eigen2.market.data.source.read_prices` returns it; rows may come in any order.
@@ -295,21 +298,31 @@ def _moments(train: Float[np.ndarray, "days features"]) -> Float[np.ndarray, "3 
 
 
 def _means_and_stds(
-    moments: Float[np.ndarray, "3 columns features"], pooled: Bool[np.ndarray, " columns"]
+    moments: Float[np.ndarray, "3 columns features"], tickers: Bool[np.ndarray, " columns"]
 ) -> tuple[PerColumn, PerColumn]:
-    """Return mean and standard deviation per column; below 60 values, of all `pooled` columns, or NaN outside them."""
+    """Return mean and standard deviation of every feature in every column, NaN for an indicator's below 60 values.
+
+    Those of an indicator are its own. Those of a ticker are those of all tickers, once features that grow with its
+    volatility, the standard deviation of its daily moves (of all tickers' below 60 values), are in units of it. With
+    its own mean a ticker that has risen would be bound to fall on the training days, whose moves add up to 0 (the bias
+    of Nickell, "Biases in Dynamic Models with Fixed Effects", 1981), and the standard deviations of its own slow
+    features would tell how long its moves last on them.
+    """
     counts, means, squares = moments
-    count = counts[pooled].sum(axis=0)
+    enough, total = counts >= MIN_OWN_VALUES, counts[tickers].sum(axis=0)
     with np.errstate(invalid="ignore", divide="ignore"):
-        mean = (counts * means)[pooled].sum(axis=0) / count
-        between = (counts * (means - mean) ** 2)[pooled].sum(axis=0)
-        std = np.sqrt((squares[pooled].sum(axis=0) + between) / count)
-        own_std = np.sqrt(squares / counts)
-    own = counts >= MIN_OWN_VALUES
-    mean, std = (np.where(pooled[:, None], value, np.nan) for value in (mean, std))
-    mean = np.where(own, means, mean)
+        own = np.sqrt(squares / counts)
+        overall = np.sqrt(squares[tickers, CLOSE].sum() / total[CLOSE])
+        daily = np.where(enough[:, CLOSE], np.maximum(own[:, CLOSE], LEAST_VOLATILITY * overall), overall)
+        unit = np.where(np.isin(np.arange(means.shape[1]), VOLATILE), daily[:, None], 1.0)
+        means_in_units, squares_in_units = means / unit, squares / unit**2
+        mean = (counts * means_in_units)[tickers].sum(axis=0) / total
+        between = (counts * (means_in_units - mean) ** 2)[tickers].sum(axis=0)
+        std = np.sqrt((squares_in_units[tickers].sum(axis=0) + between) / total)
+    mean = np.where(tickers[:, None], unit * mean, np.where(enough, means, np.nan))
+    std = np.where(tickers[:, None], unit * std, own)
     # a constant stays one in float32, whatever its size
-    return mean, np.maximum(np.where(own, own_std, std), STD_FLOOR * np.maximum(np.abs(mean), 1))
+    return mean, np.maximum(std, STD_FLOOR * np.maximum(np.abs(mean), 1))
 
 
 def _normalise(

@@ -3,7 +3,7 @@
 import hashlib
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,22 +15,23 @@ from eigen2.core.networks import Inputs
 from eigen2.market.data.cache import mapped_array, remapped
 from eigen2.market.data.panel import MarketPanel
 from eigen2.market.features.averages import CLIP, average_statistics, column_groups, fill_averages, spans
-from eigen2.market.networks.columns import DRAWS, PORTFOLIO, ColumnActor, ColumnCritic
+from eigen2.market.features.ridge import Ridge, fit_ridge
+from eigen2.market.networks.columns import DRAWS, PORTFOLIO, RIDGE, ColumnActor, ColumnCritic
 from eigen2.market.networks.windows import ConvolutionActor, ConvolutionCritic
 from eigen2.market.simulation.base import Terms, tie_breaks
 from eigen2.market.simulation.environment import LEVELS
+from eigen2.market.simulation.returns import relative_returns
 
 
 class MarketEncoder(ABC):
     """Turns observations of a `TradingEnvironment` or a `PortfolioEnvironment` into network inputs.
 
-    The columns in `investable` are those agents may buy. `statistics` are those of a fit's training days; None measures
-    them on this panel's training days, if the encoding needs any.
+    The columns in `investable` are those agents may buy. `saved` is the `state_dict` of a fit's encoder, whose
+    statistics of its training days this one uses; None measures them on this panel's training days.
     """
 
     actor: ClassVar[type[ColumnActor | ConvolutionActor]]
     critic: ClassVar[type[ColumnCritic | ConvolutionCritic]]
-    statistics: np.ndarray | None = None
     input_shapes: dict[str, tuple[int, ...]]  # without the axes of agents and batch; of `panel` without the days
     nbytes: int  # held beside the panel
 
@@ -41,16 +42,16 @@ class MarketEncoder(ABC):
         context_days: int,
         terms: Terms,
         device: torch.device | str = "cpu",
-        statistics: np.ndarray | None = None,
+        saved: Mapping[str, Any] | None = None,
     ) -> None:
         self.investable, self.context_days, self.terms = investable, context_days, terms
         self._scale = panel.scale
         self._draws = torch.from_numpy(tie_breaks(panel.prices[:, investable])).to(device)
         self.nbytes = self._draws.nbytes
-        self._prepare(panel, device, statistics)
+        self._prepare(panel, device, saved)
 
     @abstractmethod
-    def _prepare(self, panel: MarketPanel, device: torch.device | str, statistics: np.ndarray | None) -> None:
+    def _prepare(self, panel: MarketPanel, device: torch.device | str, saved: Mapping[str, Any] | None) -> None:
         """Prepare the tables that `__call__` reads, and set the attributes."""
 
     @abstractmethod
@@ -74,17 +75,12 @@ class MarketEncoder(ABC):
         `saved` is the `state_dict` of the fit's encoder, with the fit's `encoding` and `context_days`.
         """
         columns = [panel.tickers.index(ticker) for ticker in saved["investable"]]
-        statistics = None if saved["standard"] is None else np.array(saved["standard"])
-        encoder = ENCODERS[saved["encoding"]]
-        return encoder(panel, columns, saved["context_days"], terms, device, statistics)
+        return ENCODERS[saved["encoding"]](panel, columns, saved["context_days"], terms, device, saved)
 
     def state_dict(self) -> dict[str, Any]:
         """Return scale, columns and statistics, on which the encoder depends beside its settings, as plain values."""
-        return {
-            "scale": self._scale.to_dict(),
-            "investable": [self._scale.tickers[column] for column in self.investable],
-            "standard": None if self.statistics is None else self.statistics.tolist(),
-        }
+        tickers = [self._scale.tickers[column] for column in self.investable]
+        return {"scale": self._scale.to_dict(), "investable": tickers, "standard": None, "ridge": None}
 
     def shared_inputs(self, observation: dict[str, Tensor]) -> tuple[Inputs, Tensor]:
         """Return `portfolio` and `draws`, see `AverageEncoder`, and the fraction of the window left."""
@@ -123,13 +119,14 @@ class AverageEncoder(MarketEncoder):
 
     Each investable column is described by `width` = spans x channels numbers, the averages of its normalised features
     and of its validity, and so is the mean of each group (see `column_groups`). All days are encoded at the start, in
-    half precision; for a mapped panel in a file beside it, which later runs and other processes share.
+    half precision; for a mapped panel in a file beside it, which later runs and other processes share. From its
+    averages a ridge regression, see `features.ridge`, forecasts what a position in each column will earn.
     """
 
     actor, critic = ColumnActor, ColumnCritic
     statistics: Float[np.ndarray, "2 spans described channels"]
 
-    def _prepare(self, panel: MarketPanel, device: torch.device | str, statistics: np.ndarray | None) -> None:
+    def _prepare(self, panel: MarketPanel, device: torch.device | str, saved: Mapping[str, Any] | None) -> None:
         settings: dict[str, Any] = {"investable": self.investable, "context_days": self.context_days}
         shape, sizes = _shapes(panel, **settings)
         self.groups, self.width, columns = sizes[2] - 1, sizes[1] * sizes[3], len(self.investable)
@@ -140,23 +137,51 @@ class AverageEncoder(MarketEncoder):
         def fill(out: np.ndarray) -> None:
             fill_averages(remapped(panel), self.investable, self.context_days, self.statistics, out)
 
-        if statistics is None:
+        if saved is None:
             statistics = mapped_array(panel.folder, "standard", settings, sizes, np.dtype(np.float64), measure)
+        else:
+            statistics = saved["standard"]
         self.statistics = np.array(statistics)
         settings["standard"] = hashlib.blake2b(self.statistics.tobytes(), digest_size=16).hexdigest()
         table = mapped_array(panel.folder, "averages", settings, shape, np.dtype(np.float16), fill)
-        self._table = torch.from_numpy(table).to(device)
-        self.nbytes += self._table.nbytes + self.statistics.nbytes
+        self._table = torch.from_numpy(table)
+        ridge = self.fit_ridge(panel, panel.splits.train) if saved is None else Ridge(np.array(saved["ridge"]))
+        forecasts = ridge.scores(self.rows, panel.num_days).clip(-CLIP, CLIP)
+        self._forecasts, self.ridge_weights = torch.from_numpy(forecasts).half().to(device), ridge.weights
+        self._table = self._table.to(device)
+        held = self._table, self._forecasts, self.statistics, self.ridge_weights
+        self.nbytes += sum(each.nbytes for each in held)
         portfolio = (columns, PORTFOLIO[self.terms.rules.mode])
-        shapes = {"columns": (columns, self.width), "portfolio": portfolio, DRAWS: (columns,)}
+        shapes = {"columns": (columns, self.width), RIDGE: (columns,), "portfolio": portfolio, DRAWS: (columns,)}
         self.input_shapes = {**shapes, "market": (self.groups * self.width + 1,)}
+
+    def fit_ridge(self, panel: MarketPanel, spans: Sequence[range]) -> Ridge:
+        """Return the ridge regression of the returns of positions ordered on the days of `spans`."""
+        returns = relative_returns(panel.prices[:, self.investable], self.terms.rules)
+        complete = [range(max(span.start, self.context_days - 1), span.stop) for span in spans]
+        return fit_ridge(self.rows, returns, complete, self.terms.rules.holding_days)
+
+    def ridge_scores(self, panel: MarketPanel, spans: Sequence[range]) -> Float[np.ndarray, "days columns"]:
+        """Return the forecasts of all days by `fit_ridge`."""
+        return self.fit_ridge(panel, spans).scores(self.rows, panel.num_days)
+
+    def rows(self, days: Int[np.ndarray, " days"]) -> Float[np.ndarray, "days columns width"]:
+        """Return the averages of each column."""
+        columns, _ = self.describe(torch.from_numpy(days)[None])
+        return columns[0].double().cpu().numpy()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what the base class returns, with the statistics and the weights of the ridge regression."""
+        fitted = {"standard": self.statistics.tolist(), "ridge": self.ridge_weights.tolist()}
+        return {**super().state_dict(), **fitted}
 
     @staticmethod
     def needed_bytes(panel: MarketPanel, investable: list[int], context_days: int) -> int:
         """Return the bytes of the encoded days and of the statistics, besides."""
         table, statistics = _shapes(panel, investable, context_days)
-        beside = MarketEncoder.needed_bytes(panel, investable, context_days)
-        return beside + 2 * math.prod(table) + 8 * math.prod(statistics)
+        beside = 2 * MarketEncoder.needed_bytes(panel, investable, context_days)  # tie-breaks and forecasts
+        weights = statistics[1] * statistics[3]
+        return beside + 2 * math.prod(table) + 8 * (math.prod(statistics) + weights)
 
     def describe(
         self, days: Int[Tensor, "agents batch"]
@@ -171,7 +196,8 @@ class AverageEncoder(MarketEncoder):
     def __call__(self, observation: dict[str, Tensor]) -> Inputs:
         """Return the network inputs of an observation.
 
-        `columns` (agents, batch, columns, width); `portfolio` (agents, batch, columns, 8): whether the column can be
+        `columns` (agents, batch, columns, width); `ridge` (agents, batch, columns), the forecasts of the ridge
+        regression; `portfolio` (agents, batch, columns, 8): whether the column can be
         ordered (priced, not held, on a trading day, with money left), held, days held / max, unrealised gain in units
         of 10 percent, take-profit / highest, coefficient / highest, negative for a short sale, cash / equity, and room
         for orders / max_leverage; or, where agents decide on target weights, 3: whether it has a price, its weight in
@@ -179,8 +205,9 @@ class AverageEncoder(MarketEncoder):
         (agents, batch, groups x width + 1), ending with the fraction of the window that is left.
         """
         columns, groups = self.describe(observation["day"])
+        forecasts = self._forecasts[observation["day"].long()].float()
         shared, time_left = self.shared_inputs(observation)
-        return {"columns": columns, **shared, "market": torch.cat([groups, time_left], dim=-1)}
+        return {"columns": columns, RIDGE: forecasts, **shared, "market": torch.cat([groups, time_left], dim=-1)}
 
 
 def _shapes(
@@ -197,7 +224,7 @@ class WindowEncoder(MarketEncoder):
 
     actor, critic = ConvolutionActor, ConvolutionCritic
 
-    def _prepare(self, panel: MarketPanel, device: torch.device | str, statistics: np.ndarray | None) -> None:
+    def _prepare(self, panel: MarketPanel, device: torch.device | str, saved: Mapping[str, Any] | None) -> None:
         self._features = torch.from_numpy(panel.features).to(device)[None]
         self._investable = torch.tensor(self.investable, device=device)[None]
         self.nbytes += self._features.nbytes if self._features.device.type != "cpu" else 0

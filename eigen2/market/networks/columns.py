@@ -19,8 +19,11 @@ PORTFOLIO = {"orders": 8, "weights": 3}
 """Numbers per column in the input `portfolio`, by the mode of the rules; the first is 1 if it can be traded, else 0."""
 HELD, HELD_DAYS, COEFFICIENT, ROOM = 1, 2, 5, 7  # places of further ones, of orders
 DRAWS = "draws"  # name of the input that breaks ties between orders
+RIDGE = "ridge"  # name of the input with the forecasts of a ridge regression
 MAX_SHARPNESS = 1e6  # a sharper softmax over coefficients in [-1, 1] has no gradient left
 NEVER = -10.0  # below every coefficient
+TRUST = 2.0  # initial weight of the ridge forecasts in an actor's sizes or scores, before the tanh
+FORECAST_UNIT = 30.0  # of the ridge forecasts' weight in a critic, which optimizer steps of 0.001 else move too slowly
 
 
 @dataclass(frozen=True)
@@ -156,6 +159,16 @@ class _ColumnTrunk(nn.Module):
         return tokens
 
 
+def _ridge_layer(sizes: Sizes, weights: list[float]) -> Linear | None:
+    """Return a layer that adds the ridge forecasts, by these weights, to a column's numbers; None without forecasts."""
+    if RIDGE not in sizes.inputs:
+        return None
+    layer = Linear(1, len(weights), bias=False)
+    with torch.no_grad():
+        layer.weight.copy_(torch.tensor(weights)[:, None])
+    return layer
+
+
 class ColumnNetwork(nn.Module):
     """Base of all actors and critics: a token for every column, from its description and position.
 
@@ -188,7 +201,10 @@ class ColumnNetwork(nn.Module):
 
 
 class ColumnActor(ColumnNetwork):
-    """Coefficient and take-profit of every column, or its score.
+    """Size and take-profit of every column, or its score.
+
+    It starts from the forecasts of a ridge regression, where the encoding has them, and learns what to do beside
+    (residual policy learning, Silver and others, 2018; Johannink and others, 2019).
 
     Args:
         hidden: units per layer.
@@ -199,10 +215,14 @@ class ColumnActor(ColumnNetwork):
         self.head = Linear(hidden, sizes.action[-1])
         nn.init.uniform_(self.head.weight, -0.05, 0.05)
         nn.init.zeros_(self.head.bias)
+        self.ridge = _ridge_layer(sizes, [TRUST] + [0.0] * (sizes.action[-1] - 1))
 
     def forward(self, inputs: Inputs) -> Tensor:
         """Return actions (batch, columns, 2 or 1) in [-1, 1]."""
-        return torch.tanh(self.head(self.tokens(inputs, inputs["portfolio"])))
+        numbers = self.head(self.tokens(inputs, inputs["portfolio"]))
+        if self.ridge is not None:
+            numbers = self.ridge(inputs[RIDGE][..., None], numbers)
+        return torch.tanh(numbers)
 
 
 class ColumnCritic(ColumnNetwork):
@@ -224,6 +244,7 @@ class ColumnCritic(ColumnNetwork):
         self.pool = Linear(2 * hidden, hidden)
         self.head = Linear(hidden, 1)
         self.return_head = Linear(hidden, 1)
+        self.ridge = _ridge_layer(sizes, [0.0])
 
     def forecast(self, inputs: Inputs) -> Tensor:
         """Return what a position in each column is expected to earn beside the others, (batch, columns).
@@ -231,7 +252,10 @@ class ColumnCritic(ColumnNetwork):
         In units of the rewards in the loss, where it had the weight 1 alone, see `Choice.reward_per_percent`.
         """
         described = inputs[DESCRIBED] if DESCRIBED in inputs else self.describe(inputs)
-        return self.return_head(torch.relu(described))[..., 0]  # type: ignore[no-any-return]
+        forecast: Tensor = self.return_head(torch.relu(described))
+        if self.ridge is not None:
+            forecast = self.ridge(FORECAST_UNIT * inputs[RIDGE][..., None], forecast)
+        return forecast[..., 0]
 
     def forward(self, inputs: Inputs, action: Tensor) -> Tensor:
         """Return values (batch,) of actions (batch, columns, 2 or 1); portfolio or action may be shared by agents."""

@@ -46,10 +46,23 @@ def raw_features(prices: pd.DataFrame) -> np.ndarray:
     return np.stack([ticker_features(values[:, column]) for column in range(values.shape[1])], axis=1)
 
 
-def standardised(raw: np.ndarray, sample: np.ndarray | None = None, axis: int | tuple[int, ...] = 0) -> np.ndarray:
-    """Features as they should be: by the mean and deviation of the training days, or of a sample."""
-    sample = raw[:TRAIN] if sample is None else sample
-    return np.nan_to_num(np.clip((raw - np.nanmean(sample, axis=axis)) / np.nanstd(sample, axis=axis), -10, 10))
+def standardised(raw: np.ndarray) -> np.ndarray:
+    """An indicator's features as they should be: by its own mean and deviation on the training days."""
+    sample = raw[:TRAIN]
+    return np.nan_to_num(np.clip((raw - np.nanmean(sample, axis=0)) / np.nanstd(sample, axis=0), -10, 10))
+
+
+def expected_features(raw: np.ndarray) -> np.ndarray:
+    """Tickers' features as they should be: in units of a ticker's volatility, by mean and deviation of all tickers."""
+    moves = raw[:TRAIN, :, FEATURES.index("close")]
+    enough = (~np.isnan(moves)).sum(0) >= 60
+    within = [column - np.nanmean(column) for column in moves.T if not np.isnan(column).all()]
+    volatility = np.full(len(enough), np.sqrt(np.nanmean(np.square(within))))
+    volatility[enough] = np.nanstd(moves[:, enough], axis=0)
+    units = np.where(np.array(FEATURES) == "rsi", 1, volatility[:, None])
+    scaled = raw / units
+    sample = scaled[:TRAIN]
+    return np.nan_to_num(np.clip((scaled - np.nanmean(sample, (0, 1))) / np.nanstd(sample, (0, 1)), -10, 10))
 
 
 def assert_near(features: np.ndarray, expected: np.ndarray) -> None:
@@ -101,8 +114,9 @@ def test_statistics_leave_out_all_validation_days():
     np.testing.assert_array_equal(
         build_panel(changed, validation_days=20, holdout_days=20, validation_spans=3).traded_value, panel.traded_value
     )
-    raw = raw_features(PRICES)[panel.splits.train_days, 0]
-    np.testing.assert_allclose(panel.scale.means[0], np.nanmean(raw, axis=0), rtol=1e-6, atol=1e-9)
+    rsi = FEATURES.index("rsi")
+    raw = raw_features(PRICES)[panel.splits.train_days, :, rsi]
+    np.testing.assert_allclose(panel.scale.means[:, rsi], np.nanmean(raw), rtol=1e-6)
 
 
 @pytest.mark.parametrize(("days", "validation", "holdout"), [(504, 252, 252), (10, 252, 252), (0, 0, 0)])
@@ -133,25 +147,30 @@ def test_features_are_normalised_by_training_days_alone():
     np.testing.assert_array_equal(panel.valid, ~np.isnan(raw))
     assert (~panel.valid).sum() > 100
     assert not np.signbit(panel.features[~panel.valid]).any()
-    assert_near(panel.features, standardised(raw))
+    assert_near(panel.features, expected_features(raw))
 
 
-def test_few_training_values_take_the_pooled_statistics():
-    # 61 training days: 60 values of the price features, 47 of the RSI, 18 of the TRIX
-    young = listed_from(TRAIN - 61)
+@pytest.mark.parametrize("values", [59, 60])
+def test_few_moves_on_training_days_take_the_volatility_of_all_tickers(values):
+    prices = PRICES.copy()
+    quiet = prices["ticker"] == "S0003"
+    prices.loc[quiet, list(PRICE_COLUMNS)] = 100 * (prices.loc[quiet, list(PRICE_COLUMNS)] / 100) ** 0.1
+    young = prices[~quiet | (prices["date"] >= np.unique(prices["date"])[TRAIN - values - 1])]
     panel, raw = build_panel(young, **SIZES), raw_features(young)
-    assert (~np.isnan(raw[:TRAIN, 3])).sum(axis=0).tolist() == [60, 60, 60, 60, 47, 28, 28, 18, 42]
-    for feature, name in enumerate(FEATURES):
-        sample = raw[:TRAIN, 3, feature] if name in PRICE_COLUMNS else raw[:TRAIN, :, feature]
-        assert_near(panel.features[:, 3, feature], standardised(raw[:, 3, feature], sample, axis=None))
+    assert (~np.isnan(raw[:TRAIN, 3, FEATURES.index("close")])).sum() == values
+    assert_near(panel.features, expected_features(raw))
+    deviation = panel.features[panel.valid[:, 3, 1], 3, FEATURES.index("close")].std()
+    assert deviation == pytest.approx(1.0 if values == 60 else 0.1, rel=0.4)
 
 
-def test_a_column_that_never_moves_stays_small_and_outliers_are_clipped():
+def test_a_column_that_never_moves_stays_the_same_and_outliers_are_clipped():
     prices = PRICES.copy()
     prices.loc[prices["date"] == prices["date"].max(), list(PRICE_COLUMNS)] *= 1000
     prices.loc[prices["ticker"] == "S0001", list(PRICE_COLUMNS)] = 100.1
     panel = build_panel(prices, **SIZES)
-    assert np.abs(panel.features[:, 1]).max() < 1e-3
+    settled = panel.features[80:, 1]
+    assert np.ptp(settled, axis=0).max() < 1e-3
+    assert np.abs(np.delete(settled, FEATURES.index("rsi"), axis=1)).max() < 1
     assert (panel.features[-1, [0, 2], FEATURES.index("close")] == 10).all()
     assert np.abs(panel.features).max() == 10
 
@@ -243,11 +262,11 @@ def test_tables_that_make_no_panel(spoil, words):
 # columns that come, go and pause
 
 
-def test_a_column_listed_after_training_takes_the_pooled_statistics():
+def test_a_column_listed_after_training_takes_the_volatility_of_all_tickers():
     late = listed_from(TRAIN + 5)
     panel, raw = build_panel(late, **SIZES), raw_features(late)
     assert np.isnan(raw[: TRAIN + 6, 3]).all()
-    assert_near(panel.features[:, 3], standardised(raw[:, 3], raw[:TRAIN], axis=(0, 1)))
+    assert_near(panel.features, expected_features(raw))
     assert panel.valid[TRAIN + 6, 3].tolist() == [name in PRICE_COLUMNS for name in FEATURES]
     assert panel.valid[TRAIN + 5 + 42, 3].tolist() == [name != "trix" for name in FEATURES]
     assert panel.valid[TRAIN + 5 + 43, 3].all()

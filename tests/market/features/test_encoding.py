@@ -146,7 +146,8 @@ def test_indicators_are_a_group_of_their_own() -> None:
     encoder = averages(panel, [0], 6)
     assert encoder.groups == 3
     # 40 rows of (1 column + 3 groups) x 4 spans x 10 channels in half precision, and twice that of 4 in double; draws
-    held = 40 * 4 * 4 * 10 * 2 + 2 * 4 * 4 * 10 * 8 + 40 * 2
+    # and forecasts of 1 column, and the weights of the latter
+    held = 40 * 4 * 4 * 10 * 2 + 2 * 4 * 4 * 10 * 8 + 2 * 40 * 2 + 4 * 10 * 8
     assert encoder.nbytes == AverageEncoder.needed_bytes(panel, [0], 6) == held
     _, groups = encoder.describe(torch.tensor([[35]]))
     changed = panel.features.copy()
@@ -243,7 +244,7 @@ def test_network_inputs_known_answers() -> None:
     inputs = encoder({"day": day, "days_left": torch.tensor([[7, 6]], dtype=torch.int16), **portfolio})
     columns, groups = encoder.describe(day)
     assert {name: tuple(value.shape[2:]) for name, value in inputs.items()} == encoder.input_shapes
-    shared = {"columns": (1, 2), "portfolio": (2, 2), "draws": (1, 2), "market": (1, 2)}
+    shared = {"columns": (1, 2), "ridge": (1, 2), "portfolio": (2, 2), "draws": (1, 2), "market": (1, 2)}
     assert {name: tuple(value.shape[:2]) for name, value in inputs.items()} == shared
     assert torch.equal(inputs["columns"], columns)
     assert torch.equal(inputs["market"][..., :-1], groups)

@@ -1,0 +1,163 @@
+"""Ridge regression against the normal equations of all rows, with nothing of later days or of its own fold."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from eigen2.market.data.panel import MarketPanel, build_panel
+from eigen2.market.features.encoding import AverageEncoder
+from eigen2.market.features.ridge import FOLDS, PENALTIES, fit_ridge
+from eigen2.market.simulation.base import Terms
+from eigen2.market.simulation.environment import AccountRules, TradingRules
+from eigen2.market.simulation.returns import relative_returns
+from eigen2.market.synthetic.generator import SyntheticMarket
+
+HELD, CONTEXT = 5, 8
+RULES = TradingRules(max_holding_days=HELD)
+MARKET = SyntheticMarket(days=400, columns=6, signal=0.5, half_life_days=10.0, missing=0.05, seed=3)
+
+
+def encoder_of(panel: MarketPanel) -> AverageEncoder:
+    return AverageEncoder(panel, list(range(panel.num_columns)), CONTEXT, Terms(RULES, AccountRules(), 20, 5))
+
+
+@pytest.fixture(scope="module")
+def panel() -> MarketPanel:
+    return build_panel(MARKET.generate(), validation_days=80, holdout_days=60, validation_spans=2)
+
+
+def normal_equations(rows: np.ndarray, returns: np.ndarray, penalty: float) -> np.ndarray:
+    """The weights of all rows, less the means of their days, by one linear system."""
+    x, y = [], []
+    for averages, gains in zip(rows, returns, strict=True):
+        known = np.isfinite(gains)
+        if known.any():
+            x.append(averages[known] - averages[known].mean(0))
+            y.append(gains[known] - gains[known].mean())
+    design, targets = np.concatenate(x), np.concatenate(y)
+    scale = penalty * (design**2).sum(0).mean()
+    return np.linalg.solve(design.T @ design + scale * np.eye(design.shape[1]), design.T @ targets)
+
+
+def test_returns_by_hand() -> None:
+    prices = np.full((4, 3, 4), 100, np.float32)
+    prices[1, :, 0], prices[2, :, 3] = (100, 200, np.nan), (110, 210, 120)
+    for execution, entry in (("next_open", [100, 200]), ("close", [100, 100])):
+        returns = relative_returns(prices, TradingRules(max_holding_days=2, execution=execution))
+        expected = 100 * np.log(np.array([110, 210]) / entry)
+        known = 2 if execution == "next_open" else 3  # the third column has no open
+        gains = np.append(expected, 100 * np.log(1.2))[:known]
+        np.testing.assert_allclose(returns[0, :known], gains - gains.mean(), rtol=1e-5)
+        assert np.isnan(returns[2:]).all()
+        assert np.isnan(returns[0, known:]).all()
+
+
+@pytest.mark.parametrize("held", [3, 4, 6])
+def test_returns_of_positions_longer_than_the_prices_are_unknown(held: int) -> None:
+    returns = relative_returns(np.full((4, 2, 4), 100, np.float32), TradingRules(max_holding_days=held))
+    assert np.isfinite(returns).sum() == (2 if held == 3 else 0)
+
+
+def test_equals_the_normal_equations_of_all_rows(panel: MarketPanel) -> None:
+    encoder, returns = encoder_of(panel), relative_returns(panel.prices, RULES)
+    ridge, rows = encoder.fit_ridge(panel, panel.splits.train), encoder.rows(np.arange(panel.num_days))
+    assert len(panel.splits.train) == 2
+    days = np.array([day for span in panel.splits.train for day in span[:-HELD] if day >= CONTEXT - 1])
+    assert ridge.penalty in PENALTIES
+
+    forecasts = {}
+    for fold, weights in ridge.folds:
+        place = np.searchsorted(days, fold)
+        others = np.delete(days, np.arange(max(place[0] - HELD, 0), min(place[-1] + HELD, len(days) - 1) + 1))
+        expected = normal_equations(rows[others], returns[others], ridge.penalty)
+        np.testing.assert_allclose(weights / np.linalg.norm(weights), expected / np.linalg.norm(expected), rtol=1e-6)
+        forecasts |= {day: rows[day] @ expected for day in fold.tolist()}
+    assert len(ridge.folds) == FOLDS
+    assert [*forecasts] == days.tolist()
+
+    # the unit is the root mean square of the forecasts of known returns, less the means of their days
+    centred = [
+        (forecasts[day] - forecasts[day][np.isfinite(returns[day])].mean())[np.isfinite(returns[day])] for day in days
+    ]
+    unit = np.sqrt((np.concatenate(centred) ** 2).mean())
+    whole = normal_equations(rows[days], returns[days], ridge.penalty) / unit
+    np.testing.assert_allclose(ridge.weights, whole, rtol=1e-6)
+    np.testing.assert_array_equal(encoder.ridge_weights, ridge.weights)
+
+    gains = [returns[day][np.isfinite(returns[day])] for day in days]
+    gains = np.concatenate([each - each.mean() for each in gains])
+    correlation = np.concatenate(centred) @ gains / np.sqrt((np.concatenate(centred) ** 2).sum() * (gains**2).sum())
+    assert ridge.correlation == pytest.approx(correlation, rel=1e-6)
+    assert ridge.correlation > 0.1
+
+    scores = ridge.scores(encoder.rows, panel.num_days)
+    for day in range(panel.num_days):
+        score = forecasts[day] / unit if day in forecasts else rows[day] @ whole
+        np.testing.assert_allclose(scores[day], score - score.mean(), rtol=1e-5, atol=1e-8)
+    seen = encoder({"day": torch.arange(panel.num_days)[None], **empty(panel, encoder)})["ridge"][0].numpy()
+    np.testing.assert_allclose(seen, scores.clip(-5, 5), rtol=1e-3, atol=1e-4)
+
+
+def empty(panel: MarketPanel, encoder: AverageEncoder) -> dict[str, torch.Tensor]:
+    """The rest of an observation without positions."""
+    shape = (1, panel.num_days)
+    columns = {name: torch.zeros(*shape, panel.num_columns) for name in ("held_days", "gain", "target")}
+    account = {"days_left": torch.full(shape, 9), "cash": torch.ones(shape), "room": torch.ones(shape)}
+    return {**columns, "coefficient": torch.zeros(*shape, panel.num_columns, dtype=torch.uint8), **account}
+
+
+def test_the_penalty_is_the_best_over_all_folds(panel: MarketPanel) -> None:
+    encoder, returns = encoder_of(panel), relative_returns(panel.prices, RULES)
+    span = range(CONTEXT - 1, 200)
+    ridge = fit_ridge(encoder.rows, returns, [span], HELD)
+    rows, days = encoder.rows(np.arange(200)), np.arange(span.start, span.stop - HELD)
+    found = []
+    for penalty in PENALTIES:
+        forecast, gain = [], []
+        for fold, _ in ridge.folds:
+            away = days[(days < fold[0] - HELD) | (days > fold[-1] + HELD)]
+            weights = normal_equations(rows[away], returns[away], penalty)
+            for day in fold:
+                known = np.isfinite(returns[day])
+                score = (rows[day] @ weights)[known]
+                forecast.append(score - score.mean())
+                gain.append(returns[day][known] - returns[day][known].mean())
+        found.append(np.corrcoef(np.concatenate(forecast), np.concatenate(gain))[0, 1])
+    assert ridge.penalty == PENALTIES[np.argmax(found)]
+    assert ridge.correlation == pytest.approx(max(found), abs=1e-3)
+
+
+def test_no_forecast_depends_on_later_days(panel: MarketPanel) -> None:
+    """Weights come from returns that end in training."""
+    panel = build_panel(MARKET.generate(), validation_days=80, holdout_days=60)
+    first = panel.splits.validation[0].start
+    prices = panel.prices.copy()
+    prices[first:] *= np.random.default_rng(0).uniform(0.5, 2, prices[first:].shape[:2])[..., None]
+    changed = encoder_of(replace(panel, prices=prices))
+    np.testing.assert_array_equal(changed.ridge_weights, encoder_of(panel).ridge_weights)
+
+
+def test_too_few_days_to_learn_from_forecast_nothing() -> None:
+    rows = np.random.default_rng(0).normal(size=(12, 3, 4))
+    for span in (range(0, 4), range(0, 7)):
+        ridge = fit_ridge(lambda days: rows[days], np.ones((12, 3)) * [1, 2, 3], [span], 4)
+        assert not ridge.weights.any()
+        assert not ridge.scores(lambda days: rows[days], 12).any()
+
+
+def test_features_do_not_tell_how_columns_fare_on_the_training_days() -> None:
+    """Where prices are pure chance, forecasts of days that were left out of a fit are too.
+
+    Statistics of a column's own training days, in which its features are measured, would tell whether it rises or
+    trends on those that were left out.
+    """
+    found = []
+    for seed in range(4):
+        market = SyntheticMarket(days=1100, columns=60, signal=0.0, gap=0.7, seed=seed)
+        panel = build_panel(market.generate(), validation_days=50, holdout_days=50)
+        terms = Terms(TradingRules(), AccountRules(), 20, 5)
+        encoder = AverageEncoder(panel, list(range(60)), 64, terms)
+        found.append(encoder.fit_ridge(panel, panel.splits.train).correlation)
+    assert np.mean(found) < 0.02, found
