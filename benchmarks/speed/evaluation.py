@@ -18,6 +18,7 @@ from eigen2.erl.population import Population
 from eigen2.market.datamodule import MarketDataModule
 from eigen2.market.features.averages import CLIP, column_groups, spans
 from eigen2.market.features.encoding import AverageEncoder
+from eigen2.market.networks.columns import RIDGE
 
 REFERENCE_DAYS = 10  # days that the reference plays, with one agent
 MANY_AGENTS, LEAST_RATE = 256, 300_000  # agents of the environment alone, and agent-days a second
@@ -116,11 +117,14 @@ class DenseAgent:
     def inputs(self, window: Window, observation: dict[str, Tensor]) -> dict[str, Tensor]:
         """Return the network's inputs as a batch of one."""
         columns, groups = self.market.encode(window)
-        shared, time_left = self._data.encoder.shared_inputs(observation)
+        encoder = self._data.encoder
+        assert isinstance(encoder, AverageEncoder)
+        shared, time_left = encoder.shared_inputs(observation)
         market = torch.cat([torch.from_numpy(groups), time_left.flatten().cpu()])
         described = {"columns": torch.from_numpy(columns)[None], "market": market[None]}
+        forecasts = {RIDGE: encoder.forecasts(torch.tensor([[window.day]]))}
         return {name: part.to(self._device) for name, part in described.items()} | {
-            name: part[0] for name, part in shared.items()
+            name: part[0] for name, part in (shared | forecasts).items()
         }
 
 

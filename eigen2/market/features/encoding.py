@@ -120,7 +120,8 @@ class AverageEncoder(MarketEncoder):
     Each investable column is described by `width` = spans x channels numbers, the averages of its normalised features
     and of its validity, and so is the mean of each group (see `column_groups`). All days are encoded at the start, in
     half precision; for a mapped panel in a file beside it, which later runs and other processes share. From its
-    averages a ridge regression, see `features.ridge`, forecasts what a position in each column will earn.
+    averages a ridge regression, see `features.ridge`, forecasts what a position in each column will earn; forecasts
+    count for what they are worth, so that those of chance are 0.
     """
 
     actor, critic = ColumnActor, ColumnCritic
@@ -146,8 +147,8 @@ class AverageEncoder(MarketEncoder):
         table = mapped_array(panel.folder, "averages", settings, shape, np.dtype(np.float16), fill)
         self._table = torch.from_numpy(table)
         ridge = self.fit_ridge(panel, panel.splits.train) if saved is None else Ridge(np.array(saved["ridge"]))
-        forecasts = ridge.scores(self.rows, panel.num_days).clip(-CLIP, CLIP)
-        self._forecasts, self.ridge_weights = torch.from_numpy(forecasts).half().to(device), ridge.weights
+        forecasts = (ridge.worth * ridge.scores(self.rows, panel.num_days)).clip(-CLIP, CLIP)
+        self._forecasts, self.ridge_weights = torch.from_numpy(forecasts).half().to(device), ridge.worth * ridge.weights
         self._table = self._table.to(device)
         held = self._table, self._forecasts, self.statistics, self.ridge_weights
         self.nbytes += sum(each.nbytes for each in held)
@@ -193,6 +194,10 @@ class AverageEncoder(MarketEncoder):
         columns = rows[:, :split].float().view(*days.shape, len(self.investable), self.width)
         return columns, rows[:, split:].float().view(*days.shape, self.groups * self.width)
 
+    def forecasts(self, days: Int[Tensor, "agents batch"]) -> Float[Tensor, "agents batch columns"]:
+        """Return the ridge forecasts at the close of each day."""
+        return self._forecasts[days.long()].float()
+
     def __call__(self, observation: dict[str, Tensor]) -> Inputs:
         """Return the network inputs of an observation.
 
@@ -205,9 +210,13 @@ class AverageEncoder(MarketEncoder):
         (agents, batch, groups x width + 1), ending with the fraction of the window that is left.
         """
         columns, groups = self.describe(observation["day"])
-        forecasts = self._forecasts[observation["day"].long()].float()
         shared, time_left = self.shared_inputs(observation)
-        return {"columns": columns, RIDGE: forecasts, **shared, "market": torch.cat([groups, time_left], dim=-1)}
+        return {
+            "columns": columns,
+            RIDGE: self.forecasts(observation["day"]),
+            **shared,
+            "market": torch.cat([groups, time_left], dim=-1),
+        }
 
 
 def _shapes(

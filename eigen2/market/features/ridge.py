@@ -8,7 +8,8 @@ import numpy as np
 from jaxtyping import Float, Int
 
 PENALTIES = np.geomspace(1e-4, 10, 11)  # relative to the mean squared feature, summed over the rows
-FOLDS = 5
+FOLDS = 10
+SIGNIFICANT = 2.0  # standard errors from which forecasts count as more than chance
 DAYS_PER_BLOCK = 64
 TINY = float(np.finfo(np.float64).tiny)
 
@@ -30,6 +31,10 @@ class Ridge:
     """The one of `PENALTIES` at which forecasts of the folds correlate most with their returns."""
     correlation: float = np.nan
     """That correlation, over all days and columns of the fit; 0 without any."""
+    worth: float = 1.0
+    """1 - (`SIGNIFICANT` / t)^2, where t is the covariance of forecasts and returns in its standard errors, judged by
+    the differences between folds; 0 where t is not above `SIGNIFICANT`. (Shrinkage as that of James and Stein,
+    "Estimation with Quadratic Loss", 1961.)"""
 
     def scores(self, describe: Describe, days: int) -> Float[np.ndarray, "days columns"]:
         """Return the forecasts of all days, less their mean over columns; those of the fit's days by its folds."""
@@ -57,19 +62,23 @@ def fit_ridge(describe: Describe, returns: Returns, spans: Sequence[range], purg
     cuts = np.unique(np.concatenate([edges, edges - purged, edges + purged]).clip(0, len(days)))
     parts = [(*cut, _products(describe, returns, days[slice(*cut)], width)) for cut in pairwise(cuts.tolist())]
     total = _sum((part for _, _, part in parts), width)
-    covariance, square, folds = np.zeros(len(PENALTIES)), np.zeros(len(PENALTIES)), []
+    covariances, square, folds = [], np.zeros(len(PENALTIES)), []
     for first, last in pairwise(edges.tolist()):
         own = _sum((part for start, stop, part in parts if first <= start and stop <= last), width)
         others = (part for start, stop, part in parts if stop <= first - purged or start >= last + purged)
         weights = _solve(_sum(others, width))
-        covariance += weights.T @ own[:-1, -1]
+        covariances.append(weights.T @ own[:-1, -1])
         square += (weights * (own[:-1, :-1] @ weights)).sum(0)
         folds.append((days[first:last], weights))
-    correlations = covariance / np.sqrt(np.maximum(square * total[-1, -1], TINY))
+    correlations = np.sum(covariances, axis=0) / np.sqrt(np.maximum(square * total[-1, -1], TINY))
     best = int(np.argmax(correlations))
+    chosen = np.array(covariances)[:, best]
+    t = chosen.mean() / max(chosen.std(ddof=1) / np.sqrt(FOLDS), TINY)
+    worth = 1 - (SIGNIFICANT / t) ** 2 if t > SIGNIFICANT else 0.0
     scale = np.sqrt(np.isfinite(returns[days]).sum() / square[best]) if square[best] > 0 else 0.0
     scaled = tuple((fold, scale * weights[:, best]) for fold, weights in folds)
-    return Ridge(scale * _solve(total)[:, best], scaled, float(PENALTIES[best]), float(correlations[best]))
+    quality = float(PENALTIES[best]), float(correlations[best]), float(worth)
+    return Ridge(scale * _solve(total)[:, best], scaled, *quality)
 
 
 def _products(describe: Describe, returns: Returns, days: Days, width: int) -> Float[np.ndarray, "numbers numbers"]:

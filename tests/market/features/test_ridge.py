@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 
 from eigen2.market.data.panel import MarketPanel, build_panel
 from eigen2.market.features.encoding import AverageEncoder
@@ -84,20 +85,28 @@ def test_equals_the_normal_equations_of_all_rows(panel: MarketPanel) -> None:
     unit = np.sqrt((np.concatenate(centred) ** 2).mean())
     whole = normal_equations(rows[days], returns[days], ridge.penalty) / unit
     np.testing.assert_allclose(ridge.weights, whole, rtol=1e-6)
-    np.testing.assert_array_equal(encoder.ridge_weights, ridge.weights)
+    np.testing.assert_array_equal(encoder.ridge_weights, ridge.worth * ridge.weights)
 
     gains = [returns[day][np.isfinite(returns[day])] for day in days]
-    gains = np.concatenate([each - each.mean() for each in gains])
-    correlation = np.concatenate(centred) @ gains / np.sqrt((np.concatenate(centred) ** 2).sum() * (gains**2).sum())
+    gains = [each - each.mean() for each in gains]
+    scored, gained = np.concatenate(centred), np.concatenate(gains)
+    correlation = scored @ gained / np.sqrt((scored**2).sum() * (gained**2).sum())
     assert ridge.correlation == pytest.approx(correlation, rel=1e-6)
     assert ridge.correlation > 0.1
+    sums = [
+        sum(score @ gain for day, score, gain in zip(days, centred, gains, strict=True) if day in fold)
+        for fold, _ in ridge.folds
+    ]
+    t = stats.ttest_1samp(sums, 0).statistic
+    assert ridge.worth == pytest.approx(1 - 4 / t**2, rel=1e-6)
+    assert 0.5 < ridge.worth < 1
 
     scores = ridge.scores(encoder.rows, panel.num_days)
     for day in range(panel.num_days):
         score = forecasts[day] / unit if day in forecasts else rows[day] @ whole
         np.testing.assert_allclose(scores[day], score - score.mean(), rtol=1e-5, atol=1e-8)
     seen = encoder({"day": torch.arange(panel.num_days)[None], **empty(panel, encoder)})["ridge"][0].numpy()
-    np.testing.assert_allclose(seen, scores.clip(-5, 5), rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(seen, (ridge.worth * scores).clip(-5, 5), rtol=1e-3, atol=1e-4)
 
 
 def empty(panel: MarketPanel, encoder: AverageEncoder) -> dict[str, torch.Tensor]:
@@ -153,11 +162,14 @@ def test_features_do_not_tell_how_columns_fare_on_the_training_days() -> None:
     Statistics of a column's own training days, in which its features are measured, would tell whether it rises or
     trends on those that were left out.
     """
-    found = []
+    found, worth = [], []
     for seed in range(4):
         market = SyntheticMarket(days=1100, columns=60, signal=0.0, gap=0.7, seed=seed)
         panel = build_panel(market.generate(), validation_days=50, holdout_days=50)
         terms = Terms(TradingRules(), AccountRules(), 20, 5)
         encoder = AverageEncoder(panel, list(range(60)), 64, terms)
-        found.append(encoder.fit_ridge(panel, panel.splits.train).correlation)
+        ridge = encoder.fit_ridge(panel, panel.splits.train)
+        found.append(ridge.correlation)
+        worth.append(ridge.worth)
     assert np.mean(found) < 0.02, found
+    assert worth.count(0.0) >= 3, worth
