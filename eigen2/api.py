@@ -17,7 +17,7 @@ from callbacks import GarbageCollector, MemoryProfiler
 from eigen2.core.datamodule import TestResult
 from eigen2.core.export import ExportedChampion, load
 from eigen2.erl.module import ERLModule
-from eigen2.errors import UserError
+from eigen2.errors import UserError, require_range
 from eigen2.market.data.frames import frame_prices
 from eigen2.market.data.source import read_prices
 from eigen2.market.datamodule import MarketDataModule
@@ -116,6 +116,7 @@ def fit(
     Raises:
         UserError: a setting is unknown or out of range, or the prices cannot be used.
     """
+    require_range("generations", generations, least=1)
     hide_library_messages()
     of_module, of_data = _split(settings)
     root = Path(folder)

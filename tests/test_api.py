@@ -60,12 +60,13 @@ def test_the_notebook_runs_from_top_to_bottom(tmp_path: Path, monkeypatch: pytes
         ({"qqqq": 2}, "fit has no setting qqqq; see ERLModule and MarketDataModule"),
         ({"path": "prices.csv"}, "fit has no setting path"),
         ({"population_size": 0}, "model.population_size is 0"),
+        ({"generations": 0}, "generations is 0"),
         ({"holdout_from": "soon", "synthetic": eigen2.SyntheticMarket(days=300)}, "data.holdout_from is 'soon'"),
     ],
 )
 def test_settings_that_cannot_be_used(settings: dict[str, Any], words: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=words):
-        eigen2.fit(generations=1, folder=tmp_path, **settings)
+        eigen2.fit(**{"generations": 1, "folder": tmp_path, **settings})
     assert not (tmp_path / "metrics.csv").exists()
 
 

@@ -55,7 +55,7 @@ def luck(run: RunRecord) -> Chart | None:
     histogram = {
         "x": {**returns, "bin": "binned", "axis": {"format": ".0%"}},
         "x2": {"field": "to"},
-        "y": {**_number("policies"), "title": "random baselines"},
+        "y": {**_number("policies"), "title": "random policies"},
     }
     rule = {"x": returns, "color": _color("who", ["champion"])}
     return {

@@ -7,7 +7,8 @@ import json
 import logging
 import mmap
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -33,7 +34,7 @@ PriceSource = str | Path | SyntheticMarket | pd.DataFrame
 """A price file, a synthetic market, or a table as `read_prices` returns it."""
 BYTES_PER_ROW = 200  # upper bound for a synthetic market: the table, its blocks, and the panel built from it
 # part of every key: raise it whenever the same prices would give other arrays or files
-FORMAT_VERSION = 9
+FORMAT_VERSION = 10
 ARRAYS = ("features", "valid", "prices")
 
 
@@ -77,11 +78,12 @@ def load_panel(
     folder = Path(cache_dir) / _key([content, named, None if scale is None else scale.to_dict()])
     panel = _open_cache(folder)
     if panel is None:
-        built = build_panel(_table(source, own), **options, scale=scale)
+        with _recorded_warnings() as warnings:
+            built = build_panel(_table(source, own), **options, scale=scale)
         try:
             # processes that start together write one after the other, and all but the first find it written
             with cast(IO[str], lock(folder / ".lock", wait=True)):
-                _write_cache(folder, built)
+                _write_cache(folder, built, warnings)
         except OSError as error:
             raise UserError(
                 f"cannot write the panel cache to {str(cache_dir)!r} ({error.strerror or error}): name a"
@@ -90,7 +92,23 @@ def load_panel(
         panel = _open_cache(folder) or built
         # Arrow would keep the memory of the table it read: 120 MB for 2.5 million rows
         pa.default_memory_pool().release_unused()
+    else:
+        for line in json.loads((folder / "meta.json").read_text())["warnings"]:
+            log.warning("%s", line)
     return panel
+
+
+@contextmanager
+def _recorded_warnings() -> Iterator[list[str]]:
+    """Collect what is said of a table while its panel is built, to be said again whenever the panel is read."""
+    lines: list[str] = []
+    handler, logger = logging.Handler(logging.WARNING), logging.getLogger("eigen2.market.data")
+    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
+    logger.addHandler(handler)
+    try:
+        yield lines
+    finally:
+        logger.removeHandler(handler)
 
 
 def _table(source: PriceSource, features: Sequence[str]) -> pd.DataFrame:
@@ -148,7 +166,7 @@ def remapped(panel: MarketPanel) -> MarketPanel:
     return replace(panel, features=features, valid=valid, prices=prices)
 
 
-def _write_cache(folder: Path, panel: MarketPanel) -> None:
+def _write_cache(folder: Path, panel: MarketPanel, warnings: list[str]) -> None:
     """Write the files of a panel into its locked folder, unless they exist and are intact."""
     if _open_cache(folder) is not None:
         return
@@ -160,6 +178,7 @@ def _write_cache(folder: Path, panel: MarketPanel) -> None:
         "splits": [[[days.start, days.stop] for days in spans] for spans in splits],
         "traded_value": panel.traded_value.tolist(),
         "scale": panel.scale.to_dict(),
+        "warnings": warnings,
     }
     for name, array in zip(ARRAYS, (panel.features, panel.valid, panel.prices), strict=True):
         _write_file(folder / f"{name}.npy", partial(np.save, arr=array, allow_pickle=False))

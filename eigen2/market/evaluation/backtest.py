@@ -1,4 +1,4 @@
-"""Backtest of a champion on unseen days, beside simple policies, a random baseline and its population."""
+"""Backtest of a champion on unseen days, beside simple and random policies and its population."""
 
 import json
 import math

@@ -66,6 +66,18 @@ def test_cold_and_warm_loads_equal_building(load, tmp_path, monkeypatch):
     np.testing.assert_allclose(means[:, rsi], np.nanmean(raw_features(PRICES)[:TRAIN, :, rsi]), rtol=1e-9)
 
 
+def test_what_is_said_of_a_table_is_said_at_every_load(load, source, caplog):
+    PRICES.assign(
+        open=PRICES["open"].where(PRICES.index != 5), close=PRICES["close"].where(PRICES.index != 5)
+    ).to_parquet(source)
+    said = []
+    for _ in range(3):
+        caplog.clear()
+        load()
+        said.append(caplog.messages)
+    assert said == [[f"1 of {len(PRICES)} rows left out: no usable open or close"]] * 3
+
+
 def test_indicators_and_missing_statistics_survive_the_cache(load, source, monkeypatch):
     options = {"indicators": ["SPREAD"], "validation_days": 160}
     table = pd.concat([PRICES, spread()])
