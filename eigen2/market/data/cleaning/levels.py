@@ -224,7 +224,7 @@ def _is_split(bars: Bars, bar: int, ratio: float, limits: Limits) -> bool:
 
 def _is_traded(bars: Bars, bar: int) -> bool:
     """Return whether the market itself went to the bar's level, and did not go back by the next open."""
-    wide = bars.high[bar] > bars.low[bar] * ORDINARY_RANGE and bars.volume[bar] > 0
+    wide = bars.high[bar] > bars.low[bar] * ORDINARY_RANGE and bars.volume[bar] != 0  # NaN where it is unknown
     if not wide and not bars.relative_volume(bar) >= VOLUME_OF_JUMP:
         return False
     if bar + 1 == bars.end(bar):

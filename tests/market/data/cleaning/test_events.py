@@ -93,6 +93,16 @@ def test_what_is_done_to_each_event() -> None:
         pd.testing.assert_frame_equal(after[list(VALUES)], expected, obj=event["name"], rtol=1e-12)
 
 
+def test_without_volume_the_range_of_a_day_confirms_a_crash() -> None:
+    kept = events()[events()["expected"] == "keep"]
+    raw = pd.concat([*(path(event).assign(volume=np.nan) for _, event in kept.iterrows()), fillers(DAYS)])
+    raw = as_block(raw)
+    rows = find(raw, calendar_of(raw), Limits()).rows
+    missed = {name: {*raw["ticker"][rows[name]]} & {*kept["name"]} for name in ("jump", "spike", "split_like")}
+    # on these days the range was narrow
+    assert missed == {"jump": {"AAPL 2000-09-29", "PCG 2019-01-14"}, "spike": set(), "split_like": set()}
+
+
 def test_an_account_that_holds_across_the_events_gains_and_loses_what_it_did() -> None:
     raw, cleaned = tables()
     panel = build_panel(cleaned, validation_days=1, holdout_days=1)
