@@ -325,7 +325,7 @@ class MarketDataModule(RolloutDataModule):
 
     def apply_inference_spec(self, spec: Mapping[str, Any]) -> None:
         """Compute features and averages again with the statistics of the fit's training days."""
-        if all(spec[name] == value for name, value in self.encoder.state_dict().items()):
+        if all(spec.get(name) == value for name, value in self.encoder.state_dict().items()):
             return
         self._spec = spec
         self._load(FeatureScale.from_dict(spec["scale"]))
