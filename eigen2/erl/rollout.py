@@ -101,9 +101,21 @@ class Rollout:
         best = state.mean_validation if row is None else validated
         if best > population.champion_fitness.item():
             population.set_champion(row, best, state.generation, communicator)
-            if communicator.rank == 0 and (row is None or place is None):
-                self.play_champion()  # the episodes of another agent, or another process, are recorded
+            if row is None or communicator.owner(row) != 0:
+                self._record_champion()
             data.save_champion_record(state.generation)
+
+    def _record_champion(self) -> None:
+        """Play the champion again on process 0, where other episodes are recorded; its fitness is that of this play.
+
+        Networks round differently beside other agents, so the one before may differ by rounding.
+        """
+        population, communicator = self.population, self.communicator
+        fitness = torch.full((population.size,), torch.nan, dtype=torch.float64)
+        if communicator.rank == 0:
+            fitness[0] = self.play_champion()
+        played = communicator.broadcast({"fitness": fitness}, 0, "the champion's fitness")["fitness"]
+        population.champion_fitness.copy_(played[0])
 
     def play_champion(self) -> float:
         """Play the validation windows with the champion, recorded, and return its validation fitness."""

@@ -49,7 +49,8 @@ class ScriptedRollouts(ProbeRollouts):
         super().__init__(AIM, **settings)
         means = [NAN] * len(validation) if means is None else means
         plays = [[*agents, mean] for mean, agents in zip(means, validation, strict=True)]
-        self.scripts = fitness, [*plays, plays[-1]]  # a mean that becomes champion plays once more to be recorded
+        alone = [plays[-1][-1]] * len(plays[-1])  # a mean that becomes champion plays once more to be recorded
+        self.scripts = fitness, [*plays, alone]
 
     def build(self, agents: int, device: torch.device) -> None:
         windows = self.windows_per_generation + self.exploration_windows

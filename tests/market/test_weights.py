@@ -219,8 +219,7 @@ def test_a_fit_learns_and_records_its_champion(run: Path) -> None:
     assert pd.read_csv(run / "champion" / "trades.csv").empty
     champion = torch.load(run / "checkpoints" / "best.ckpt", weights_only=True)["state_dict"]
     last = equity.groupby("window")["equity"].last() / 100_000
-    # where the mean of the elites is champion it is played again, alone, for the record: its products round differently
-    assert float(champion["population.champion_fitness"]) == pytest.approx(100 * np.log(last).mean(), rel=1e-5)
+    assert float(champion["population.champion_fitness"]) == pytest.approx(100 * np.log(last).mean(), rel=1e-9)
 
 
 def test_a_test_compares_it_with_baselines(run: Path) -> None:
