@@ -2,6 +2,8 @@ import callbacks
 
 from .api import Result as Result
 from .api import fit as fit
+from .api import predict as predict
+from .api import test as test
 from .control.datamodule import ControlDataModule as ControlDataModule
 from .control.environment import ControlEnvironment as ControlEnvironment
 from .core.datamodule import RolloutDataModule as RolloutDataModule

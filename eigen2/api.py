@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import hashlib
 import inspect
 from dataclasses import dataclass
 from datetime import date
@@ -24,6 +25,7 @@ from eigen2.market.datamodule import MarketDataModule
 from eigen2.market.serving.trader import Trader
 from eigen2.runtime.checkpoint import ChampionCheckpoint, DurableCheckpointIO, GenerationCheckpoint
 from eigen2.runtime.console import GenerationReport, hide_library_messages
+from eigen2.runtime.files import replacing
 from eigen2.runtime.logger import RunLogger
 from eigen2.runtime.run_folder import find_checkpoint, locked_folder, move_earlier_run
 
@@ -33,10 +35,10 @@ QUIET: dict[str, Any] = {"enable_model_summary": False, "num_sanity_val_steps": 
 
 @dataclass(frozen=True)
 class Result:
-    """A finished fit of `eigen2.fit`.
+    """A finished fit.
 
     Attributes:
-        module: the trained population.
+        module: the population; it has weights after `fit`, and after `open` once it was tested.
         data: its data module, with the panel.
         folder: the run's folder, with checkpoints, curves and the champion's trades.
     """
@@ -44,6 +46,20 @@ class Result:
     module: ERLModule
     data: MarketDataModule
     folder: Path
+
+    @classmethod
+    def open(cls, folder: str | Path) -> Result:
+        """Return the fit of a run's folder, whether of `eigen2.fit` or of the command line.
+
+        Raises:
+            UserError: the folder has no champion, or it was fitted with classes that are not eigen2's.
+        """
+        from eigen2.cli.training import reopened  # takes a second, which a fit does not need
+
+        module, data = reopened(Path(folder))
+        if not (isinstance(module, ERLModule) and isinstance(data, MarketDataModule)):
+            raise UserError(f"the run in {folder} trades no prices: test it with python -m eigen2.cli test")
+        return cls(module, data, Path(folder))
 
     @property
     def metrics(self) -> pd.DataFrame:
@@ -104,7 +120,8 @@ def fit(
     """Train a population on daily prices, and return its champion with what tests and uses it.
 
     It is a Trainer with an `ERLModule`, a `MarketDataModule` and the callbacks of configs/erl.yaml but the pictures;
-    use these for anything else. An earlier run in the folder is moved to `earlier/1`, `earlier/2` and so on.
+    use these for anything else. A DataFrame is kept in the folder, for `test` and the command line. An earlier run in
+    the folder is moved to `earlier/1`, `earlier/2` and so on.
 
     Args:
         prices: a DataFrame, see `eigen2.market.data.frames.frame_prices`, or a Parquet or CSV file; None is the sample.
@@ -119,15 +136,22 @@ def fit(
     require_range("generations", generations, least=1)
     hide_library_messages()
     of_module, of_data = _split(settings)
-    root = Path(folder)
+    if prices is not None and of_data.get("synthetic") is not None:
+        raise UserError("fit is given prices and a synthetic market: leave one out")
+    root, frame, path = Path(folder), None, None if prices is None else str(prices)
     if isinstance(prices, pd.DataFrame):
-        data = MarketDataModule.from_frame(prices, **of_data)
-    else:
-        data = MarketDataModule(None if prices is None else str(prices), **of_data)
-    module = ERLModule(**of_module)
+        frame = frame_prices(prices, of_data.get("features", ()))
+        digest = hashlib.blake2b(pd.util.hash_pandas_object(frame, index=False).to_numpy().tobytes(), digest_size=8)
+        path = str(root.resolve() / "prices" / f"{digest.hexdigest()}.parquet")
+    data, module = MarketDataModule(path, **of_data), ERLModule(**of_module)
     seed_everything(seed, verbose=False)
     root.mkdir(parents=True, exist_ok=True)
     with locked_folder(root):
+        if frame is not None and path is not None and not Path(path).exists():
+            Path(path).parent.mkdir(exist_ok=True)
+            with replacing(Path(path)) as draft:
+                frame.to_parquet(draft, index=False)
+        del frame  # memory
         move_earlier_run(root)
         callbacks = [GarbageCollector(), GenerationReport(), MemoryProfiler(), ChampionCheckpoint()]
         trainer = Trainer(
@@ -141,6 +165,16 @@ def fit(
         )
         trainer.fit(module, data)
     return Result(module, data, root)
+
+
+def test(run: Result | str | Path) -> TestResult:
+    """Test the champion of a fit, given as its result or its folder, see `Result.test`."""
+    return (run if isinstance(run, Result) else Result.open(run)).test()
+
+
+def predict(run: Result | str | Path, prices: Prices, first: date | None = None) -> pd.DataFrame:
+    """Return the decisions of the champion of a fit, given as its result or its folder, see `Result.predict`."""
+    return (run if isinstance(run, Result) else Result.open(run)).predict(prices, first)
 
 
 def _split(settings: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

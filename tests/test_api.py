@@ -12,6 +12,7 @@ import pytest
 import eigen2
 from eigen2.errors import UserError
 from eigen2.market.serving.trader import Trader
+from tests.command import eigen2 as command
 
 NOTEBOOK = Path(__file__).parent.parent / "examples" / "notebook.ipynb"
 TINY = {  # text of the notebook, and what makes it take seconds
@@ -45,7 +46,14 @@ def test_the_notebook_runs_from_top_to_bottom(tmp_path: Path, monkeypatch: pytes
     orders = result.predict(prices)
     assert orders["date"].nunique() == 31, "the last day that the fit used, and those of the holdout"
     pd.testing.assert_frame_equal(Trader.load(tmp_path / "champion").orders(prices), orders)
-    assert not (tmp_path / "lightning_logs" / "cache").exists()
+    # the same from the folder alone, as another notebook or the command line has it
+    folder = tmp_path / "lightning_logs"
+    pd.testing.assert_frame_equal(eigen2.predict("lightning_logs", prices), orders)
+    assert eigen2.test("lightning_logs").text == names["result"].test().text == eigen2.test(names["result"]).text
+    done = command("fit", "--config", folder / "config.yaml", "--trainer.default_root_dir", tmp_path / "again")
+    assert done.returncode == 0, done.stderr
+    scores = [pd.read_csv(run / "metrics.csv")["fitness/max"].tolist() for run in (folder, tmp_path / "again")]
+    assert scores[0] == scores[1]
     # a second fit keeps the first
     (call,) = [line for line in source.splitlines() if "eigen2.fit(" in line]
     exec(call.replace("prices,", "prices, seed=43,"), names)
@@ -72,5 +80,5 @@ def test_settings_that_cannot_be_used(settings: dict[str, Any], words: str, tmp_
 
 def test_a_frame_and_another_source_are_too_much(tmp_path: Path) -> None:
     frame = eigen2.SyntheticMarket(days=300, columns=3).generate()
-    with pytest.raises(UserError, match="prices are given as a DataFrame, but path or synthetic too"):
+    with pytest.raises(UserError, match="fit is given prices and a synthetic market"):
         eigen2.fit(frame, folder=tmp_path, synthetic=eigen2.SyntheticMarket())

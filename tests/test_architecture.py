@@ -36,7 +36,7 @@ MOST_MODULES = 14
 def test_every_public_name_can_be_imported() -> None:
     assert eigen2.MemoryProfiler is MemoryProfiler
     assert {"MemoryProfiler", "ERLModule"} <= {*eigen2.__all__}
-    assert [name for name in eigen2.__all__ if not inspect.isclass(getattr(eigen2, name))] == ["fit"]
+    assert [name for name in eigen2.__all__ if not inspect.isclass(getattr(eigen2, name))] == ["fit", "predict", "test"]
 
 
 def module(path: Path) -> str:

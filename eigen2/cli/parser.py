@@ -21,6 +21,7 @@ from eigen2.compat import option_type, parser_options, subparsers
 from eigen2.errors import UserError
 
 UNKNOWN = re.compile(r"(?:does not accept option '|unrecognized arguments: --|Option ')([\w.+]+)")
+DOTTED = re.compile(r"\w+(?:\.\w+)*")
 WORD = re.compile(r"unrecognized arguments: ([^-\s]\S*)")
 MISSING = re.compile(r"the following arguments are required: ([\w.]+)")
 KEY = re.compile(r"Parser key \"([^\"]+)\"")
@@ -35,6 +36,7 @@ class Parser(ArgumentParser):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **{**kwargs, "allow_abbrev": False})
+        self.files: dict[str, set[str]] = {}  # keys of the configuration files that are being read
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         """Print the cause in one line and exit with code 2."""
@@ -50,8 +52,13 @@ class Parser(ArgumentParser):
         return action
 
     def refuse(self, line: str) -> NoReturn:
-        """Print a line and exit at once: jsonargparse catches exceptions while it tries the types of a union."""
-        sys.stderr.write(f"error: {line}\n")
+        """Print a line and exit at once: jsonargparse catches exceptions while it tries the types of a union.
+
+        The line begins with the configuration file that has its key, if one does.
+        """
+        named = {*DOTTED.findall(line.partition(": ")[0])}
+        file = next((f"{name}: " for name, keys in reversed(self.files.items()) if named & keys), "")
+        sys.stderr.write(f"error: {file}{line}\n")
         sys.exit(2)
 
     def parse_args(self, args: Sequence[str] | None = None, **kwargs: Any) -> Any:  # type: ignore[override]
@@ -59,8 +66,14 @@ class Parser(ArgumentParser):
 
         Configuration files are read first, for errors that name the file.
         """
-        if problem := next(_broken_files(sys.argv[1:] if args is None else args), None):
-            self.refuse(problem)
+        words = sys.argv[1:] if args is None else args
+        options = {option.removeprefix("--") for option, _ in options_of(words)}
+        try:
+            files = {name: keys - options for name, keys in _files(words)}
+        except UserError as error:
+            self.refuse(str(error))
+        for each in (self, *subparsers(self).values()):
+            vars(each)["files"] = files
         config = super().parse_args(args, **kwargs)
         command = config.get("subcommand") or config.get("command")
         parser, settings = (subparsers(self)[command], config[command]) if command else (self, config)
@@ -82,19 +95,31 @@ def options_of(args: Sequence[str]) -> Iterator[tuple[str, str]]:
         yield option, value or following
 
 
-def _broken_files(args: Sequence[str]) -> Iterator[str]:
-    """Yield what is wrong with each configuration file that is missing, or is no YAML."""
+def _files(args: Sequence[str]) -> Iterator[tuple[str, set[str]]]:
+    """Yield name and keys of each configuration file; raise UserError for one that is missing or has no settings."""
     for option, name in options_of(args):
         if option not in ("--config", "-c") or name.lstrip().startswith("{"):
             continue
         try:
-            yaml.safe_load(Path(name).read_text())
+            settings = yaml.safe_load(Path(name).read_text())
         except yaml.MarkedYAMLError as error:
             mark, what = error.problem_mark, _flat(error.problem)
             place = "" if mark is None else f" line {mark.line + 1}, column {mark.column + 1}"
-            yield f"--config {name}{place} is not YAML: {what}; compare with --print_config"
+            raise UserError(f"--config {name}{place} is not YAML: {what}; compare with --print_config") from error
         except (OSError, ValueError) as error:
-            yield f"--config {name} cannot be read: {getattr(error, 'strerror', None) or error}; name another file"
+            why = getattr(error, "strerror", None) or error
+            raise UserError(f"--config {name} cannot be read: {why}; name another file") from error
+        if not isinstance(settings, Mapping):
+            raise UserError(f"--config {name} has no settings: write keys and values as --print_config does")
+        yield name, {*_keys(settings)}
+
+
+def _keys(settings: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """Yield the dotted keys of groups and values."""
+    for name, value in settings.items():
+        yield f"{prefix}{name}"
+        if isinstance(value, Mapping):
+            yield from _keys(value, f"{prefix}{name}.")
 
 
 def explain(message: str, error: BaseException | None = None, keys: Mapping[str, Any] | None = None) -> str:

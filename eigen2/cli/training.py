@@ -15,7 +15,7 @@ from lightning.pytorch.callbacks import ProgressBar
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 
 from callbacks.budget import MemoryBudget, MemoryBudgetExceeded
-from eigen2.cli.checkpoint import given, with_settings_of_fit
+from eigen2.cli.checkpoint import ROOT, given, with_settings_of_fit
 from eigen2.cli.parser import Parser, explain, is_union_error
 from eigen2.core.module import GenerationModule
 from eigen2.distributed.strategy import PopulationStrategy, processes
@@ -152,8 +152,10 @@ class EigenCLI(LightningCLI):
             self._write_report(root)
 
     def validate(self, ckpt_path: str | None = None, **kwargs: Any) -> None:
-        """Validate a checkpoint's champion."""
-        self.trainer.validate(ckpt_path=self._checkpoint(ckpt_path), **kwargs)
+        """Validate a checkpoint's champion, and print its fitness."""
+        self.trainer.validate(ckpt_path=self._checkpoint(ckpt_path), verbose=False, **kwargs)
+        fitness = self.trainer.callback_metrics["champion/validation_fitness"]
+        print(f"champion     validation fitness {fitness:.4f} ({self.datamodule.fitness_words['unit']})")
 
     def test(self, ckpt_path: str | None = None, **kwargs: Any) -> None:
         """Test a checkpoint's champion, print the result and add it to the report."""
@@ -206,18 +208,34 @@ def run(args: Sequence[str]) -> None:
     commands = args[:1] if args[0] in HELP else [*HELP]
     if args[0] in ("validate", "test"):
         args = with_settings_of_fit(args, TRAINER_DEFAULTS["default_root_dir"])
+    _cli(
+        args,
+        commands=commands,
+        parser_kwargs=PARSER | {name: {"description": HELP[name]} for name in commands},
+        save_config_callback=RunFolder,
+        save_config_kwargs={"overwrite": True},
+    )
+
+
+def reopened(folder: Path) -> tuple[GenerationModule[Any], LightningDataModule]:
+    """Return module and data module with the settings of a run's champion; raises UserError as `run` does."""
+    args = with_settings_of_fit(["test", "--ckpt_path=best", f"--{ROOT}={folder}"], str(folder))
+    options = [arg for arg in args[1:] if not arg.startswith("--ckpt_path")]
+    shown = ["--trainer.enable_progress_bar=false", "--trainer.enable_checkpointing=false"]
+    cli = _cli([*options, *shown], run=False, save_config_callback=None)
+    return cli.model, cli.datamodule
+
+
+def _cli(args: Sequence[str], **settings: Any) -> EigenCLI:
     try:
-        EigenCLI(
+        return EigenCLI(
             *classes(_workload(args)),
-            commands=commands,
             parser_class=TrainingParser,
-            parser_kwargs=PARSER | {name: {"description": HELP[name]} for name in commands},
             seed_everything_default=42,
             trainer_defaults=TRAINER_DEFAULTS,
-            save_config_callback=RunFolder,
-            save_config_kwargs={"overwrite": True},
             auto_configure_optimizers=False,
             args=list(args),
+            **settings,
         )
     except MemoryBudgetExceeded as error:
         raise RunStopped(str(error), OUT_OF_MEMORY) from error

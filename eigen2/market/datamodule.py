@@ -179,7 +179,8 @@ class MarketDataModule(RolloutDataModule):
         """Load the panel, choose the investable columns and check that a window fits into the splits."""
         self._spec = None
         self._load()
-        require_window(self.panel.splits, self.context_days, self.trading_days, self.settlement_days)
+        dated = [name for name in ("validation_from", "holdout_from") if vars(self)[name] is not None]
+        require_window(self.panel.splits, self.context_days, self.trading_days, self.settlement_days, dated)
         self.investable_columns = resolve(self.investable, self.panel, self.benchmark)
         self._traded_value = self.panel.traded_value[self.investable_columns]
 

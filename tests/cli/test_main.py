@@ -77,12 +77,24 @@ def test_bad_input_is_one_line(options: str, message: str, capsys: pytest.Captur
         ("data: [1, 2\n", "wrong.yaml line 2, column 1 is not YAML: expected ',' or ']'"),
         ("\tmodel:\n", "wrong.yaml line 1, column 1 is not YAML: found character"),
         ("data:\n  rules:\n    execution: noon\n", "data.rules.execution is noon; it must be next_open or close"),
+        ("model:\n  noise: null\n", "model.noise is null; it must be float"),
+        ("just text\n", "has no settings: write keys and values as --print_config does"),
+        ("", "has no settings"),
     ],
 )
 def test_bad_yaml_is_one_line(text: str, message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     config = tmp_path / "wrong.yaml"
     config.write_text(text)
-    assert message in refusal(capsys, "--config", config, "--trainer.default_root_dir", tmp_path)
+    line = refusal(capsys, "--config", config, "--trainer.default_root_dir", tmp_path)
+    assert message in line
+    assert line.startswith((f"{config}: ", f"--config {config} ")) or "wach" in line  # of a class in a list
+
+
+def test_an_option_is_no_error_of_the_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    config = tmp_path / "right.yaml"
+    config.write_text("model:\n  population_size: 3\n")
+    line = refusal(capsys, "--config", config, "--model.population_size", "many")
+    assert line.startswith("model.population_size is many; it must be int")
 
 
 def test_bad_files_are_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -121,7 +133,8 @@ def test_validate_reproduces_the_fit_and_keeps_its_curves(run: Path, capsys: pyt
     best = max(float(row["champion/validation_fitness"]) for row in table(run / "metrics.csv"))
     folder = ["--trainer.default_root_dir", str(run)]
     main(["validate", *SMALL, *folder, "--ckpt_path", "best"])
-    assert str(best)[:6] in capsys.readouterr().out
+    shown = f"champion     validation fitness {best:.4f} (log return, % a window)"
+    assert shown in capsys.readouterr().out.splitlines()
     assert (run / "metrics.csv").read_text() == curves
     line = refusal(capsys, *folder, command="validate")
     assert line == "validate needs a checkpoint: --ckpt_path best, last or a file"

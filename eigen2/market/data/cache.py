@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
+from shlex import quote
 from tempfile import TemporaryDirectory
 from typing import IO, Any, cast
 
@@ -20,6 +21,7 @@ import pandas as pd
 import pyarrow as pa
 
 from eigen2.errors import UserError
+from eigen2.market.data.checks import PRICES
 from eigen2.market.data.files import require_file
 from eigen2.market.data.panel import FeatureScale, MarketPanel, Splits, build_panel
 from eigen2.market.data.source import read_prices
@@ -34,7 +36,7 @@ PriceSource = str | Path | SyntheticMarket | pd.DataFrame
 """A price file, a synthetic market, or a table as `read_prices` returns it."""
 BYTES_PER_ROW = 200  # upper bound for a synthetic market: the table, its blocks, and the panel built from it
 # part of every key: raise it whenever the same prices would give other arrays or files
-FORMAT_VERSION = 10
+FORMAT_VERSION = 11
 ARRAYS = ("features", "valid", "prices")
 
 
@@ -71,19 +73,20 @@ def load_panel(
         content: Any = asdict(source)
     else:
         # three times as fast as SHA-256 on processors without instructions for it
-        with require_file(source).open("rb") as file:
-            content = hashlib.file_digest(file, "blake2b").hexdigest()
+        with require_file(source).open("rb") as opened:
+            content = hashlib.file_digest(opened, "blake2b").hexdigest()
     # options that are not set leave the keys of earlier versions, which checkpoints hold, as they were
     named = {name: value for name, value in options.items() if name == "indicators" or value not in (None, [])}
     folder = Path(cache_dir) / _key([content, named, None if scale is None else scale.to_dict()])
     panel = _open_cache(folder)
+    file = PRICES if isinstance(source, SyntheticMarket) else quote(str(source))
     if panel is None:
         with _recorded_warnings() as warnings:
-            built = build_panel(_table(source, own), **options, scale=scale)
+            built = build_panel(_table(source, own), **options, scale=scale, file=file)
         try:
             # processes that start together write one after the other, and all but the first find it written
             with cast(IO[str], lock(folder / ".lock", wait=True)):
-                _write_cache(folder, built, warnings)
+                _write_cache(folder, built, [line.replace(file, PRICES) for line in warnings])
         except OSError as error:
             raise UserError(
                 f"cannot write the panel cache to {str(cache_dir)!r} ({error.strerror or error}): name a"
@@ -94,7 +97,7 @@ def load_panel(
         pa.default_memory_pool().release_unused()
     else:
         for line in json.loads((folder / "meta.json").read_text())["warnings"]:
-            log.warning("%s", line)
+            log.warning("%s", line.replace(PRICES, file))
     return panel
 
 

@@ -1,51 +1,64 @@
-"""Say in one line what a table of prices makes of the results: unadjusted splits, and no ticker that died."""
+"""Say in a line what a table makes of the results: unadjusted splits, closes alone adjusted, no ticker that died."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float, Float32, Shaped
 
-from eigen2.market.data.cleaning.defects import CLOSE_BASIS_SHARE
+from eigen2.market.data.cleaning.defects import CLOSE_BASIS_ROWS, CLOSE_BASIS_SHARE
 from eigen2.market.data.cleaning.levels import Bars, find_jumps, find_spikes, split_ratio
 from eigen2.market.data.cleaning.policy import Limits
 from eigen2.market.data.source import LISTED_DAYS
 
+PRICES = "PRICES"  # stands for the file of the table in a command
 SURVIVING = 0.95  # share of the tickers that trade to the end of a table of survivors
 
 Prices = Float32[np.ndarray, "days columns 4"]
 
 
-def unadjusted_splits(
-    values: Float[np.ndarray, "days 5"], dates: Shaped[np.ndarray, " days"]
-) -> Shaped[np.ndarray, " splits"]:
-    """Return the days on which a ticker's prices look as if a split were not adjusted, as `data inspect` finds them.
+@dataclass(frozen=True)
+class TickerCheck:
+    """What `data prepare` would repair in the prices of a ticker."""
+
+    splits: Shaped[np.ndarray, " splits"]
+    """Days on which they look as if a split were not adjusted."""
+    close_basis: bool
+    """Whether closes are adjusted and the other prices are not."""
+
+
+def check_ticker(values: Float[np.ndarray, "days 5"], dates: Shaped[np.ndarray, " days"]) -> TickerCheck:
+    """Check the prices of a ticker as `data inspect` does.
 
     Values are open, high, low, close and volume, NaN where missing; the close is missing on days without trading.
     """
     row, limits = np.flatnonzero(np.isfinite(values[:, 3])), Limits()
     bars = Bars(row, np.zeros_like(row), dates[row], *values[row].T)
-    outside = (bars.close > bars.high * 1.001) | (bars.close < bars.low * 0.999)
+    tolerance = limits.tolerance_bps / 10_000
+    outside = np.sum((bars.close > bars.high * (1 + tolerance)) | (bars.close < bars.low * (1 - tolerance)))
+    basis = bool(outside > CLOSE_BASIS_SHARE * len(row) and outside >= CLOSE_BASIS_ROWS)
     whole = np.ones(len(row), np.bool_)
-    bars = bars.comparable(whole, whole & (outside.sum() > CLOSE_BASIS_SHARE * len(row)))
-    if np.isnan(split_ratio(bars.open, bars.last_close, limits)).all():
-        return dates[:0].copy()  # mostly, and the rest takes longer
+    bars = bars.comparable(whole, whole & basis)
+    last = bars.last_close
+    if np.isnan(split_ratio(bars.open, last, limits)).all() and not (bars.open < last * (1 - limits.jump)).any():
+        return TickerCheck(dates[:0].copy(), basis)  # mostly, and the rest takes longer
     bars = bars.take(~find_spikes(bars, limits))
-    days: np.ndarray = bars.days[find_jumps(bars, limits)[1]]
-    return days
+    return TickerCheck(bars.days[find_jumps(bars, limits)[1]], basis)
 
 
-def splits_line(days: Mapping[str, Shaped[np.ndarray, " splits"]]) -> str | None:
-    """Describe the `unadjusted_splits` of all tickers; None without any."""
-    found = [(ticker, day) for ticker, splits in days.items() for day in splits]
-    if not found:
-        return None
-    (ticker, day), splits = found[0], f"{len(found)} split{'s' * (len(found) > 1)}"
-    return (
-        f"prices do not seem to be adjusted for {splits}, first {ticker} on {day}: python -m eigen2.cli data prepare "
-        "PRICES OUT.parquet repairs them"
-    )
+def repair_lines(checks: Mapping[str, TickerCheck], file: str) -> list[str]:
+    """Describe what `check_ticker` found in all tickers, one line for each kind, with the command that repairs it."""
+    repairs = f"python -m eigen2.cli data prepare {file} OUT.parquet repairs them"
+    lines = []
+    if splits := [(ticker, day) for ticker, check in checks.items() for day in check.splits]:
+        (ticker, day), count = splits[0], f"{len(splits)} split{'s' * (len(splits) > 1)}"
+        lines.append(f"prices do not seem to be adjusted for {count}, first {ticker} on {day}: {repairs}")
+    if basis := [ticker for ticker, check in checks.items() if check.close_basis]:
+        count = f"{len(basis)} of {len(checks)} tickers, first {basis[0]}"
+        lines.append(f"closes of {count}, are adjusted, and their open, high and low are not: {repairs}")
+    return lines
 
 
 def survivors_line(prices: Prices) -> str | None:

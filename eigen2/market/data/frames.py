@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
 import numpy as np
@@ -10,10 +11,12 @@ import pyarrow as pa
 
 from eigen2.errors import UserError
 from eigen2.market.data.columns import Kind, dates, numbers, tickers
-from eigen2.market.data.dates import DateFormat
+from eigen2.market.data.dates import DateFormat, guess_dates
 from eigen2.market.data.files import quoted
-from eigen2.market.data.headers import fold
+from eigen2.market.data.headers import ADJ_CLOSE, fold
 from eigen2.market.data.source import COLUMNS, PRICE_COLUMNS, VALUES, sorted_prices
+
+log = logging.getLogger(__name__)
 
 WHERE = "the DataFrame"
 
@@ -44,13 +47,16 @@ def frame_prices(frame: pd.DataFrame, features: Sequence[str] = ()) -> pd.DataFr
         raise UserError(f"{WHERE} has more than one column {', '.join(double)}: keep one of each")
     if not len(long):
         raise UserError(f"{WHERE} has no rows of prices: give one row for each date and ticker")
-    kinds: dict[str, Kind] = {"date": dates(DateFormat()), "ticker": tickers()}
+    if ADJ_CLOSE in folded and ADJ_CLOSE not in map(fold, features):
+        remedy = "multiply the prices by adjusted close / close"
+        log.warning("%s has adjusted closes, which are ignored: %s (of yfinance: auto_adjust=True)", WHERE, remedy)
+    kinds: dict[str, Kind] = {"date": dates(_date_format(long.iloc[:, at["date"][0]])), "ticker": tickers()}
     number = numbers(".")
     columns = {
         name: filled[name] if name in filled else _parsed(long.iloc[:, at[name][0]], name, kinds.get(name, number))
         for name in wanted
     }
-    return sorted_prices(pd.DataFrame(columns), (*VALUES, *features), WHERE, "pandas' resample")
+    return sorted_prices(pd.DataFrame(columns), (*VALUES, *features), WHERE)
 
 
 def _long(frame: pd.DataFrame) -> pd.DataFrame:
@@ -74,6 +80,16 @@ def _long(frame: pd.DataFrame) -> pd.DataFrame:
         frame = frame.rename_axis("date")
     named = [name for name in frame.index.names if name is not None]
     return frame.reset_index(named) if named else frame
+
+
+def _date_format(values: pd.Series) -> DateFormat:
+    """Return the format of dates: ISO 8601, or timestamps, of which midnights of another zone in UTC are recognised."""
+    if not pd.api.types.is_datetime64_any_dtype(values):
+        return DateFormat()
+    found = guess_dates(lambda: iter([pa.array(values)]), None, WHERE)
+    if found.shift_hours:
+        log.warning("%s has midnights of UTC+%g written in UTC: they count as days there", WHERE, found.shift_hours)
+    return found
 
 
 def _parsed(values: pd.Series, name: str, kind: Kind) -> object:

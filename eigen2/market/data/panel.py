@@ -15,7 +15,7 @@ import pandas as pd
 from jaxtyping import Bool, Float, Float32, Shaped
 
 from eigen2.errors import UserError
-from eigen2.market.data.checks import splits_line, unadjusted_splits
+from eigen2.market.data.checks import PRICES, check_ticker, repair_lines
 from eigen2.market.data.panel_rows import PanelRows, select_rows, some
 from eigen2.market.data.source import PRICE_COLUMNS, VALUES, check_features, check_finite, usable_prices
 from eigen2.market.data.splits import Splits, window_starts
@@ -169,6 +169,7 @@ def build_panel(
     indicators: Iterable[str] = (),
     features: Sequence[str] = (),
     scale: FeatureScale | None = None,
+    file: str = PRICES,
 ) -> MarketPanel:
     """Build the panel in memory.
 
@@ -189,6 +190,7 @@ def build_panel(
         features: further columns of the table that are features of their row's day, as they are; NaN where unknown.
         scale: the scale of the panel that agents were trained on, whose columns, indicators, features and statistics
             replace this table's. Columns that the table lacks never trade; other tickers are left out.
+        file: name of the table's file, for the command that repairs it.
 
     Raises:
         UserError: when no row is usable, a price is infinite, a (date, ticker) appears twice, an indicator is unknown
@@ -207,7 +209,7 @@ def build_panel(
     train, shape = splits.train_days, (len(rows.dates), len(tickers))
     normalised = np.empty((*shape, len(FEATURES) + len(own)), dtype=np.float32)
     prices = np.full((*shape, len(PRICE_COLUMNS)), np.nan, dtype=np.float32)
-    traded_value, unadjusted = np.zeros(len(tickers)), {}
+    traded_value, checks = np.zeros(len(tickers)), {}
     moments = np.zeros((3, *normalised.shape[1:]))
     for column, (ticker, by_day) in enumerate(_values_by_day(prices_long, rows, tickers, (*VALUES, *own))):
         bars, close, volume = by_day[:, :4], by_day[:, 3], by_day[:, 4]
@@ -215,7 +217,7 @@ def build_panel(
             prices[:, column] = bars = usable_prices(bars)
             raw = ticker_features(bars)
             traded_value[column] = _median_traded_value(bars[train, 3], volume[train])
-            unadjusted[ticker] = unadjusted_splits(np.column_stack([bars, volume]), rows.dates)
+            checks[ticker] = check_ticker(np.column_stack([bars, volume]), rows.dates)
         else:
             units[column] = _mean_size(close[train]) if scale is None else units[column]
             # the unit cancels when features are standardised, except in the comparison with `STD_FLOOR`
@@ -225,7 +227,7 @@ def build_panel(
         with np.errstate(over="ignore"):  # values beyond float32 become infinite, and are clipped with the rest
             normalised[:, column] = raw
     scale = scale or _measured_scale(tickers, names, units, own, moments)
-    if line := splits_line(unadjusted):
+    for line in repair_lines(checks, file):
         log.warning("%s", line)
     return MarketPanel(rows.dates, scale, normalised, _normalise(normalised, scale), prices, traded_value, splits)
 

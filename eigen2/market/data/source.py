@@ -71,16 +71,16 @@ def read_prices(path: str | Path, features: Sequence[str] = ()) -> pd.DataFrame:
     del parts
     if ADJ_CLOSE in map(fold, file.header.names) and ADJ_CLOSE not in map(fold, features):
         log.warning("%s has adjusted closes, which are ignored; %s adjusts all prices by them", file.where, prepare)
-    return sorted_prices(prices, (*VALUES, *features), file.where, f"{prepare} --resample day")
+    return sorted_prices(prices, (*VALUES, *features), file.where, prepare)
 
 
-def sorted_prices(prices: pd.DataFrame, numbers: Sequence[str], where: str, resample: str) -> pd.DataFrame:
+def sorted_prices(prices: pd.DataFrame, numbers: Sequence[str], where: str, prepare: str | None = None) -> pd.DataFrame:
     """Sort rows by (ticker, date), without times of day.
 
-    `where` names the table, `resample` says what makes daily bars of it. Raises UserError for infinite numbers, returns
-    in place of prices, dates after today, intraday bars, or two rows of one date and ticker.
+    `where` names the table, `prepare` is the command that prepares it, if it is a file. Raises UserError for infinite
+    numbers, returns in place of prices, dates after today, intraday bars, or two rows of one date and ticker.
     """
-    check_not_future(prices["date"].max(), datetime.datetime.now(EASTERNMOST).date(), where)
+    check_not_future(prices["date"].max(), datetime.datetime.now(EASTERNMOST).date(), where, prepare is not None)
     check_finite(prices, numbers, where)
     close = prices["close"].to_numpy()
     check_not_returns(int((close < 0).sum()), int((np.abs(close) > 0).sum()), where, "give prices")
@@ -88,7 +88,7 @@ def sorted_prices(prices: pd.DataFrame, numbers: Sequence[str], where: str, resa
     order = np.lexsort((prices["date"].to_numpy(), codes))
     if np.any(np.diff(order) != 1):
         prices = prices.take(order).reset_index(drop=True)
-    check_daily(prices, f"make daily ones with {resample}")
+    check_daily(prices, f"make daily ones with {f'{prepare} --resample day' if prepare else 'the resample of pandas'}")
     prices["date"] = prices["date"].dt.normalize()
     repeated = prices.duplicated(["date", "ticker"]).to_numpy()
     if repeated.any():
@@ -123,13 +123,11 @@ def check_finite(prices: pd.DataFrame, columns: Sequence[str] = PRICE_COLUMNS, w
             )
 
 
-def check_not_future(last: pd.Timestamp, today: datetime.date, where: str) -> None:
+def check_not_future(last: pd.Timestamp, today: datetime.date, where: str, is_file: bool = True) -> None:
     """Raise a UserError when the last date is after today."""
     if last.date() > today:
-        raise UserError(
-            f"{where} has the date {last:%Y-%m-%d}, after today ({today}): correct it, or give the format of dates "
-            "with --csv.date_format of data prepare"
-        )
+        other = ", or give the format of dates with --csv.date_format of data prepare" if is_file else ""
+        raise UserError(f"{where} has the date {last:%Y-%m-%d}, after today ({today}): correct it{other}")
 
 
 def check_not_returns(negative: int, nonzero: int, where: str, remedy: str) -> None:

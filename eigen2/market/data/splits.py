@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import date
 from itertools import chain
@@ -27,11 +27,14 @@ class Splits:
     holdout: range
 
     @staticmethod
-    def from_days(days: int, validation_days: int, holdout_days: int, validation_spans: int = 1) -> Splits:
+    def from_days(
+        days: int, validation_days: int, holdout_days: int, validation_spans: int = 1, dated: Collection[str] = ()
+    ) -> Splits:
         """Split off the last `holdout_days`, then spans of `validation_days`; what is between them is for training.
 
         The last span ends where the holdout starts, the others where equal parts of the days before it do; the first
-        part has none, as training and the context of validation need days before.
+        part has none, as training and the context of validation need days before. `dated` has the settings that gave
+        dates in place of these numbers, for messages.
 
         Raises:
             UserError: when a count is too small or no day is left for training before a span.
@@ -46,7 +49,7 @@ class Splits:
         if not all(train):
             raise UserError(
                 f"validation_days {validation_days} x validation_spans {validation_spans} + holdout_days "
-                f"{holdout_days} leave no training days of the {days} days of prices: {_remedy(days)}"
+                f"{holdout_days} leave no training days of the {days} days of prices: {_remedy(days, dated)}"
             )
         return Splits(train, tuple(map(range, starts, stops)), range(holdout, days))
 
@@ -80,8 +83,15 @@ class Splits:
             if start >= holdout:
                 last = f"the holdout starts on {dates[holdout]}" if holdout < len(dates) else "there is no day after it"
                 raise UserError(f"data.validation_from is {validation_from}, but {last}: give an earlier date")
+            if start == 0:
+                raise UserError(
+                    f"data.validation_from is {validation_from}, the first day of prices, which leaves none to train "
+                    "on: give a later date"
+                )
             validation_days = holdout - start
-        return Splits.from_days(len(dates), validation_days, len(dates) - holdout, validation_spans)
+        given = {"validation_from": validation_from, "holdout_from": holdout_from}
+        dated = [name for name, text in given.items() if text is not None]
+        return Splits.from_days(len(dates), validation_days, len(dates) - holdout, validation_spans, dated)
 
     @property
     def train_days(self) -> Int[np.ndarray, " days"]:
@@ -100,12 +110,17 @@ def _day_of(key: str, text: str, dates: Shaped[np.ndarray, " days"]) -> int:
     return int(np.searchsorted(dates, day))
 
 
-def _remedy(days: int) -> str:
-    """Return what to do about too few days: settings that share them out, if they are enough for the run-off days."""
-    if days < SHORT_DAYS:
+def _remedy(days: int, dated: Collection[str] = ()) -> str:
+    """Return what to do about too few days: settings that share them out, if they are enough for the run-off days.
+
+    `dated` has the settings, validation_from or holdout_from, whose dates replace numbers of days.
+    """
+    if days < SHORT_DAYS and not dated:
         return "lower one or bring more days"
     shares = {"context_days": 10, "trading_days": 8, "validation_days": 5, "holdout_days": 5}
-    return "bring more days, or set " + " ".join(f"--data.{name} {days // part}" for name, part in shares.items())
+    free = {name: part for name, part in shares.items() if name.replace("days", "from") not in dated}
+    later = "".join(f", give a later data.{name}" for name in dated)
+    return f"bring more days{later}, or set " + " ".join(f"--data.{name} {days // part}" for name, part in free.items())
 
 
 def window_starts(spans: Iterable[range], window_days: int, first: int = 0) -> list[range]:
@@ -113,10 +128,13 @@ def window_starts(spans: Iterable[range], window_days: int, first: int = 0) -> l
     return [range(max(span.start, first), span.stop - window_days + 1) for span in spans]
 
 
-def require_window(splits: Splits, context_days: int, trading_days: int, settlement_days: int) -> None:
+def require_window(
+    splits: Splits, context_days: int, trading_days: int, settlement_days: int, dated: Collection[str] = ()
+) -> None:
     """Raise a UserError unless a window fits into the first training days, with its context, and into the validation.
 
-    The window's first day is the last of its context.
+    The window's first day is the last of its context. `dated` has the settings, validation_from or holdout_from, that
+    made the splits in place of numbers of days.
     """
     window, days = f"trading_days {trading_days} + settlement_days {settlement_days}", trading_days + settlement_days
     train, validation, holdout = len(splits.train[0]), len(splits.validation[0]), len(splits.holdout)
@@ -125,12 +143,13 @@ def require_window(splits: Splits, context_days: int, trading_days: int, settlem
         raise UserError(
             f"{splits.holdout.stop} days leave {train} to train on before {spans}{validation} validation and {holdout} "
             f"holdout days, but context_days {context_days}, ending with the first of {window}, need {needed}: "
-            f"{_remedy(splits.holdout.stop)}"
+            f"{_remedy(splits.holdout.stop, dated)}"
         )
     if validation < days:
+        more = "give an earlier data.validation_from" if "validation_from" in dated else "raise data.validation_days"
         raise UserError(
-            f"there are {validation} validation days, but a window takes {window} = {days}; choose more (see "
-            "data.validation_days and data.validation_from) or shorten the window"
+            f"there are {validation} validation days, but a window takes {window} = {days}: {more}, or shorten the "
+            "window"
         )
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from eigen2.market.data.cache import load_panel
 from eigen2.market.data.checks import survivors_line
 from eigen2.market.data.cleaning.blocks import Calendar
 from eigen2.market.data.cleaning.defects import find
@@ -49,7 +50,7 @@ def test_splits_are_counted_and_the_first_is_named(caplog: pytest.LogCaptureFixt
 
 
 def test_a_price_that_comes_back_or_a_crash_is_no_split(caplog: pytest.LogCaptureFixture) -> None:
-    prices = with_splits({"S0003": 2.37, "S0007": 2.0})
+    prices = with_splits({"S0007": 2.0})
     rows = prices.index[prices["ticker"] == "S0005"][100:108]  # back after 8 days
     prices.loc[rows, [*PRICE_COLUMNS]] *= prices.loc[rows[0] - 1, "close"] / 4 / prices.loc[rows[0], "open"]
     crash = prices.index[(prices["ticker"] == "S0007") & (prices["date"] >= prices["date"].unique()[150])][0]
@@ -58,11 +59,28 @@ def test_a_price_that_comes_back_or_a_crash_is_no_split(caplog: pytest.LogCaptur
     assert caplog.messages == []
 
 
-def test_closes_that_are_adjusted_alone_are_no_splits(caplog: pytest.LogCaptureFixture) -> None:
+def test_closes_that_are_adjusted_alone_are_named_and_are_no_splits(caplog: pytest.LogCaptureFixture) -> None:
     prices = MARKET.generate()
-    prices["close"] /= 2
+    prices.loc[prices["ticker"] > "S0036", "close"] /= 2
     build_panel(prices, **SIZES)
-    assert caplog.messages == []
+    assert caplog.messages == [
+        "closes of 3 of 40 tickers, first S0037, are adjusted, and their open, high and low are not: "
+        "python -m eigen2.cli data prepare PRICES OUT.parquet repairs them"
+    ]
+
+
+def test_a_spin_off_counts_as_a_split(caplog: pytest.LogCaptureFixture) -> None:
+    build_panel(with_splits({"S0003": 2.37}), **SIZES)
+    assert ["1 split, first S0003" in message for message in caplog.messages] == [True]
+
+
+def test_a_loaded_table_is_named_by_its_file(tmp_path, caplog: pytest.LogCaptureFixture) -> None:
+    files = [tmp_path / "my prices.parquet", tmp_path / "copy.parquet"]
+    for file in files:
+        with_splits({"S0035": 2.0}).to_parquet(file)
+        load_panel(file, **SIZES, cache_dir=tmp_path / "cache")
+    named = [f"data prepare '{files[0]}' OUT.parquet repairs them", f"data prepare {files[1]} OUT.parquet repairs them"]
+    assert [message.endswith(name) for message, name in zip(caplog.messages, named, strict=True)] == [True, True]
 
 
 def test_the_sample_is_adjusted_and_holds_survivors(caplog: pytest.LogCaptureFixture) -> None:

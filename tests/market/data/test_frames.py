@@ -43,6 +43,23 @@ def test_every_form_is_the_same_prices(frame: pd.DataFrame, expected: pd.DataFra
     pd.testing.assert_frame_equal(frame, before)
 
 
+def test_midnights_of_another_zone_are_its_days(caplog: pytest.LogCaptureFixture) -> None:
+    weekdays = LONG[LONG["date"].dt.weekday < 5]
+    utc = weekdays.assign(date=weekdays["date"] - pd.Timedelta(hours=5.5))
+    pd.testing.assert_frame_equal(frame_prices(utc), weekdays.reset_index(drop=True))
+    assert caplog.messages == ["the DataFrame has midnights of UTC+5.5 written in UTC: they count as days there"]
+
+
+def test_adjusted_closes_that_are_ignored_are_named(caplog: pytest.LogCaptureFixture) -> None:
+    frame_prices(LONG.assign(**{"Adj Close": 1.0}))
+    assert [message.split(":")[0] for message in caplog.messages] == [
+        "the DataFrame has adjusted closes, which are ignored"
+    ]
+    caplog.clear()
+    frame_prices(LONG.assign(**{"Adj Close": 1.0}), ["adj close"])
+    assert caplog.messages == []
+
+
 def test_features_come_along() -> None:
     prices = frame_prices(LONG.assign(Mood=1, other=2), ["mood"])
     assert [*prices] == [*COLUMNS, "mood"]

@@ -47,7 +47,8 @@ def test_each_date_replaces_its_number_of_days_alone() -> None:
         ({"validation_from": "2020-02-03", "holdout_from": "2020-02-03"}, "data.validation_from is 2020-02-03, but"),
         ({"holdout_from": "2021-01-01"}, "data.holdout_from is 2021-01-01, but the prices go from 2020-01-01 to 2020-"),
         ({"validation_from": "2019-12-31"}, "data.validation_from is 2019-12-31, but the prices go from"),
-        ({"validation_from": "2020-01-01"}, "leave no training days"),
+        ({"validation_from": "2020-01-01"}, "the first day of prices, which leaves none to train on: give a later"),
+        ({"holdout_from": "2020-01-05"}, "give a later data.holdout_from, or set (?!.*holdout_days)"),
         ({"holdout_from": "02/03/2020"}, "data.holdout_from is '02/03/2020'; give a date as YYYY-MM-DD"),
         ({"validation_from": "2020-02-03", "validation_spans": 2}, "but data.validation_spans is 2: set it to 1"),
     ],
@@ -69,6 +70,23 @@ def test_the_settings_that_a_short_table_is_offered_fit(days: int, found: str) -
     offered = re.findall(r"--data\.(\w+) (\d+)", str(refused.value))
     assert [name for name, _ in offered] == ["context_days", "trading_days", "validation_days", "holdout_days"]
     split(**{name: int(value) for name, value in offered})
+
+
+@pytest.mark.parametrize(
+    ("validation", "holdout", "dated", "words"),
+    [
+        (120, 60, ["validation_from"], "give a later data.validation_from, or set (?!.*validation_days)"),
+        (120, 60, ["validation_from", "holdout_from"], "or set --data.context_days 40 --data.trading_days 50$"),
+        (60, 60, ["validation_from"], "= 145: give an earlier data.validation_from, or shorten the window"),
+        (60, 60, ["holdout_from"], "= 145: raise data.validation_days, or shorten"),
+    ],
+)
+def test_a_number_that_a_date_replaces_is_no_remedy(
+    validation: int, holdout: int, dated: list[str], words: str
+) -> None:
+    days, context_days = (400, 504) if validation > 60 else (900, 504)
+    with pytest.raises(UserError, match=words):
+        require_window(Splits.from_days(days, validation, holdout), context_days, 125, 20, dated)
 
 
 def test_a_table_that_no_settings_fit_wants_more_days() -> None:

@@ -234,7 +234,7 @@ def _is_split(bars: Bars, bar: int, ratio: float, limits: Limits) -> bool:
 
 
 def _is_calm(bars: Bars, bar: int) -> bool:
-    """Return whether closes move about as much in the days after a bar as in those before; True if too few are known."""
+    """Return whether closes move about as much after a bar as before it; True where too few are known."""
     first = max(int(np.searchsorted(bars.ticker, bars.ticker[bar])), bar - 1 - VOLUME_ROWS)
     before = np.abs(np.diff(np.log(bars.close[first:bar])))
     after = np.abs(np.diff(np.log(bars.close[bar : min(bar + 1 + CONFIRMING_ROWS, bars.end(bar))])))
