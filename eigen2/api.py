@@ -30,6 +30,7 @@ from eigen2.runtime.logger import RunLogger
 from eigen2.runtime.run_folder import find_checkpoint, locked_folder, move_earlier_run
 
 Prices = pd.DataFrame | str | Path
+SILENT: dict[str, Any] = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
 QUIET: dict[str, Any] = {"enable_model_summary": False, "num_sanity_val_steps": 0, "log_every_n_steps": 1}
 
 
@@ -81,7 +82,7 @@ class Result:
         Raises:
             UserError: the holdout has fewer than two days, or there is no champion.
         """
-        trainer = Trainer(default_root_dir=self.folder, devices=1, logger=False, enable_checkpointing=False, **QUIET)
+        trainer = Trainer(default_root_dir=self.folder, devices=1, **SILENT, **QUIET)
         trainer.test(self.module, self.data, ckpt_path=self._checkpoint, verbose=False)
         assert self.module.test_result is not None
         return self.module.test_result

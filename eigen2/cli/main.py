@@ -1,6 +1,7 @@
 """`python -m eigen2.cli`: the command line."""
 
 import difflib
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -28,6 +29,10 @@ def main(args: Sequence[str] | None = None) -> None:
     """
     try:
         _run(sys.argv[1:] if args is None else list(args))
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader of the output has what it wants, as `head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
+        sys.exit(1)
     except UserError as error:
         _exit(2, f"error: {' '.join(str(error).split())}")
     except RunStopped as stop:

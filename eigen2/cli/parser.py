@@ -41,6 +41,11 @@ class Parser(ArgumentParser):
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         """Print the cause in one line and exit with code 2."""
         parsers = (self, *subparsers(self).values())
+        if 'expected "command"' in message:
+            self.refuse(f"a command is missing; choose from {', '.join(subparsers(self))}: see --help")
+        command, _, name = match[1].partition(".") if (match := MISSING.search(message)) else ("", "", "")
+        if positional := parser_options(subparsers(self).get(command, self)).get(name):
+            self.refuse(f"{command} needs {positional.metavar or name}: see --help")
         types = {key: option_type(option) for parser in parsers for key, option in parser_options(parser).items()}
         self.refuse(explain(message, ex, types))
 

@@ -20,7 +20,7 @@ from eigen2.cli.parser import Parser, explain, is_union_error
 from eigen2.core.module import GenerationModule
 from eigen2.distributed.strategy import PopulationStrategy, processes
 from eigen2.errors import OUT_OF_MEMORY, RunStopped, UserError, require_range
-from eigen2.runtime.checkpoint import DurableCheckpointIO
+from eigen2.runtime.checkpoint import ChampionCheckpoint, DurableCheckpointIO
 from eigen2.runtime.console import GenerationReport, hide_library_messages
 from eigen2.runtime.logger import RunLogger
 from eigen2.runtime.run_folder import RunFolder, find_checkpoint, generations_of, locked_folder
@@ -142,6 +142,8 @@ class EigenCLI(LightningCLI):
             self.trainer.fit(ckpt_path=ckpt_path, **kwargs)
             return
         is_first = self.trainer.is_global_zero
+        if not any(isinstance(callback, ChampionCheckpoint) for callback in self.trainer.callbacks):
+            log.warning("no best.ckpt is kept for test: add ChampionCheckpoint to trainer.callbacks, as configs do")
         with locked_folder(root) if is_first else nullcontext(), stops_at_once():
             # processes look for the checkpoint in turn: what one downloads, the next one finds
             with nullcontext() if self.trainer.world_size == 1 else locked_folder(root, ".turn", wait=True):

@@ -296,8 +296,8 @@ class MarketDataModule(RolloutDataModule):
 
     @property
     def survivors(self) -> str | None:
-        """Return a line that the prices hold survivors only; None if they do not, or are synthetic."""
-        return survivors_line(self.panel.prices) if self.synthetic is None else None
+        """Return a line on how many tickers trade to the end; None if the prices are synthetic."""
+        return survivors_line(self.panel.prices, self.rules.delisting_return) if self.synthetic is None else None
 
     def data_used(self) -> dict[str, Any]:
         """Return the first and the last date of training and validation."""
@@ -366,7 +366,7 @@ class MarketDataModule(RolloutDataModule):
         """Return what to print at the start of a run, by name."""
         panel, splits = self.panel, self.panel.splits
         path = "a DataFrame" if self._frame is not None else self.path or "sample shipped with eigen2"
-
+        windows = len(self.validation_starts())
         return {
             "prices": str("synthetic market" if self.synthetic else path),
             **({} if self.survivors is None else {"survivors": self.survivors}),
@@ -374,7 +374,7 @@ class MarketDataModule(RolloutDataModule):
             "columns": f"{len(self.investable_columns)} investable of {panel.num_columns} columns, "
             f"{self.investable.describe()}; indicators: {', '.join(panel.indicators) or 'none'}",
             "training": describe_days(splits.train, panel.dates),
-            "validation": f"{describe_days(splits.validation, panel.dates)}, {len(self.validation_starts())} windows",
+            "validation": f"{describe_days(splits.validation, panel.dates)}, {windows} window{'s' * (windows != 1)}",
             "holdout": f"{describe_days((splits.holdout,), panel.dates)}, untouched by fit",
             "window": f"{self.trading_days} trading + {self.settlement_days} run-off days, context {self.context_days}",
         }

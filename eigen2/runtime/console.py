@@ -219,7 +219,7 @@ def selection_verdict(generations: Iterable[Mapping[Any, float]]) -> str | None:
         lasts = survival > chance
         verdict = "tells agents apart" if lasts else "tells agents apart for a generation only: selection is chance"
     elites = f"{survival:.0%} of elites stay elites, {chance:.0%} by chance"
-    return f"fitness {verdict} (reliability {reliability:.2f}; {elites})"
+    return f"fitness {verdict} (reliability {max(reliability, 0):.2f}; {elites})"
 
 
 def _clock(seconds: float) -> str:

@@ -1,6 +1,8 @@
 """The command line end to end: runs, errors of one line, and help."""
 
 import csv
+import subprocess
+import sys
 from pathlib import Path
 
 import pandas as pd
@@ -8,6 +10,7 @@ import pytest
 import torch
 
 from eigen2.cli.main import main
+from eigen2.market.data.sample import sample_path
 from tests.command import ROOT, eigen2
 
 SMALL = ["--config", "tests/small.yaml"]
@@ -222,3 +225,24 @@ def test_a_bad_command_or_option_is_one_line(args: str, message: str, capsys: py
     assert error.value.code == 2
     assert message in stderr
     assert stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ("data", "error: a command is missing; choose from inspect, prepare, synthesize: see --help"),
+        ("data prepare", "error: prepare needs IN OUT.parquet: see --help"),
+        ("data inspect", "error: inspect needs FILE: see --help"),
+        ("predict", "error: --data.path is missing: see --help"),
+    ],
+)
+def test_what_is_missing_is_named(words: str, line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(words.split())
+    assert capsys.readouterr().err.splitlines() == [line]
+
+
+def test_a_reader_that_has_enough_is_no_error(tmp_path: Path) -> None:
+    command = f"{sys.executable} -m eigen2.cli data inspect {sample_path()} | true"
+    done = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "")

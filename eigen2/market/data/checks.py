@@ -1,4 +1,4 @@
-"""Say in a line what a table makes of the results: unadjusted splits, closes alone adjusted, no ticker that died."""
+"""Say in a line what a table makes of the results: unadjusted splits, closes alone adjusted, tickers that died."""
 
 from __future__ import annotations
 
@@ -61,14 +61,20 @@ def repair_lines(checks: Mapping[str, TickerCheck], file: str) -> list[str]:
     return lines
 
 
-def survivors_line(prices: Prices) -> str | None:
-    """Say that (nearly) all of two or more tickers trade to the end of the table; None where others have died.
+def survivors_line(prices: Prices, delisting_return: float) -> str | None:
+    """Say how many tickers trade to the end of the table, and what is made of the others; None of a single one.
 
     A ticker without a price on the last days counts as listed for `LISTED_DAYS`, as it may only be late or halted.
     """
     ever = np.isfinite(prices[..., 3]).any(axis=0)
     total, living = int(ever.sum()), int(np.isfinite(prices[-LISTED_DAYS:, :, 3]).any(axis=0).sum())
-    if total < 2 or living < SURVIVING * total:
+    if total < 2:
         return None
-    who, what = ("all", "survivors only") if living == total else (f"{living} of", "hardly any but survivors")
-    return f"{who} {total} tickers trade to the last day: the table holds {what}, so results are too good"
+    if living >= SURVIVING * total:
+        who, what = ("all", "survivors only") if living == total else (f"{living} of", "hardly any but survivors")
+        return f"{who} {total} tickers trade to the last day: the table holds {what}, so results are too good"
+    where = f"{-100 * delisting_return:g} % below" if delisting_return else "at"
+    return (
+        f"{living} of {total} tickers trade to the last day; positions in the others end {where} their last close"
+        + ", deals for cash excepted" * (delisting_return != 0)
+    )

@@ -138,11 +138,12 @@ class PriceFile:
         kind = "Parquet" if self.is_parquet else "CSV"
         try:
             yield
-        except UnicodeDecodeError as error:
-            raise UserError(
-                f"{self.where} cannot be read as {kind}: its text is not UTF-8; save it as UTF-8"
-            ) from error
-        except (pa.ArrowException, OSError, CsvError, LookupError) as error:  # an unknown time zone is a LookupError
+        except (pa.ArrowException, OSError, CsvError, LookupError, UnicodeDecodeError) as error:
+            # an unknown time zone is a LookupError; Arrow has no exception of its own for other encodings
+            if isinstance(error, UnicodeDecodeError) or "invalid UTF8" in str(error):
+                raise UserError(
+                    f"{self.where} cannot be read as {kind}: its text is not UTF-8; save it as UTF-8"
+                ) from error
             reason = " ".join(str(error).split())[:200]
             raise UserError(f"{self.where} cannot be read as {kind}: damaged or cut short? ({reason})") from error
 

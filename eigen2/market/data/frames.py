@@ -72,6 +72,10 @@ def _long(frame: pd.DataFrame) -> pd.DataFrame:
         rows = frame.stack([1 if "close" in levels[0] else 0], future_stack=True)
         assert isinstance(rows, pd.DataFrame)  # a level is left
         return rows.dropna(how="all").rename_axis(["date", "ticker"]).rename_axis(columns=None).reset_index()
+    if not isinstance(frame.index, pd.MultiIndex | pd.RangeIndex) and "date" not in levels[0]:
+        text = pd.api.types.is_string_dtype(frame.index)
+        index = pd.to_datetime(frame.index, errors="coerce", format="ISO8601") if text else frame.index
+        frame = frame if index.hasnans else frame.set_axis(index)
     by_date = isinstance(frame.index, pd.DatetimeIndex) and "date" not in levels[0]
     if by_date and not levels[0] & {"ticker", "close"}:
         closes = frame.rename_axis("date").reset_index().melt("date", var_name="ticker", value_name="close")

@@ -41,7 +41,7 @@ class Market:
     days: range
     dates: Shaped[np.ndarray, " days"]  # dates of all days of the prices
     benchmark: tuple[str, Float32[np.ndarray, "days 1 4"]] | None = None  # ticker and prices
-    survivors: str | None = None  # that the prices hold survivors only, if they do
+    survivors: str | None = None  # how many tickers trade to the end, if prices are real
     capacity: Capacity = None  # most money that an order puts into each column
 
 
@@ -55,7 +55,7 @@ class Backtest:
     tried: int  # strategies that the run has evaluated, champion and agents among them
     generation: int  # generation of the champion
     benchmark: str | None = None  # ticker that is bought and held beside the investable columns
-    survivors: str | None = None  # that the prices hold survivors only, if they do
+    survivors: str | None = None  # how many tickers trade to the end, if prices are real
 
     @property
     def champion(self) -> Simulation:

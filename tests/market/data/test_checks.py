@@ -87,30 +87,39 @@ def test_the_sample_is_adjusted_and_holds_survivors(caplog: pytest.LogCaptureFix
     with caplog.at_level(logging.WARNING):
         panel = build_panel(read_prices(sample_path()))
     assert caplog.messages == []
-    assert survivors_line(panel.prices) == (
+    assert survivors_line(panel.prices, -0.3) == (
         "all 20 tickers trade to the last day: the table holds survivors only, so results are too good"
     )
 
 
 @pytest.mark.parametrize(
     ("gone", "expected"),
-    [(0, "all 40 tickers trade"), (2, "38 of 40 tickers trade to the last day: the table holds hardly"), (3, None)],
+    [
+        (0, "all 40 tickers trade to the last day: the table holds survivors only"),
+        (2, "38 of 40 tickers trade to the last day: the table holds hardly any but survivors"),
+        (3, "37 of 40 tickers trade to the last day; positions in the others end 30 % below their last close, deals"),
+    ],
 )
-@pytest.mark.parametrize("last", [21, 20])
-def test_who_has_died_is_counted(gone: int, expected: str | None, last: int) -> None:
+@pytest.mark.parametrize("last", [21, 20, 19])
+def test_who_has_died_is_counted(gone: int, expected: str, last: int) -> None:
     prices = MARKET.prices().copy()
     prices[-last:, :gone] = np.nan
     prices[:-last, 0] = 1.0
-    line = survivors_line(prices)
-    assert (line is None) is (expected is None)
-    assert expected is None or (line is not None and line.startswith(expected))
+    line = survivors_line(prices, -0.3)
+    if last == 19:
+        expected = "all 40 tickers trade to the last day"
+    assert line is not None
+    assert line.startswith(expected)
+    unchanged = survivors_line(prices, 0.0)
+    assert unchanged is not None
+    assert unchanged == line or unchanged.endswith("positions in the others end at their last close")
 
 
 def test_one_ticker_or_indicators_alone_say_nothing() -> None:
     prices = MARKET.prices().copy()
-    assert survivors_line(prices[:, :1]) is None
+    assert survivors_line(prices[:, :1], -0.3) is None
     prices[:, 1:] = np.nan
-    assert survivors_line(prices) is None
+    assert survivors_line(prices, -0.3) is None
 
 
 @pytest.mark.parametrize("name", ["Adj Close", "adj_close", "AdjustedClose"])

@@ -154,6 +154,7 @@ def test_empty_cells_and_odd_numbers_in_csv(tmp_path):
         ("p.doc", b"PK\x03\x04", "neither Parquet, CSV nor Excel"),
         ("p.csv", b"\xff\xfe\x00\x80" * 50, "cannot be read as CSV: its header is not UTF-8"),
         ("p.csv", "date,A\n".encode("utf-16"), "cannot be read as CSV: its header is not UTF-8"),
+        ("p.csv", table(("É",)).to_csv(index=False).encode("latin-1"), "its text is not UTF-8; save it as UTF-8"),
         ("p.csv", b"x" * 200_000, "cannot be read as CSV: damaged"),
         ("p.csv", table().to_csv(index=False).encode() + b'a,"b\n', "cannot be read as CSV: damaged"),
         ("p.csv", table().to_csv(index=False).encode() + b"2020-01-02,A,10,1,234,5,6,7\n", "Expected 7 columns, got 8"),

@@ -34,6 +34,7 @@ def yfinance(level: int = 0) -> pd.DataFrame:
         (yfinance(1), LONG),
         (yfinance()[["Close"]], CLOSES),
         (LONG.pivot(index="date", columns="ticker", values="close"), CLOSES),
+        (LONG.pivot(index="date", columns="ticker", values="close").rename(index="{:%Y-%m-%d}".format), CLOSES),
         (LONG[["date", "ticker", "close"]], CLOSES),
     ],
 )
