@@ -142,7 +142,7 @@ class EigenCLI(LightningCLI):
             self.trainer.fit(ckpt_path=ckpt_path, **kwargs)
             return
         is_first = self.trainer.is_global_zero
-        if not any(isinstance(callback, ChampionCheckpoint) for callback in self.trainer.callbacks):
+        if not any(isinstance(callback, ChampionCheckpoint) for callback in self.trainer.checkpoint_callbacks):
             log.warning("no best.ckpt is kept for test: add ChampionCheckpoint to trainer.callbacks, as configs do")
         with locked_folder(root) if is_first else nullcontext(), stops_at_once():
             # processes look for the checkpoint in turn: what one downloads, the next one finds
