@@ -1,6 +1,7 @@
 """From files to a report and to a clean file: nothing half-written, nothing changed in silence."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -232,10 +233,15 @@ def test_data_commands_do_not_load_torch(path: Path) -> None:
 
 @pytest.mark.skipif(not DATA.is_dir(), reason="needs the shared price files")
 @pytest.mark.parametrize(
-    ("name", "columns"), [pytest.param("sp500_5yr", 505, marks=pytest.mark.slow), ("finrl_trade", 29)]
+    ("name", "columns"),
+    [pytest.param("sp500_5yr", 505, marks=pytest.mark.slow), ("dow30", 30), ("dow31", 31), ("finrl_trade", 29)],
 )
 def test_real_files_make_panels_after_prepare_with_defaults(name: str, columns: int, out: Path) -> None:
-    prepare([DATA / f"{name}.parquet"], out)
+    report = prepare([DATA / f"{name}.parquet"], out)
+    told = re.findall(r"^ +[\d,]+ +([\d,]+)  \w+ +(\w+): ", str(report), re.MULTILINE)
+    assert len(told) <= 20
+    changed = {defect: int(count.replace(",", "")) for count, defect in told if count != "0"}
+    assert pd.read_csv(changes_path(out))["defect"].value_counts().to_dict() == changed
     panel = build_panel(read_prices(out), validation_days=40, holdout_days=20)
     assert panel.num_columns == columns
     assert panel.valid[-1].mean() > 0.99
