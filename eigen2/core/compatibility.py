@@ -1,7 +1,8 @@
 """Compare a checkpoint's run with the one that loads it."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from eigen2.errors import UserError
@@ -32,6 +33,18 @@ def saved_run(checkpoint: Mapping[str, Any]) -> Mapping[str, Any]:
         raise UserError("the checkpoint was not written by eigen2; give one that was, or none")
     saved: Mapping[str, Any] = checkpoint["eigen2"]
     return saved
+
+
+@contextmanager
+def altered_as_user_error() -> Iterator[None]:
+    """Turn what a checkpoint's unexpected content raises into a UserError of one line."""
+    try:
+        yield
+    except (KeyError, ValueError, TypeError, AttributeError, IndexError) as error:
+        if isinstance(error, UserError):
+            raise
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:120]
+        raise UserError(f"the checkpoint holds what eigen2 did not write ({reason}); give another one") from error
 
 
 def saved_part(saved: Mapping[str, Any], name: str) -> Mapping[str, Any]:

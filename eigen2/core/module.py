@@ -10,7 +10,14 @@ from lightning.pytorch import LightningModule
 from lightning.pytorch.trainer.states import TrainerFn
 
 from callbacks.budget import budget_of
-from eigen2.core.compatibility import check_settings, flatten, log_data_differences, saved_part, saved_run
+from eigen2.core.compatibility import (
+    altered_as_user_error,
+    check_settings,
+    flatten,
+    log_data_differences,
+    saved_part,
+    saved_run,
+)
 from eigen2.core.config import to_config
 from eigen2.core.datamodule import TestResult, WorkloadDataModule
 from eigen2.distributed.strategy import check_processes
@@ -209,6 +216,10 @@ class GenerationModule(LightningModule, ABC, Generic[Data]):
         """Restore the seed; refuse a checkpoint of another workload or network or, when resuming, other settings."""
         if not self._built:
             raise UserError("a module is built by a Trainer with its data: give ckpt_path to trainer.fit or validate")
+        with altered_as_user_error():
+            self._load(checkpoint)
+
+    def _load(self, checkpoint: dict[str, Any]) -> None:
         saved = saved_run(checkpoint)
         spec, workload = saved_part(saved, "inference"), self.data.workload
         if (other := spec.get("workload", workload)) != workload:

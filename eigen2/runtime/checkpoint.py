@@ -11,6 +11,7 @@ import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.plugins.io import TorchCheckpointIO
+from torch import Tensor
 
 from eigen2 import compat
 from eigen2.errors import UserError, require_range
@@ -41,7 +42,10 @@ class DurableCheckpointIO(TorchCheckpointIO):
         try:
             with replacing(target) as draft:
                 with draft.open("wb") as file:
-                    torch.save(checkpoint, file)
+                    try:
+                        torch.save(checkpoint, file)
+                    except RuntimeError as error:  # torch's, of a write that the disk refused
+                        raise OSError(_reason(error)) from error
                 write_checksum(draft, int(checkpoint.get("epoch", -1)))
         finally:
             self._in_flight = None
@@ -72,10 +76,21 @@ class _Checkpoint(ModelCheckpoint):
         self._name = name
         self._overdue = False
 
+    @property
+    def path(self) -> str:
+        """Return the file, in this run's folder."""
+        return os.path.join(self.dirpath or "", self._name)
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Forget the score of a file that is not here, so that the next generation writes it."""
+        super().on_train_start(trainer, pl_module)
+        if not trainer.strategy.broadcast(os.path.exists(self.path)):
+            self._restore(None)
+
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Save as ModelCheckpoint does, and after a failed write; log an error of the disk."""
         compat.forget_last_save(self)  # ModelCheckpoint skips generations in which no optimizer stepped
-        path = f"{self.dirpath}/{self._name}"
+        path = self.path
         overdue, self._overdue = trainer.strategy.broadcast(self._overdue), False
         try:
             super().on_train_epoch_end(trainer, pl_module)
@@ -90,13 +105,25 @@ class _Checkpoint(ModelCheckpoint):
                 log.warning("generation %d: %s was written on retry", trainer.current_epoch, path)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of ModelCheckpoint, and whether a write is still to be retried."""
-        return {**super().state_dict(), "overdue": self._overdue}
+        """Return the score of the file, and whether a write is still to be retried; no path, see `load_state_dict`."""
+        return {"best_model_score": self.best_model_score, "overdue": self._overdue}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned."""
-        super().load_state_dict(state_dict)
+        """Restore what `state_dict` returned.
+
+        ModelCheckpoint would restore paths, and write to and delete what a checkpoint of another's names.
+        """
+        score = state_dict.get("best_model_score")
+        self._restore(score if isinstance(score, Tensor) and score.numel() == 1 else None)
         self._overdue = bool(state_dict.get("overdue"))
+
+    def _restore(self, score: Tensor | None) -> None:
+        """Set what ModelCheckpoint knows of the file: its path, and its score if it has one."""
+        self.best_model_score = self.current_score = score
+        self.best_model_path = self.kth_best_model_path = self.path if score is not None else ""
+        self.best_k_models = {} if score is None else {self.path: score}
+        if score is not None:
+            self.kth_value = score
 
 
 class GenerationCheckpoint(_Checkpoint):
@@ -147,6 +174,14 @@ class ChampionCheckpoint(_Checkpoint):
 
     def __init__(self, dirpath: str | None = None) -> None:
         super().__init__(dirpath, BEST, monitor="champion/validation_fitness", mode="max")
+
+
+def _reason(error: BaseException) -> str:
+    """Return the error of the system below torch's, if there is one, in one line."""
+    below: BaseException | None = error
+    while below is not None and not isinstance(below, OSError):
+        below = below.__cause__ or below.__context__
+    return " ".join(str(below or error).split())[:120]
 
 
 def keep_earlier(last: Path) -> None:

@@ -2,6 +2,8 @@
 
 import contextlib
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ import torch
 from eigen2.errors import UserError
 from eigen2.runtime.checkpoint import DurableCheckpointIO, earlier_checkpoints, keep_earlier, newest_intact
 from eigen2.runtime.checksums import verify_checksum, write_checksum
+from tests.command import ROOT
 
 
 def test_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,3 +113,34 @@ def test_code_in_a_file_is_not_run(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="cannot be read"):
         DurableCheckpointIO().load_checkpoint(tmp_path / "evil.ckpt", weights_only=False)
     assert not (tmp_path / "run").exists()
+
+
+FULL_DISK = """
+import resource, signal, sys, torch
+from pathlib import Path
+from eigen2.runtime.checkpoint import DurableCheckpointIO
+
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+io, path = DurableCheckpointIO(), Path(sys.argv[1])
+checkpoint = {"epoch": 1, "large": torch.zeros(20_000), **{str(i): torch.zeros(100) for i in range(30)}}
+io.save_checkpoint(checkpoint, path)
+before, told = path.read_bytes(), set()
+for size in (*range(0, 4000, 97), *range(4000, len(before), 3001), *range(len(before) - 100, len(before), 7)):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+    try:
+        io.save_checkpoint({**checkpoint, "large": torch.ones(20_000)}, path)
+    except OSError as error:
+        told.add(str(error))
+    else:
+        sys.exit(f"{size} bytes were enough")
+    if path.read_bytes() != before or [*path.parent.iterdir()] != [path]:
+        sys.exit(f"{size} bytes left something behind")
+print(told)
+"""
+
+
+def test_a_disk_that_takes_any_part_of_a_file_raises_oserror_and_keeps_the_old_one(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", FULL_DISK, str(tmp_path / "last.ckpt")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "{'[Errno 27] File too large'}\n"

@@ -1,0 +1,88 @@
+"""A checkpoint of somebody else reads and writes no file outside the run's folder."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from eigen2.runtime.checkpoint import DurableCheckpointIO
+from tests.command import eigen2
+
+SMALL = ["--config", "tests/small.yaml", "--trainer.max_epochs", 3]
+GROUPS = ("callbacks", "hyper_parameters", "eigen2.settings", "eigen2.config", "eigen2.inference", "eigen2.data_used")
+
+
+def strings(value: Any, place: str = "") -> Iterator[str]:
+    """Yield the places of all texts in nested dictionaries and lists."""
+    if isinstance(value, str):
+        yield place
+    parts = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list | tuple) else ()
+    for key, part in parts:
+        yield from strings(part, f"{place}.{key}" if place else str(key))
+
+
+def altered(value: Any, text: str, chosen: Callable[[str], bool], place: str = "") -> Any:
+    """Copy nested dictionaries and lists with another text in the chosen places."""
+    if isinstance(value, str):
+        return text if chosen(place) else value
+    below = f"{place}." if place else ""
+    if isinstance(value, dict):
+        return {key: altered(part, text, chosen, f"{below}{key}") for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(altered(part, text, chosen, f"{below}{i}") for i, part in enumerate(value))
+    return value
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Return the checkpoint of a short run, with the paths that Lightning's callback would keep in it."""
+    root = tmp_path_factory.mktemp("whole")
+    done = eigen2("fit", *SMALL, "--trainer.max_epochs", 2, "--trainer.default_root_dir", root)
+    assert done.returncode == 0, done.stderr
+    checkpoint = DurableCheckpointIO().load_checkpoint(root / "checkpoints" / "last.ckpt")
+    for state in (state for name, state in checkpoint["callbacks"].items() if "Checkpoint" in name):
+        paths = ("best_model_path", "kth_best_model_path", "last_model_path", "dirpath", "owed")
+        state |= dict.fromkeys(paths, "a path") | {"monitor": "a name"}
+    return checkpoint
+
+
+def contents(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def check(whole: dict[str, Any], chosen: Callable[[str], bool], tmp_path: Path) -> None:
+    """Resume, test and validate the checkpoint with hostile texts; files beside the run's folder must stay."""
+    outside, run = tmp_path / "outside", tmp_path / "run"
+    for folder in (outside, run / "checkpoints"):
+        folder.mkdir(parents=True)
+    (outside / "keys").write_text("the only ones")
+    (outside / "best.ckpt").write_text("somebody's")
+    before = contents(outside)
+    for text in (str(outside / "best.ckpt"), str(run / "checkpoints" / ".." / ".." / "outside" / "keys"), str(outside)):
+        checkpoint = altered(whole, text, chosen)
+        for state in checkpoint["callbacks"].values():
+            # the folder that Lightning compares, and the file that it deletes once there is a better one
+            state |= {"best_k_models": {text: torch.tensor(-1e9)}, "kth_value": torch.tensor(-1e9)}
+            state |= {"best_model_score": torch.tensor(-1e9)} if "best_model_score" in state else {}
+        for command in ("fit", "validate", "test"):
+            path = run / "checkpoints" / "last.ckpt"
+            DurableCheckpointIO().save_checkpoint(checkpoint, path)
+            done = eigen2(command, *SMALL, "--ckpt_path", path, "--trainer.default_root_dir", run)
+            assert done.returncode in (0, 2), done.stderr
+            assert "Traceback" not in done.stderr
+        assert contents(outside) == before
+        assert [*tmp_path.iterdir()] in ([outside, run], [run, outside])
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_texts_of_a_checkpoint_name_no_file(group: str, whole: dict[str, Any], tmp_path: Path) -> None:
+    assert any(place.startswith(group) for place in strings(whole))
+    check(whole, lambda place: place.startswith(group), tmp_path)
+
+
+@pytest.mark.slow
+def test_no_text_of_a_checkpoint_names_a_file(whole: dict[str, Any], tmp_path: Path) -> None:
+    for number, place in enumerate(strings(whole)):
+        check(whole, place.__eq__, tmp_path / str(number))
