@@ -83,8 +83,11 @@ def test_training_commands_run(command: str, tmp_path: Path, monkeypatch: pytest
     words = re.sub(r"(prices|clean)\.parquet", str(sample_path()), command).split()[3:]
     config = words[words.index("--config") + 1]
     monkeypatch.chdir(ROOT)
-    main([*words, *small(config), "--trainer.max_epochs=1", f"--trainer.default_root_dir={tmp_path}", "--report=false"])
+    plain = words == ["fit", "--config", config]  # the others are of the same configurations
+    length = ["--trainer.max_epochs=2"] if plain else ["--trainer.max_epochs=1", "--report=false"]
+    main([*words, *small(config), *length, f"--trainer.default_root_dir={tmp_path}"])
     assert (tmp_path / "checkpoints" / "last.ckpt").exists()
+    assert (tmp_path / "report.html").exists() == plain
 
 
 def test_a_champion_is_tested_and_reported(market_run: Path, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import csv
 import json
 import logging
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -124,6 +125,15 @@ def describe_script(trainer: Trainer, module: LightningModule, config: Mapping[s
     _write_provenance(target.parent, module, [])
 
 
+def _finite(value: Any) -> Any:
+    """Return settings with text in place of infinity and NaN, which JSON has no numbers for."""
+    if isinstance(value, Mapping):
+        return {name: _finite(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(part) for part in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
 def _write_provenance(root: Path, module: Any, memory: list[str]) -> None:
     """Write run.json: what the results of a `GenerationModule` depend on, and the verdict on the run's memory."""
     record = {
@@ -137,6 +147,6 @@ def _write_provenance(root: Path, module: Any, memory: list[str]) -> None:
     target = root / "run.json"
     try:
         with replacing(target) as draft:
-            draft.write_text(json.dumps(record, indent=1, default=str) + "\n")
+            draft.write_text(json.dumps(_finite(record), indent=1, default=str, allow_nan=False) + "\n")
     except OSError as error:  # no reason to stop the run
         log.warning("cannot write %s: %s", target, error.strerror or error)
