@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,7 +22,8 @@ from eigen2.runtime.files import replacing
 log = logging.getLogger(__name__)
 
 LAST, BEST, DAMAGED = "last.ckpt", "best.ckpt", "damaged.ckpt"
-EARLIER = "generation-*.ckpt"  # names of earlier checkpoints; the star is the generation
+EARLIER = re.compile(r"generation-(\d+)\.ckpt")
+DRAFT = re.compile(rf"\.({re.escape(LAST)}|{re.escape(BEST)}|{EARLIER.pattern})\.draft")
 
 
 class DurableCheckpointIO(TorchCheckpointIO):
@@ -146,8 +148,9 @@ class GenerationCheckpoint(_Checkpoint):
         """Find the folder, and delete files that a killed process left incomplete."""
         super().setup(trainer, pl_module, stage)
         if stage == "fit" and trainer.is_global_zero and self.dirpath:
-            for torn in Path(self.dirpath).glob(".*.ckpt.*"):
-                torn.unlink()
+            for torn in Path(self.dirpath).glob(".*.draft"):
+                if DRAFT.fullmatch(torn.name):
+                    torn.unlink()
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Keep the previous checkpoint as an earlier one, save the new one, and delete those beyond `keep`."""
@@ -186,7 +189,7 @@ def _reason(error: BaseException) -> str:
 
 def keep_earlier(last: Path) -> None:
     """Link `last.ckpt` under the name of its generation; raises OSError, or DamagedFile if it has no checksum."""
-    name = last.with_name(EARLIER.replace("*", f"{generation_of(last):05}"))
+    name = last.with_name(f"generation-{generation_of(last):05}.ckpt")
     name.unlink(missing_ok=True)
     try:
         os.link(last, name)
@@ -196,8 +199,9 @@ def keep_earlier(last: Path) -> None:
 
 
 def earlier_checkpoints(folder: Path) -> list[Path]:
-    """Return the earlier checkpoints in a folder, newest first."""
-    return sorted(folder.glob(EARLIER), key=lambda path: int(path.stem.rpartition("-")[2]), reverse=True)
+    """Return the earlier checkpoints in a folder, newest first; files of other names are the user's."""
+    named = [(int(match[1]), path) for path in folder.glob("*") if (match := EARLIER.fullmatch(path.name))]
+    return [path for _, path in sorted(named, reverse=True)]
 
 
 def newest_intact(folder: Path, put_aside: bool = True) -> Path | None:

@@ -4,6 +4,7 @@ import csv
 import json
 import logging
 import math
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,9 +23,10 @@ from eigen2.runtime.provenance import describe_run
 
 log = logging.getLogger(__name__)
 
-RUN_FILES = (  # what a run writes in its folder; the panel cache beside them is shared by all runs
-    *("checkpoints", "tensorboard", "champion", "test", "test-*", "failure"),
-    *("metrics.csv", "memory.csv", "memory-*.csv", "config.yaml", "run.json", "report.html"),
+# what a run writes in its folder; the panel cache beside it is shared by all runs, and other files are the user's
+RUN_FILE = re.compile(
+    r"checkpoints|tensorboard|champion|test(-\d+)?|failure"
+    r"|(metrics|memory|memory-\d+)\.csv|config\.yaml|run\.json|report\.html"
 )
 
 
@@ -72,7 +74,7 @@ def generations_of(checkpoint: str | None) -> int:
 
 def move_earlier_run(root: Path) -> Path | None:
     """Move the files of an earlier run in `root` to `root/earlier/N`; return that folder, or None if there are none."""
-    present = [path for name in RUN_FILES for path in sorted(root.glob(name))]
+    present = sorted(path for path in root.glob("*") if RUN_FILE.fullmatch(path.name))
     if not present:
         return None
     target = root / "earlier" / str(next_number(root.glob("earlier/*")))

@@ -12,7 +12,7 @@ import torch
 from eigen2.errors import UserError
 from eigen2.runtime.checkpoint import DurableCheckpointIO, earlier_checkpoints, keep_earlier, newest_intact
 from eigen2.runtime.checksums import verify_checksum, write_checksum
-from tests.command import ROOT
+from tests.command import ROOT, eigen2
 
 
 def test_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,6 +81,32 @@ def test_earlier_checkpoints_keep_their_generation_and_content(tmp_path: Path, m
     monkeypatch.setattr(os, "link", no_links)
     assert [verify_checksum(path) for path in checkpoints(tmp_path, 11)] == [11, 10, 9, 8]
     assert len(list(tmp_path.iterdir())) == 4
+
+
+MINE = ("generation-00002-good.ckpt", "generation-2.ckpt.bak", ".mine.ckpt.draft", "generation-x.ckpt", ".last.ckpt.old")
+
+
+def test_files_of_a_user_beside_checkpoints_and_runs_stay(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoints"
+    root = ("test-1-old", "test-mine", "memory-note.csv", "report.html.bak", "notes.txt")
+    for path in (*(folder / name for name in MINE), *(tmp_path / name for name in root)):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("mine")
+    options = ["--config", "tests/small.yaml", "--trainer.max_epochs", 3, "--trainer.default_root_dir", tmp_path]
+    done = eigen2("fit", *options)
+    assert done.returncode == 0, done.stderr
+    moved = tmp_path / "earlier" / "1" / "checkpoints"  # a folder of that name is a run's
+    assert {path.name for path in moved.iterdir()} == {*MINE}
+    for name in MINE:
+        (folder / name).write_text("mine")
+    (folder / ".last.ckpt.draft").write_text("torn")
+    assert eigen2("fit", *options, "--trainer.max_epochs", 4, "--ckpt_path", "last").returncode == 0
+    files = {"last.ckpt", "best.ckpt", "generation-00002.ckpt"}
+    assert {path.name for path in folder.iterdir()} == files | {*MINE}
+    assert all((folder / name).read_text() == "mine" for name in MINE)
+    assert eigen2("fit", *options).returncode == 0
+    assert all((tmp_path / name).read_text() == "mine" for name in root)
+    assert {path.name for path in (tmp_path / "earlier").iterdir()} == {"1", "2"}
 
 
 def test_the_newest_intact_checkpoint_is_found_and_damaged_ones_are_named(
