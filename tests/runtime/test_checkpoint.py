@@ -83,7 +83,13 @@ def test_earlier_checkpoints_keep_their_generation_and_content(tmp_path: Path, m
     assert len(list(tmp_path.iterdir())) == 4
 
 
-MINE = ("generation-00002-good.ckpt", "generation-2.ckpt.bak", ".mine.ckpt.draft", "generation-x.ckpt", ".last.ckpt.old")
+MINE = (
+    "generation-00002-good.ckpt",
+    "generation-2.ckpt.bak",
+    ".mine.ckpt.draft",
+    "generation-x.ckpt",
+    ".last.ckpt.old",
+)
 
 
 def test_files_of_a_user_beside_checkpoints_and_runs_stay(tmp_path: Path) -> None:

@@ -105,8 +105,14 @@ def load_panel(
 def _recorded_warnings() -> Iterator[list[str]]:
     """Collect what is said of a table while its panel is built, to be said again whenever the panel is read."""
     lines: list[str] = []
+
+    def record(said: logging.LogRecord) -> None:
+        lines.append(said.getMessage())
+        if not logging.getLogger().handlers and logging.lastResort is not None:
+            logging.lastResort.handle(said)  # which prints only where there is no other handler, and here is one
+
     handler, logger = logging.Handler(logging.WARNING), logging.getLogger("eigen2.market.data")
-    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
+    handler.emit = record  # type: ignore[method-assign]
     logger.addHandler(handler)
     try:
         yield lines

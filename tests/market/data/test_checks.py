@@ -15,6 +15,7 @@ from eigen2.market.data.panel import build_panel
 from eigen2.market.data.sample import sample_path
 from eigen2.market.data.source import PRICE_COLUMNS, read_prices
 from eigen2.market.synthetic.generator import SyntheticMarket
+from tests.command import eigen2
 from tests.market.data.test_files import table, write
 
 MARKET = SyntheticMarket(days=300, columns=40, missing=0.02, seed=4)
@@ -72,6 +73,16 @@ def test_closes_that_are_adjusted_alone_are_named_and_are_no_splits(caplog: pyte
 def test_a_spin_off_counts_as_a_split(caplog: pytest.LogCaptureFixture) -> None:
     build_panel(with_splits({"S0003": 2.37}), **SIZES)
     assert ["1 split, first S0003" in message for message in caplog.messages] == [True]
+
+
+def test_a_fit_prints_what_is_said_whether_or_not_its_panel_is_cached(tmp_path) -> None:
+    file = tmp_path / "prices.parquet"
+    with_splits({"S0035": 2.0}).to_parquet(file)
+    options = ["--config", "tests/small.yaml", "--data.synthetic", "null", "--data.path", file]
+    for _ in range(2):
+        done = eigen2("fit", *options, "--trainer.max_epochs", 1, "--trainer.default_root_dir", tmp_path / "run")
+        assert done.returncode == 0, done.stderr
+        assert done.stderr.count(f"data prepare {file} OUT.parquet repairs them") == 1
 
 
 def test_a_loaded_table_is_named_by_its_file(tmp_path, caplog: pytest.LogCaptureFixture) -> None:
