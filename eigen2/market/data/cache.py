@@ -101,23 +101,28 @@ def load_panel(
     return panel
 
 
+class _Recorder(logging.Handler):
+    """Keeps warnings, and prints them as logging does without handlers: where there is one, as this, it prints none."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())
+        if not logging.getLogger().handlers and logging.lastResort is not None:
+            logging.lastResort.handle(record)
+
+
 @contextmanager
 def _recorded_warnings() -> Iterator[list[str]]:
     """Collect what is said of a table while its panel is built, to be said again whenever the panel is read."""
-    lines: list[str] = []
-
-    def record(said: logging.LogRecord) -> None:
-        lines.append(said.getMessage())
-        if not logging.getLogger().handlers and logging.lastResort is not None:
-            logging.lastResort.handle(said)  # which prints only where there is no other handler, and here is one
-
-    handler, logger = logging.Handler(logging.WARNING), logging.getLogger("eigen2.market.data")
-    handler.emit = record  # type: ignore[method-assign]
-    logger.addHandler(handler)
+    recorder, logger = _Recorder(), logging.getLogger("eigen2.market.data")
+    logger.addHandler(recorder)
     try:
-        yield lines
+        yield recorder.lines
     finally:
-        logger.removeHandler(handler)
+        logger.removeHandler(recorder)
 
 
 def _table(source: PriceSource, features: Sequence[str]) -> pd.DataFrame:
