@@ -211,7 +211,7 @@ def survival_table(figures: Figures) -> str:
     """Return how often elites stay elites, and the reliability of fitness, of each variant on average over seeds."""
     columns = {"training": "{name}", DIAGNOSTICS["operators/elite_survival"]: "{operators/elite_survival:.2f}"}
     columns |= {"reliability of fitness": "{fitness/reliability:.2f}", "seconds": "{seconds:.0f}"}
-    means = {name: pd.DataFrame(rows).mean().to_dict() for name, rows in figures["runs"].items()}
+    means = {name: pd.DataFrame(rows).mean(numeric_only=True).to_dict() for name, rows in figures["runs"].items()}
     return table(columns, [{"name": name, **mean} for name, mean in means.items()])
 
 

@@ -255,3 +255,12 @@ def test_a_summary_by_hand() -> None:
     assert excess["sharpe"] == {"mean": 0, "low": 0, "high": 0}
     assert results["policies"]["champion"]["annual_return"]["mean"] == pytest.approx(0.15)
     assert [fold["annual_return"]["champion"] for fold in results["folds"]] == pytest.approx([0.15, 0.15])
+
+
+def test_survival_is_a_mean_over_the_seeds_of_a_variant() -> None:
+    rows = [
+        {"seed": seed, "commit": "abc", "operators/elite_survival": share, "fitness/reliability": 0.5, "seconds": 60.0}
+        for seed, share in enumerate([0.25, 0.75])
+    ]
+    lines = study_tables.survival_table({"runs": {"the defaults": rows}}).splitlines()
+    assert lines[2:] == ["| the defaults | 0.50 | 0.50 | 60 |"]
