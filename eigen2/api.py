@@ -99,15 +99,11 @@ class Result:
         """
         # the class of its actor was given to `fit` in this process
         trader = Trader(self.champion, (self.champion.config["actor"] or {}).get("class_path"))
-        if isinstance(prices, pd.DataFrame):
-            return trader.orders(frame_prices(prices, trader.features), first)
-        return trader.orders(read_prices(prices, trader.features), first)
+        return _orders(trader, prices, first)
 
     @property
     def _checkpoint(self) -> str:
-        checkpoint = find_checkpoint(self.folder, "best", or_start=False)
-        assert checkpoint is not None
-        return checkpoint
+        return _best(self.folder)
 
 
 def fit(
@@ -175,7 +171,21 @@ def test(run: Result | str | Path) -> TestResult:
 
 def predict(run: Result | str | Path, prices: Prices, first: date | None = None) -> pd.DataFrame:
     """Return the decisions of the champion of a fit, given as its result or its folder, see `Result.predict`."""
-    return (run if isinstance(run, Result) else Result.open(run)).predict(prices, first)
+    if isinstance(run, Result):
+        return run.predict(prices, first)
+    return _orders(Trader(load(_best(Path(run)))), prices, first)
+
+
+def _best(folder: Path) -> str:
+    checkpoint = find_checkpoint(folder, "best", or_start=False)
+    assert checkpoint is not None  # raised, as it may not start anew
+    return checkpoint
+
+
+def _orders(trader: Trader, prices: Prices, first: date | None) -> pd.DataFrame:
+    if isinstance(prices, pd.DataFrame):
+        return trader.orders(frame_prices(prices, trader.features), first)
+    return trader.orders(read_prices(prices, trader.features), first)
 
 
 def _split(settings: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
