@@ -142,8 +142,6 @@ class EigenCLI(LightningCLI):
             self.trainer.fit(ckpt_path=ckpt_path, **kwargs)
             return
         is_first = self.trainer.is_global_zero
-        if not any(isinstance(callback, ChampionCheckpoint) for callback in self.trainer.checkpoint_callbacks):
-            log.warning("no best.ckpt is kept for test: add ChampionCheckpoint to trainer.callbacks, as configs do")
         with locked_folder(root) if is_first else nullcontext(), stops_at_once():
             # processes look for the checkpoint in turn: what one downloads, the next one finds
             with nullcontext() if self.trainer.world_size == 1 else locked_folder(root, ".turn", wait=True):
@@ -152,6 +150,8 @@ class EigenCLI(LightningCLI):
                 self.trainer.ckpt_path = checkpoint or fetch_last(self.trainer, ckpt_path)
             self.trainer.fit(**kwargs)
             self._write_report(root)
+        if not any(isinstance(callback, ChampionCheckpoint) for callback in self.trainer.checkpoint_callbacks):
+            log.warning("there is no best.ckpt to test: add ChampionCheckpoint to trainer.callbacks, as configs do")
 
     def validate(self, ckpt_path: str | None = None, **kwargs: Any) -> None:
         """Validate a checkpoint's champion, and print its fitness."""

@@ -1,5 +1,6 @@
 """The command line over the control workload: a run, its resume, and what a user may get wrong."""
 
+import re
 import sys
 from pathlib import Path
 
@@ -85,7 +86,7 @@ def test_a_workload_that_is_none_is_one_line(value: str, tmp_path: Path, capsys:
     with pytest.raises(SystemExit) as left:
         main(["fit", "--config", str(tmp_path / "mine.yaml")])
     assert left.value.code == 2
-    assert capsys.readouterr().err.startswith("error: workload is ")
+    assert re.match(r"error: (\S+mine\.yaml: )?workload is .*\n$", capsys.readouterr().err)
 
 
 def test_a_config_of_one_workload_is_not_read_as_another(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -195,7 +195,7 @@ def test_every_defect_has_a_line_of_80_columns(tmp_path) -> None:
     ("words", "said"),
     [
         (["inspect", "missing.csv"], "missing.csv"),
-        (["inspect"], "inspect.inputs"),
+        (["inspect"], "inspect needs FILE: see --help"),
         (["inspect", "dirty.csv", "--policy.jump", "nonsense"], "policy.jump is nonsense; it must be"),
         (["inspect", "dirty.csv", "--policy.jmp", "mask"], "unknown key policy.jmp: did you mean policy.jump?"),
         (["inspect", "dirty.csv", "--limits.jump", "-1"], "limits.jump"),
