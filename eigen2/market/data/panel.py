@@ -206,11 +206,10 @@ def build_panel(
     units = np.ones(len(tickers)) if scale is None else scale.units
     counts = validation_days, holdout_days, validation_spans
     splits = Splits.from_dates(rows.dates, *counts, validation_from, holdout_from)
-    train, shape = splits.train_days, (len(rows.dates), len(tickers))
-    normalised = np.empty((*shape, len(FEATURES) + len(own)), dtype=np.float32)
+    shape = len(rows.dates), len(tickers)
+    train, normalised = splits.train_days, np.empty((*shape, len(FEATURES) + len(own)), dtype=np.float32)
     prices = np.full((*shape, len(PRICE_COLUMNS)), np.nan, dtype=np.float32)
-    traded_value, checks = np.zeros(len(tickers)), {}
-    moments = np.zeros((3, *normalised.shape[1:]))
+    traded_value, checks, moments = np.zeros(len(tickers)), {}, np.zeros((3, *normalised.shape[1:]))
     for column, (ticker, by_day) in enumerate(_values_by_day(prices_long, rows, tickers, (*VALUES, *own))):
         bars, close, volume = by_day[:, :4], by_day[:, 3], by_day[:, 4]
         if ticker not in names:
