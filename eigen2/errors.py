@@ -1,6 +1,7 @@
 """Errors that are reported in one line, and the exit codes of a run."""
 
 import math
+import re
 from numbers import Real
 
 OUT_OF_MEMORY = 3  # exit code of a run stopped by `callbacks.MemoryBudget`
@@ -9,6 +10,15 @@ LOST_CONTACT = 5  # exit code of a process that lost contact with the others of 
 INTERRUPTED = 130  # exit code of a run stopped by Ctrl-C (SIGINT)
 TERMINATED = 143  # exit code of a run stopped by SIGTERM
 REQUEUED = 138  # exit code of a run stopped by SIGUSR1, which SLURM sends before a job's time is up
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+
+
+def printable(text: str) -> str:
+    r"""Return text with the control characters that a terminal would obey as escapes such as \x1b.
+
+    New lines and tabs stay.
+    """
+    return CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 class UserError(ValueError):

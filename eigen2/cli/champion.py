@@ -8,7 +8,7 @@ from jsonargparse import Namespace
 
 from eigen2.cli.parser import Parser
 from eigen2.core.export import CONFIG, ExportedChampion, load
-from eigen2.errors import UserError
+from eigen2.errors import UserError, printable
 from eigen2.runtime.files import WRITE_HINT, replacing
 
 TABLE = ["ticker", "action", "size", "target_pct", "stake_pct", "days_held", "gain_pct"]
@@ -30,10 +30,17 @@ OPTIONS: dict[str, dict[str, Option]] = {
     "predict": {
         "data.path": (str, ..., "Prices of the champion's tickers as for fit, with context_days before the new days."),
         "output": (str, "orders.csv", "CSV file to write; an existing file is replaced."),
+        "require_signed": (
+            str | None,
+            None,
+            "File of allowed signers (man ssh-keygen): the champion must be one that export --sign signed for one of "
+            "them.",
+        ),
         "first": (str | None, None, "Day of the first decision, YYYY-MM-DD; null is the last day used in fit."),
     },
     "export": {
         "output": (str, "champion-export", "Folder to write to, created if missing."),
+        "sign": (str | None, None, "SSH key to sign the champion with; writes champion.json.sig beside it."),
         "onnx": (bool, False, "Also write the actor as an ONNX graph, actor.onnx (needs eigen2[onnx])."),
     },
 }
@@ -60,18 +67,19 @@ def _champion(options: Namespace) -> ExportedChampion:
             raise UserError(
                 f"--ckpt_path {folder} is a run's folder; give --ckpt_path best --trainer.default_root_dir {folder}"
             )
-        return load(folder)
+        return load(folder, options.get("require_signed"))
     from eigen2.runtime.run_folder import find_checkpoint  # imports Lightning, which takes seconds
 
     checkpoint = find_checkpoint(Path(options.trainer.default_root_dir), options.ckpt_path, or_start=False)
     assert checkpoint is not None
-    return load(checkpoint)
+    return load(checkpoint, options.get("require_signed"))
 
 
 def _predict(options: Namespace) -> None:
     # both import torch, which takes seconds
     from eigen2.market.data.source import read_prices
     from eigen2.market.serving.trader import Trader
+    from eigen2.runtime.spreadsheets import without_formulas
 
     try:
         first = None if options.first is None else date.fromisoformat(options.first)
@@ -83,21 +91,21 @@ def _predict(options: Namespace) -> None:
     orders = trader.orders(read_prices(options.data.path, trader.features), first)
     try:
         with replacing(output) as draft:
-            draft.write_text(orders.to_csv(index=False, float_format="%.6g"))
+            draft.write_text(without_formulas(orders).to_csv(index=False, float_format="%.6g"))
     except OSError as error:
         raise UserError(f"cannot write --output {options.output!r}: {error.strerror or error}; {WRITE_HINT}") from error
     days = orders["date"].unique()
     last = orders.loc[orders["date"] == days[-1], TABLE]
     shown = last.astype({"days_held": object}).where(last.notna(), "")
     text = shown.to_string(index=False, float_format="{:.2f}".format)
-    print(f"at the close of {days[-1]:%Y-%m-%d}:\n{text}")
+    print(f"at the close of {days[-1]:%Y-%m-%d}:\n{printable(text)}")
     print(f"orders       {output}, {len(days)} days, {days[0]:%Y-%m-%d} to {days[-1]:%Y-%m-%d}")
 
 
 def _export(options: Namespace) -> None:
     champion, folder = _champion(options), Path(options.output)
     try:
-        written = champion.save(folder)
+        written = champion.save(folder, None if options.sign is None else Path(options.sign))
     except OSError as error:
         raise UserError(f"cannot write to {folder}: {error.strerror or error}; choose another --output") from error
     if options.onnx:

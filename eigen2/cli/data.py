@@ -10,7 +10,7 @@ from typing import Any, Literal
 from jsonargparse import Namespace
 
 from eigen2.cli.parser import Parser
-from eigen2.errors import UserError
+from eigen2.errors import UserError, printable
 from eigen2.market.data.cleaning.policy import Limits, Policy
 from eigen2.market.data.cleaning.prepare import changes_path, inspect, prepare
 from eigen2.market.data.csv_format import CsvFormat
@@ -62,7 +62,7 @@ def run(command: str, options: Namespace) -> None:
 def _inspect(options: Namespace) -> None:
     report = inspect(options.inputs, **_settings(options))
     text = f"{report}\nprepare would leave {report.result()}\n{report.examples()}"
-    print(json.dumps(report.as_dict(), indent=2, allow_nan=False) if options.json else text)
+    print(json.dumps(report.as_dict(), indent=2, allow_nan=False) if options.json else printable(text))
 
 
 def _prepare(options: Namespace) -> None:
@@ -74,7 +74,7 @@ def _prepare(options: Namespace) -> None:
     summary = {**report.as_dict(), "out": out, "changes": str(changes)}
     wrote = f"wrote {out} ({report.prepared['rows']:,} rows) and {changes}, the log of every change"
     text = f"{report}\nleft {report.result()}\n{wrote}"
-    print(json.dumps(summary, indent=2, allow_nan=False) if options.json else text)
+    print(json.dumps(summary, indent=2, allow_nan=False) if options.json else printable(text))
 
 
 def _settings(options: Namespace) -> dict[str, Any]:

@@ -1,13 +1,14 @@
 """`python -m eigen2.cli`: the command line."""
 
 import difflib
+import logging
 import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 from typing import NoReturn
 
-from eigen2.errors import INTERRUPTED, RunStopped, UserError
+from eigen2.errors import INTERRUPTED, RunStopped, UserError, printable
 
 TRAINING = ("fit", "validate", "test")
 MODULES = {
@@ -27,6 +28,8 @@ def main(args: Sequence[str] | None = None) -> None:
     Bad input exits with 2 after one line. A run that ends early exits with 3 (memory), 4 (all agents failed), 5
     (contact with another process lost), 130 (Ctrl-C), 143 (SIGTERM) or 138 (SIGUSR1), after one line on how to resume.
     """
+    if logging.lastResort is not None:
+        logging.lastResort.setFormatter(_Printable())
     try:
         _run(sys.argv[1:] if args is None else list(args))
         sys.stdout.flush()
@@ -39,6 +42,13 @@ def main(args: Sequence[str] | None = None) -> None:
         _exit(stop.code, str(stop))
     except KeyboardInterrupt:  # before the first generation or after the last
         _exit(INTERRUPTED, "interrupted")
+
+
+class _Printable(logging.Formatter):
+    """Writes a warning, which may quote a file, without characters that a terminal obeys."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record))
 
 
 def _run(args: list[str]) -> None:
@@ -60,7 +70,7 @@ def _run(args: list[str]) -> None:
 
 
 def _exit(code: int, line: str) -> NoReturn:
-    sys.stderr.write(f"{line}\n")
+    sys.stderr.write(f"{printable(line)}\n")
     sys.exit(code)
 
 

@@ -36,15 +36,15 @@ def saved_run(checkpoint: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 @contextmanager
-def altered_as_user_error() -> Iterator[None]:
-    """Turn what a checkpoint's unexpected content raises into a UserError of one line."""
+def altered_as_user_error(what: str = "the checkpoint") -> Iterator[None]:
+    """Turn what unexpected content of a checkpoint or an exported champion raises into a UserError of one line."""
     try:
         yield
-    except (KeyError, ValueError, TypeError, AttributeError, IndexError) as error:
+    except (LookupError, ValueError, TypeError, AttributeError, RuntimeError, ArithmeticError) as error:
         if isinstance(error, UserError):
             raise
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:120]
-        raise UserError(f"the checkpoint holds what eigen2 did not write ({reason}); give another one") from error
+        raise UserError(f"{what} holds what eigen2 did not write ({reason}); give another one") from error
 
 
 def saved_part(saved: Mapping[str, Any], name: str) -> Mapping[str, Any]:

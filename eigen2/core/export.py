@@ -1,6 +1,7 @@
 """Export a champion: its actor's weights, and the plain values needed to use them."""
 
 import functools
+import hashlib
 import inspect
 import json
 import math
@@ -12,17 +13,20 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save
+from safetensors.torch import load as load_weights
+from safetensors.torch import save
 from torch import Tensor, nn
 
-from eigen2.core.compatibility import saved_part, saved_run
+from eigen2.core.compatibility import altered_as_user_error, saved_part, saved_run
 from eigen2.core.networks import Sizes, StackedNetwork
+from eigen2.core.signatures import sign, verify
 from eigen2.errors import UserError
 from eigen2.runtime.checksums import verify_checksum
 from eigen2.runtime.files import replacing
 
-FORMAT = 1
+FORMAT = 2
 WEIGHTS, CONFIG = "champion.safetensors", "champion.json"
+SIGNATURE = f"{CONFIG}.sig"
 
 
 @dataclass(frozen=True)
@@ -44,43 +48,81 @@ class ExportedChampion:
 
         The class is eigen2's own or `trusted`, as loading it runs the code of its module; any other is a UserError.
         """
-        network = build(self.config["actor"], self.sizes, trusted)
-        try:
-            network.load_state_dict(self.weights)
-        except RuntimeError as error:
-            raise UserError(f"the champion's weights are not of {type(network).__name__}: {_line(error)}") from error
+        for device in ("meta", "cpu"):  # the first allocates nothing, however large the network is said to be
+            with torch.device(device):
+                network = build(self.config["actor"], self.sizes, trusted)
+            try:
+                network.load_state_dict(self.weights, assign=device == "meta")
+            except RuntimeError as error:
+                name = type(network).__name__
+                raise UserError(f"the champion's weights are not of {name}: {_line(error)}") from error
         return network.eval().requires_grad_(False)
 
-    def save(self, folder: Path) -> list[Path]:
-        """Write `champion.safetensors` and `champion.json`, each completely or not at all."""
+    def save(self, folder: Path, key: Path | None = None) -> list[Path]:
+        """Write `champion.safetensors` and `champion.json`, each completely or not at all; sign them with an SSH key.
+
+        The last line of `champion.json` is the checksum of weights and description together; the signature, in
+        `champion.json.sig`, is of that file.
+        """
+        weights = save({name: weight.contiguous() for name, weight in self.weights.items()})
+        config = {**self.config, "checksum": _checksum(self.config, weights)}
+        lines = [f"{json.dumps(name)}: {json.dumps(value, allow_nan=False)}" for name, value in config.items()]
+        description = ("{\n" + ",\n".join(lines) + "\n}\n").encode()
+        contents = {folder / WEIGHTS: weights, folder / CONFIG: description}
+        if key is not None:
+            contents[folder / SIGNATURE] = sign(description, key)
         folder.mkdir(parents=True, exist_ok=True)
-        lines = [f"{json.dumps(key)}: {json.dumps(value, allow_nan=False)}" for key, value in self.config.items()]
-        contents = {
-            folder / WEIGHTS: save({name: weight.contiguous() for name, weight in self.weights.items()}),
-            folder / CONFIG: ("{\n" + ",\n".join(lines) + "\n}\n").encode(),
-        }
         for path, content in contents.items():
             with replacing(path) as draft:
                 draft.write_bytes(content)
+        if key is None:
+            (folder / SIGNATURE).unlink(missing_ok=True)  # of another champion
         return list(contents)
 
 
-def load(path: str | Path) -> ExportedChampion:
-    """Load the champion of an exported folder, or of a checkpoint; raise a UserError if there is none to be read."""
+def load(path: str | Path, signers: str | Path | None = None) -> ExportedChampion:
+    """Load the champion of an exported folder, or of a checkpoint.
+
+    With `signers`, a file of allowed signers (see `signatures.verify`), one of them must have signed it.
+
+    Raises:
+        UserError: there is none to be read, its weights are not finite, or it was not signed as it is.
+    """
     path = Path(path)
-    return _from_folder(path) if path.is_dir() else _from_checkpoint(path)
+    if signers is not None and not path.is_dir():
+        raise UserError(f"{path} is a checkpoint, which has no signature; give a folder written by export --sign")
+    with altered_as_user_error(str(path)):
+        champion = _from_folder(path, signers) if path.is_dir() else _from_checkpoint(path)
+    for name, weight in champion.weights.items():
+        if not bool(weight.isfinite().all()):
+            raise UserError(f"the champion in {path} has weights that are not finite ({name}); give another one")
+    return champion
 
 
-def _from_folder(folder: Path) -> ExportedChampion:
+def _from_folder(folder: Path, signers: str | Path | None) -> ExportedChampion:
     try:
-        config = json.loads((folder / CONFIG).read_text())
-        weights = load_file(folder / WEIGHTS)
-    except (OSError, ValueError, SafetensorError) as error:
+        description, weights = (folder / CONFIG).read_bytes(), (folder / WEIGHTS).read_bytes()
+        config = json.loads(description)
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"there is no exported champion in {folder} ({_line(error)}); export writes one") from error
     version = config.get("format") if isinstance(config, dict) else None
     if version != FORMAT:
         raise UserError(f"{folder / CONFIG} has format {version}, eigen2 reads {FORMAT}; export the champion again")
-    return ExportedChampion(config, weights)
+    if signers is not None:
+        verify(description, folder / SIGNATURE, Path(signers))
+    if config.pop("checksum", None) != _checksum(config, weights):
+        raise UserError(f"{folder / WEIGHTS} and {CONFIG} are not as export wrote them; export the champion again")
+    try:
+        return ExportedChampion(config, load_weights(weights))
+    except SafetensorError as error:
+        raise UserError(f"{folder / WEIGHTS} cannot be read ({_line(error)}); export the champion again") from error
+
+
+def _checksum(config: Mapping[str, Any], weights: bytes) -> str:
+    """Return the BLAKE2b-256 (RFC 7693) of a description and the bytes of the weights, in hexadecimal."""
+    digest = hashlib.blake2b(json.dumps(config, sort_keys=True).encode(), digest_size=32)
+    digest.update(weights)
+    return digest.hexdigest()
 
 
 def read_checkpoint(file: Path) -> dict[str, Any]:

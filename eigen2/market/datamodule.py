@@ -24,7 +24,7 @@ from eigen2.market.data.frames import frame_prices
 from eigen2.market.data.panel import FeatureScale, MarketPanel, window_starts
 from eigen2.market.data.sample import sample_path
 from eigen2.market.data.source import check_features
-from eigen2.market.data.splits import describe_days, require_window
+from eigen2.market.data.splits import ENOUGH_DAYS, default_days, describe_days, require_window
 from eigen2.market.data.universe import Universe, resolve
 from eigen2.market.evaluation.backtest import Market, backtest, write
 from eigen2.market.evaluation.champion_record import named_trades, write_champion
@@ -47,14 +47,17 @@ class MarketDataModule(RolloutDataModule):
         path: long-format Parquet or CSV file of daily prices: date, ticker, open, high, low, close, volume; null
             takes the sample that ships with eigen2 (closes of 20 US stocks, 2008 to 2022).
         synthetic: settings of a synthetic market in place of a file; null takes `path`.
-        context_days: days of the past an agent sees (1 or more).
-        trading_days: days of a window on which agents may open positions (1 or more).
+        context_days: days of the past an agent sees (1 or more). null: 504, or at most a tenth of the days of a table
+            that has fewer than 1152.
+        trading_days: days of a window on which agents may open positions (1 or more). null: 125, or at most an eighth
+            of the days of such a short table.
         settlement_days: run-off days after trading_days, on which positions only close (1 or more; with fewer than
             rules.max_holding_days, the last day sells what is left).
-        validation_days: days of each span on which champions are chosen, never trained on (at least a window).
+        validation_days: days of each span on which champions are chosen, never trained on (at least a window). null:
+            252, or at most a fifth of the days of such a short table.
         validation_spans: spans of validation days, spread over the days before the holdout; the last ends where that
             starts (1 or more). Training windows lie between them.
-        holdout_days: last days of the file, never used by fit (0 or more).
+        holdout_days: last days of the file, never used by fit (0 or more). null: as validation_days.
         validation_from: first date of the validation days, YYYY-MM-DD, or the next day of trading; validation_days is
             not used then, and validation_spans must be 1. null: validation_days.
         holdout_from: first date of the holdout, YYYY-MM-DD, or the next day of trading; holdout_days is not used then.
@@ -91,6 +94,8 @@ class MarketDataModule(RolloutDataModule):
     table_columns: TableColumns = (("trades", "trading/trades", 1.0), ("win %", "trading/win_rate", 100.0))
 
     workload = "market"
+    context_days: int  # the defaults until `setup` knows the table
+    trading_days: int
     panel: MarketPanel
     investable_columns: list[int]  # indices of the panel's columns agents may buy, ascending
     encoder: MarketEncoder
@@ -102,11 +107,11 @@ class MarketDataModule(RolloutDataModule):
         self,
         path: str | None = None,
         synthetic: SyntheticMarket | None = None,
-        context_days: int = 504,
-        trading_days: int = 125,
+        context_days: int | None = None,
+        trading_days: int | None = None,
         settlement_days: int = 20,
-        validation_days: int = 252,
-        holdout_days: int = 252,
+        validation_days: int | None = None,
+        holdout_days: int | None = None,
         validation_from: str | None = None,
         holdout_from: str | None = None,
         validation_spans: int = 1,
@@ -127,14 +132,16 @@ class MarketDataModule(RolloutDataModule):
         encoding: Literal["averages", "windows"] = "averages",
     ) -> None:
         super().__init__(windows_per_generation, exploration_windows, replay_capacity, replay_min_size, batch_size)
-        self.context_days, self.trading_days, self.settlement_days = context_days, trading_days, settlement_days
-        self.validation_days, self.validation_spans, self.holdout_days = validation_days, validation_spans, holdout_days
+        self._given = {"context_days": context_days, "trading_days": trading_days}
+        self._set_lengths(ENOUGH_DAYS)
+        self.settlement_days, self.validation_spans = settlement_days, validation_spans
+        self.validation_days, self.holdout_days = validation_days, holdout_days
         self.validation_from, self.holdout_from = validation_from, holdout_from
         self.validation_windows, self.credit, self.encoding = validation_windows, credit, encoding
         names = "context_days trading_days settlement_days validation_days validation_spans validation_windows"
-        for name in names.split():
-            require_range(f"data.{name}", getattr(self, name), least=1)
-        require_range("data.holdout_days", holdout_days, least=0)
+        for name in (*names.split(), "holdout_days"):
+            if (value := getattr(self, name)) is not None:
+                require_range(f"data.{name}", value, least=int(name != "holdout_days"))
         if path is not None and synthetic is not None:
             raise UserError(f"data.path {path} and data.synthetic are both given; set one of them to null")
         self.path, self.synthetic, self.cache_dir = path, synthetic, cache_dir
@@ -163,6 +170,11 @@ class MarketDataModule(RolloutDataModule):
         data._frame = frame_prices(prices, data.features)
         return data
 
+    def _set_lengths(self, days: int) -> None:
+        """Set the days of context and trading, by default those for a table of `days`."""
+        for name, given in self._given.items():
+            setattr(self, name, default_days(name, days) if given is None else given)
+
     @property
     def window_days(self) -> int:
         """Return the days of a window, trading and run-off."""
@@ -179,6 +191,7 @@ class MarketDataModule(RolloutDataModule):
         """Load the panel, choose the investable columns and check that a window fits into the splits."""
         self._spec = None
         self._load()
+        self._set_lengths(self.panel.num_days)
         dated = [name for name in ("validation_from", "holdout_from") if vars(self)[name] is not None]
         require_window(self.panel.splits, self.context_days, self.trading_days, self.settlement_days, dated)
         self.investable_columns = resolve(self.investable, self.panel, self.benchmark)

@@ -12,6 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from lightning.pytorch.callbacks import ProgressBar
 from rich.console import Console
+from rich.markup import escape
 from tqdm import tqdm
 
 from eigen2.errors import UserError
@@ -154,7 +155,7 @@ class GenerationReport(ProgressBar):
 
     def _print_values(self, values: Mapping[str, Sequence[str]]) -> None:
         for name, lines in values.items():
-            self._print(f"[bold]{name:<12}[/bold] " + f"\n{'':13}".join(lines))
+            self._print(f"[bold]{name:<12}[/bold] " + f"\n{'':13}".join(map(escape, lines)))
 
     def _print(self, text: str) -> None:
         if self._enabled:

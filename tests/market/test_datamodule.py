@@ -519,3 +519,13 @@ def test_the_sample_is_the_default(tmp_path: Path) -> None:
     data.setup("fit")
     assert data.describe()["prices"] == "sample shipped with eigen2"
     assert_inside_training(data, data.training_options(0, 0))
+
+
+def test_a_short_table_gets_shorter_windows_by_default_and_the_configuration_says_which() -> None:
+    data = MarketDataModule(synthetic=SyntheticMarket(days=335, columns=3), trading_days=30)
+    data.setup("fit")
+    assert (data.context_days, data.trading_days, len(data.panel.splits.holdout)) == (33, 30, 67)
+    assert data.config()["context_days"] == 33
+    assert data.config()["holdout_days"] is None  # a test's table may be longer
+    data.setup("test")  # again, as for a test after a fit
+    assert (data.context_days, data.trading_days) == (33, 30)

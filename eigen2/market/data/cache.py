@@ -43,8 +43,8 @@ ARRAYS = ("features", "valid", "prices")
 def load_panel(
     source: PriceSource,
     *,
-    validation_days: int = 252,
-    holdout_days: int = 252,
+    validation_days: int | None = None,
+    holdout_days: int | None = None,
     validation_spans: int = 1,
     validation_from: str | None = None,
     holdout_from: str | None = None,

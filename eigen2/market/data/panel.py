@@ -161,8 +161,8 @@ class MarketPanel:
 def build_panel(
     prices_long: pd.DataFrame,
     *,
-    validation_days: int = 252,
-    holdout_days: int = 252,
+    validation_days: int | None = None,
+    holdout_days: int | None = None,
     validation_spans: int = 1,
     validation_from: str | None = None,
     holdout_from: str | None = None,
@@ -180,8 +180,8 @@ def build_panel(
 
     Args:
         prices_long: as `eigen2.market.data.source.read_prices` returns it; rows may come in any order.
-        validation_days: days of each validation span, at least 0.
-        holdout_days: last days of the table, which only the final test may use, at least 0.
+        validation_days: days of each validation span, at least 0; None for the default, see `splits.default_days`.
+        holdout_days: last days of the table, which only the final test may use, at least 0; None for the default.
         validation_spans: spans of validation days before the holdout, at least 1, see `Splits.from_days`.
         validation_from: date of the first validation day in place of `validation_days`, see `Splits.from_dates`.
         holdout_from: date of the first holdout day in place of `holdout_days`.

@@ -13,6 +13,20 @@ from jaxtyping import Int, Shaped
 from eigen2.errors import UserError, require_range
 
 SHORT_DAYS = 300  # days that can be shared out with the default run-off of 20
+ENOUGH_DAYS = 1152  # days that the defaults need with that run-off
+DEFAULT_DAYS = {
+    "context_days": (504, 10),
+    "trading_days": (125, 8),
+    "validation_days": (252, 5),
+    "holdout_days": (252, 5),
+}
+"""Default of each number of days, and the part of a table of fewer than `ENOUGH_DAYS` that is its most there."""
+
+
+def default_days(name: str, days: int) -> int:
+    """Return the default of a setting in `DEFAULT_DAYS` for a table of `days`."""
+    default, part = DEFAULT_DAYS[name]
+    return default if days >= ENOUGH_DAYS else min(default, days // part)
 
 
 @dataclass(frozen=True)
@@ -56,15 +70,16 @@ class Splits:
     @staticmethod
     def from_dates(
         dates: Shaped[np.ndarray, " days"],
-        validation_days: int,
-        holdout_days: int,
+        validation_days: int | None = None,
+        holdout_days: int | None = None,
         validation_spans: int = 1,
         validation_from: str | None = None,
         holdout_from: str | None = None,
     ) -> Splits:
         """Split as `from_days`, or where validation and holdout start on dates given as YYYY-MM-DD.
 
-        A date replaces the number of days. One that is no day of the table means the next day that is.
+        A number of None is the default, see `default_days`. A date replaces a number; one that is no day of the table
+        means the next day that is.
 
         Raises:
             UserError: when a date cannot be read or is outside the table, or the validation does not start before the
@@ -75,6 +90,10 @@ class Splits:
                 f"data.validation_from starts one span, but data.validation_spans is {validation_spans}: set it to 1, "
                 "or give data.validation_days"
             )
+        if validation_days is None:
+            validation_days = default_days("validation_days", len(dates))
+        if holdout_days is None:
+            holdout_days = default_days("holdout_days", len(dates))
         holdout = len(dates) - holdout_days
         if holdout_from is not None:
             holdout = _day_of("data.holdout_from", holdout_from, dates)
@@ -117,8 +136,7 @@ def _remedy(days: int, dated: Collection[str] = ()) -> str:
     """
     if days < SHORT_DAYS and not dated:
         return "lower one or bring more days"
-    shares = {"context_days": 10, "trading_days": 8, "validation_days": 5, "holdout_days": 5}
-    free = {name: part for name, part in shares.items() if name.replace("days", "from") not in dated}
+    free = {name: part for name, (_, part) in DEFAULT_DAYS.items() if name.replace("days", "from") not in dated}
     later = "".join(f", give a later data.{name}" for name in dated)
     return f"bring more days{later}, or set " + " ".join(f"--data.{name} {days // part}" for name, part in free.items())
 

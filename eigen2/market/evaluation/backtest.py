@@ -21,6 +21,7 @@ from eigen2.market.simulation.policies import buy_and_hold, momentum, random_bas
 from eigen2.market.simulation.rules import TradingRules
 from eigen2.market.simulation.simulate import Policy, Prices, Simulation, simulate
 from eigen2.runtime.files import archive_other_test, replacing
+from eigen2.runtime.spreadsheets import without_formulas
 
 RANDOM_POLICIES = 2000  # policies of the random baseline
 BLOCKS, BLOCK_DAYS = 16, 5  # of the cross-validation, as in its paper; fewer blocks if they have fewer days than that
@@ -210,7 +211,11 @@ def write(result: Backtest, trades: pd.DataFrame, folder: Path, settings: Mappin
     """
     text = json.dumps({**result.summary(), "settings": dict(settings)}, indent=1, allow_nan=False) + "\n"
     archive_other_test(folder / "summary.json", json.loads(text), ("settings", "champion_generation", "days"))
-    texts = {"equity.csv": result.curves().to_csv(), "trades.csv": trades.to_csv(index=False), "summary.json": text}
+    texts = {
+        "equity.csv": result.curves().to_csv(),
+        "trades.csv": without_formulas(trades).to_csv(index=False),
+        "summary.json": text,
+    }
     write_texts(folder, texts)
 
 

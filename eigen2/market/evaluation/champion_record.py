@@ -9,6 +9,7 @@ import pandas as pd
 from eigen2.market.data.panel import MarketPanel
 from eigen2.market.evaluation.backtest import write_texts
 from eigen2.market.simulation.account import AccountRecord
+from eigen2.runtime.spreadsheets import without_formulas
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +32,9 @@ def write_champion(
     for table in tables.values():
         table.insert(0, "generation", generation)
     try:
-        write_texts(folder, {f"{name}.csv": table.to_csv(index=False) for name, table in tables.items()})
+        write_texts(
+            folder, {f"{name}.csv": without_formulas(table).to_csv(index=False) for name, table in tables.items()}
+        )
     except OSError as error:
         # not worth stopping the run: the next champion overwrites the record
         log.warning("cannot write the champion's record to %s: %s", folder, error.strerror or error)

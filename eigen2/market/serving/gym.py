@@ -17,6 +17,7 @@ from eigen2.market.data.cache import load_panel
 from eigen2.market.data.panel import MarketPanel, build_panel, window_starts
 from eigen2.market.data.sample import sample_path
 from eigen2.market.data.source import read_prices
+from eigen2.market.data.splits import default_days
 from eigen2.market.data.universe import Universe, resolve
 from eigen2.market.features.averages import CLIP
 from eigen2.market.features.encoding import AverageEncoder
@@ -72,18 +73,19 @@ class TradingEnv(gymnasium.Env[Any, Any]):
         indicators: Sequence[str] = (),
         features: Sequence[str] = (),
         split: str = "train",
-        context_days: int = 504,
-        trading_days: int = 125,
+        context_days: int | None = None,
+        trading_days: int | None = None,
         settlement_days: int = 20,
-        validation_days: int = 252,
-        holdout_days: int = 252,
+        validation_days: int | None = None,
+        holdout_days: int | None = None,
         rules: TradingRules | Mapping[str, Any] | None = None,
         account: AccountRules | Mapping[str, Any] | None = None,
         cache_dir: str | Path | None = None,
     ) -> None:
         lengths = {"context_days": context_days, "trading_days": trading_days, "settlement_days": settlement_days}
         for name, value in lengths.items():
-            require_range(name, value, least=1)
+            if value is not None:
+                require_range(name, value, least=1)
         if split not in SPLITS:
             raise UserError(f"split is {split!r}; set it to one of {', '.join(SPLITS)}")
         if sum(market is not None for market in (path, synthetic, panel)) > 1:
@@ -98,6 +100,8 @@ class TradingEnv(gymnasium.Env[Any, Any]):
             table = market.generate() if market else read_prices(path or sample_path(), features)
             panel = build_panel(table, **options)
         self.panel = panel
+        context_days = default_days("context_days", panel.num_days) if context_days is None else context_days
+        trading_days = default_days("trading_days", panel.num_days) if trading_days is None else trading_days
         self._lengths = (trading_days, trading_days + settlement_days)
         splits = panel.splits
         spans = {"train": splits.train, "validation": splits.validation, "holdout": (splits.holdout,)}[split]

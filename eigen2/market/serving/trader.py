@@ -10,8 +10,9 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from eigen2.core.compatibility import altered_as_user_error
 from eigen2.core.export import ExportedChampion, load
-from eigen2.errors import UserError
+from eigen2.errors import UserError, require_range
 from eigen2.market.data.panel import FeatureScale, Splits, build_panel
 from eigen2.market.features.encoding import MarketEncoder
 from eigen2.market.serving.orders import write_orders
@@ -21,6 +22,8 @@ from eigen2.market.simulation.simulate import hide_window_end
 
 log = logging.getLogger(__name__)
 
+MOST_DAYS = 1_000_000  # of a window or its context
+
 
 class Trader:
     """Champion that turns prices into orders; raises UserError if it is of another workload or cannot be built.
@@ -29,17 +32,23 @@ class Trader:
     """
 
     def __init__(self, champion: ExportedChampion, trusted: str | None = None) -> None:
-        workload, self._spec = champion.config["workload"], champion.config["inference"]
+        workload = champion.config["workload"]
         if workload != "market":
             raise UserError(f"the champion is of the workload {workload}; only those of the market trade")
-        days = (self._spec["trading_days"], self._spec["settlement_days"])
-        # that a column has gone for good is known later only, and no decision may change when later prices come
-        rules = TradingRules(**{**self._spec["rules"], "delisting_return": 0.0})
-        self.terms = Terms(rules, AccountRules(**self._spec["account"]), *days)
-        self.investable: list[str] = self._spec["investable"]
-        self.last_seen = date.fromisoformat(champion.config["data_used"]["last"])
-        self._scale = FeatureScale.from_dict(self._spec["scale"])
-        self._actor = champion.actor(trusted)
+        with altered_as_user_error("the champion"):
+            self._spec = spec = champion.config["inference"]
+            for name in ("context_days", "trading_days", "settlement_days"):
+                require_range(name, spec[name], least=1, most=MOST_DAYS)
+            days = int(spec["trading_days"]), int(spec["settlement_days"])
+            # that a column has gone for good is known later only, and no decision may change when later prices come
+            rules = TradingRules(**{**spec["rules"], "delisting_return": 0.0})
+            self.terms = Terms(rules, AccountRules(**spec["account"]), *days)
+            self.investable = [str(ticker) for ticker in spec["investable"]]
+            if not self.investable:
+                raise ValueError("no ticker to trade")
+            self.last_seen = date.fromisoformat(champion.config["data_used"]["last"])
+            self._scale = FeatureScale.from_dict(spec["scale"])
+            self._actor = champion.actor(trusted)
 
     @classmethod
     def load(cls, path: str | Path, trusted: str | None = None) -> "Trader":
@@ -63,13 +72,16 @@ class Trader:
                 feature.
         """
         spec = self._spec
-        panel = build_panel(prices, validation_days=0, holdout_days=0, scale=self._scale)
+        with altered_as_user_error("the champion"):
+            panel = build_panel(prices, validation_days=0, holdout_days=0, scale=self._scale)
         begin = self._begin(panel.dates, first)
         # features need all earlier prices, averages only those of the context
         context_start = begin - spec["context_days"] + 1
         arrays = {name: getattr(panel, name)[context_start:] for name in ("dates", "features", "valid", "prices")}
         panel = replace(panel, splits=Splits.from_days(panel.num_days - context_start, 0, 0), **arrays)
-        encoder = MarketEncoder.restore(spec, panel, self.terms)
+        with altered_as_user_error("the champion"):
+            encoder = MarketEncoder.restore(spec, panel, self.terms)
+            capacity = self.terms.account.capacity(np.array(spec["traded_value"], np.float64))
 
         @torch.inference_mode()
         def policy(seen: dict[str, Tensor]) -> Tensor:
@@ -81,7 +93,7 @@ class Trader:
             *(panel.dates, self.investable, self.terms.rules, self.terms.account),
             policy=hide_window_end(policy, self.terms.window_days),
             start=begin - context_start,
-            capacity=self.terms.account.capacity(np.array(spec["traded_value"])),
+            capacity=capacity,
         )
 
     def _begin(self, dates: np.ndarray, first: date | None) -> int:

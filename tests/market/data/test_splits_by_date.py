@@ -4,12 +4,12 @@ import re
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from eigen2.errors import UserError
 from eigen2.market.data.panel import Splits
-from eigen2.market.data.splits import require_window
+from eigen2.market.data.splits import DEFAULT_DAYS, ENOUGH_DAYS, SHORT_DAYS, default_days, require_window
 
 DATES = np.arange("2020-01-01", "2020-03-01", dtype="datetime64[D]")
 DATES = DATES[np.is_busday(DATES)]  # 2020-01-01 is a Wednesday
@@ -60,13 +60,13 @@ def test_dates_that_do_not_fit(dates: dict[str, str], words: str) -> None:
 
 @pytest.mark.parametrize(("days", "found"), [(300, "leave no training days"), (335, "leave no"), (900, "need 648")])
 def test_the_settings_that_a_short_table_is_offered_fit(days: int, found: str) -> None:
-    defaults = {"validation_days": 252, "holdout_days": 252, "context_days": 504, "trading_days": 125}
+    lengths = {"validation_days": 252, "holdout_days": 252, "context_days": 504, "trading_days": 125}
 
     def split(validation_days: int, holdout_days: int, context_days: int, trading_days: int) -> None:
         require_window(Splits.from_days(days, validation_days, holdout_days), context_days, trading_days, 20)
 
     with pytest.raises(UserError, match=found) as refused:
-        split(**defaults)
+        split(**lengths)
     offered = re.findall(r"--data\.(\w+) (\d+)", str(refused.value))
     assert [name for name, _ in offered] == ["context_days", "trading_days", "validation_days", "holdout_days"]
     split(**{name: int(value) for name, value in offered})
@@ -98,3 +98,19 @@ def test_a_table_that_no_settings_fit_wants_more_days() -> None:
 def test_counts_that_are_too_small(name: str, value: int) -> None:
     with pytest.raises(UserError, match=rf"^data\.{name} is {value}; it must be at least"):
         Splits.from_days(10, **{"validation_days": 2, "holdout_days": 2, name: value})
+
+
+@given(days=st.integers(SHORT_DAYS, 2 * ENOUGH_DAYS))
+@example(days=ENOUGH_DAYS)
+@example(days=ENOUGH_DAYS - 1)
+def test_the_defaults_fit_every_table_from_the_shortest_on(days: int) -> None:
+    lengths = {name: default_days(name, days) for name in DEFAULT_DAYS}
+    dates = np.datetime64("2020-01-01") + np.arange(days)
+    require_window(Splits.from_dates(dates), lengths["context_days"], lengths["trading_days"], 20)
+    assert all(lengths[name] <= full for name, (full, _) in DEFAULT_DAYS.items())
+
+
+def test_defaults_known_answers() -> None:
+    assert [default_days(name, 335) for name in DEFAULT_DAYS] == [33, 41, 67, 67]  # the days of FinRL's trading set
+    assert [default_days(name, 1152) for name in DEFAULT_DAYS] == [504, 125, 252, 252]
+    assert default_days("trading_days", 1151) == 125  # an eighth would be more

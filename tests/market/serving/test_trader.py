@@ -136,7 +136,7 @@ def test_what_cannot_trade_is_refused(fitted: Fitted, exported: Path, trader: Tr
         load(tmp_path)
     (tmp_path / CONFIG).write_text(json.dumps({"format": 99}))
     (tmp_path / WEIGHTS).write_bytes((exported / WEIGHTS).read_bytes())
-    with pytest.raises(UserError, match="has format 99, eigen2 reads 1"):
+    with pytest.raises(UserError, match="has format 99, eigen2 reads 2"):
         load(tmp_path)
     damaged = bytearray((fitted.run / "checkpoints" / "best.ckpt").read_bytes())
     damaged[len(damaged) // 2] ^= 1

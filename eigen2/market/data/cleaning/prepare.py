@@ -25,6 +25,7 @@ from eigen2.market.data.cleaning.resample import daily_bars
 from eigen2.market.data.csv_format import CsvFormat
 from eigen2.market.data.source import VALUES, check_daily
 from eigen2.runtime.files import draft_folder, move_into_place
+from eigen2.runtime.spreadsheets import without_formulas
 
 SCHEMA = pa.schema([("date", pa.timestamp("ms")), ("ticker", pa.string()), *((name, pa.float64()) for name in VALUES)])
 TEXT_OF_LOG = ("date", "ticker", "defect", "action")
@@ -90,7 +91,7 @@ def prepare(
             with pq.ParquetWriter(table, SCHEMA, compression="zstd") as kept, csv.CSVWriter(log, LOG_SCHEMA) as changes:
                 for cleaned, changed in _clean_blocks(rows, report, policy, limits, indicators):
                     kept.write_table(pa.Table.from_pandas(cleaned, SCHEMA, preserve_index=False))
-                    changed = changed.assign(date=changed["date"].dt.strftime("%Y-%m-%d"))
+                    changed = without_formulas(changed.assign(date=changed["date"].dt.strftime("%Y-%m-%d")))
                     changes.write_table(pa.Table.from_pandas(changed, LOG_SCHEMA, preserve_index=False))
                     # Arrow keeps freed memory: blocks would add up
                     pa.default_memory_pool().release_unused()
