@@ -45,7 +45,7 @@ MODULES = {  # names of benchmarks by the module that defines them in `BENCHMARK
     "memory.estimate": ("estimate",),
     "memory.soak": ("soak", "soak-fire"),
     "learning.planted": ("planted", "ablations"),
-    "learning.power": ("power-rules", "power"),
+    "learning.power": ("weak", "power-rules", "power"),
     "learning.control": ("control", "swimmer", "halfcheetah"),
     "learning.fire": ("fire",),
     "learning.study": ("study",),

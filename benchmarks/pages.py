@@ -12,6 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+from scipy import stats
+
 from benchmarks.harness import FIGURES, ROOT, Figures
 
 PAGES = {  # pages in docs/ by name, each with the module that defines it as `PAGE`
@@ -68,6 +71,12 @@ def fill(text: str, texts: Mapping[str, str]) -> str:
         return f"<!-- measured: {name} -->\n{texts[name]}\n<!-- end -->" if name in texts else match[0]
 
     return re.sub(r"<!-- measured: (\w+) -->\n.*?<!-- end -->", replace, text, flags=re.DOTALL)
+
+
+def interval(values: np.ndarray) -> str:
+    """Return a mean and its 95 % interval by Student's t distribution."""
+    low, high = stats.t.interval(0.95, len(values) - 1, values.mean(), stats.sem(values))
+    return f"{values.mean():+.1f} ({low:+.1f} to {high:+.1f})"
 
 
 def table(columns: Mapping[str, str], rows: Sequence[Mapping[str, Any]]) -> str:

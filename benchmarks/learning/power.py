@@ -119,7 +119,23 @@ def _key(task: Task, settings: Settings) -> object:
     return [SIZES, RULES, WINDOWS]
 
 
+WEAK = Cell(0.05, 100, 3000)
+
+
+def measure_weak(task: Task, settings: Settings, folder: Path) -> Row:
+    """Return the holdout fitness of all rules and of ERL on one market of a weak edge."""
+    learned = measure_learner(Task(f"erl: {task.case}", task.seed), settings, folder)
+    return measure_rules(task, settings, folder) | learned
+
+
 BENCHMARKS = {
+    "weak": Benchmark(
+        measure_weak,
+        lambda settings: [Task(str(WEAK), seed) for seed in range(settings["seeds"])],
+        {"seeds": 8, "generations": 25, "agents": 16, "small": False},
+        {"seeds": 1, "generations": 2, "small": True},
+        key=_key,
+    ),
     "power-rules": Benchmark(
         measure_rules,
         lambda settings: [Task(str(cell), seed) for seed in range(settings["seeds"]) for cell in CELLS],

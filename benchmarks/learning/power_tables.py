@@ -8,10 +8,11 @@ from matplotlib.figure import Figure
 
 from benchmarks.harness import Figures, Row
 from benchmarks.learning.power import CELLS, COEFFICIENTS, COLUMNS, DAYS, LEARNERS, SCORES, Cell
-from benchmarks.pages import table
+from benchmarks.pages import interval, table
 
 CELL = {"information coefficient": "{coefficient:g}", "columns": "{columns:,}", "days": "{days:,}"}
 LABELS = {"erl": "ERL", "gradients alone": "gradients alone", "ridge": "ridge", "momentum": "momentum"}
+WEAK = {"filter": "Kalman filter", "ridge": "ridge", "champion": "champions of ERL", "agents": "all agents of ERL"}
 PICTURE = "![Gains as parts of the filter's, by information coefficient](images/power.png)\n\n"
 
 
@@ -53,6 +54,20 @@ def power_table(rules: Figures, learned: Figures | None = None) -> str:
         for line in lines(rules, learned)
     ]
     return PICTURE * bool(learned) + table(columns, rows)
+
+
+def weak_table(figures: Figures) -> str:
+    """Return what each method gains more than random orders on the markets of a weak edge."""
+    (rows,) = figures["runs"].values()
+    gains = {name: np.array([row[name] - row["random"] for row in rows]) for name in WEAK}
+    best = gains["filter"].mean()
+    lines = [
+        {"name": label, "gain": gains[name].mean(), "part": 100 * gains[name].mean() / best}
+        | {"less": None if name == "ridge" else interval(gains[name] - gains["ridge"])}
+        for name, label in WEAK.items()
+    ]
+    columns = {"": "{name}", "gain": "{gain:.1f}", "of the filter": "{part:.0f} %", "less ridge": "{less}"}
+    return table(columns, lines)
 
 
 def draw(path: Path, rules: Figures, learned: Figures) -> None:

@@ -3,12 +3,11 @@
 from functools import partial
 
 import numpy as np
-from scipy import stats
 
 from benchmarks.harness import Figures, Row
 from benchmarks.learning.planted import RULES
-from benchmarks.learning.power_tables import draw, power_table
-from benchmarks.pages import Block, Page, machines, table
+from benchmarks.learning.power_tables import draw, power_table, weak_table
+from benchmarks.pages import Block, Page, interval, machines, table
 
 Runs = dict[str, list[Row]]
 WHO = ("champion", "agents")
@@ -51,12 +50,6 @@ def against_table(figures: Figures) -> str:
     return table(AGAINST, lines)
 
 
-def interval(values: np.ndarray) -> str:
-    """Return a mean and its 95 % interval by Student's t distribution."""
-    low, high = stats.t.interval(0.95, len(values) - 1, values.mean(), stats.sem(values))
-    return f"{values.mean():+.1f} ({low:+.1f} to {high:+.1f})"
-
-
 def ablation_table(figures: Figures) -> str:
     """Return the effect of each change of the defaults on one market, sorted by the fitness of all agents."""
     runs: Runs = figures["runs"]
@@ -75,6 +68,8 @@ PAGE = Page(
         "power_rules_machine": Block(partial(machines, ["rules"]), POWER[:1]),
         "power": Block(power_table, POWER),
         "power_machine": Block(partial(machines, ["champions"]), POWER[1:]),
+        "weak": Block(weak_table, ("weak",)),
+        "weak_machine": Block(partial(machines, ["weak"]), ("weak",)),
         "planted": Block(fitness_table, ("planted",)),
         "against": Block(against_table, ("planted",)),
         "planted_machine": Block(partial(machines, ["planted"]), ("planted",)),

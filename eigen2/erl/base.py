@@ -81,6 +81,12 @@ class PopulationModule(GenerationModule[RolloutDataModule]):
         elif weights != 4 * self.population.weights_per_agent:
             raise UserError("this module was fitted to data of other sizes; make a new ERLModule for these")
 
+    def begin_generation(self) -> None:
+        """Start the generation; the running mean of the elites starts from the mean of the initial agents."""
+        super().begin_generation()
+        if self.current_epoch == 0 and any(operator.kept(self.population_size) for operator in self.operators):
+            self.population.average(range(self.population_size), self.communicator)
+
     def network_makers(self, data: RolloutDataModule) -> tuple[Callable[[], nn.Module], Callable[[], nn.Module]]:
         """Return factories of one agent's actor and critic: the configured networks, else the workload's."""
         actor, critic = self.make_networks

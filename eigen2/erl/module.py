@@ -158,5 +158,5 @@ class ERLModule(PopulationModule):
         population.noise.copy_(torch.minimum(population.noise, decayed))  # noise that starts below noise_min stays
 
     def validate(self) -> None:
-        """Play the validation windows; the fittest agent becomes champion if it is better than the one before."""
+        """Play the validation windows; the elites' mean or the fittest becomes champion if it beats the last one."""
         self.rollout.validate(self.state)

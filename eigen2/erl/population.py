@@ -13,7 +13,7 @@ from eigen2.core.networks import Inputs, StackedNetwork
 from eigen2.core.randomness import Role, torch_seed
 from eigen2.distributed.communicator import Communicator
 
-NEWEST = 1 / 3  # weight of the newest elites in their running mean
+NEWEST = 1 / 12  # weight of the newest elites in their running mean, chosen on markets that no page reports
 
 
 class Population(nn.Module):

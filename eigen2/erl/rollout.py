@@ -20,6 +20,8 @@ from eigen2.erl.population import DDPGAgent, Population
 from eigen2.erl.state import GenerationState
 from eigen2.errors import UserError
 
+RELIABLE = 0.8  # reliability from which the fittest agent may become champion
+
 
 @dataclass(frozen=True)
 class Rollout:
@@ -75,9 +77,10 @@ class Rollout:
     def validate(self, state: GenerationState) -> None:
         """Play the validation windows; the better candidate becomes champion if it is better than the one before.
 
-        Candidates are the fittest agent, chosen on other days, as the best on these would often be the luckiest; and
-        the mean of the elites' weights, which averages out much of the noise of training (stochastic weight averaging,
-        Izmailov et al., 2018).
+        Candidates are the mean of the elites' weights, which averages out much of the noise of training (stochastic
+        weight averaging, Izmailov et al., 2018), and the fittest agent, chosen on other days, as the best on these
+        would often be the luckiest. Where the fitness hardly tells agents apart, below `RELIABLE`, the fittest is no
+        candidate either: it is the luckiest there.
         """
         population, data, communicator = self.population, self.data, self.communicator
         fittest = rank(state.fitness.numpy())[0]
@@ -97,7 +100,8 @@ class Rollout:
         state.validation = communicator.gather({"fitness": fitness}, "validation fitness")["fitness"]
         population.validations_since_champion += 1
         validated = float(state.validation[fittest]) if torch.isfinite(state.fitness[fittest]) else math.nan
-        row = None if state.mean_validation > validated or math.isnan(validated) else fittest
+        luckiest = state.reliability < RELIABLE and math.isfinite(state.mean_validation)
+        row = None if luckiest or state.mean_validation > validated or math.isnan(validated) else fittest
         best = state.mean_validation if row is None else validated
         if best > population.champion_fitness.item():
             population.set_champion(row, best, state.generation, communicator)

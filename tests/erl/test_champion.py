@@ -24,16 +24,17 @@ NAN = float("nan")
 
 
 class ScriptedEnvironment(ProbeEnvironment):
-    """Pays agent a in generation g the reward script[g][a]."""
+    """Pays agent a in generation g the reward script[g][a], and `luck` more or less, by turns of agents and windows."""
 
-    def __init__(self, agents: int, windows: int, script: list[list[float]]) -> None:
+    def __init__(self, agents: int, windows: int, script: list[list[float]], luck: float = 0.0) -> None:
         super().__init__(AIM, agents, windows)
         self.script, self.played = torch.tensor(script, dtype=torch.float64), -1
+        self.luck = luck * (1 - 2 * ((torch.arange(agents)[:, None] + torch.arange(windows)) % 2))
 
     def step(self, action: Tensor) -> tuple[Observation, Tensor, Tensor, Tensor, dict[str, Any]]:
         self.played += self.steps == 0
-        observation, reward, *ends = super().step(action)
-        return observation, self.script[self.played][:, None].expand(reward.shape), *ends  # type: ignore[return-value]
+        observation, _, *ends = super().step(action)
+        return observation, self.script[self.played][:, None] + self.luck, *ends  # type: ignore[return-value]
 
 
 class ScriptedRollouts(ProbeRollouts):
@@ -44,9 +45,11 @@ class ScriptedRollouts(ProbeRollouts):
         fitness: list[list[float]],
         validation: list[list[float]],
         means: Sequence[float] | None = None,
+        luck: float = 0.0,
         **settings: Any,
     ) -> None:
         super().__init__(AIM, **settings)
+        self.luck = luck  # of the fitness windows, in which it cancels
         means = [NAN] * len(validation) if means is None else means
         plays = [[*agents, mean] for mean, agents in zip(means, validation, strict=True)]
         alone = [plays[-1][-1]] * len(plays[-1])  # a mean that becomes champion plays once more to be recorded
@@ -54,7 +57,7 @@ class ScriptedRollouts(ProbeRollouts):
 
     def build(self, agents: int, device: torch.device) -> None:
         windows = self.windows_per_generation + self.exploration_windows
-        self.eval_env = ScriptedEnvironment(agents, windows, self.scripts[0])
+        self.eval_env = ScriptedEnvironment(agents, windows, self.scripts[0], self.luck)
         self.val_env = ScriptedEnvironment(agents + 1, len(self.probe.contexts), self.scripts[1])
 
 
@@ -97,6 +100,18 @@ def test_the_better_of_the_fittest_and_the_mean_of_elites_becomes_champion_if_it
         assert recorder.metrics[generation]["validation/elite_mean"] == pytest.approx(means[generation], nan_ok=True)
         assert recorder.metrics[generation]["champion/generation"] == since
         assert recorder.metrics[generation]["champion/validation_fitness"] == pytest.approx(best)
+
+
+@pytest.mark.parametrize("luck", [0.0, 0.5, 2.0])
+def test_the_fittest_is_no_candidate_where_windows_disagree_on_who_is_fit(luck: float) -> None:
+    fitness, validation = [[0.0, 1.0, 2.0, 3.0]], [[0.0, 0.0, 0.0, 9.0]]
+    data = ScriptedRollouts(fitness, validation, [1.0], luck)
+    module = ERLModule(population_size=4, gradient_steps=2, accumulate=1, evolution=evolution())
+    make_trainer(epochs=1).fit(module, datamodule=data)
+    # agents' means vary by 5/3; the rest, of two alternating values +-luck, by 4/3 luck^2 over 4 windows
+    reliability = 1 - (16 * luck**2 / 9) / 4 / (5 / 3)
+    assert module.metrics["fitness/reliability"] == pytest.approx(reliability)
+    assert float(module.population.champion_fitness) == (9.0 if reliability >= 0.8 else 1.0)
 
 
 def test_fitness_and_validation_are_mean_returns_of_the_right_windows_and_rows() -> None:

@@ -180,14 +180,14 @@ def test_a_reset_population_is_a_new_one_in_the_same_memory() -> None:
     assert {name: value.data_ptr() for name, value in state.items()} == held
 
 
-def test_the_mean_of_elites_moves_a_third_of_the_way() -> None:
+def test_the_mean_of_elites_moves_a_twelfth_of_the_way() -> None:
     population = make_population()
     actor = population.rows()["actor"]
     population.average([3, 1], Communicator(4))
     first = (actor[1] + actor[3]) / 2
     assert torch.allclose(population.mean.actor, first)
     population.average([0], Communicator(4))
-    assert torch.allclose(population.mean.actor[0], 2 / 3 * first + 1 / 3 * actor[0], atol=1e-6)
+    assert torch.allclose(population.mean.actor[0], 11 / 12 * first + 1 / 12 * actor[0], atol=1e-6)
     population.set_champion(None, 5.0, 3, Communicator(4))
     assert torch.equal(population.champion.actor, population.mean.actor)
     assert torch.equal(population.champion.critic, population.mean.critic)
