@@ -15,6 +15,7 @@ from eigen2.core.compatibility import saved_run
 from eigen2.core.export import read_checkpoint
 from eigen2.errors import UserError
 from eigen2.runtime.run_folder import find_checkpoint
+from eigen2.runtime.yaml_files import read_yaml
 
 ROOT = "trainer.default_root_dir"
 
@@ -30,7 +31,7 @@ def given(args: Sequence[str], key: str) -> Any:
             found = value
         elif option in ("--config", "-c"):
             try:
-                config = yaml.safe_load(Path(value).read_text())
+                config = read_yaml(value)
             except (OSError, ValueError, yaml.YAMLError):
                 continue
             for part in key.split("."):

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import is_dataclass
 from itertools import zip_longest
-from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
 
@@ -19,6 +18,7 @@ from jsonargparse import ArgumentParser, Namespace, set_parsing_settings
 
 from eigen2.compat import option_type, parser_options, subparsers
 from eigen2.errors import UserError
+from eigen2.runtime.yaml_files import read_yaml
 
 UNKNOWN = re.compile(r"(?:does not accept option '|unrecognized arguments: --|Option ')([\w.+]+)")
 DOTTED = re.compile(r"\w+(?:\.\w+)*")
@@ -106,7 +106,7 @@ def _files(args: Sequence[str]) -> Iterator[tuple[str, set[str]]]:
         if option not in ("--config", "-c") or name.lstrip().startswith("{"):
             continue
         try:
-            settings = yaml.safe_load(Path(name).read_text())
+            settings = read_yaml(name)
         except yaml.MarkedYAMLError as error:
             mark, what = error.problem_mark, _flat(error.problem)
             place = "" if mark is None else f" line {mark.line + 1}, column {mark.column + 1}"

@@ -1,12 +1,12 @@
 """The search space of a sweep: keys of fit, each with a range or a list of choices, in a YAML file."""
 
-from pathlib import Path
 from typing import Any
 
 import yaml
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 
 from eigen2.errors import UserError
+from eigen2.runtime.yaml_files import read_yaml
 from eigen2.sweep.trial import to_text
 
 Space = dict[str, BaseDistribution]  # distribution of each key, in alphabetical order
@@ -19,7 +19,7 @@ LARGEST = 1e15  # largest magnitude of a number; up to it a float represents eve
 def read_mapping(option: str, file: str) -> dict[Any, Any]:
     """Return the mapping in the YAML file of an option; raises UserError if the file holds none."""
     try:
-        content = yaml.safe_load(Path(file).read_text())
+        content = read_yaml(file)
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise UserError(f"{option} {file} cannot be read: {_short(error, 120)}; give a YAML file") from error
     if not isinstance(content, dict) or not content:

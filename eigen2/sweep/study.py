@@ -28,6 +28,8 @@ STOPPED = {*CODES.values(), *(-number for number in CODES)}
 POLL_S = 1.0  # seconds between checks of a trial
 FINISHED = (TrialState.COMPLETE, TrialState.PRUNED)
 ERRORS = (SQLAlchemyError, optuna.exceptions.OptunaError)  # of the database
+ALTERED = (RuntimeError, LookupError, ValueError, TypeError, AttributeError, AssertionError)
+"""What Optuna raises for a database whose content it did not write."""
 
 
 class Sweep:
@@ -60,12 +62,24 @@ class Sweep:
             self.study = optuna.create_study(
                 study_name="sweep", storage=self._storage, pruner=pruner, direction="maximize", load_if_exists=True
             )
-        except (*ERRORS, RuntimeError) as error:
+            stored = dict(self.study.user_attrs.get("fixed", fixed))
+            self.study.set_user_attr("fixed", stored)
+            for option in (option for option in fixed if stored.get(option) != fixed[option]):
+                raise UserError(f"{folder} holds a sweep with another {option}; restore it, or choose another --folder")
+            self._check_trials()
+        except UserError:
+            raise
+        except (*ERRORS, *ALTERED) as error:
             raise UserError(f"{path} cannot be used: {_reason(error)}; move it, or choose another --folder") from error
-        stored = self.study.user_attrs.get("fixed", fixed)
-        self.study.set_user_attr("fixed", stored)
-        for option in (option for option in fixed if stored.get(option) != fixed[option]):
-            raise UserError(f"{folder} holds a sweep with another {option}; restore it, or choose another --folder")
+
+    def _check_trials(self) -> None:
+        """Raise one of `ALTERED` for trials that no sweep wrote: numbers that jump, another space, no numbers."""
+        for number, trial in enumerate(self.trials):
+            distributions = {key: self.space.get(key) for key in trial.distributions}
+            values = [*(trial.values or ()), *trial.intermediate_values.values()]
+            known = trial.number == number and trial.distributions == distributions
+            if not known or not all(isinstance(value, float) for value in values):
+                raise ValueError(f"trial {trial.number} is of no sweep over this space")
 
     @property
     def trials(self) -> list[FrozenTrial]:
@@ -94,8 +108,9 @@ class Sweep:
                         raise
                     raise UserError(f"the sweep stops: {_reason(error)}; the same command resumes") from error
         if self._failures >= MOST_FAILURES:
-            reasons = [trial.user_attrs["reason"] for trial in self.trials if trial.state == TrialState.FAIL]
-            raise UserError(f"{MOST_FAILURES} trials failed in a row, the last one with: {reasons[-1]}")
+            last = [trial for trial in self.trials if trial.state == TrialState.FAIL][-1]
+            reason = last.user_attrs.get("reason", "no reason")
+            raise UserError(f"{MOST_FAILURES} trials failed in a row, the last one with: {reason}")
 
     def _work(self) -> None:
         while not self.stops and self._failures < MOST_FAILURES:

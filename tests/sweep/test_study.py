@@ -3,9 +3,11 @@
 import csv
 import os
 import signal
+import sqlite3
 import sys
 import time
 from collections.abc import Callable
+from contextlib import closing, suppress
 from pathlib import Path
 
 import psutil
@@ -144,7 +146,7 @@ def test_trials_below_the_median_are_pruned(tmp_path: Path) -> None:
     """Once two trials are complete, trials below the median are pruned: with this seed the next two."""
     folder = tmp_path / "sweep"
     after = ["--prune_after.trials", 2, "--prune_after.generations", 1, "--seed", 9]
-    main(options(folder, SPACE, "--trials", 4, *after, "--set", "model.noise_decay=0.3"))
+    main(options(folder, SPACE, "--trials", 4, *after, "--set", "model.noise_decay=0.6"))
     trials = [(row["state"], row["generations"]) for row in rows(folder)]
     assert trials == [("complete", "4")] * 2 + [("pruned", "2")] * 2
     for number in (2, 3):
@@ -201,7 +203,7 @@ def test_a_killed_sweep_resumes_to_the_same_result(orphan: bool, tmp_path: Path)
 )
 def test_signals_stop_trials_after_their_generation(sent: signal.Signals, code: int, more: str, tmp_path: Path) -> None:
     folder = tmp_path / "sweep"
-    shared = ["--trials", 3, "--workers", 2, "--set", "model.noise_decay=0.3"]
+    shared = ["--trials", 3, "--workers", 2, "--set", "model.noise_decay=0.6"]
     sweep = started(folder, *shared)
     wait_until(lambda: generations(folder, 0) == 1 and generations(folder, 1) == 1)
     assert sweep.process.pid is not None
@@ -213,3 +215,31 @@ def test_signals_stop_trials_after_their_generation(sent: signal.Signals, code: 
     assert [generations(folder, number) for number in range(2)] == [2, 2]
     main(options(folder, SPACE, *shared))
     assert [(row["state"], row["generations"]) for row in rows(folder)] == [("complete", "4")] * 3
+
+
+def test_an_altered_database_ends_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every text and number that Optuna stored, in turn, becomes another."""
+    main(options(tmp_path / "sweep", SPACE, "--trials", 2))
+    whole = (tmp_path / "sweep" / "study.db").read_bytes()
+    capsys.readouterr()
+    with sqlite3.connect(tmp_path / "sweep" / "study.db") as database:
+        tables = [name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        columns = [(table, column[1]) for table in tables for column in database.execute(f"PRAGMA table_info({table})")]
+    refused = 0
+    for table, column in columns:
+        for value in ("no JSON {", "[]", -7):
+            (tmp_path / "sweep" / "study.db").write_bytes(whole)
+            with (
+                closing(sqlite3.connect(tmp_path / "sweep" / "study.db")) as database,
+                suppress(sqlite3.IntegrityError),
+            ):
+                database.execute(f"UPDATE {table} SET {column} = ?", (value,))
+                database.commit()
+            try:
+                main(options(tmp_path / "sweep", SPACE, "--trials", 2))  # nothing is left to do
+            except SystemExit as error:
+                assert error.code == 2, (table, column, value)  # noqa: PT017 - some values do no harm
+                refused += 1
+                (line,) = capsys.readouterr().err.splitlines()
+                assert line.startswith("error: "), (table, column, value)
+    assert refused > 20

@@ -1,0 +1,50 @@
+"""Read YAML files, within bounds on what a few lines of one can ask for."""
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+MOST_BYTES = 1_000_000
+MOST_VALUES = 100_000  # with what aliases repeat: nine lines of nine aliases each would stand for 387 million values
+MOST_DEPTH = 50
+
+
+def read_yaml(path: str | Path) -> Any:
+    """Return the content of a YAML file, plain values only.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: it is not UTF-8, or beyond the bounds.
+        yaml.YAMLError: it is not YAML.
+    """
+    with Path(path).open("rb") as file:
+        content = file.read(MOST_BYTES + 1)
+    if len(content) > MOST_BYTES:
+        raise ValueError(f"it has more than {MOST_BYTES / 1e6:g} MB")
+    text = content.decode()
+    _check(text)
+    return yaml.safe_load(text)
+
+
+def _check(text: str) -> None:
+    """Raise ValueError for a text that is nested too deeply, or stands for too many values."""
+    sizes: dict[str | None, int] = {}  # values that an anchor stands for
+    anchors: list[str | None] = [None]
+    values = [0]  # of the lists and mappings around the place, from the outermost
+    for event in yaml.parse(text, yaml.SafeLoader):
+        if isinstance(event, yaml.CollectionStartEvent):
+            values.append(1)
+            anchors.append(event.anchor)
+        elif isinstance(event, yaml.CollectionEndEvent):
+            size = sizes[anchors.pop()] = values.pop()
+            values[-1] += size
+        elif isinstance(event, yaml.AliasEvent):
+            values[-1] += sizes.get(event.anchor, MOST_VALUES)  # without a size it stands within itself
+        elif isinstance(event, yaml.ScalarEvent):
+            values[-1] += 1
+            sizes[event.anchor] = 1
+        if len(values) > MOST_DEPTH:
+            raise ValueError(f"it is nested more than {MOST_DEPTH} deep")
+        if values[-1] > MOST_VALUES:
+            raise ValueError(f"it has, aliases written out, more than {MOST_VALUES:,} values")
