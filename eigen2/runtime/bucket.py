@@ -1,6 +1,7 @@
 """Checkpoints in a bucket on S3 or Google Cloud Storage; no credential ever appears in a message or a log.
 
     <bucket>/<prefix>/run-001/000012-last.ckpt         run, number, name of the local file
+    <bucket>/<prefix>/writer                           token of the process that may write here, the last that began
 
 An object appears once all its bytes have arrived, and the client libraries compare checksums with the store. Later
 damage is found on download, as every checkpoint carries its own checksum.
@@ -11,6 +12,7 @@ import logging
 import math
 import os
 import re
+import secrets
 import shutil
 from collections.abc import Callable
 from functools import cached_property
@@ -24,7 +26,9 @@ from eigen2.runtime.files import replacing
 
 PART = 8 * 2**20  # bytes of a file that are in memory at a time
 REQUEST_S = 60.0  # seconds that a request of one part may take
-_OBJECT = re.compile(r"run-(\d{3,})/(\d{6,})-(last|best)\.ckpt")
+_OBJECT = re.compile(r"run-(\d{3,9})/(\d{6,9})-(last|best)\.ckpt")
+_BAD_ANSWERS = (ValueError, TypeError, LookupError, ArithmeticError, AttributeError, RecursionError)
+"""What the libraries raise for an answer about an object that they cannot read."""
 _LIBRARIES = {"s3": "s3fs", "gs": "gcsfs"}
 # loggers that write addresses and request headers, which contain tokens
 _LEAKY_LOGGERS = ("aiobotocore", "boto3", "botocore", "fsspec", "gcsfs", "google", "s3fs", "urllib3")
@@ -116,7 +120,8 @@ class CheckpointStore:
     """Uploads and downloads checkpoints. Every method may raise what the filesystem raises.
 
     `connect`, called on first use, returns the fsspec filesystem. A run keeps the `keep` newest `last.ckpt` and as many
-    `best.ckpt` in the bucket; None keeps all. A `resumed` run continues the newest run there.
+    `best.ckpt` in the bucket; None keeps all. A `resumed` run continues the newest run there. The store that uploads
+    first takes the place over from all others, which upload and delete nothing more.
     """
 
     def __init__(
@@ -124,6 +129,7 @@ class CheckpointStore:
     ) -> None:
         self.place, self._connect, self._keep, self._resumed = place, connect, keep, resumed
         self._run = 0  # 0 before the first upload
+        self._token = secrets.token_hex(16).encode()
 
     @cached_property
     def _fs(self) -> Any:
@@ -139,10 +145,14 @@ class CheckpointStore:
     def upload(self, file: BinaryIO, name: str) -> str | None:
         """Upload an open file that nobody writes to as the run's next checkpoint, and delete those beyond `keep`.
 
-        Returns a warning if only the deletion failed.
+        Returns a warning if only the deletion failed. Raises UserError once another store has taken the place over.
         """
+        writer = f"{self.place.bucket}/{self.place.prefix}/writer"
+        if self._run and self._fs.cat_file(writer) != self._token:
+            raise UserError(f"another run has begun to write to {self.place}; give each a prefix of its own")
         entries = self.entries()
         if not self._run:
+            self._fs.pipe_file(writer, self._token)
             newest = max((entry.run for entry in entries), default=0)
             self._run = newest if self._resumed and newest else newest + 1
         number = 1 + max((entry.number for entry in entries if entry.run == self._run), default=0)
@@ -180,8 +190,10 @@ class CheckpointStore:
                         shutil.copyfileobj(remote, file, PART)
                     verify_checksum(draft)
                 return folder / LAST
-            except (DamagedFile, FileNotFoundError) as error:
-                reason = "it was deleted" if isinstance(error, FileNotFoundError) else error
+            except (DamagedFile, FileNotFoundError, *_BAD_ANSWERS) as error:
+                reason = str(error) if isinstance(error, DamagedFile) else describe_error(error)
+                if isinstance(error, FileNotFoundError):
+                    reason = "it was deleted"
                 warn(f"cloud: {entry.path} is damaged ({reason}); trying the one before")
         if entries:
             raise UserError(f"all {len(entries)} checkpoints in {self.place} are damaged; leave out --ckpt_path")

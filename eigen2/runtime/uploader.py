@@ -88,7 +88,8 @@ class UploadQueue:
                 warning = retry(partial(self._send, file, name), self._attempts, self._wait)
                 uploaded = True
             except Exception as error:  # of any of the libraries
-                warning = f"{name} was not uploaded ({describe_error(error)})"
+                reason = error if isinstance(error, UserError) else describe_error(error)
+                warning = f"{name} was not uploaded ({reason})"
             with self._changed:
                 self._warning = warning or self._warning
                 self.done += uploaded
@@ -134,7 +135,8 @@ class CheckpointUploader(Callback):
     Args:
         provider: `s3` or `gs`; null takes CLOUD_PROVIDER.
         bucket: name of the bucket, which must exist; null takes CLOUD_BUCKET.
-        prefix: folder in the bucket. Concurrent runs need different ones; null takes the name of the run's folder.
+        prefix: folder in the bucket; null takes the name of the run's folder. Concurrent runs need different ones: the
+            one that begins last takes it over, and the others upload nothing more.
         keep: number of newest checkpoints of each name to keep in the bucket, per run (1 or more); null deletes none.
         attempts: tries of an upload (1 or more), 1, 2, 4 ... 60 s apart; then it waits for the next checkpoint.
         drain_timeout_s: seconds to wait for uploads at the end of the run (0 or more).

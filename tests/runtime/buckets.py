@@ -43,7 +43,8 @@ class Bucket(MemoryFileSystem):
         return super().find(path, **kwargs)
 
     def objects(self) -> dict[str, bytes]:
-        return {path.removeprefix("/bucket/"): file.getvalue() for path, file in self.store.items()}
+        stored = {path.removeprefix("/bucket/"): file.getvalue() for path, file in self.store.items()}
+        return {path: content for path, content in stored.items() if not path.endswith("/writer")}
 
     def checkpoints(self, prefix: str = "a", provider: str = "memory", **options: Any) -> CheckpointStore:
         return CheckpointStore(lambda: self, Place(provider, "bucket", prefix), **options)

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
@@ -16,7 +17,7 @@ from eigen2.cli.main import main
 from eigen2.errors import UserError
 from eigen2.runtime import bucket as bucket_module
 from eigen2.runtime.bucket import CheckpointStore, Place, connect, describe_error, resolve
-from eigen2.runtime.uploader import retry
+from eigen2.runtime.uploader import UploadQueue, retry
 from tests.command import ROOT
 from tests.runtime.buckets import SECRET, Bucket, Proxy, checkpoint, failing, free_port, proxy_to
 
@@ -76,12 +77,60 @@ def test_the_newest_of_each_name_are_kept(tmp_path: Path) -> None:
     assert len(bucket.objects()) == 4
 
 
+def test_the_run_that_began_last_takes_a_prefix_over_and_no_run_deletes_anothers(tmp_path: Path) -> None:
+    bucket = Bucket()
+    first, second = (bucket.checkpoints(keep=1, resumed=True) for _ in range(2))
+    upload(first, checkpoint(tmp_path, "a"))
+    upload(second, checkpoint(tmp_path, "b"))
+    before = bucket.objects()
+    with pytest.raises(UserError, match="another run has begun to write to memory://bucket/a; give each a prefix"):
+        upload(first, checkpoint(tmp_path, "c"))
+    assert bucket.objects() == before
+    upload(second, checkpoint(tmp_path, "d"))
+    assert newest(bucket.checkpoints(), tmp_path) == "d"
+    warnings: list[str] = []
+    queue = UploadQueue(first.upload, attempts=5, wait=lambda seconds: pytest.fail("it tried again"))
+    queue.submit("last.ckpt", checkpoint(tmp_path, "e").open("rb"))
+    assert not queue.drain(10)
+    warnings.append(str(queue.pop_warning()))
+    queue.close()
+    assert warnings[0].startswith("last.ckpt was not uploaded (another run has begun to write to")
+
+
+@pytest.mark.parametrize("name", ["run-999999999999/000001", "run-001/" + "9" * 5000, "run-" + "9" * 5000 + "/000001"])
+def test_names_that_no_run_wrote_are_left_out(name: str, tmp_path: Path) -> None:
+    bucket = Bucket()
+    upload(bucket.checkpoints(), checkpoint(tmp_path, "a"))
+    bucket.pipe_file(f"bucket/a/{name}-last.ckpt", b"x")
+    assert newest(bucket.checkpoints(), tmp_path) == "a"
+    upload(bucket.checkpoints(resumed=True), checkpoint(tmp_path, "b"))
+    assert newest(bucket.checkpoints(), tmp_path) == "b"
+
+
+@pytest.mark.parametrize("error", [ValueError, OverflowError, KeyError, RecursionError, TypeError])
+def test_an_answer_that_cannot_be_read_costs_one_checkpoint(error: type[Exception], tmp_path: Path) -> None:
+    bucket = Bucket()
+    for text in "ab":
+        upload(bucket.checkpoints(resumed=True), checkpoint(tmp_path, text))
+    whole = bucket.open
+
+    def opened(path: str, *args: Any, **options: Any) -> Any:
+        if "000002" in path:
+            raise error(SECRET)  # as of a size of 1e999, or JSON nested a thousand deep
+        return whole(path, *args, **options)
+
+    bucket.open = opened  # type: ignore[method-assign]
+    warned = str(newest(bucket.checkpoints(), tmp_path))
+    assert warned.startswith(f"a cloud: bucket/a/run-001/000002-last.ckpt is damaged ({error.__name__})")
+    assert SECRET not in warned
+
+
 @pytest.mark.parametrize("damage", ["byte", "short", "gone"])
 def test_a_damaged_checkpoint_is_reported_and_the_one_before_is_used(damage: str, tmp_path: Path) -> None:
     bucket = Bucket()
     for text in "ab":
         upload(bucket.checkpoints(resumed=True), checkpoint(tmp_path, text))
-    first, victim = sorted(bucket.store)
+    first, victim, _ = sorted(bucket.store)
     if damage == "gone":  # after it was listed
         bucket.open = lambda path, *args, **options: (  # type: ignore[method-assign]
             MemoryFileSystem.open(bucket, "bucket/gone" if path in victim else path, *args, **options)
