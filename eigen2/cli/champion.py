@@ -79,7 +79,7 @@ def _predict(options: Namespace) -> None:
     # both import torch, which takes seconds
     from eigen2.market.data.source import read_prices
     from eigen2.market.serving.trader import Trader
-    from eigen2.runtime.spreadsheets import without_formulas
+    from eigen2.market.spreadsheets import without_formulas
 
     try:
         first = None if options.first is None else date.fromisoformat(options.first)

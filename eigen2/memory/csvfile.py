@@ -11,6 +11,8 @@ from numbers import Integral
 from pathlib import Path
 from typing import Any, Literal, SupportsFloat, TextIO
 
+from eigen2.errors import UserError
+
 Cell = SupportsFloat | str
 KEY = "generation"
 MAX_PENDING = 10_000  # rows kept while the disk refuses them; beyond it, the oldest are dropped
@@ -30,17 +32,26 @@ class ResumableCsv:
         self.error: OSError | None = None  # error of the last write; None if all rows are in the file
         self._file: AppendFile | None = None
         self._pending: deque[dict[str, str]] = deque(maxlen=MAX_PENDING)
+        self._first = math.inf  # generations from this one on are still to be cut
 
     def start(self, first: int) -> None:
         """Open the file, creating its folder, and keep the complete rows of generations below `first` (0: none).
 
-        Raises ValueError if an existing file has no column `generation`, so eigen2 did not write it.
+        What the disk refuses is done with the first row. Raises UserError if an existing file cannot be read or has no
+        column `generation`, so eigen2 did not write it.
         """
         self.close()
-        header = next(_whole_lines(self.path), []) if first > 0 else []
+        try:
+            header = next(_whole_lines(self.path), []) if first > 0 else []
+        except OSError as error:
+            raise UserError(f"{self.path} cannot be read ({error.strerror}): move the file away") from error
         if header and KEY not in header:
-            raise ValueError(f"{self.path} has no column {KEY!r}: move the file away or write elsewhere")
-        self._replace(header, first)
+            raise UserError(f"{self.path} has no column {KEY!r}: move the file away or write elsewhere")
+        self.columns, self._first = tuple(header), first
+        try:
+            self._replace(header)
+        except OSError as error:
+            self.error = error
 
     def append(self, row: Mapping[str, Cell]) -> bool:
         """Write a row, after any pending ones, and return whether all are in the file; if not, `error` says why.
@@ -70,26 +81,28 @@ class ResumableCsv:
         """Append a row, adding its new columns to the file; raises OSError if the row is not in the file."""
         added = [name for name in cells if name not in self.columns]
         if added or self._file is None or not self.path.exists():  # a folder that was deleted is created again
-            self._replace([*self.columns, *added], math.inf)
+            self._replace([*self.columns, *added])
         assert self._file is not None
         self._file.append(_line(cells.get(name, "") for name in self.columns).encode("utf-8", "surrogateescape"))
 
-    def _replace(self, columns: Sequence[str], first: float) -> None:
-        """Rewrite the file with these columns and the rows of generations below `first`, and open it to append."""
+    def _replace(self, columns: Sequence[str]) -> None:
+        """Rewrite the file with these columns and the rows of generations that are kept, and open it to append."""
         # same folder, hence same filesystem: os.replace is atomic, a kill leaves the old file or the new one
         temporary = self.path.with_name(f".{self.path.name}.tmp")
         self.path.parent.mkdir(parents=True, exist_ok=True)
         try:
             with _open(temporary, "w") as target:
                 target.write(_line(columns) if columns else "")
-                kept = (row for row in _rows(self.path) if row[KEY].isdecimal() and int(row[KEY]) < first)
+                kept = (row for row in _rows(self.path) if row[KEY].isdecimal() and int(row[KEY]) < self._first)
                 target.writelines(_line(row.get(name, "") for name in columns) for row in kept)
                 target.flush()
                 os.fsync(target.fileno())
+            os.replace(temporary, self.path)
         except OSError:
-            temporary.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                temporary.unlink(missing_ok=True)
             raise
-        os.replace(temporary, self.path)
+        self._first = math.inf
         self.close()
         self.columns = tuple(columns)
         self._file = AppendFile(self.path)

@@ -6,7 +6,7 @@ import logging
 import math
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -73,14 +73,26 @@ def generations_of(checkpoint: str | None) -> int:
 
 
 def move_earlier_run(root: Path) -> Path | None:
-    """Move the files of an earlier run in `root` to `root/earlier/N`; return that folder, or None if there are none."""
+    """Move the files of an earlier run in `root` to `root/earlier/N`; return that folder, or None if there are none.
+
+    Raises UserError if not all can be moved; then all stay.
+    """
     present = sorted(path for path in root.glob("*") if RUN_FILE.fullmatch(path.name))
     if not present:
         return None
     target = root / "earlier" / str(next_number(root.glob("earlier/*")))
-    target.mkdir(parents=True)
-    for path in present:
-        path.rename(target / path.name)
+    try:
+        target.mkdir(parents=True)
+        for path in present:
+            path.rename(target / path.name)
+    except OSError as error:
+        for path in present:
+            with suppress(OSError):
+                (target / path.name).rename(path)
+        raise UserError(
+            f"the earlier run in {root} cannot be moved to {target} ({error.strerror or error}); resume it with "
+            "--ckpt_path last, or choose another --trainer.default_root_dir"
+        ) from error
     return target
 
 
@@ -97,7 +109,7 @@ class RunFolder(SaveConfigCallback):
         root = Path(trainer.default_root_dir)
         if trainer.ckpt_path is None and (moved := move_earlier_run(root)) is not None:
             print(f"An earlier run in {root} was moved to {moved}.")
-        self.parser.save(self.config, str(root / "config.yaml"), overwrite=True)
+        _write(root / "config.yaml", self.parser.dump(self.config, skip_none=False))
         _write_provenance(root, pl_module, [])
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -118,13 +130,18 @@ def describe_script(trainer: Trainer, module: LightningModule, config: Mapping[s
         return
     target = folders[0] / "config.yaml"
     settings = {**config, "trainer": {**config["trainer"], "default_root_dir": str(folders[0])}}
+    _write(target, yaml.safe_dump(settings, sort_keys=False))
+    _write_provenance(target.parent, module, [])
+
+
+def _write(target: Path, text: str) -> None:
+    """Write a file of the run's folder; log a disk error, which is no reason to stop the run."""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with replacing(target) as draft:
-            draft.write_text(yaml.safe_dump(settings, sort_keys=False))
-    except OSError as error:  # no reason to stop the run
+            draft.write_text(text)
+    except OSError as error:
         log.warning("cannot write %s: %s", target, error.strerror or error)
-    _write_provenance(target.parent, module, [])
 
 
 def _finite(value: Any) -> Any:
@@ -146,9 +163,4 @@ def _write_provenance(root: Path, module: Any, memory: list[str]) -> None:
         "fitness": dict(module.data.fitness_words),
         "settings": module.settings(),
     }
-    target = root / "run.json"
-    try:
-        with replacing(target) as draft:
-            draft.write_text(json.dumps(_finite(record), indent=1, default=str, allow_nan=False) + "\n")
-    except OSError as error:  # no reason to stop the run
-        log.warning("cannot write %s: %s", target, error.strerror or error)
+    _write(root / "run.json", json.dumps(_finite(record), indent=1, default=str, allow_nan=False) + "\n")

@@ -20,8 +20,8 @@ from eigen2.market.simulation.account import AccountRules, Capacity
 from eigen2.market.simulation.policies import buy_and_hold, momentum, random_baseline
 from eigen2.market.simulation.rules import TradingRules
 from eigen2.market.simulation.simulate import Policy, Prices, Simulation, simulate
+from eigen2.market.spreadsheets import without_formulas
 from eigen2.runtime.files import archive_other_test, replacing
-from eigen2.runtime.spreadsheets import without_formulas
 
 RANDOM_POLICIES = 2000  # policies of the random baseline
 BLOCKS, BLOCK_DAYS = 16, 5  # of the cross-validation, as in its paper; fewer blocks if they have fewer days than that
@@ -208,15 +208,19 @@ def write(result: Backtest, trades: pd.DataFrame, folder: Path, settings: Mappin
     """Write `summary.json`, `equity.csv` and the champion's trades, `trades.csv`, each complete or not at all.
 
     An earlier test with other settings (by full key) or of another champion is moved aside as `test-1`, `test-2`, ...
+    Raises UserError if the disk refuses.
     """
     text = json.dumps({**result.summary(), "settings": dict(settings)}, indent=1, allow_nan=False) + "\n"
-    archive_other_test(folder / "summary.json", json.loads(text), ("settings", "champion_generation", "days"))
     texts = {
         "equity.csv": result.curves().to_csv(),
         "trades.csv": without_formulas(trades).to_csv(index=False),
         "summary.json": text,
     }
-    write_texts(folder, texts)
+    try:
+        archive_other_test(folder / "summary.json", json.loads(text), ("settings", "champion_generation", "days"))
+        write_texts(folder, texts)
+    except OSError as error:
+        raise UserError(f"cannot write to {folder} ({error.strerror or error}); make room and test again") from error
 
 
 def write_texts(folder: Path, texts: Mapping[str, str]) -> None:

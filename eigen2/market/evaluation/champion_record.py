@@ -9,7 +9,7 @@ import pandas as pd
 from eigen2.market.data.panel import MarketPanel
 from eigen2.market.evaluation.backtest import write_texts
 from eigen2.market.simulation.account import AccountRecord
-from eigen2.runtime.spreadsheets import without_formulas
+from eigen2.market.spreadsheets import without_formulas
 
 log = logging.getLogger(__name__)
 

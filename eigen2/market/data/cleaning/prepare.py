@@ -24,8 +24,8 @@ from eigen2.market.data.cleaning.report import Report
 from eigen2.market.data.cleaning.resample import daily_bars
 from eigen2.market.data.csv_format import CsvFormat
 from eigen2.market.data.source import VALUES, check_daily
+from eigen2.market.spreadsheets import without_formulas
 from eigen2.runtime.files import draft_folder, move_into_place
-from eigen2.runtime.spreadsheets import without_formulas
 
 SCHEMA = pa.schema([("date", pa.timestamp("ms")), ("ticker", pa.string()), *((name, pa.float64()) for name in VALUES)])
 TEXT_OF_LOG = ("date", "ticker", "defect", "action")

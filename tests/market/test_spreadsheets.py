@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eigen2.errors import printable
+from eigen2.market.spreadsheets import without_formulas
 from eigen2.market.synthetic.generator import SyntheticMarket
-from eigen2.runtime.spreadsheets import without_formulas
 from tests.command import eigen2
 
 FORMULA, ESCAPE = "=cmd|' /C calc'!A0", "A\x1b]0;owned\x07B"
