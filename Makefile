@@ -87,8 +87,8 @@ ablations: $(INSTALLED)  ## measure what learning depends on, on one such market
 	$(MEASURE) ablations --out docs/figures
 	$(VENV)/bin/python -m benchmarks.pages learning
 
-power: $(INSTALLED)  ## measure the smallest edge that agents, ridge regression and a Kalman filter find; four hours
-	$(MEASURE) power-rules power --out docs/figures
+power: $(INSTALLED)  ## measure the smallest edge that agents, ridge regression and a Kalman filter find; five hours
+	$(MEASURE) weak power-rules power --out docs/figures
 	$(VENV)/bin/python -m benchmarks.pages learning
 
 study: $(INSTALLED)  ## compare champions on real prices, walking forward, with buy-and-hold, momentum, ridge regression and random weights; one hour

@@ -217,7 +217,10 @@ def test_signals_stop_trials_after_their_generation(sent: signal.Signals, code: 
     assert [(row["state"], row["generations"]) for row in rows(folder)] == [("complete", "4")] * 3
 
 
-def test_an_altered_database_ends_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("value", ["no JSON {", *(pytest.param(value, marks=pytest.mark.slow) for value in ("[]", -7))])
+def test_an_altered_database_ends_in_one_line(
+    value: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Every text and number that Optuna stored, in turn, becomes another."""
     main(options(tmp_path / "sweep", SPACE, "--trials", 2))
     whole = (tmp_path / "sweep" / "study.db").read_bytes()
@@ -227,19 +230,18 @@ def test_an_altered_database_ends_in_one_line(tmp_path: Path, capsys: pytest.Cap
         columns = [(table, column[1]) for table in tables for column in database.execute(f"PRAGMA table_info({table})")]
     refused = 0
     for table, column in columns:
-        for value in ("no JSON {", "[]", -7):
-            (tmp_path / "sweep" / "study.db").write_bytes(whole)
-            with (
-                closing(sqlite3.connect(tmp_path / "sweep" / "study.db")) as database,
-                suppress(sqlite3.IntegrityError),
-            ):
-                database.execute(f"UPDATE {table} SET {column} = ?", (value,))
-                database.commit()
-            try:
-                main(options(tmp_path / "sweep", SPACE, "--trials", 2))  # nothing is left to do
-            except SystemExit as error:
-                assert error.code == 2, (table, column, value)  # noqa: PT017 - some values do no harm
-                refused += 1
-                (line,) = capsys.readouterr().err.splitlines()
-                assert line.startswith("error: "), (table, column, value)
-    assert refused > 20
+        (tmp_path / "sweep" / "study.db").write_bytes(whole)
+        with (
+            closing(sqlite3.connect(tmp_path / "sweep" / "study.db")) as database,
+            suppress(sqlite3.IntegrityError),
+        ):
+            database.execute(f"UPDATE {table} SET {column} = ?", (value,))
+            database.commit()
+        try:
+            main(options(tmp_path / "sweep", SPACE, "--trials", 2))  # nothing is left to do
+        except SystemExit as error:
+            assert error.code == 2, (table, column, value)  # noqa: PT017 - some values do no harm
+            refused += 1
+            (line,) = capsys.readouterr().err.splitlines()
+            assert line.startswith("error: "), (table, column, value)
+    assert refused > 5

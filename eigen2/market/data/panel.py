@@ -175,8 +175,7 @@ def build_panel(
 
     A row of it depends on the prices of its day and earlier ones, and on the training days, whose statistics normalise
     every feature: (value - mean) / standard deviation, clipped to [-10, 10], see `_means_and_stds`. Days and tickers
-    without a usable row (`usable_prices`) are left out, with a warning, and so are stray days, on which fewer than 10 %
-    of at least 10 listed tickers have one.
+    without a usable row (`usable_prices`) are left out, with a warning, and so are stray days (`stray_days`).
 
     Args:
         prices_long: as `eigen2.market.data.source.read_prices` returns it; rows may come in any order.
