@@ -36,11 +36,15 @@ def saved_run(checkpoint: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 @contextmanager
-def altered_as_user_error(what: str = "the checkpoint") -> Iterator[None]:
-    """Turn what unexpected content of a checkpoint or an exported champion raises into a UserError of one line."""
+def altered_as_user_error(what: str = "the checkpoint", *more: type[Exception]) -> Iterator[None]:
+    """Turn what unexpected content of a checkpoint or an exported champion raises into a UserError of one line.
+
+    RuntimeError is not among it unless given as one `more`: torch raises it where memory is short.
+    """
+    expected: tuple[type[Exception], ...] = (LookupError, ValueError, TypeError, AttributeError, ArithmeticError, *more)
     try:
         yield
-    except (LookupError, ValueError, TypeError, AttributeError, RuntimeError, ArithmeticError) as error:
+    except expected as error:
         if isinstance(error, UserError):
             raise
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:120]
