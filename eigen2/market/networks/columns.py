@@ -22,7 +22,8 @@ DRAWS = "draws"  # name of the input that breaks ties between orders
 RIDGE = "ridge"  # name of the input with the forecasts of a ridge regression
 MAX_SHARPNESS = 1e6  # a sharper softmax over coefficients in [-1, 1] has no gradient left
 NEVER = -10.0  # below every coefficient
-TRUST = 2.0  # initial weight of the ridge forecasts in an actor's sizes or scores, before the tanh
+TRUST = 3.0  # initial weight of the ridge forecasts in an actor's sizes or scores, before the tanh
+PATIENCE = 1.0  # initial take-profits before the tanh, at 88 % of their range: positions run until agents learn better
 FORECAST_UNIT = 30.0  # of the ridge forecasts' weight in a critic, which optimizer steps of 0.001 else move too slowly
 
 
@@ -215,6 +216,7 @@ class ColumnActor(ColumnNetwork):
         self.head = Linear(hidden, sizes.action[-1])
         nn.init.uniform_(self.head.weight, -0.05, 0.05)
         nn.init.zeros_(self.head.bias)
+        nn.init.constant_(self.head.bias[1:], PATIENCE)
         self.ridge = _ridge_layer(sizes, [TRUST] + [0.0] * (sizes.action[-1] - 1))
 
     def forward(self, inputs: Inputs) -> Tensor:

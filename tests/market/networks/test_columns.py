@@ -4,12 +4,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
 from eigen2.core.networks import Inputs, Sizes, StackedNetwork
-from eigen2.market.networks.columns import DRAWS, PORTFOLIO, ROOM, Choice, ColumnActor, ColumnCritic
+from eigen2.market.networks.columns import DRAWS, PATIENCE, PORTFOLIO, ROOM, Choice, ColumnActor, ColumnCritic
 from eigen2.market.simulation.rules import TradingRules
 
 WIDTH, MARKET, COLUMNS, BATCH, AGENTS = 20, 41, 7, 5, 4
@@ -113,14 +114,16 @@ def test_gradients_of_a_population_are_each_agents_own() -> None:
         torch.testing.assert_close(gradients[agent], own, atol=1e-4, rtol=1e-4)
 
 
-def test_actions_lie_between_minus_1_and_1_and_start_near_the_middle() -> None:
+def test_sizes_start_near_the_middle_and_take_profits_near_the_top_and_both_reach_the_ends() -> None:
     inputs = of_agent(random_inputs(AXES["shared"]), 0)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        assert 0 < actor()(inputs).abs().max() < 0.5
+        size, take_profit = actor()(inputs).unbind(-1)
+    assert 0 < size.abs().max() < 0.5
+    assert 0.4 < take_profit.min() < np.tanh(PATIENCE) < take_profit.max() < 0.95
     network = random_networks(actor, count=1)[0]
     actions = network({name: 100 * value for name, value in inputs.items()})
-    assert 0.9 < actions.abs().max() <= 1, "reaches towards the ends and no further"
+    assert 0.9 < actions.abs().max() <= 1
 
 
 def permuted(inputs: Inputs, order: Tensor) -> Inputs:
