@@ -77,7 +77,8 @@ class PopulationModule(GenerationModule[RolloutDataModule]):
             data.allocate_replay(device, self.communicator)
         if "population" not in self._modules:  # fitting or validating again continues with this population
             learners, noise = len(range(self.learners)[agents.start : agents.stop]), self.hparams["noise"]
-            self.population = Population(self.communicator, *makers, self.seed, noise, learners)
+            windows = data.val_env.windows
+            self.population = Population(self.communicator, *makers, self.seed, noise, learners, windows)
         elif weights != 4 * self.population.weights_per_agent:
             raise UserError("this module was fitted to data of other sizes; make a new ERLModule for these")
 

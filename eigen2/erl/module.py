@@ -159,5 +159,5 @@ class ERLModule(PopulationModule):
         population.noise.copy_(torch.minimum(population.noise, decayed))  # noise that starts below noise_min stays
 
     def validate(self) -> None:
-        """Play the validation windows; the elites' mean or the fittest becomes champion if it beats the last one."""
+        """Play the validation windows; the elites' mean or the fittest becomes champion if it beats the one before."""
         self.rollout.validate(self.state)

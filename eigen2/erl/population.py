@@ -3,7 +3,7 @@
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
@@ -27,6 +27,7 @@ class Population(nn.Module):
         seed: of the initial weights; agent i's depend on (seed, i) alone.
         noise: initial standard deviation of every agent's exploration noise, in action units of [-1, 1].
         learners: agents of this process that learn by gradients, the first ones; None for all.
+        windows: validation windows.
     """
 
     actor_target: Tensor  # slow copies (agents, weights)
@@ -39,6 +40,7 @@ class Population(nn.Module):
     champion_actor: Tensor  # (1, weights) copies of the best validated agent
     champion_critic: Tensor
     champion_fitness: Tensor  # its validation fitness, float64, -inf before the first
+    champion_windows: Tensor  # (validation windows,) the same by window
     champion_generation: Tensor  # the generation it was found in, -1 before the first
     validations_since_champion: Tensor  # validations since then, or since the start, without a better one
 
@@ -50,6 +52,7 @@ class Population(nn.Module):
         seed: int,
         noise: float,
         learners: int | None = None,
+        windows: int = 1,
     ) -> None:
         super().__init__()
         self._rows = communicator.rows
@@ -71,11 +74,13 @@ class Population(nn.Module):
             "champion_actor": torch.empty_like(self.actor[:1]),
             "champion_critic": torch.empty_like(self.critic[:1]),
             "champion_fitness": torch.tensor(0.0, dtype=torch.float64),
+            "champion_windows": torch.empty(windows, dtype=torch.float64),
             "champion_generation": torch.tensor(0),
             "validations_since_champion": torch.tensor(0),
         }
         for name, values in buffers.items():
             self.register_buffer(name, values)
+        self.register_load_state_dict_pre_hook(_fit_windows)
         self.reset_memory(make_actor, make_critic, seed, noise)
         self.agents = tuple(DDPGAgent(self, row) for row in range(size))  # handles
         self.champion, self.mean = DDPGAgent(self, "champion"), DDPGAgent(self, "mean")
@@ -100,7 +105,8 @@ class Population(nn.Module):
         self.noise.fill_(noise)
         self.origin.zero_()
         self.parents_fitness.zero_()
-        self._set_champion({name: rows[:1] for name, rows in self.rows().items()}, -math.inf, -1)
+        none = torch.full_like(self.champion_windows, -math.inf)
+        self._set_champion({name: rows[:1] for name, rows in self.rows().items()}, none, -1)
         self.mean_actor.fill_(torch.nan)
         self.mean_critic.fill_(torch.nan)
 
@@ -137,8 +143,11 @@ class Population(nn.Module):
             newest = rows.mean(0, keepdim=True)
             mean.copy_(torch.where(mean.isnan(), newest, torch.lerp(mean, newest, NEWEST)))
 
-    def set_champion(self, row: int | None, fitness: float, generation: int, communicator: Communicator) -> None:
-        """Copy agent `row`, whichever process owns it, or the mean of the elites, into every process's champion."""
+    def set_champion(self, row: int | None, fitness: Tensor, generation: int, communicator: Communicator) -> None:
+        """Copy agent `row`, whichever process owns it, or the mean of the elites, into every process's champion.
+
+        `fitness` (validation windows,) is its validation fitness by window.
+        """
         mean = {"actor": self.mean_actor, "critic": self.mean_critic}
         agent = mean if row is None else communicator.broadcast(self._networks(), row, "the champion")
         self._set_champion(agent, fitness, generation)
@@ -146,12 +155,27 @@ class Population(nn.Module):
     def _networks(self) -> dict[str, Tensor]:
         return {"actor": self.actor.detach(), "critic": self.critic.detach()}
 
-    def _set_champion(self, agent: Mapping[str, Tensor], fitness: float, generation: int) -> None:
+    def set_champion_fitness(self, fitness: Tensor) -> None:
+        """Set the champion's validation fitness, (validation windows,)."""
+        self.champion_windows.copy_(fitness)
+        self.champion_fitness.copy_(fitness.mean())
+
+    def _set_champion(self, agent: Mapping[str, Tensor], fitness: Tensor, generation: int) -> None:
         self.champion_actor.copy_(agent["actor"])
         self.champion_critic.copy_(agent["critic"])
-        self.champion_fitness.fill_(fitness)
+        self.set_champion_fitness(fitness)
         self.champion_generation.fill_(generation)
         self.validations_since_champion.zero_()
+
+
+def _fit_windows(population: Population, saved: dict[str, Any], prefix: str, *_: Any) -> None:
+    """Make room for the validation windows of a checkpoint: a test on other prices may have others than the fit.
+
+    Checkpoints of earlier versions hold only the mean over windows.
+    """
+    windows, mean = population.champion_windows, saved[f"{prefix}champion_fitness"]
+    by_window = saved.setdefault(f"{prefix}champion_windows", mean.to(windows.dtype).repeat(len(windows)))
+    population.champion_windows = torch.empty_like(by_window, device=windows.device)
 
 
 class DDPGAgent:

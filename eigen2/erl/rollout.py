@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from eigen2.core.datamodule import RolloutDataModule, TrainedPolicies
@@ -21,6 +22,7 @@ from eigen2.erl.state import GenerationState
 from eigen2.errors import UserError
 
 RELIABLE = 0.8  # reliability from which the fittest agent may become champion
+SIGNIFICANT = 2.0  # standard errors by which a new champion must be better, chosen on markets that no page reports
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,7 @@ class Rollout:
 
     @torch.no_grad()
     def validate(self, state: GenerationState) -> None:
-        """Play the validation windows; the better candidate becomes champion if it is better than the one before.
+        """Play the validation windows; the better candidate becomes champion if it beats the one before, see `beats`.
 
         Candidates are the mean of the elites' weights, which averages out much of the noise of training (stochastic
         weight averaging, Izmailov et al., 2018), and the fittest agent, chosen on other days, as the best on these
@@ -85,25 +87,26 @@ class Rollout:
         population, data, communicator = self.population, self.data, self.communicator
         fittest = rank(state.fitness.numpy())[0]
         place = communicator.local_index(fittest)
-        fitness = torch.full((population.size,), torch.nan, dtype=torch.float64)
+        own, mean = self._unplayed(population.size), self._unplayed()
         if place is not None:
             data.record_agent(place)
         if data.validates_every_agent:
             returns = play(data.val_env, self.policy(with_mean=True), data.validation_options())
-            *_, state.mean_validation = scores = data.scores(data.val_env, returns).mean(1).tolist()
-            fitness = torch.tensor(scores[:-1], dtype=torch.float64)
+            *agents, mean = data.scores(data.val_env, returns).double().cpu()
+            own = torch.stack(agents)
         else:
             if bool(population.mean_actor.isfinite().all()):
-                state.mean_validation = self._play_alone(population.mean)
+                mean = self._play_alone(population.mean)
             if place is not None:
-                fitness[place] = self._play_alone(population.agents[place])
-        state.validation = communicator.gather({"fitness": fitness}, "validation fitness")["fitness"]
+                own[place] = self._play_alone(population.agents[place])
+        by_window = communicator.gather({"fitness": own}, "validation fitness")["fitness"]
+        state.validation, state.mean_validation = by_window.mean(1), float(mean.mean())
         population.validations_since_champion += 1
         validated = float(state.validation[fittest]) if torch.isfinite(state.fitness[fittest]) else math.nan
         luckiest = state.reliability < RELIABLE and math.isfinite(state.mean_validation)
         row = None if luckiest or state.mean_validation > validated or math.isnan(validated) else fittest
-        best = state.mean_validation if row is None else validated
-        if best > population.champion_fitness.item():
+        best = mean if row is None else by_window[fittest]
+        if beats(best, population.champion_windows.cpu()):
             population.set_champion(row, best, state.generation, communicator)
             if row is None or communicator.owner(row) != 0:
                 self._record_champion()
@@ -115,21 +118,24 @@ class Rollout:
         Networks round differently beside other agents, so the one before may differ by rounding.
         """
         population, communicator = self.population, self.communicator
-        fitness = torch.full((population.size,), torch.nan, dtype=torch.float64)
+        played = self._unplayed(population.size)
         if communicator.rank == 0:
-            fitness[0] = self.play_champion()
-        played = communicator.broadcast({"fitness": fitness}, 0, "the champion's fitness")["fitness"]
-        population.champion_fitness.copy_(played[0])
+            self.data.record_agent(0)
+            played[0] = self._play_alone(population.champion)
+        population.set_champion_fitness(communicator.broadcast({"fitness": played}, 0, "fitness")["fitness"][0])
 
     def play_champion(self) -> float:
         """Play the validation windows with the champion, recorded, and return its validation fitness."""
         self.data.record_agent(0)
-        return self._play_alone(self.population.champion)
+        return float(self._play_alone(self.population.champion).mean())
 
-    def _play_alone(self, agent: DDPGAgent) -> float:
+    def _play_alone(self, agent: DDPGAgent) -> Float[Tensor, " windows"]:
         env = self.data.val_env
         returns = play(env, self.policy(agent, env.agents), self.data.validation_options())
-        return float(self.data.scores(env, returns)[0].mean())
+        return self.data.scores(env, returns)[0].double().cpu()
+
+    def _unplayed(self, *agents: int) -> Float[Tensor, "*agents windows"]:
+        return torch.full((*agents, self.data.val_env.windows), torch.nan, dtype=torch.float64)
 
     def trained_policies(self, candidates: int, seed: int) -> TrainedPolicies:
         """Return champion and population as policies; raise a UserError if there is no champion."""
@@ -138,3 +144,16 @@ class Rollout:
             raise UserError("the checkpoint has no champion: none was validated before it was written")
         agents = [self.policy(agent) for agent in population.agents]
         return TrainedPolicies(self.policy(population.champion), agents, generation, candidates, seed)
+
+
+def beats(candidate: Float[Tensor, " windows"], champion: Float[Tensor, " windows"]) -> bool:
+    """Return whether a candidate's validation fitness is above the champion's by more than chance explains.
+
+    The mean of the differences window by window must exceed `SIGNIFICANT` standard errors of that mean: the best of
+    many generations by less is often only the luckiest. Any is better than none, of fitness -inf.
+    """
+    if not bool(champion.isfinite().all()):
+        return bool(candidate.mean() > champion.mean())
+    difference = candidate - champion
+    error = float(difference.std()) / math.sqrt(len(difference)) if len(difference) > 1 else 0.0
+    return float(difference.mean()) > SIGNIFICANT * error

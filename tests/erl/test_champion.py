@@ -7,11 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from scipy.stats import ttest_rel
 from torch import Tensor
 
 from eigen2.core.datamodule import TestResult, TrainedPolicies
 from eigen2.core.environment import Observation
 from eigen2.erl.module import ERLModule
+from eigen2.erl.rollout import beats
 from eigen2.errors import UserError
 from tests.erl.conftest import SEED
 from tests.erl.evolution.builders import evolution
@@ -112,6 +114,47 @@ def test_the_fittest_is_no_candidate_where_windows_disagree_on_who_is_fit(luck: 
     reliability = 1 - (16 * luck**2 / 9) / 4 / (5 / 3)
     assert module.metrics["fitness/reliability"] == pytest.approx(reliability)
     assert float(module.population.champion_fitness) == (9.0 if reliability >= 0.8 else 1.0)
+
+
+@pytest.mark.parametrize(
+    ("candidate", "champion", "better"),
+    [
+        ([3.0], [2.0], True),  # a single window has no standard error
+        ([2.0], [2.0], False),
+        ([1.0, 2.0, 3.0], [0.0, 1.0, 2.0], True),  # each better by 1
+        ([1.0, 2.0, 3.0], [1.0, 2.0, 3.0], False),
+        # differences of mean 1 and standard error 1/2, then more and less
+        ([1.0, 0.0, 1.0, 2.0 + 1e-6], [0.0, 0.0, 0.0, 0.0], True),
+        ([0.5, 0.0, 1.5, 2.0], [0.0, 0.0, 0.0, 0.0], True),
+        ([0.0, 0.0, 1.5, 2.5], [0.0, 0.0, 0.0, 0.0], False),
+        ([NAN, 5.0], [0.0, 0.0], False),
+        ([-9.0, 5.0], [-np.inf, -np.inf], True),
+        ([NAN, 5.0], [-np.inf, -np.inf], False),
+    ],
+)
+def test_a_champion_is_beaten_by_two_standard_errors_over_windows(
+    candidate: list[float], champion: list[float], better: bool
+) -> None:
+    found = beats(*(torch.tensor(each, dtype=torch.float64) for each in (candidate, champion)))
+    assert found == better
+    known = np.isfinite(candidate).all() and np.isfinite(champion).all() and len(candidate) > 1
+    if known and np.ptp(np.subtract(candidate, champion)) > 0:
+        assert found == (ttest_rel(candidate, champion).statistic > 2), "the paired t statistic"
+
+
+def test_a_checkpoint_of_other_windows_or_none_loads(trained: tuple[ERLModule, str]) -> None:
+    population = trained[0].population
+    saved = {name: values.clone() for name, values in population.state_dict().items()}
+    few, old = dict(saved), dict(saved)
+    few["champion_windows"] = saved["champion_windows"][:2]
+    del old["champion_windows"]
+    for state, expected in (
+        (few, few["champion_windows"]),
+        (old, saved["champion_fitness"].expand(2)),
+        (saved, saved["champion_windows"]),
+    ):
+        population.load_state_dict(state)
+        assert same(population.champion_windows, expected.contiguous())
 
 
 def test_fitness_and_validation_are_mean_returns_of_the_right_windows_and_rows() -> None:

@@ -19,6 +19,8 @@ from tests.erl.reference import with_weights
 
 AGENTS, BATCH = 3, 5
 
+FIVE = torch.tensor([5.0], dtype=torch.float64)
+
 
 class Mixed(nn.Module):
     """Two named inputs and an action, layer normalisation and a bare parameter."""
@@ -171,7 +173,7 @@ def test_a_reset_population_is_a_new_one_in_the_same_memory() -> None:
     assert new["noise"].tolist() == pytest.approx([0.3] * 4)
     assert (float(new["champion_fitness"]), int(new["champion_generation"])) == (-torch.inf, -1)
     held = {name: value.data_ptr() for name, value in population.state_dict().items()}
-    population.set_champion(2, 5.0, 3, Communicator(4))
+    population.set_champion(2, FIVE, 3, Communicator(4))
     for rows in population.rows().values():
         rows.add_(1)
     population.reset_memory(ProbeActor, ProbeCritic, 5, noise=0.3)
@@ -188,7 +190,7 @@ def test_the_mean_of_elites_moves_a_twelfth_of_the_way() -> None:
     assert torch.allclose(population.mean.actor, first)
     population.average([0], Communicator(4))
     assert torch.allclose(population.mean.actor[0], 11 / 12 * first + 1 / 12 * actor[0], atol=1e-6)
-    population.set_champion(None, 5.0, 3, Communicator(4))
+    population.set_champion(None, FIVE, 3, Communicator(4))
     assert torch.equal(population.champion.actor, population.mean.actor)
     assert torch.equal(population.champion.critic, population.mean.critic)
 
@@ -226,7 +228,7 @@ def test_an_agent_is_a_view_that_acts_as_its_row_and_as_the_plain_network(leadin
 def test_the_champion_is_a_copy() -> None:
     population, inputs = make_population(), {"x": normal(1, BATCH, 1)}
     pointer = population.champion_actor.data_ptr()
-    population.set_champion(2, 1 + 2**-40, 9, Communicator(4))
+    population.set_champion(2, torch.tensor([1 + 2**-40], dtype=torch.float64), 9, Communicator(4))
     rows = population.actor.detach()[2:3].clone(), population.critic.detach()[2:3].clone()
     expected = population.agents[2].act(inputs)
     population.actor.detach().zero_()
