@@ -42,22 +42,18 @@ class Linear(nn.Linear):
         if weight.dim() == 2:
             return super().forward(x) if plus is None else super().forward(x) + plus
         agents, features = weight.shape[:2]
-        if agents == 1 and plus is None:
-            # the backward pass of a product is a fifth faster than that of a batch of one product
-            parameters = weight.squeeze(0), None if bias is None else bias.squeeze(0)
-            if not torch.is_grad_enabled():
-                return nn.functional.linear(x, *parameters)
-            out = nn.functional.linear(x.squeeze(0), *parameters)
-            return compat.reshape_fresh(out, (1, *out.shape))
-        rows = x.flatten(1, -2)
-        if len(rows) != agents:
-            rows = rows.expand(agents, -1, -1)  # what all agents share is not copied
-        start = None if bias is None else bias[:, None]
+        rows, start = x.flatten(1, -2), None if bias is None else bias[:, None]
         if plus is not None:
             start = plus.flatten(1, -2) if start is None else plus.flatten(1, -2) + start
+        # MKL takes a single product with a vector by another routine, which sums in another order
+        doubled = agents == 1 and 1 in weight.shape[1:]
+        if doubled:
+            weight, start = weight.expand(2, -1, -1), None if start is None else start.expand(2, -1, -1)
+        if len(rows) != len(weight):
+            rows = rows.expand(len(weight), -1, -1)  # what all agents share is not copied
         # adding inside the product saves a pass over the output
         out = torch.bmm(rows, weight.mT) if start is None else torch.baddbmm(start, rows, weight.mT)
-        return compat.reshape_fresh(out, (agents, *x.shape[1:-1], features))
+        return compat.reshape_fresh(out[:1] if doubled else out, (agents, *x.shape[1:-1], features))
 
 
 class StackedNetwork:

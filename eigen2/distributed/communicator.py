@@ -65,9 +65,9 @@ class Communicator:
         return values[self.rows.start : self.rows.stop]
 
     def gather(self, own: Rows, purpose: str) -> dict[str, Tensor]:
-        """Return all rows, in order, on every process."""
+        """Return all rows, in order, on every process, contiguous: strides change the order of a later sum."""
         if self.world == 1:
-            return dict(own)
+            return {name: values.contiguous() for name, values in own.items()}
         return unpack_rows(torch.cat(self.gather_parts(pack_rows(own), self._counts, purpose)), own)
 
     def gather_parts(self, own: UInt8[Tensor, "rows bytes"], counts: Sequence[int], purpose: str) -> list[Tensor]:

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -37,3 +38,10 @@ def test_processes_exchange_rows_of_all_kinds(world: int, tmp_path: Path) -> Non
 
 def test_alone_nothing_is_exchanged() -> None:
     check_exchange(0, 1, "")
+
+
+def test_gathered_rows_lie_side_by_side_as_from_several_processes() -> None:
+    sums = torch.arange(12.0).reshape(4, 3).T
+    gathered = Communicator(3).gather({"sums": sums}, "sums")["sums"]
+    assert gathered.is_contiguous()
+    assert torch.equal(gathered, sums)

@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from eigen2.core.networks import Inputs, StackedNetwork
+from eigen2.core.networks import Inputs, Linear, StackedNetwork
 from eigen2.distributed.communicator import Communicator
 from eigen2.erl.population import Population
 from eigen2.errors import UserError
@@ -34,6 +36,10 @@ class Mixed(nn.Module):
         hidden = torch.relu(self.norm(self.first(torch.cat([inputs["market"], inputs["own"], action], -1))))
         value: Tensor = (hidden * self.scale).sum(-1)
         return value
+
+
+class Layer(Linear):
+    over_agents = "broadcast"
 
 
 class Convolution(nn.Module):
@@ -116,6 +122,24 @@ def test_vectorised_and_looped_equal_plain_modules_in_values_and_gradients(case:
             torch.testing.assert_close(got, right, rtol=1e-4, atol=1e-5)
     # what a mean over agents would hide: every agent has its own value
     assert agents == 1 or len({round(float(v), 6) for v in expected[0].flatten(1).sum(1)}) == agents
+
+
+@settings(max_examples=40, deadline=None)
+@given(batch=st.integers(1, 70), features=st.integers(1, 70), width=st.integers(1, 40), bias=st.booleans())
+def test_a_layer_has_the_same_bits_for_an_agent_beside_any_others(
+    batch: int, features: int, width: int, bias: bool
+) -> None:
+    stacked = StackedNetwork(Layer(features, width, bias))
+    weights, x = normal(AGENTS, stacked.num_weights, seed=1), normal(AGENTS, batch, features, seed=2)
+
+    def run(agents: slice) -> tuple[Tensor, ...]:
+        leaves = weights[agents].clone().requires_grad_(), x[agents].clone().requires_grad_()
+        out = stacked(*leaves)
+        return out.detach(), *torch.autograd.grad(out.square().sum(), leaves)
+
+    whole = run(slice(AGENTS))
+    for agents in (slice(0, 1), slice(1, 2), slice(1, 3)):
+        assert all(torch.equal(own, every[agents]) for own, every in zip(run(agents), whole, strict=True))
 
 
 def test_a_network_without_a_rule_is_found_out_once_and_another_error_is_not_taken_for_that(

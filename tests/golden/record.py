@@ -25,9 +25,8 @@ UNTIMED = ("time/", "memory/", "ram/", "exchange/", "gc/", "process/")
 
 
 def command(*words: object) -> str:
-    """Run `python -m eigen2.cli` on one thread, with products that do not depend on where matrices lie; return its
-    output."""
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "MKL_CBWR": "COMPATIBLE", "PYTHONPATH": os.getcwd()}
+    """Run `python -m eigen2.cli` on one thread; return its output."""
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.getcwd()}
     line = [sys.executable, "-m", "eigen2.cli", *map(str, words)]
     ended = subprocess.run(line, env=environment, capture_output=True, text=True, check=False)
     if ended.returncode:

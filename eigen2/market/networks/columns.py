@@ -110,7 +110,8 @@ class Choice:
             return stake * closed
         low, high = self.rules.action_range
         below = 2 * (1 - coefficient * self._side(portfolio)) / (high[0] - low[0])
-        soft = torch.sigmoid(self.sharpness * below)
+        # a sigmoid; unlike torch.sigmoid, tanh has the same bits wherever an agent's numbers lie in the tensor
+        soft = 0.5 + 0.5 * torch.tanh(0.5 * self.sharpness * below)
         return stake * (closed + (soft - soft.detach()))
 
     def ordered(self, coefficient: Tensor, orderable: Tensor, draws: Tensor) -> Tensor:

@@ -262,6 +262,20 @@ def test_the_gradient_says_what_would_change_if_a_column_were_preferred(early_cl
     assert found[:, 5, 0].ne(0).all() == early_close
 
 
+def test_the_gradient_of_closing_has_the_same_bits_beside_any_others() -> None:
+    """Alone an agent's few numbers fill no vector register; torch.sigmoid rounds those otherwise."""
+    agents, chance = 300, torch.Generator().manual_seed(0)
+    action, portfolio = torch.rand(agents, 3, generator=chance), torch.ones(agents, 3, PORTFOLIO["orders"])
+
+    def gradient(own: slice) -> Tensor:
+        leaf = action[own].clone().requires_grad_()
+        stakes = Choice(TradingRules(early_close=True)).closed_stakes(leaf, portfolio[own], torch.ones(1))
+        return torch.autograd.grad(stakes.sum(), leaf)[0]
+
+    apart = [gradient(slice(agent, agent + 1)) for agent in range(agents)]
+    assert torch.equal(gradient(slice(agents)), torch.cat(apart))
+
+
 def test_a_value_holds_the_forecasts_of_what_is_traded() -> None:
     """Raising all forecasts by 1 raises the value by the sum of the weights."""
     inputs, action, choice = free_inputs(), torch.rand(BATCH, COLUMNS, 2).half().float(), Choice()
