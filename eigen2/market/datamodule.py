@@ -300,12 +300,17 @@ class MarketDataModule(RolloutDataModule):
         return env.scores(returns)
 
     def save_champion_record(self, generation: int) -> None:
-        """Write the champion's daily equity and its trades to `champion/` in the run's folder."""
+        """Write the champion's daily equity and its trades, if it has any, to `champion/` in the run's folder."""
         trainer = self.trainer
         if trainer is None or not trainer.is_global_zero or trainer.fast_dev_run:  # type: ignore[attr-defined]
             return
         folder = Path(trainer.default_root_dir) / "champion"
-        write_champion(self.val_env.record, self.panel, self.investable_columns, generation, folder)
+        record = self.val_env.record
+        write_champion(record.equity(self.panel.dates), self._trades(record.trades()), generation, folder)
+
+    def _trades(self, closed: pd.DataFrame) -> pd.DataFrame | None:
+        """Return closed positions by ticker and date; None with target weights, which open and close none."""
+        return None if self.rules.mode == "weights" else named_trades(closed, self.panel, self.investable_columns)
 
     @property
     def survivors(self) -> str | None:
@@ -366,8 +371,7 @@ class MarketDataModule(RolloutDataModule):
         result = backtest(market, champion, agents, policies.candidates, policies.generation, rng)
         if self.trainer is not None:
             folder = Path(self.trainer.default_root_dir) / "test"
-            trades = named_trades(result.champion.closed, self.panel, self.investable_columns)
-            write(result, trades, folder, flatten({"data": self.settings()}))
+            write(result, self._trades(result.champion.closed), folder, flatten({"data": self.settings()}))
         return TestResult(result.scalars(), result.text())
 
     def episode_metrics(self, summary: dict[str, Tensor], fitness: Tensor) -> dict[str, float]:

@@ -27,7 +27,7 @@ from eigen2.runtime.files import replacing
 PART = 8 * 2**20  # bytes of a file that are in memory at a time
 REQUEST_S = 60.0  # seconds that a request of one part may take
 _OBJECT = re.compile(r"run-(\d{3,9})/(\d{6,9})-(last|best)\.ckpt")
-_BAD_ANSWERS = (ValueError, TypeError, LookupError, ArithmeticError, AttributeError, RecursionError)
+_BAD_ANSWERS = (ValueError, TypeError, LookupError, ArithmeticError, AttributeError, AssertionError, RecursionError)
 """What the libraries raise for an answer about an object that they cannot read."""
 _LIBRARIES = {"s3": "s3fs", "gs": "gcsfs"}
 # loggers that write addresses and request headers, which contain tokens

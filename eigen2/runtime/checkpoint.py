@@ -12,6 +12,7 @@ import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.plugins.io import TorchCheckpointIO
+from lightning.pytorch.utilities.migration.utils import migrate_checkpoint
 from torch import Tensor
 
 from eigen2 import compat
@@ -63,6 +64,7 @@ class DurableCheckpointIO(TorchCheckpointIO):
         try:
             verify_checksum(Path(path))
             checkpoint: dict[str, Any] = super().load_checkpoint(path, map_location, weights_only=True)
+            migrate_checkpoint(checkpoint)  # Lightning would itself, and raise anything for a version that is none
         except Exception as error:  # a decoder may raise anything on damaged bytes
             reason = " ".join(str(error).split())[:120]
             raise UserError(f"checkpoint {path} cannot be read ({reason}); is it damaged? give another one") from error

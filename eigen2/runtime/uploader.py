@@ -179,7 +179,7 @@ class CheckpointUploader(Callback):
         except Exception as error:  # of any of the libraries
             # its text may contain a key, and must not be in a traceback either
             raise UserError(
-                f"cannot look for a checkpoint in {place} ({describe_error(error)}); "
+                f"cannot fetch a checkpoint from {place} to {root} ({describe_error(error)}); "
                 "try again, or leave out --ckpt_path to start over"
             ) from None
         if file is not None:
@@ -238,7 +238,9 @@ class CheckpointUploader(Callback):
         for name in (BEST, LAST):
             try:
                 file: BinaryIO = (Path(trainer.default_root_dir) / "checkpoints" / name).open("rb")
-            except FileNotFoundError:
+            except OSError as error:
+                if not isinstance(error, FileNotFoundError):
+                    tqdm.write(f"cloud: {name} cannot be read ({error.strerror}); it will be tried again")
                 continue
             status = os.fstat(file.fileno())
             version = (status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size)

@@ -121,6 +121,8 @@ class Sweep:
                     trial = self._reopen(self._interrupted.pop(0).number)
                 elif finished + running < self._target:
                     trial = self.study.ask()
+                elif finished >= self._target:
+                    self._write_table()  # again, as the disk may have refused it before a resume
                 if trial is not None:
                     self._sample(trial)
             if trial is not None:

@@ -216,7 +216,7 @@ def test_a_fit_learns_and_records_its_champion(run: Path) -> None:
     assert metrics["fitness/money_correlation"].min() > 0.999
     equity = pd.read_csv(run / "champion" / "equity.csv")
     assert (equity.groupby("window")["equity"].first() == 100_000).all()
-    assert pd.read_csv(run / "champion" / "trades.csv").empty
+    assert [file.name for file in (run / "champion").iterdir()] == ["equity.csv"]
     champion = torch.load(run / "checkpoints" / "best.ckpt", weights_only=True)["state_dict"]
     last = equity.groupby("window")["equity"].last() / 100_000
     assert float(champion["population.champion_fitness"]) == pytest.approx(100 * np.log(last).mean(), rel=1e-9)
@@ -225,6 +225,7 @@ def test_a_fit_learns_and_records_its_champion(run: Path) -> None:
 def test_a_test_compares_it_with_baselines(run: Path) -> None:
     done = eigen2("test", *words(run.parent), "--ckpt_path", "best")
     assert done.returncode == 0, done.stderr
+    assert sorted(file.name for file in (run / "test").iterdir()) == ["equity.csv", "summary.json"]
     summary = json.loads((run / "test" / "summary.json").read_text())
     assert summary["measures"]["champion"]["exposure"] > 0.5
     assert len(set(summary["random_returns"])) > 100

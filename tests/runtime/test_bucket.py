@@ -107,7 +107,7 @@ def test_names_that_no_run_wrote_are_left_out(name: str, tmp_path: Path) -> None
     assert newest(bucket.checkpoints(), tmp_path) == "b"
 
 
-@pytest.mark.parametrize("error", [ValueError, OverflowError, KeyError, RecursionError, TypeError])
+@pytest.mark.parametrize("error", [ValueError, OverflowError, KeyError, RecursionError, TypeError, AssertionError])
 def test_an_answer_that_cannot_be_read_costs_one_checkpoint(error: type[Exception], tmp_path: Path) -> None:
     bucket = Bucket()
     for text in "ab":

@@ -17,7 +17,7 @@ from tests.command import ROOT, eigen2
 
 def test_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     io, path = DurableCheckpointIO(), tmp_path / "last.ckpt"
-    io.save_checkpoint({"a": torch.ones(3)}, path)
+    io.save_checkpoint({"a": torch.ones(3), "pytorch-lightning_version": "2.0.0"}, path)
 
     def fail(*arguments: object) -> None:
         raise OSError("no space left on device")
@@ -58,6 +58,16 @@ def test_a_damaged_file_is_named(kind: str, reason: str, tmp_path: Path) -> None
     damage(path, kind)
     with pytest.raises(UserError, match=rf"^checkpoint .*last\.ckpt cannot be read \({reason}\); is it damaged"):
         DurableCheckpointIO().load_checkpoint(path)
+
+
+@pytest.mark.parametrize("version", [{}, {"pytorch-lightning_version": "1.a"}, {"pytorch-lightning_version": "0.1"}])
+def test_a_file_of_no_known_version_of_lightning_is_named(version: dict[str, str], tmp_path: Path) -> None:
+    """Lightning would change what it takes for an old checkpoint, and fail."""
+    DurableCheckpointIO().save_checkpoint({"a": torch.ones(300), **version}, tmp_path / "last.ckpt")
+    with pytest.raises(
+        UserError, match=r"^checkpoint .*last\.ckpt cannot be read \(.*\); is it damaged\? give another one"
+    ):
+        DurableCheckpointIO().load_checkpoint(tmp_path / "last.ckpt")
 
 
 def checkpoints(folder: Path, *generations: int) -> list[Path]:

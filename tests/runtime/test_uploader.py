@@ -1,5 +1,6 @@
 """Uploads run in the background: they are retried, the newest is never lost, and no thread remains."""
 
+import errno
 import tempfile
 import threading
 import time
@@ -269,6 +270,28 @@ def test_training_does_not_wait_for_a_bucket_that_stalls(bucket: Bucket, tmp_pat
     assert last.read_bytes() == fetched(bucket, tmp_path).read_bytes()
 
 
+def test_a_checkpoint_that_cannot_be_read_is_uploaded_once_it_can(
+    bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cloud, whole = callback(), Path.open
+
+    def opened(path: Path, *args: Any, **options: Any) -> Any:
+        if args == ("rb",) and path.name == "last.ckpt" and Path(tmp_path / "broken").exists():
+            raise OSError(errno.EIO, "Input/output error")
+        return whole(path, *args, **options)
+
+    def observe(trainer: Trainer) -> None:
+        if trainer.current_epoch == 1:
+            (tmp_path / "broken").touch()
+            cloud.on_train_epoch_start(trainer, trainer.lightning_module)
+            (tmp_path / "broken").unlink()
+
+    monkeypatch.setattr(Path, "open", opened)
+    last = fit(tmp_path, on_hook("on_train_epoch_start", observe), cloud)
+    assert capsys.readouterr().out.count("cloud: last.ckpt cannot be read (Input/output error); it will be") == 1
+    assert last.read_bytes() == fetched(bucket, tmp_path).read_bytes()
+
+
 @pytest.mark.parametrize("error", [RuntimeError("planned"), KeyboardInterrupt()])
 def test_a_run_that_fails_leaves_its_last_checkpoint_and_no_thread(
     error: BaseException, bucket: Bucket, tmp_path: Path
@@ -304,7 +327,7 @@ def test_last_is_fetched_and_an_unreadable_bucket_is_an_error(bucket: Bucket, tm
     assert fetch_last(trainer, "last") == str(second / "checkpoints" / "last.ckpt")
     assert (second / "checkpoints" / "last.ckpt").read_bytes() == last.read_bytes()
     bucket.fault = failing(float("inf"), "find")
-    with pytest.raises(UserError, match=r"cannot look for a checkpoint in s3://bucket/run \(OSError, Input") as refused:
+    with pytest.raises(UserError, match=r"cannot fetch .* s3://bucket/run to .*/run \(OSError, Input") as refused:
         fetch_last(trainer, "last")
     assert SECRET not in str(refused.value)
 

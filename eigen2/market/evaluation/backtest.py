@@ -204,18 +204,17 @@ def backtest(
     return Backtest(dates, simulations, agent_returns, tried, generation, ticker, market.survivors)
 
 
-def write(result: Backtest, trades: pd.DataFrame, folder: Path, settings: Mapping[str, Any]) -> None:
-    """Write `summary.json`, `equity.csv` and the champion's trades, `trades.csv`, each complete or not at all.
+def write(result: Backtest, trades: pd.DataFrame | None, folder: Path, settings: Mapping[str, Any]) -> None:
+    """Write `summary.json`, `equity.csv` and the champion's trades if not None, `trades.csv`, each whole or not at all.
 
     An earlier test with other settings (by full key) or of another champion is moved aside as `test-1`, `test-2`, ...
     Raises UserError if the disk refuses.
     """
     text = json.dumps({**result.summary(), "settings": dict(settings)}, indent=1, allow_nan=False) + "\n"
-    texts = {
-        "equity.csv": result.curves().to_csv(),
-        "trades.csv": without_formulas(trades).to_csv(index=False),
-        "summary.json": text,
-    }
+    texts = {"equity.csv": result.curves().to_csv()}
+    if trades is not None:
+        texts["trades.csv"] = without_formulas(trades).to_csv(index=False)
+    texts["summary.json"] = text
     try:
         archive_other_test(folder / "summary.json", json.loads(text), ("settings", "champion_generation", "days"))
         write_texts(folder, texts)

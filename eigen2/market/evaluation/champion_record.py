@@ -8,7 +8,6 @@ import pandas as pd
 
 from eigen2.market.data.panel import MarketPanel
 from eigen2.market.evaluation.backtest import write_texts
-from eigen2.market.simulation.account import AccountRecord
 from eigen2.market.spreadsheets import without_formulas
 
 log = logging.getLogger(__name__)
@@ -23,12 +22,9 @@ def named_trades(trades: pd.DataFrame, panel: MarketPanel, investable: list[int]
     return named.rename(columns={"column": "ticker", "coefficient": "size", **dated})
 
 
-def write_champion(
-    record: AccountRecord, panel: MarketPanel, investable: list[int], generation: int, folder: Path
-) -> None:
-    """Write the champion's daily equity and its trades to `equity.csv` and `trades.csv`; warn if that is impossible."""
-    trades = named_trades(record.trades(), panel, investable)
-    tables = {"equity": record.equity(panel.dates).reset_index(), "trades": trades}
+def write_champion(equity: pd.DataFrame, trades: pd.DataFrame | None, generation: int, folder: Path) -> None:
+    """Write the champion's daily equity, `equity.csv`, and its trades if not None, `trades.csv`; warn if impossible."""
+    tables = {"equity": equity.reset_index()} | ({} if trades is None else {"trades": trades})
     for table in tables.values():
         table.insert(0, "generation", generation)
     try:
