@@ -21,6 +21,19 @@ def printable(text: str) -> str:
     return CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
+SHORTAGE = re.compile(
+    r"can(?:no|')t allocate memory|not enough memory|out of memory|bad_alloc|can't start new thread"
+    r"|failed to map segment|resource temporarily unavailable",
+    re.IGNORECASE,
+)
+
+
+def is_shortage(error: BaseException) -> bool:
+    """Return whether an exception says that memory or threads ran out, which says nothing about any file."""
+    by_message = isinstance(error, (RuntimeError, OSError, ImportError, SystemError))
+    return isinstance(error, MemoryError) or (by_message and SHORTAGE.search(str(error)) is not None)
+
+
 class UserError(ValueError):
     """Bad input: one line that names the thing, its value and the remedy; the CLI prints it and exits with 2."""
 

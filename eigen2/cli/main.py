@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import NoReturn
 
-from eigen2.errors import INTERRUPTED, RunStopped, UserError, printable
+from eigen2.errors import INTERRUPTED, OUT_OF_MEMORY, RunStopped, UserError, is_shortage, printable
+from eigen2.memory.limits import limits
 
 TRAINING = ("fit", "validate", "test")
 MODULES = {
@@ -36,10 +37,19 @@ def main(args: Sequence[str] | None = None) -> None:
     except BrokenPipeError:  # the reader of the output has what it wants, as `head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
         sys.exit(1)
-    except UserError as error:
-        _exit(2, f"error: {' '.join(str(error).split())}")
     except RunStopped as stop:
         _exit(stop.code, str(stop))
+    except Exception as error:
+        if (shortage := _find_shortage(error)) is not None:
+            reason = " ".join(f"{type(shortage).__name__}: {shortage}".split())[:160]
+            _exit(
+                OUT_OF_MEMORY,
+                f"error: no memory or threads left ({reason}), with {limits()[0]}: free memory or raise that limit; "
+                "a fit goes on from its last checkpoint with --ckpt_path last",
+            )
+        if not isinstance(error, UserError):
+            raise
+        _exit(2, f"error: {' '.join(str(error).split())}")
     except KeyboardInterrupt:  # before the first generation or after the last
         _exit(INTERRUPTED, "interrupted")
 
@@ -67,6 +77,13 @@ def _run(args: list[str]) -> None:
             f"{f'unknown command {command}' if args else 'a command is missing'}; choose from {', '.join(commands)}, "
             f"and see its options with --help{f': did you mean {close[0]}?' if close else ''}"
         )
+
+
+def _find_shortage(error: BaseException | None) -> BaseException | None:
+    """Return the exception by which memory or threads ran out: this one, or one that it came from."""
+    while error is not None and not is_shortage(error):
+        error = error.__cause__ or error.__context__
+    return error
 
 
 def _exit(code: int, line: str) -> NoReturn:

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from eigen2.core.compatibility import altered_as_user_error, saved_part, saved_run
 from eigen2.core.networks import Sizes, StackedNetwork
 from eigen2.core.signatures import sign, verify
-from eigen2.errors import UserError
+from eigen2.errors import UserError, is_shortage
 from eigen2.runtime.checksums import verify_checksum
 from eigen2.runtime.files import replacing
 
@@ -131,9 +131,9 @@ def read_checkpoint(file: Path) -> dict[str, Any]:
         verify_checksum(file)
         # mapped, so that the replay buffer beside the weights is not read
         checkpoint: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
-    except MemoryError:
-        raise
     except Exception as error:  # a decoder may raise anything on damaged bytes
+        if is_shortage(error):
+            raise
         raise UserError(
             f"checkpoint {file} cannot be read ({_line(error)}); is it damaged? give another one"
         ) from error

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import psutil
 
+from eigen2.errors import UserError
+
 _CGROUPS = Path("/proc/self/cgroup")
 _ROOT = Path("/sys/fs/cgroup")
 _NO_LIMIT = 1 << 60  # version 1 of control groups writes a number this large or larger for no limit
@@ -63,6 +65,18 @@ def available_bytes(budget_bytes: int | None = None, processes: int = 1) -> int:
     A limit shared between processes is divided equally among the run's `processes` on this machine.
     """
     return min(limit.left // (processes if limit.shared else 1) for limit in limits(budget_bytes))
+
+
+def require_room(what: str, count: int, each: int, remedy: str, available: int | None = None) -> None:
+    """Raise a UserError if `count` things of `each` bytes do not fit into memory; `what` names the count.
+
+    `available` are the bytes left before the first of them was made, by default those left now.
+    """
+    available = available_bytes() if available is None else available
+    if (needed := count * each) > available:
+        raise UserError(
+            f"{what} x {each:,} bytes = {needed / 1e9:.2f} GB of RAM, with {available / 1e9:.2f} GB available: {remedy}"
+        )
 
 
 def allowed_bytes() -> int:

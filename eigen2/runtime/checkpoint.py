@@ -16,7 +16,7 @@ from lightning.pytorch.utilities.migration.utils import migrate_checkpoint
 from torch import Tensor
 
 from eigen2 import compat
-from eigen2.errors import UserError, require_range
+from eigen2.errors import UserError, is_shortage, require_range
 from eigen2.runtime.checksums import DamagedFile, generation_of, verify_checksum, write_checksum
 from eigen2.runtime.files import replacing
 
@@ -66,6 +66,8 @@ class DurableCheckpointIO(TorchCheckpointIO):
             checkpoint: dict[str, Any] = super().load_checkpoint(path, map_location, weights_only=True)
             migrate_checkpoint(checkpoint)  # Lightning would itself, and raise anything for a version that is none
         except Exception as error:  # a decoder may raise anything on damaged bytes
+            if is_shortage(error):
+                raise
             reason = " ".join(str(error).split())[:120]
             raise UserError(f"checkpoint {path} cannot be read ({reason}); is it damaged? give another one") from error
         return checkpoint
@@ -217,6 +219,8 @@ def newest_intact(folder: Path, put_aside: bool = True) -> Path | None:
             verify_checksum(path)
             return path
         except (DamagedFile, OSError) as error:
+            if is_shortage(error):
+                raise
             log.warning("checkpoint %s is damaged (%s); using the one before", path, error)
             if path.name == LAST and put_aside:
                 os.replace(path, path.with_name(DAMAGED))

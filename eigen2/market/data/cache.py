@@ -20,21 +20,19 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from eigen2.errors import UserError
+from eigen2.errors import UserError, is_shortage
 from eigen2.market.data.checks import PRICES
 from eigen2.market.data.files import require_file
 from eigen2.market.data.panel import FeatureScale, MarketPanel, Splits, build_panel
-from eigen2.market.data.source import read_prices
+from eigen2.market.data.source import BYTES_PER_ROW, read_prices
 from eigen2.market.synthetic.generator import SyntheticMarket
-from eigen2.memory.limits import available_bytes
-from eigen2.memory.process import GB
+from eigen2.memory.limits import require_room
 from eigen2.runtime.files import lock
 
 log = logging.getLogger(__name__)
 
 PriceSource = str | Path | SyntheticMarket | pd.DataFrame
 """A price file, a synthetic market, or a table as `read_prices` returns it."""
-BYTES_PER_ROW = 200  # upper bound for a synthetic market: the table, its blocks, and the panel built from it
 # part of every key: raise it whenever the same prices would give other arrays or files
 FORMAT_VERSION = 11
 ARRAYS = ("features", "valid", "prices")
@@ -132,11 +130,7 @@ def _table(source: PriceSource, features: Sequence[str]) -> pd.DataFrame:
     if not isinstance(source, SyntheticMarket):
         return read_prices(source, features)
     rows = source.days * source.columns
-    if (needed := BYTES_PER_ROW * rows) > (available := available_bytes()):
-        raise UserError(
-            f"data.synthetic makes {rows:,} days x columns, which take {needed / GB:.1f} GB of RAM, "
-            f"{available / GB:.1f} GB available; lower one of them"
-        )
+    require_room(f"data.synthetic makes {rows:,} days x columns", rows, BYTES_PER_ROW, "lower one of them")
     return source.generate()
 
 
@@ -233,7 +227,9 @@ def _is_intact(file: Path) -> bool:
     """Return whether the file exists and has its checksum."""
     try:
         return file.with_name(f"{file.name}.crc32").read_text() == str(_checksum(file))
-    except (OSError, ValueError):
+    except (OSError, ValueError) as error:
+        if is_shortage(error):
+            raise
         return False
 
 

@@ -21,6 +21,9 @@ EMPTY_NUMBERS = pa.array(
     ["", "nan", "NaN", "NAN", "na", "NA", "N/A", "n/a", "#N/A", "null", "NULL", "None", "none"], pa.string()
 )
 
+# of a ticker; a name of a megabyte, stored once in a file, would be copied to every row
+LONGEST_NAME = 200
+
 Mask = Bool[np.ndarray, " rows"]
 Kind = tuple[Callable[[pa.Array], tuple[Any, Mask]], str, str]
 """Parser of a column, problem of a cell that it cannot parse, and remedy."""
@@ -38,7 +41,7 @@ def dates(form: DateFormat) -> Kind:
 
 def tickers() -> Kind:
     """Return the parser of tickers."""
-    return _tickers, "rows without a ticker", "name it"
+    return _tickers, f"rows without a ticker of at most {LONGEST_NAME} characters", "name it"
 
 
 def numbers(decimal: str) -> Kind:
@@ -48,16 +51,22 @@ def numbers(decimal: str) -> Kind:
 
 
 def _tickers(column: pa.Array) -> tuple[pd.Series, Mask]:
-    """Parse names as text, whatever type the file has them in; return them, and which are missing."""
+    """Parse names as text, whatever type the file has them in; return them, and which are missing or too long."""
     codes, distinct = pd.factorize(column.to_pandas())
     # a column of integers with a gap in it comes as floats
     whole = (int(name) if isinstance(name, float) and name.is_integer() else name for name in distinct)
-    names = np.array([*(str(name).strip() for name in whole), ""], dtype=object)
+    short = (name if len(name) <= LONGEST_NAME else "" for name in (str(name).strip() for name in whole))
+    names = np.array([*short, ""], dtype=object)
     return pd.Series(pd.Series(names, dtype="str").array.take(codes)), (names == "")[codes]
 
 
 def _numbers(column: pa.Array, decimal: str) -> tuple[Float64[np.ndarray, " rows"], Mask]:
     """Parse numbers or numbers as text; return float64, NaN where a cell is empty, and a mask of invalid cells."""
+    if pa.types.is_dictionary(column.type):
+        # each text once: a long one may stand for millions of cells
+        values, bad = _numbers(column.dictionary, decimal)
+        places = pc.fill_null(column.indices, len(values)).to_numpy(zero_copy_only=False)
+        return np.append(values, np.nan)[places], np.append(bad, False)[places]
     if pa.types.is_string(column.type) and decimal == ",":
         column = _with_points(column)
     if pa.types.is_string(column.type):
@@ -71,7 +80,7 @@ def _numbers(column: pa.Array, decimal: str) -> tuple[Float64[np.ndarray, " rows
     if pa.types.is_floating(column.type):
         return np.asarray(column.to_numpy(zero_copy_only=False), np.float64), np.zeros(len(column), np.bool_)
     raw = column.to_pandas()
-    if raw.dtype.kind in "bmM" or isinstance(raw.dtype, pd.CategoricalDtype):
+    if raw.dtype.kind in "bmM":
         return np.full(len(raw), np.nan), raw.notna().to_numpy()
     # decimals are objects; Arrow does not parse the rest, such as +1.5
     numbers = pd.to_numeric(raw, errors="coerce")

@@ -4,27 +4,30 @@ from __future__ import annotations
 
 import os
 import re
+import zlib
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from csv import Error as CsvError
 from csv import reader as csv_reader
+from csv import writer as csv_writer
 from dataclasses import dataclass
-from io import TextIOWrapper
+from io import BufferedIOBase, BytesIO, StringIO, TextIOWrapper
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
+from zipfile import ZipFile
 
-import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import csv
 
-from eigen2.errors import UserError
+from eigen2.errors import UserError, is_shortage
 from eigen2.market.data import columns
 from eigen2.market.data.csv_format import CsvFormat, guess_decimal, guess_sep
 from eigen2.market.data.dates import ISO, DateFormat, guess_dates, times_of_day
 from eigen2.market.data.headers import Header, parquet_header, text_header
+from eigen2.market.data.sizes import BoundedGzip, parquet_bytes, require_size
+from eigen2.memory.limits import require_room
 
 GZIP_MAGIC, PARQUET_MAGIC = b"\x1f\x8b", b"PAR1"
 # Kaggle's daily US shares are in files such as aapl.us.txt
@@ -37,6 +40,9 @@ GUESS_ROWS = 50
 # shared by the columns that are read at the same time
 PARQUET_BUFFER_BYTES = 16 << 20
 DATE_BATCH_ROWS = 250_000
+EXCEL_ROWS = 1 << 20
+# of memory for a byte of a spreadsheet's XML: the sheet is read row by row, other parts become trees of objects
+SHEET_BYTES, TREE_BYTES = 10, 200
 
 
 @dataclass(frozen=True)
@@ -51,10 +57,11 @@ class DateColumn:
 class PriceFile:
     """A price file, whose header is read when it is made and columns in batches; messages name it by `where`.
 
-    An Excel file is its first sheet, which is read whole, as text.
+    An Excel file is its first sheet, which is read whole, as text. `rows` are counted in Parquet, and estimated from
+    the size of a text file, whose content may be many times as long if it is compressed.
 
     Raises:
-        UserError: when the file is missing, empty, damaged or of another format.
+        UserError: when the file is missing, empty, damaged or of another format, or expands further than prices do.
     """
 
     def __init__(self, path: str | Path, form: CsvFormat = CsvFormat()) -> None:  # noqa: B008 - read, never changed
@@ -66,13 +73,17 @@ class PriceFile:
         self.is_parquet = magic == PARQUET_MAGIC or name.endswith((".parquet", ".pq"))
         if not self.is_parquet and not SUFFIX.search(name):
             raise UserError(f"{self.where} is neither Parquet, CSV nor Excel: name a file that ends in {SUFFIXES}")
-        self._compression = "gzip" if magic.startswith(GZIP_MAGIC) else None
+        self._is_gzip = magic.startswith(GZIP_MAGIC)
         is_excel = name.endswith(".xlsx") and not self.is_parquet
         self._sheet = _read_sheet(self.path, self.where) if is_excel else None
         self._date_format = form.date_format
         self.sep, self.decimal = (",", ".") if is_excel else (form.sep or "", form.decimal or "")
         with self.damage_as_user_error():
-            self.header = parquet_header(pq.read_schema(self.path)) if self.is_parquet else self._text_header()
+            if self.is_parquet:
+                self.rows = int(pq.read_metadata(self.path).num_rows)
+                self.header = parquet_header(pq.read_schema(self.path))
+            else:
+                self.header, self.rows = self._text_header()
 
     def date_column(self, position: int, time: int | None = None) -> DateColumn:
         """Return the column of dates with its format, as given or guessed from as much of the file as that takes.
@@ -138,7 +149,9 @@ class PriceFile:
         kind = "Parquet" if self.is_parquet else "CSV"
         try:
             yield
-        except (pa.ArrowException, OSError, CsvError, LookupError, UnicodeDecodeError) as error:
+        except (pa.ArrowException, OSError, EOFError, zlib.error, CsvError, LookupError, UnicodeDecodeError) as error:
+            if is_shortage(error):
+                raise
             # an unknown time zone is a LookupError; Arrow has no exception of its own for other encodings
             if isinstance(error, UnicodeDecodeError) or "invalid UTF8" in str(error):
                 raise UserError(
@@ -147,21 +160,21 @@ class PriceFile:
             reason = " ".join(str(error).split())[:200]
             raise UserError(f"{self.where} cannot be read as {kind}: damaged or cut short? ({reason})") from error
 
-    def _stream(self) -> pa.NativeFile:
+    def _stream(self) -> BufferedIOBase:
         if self._sheet is not None:
-            return pa.BufferReader(self._sheet)
-        return pa.input_stream(self.path, compression=self._compression)
+            return BytesIO(self._sheet)
+        return BoundedGzip(self.path, self.where) if self._is_gzip else self.path.open("rb")
 
-    def _text_header(self) -> Header:
+    def _text_header(self) -> tuple[Header, int]:
+        """Return the header, and about how many rows there are."""
         with self._stream() as file:
-            # columns that are not read need not be UTF-8, but some of their text is decoded here
-            text = TextIOWrapper(file, encoding="utf-8-sig", errors="replace", newline="")
-            first: list[str] = []
-            while not "".join(first).strip() and (line := text.readline()):
-                first.append(line)
-            self.sep = self.sep or guess_sep(first[-1] if first else "")
-            lines = enumerate(csv_reader(chain(first, text), delimiter=self.sep), 1)
-            records = list(islice(((line, cells) for line, cells in lines if cells), GUESS_ROWS))
+            start = file.read(CSV_BLOCK_BYTES)
+        # columns that are not read need not be UTF-8, but some of their text is decoded here
+        text = StringIO(start.decode("utf-8-sig", errors="replace"), newline="")
+        self.sep = self.sep or guess_sep(next(filter(str.strip, text), ""))
+        text.seek(0)
+        lines = enumerate(csv_reader(text, delimiter=self.sep), 1)
+        records = list(islice(((line, cells) for line, cells in lines if cells), GUESS_ROWS))
         if not records:
             raise UserError(f"{self.where} has blank lines alone: write a header and the prices again")
         header = text_header(records)
@@ -170,20 +183,23 @@ class PriceFile:
         self.decimal = self.decimal or guess_decimal(
             self.sep, (cells for line, cells in records if line > header.lines)
         )
-        return header
+        size = self.path.stat().st_size if self._sheet is None else len(self._sheet)
+        return header, max(0, size * start.count(b"\n") // len(start) - header.lines)
 
     def _parquet_batches(
         self, text: Sequence[int], numbers: Sequence[int], batch_rows: int
     ) -> Iterator[dict[int, pa.Array]]:
         wanted = {position: self.header.names[position] for position in (*text, *numbers)}
-        schema = pq.read_schema(self.path)
+        schema, metadata = pq.read_schema(self.path), pq.read_metadata(self.path)
+        require_size(self.path, self.where, parquet_bytes(metadata, wanted.values()))
         for position, name in wanted.items():
             kind = schema.field(position).type
             if pa.types.is_nested(kind) or "binary" in str(kind):
                 raise UserError(f"{self.where}: column {quoted(name)} holds {kind}: write text or plain numbers")
         # a row group can be the whole file, which must not be in memory at once
         buffer_bytes = max(PARQUET_BUFFER_BYTES // len(wanted), 4096)
-        dictionaries = [wanted[position] for position in text]
+        texts = [position for position in numbers if pa.types.is_string(schema.field(position).type)]
+        dictionaries = [wanted[position] for position in (*text, *texts)]
         options = {"read_dictionary": dictionaries, "buffer_size": buffer_bytes, "pre_buffer": False}
         with pq.ParquetFile(self.path, **options) as file:
             for batch in file.iter_batches(batch_rows, columns=list(wanted.values())):
@@ -254,12 +270,52 @@ def _plain(column: pa.Array, *, is_date: bool) -> pa.Array:
 
 
 def _read_sheet(path: Path, where: str) -> bytes:
-    """Return the first sheet of an Excel file as CSV."""
+    """Return the first sheet of an Excel file as CSV, without blank rows."""
     try:
-        sheet = pd.read_excel(path, header=None, dtype=object, keep_default_na=False)
+        # an extra, which takes half a second to import
+        from openpyxl import load_workbook
     except ImportError as error:
         raise UserError(f"{where} is an Excel file: pip install 'eigen2[xlsx]', or save it as CSV") from error
-    except (BadZipFile, OSError, LookupError, ValueError) as error:
+    content = BytesIO()
+    try:
+        _require_small_parts(path, where)
+        with closing(load_workbook(path, read_only=True, data_only=True)) as book:
+            sheet = book.worksheets[0]
+            # what the file says of them may be wrong
+            sheet.reset_dimensions()
+            texts = ([_cell_text(cell) for cell in row] for row in sheet.iter_rows(max_row=EXCEL_ROWS))
+            rows = filter(any, texts)
+            first = list(islice(rows, GUESS_ROWS))
+            width = max((place + 1 for row in first for place, text in enumerate(row) if text), default=0)
+            file = TextIOWrapper(content, encoding="utf-8", newline="", write_through=True)
+            writer = csv_writer(file, lineterminator="\n")
+            for row in chain(first, rows):
+                writer.writerow([*row[:width], *[""] * (width - len(row))])
+                require_size(path, where, content.tell())
+    except UserError:
+        raise
+    except Exception as error:  # a decoder may raise anything on damaged bytes
+        if is_shortage(error):
+            raise
         reason = " ".join(str(error).split())[:200]
         raise UserError(f"{where} cannot be read as Excel: damaged or cut short? ({reason})") from error
-    return sheet.to_csv(index=False, header=False).encode()
+    return content.getvalue()
+
+
+def _require_small_parts(path: Path, where: str) -> None:
+    """Raise a UserError if the parts of an Excel file, a zip archive, do not fit into memory."""
+    with ZipFile(path) as archive:
+        parts = {part.filename: part.file_size for part in archive.infolist()}
+    require_size(path, where, sum(parts.values()))
+    for name, size in parts.items():
+        is_sheet = name.startswith("xl/worksheets/") or name == "xl/sharedStrings.xml"
+        if name.endswith(".xml"):
+            part_bytes = SHEET_BYTES if is_sheet else TREE_BYTES
+            require_room(f"{where}: {quoted(name)} has {size:,} bytes", size, part_bytes, "save the prices as CSV")
+
+
+def _cell_text(cell: Any) -> str:
+    """Return the text of a cell of an Excel file; errors such as #DIV/0! count as empty."""
+    value = None if cell.data_type == "e" else cell.value
+    whole = isinstance(value, float) and value.is_integer()
+    return "" if value is None else str(int(value) if whole else value)

@@ -20,6 +20,7 @@ from eigen2.market.data.panel_rows import PanelRows, select_rows, some
 from eigen2.market.data.source import PRICE_COLUMNS, VALUES, check_features, check_finite, usable_prices
 from eigen2.market.data.splits import Splits, window_starts
 from eigen2.market.features.indicators import FEATURES, indicator_features, ticker_features
+from eigen2.memory.limits import require_room
 
 __all__ = ["FEATURES", "FeatureScale", "MarketPanel", "Splits", "build_panel", "window_starts"]
 
@@ -193,7 +194,8 @@ def build_panel(
 
     Raises:
         UserError: when no row is usable, a price is infinite, a (date, ticker) appears twice, an indicator is unknown
-            or has no value, no day is left for training, or the table has none of the scale's tickers.
+            or has no value, no day is left for training, the table has none of the scale's tickers, or the panel does
+            not fit into memory.
     """
     own = tuple(features) if scale is None else scale.own_features
     check_features(own, prices_long.columns)
@@ -206,6 +208,9 @@ def build_panel(
     counts = validation_days, holdout_days, validation_spans
     splits = Splits.from_dates(rows.dates, *counts, validation_from, holdout_from)
     shape = len(rows.dates), len(tickers)
+    # a few rows, each of another day and ticker, make a panel of their square
+    what, cell_bytes = "the panel of {:,} days x {:,} columns".format(*shape), 5 * (len(FEATURES) + len(own)) + 16
+    require_room(what, shape[0] * shape[1], cell_bytes, "keep fewer tickers or fewer days")
     train, normalised = splits.train_days, np.empty((*shape, len(FEATURES) + len(own)), dtype=np.float32)
     prices = np.full((*shape, len(PRICE_COLUMNS)), np.nan, dtype=np.float32)
     traded_value, checks, moments = np.zeros(len(tickers)), {}, np.zeros((3, *normalised.shape[1:]))

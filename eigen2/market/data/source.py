@@ -16,6 +16,7 @@ from jaxtyping import Bool, Float, Int
 from eigen2.errors import UserError
 from eigen2.market.data.files import PriceFile, quoted
 from eigen2.market.data.headers import ADJ_CLOSE, fold
+from eigen2.memory.limits import available_bytes, require_room
 
 log = logging.getLogger(__name__)
 
@@ -26,9 +27,12 @@ COLUMNS = ("date", "ticker", *VALUES)
 SMALLEST_PRICE = float(np.finfo(np.float32).tiny)
 LARGEST_PRICE = float(np.finfo(np.float32).max)
 BATCH_ROWS = 1_000_000
+# upper bounds: the table, its copy while it is sorted, and the panel built from it; 163 to 190 bytes measured
+BYTES_PER_ROW, BYTES_PER_FEATURE = 200, 32
 LISTED_DAYS = 20  # for which a ticker counts as listed after each of its rows, as it may only be late or halted
 # a table is one of returns if more of its closes than this share are below 0, at least so many
 RETURNS_SHARE, RETURNS_ROWS = 0.35, 10
+FEWER_ROWS = "free memory, or keep fewer tickers or days"
 EASTERNMOST = datetime.timezone(datetime.timedelta(hours=14))  # where a day begins first
 STRAY_TICKERS = 10
 STRAY_PERCENT = 10
@@ -48,7 +52,8 @@ def read_prices(path: str | Path, features: Sequence[str] = ()) -> pd.DataFrame:
 
     Raises:
         UserError: when the file is missing, empty, damaged or of another format, lacks a column or has no rows, a date,
-            ticker or number cannot be read, a number is infinite, bars are intraday, or a (date, ticker) appears twice.
+            ticker or number cannot be read, a number is infinite, bars are intraday, a (date, ticker) appears twice, or
+            the table does not fit into memory.
     """
     check_features(features)
     prepare = f"python -m eigen2.cli data prepare {shlex.quote(str(path))} OUT.parquet"
@@ -63,9 +68,14 @@ def read_prices(path: str | Path, features: Sequence[str] = ()) -> pd.DataFrame:
         raise UserError(f"{file.where} has more than one column {', '.join(double)}: keep one of each")
     date, ticker, *values = map(folded.index, wanted)
     time = folded.index("time") if "time" in folded else None
-    batches = file.batches(file.date_column(date, time), ticker, values, BATCH_ROWS)
-    parts = [pd.DataFrame(dict(zip(columns, batch, strict=True))) for batch in batches]
-    if not sum(map(len, parts)):
+    rows, row_bytes, available = 0, BYTES_PER_ROW + BYTES_PER_FEATURE * len(features), available_bytes()
+    require_room(f"{file.where} has about {file.rows:,} rows", file.rows, row_bytes, FEWER_ROWS, available)
+    parts = []
+    for batch in file.batches(file.date_column(date, time), ticker, values, BATCH_ROWS):
+        parts.append(pd.DataFrame(dict(zip(columns, batch, strict=True))))
+        rows += len(parts[-1])
+        require_room(f"{file.where} has at least {rows:,} rows", rows, row_bytes, FEWER_ROWS, available)
+    if not rows:
         raise UserError(f"{file.where} has a header but no rows of prices: write one row for each date and ticker")
     prices = pd.concat(parts, ignore_index=True)
     del parts

@@ -1,10 +1,12 @@
 """Text files: separators and decimal marks are guessed or given, and give the rows of a plain CSV file."""
 
+import sys
+
+import numpy as np
 import pandas as pd
 import pytest
 
 from eigen2.errors import UserError
-from eigen2.market.data import files
 from eigen2.market.data.cleaning.layouts import Input
 from eigen2.market.data.csv_format import CsvFormat, guess_decimal, guess_sep
 from eigen2.market.data.source import read_prices
@@ -96,17 +98,19 @@ def test_settings_that_are_refused(settings, words):
 
 
 def test_excel_is_read_as_text(tmp_path, monkeypatch):
-    (tmp_path / "p.xlsx").write_bytes(b"PK\x03\x04")
-    frame = table(("600519", "NA"))
-    cells = pd.DataFrame([[*frame.columns], *frame.astype(object).values.tolist()], dtype=object)
-    monkeypatch.setattr(files.pd, "read_excel", lambda path, **_: cells)
+    openpyxl = pytest.importorskip("openpyxl")
+    frame = table(("600519", "NA")).assign(volume=[1, 2, np.nan, 4, 5, 6])
+    book = openpyxl.Workbook()
+    sheet = book.active
+    rows = [[*frame.columns], [], *frame.astype(object).where(frame.notna(), "#DIV/0!").values.tolist()]
+    for row in rows:
+        sheet.append(row)
+    sheet["I4"] = "a note"
+    book.create_sheet("other").append(["not read"])
+    book.save(tmp_path / "p.xlsx")
     pd.testing.assert_frame_equal(read_prices(tmp_path / "p.xlsx"), frame)
     assert Input(tmp_path / "p.xlsx", CsvFormat(";", ",", "%d.%m.%Y")).layout == "long"
-
-    def missing(path, **_):
-        raise ImportError("openpyxl")
-
-    monkeypatch.setattr(files.pd, "read_excel", missing)
+    monkeypatch.setitem(sys.modules, "openpyxl", None)
     assert_refused(tmp_path / "p.xlsx", r"is an Excel file: pip install 'eigen2\[xlsx\]', or save it as CSV")
 
 
