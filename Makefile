@@ -80,7 +80,7 @@ results: $(INSTALLED)  ## measure and write the figures of docs/results.md; a qu
 	$(VENV)/bin/python -m benchmarks.pages results
 
 planted: $(INSTALLED)  ## compare ERL, gradients alone and evolution alone on sixteen markets with a hidden drift; two hours
-	$(MEASURE) planted --out docs/figures
+	$(MEASURE) planted halves --out docs/figures
 	$(VENV)/bin/python -m benchmarks.pages learning
 
 ablations: $(INSTALLED)  ## measure what learning depends on, on one such market; half an hour

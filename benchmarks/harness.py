@@ -44,7 +44,7 @@ MODULES = {  # names of benchmarks by the module that defines them in `BENCHMARK
     "memory.full_run": ("full-run-1", "full-run-2", "full-live"),
     "memory.estimate": ("estimate",),
     "memory.soak": ("soak", "soak-fire"),
-    "learning.planted": ("planted", "ablations"),
+    "learning.planted": ("planted", "halves", "ablations"),
     "learning.power": ("weak", "power-rules", "power"),
     "learning.control": ("control", "swimmer", "halfcheetah"),
     "learning.fire": ("fire",),

@@ -39,7 +39,8 @@ SMALL: dict[str, dict[str, Any]] = {  # settings that replace those of a variant
     "model": {"population_size": 3, "gradient_steps": 1, "accumulate": 1},
 }
 RULES = ("random", "momentum", "ridge", "filtered", "informed")
-MAIN = ("erl", "gradients alone", "evolution alone")
+HALVES = ("gradients alone", "evolution alone")
+SEEDS = range(21, 37)
 
 
 def _blurred_critic(sizes: Sizes) -> ColumnCritic:
@@ -136,6 +137,7 @@ def _benchmark(variants: Iterable[str], seeds: Iterable[int], generations: int) 
 
 
 BENCHMARKS = {
-    "planted": _benchmark(MAIN, range(21, 37), generations=25),
+    "planted": _benchmark(["erl"], SEEDS, generations=25),
+    "halves": _benchmark(HALVES, SEEDS, generations=25),
     "ablations": _benchmark(VARIANTS, [100], generations=20),
 }

@@ -37,14 +37,15 @@ def fitness_table(figures: Figures) -> str:
     return table(FITNESS, lines)
 
 
-def against_table(figures: Figures) -> str:
-    """Return by how much ERL beats ridge regression, the Kalman filter and each of its halves, market by market."""
-    runs: Runs = figures["runs"]
-    others = {rule: (runs["erl"], rule, rule) for rule in ("ridge", "filtered")}
-    others |= {name: (rows, "champion", "agents") for name, rows in runs.items() if name != "erl"}
+def against_table(figures: Figures, halves: Figures | None = None) -> str:
+    """Return by how much ERL beats ridge regression and Kalman filter, or each of its halves, market by market."""
+    erl: list[Row] = figures["runs"]["erl"]
+    others = {rule: (erl, rule, rule) for rule in ("ridge", "filtered")}
+    if halves is not None:
+        others = {name: (rows, "champion", "agents") for name, rows in halves["runs"].items()}
     lines = []
     for name, (rows, *theirs) in others.items():
-        gains = [_values(runs["erl"], own) - _values(rows, other) for own, other in zip(WHO, theirs, strict=True)]
+        gains = [_values(erl, own) - _values(rows, other) for own, other in zip(WHO, theirs, strict=True)]
         better = " and ".join(str(int((gain > 0).sum())) for gain in gains) + f" of {len(rows)}"
         lines.append({"name": name, "champion": interval(gains[0]), "agents": interval(gains[1]), "better": better})
     return table(AGAINST, lines)
@@ -73,6 +74,8 @@ PAGE = Page(
         "planted": Block(fitness_table, ("planted",)),
         "against": Block(against_table, ("planted",)),
         "planted_machine": Block(partial(machines, ["planted"]), ("planted",)),
+        "halves": Block(against_table, ("planted", "halves")),
+        "halves_machine": Block(partial(machines, ["halves"]), ("halves",)),
         "ablations": Block(ablation_table, ("ablations",)),
         "ablations_machine": Block(partial(machines, ["ablations"]), ("ablations",)),
     },
