@@ -80,7 +80,7 @@ class Population(nn.Module):
         }
         for name, values in buffers.items():
             self.register_buffer(name, values)
-        self.register_load_state_dict_pre_hook(_fit_windows)
+        self.register_load_state_dict_pre_hook(_fit_windows)  # type: ignore[no-untyped-call]
         self.reset_memory(make_actor, make_critic, seed, noise)
         self.agents = tuple(DDPGAgent(self, row) for row in range(size))  # handles
         self.champion, self.mean = DDPGAgent(self, "champion"), DDPGAgent(self, "mean")
