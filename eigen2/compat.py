@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import atexit
+import os
 import subprocess
 import time
 from collections.abc import Callable
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from torch.nn import Module
     from torch.utils.tensorboard import SummaryWriter
 
+LAUNCHER = "EIGEN2_LAUNCHER"
+"""Environment variable by which a process that a launcher starts knows the launcher's process id."""
 LEAVE_S = 10.0
 """Seconds that the processes started by a launcher may take to exit after the first one."""
 
@@ -42,7 +45,9 @@ def script_launcher(environment: ClusterEnvironment, processes: int, nodes: int)
         ) -> Any:
             self.cluster_environment.validate_settings(num_devices=self.num_processes, num_nodes=self.num_nodes)
             if not self.cluster_environment.creates_processes_externally and not self.procs:
+                os.environ[LAUNCHER] = str(os.getpid())
                 self._call_children_scripts()
+                del os.environ[LAUNCHER]
                 atexit.register(end_processes, self.procs)
             return function(*args, **kwargs)
 

@@ -23,7 +23,7 @@ def printable(text: str) -> str:
 
 SHORTAGE = re.compile(
     r"can(?:no|')t allocate memory|not enough memory|out of memory|bad_alloc|can't start new thread"
-    r"|failed to map segment|resource temporarily unavailable",
+    r"|failed to map segment|resource temporarily unavailable|error return without exception set",
     re.IGNORECASE,
 )
 

@@ -2,16 +2,21 @@
 
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from eigen2.cli.main import main
+from eigen2.market.data.sample import sample_path
+from tests.command import Started
 from tests.runs import metrics, same, state
 
 ROOT = Path(__file__).parent.parent
@@ -105,3 +110,41 @@ def test_a_budget_that_is_wrong_or_cannot_hold_the_run_is_refused_in_one_line(
     said = capsys.readouterr().err
     assert "Traceback" not in said
     assert re.search(expected, said.splitlines()[-1])
+
+
+def leave(room: int) -> None:
+    """Let the address space of this process grow by so many megabytes."""
+    most = psutil.Process().memory_info().vms + room * MB
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))
+
+
+FIT = ("fit", "--config", "tests/small.yaml", "--trainer.max_epochs=1", "--data.replay_capacity=300000")
+NO_BUDGET = "--trainer.callbacks+=tests.hog.NoBudget"
+
+
+@pytest.mark.parametrize(
+    ("words", "rooms"),
+    [
+        ((*FIT, NO_BUDGET), (2, 190)),
+        (("data", "inspect", sample_path()), (1, 20, 130)),
+        (("data", "prepare", sample_path()), (5, 140)),
+    ],
+    ids=["fit", "inspect", "prepare"],
+)
+def test_a_command_ends_in_one_line_wherever_its_address_space_does(
+    words: tuple[object, ...], rooms: tuple[int, ...], tmp_path: Path
+) -> None:
+    codes = []
+    for room in rooms:
+        out = tmp_path / f"{room}.parquet"
+        options = {"fit": [f"--trainer.default_root_dir={tmp_path / str(room)}"], "prepare": [out]}
+        more = next((options[word] for word in words if word in options), [])
+        ended = Started([*words, *more], prepare=partial(leave, room)).ended(300)
+        codes.append(ended.returncode)
+        assert "Traceback" not in ended.stderr, ended.stderr
+        if ended.returncode != 0:
+            (line,) = [line for line in ended.stderr.splitlines() if line.startswith(("error: ", "stopped "))]
+            assert ended.returncode in (2, 3), line
+            assert re.search(r"GB available[;:] |no memory or threads left", line)
+            assert not out.exists()
+    assert codes[0] in (2, 3)

@@ -1,10 +1,76 @@
-"""Rendezvous of the processes of one attempt on a store that still holds the keys of earlier attempts."""
+"""Rendezvous of a run's processes: where they listen, what tells attempts apart, and the end of one before all met."""
 
+import errno
+import os
+import socket
+import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
+from ipaddress import ip_address
+from threading import Event, Thread
 from uuid import uuid4
 
+import psutil
 from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
+
+from eigen2.errors import UserError
+
+LOOPBACK = "127.0.0.1"
+WATCH_S = 0.2  # between looks at the other processes
+
+
+def loopback_interface() -> str | None:
+    """Return the name of the network interface that only this machine reaches; None if it has none."""
+    interfaces = psutil.net_if_addrs().items()
+    return next((name for name, addresses in interfaces if LOOPBACK in [each.address for each in addresses]), None)
+
+
+def listen(address: str, port: int) -> int | None:
+    """Return a socket that listens on one address, as a file descriptor, where a TCPStore would listen on all.
+
+    None if others reach this machine at that address through something else, or it has another meaning for them: then
+    only listening on all addresses serves them. Raises UserError if the port cannot be had.
+    """
+    try:
+        family, *_, place = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
+        if address != LOOPBACK and ip_address(place[0]).is_loopback:
+            return None
+        return socket.create_server(place[:2], family=family).detach()
+    except OSError as error:
+        if error.errno == errno.EADDRNOTAVAIL:
+            return None
+        raise UserError(
+            f"process 0 cannot listen on {address} port {port} ({error.strerror or error}): set MASTER_ADDR and "
+            "MASTER_PORT to an address of its machine and a free port"
+        ) from error
+
+
+@contextmanager
+def watched(find_lost: Callable[[], tuple[str, int] | None]) -> Iterator[None]:
+    """Leave this process as soon as `find_lost` returns a line and an exit code.
+
+    A thread asks it, because nothing interrupts torch while it waits for other processes. Exit handlers do not run.
+    """
+    met = Event()
+
+    def watch() -> None:
+        while not met.wait(WATCH_S):
+            if (found := find_lost()) is not None:
+                line, code = found
+                sys.stdout.flush()
+                sys.stderr.write(f"{line}\n")
+                sys.stderr.flush()
+                os._exit(code)
+
+    thread = Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        met.set()
+        thread.join()
 
 
 def rendezvous(store: Store, rank: int, world: int, timeout: timedelta) -> Store:

@@ -18,8 +18,8 @@ from torch.distributed import Store, TCPStore  # type: ignore[attr-defined]
 
 from eigen2 import compat
 from eigen2.distributed.communicator import in_contact
-from eigen2.distributed.rendezvous import rendezvous
-from eigen2.errors import UserError, require_range
+from eigen2.distributed.rendezvous import LOOPBACK, listen, loopback_interface, rendezvous, watched
+from eigen2.errors import LOST_CONTACT, UserError, require_range
 
 Plain = TypeVar("Plain")
 
@@ -40,6 +40,7 @@ class PopulationStrategy(DDPStrategy):
         super().__init__(process_group_backend="gloo", timeout=timedelta(seconds=timeout_s))
         self._patience = timedelta(seconds=timeout_s)
         self._started: Any = None
+        self._launcher_pid = 0
 
     @property
     def launcher(self) -> Any:
@@ -50,7 +51,11 @@ class PopulationStrategy(DDPStrategy):
         return self._started
 
     def setup_distributed(self) -> None:
-        """Connect to the other processes; raise RunStopped if not all join in time."""
+        """Connect to the other processes; raise RunStopped if not all join in time.
+
+        Processes of one machine listen on its loopback interface alone. One that ends before all have met takes those
+        of its machine with it.
+        """
         reset_seed()
         self.set_world_ranks()
         if dist.is_initialized():  # by an earlier call of the Trainer
@@ -58,15 +63,22 @@ class PopulationStrategy(DDPStrategy):
         rank, world, cluster = self.global_rank, self.world_size, self.cluster_environment
         assert cluster is not None
         under_torchrun = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-        with self._in_contact("starting"):
+        address, port, serves = cluster.main_address, cluster.main_port, rank == 0 and not under_torchrun
+        if world == self.num_processes:  # no other machine
+            address = address if under_torchrun else LOOPBACK
+            if (interface := loopback_interface()) is not None:
+                os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
+        self._launcher_pid = int(os.environ.pop(compat.LAUNCHER, 0))
+        with self._in_contact("starting"), watched(self._find_lost):
             store: Store = TCPStore(
-                cluster.main_address,
-                cluster.main_port,
+                address,
+                port,
                 world,
-                is_master=rank == 0 and not under_torchrun,
+                is_master=serves,
                 timeout=self._patience,
                 wait_for_workers=False,
                 multi_tenant=True,
+                master_listen_fd=listen(address, port) if serves else None,
             )
             if under_torchrun:
                 store = rendezvous(store, rank, world, self._patience)
@@ -105,6 +117,17 @@ class PopulationStrategy(DDPStrategy):
             return tensor
         with self._in_contact("deciding together"):
             return super().reduce(tensor.cpu(), group, reduce_op).to(tensor.device)
+
+    def _find_lost(self) -> tuple[str, int] | None:
+        """Return a line and an exit code if the launcher of this process, or one that it has launched, has ended."""
+        if self._launcher_pid and os.getppid() != self._launcher_pid:
+            return f"process {self.global_rank}: process 0 of this machine ended before all had met", LOST_CONTACT
+        for number, child in enumerate(self.launcher.procs, 1):
+            if (code := child.poll()) is not None:
+                how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+                line = f"process {number} of this machine {how} before all had met, and so does process 0"
+                return f"{line}; --ckpt_path last resumes", max(code, 0) or LOST_CONTACT
+        return None
 
     def _in_contact(self, purpose: str) -> AbstractContextManager[None]:
         return in_contact(self.global_rank, self.world_size, purpose)

@@ -1,12 +1,22 @@
-"""Processes that start again on the store of those before them."""
+"""Processes that meet: on the store of those before them, at addresses of their own, and when one ends before."""
 
+import json
+import socket
 import threading
+from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
+from pathlib import Path
+from typing import Any
 
+import psutil
 import pytest
 import torch.distributed as dist
 
-from eigen2.distributed.rendezvous import rendezvous
+from eigen2.distributed.rendezvous import LOOPBACK, listen, rendezvous
+from eigen2.errors import LOST_CONTACT, UserError
+from tests.command import server
+from tests.distributed.meeting import listening, meet, orphan
 
 SOON = timedelta(seconds=20)
 
@@ -50,3 +60,72 @@ def test_who_does_not_come_is_not_waited_for_for_ever() -> None:
     assert isinstance(rendezvous(dist.HashStore(), 0, 1, SOON), dist.PrefixStore)
     with pytest.raises(RuntimeError, match=r"2 of 3 processes did not join within 0\.2 s"):
         rendezvous(dist.HashStore(), 0, 3, timedelta(seconds=0.2))
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((LOOPBACK, 0))
+        return int(probe.getsockname()[1])
+
+
+def start(function: Callable[..., None], *args: object) -> Any:
+    process = server.Process(target=function, args=args)
+    process.start()
+    return process
+
+
+@pytest.mark.parametrize(
+    ("script", "how", "code"),
+    [
+        ("exit 2", "ended with exit code 2", 2),
+        ("exit 0", "ended with exit code 0", LOST_CONTACT),
+        ("kill -9 $$", "was killed by signal 9", LOST_CONTACT),
+    ],
+)
+def test_a_launched_process_that_ends_before_all_have_met_ends_its_launcher(
+    script: str, how: str, code: int, tmp_path: Path
+) -> None:
+    process = start(meet, 0, free_port(), tmp_path / "errors", script)
+    process.join(120)  # of the 300 seconds of timeout_s
+    assert process.exitcode == code
+    (line,) = (tmp_path / "errors").read_text().splitlines()
+    assert line == (
+        f"process 1 of this machine {how} before all had met, and so does process 0; --ckpt_path last resumes"
+    )
+
+
+def test_a_launched_process_does_not_outlive_its_launcher(tmp_path: Path) -> None:
+    start(orphan, free_port(), tmp_path / "errors", tmp_path / "pid").join(120)
+    child = int((tmp_path / "pid").read_text())
+    with suppress(psutil.NoSuchProcess):
+        psutil.Process(child).wait(120)
+    assert not psutil.pid_exists(child)
+    (line,) = (tmp_path / "errors").read_text().splitlines()
+    assert line == "process 1: process 0 of this machine ended before all had met"
+
+
+def test_processes_of_one_machine_listen_on_the_loopback_interface_alone(tmp_path: Path) -> None:
+    port = free_port()
+    started = [start(listening, rank, port, tmp_path / str(rank)) for rank in (0, 1)]
+    for process in started:
+        process.join(120)
+        assert process.exitcode == 0
+    store, other = (json.loads((tmp_path / str(rank)).read_text()) for rank in (0, 1))
+    assert [LOOPBACK, port] in store["addresses"]
+    assert len(other["addresses"]) >= 1
+    assert {address for address, _ in store["addresses"] + other["addresses"]} == {LOOPBACK}
+    # gloo might take the loopback interface by itself, if the machine's name stands for it
+    assert psutil.net_if_addrs()[store["interface"]][0].address == LOOPBACK
+
+
+def test_a_store_listens_on_one_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    port = free_port()
+    file = listen(LOOPBACK, port)
+    assert file is not None
+    with socket.socket(fileno=file) as listener:
+        assert listener.getsockname() == (LOOPBACK, port)
+        with pytest.raises(UserError, match=rf"cannot listen on 127\.0\.0\.1 port {port} \(.*\): set MASTER_ADDR and"):
+            listen(LOOPBACK, port)
+    assert listen("192.0.2.1", port) is None  # of no machine here
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [(socket.AF_INET, 1, 6, "", ("127.0.1.1", port))])
+    assert listen("node-1", port) is None  # other machines know it at another address

@@ -37,6 +37,8 @@ SUFFIXES = ".csv, .txt, .tsv (also with .gz), .parquet, .pq or .xlsx"
 CSV_BLOCK_BYTES = 4 << 20
 # rows from which a text file's format is guessed
 GUESS_ROWS = 50
+# Arrow's, with a stack and blocks each: with too little address space for them it waits for ever
+THREADS, THREAD_BYTES = 8, 16_000_000
 # shared by the columns that are read at the same time
 PARQUET_BUFFER_BYTES = 16 << 20
 DATE_BATCH_ROWS = 250_000
@@ -67,6 +69,7 @@ class PriceFile:
     def __init__(self, path: str | Path, form: CsvFormat = CsvFormat()) -> None:  # noqa: B008 - read, never changed
         self.path = require_file(path)
         self.where = repr(str(self.path))
+        require_room(f"reading {self.where} takes {THREADS} threads", THREADS, THREAD_BYTES, "free memory")
         with self.path.open("rb") as file:
             magic = file.read(4)
         name = self.path.name.lower()

@@ -170,6 +170,7 @@ def test_a_panel_that_memory_cannot_hold_is_refused(monkeypatch: pytest.MonkeyPa
 
 def test_a_block_that_memory_cannot_hold_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(table(days=200), tmp_path / "p.csv")
+    monkeypatch.setattr(files, "THREAD_BYTES", 1)
     monkeypatch.setattr(limits, "available_bytes", lambda: 400 * blocks.BYTES_PER_ROW)
     assert inspect([path]).counts["rows"] == 400
     monkeypatch.setattr(limits, "available_bytes", lambda: 400 * blocks.BYTES_PER_ROW - 1)
