@@ -52,6 +52,7 @@ MODULES = {  # names of benchmarks by the module that defines them in `BENCHMARK
     "learning.survival": ("survival",),
     "scale.scaling": ("scaling",),
     "scale.processes": ("processes",),
+    "scale.process_memory": ("process-memory",),
 }
 KNOWN = ", ".join(name for names in MODULES.values() for name in names)
 

@@ -4,6 +4,7 @@ import io
 import json
 import os
 import signal
+import time
 from typing import Any
 
 import numpy as np
@@ -99,3 +100,10 @@ class KillAnywhere(KillAt):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.generation = trainer.current_epoch + self.delay
+
+
+class Slowed(Callback):
+    """Takes half a second more for each generation, so that few pass while others start."""
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        time.sleep(0.5)

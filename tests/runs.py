@@ -8,6 +8,10 @@ from typing import Any
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from eigen2.core.replay import Field, ReplayBuffer
+from eigen2.distributed.communicator import Communicator
+from eigen2.erl.checkpoint_rows import join_checkpoint
+from eigen2.runtime.checkpoint import part_files
 from tests.command import eigen2
 
 
@@ -26,8 +30,18 @@ def finish(root: Path, *options: object) -> CompletedProcess[str]:
 
 
 def state(root: Path, data: str = "MarketDataModule") -> dict[str, object]:
-    """Return the parts of the last checkpoint that a resumed run depends on."""
-    checkpoint = torch.load(root / "checkpoints" / "last.ckpt", weights_only=True)
+    """Return what a resumed run depends on of the last checkpoint, whichever number of processes wrote it."""
+    path = root / "checkpoints" / "last.ckpt"
+    checkpoint = torch.load(path, weights_only=True)
+    if files := part_files(path, checkpoint):
+        names = [name for name, values in checkpoint["state_dict"].items() if values.is_meta]
+        agents = Communicator(len(checkpoint["state_dict"][names[0]]))
+        join_checkpoint(checkpoint, [name.removeprefix("population.") for name in names], agents, data, files)
+        replay = checkpoint[data]["replay"]
+        fields = {name: Field(values.shape[1:], values.dtype) for name, values in replay["storage"].items()}
+        whole = ReplayBuffer(len(replay["storage"]["reward"]), fields)
+        whole.load_state_dict(replay)
+        checkpoint[data]["replay"] = whole.state_dict()
     return {
         "weights": checkpoint["state_dict"],
         "optimizer": checkpoint["optimizer_states"],

@@ -13,14 +13,21 @@ import numpy as np
 from jaxtyping import Float64
 from scipy.optimize import nnls
 
+from eigen2.core.shared_replay import CHUNK_BYTES
+from eigen2.erl.estimate import EXCHANGE_COPIES
 from eigen2.erl.evolution.statistics import MOST_COMPARED
+from eigen2.erl.population import ADDED
 
 Seconds = Float64[np.ndarray, "devices"]
 PHASES = ("evaluate", "train", "evolve", "validate")
 FLOAT = 4
 ROW_TENSORS = 4  # numbers per weight of a parent: weight, target weight and Adam's two moments
 CURVE_BYTES = 140  # approximate bytes of an agent's metrics
-COPIES = 3  # copies of gathered data: received, concatenated, and split again
+DRAWS = 24  # transitions that an agent draws for an optimizer step
+ELITES = 0.5  # of the agents, whose mean every process computes
+PARENT_COPIES = 3  # of parents on their way: packed, received, unpacked
+TEXT = 200  # bytes of a process's answer about its part of a checkpoint
+SLOT = 8  # bytes of a replay slot's number
 GENERATIONS = 5  # generations of the measured runs
 CAPACITY = 50_000  # transitions of the replay buffer; larger if a generation adds more
 
@@ -49,8 +56,8 @@ class Timing(NamedTuple):
 
     seconds: float
     parts: Mapping[str, float]
-    """The phases; `transition exchange`, adding transitions to the replay buffer; `rest`, mainly checkpoints of process
-    0, while the others wait; `messages`; `waiting` for the slowest device."""
+    """The phases; `transition exchange`, adding transitions to the replay buffer and drawing them; `rest`, mainly a
+    device's part of checkpoints; `messages`; `waiting` for the slowest device."""
 
     @property
     def computing(self) -> float:
@@ -97,7 +104,7 @@ class Costs:
         return rounds * (round_s + link.latency_s) + received_bytes * max(byte_s, 8e-9 / link.gbit)
 
     def rest_s(self, agents: int) -> float:
-        """Return seconds of process 0 outside the phases, mainly for checkpoints."""
+        """Return seconds of a device outside the phases, mainly for its part of checkpoints."""
         return float(self._rest @ [1.0, self.checkpoint_bytes(agents)])
 
     def checkpoint_bytes(self, agents: int) -> int:
@@ -109,13 +116,21 @@ class Costs:
         return max(CAPACITY, agents * self.transitions)
 
     def memory_bytes(self, plan: Plan) -> int:
-        """Return the peak bytes of process 0, which assembles checkpoints."""
-        capacity = self.capacity(plan.agents)
-        total = float(self._memory @ [1.0, len(plan.rows(0))]) + capacity * self.transition_bytes
+        """Return the peak bytes of process 0: its agents and its part of the replay buffer, and what it exchanges."""
+        agents = len(plan.rows(0))
+        total = float(self._memory @ [1.0, agents]) + self.capacity(plan.agents) * self.transition_bytes / plan.devices
         if plan.devices > 1:
-            received = min(plan.agents * self.transitions, capacity) * self.transition_bytes
-            total += COPIES * max(received, self.checkpoint_bytes(plan.agents))
+            total += agents * self.transitions * self.transition_bytes
+            total += max(EXCHANGE_COPIES * CHUNK_BYTES, PARENT_COPIES * self.received(plan)["parents"])
         return int(total)
+
+    def draws(self, plan: Plan) -> int:
+        """Return the transitions that an agent draws in a generation."""
+        return DRAWS * plan.optimizer_steps
+
+    def chunks(self, plan: Plan) -> int:
+        """Return the messages in which the drawn transitions of a generation come."""
+        return math.ceil(len(plan.rows(0)) * self.draws(plan) * self.transition_bytes / CHUNK_BYTES)
 
     def received(self, plan: Plan) -> dict[str, float]:
         """Return the bytes that process 0 receives in a generation, without champions and checkpoints.
@@ -126,11 +141,15 @@ class Costs:
         compared = min(plan.agents, MOST_COMPARED)
         foreign = sum(place * plan.agents // compared not in plan.rows(0) for place in range(compared))
         others, steps = plan.devices - 1, self.transitions // 2
+        elsewhere = others / plan.devices * (self.transition_bytes + SLOT)  # bytes a transition, of which most travel
+        added, drawn = (plan.agents / plan.devices * count for count in (self.transitions, self.draws(plan)))
         parents = expected_parents(math.ceil(plan.agents / plan.devices / 4), plan.agents, plan.devices)
         return {
-            "transitions": others * most * self.transitions * self.transition_bytes + others * 8 * steps,
+            "transitions": added * elsewhere + others * 8 * steps,
+            "draws": drawn * elsewhere,
             "fitness": others * most * (8 + 1 + 8),  # fitness, failed or not, validation fitness
             "curves": others * most * CURVE_BYTES + foreign * FLOAT * self.actor_weights,
+            "elites": ELITES * (plan.agents - len(plan.rows(0))) * FLOAT * self.weights,
             "parents": (self.checkpoint_bytes(1) + FLOAT) * parents,  # with their exploration noise
         }
 
@@ -163,29 +182,18 @@ class _Devices:
     def __init__(self, devices: int) -> None:
         self.clocks = np.zeros(devices)
         self.spent: defaultdict[str, float] = defaultdict(float)
-        self._rest = 0.0  # seconds that device 0 has worked alone since the last message
 
     def work(self, name: str, seconds: Seconds) -> None:
         self.clocks += seconds
         self.spent[name] += float(seconds.mean())
 
-    def work_first(self, seconds: float) -> None:
-        """Let device 0 work alone; while the others wait for it, their time counts as `rest` too."""
-        self.clocks[0] += seconds
-        self.spent["rest"] += seconds / len(self.clocks)
-        self._rest = seconds
-
     def exchange(self, seconds: float) -> None:
         """Let all devices wait for the slowest, then exchange for `seconds`; with one device do nothing."""
         if len(self.clocks) > 1:
             last = self.clocks.max()
-            waited = last - self.clocks
-            for_first = np.minimum(waited, self._rest)
-            self.spent["rest"] += float(for_first.mean())
-            self.spent["waiting"] += float((waited - for_first).mean())
+            self.spent["waiting"] += float((last - self.clocks).mean())
             self.spent["messages"] += seconds
             self.clocks[:] = last + seconds
-        self._rest = 0.0
 
 
 def simulate(costs: Costs, plan: Plan, link: Link, generator: np.random.Generator, generations: int = 20) -> Timing:
@@ -193,7 +201,8 @@ def simulate(costs: Costs, plan: Plan, link: Link, generator: np.random.Generato
     devices, world = _Devices(plan.devices), plan.devices
     agents = [len(plan.rows(rank)) for rank in range(world)]  # by device
     received = costs.received(plan)
-    exchange_s = np.full(world, costs.exchange_s * costs.transitions * plan.agents)
+    exchange_s = costs.exchange_s * (costs.transitions + costs.draws(plan)) * np.array(agents)
+    rest_s = np.array([costs.rest_s(count) for count in agents])
 
     def work(phase: str) -> None:
         seconds = {n: costs.phase_s(phase, n, plan.optimizer_steps) for n in set(agents)}
@@ -205,18 +214,20 @@ def simulate(costs: Costs, plan: Plan, link: Link, generator: np.random.Generato
 
     for _ in range(generations):
         work("evaluate")
-        exchange(received["transitions"], messages=2)
+        exchange(received["transitions"], messages=3)
         if world > 1:
             devices.work("transition exchange", exchange_s)
         exchange(8 * plan.agents)
         work("train")
+        exchange(received["draws"], messages=3 * costs.chunks(plan))
         exchange(plan.agents)
         exchange(received["parents"])
+        exchange(received["elites"], messages=math.ceil(plan.agents * ELITES / ADDED))
         work("evolve")
         work("validate")
         exchange(8 * plan.agents)
         exchange(received["curves"], messages=2)
-        exchange(costs.checkpoint_bytes(plan.agents) if world > 1 else 0)
-        devices.work_first(costs.rest_s(plan.agents))
+        devices.work("rest", rest_s)
+        exchange(TEXT * world)
     parts = {name: seconds / generations for name, seconds in devices.spent.items()}
     return Timing(float(devices.clocks.max()) / generations, parts)

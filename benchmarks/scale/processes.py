@@ -20,8 +20,8 @@ from torch import distributed as dist
 from benchmarks.harness import Benchmark, Figures, Row, Settings, Task
 from benchmarks.runs import fit, require_linux
 from benchmarks.speed.full_scale import CONFIG
-from eigen2.core.replay import Field, ReplayBuffer
-from eigen2.core.transition_exchange import TransitionLog, exchange_transitions
+from eigen2.core.replay import Field
+from eigen2.core.shared_replay import SharedReplay, TransitionLog
 from eigen2.distributed.communicator import Communicator
 from eigen2.runtime.phases import PHASES
 
@@ -97,7 +97,8 @@ def exchange(rank: int, world: int, store: Path, rounds: int) -> Row:
         messages.append({"processes": world, "received": received, "seconds": statistics.median(seconds)})
     seconds, agents = [], EXCHANGE["agents"] // world
     fields = {"reward": Field((), torch.float32), "bytes": Field((EXCHANGE["bytes"],), torch.uint8)}
-    log, buffer = TransitionLog(agents, EXCHANGE["steps"], fields), ReplayBuffer(50_000, fields)
+    log = TransitionLog(agents, EXCHANGE["steps"], fields)
+    buffer = SharedReplay(50_000, fields, communicator, log)
     step = {"bytes": torch.zeros(agents, EXCHANGE["bytes"], dtype=torch.uint8), "reward": torch.zeros(agents)}
     for _ in range(rounds):
         for _ in range(EXCHANGE["steps"]):
@@ -105,9 +106,9 @@ def exchange(rank: int, world: int, store: Path, rounds: int) -> Row:
         dist.barrier()
         communicator.start_generation(0)
         start = time.perf_counter()
-        exchange_transitions(log, buffer, communicator)
+        buffer.add_log()
         seconds.append(time.perf_counter() - start - communicator.seconds)
-    shape = {"processes": world, "transitions": EXCHANGE["agents"] * EXCHANGE["steps"], **EXCHANGE}
+    shape = {"processes": world, "transitions": agents * EXCHANGE["steps"], **EXCHANGE}  # of each process
     dist.barrier()
     dist.destroy_process_group()
     return {"messages": messages, "transition_exchange": {**shape, "seconds": statistics.median(seconds)}}

@@ -14,7 +14,7 @@ from eigen2.core.config import arguments_of
 from eigen2.core.environment import Environment, Observation, Policy
 from eigen2.core.networks import Inputs, Sizes
 from eigen2.core.replay import Field, ReplayBuffer, transition_fields
-from eigen2.core.transition_exchange import TransitionLog
+from eigen2.core.shared_replay import SharedReplay, TransitionLog
 from eigen2.distributed.communicator import Communicator
 from eigen2.errors import UserError, require_range
 
@@ -155,7 +155,6 @@ class RolloutDataModule(WorkloadDataModule):
         self.windows_per_generation, self.exploration_windows = windows, exploration_windows
         self.replay_capacity, self.replay_min_size, self.batch_size = capacity, min_size, batch_size
         self.fitness_windows = slice(0, windows or None)  # those whose mean return is an agent's fitness
-        self.transition_log: TransitionLog | None = None  # None with one process
 
     @abstractmethod
     def build(self, agents: int, device: torch.device) -> None:
@@ -238,11 +237,12 @@ class RolloutDataModule(WorkloadDataModule):
                 f"data.replay_capacity is {self.replay_capacity}, but {communicator.total} agents in {env.windows} "
                 f"windows add {per_step} transitions at once{credited}; raise it to at least {per_step * steps}"
             )
-        self.transition_log = None
-        if communicator.world > 1:
-            rows = env.agents * env.windows
-            self.transition_log = TransitionLog(rows, self.longest_episode, self.replay_fields, device)
-        self.allocate_buffer(self.replay_capacity, self.replay_fields, device)
+        if communicator.world == 1:
+            self.allocate_buffer(self.replay_capacity, self.replay_fields, device)
+            return
+        self._buffer = None  # frees that of an earlier fit
+        log = TransitionLog(env.agents * env.windows, self.longest_episode, self.replay_fields, device)
+        self._buffer = SharedReplay(self.replay_capacity, self.replay_fields, communicator, log, device)
 
     @property
     def replay_fields(self) -> dict[str, Field]:
@@ -256,4 +256,4 @@ class RolloutDataModule(WorkloadDataModule):
 
     def memory_owners(self) -> dict[str, object]:
         """Return the objects that hold memory, by owner name, for a memory profiler."""
-        return {"replay": (self._buffer, self.transition_log), "environments": (self.eval_env, self.val_env)}
+        return {"replay": self._buffer, "environments": (self.eval_env, self.val_env)}

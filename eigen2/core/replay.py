@@ -1,6 +1,7 @@
 """The replay buffer: memory that is allocated once and shared by all agents."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -45,19 +46,27 @@ class ReplayBuffer:
     """Ring of transitions: named fields of fixed size, `reward` among them, allocated and touched at the start.
 
     It holds up to `capacity` transitions; a further one replaces the oldest. `size` are stored now, the next goes to
-    slot `position`, and `added` were added since construction or the last reset.
+    slot `position`, and `added` were added since construction or the last reset. Only the transitions in `slots`, all
+    without it, are in this buffer's memory.
     """
 
-    def __init__(self, capacity: int, fields: Mapping[str, Field], device: torch.device | str = "cpu") -> None:
+    def __init__(
+        self,
+        capacity: int,
+        fields: Mapping[str, Field],
+        device: torch.device | str = "cpu",
+        slots: range | None = None,
+    ) -> None:
         if capacity < 1:
             raise UserError(f"replay capacity is {capacity}; it must be at least 1")
         self.capacity, self.fields, self.device = capacity, dict(fields), torch.device(device)
+        self.slots = range(capacity) if slots is None else slots
         self.bytes_per_transition = sum(field.nbytes for field in self.fields.values())
-        self.nbytes = capacity * self.bytes_per_transition
+        self.nbytes = len(self.slots) * self.bytes_per_transition
         self.size = self.position = self.added = 0
         # fill_ touches every page now: RSS does not creep up while the buffer fills
         self._storage = {
-            name: torch.empty((capacity, *field.shape), dtype=field.dtype, device=device).fill_(0)
+            name: torch.empty((len(self.slots), *field.shape), dtype=field.dtype, device=device).fill_(0)
             for name, field in self.fields.items()
         }
 
@@ -68,8 +77,13 @@ class ReplayBuffer:
         return f"{self.capacity:,} transitions of {self.bytes_per_transition:,} bytes, {self.nbytes / 1e6:,.1f} MB"
 
     def __getitem__(self, name: str) -> Tensor:
-        """Return the stored field `name`, shape (size, ...), as a view."""
-        return self._storage[name][: self.size]
+        """Return the stored field `name` of the slots in memory, shape (size, ...) if all are, as a view."""
+        return self._storage[name][: self._filled]
+
+    @property
+    def _filled(self) -> int:
+        """Return how many of the slots in memory hold a transition."""
+        return len(range(self.slots.start, self.size, self.slots.step))
 
     def reset_memory(self) -> None:
         """Drop every transition and keep the memory."""
@@ -79,7 +93,7 @@ class ReplayBuffer:
 
     def cleanup_memory(self) -> int:
         """Release the pages of empty slots to the system and return their bytes; only on Linux and the CPU."""
-        return sum(release_pages(stored[self.size :]) for stored in self._storage.values())
+        return sum(release_pages(stored[self._filled :]) for stored in self._storage.values())
 
     def add(self, transitions: Mapping[str, Tensor]) -> None:
         """Add `n` transitions, each field of shape (n, ...), in place of the oldest; ValueError if they do not fit."""
@@ -110,29 +124,43 @@ class ReplayBuffer:
         flat = slots.reshape(-1)
         return {name: stored[flat].reshape((*slots.shape, *stored.shape[1:])) for name, stored in self._storage.items()}
 
+    def batches_at_once(self, transitions: int) -> int:
+        """Return how many batches, of at most so many transitions in any process, are best gathered at once."""
+        return 1
+
     def metrics(self) -> dict[str, float]:
         """Return size, utilization and the number of transitions added, by full metric name."""
         utilization = self.size / self.capacity
         return {"replay/size": float(self.size), "replay/utilization": utilization, "replay/added": float(self.added)}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything held, by reference: save it before the next `add`."""
+        """Return everything in memory, by reference: save it before the next `add`."""
         return {"size": self.size, "position": self.position, "added": self.added, "storage": dict(self._storage)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Copy a saved buffer into this one; raise a UserError if it has another capacity or other fields."""
-        saved, current = (
-            {name: f"{tuple(values.shape)} {values.dtype}" for name, values in storage.items()}
-            for storage in (state["storage"], self._storage)
-        )
+        """Copy a saved buffer into this one; raise a UserError if it has another capacity or other fields.
+
+        Of a buffer saved in n parts, `parts` holds them by number: part i has slots i, i + n, i + 2 n ... of `storage`.
+        """
+        saved = {name: f"{tuple(values.shape)} {values.dtype}" for name, values in state["storage"].items()}
+        current = {name: f"{(self.capacity, *field.shape)} {field.dtype}" for name, field in self.fields.items()}
         if changes := describe_changes(saved, current):
             raise UserError(
                 f"the checkpoint's replay buffer does not fit this configuration ({', '.join(changes.values())}); "
                 "resume with the data settings of the run that wrote it, or start a new run in another "
                 "--trainer.default_root_dir"
             )
-        for name, stored in self._storage.items():
-            stored.copy_(state["storage"][name])
+        parts: Sequence[Mapping[str, Tensor]] = state.get("parts", [state["storage"]])
+        stride = math.lcm(len(parts), self.slots.step)  # between slots that a part and this memory have in common
+        for number, part in enumerate(parts):
+            saved_slots = range(number, self.capacity, len(parts))
+            first = next((slot for slot in saved_slots[: self.slots.step] if slot in self.slots), None)
+            if first is None:
+                continue
+            here = slice(self.slots.index(first), None, stride // self.slots.step)
+            there = slice(saved_slots.index(first), None, stride // len(parts))
+            for name, stored in self._storage.items():
+                stored[here].copy_(part[name][there])
         self.size, self.position, self.added = int(state["size"]), int(state["position"]), int(state["added"])
 
 

@@ -66,34 +66,29 @@ class Communicator:
         """Return this process's rows of a tensor with all rows of the population."""
         return values[self.rows.start : self.rows.stop]
 
-    def gather(self, own: Rows, purpose: str) -> dict[str, Tensor]:
-        """Return all rows, in order, on every process, contiguous: strides change the order of a later sum."""
+    def gather(self, own: Rows, purpose: str, counts: Sequence[int] | None = None) -> dict[str, Tensor]:
+        """Return all rows, in order, on every process, contiguous: strides change the order of a later sum.
+
+        `counts` are the rows of each process, by rank, if not those of agents.
+        """
         if self.world == 1:
             return {name: values.contiguous() for name, values in own.items()}
-        return unpack_rows(torch.cat(self.gather_parts(pack_rows(own), self._counts, purpose)), own)
-
-    def gather_parts(self, own: UInt8[Tensor, "rows bytes"], counts: Sequence[int], purpose: str) -> list[Tensor]:
-        """Return the packed rows of each process, by rank, on every process; each has `counts` rows, of equal bytes."""
-        if self.world == 1:
-            return [own]
-        padded = _padded(own, max(counts))
+        counts = counts or self._counts
+        padded = _padded(pack_rows(own), max(counts))
         parts = [torch.empty_like(padded) for _ in counts]
         with self._exchange(purpose, (self.world - 1) * padded.nbytes):
             dist.all_gather(parts, padded)
-        return [part[:count] for part, count in zip(parts, counts, strict=True)]
+        return unpack_rows(torch.cat([part[:count] for part, count in zip(parts, counts, strict=True)]), own)
 
-    def collect(self, own: Rows, purpose: str) -> dict[str, Tensor] | None:
-        """Return all rows, in order, on the CPU of process 0; None on the others."""
+    def exchange(self, own: Rows, counts: Sequence[int], purpose: str) -> tuple[dict[str, Tensor], list[int]]:
+        """Send rows, the first `counts[0]` to process 0 and so on; return those received, and how many from each."""
         if self.world == 1:
-            return dict(own)
-        padded = _padded(pack_rows(own), max(self._counts))
-        parts = [torch.empty_like(padded) for _ in self._counts] if self.rank == 0 else None
-        with self._exchange(purpose, 0 if parts is None else (self.world - 1) * padded.nbytes):
-            dist.gather(padded, parts)
-        if parts is None:
-            return None
-        rows = torch.cat([part[:count] for part, count in zip(parts, self._counts, strict=True)])
-        return unpack_rows(rows, {name: values.cpu() for name, values in own.items()})
+            return dict(own), list(counts)
+        sizes = torch.tensor(counts)
+        received = torch.empty_like(sizes)
+        with self._exchange(purpose, (self.world - 1) * sizes.itemsize):
+            dist.all_to_all_single(received, sizes)
+        return self._exchange_rows(own, counts, received.tolist(), purpose), received.tolist()
 
     def fetch(self, own: Rows, wanted: Sequence[Sequence[int]], purpose: str) -> dict[str, Tensor]:
         """Return the rows this process wants, in order; rows travel only to the processes that want them.
@@ -103,12 +98,18 @@ class Communicator:
         if self.world == 1:
             return {name: values[list(wanted[0])] for name, values in own.items()}
         indices = [[row - self.rows.start for row in rows if row in self.rows] for rows in wanted]
-        sent = pack_rows({name: values[[row for rows in indices for row in rows]] for name, values in own.items()})
+        sent = {name: values[[row for rows in indices for row in rows]] for name, values in own.items()}
         counts = [sum(row in self.rows_of(rank) for row in wanted[self.rank]) for rank in range(self.world)]
-        received = sent.new_empty(sum(counts), sent.shape[1])
-        with self._exchange(purpose, (sum(counts) - counts[self.rank]) * sent.shape[1]):
-            dist.all_to_all_single(received, sent, counts, [len(rows) for rows in indices])
-        return unpack_rows(received, own)
+        return self._exchange_rows(sent, [len(rows) for rows in indices], counts, purpose)
+
+    def _exchange_rows(
+        self, own: Rows, sent: Sequence[int], received: Sequence[int], purpose: str
+    ) -> dict[str, Tensor]:
+        packed = pack_rows(own)
+        found = packed.new_empty(sum(received), packed.shape[1])
+        with self._exchange(purpose, (sum(received) - received[self.rank]) * packed.shape[1]):
+            dist.all_to_all_single(found, packed, list(received), list(sent))
+        return unpack_rows(found, own)
 
     def broadcast(self, own: Rows, row: int, purpose: str) -> dict[str, Tensor]:
         """Return one row, (1, ...) each, on every process."""

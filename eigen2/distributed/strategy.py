@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -20,6 +21,7 @@ from eigen2 import compat
 from eigen2.distributed.communicator import in_contact
 from eigen2.distributed.rendezvous import LOOPBACK, listen, loopback_interface, rendezvous, watched
 from eigen2.errors import LOST_CONTACT, UserError, require_range
+from eigen2.runtime.checkpoint import CHECKSUM, write_part
 
 Plain = TypeVar("Plain")
 
@@ -128,6 +130,32 @@ class PopulationStrategy(DDPStrategy):
                 line = f"process {number} of this machine {how} before all had met, and so does process 0"
                 return f"{line}; --ckpt_path last resumes", max(code, 0) or LOST_CONTACT
         return None
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
+        """Write every process's part, if there are parts; once all are on the disk, let process 0 write the rest.
+
+        If the disk refuses a part, nothing changes and process 0 raises OSError.
+        """
+        if (part := checkpoint.pop("part", None)) is not None:
+            try:
+                answer = write_part(Path(filepath), part, self.global_rank, int(checkpoint["epoch"]))
+            except OSError as error:
+                answer = f"process {self.global_rank}: {error}"
+            answers = self._gather_text(answer)
+            checkpoint["parts"] = [text for text in answers if CHECKSUM.fullmatch(text)]
+            if refused := [text for text in answers if not CHECKSUM.fullmatch(text)]:
+                if self.is_global_zero:
+                    raise OSError("; ".join(refused)[:200])
+                return
+        super().save_checkpoint(checkpoint, filepath, storage_options)
+
+    def _gather_text(self, text: str) -> list[str]:
+        """Return the first 200 bytes of every process's text, by rank."""
+        own = torch.frombuffer(bytearray(text.encode()[:200].ljust(200)), dtype=torch.uint8)
+        texts = [torch.empty_like(own) for _ in range(self.world_size)]
+        with self._in_contact("writing a checkpoint"):
+            dist.all_gather(texts, own)
+        return [bytes(each.tolist()).decode(errors="replace").strip() for each in texts]
 
     def _in_contact(self, purpose: str) -> AbstractContextManager[None]:
         return in_contact(self.global_rank, self.world_size, purpose)

@@ -1,8 +1,10 @@
 """Base of ERLModule, all but the algorithm: set-up, optimizer, champion, metrics, checkpoint, memory."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,7 +18,7 @@ from eigen2.core.networks import NetworkFactory, weight_bytes
 from eigen2.core.randomness import Role, generator, torch_seed
 from eigen2.distributed.communicator import Communicator
 from eigen2.erl import metrics
-from eigen2.erl.checkpoint_rows import replace_rows
+from eigen2.erl.checkpoint_rows import join_checkpoint, split_checkpoint
 from eigen2.erl.estimate import batches_together, require_fit, workspace_bytes
 from eigen2.erl.evolution import EvolutionContext, Operator
 from eigen2.erl.evolution.statistics import SAMPLED_INPUTS, diversity_metrics
@@ -27,6 +29,7 @@ from eigen2.erl.row_adam import RowAdam
 from eigen2.erl.state import GenerationState, sample_inputs
 from eigen2.errors import UserError
 from eigen2.memory.estimate import checkpoint_bytes
+from eigen2.runtime.checkpoint import part_files
 
 
 class PopulationModule(GenerationModule[RolloutDataModule]):
@@ -39,6 +42,7 @@ class PopulationModule(GenerationModule[RolloutDataModule]):
     operators: Sequence[Operator]
     micro_batches: int  # of a generation
     together: int = 1  # micro-batches that a training step computes at once; they fit into a processor's caches
+    drawn_at_once: int = 1  # training steps whose transitions are drawn at once
     make_networks: tuple[NetworkFactory | None, NetworkFactory | None]  # of actor and critic; None for the workload's
     communicator: Communicator
     population: Population  # this process's agents
@@ -72,9 +76,14 @@ class PopulationModule(GenerationModule[RolloutDataModule]):
             self.together = batches_together(self.hparams["accumulate"], self.learners * workspace)
             data.training_steps = max(1, self.micro_batches // self.together)
             require_fit(self.memory, data, self.communicator, weights, self.micro_batches)
+            most_learners = min(self.learners, math.ceil(self.population_size / self.communicator.world))
             temporary = len(agents) * self.together * workspace
-            self.memory.require_temporary(temporary, checkpoint_bytes(self.trainer))
+            resumed = checkpoint_bytes(self.trainer)
+            if resumed and self.communicator.world > 1:
+                resumed += 4 * weights * len(agents)  # this process's rows beside those of the population
+            self.memory.require_temporary(temporary, resumed)
             data.allocate_replay(device, self.communicator)
+            self.drawn_at_once = data.buffer.batches_at_once(most_learners * self.together * data.batch_size)
         if "population" not in self._modules:  # fitting or validating again continues with this population
             learners, noise = len(range(self.learners)[agents.start : agents.stop]), self.hparams["noise"]
             windows = data.val_env.windows
@@ -177,18 +186,19 @@ class PopulationModule(GenerationModule[RolloutDataModule]):
                 )
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Add what resuming needs, and the rows of other processes."""
+        """Add what resuming needs; with several processes, part off what this one alone holds."""
         super().on_save_checkpoint(checkpoint)
-        communicator = self.communicator
-        if communicator.world > 1:
-            replace_rows(checkpoint, self.population.rows(), lambda rows: communicator.collect(rows, "a checkpoint"))
+        if self.communicator.world > 1:
+            data, names = type(self.data).__qualname__, self.population.rows()
+            split_checkpoint(checkpoint, names, self.population_size, data, self.data.buffer.capacity)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Check the checkpoint, and keep the rows of this process."""
         super().on_load_checkpoint(checkpoint)
-        select, names = self.communicator.own_rows, self.population.rows()
-        if self.communicator.world > 1:
-            replace_rows(checkpoint, names, lambda rows: {name: select(each).clone() for name, each in rows.items()})
+        files = part_files(Path(self.trainer.ckpt_path or ""), checkpoint)
+        if files or self.communicator.world > 1:
+            data, names = type(self.data).__qualname__, self.population.rows()
+            join_checkpoint(checkpoint, names, self.communicator, data, files)
 
     def memory_owners(self) -> dict[str, object]:
         """Return the objects that hold memory, by owner name, for a memory profiler."""

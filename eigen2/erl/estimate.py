@@ -1,5 +1,6 @@
 """Estimate the memory a fit will take, from the sizes of its owners and from one agent that acts and learns."""
 
+import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
@@ -7,11 +8,13 @@ import torch
 from torch import nn
 
 from eigen2.core.datamodule import RolloutDataModule
+from eigen2.core.shared_replay import CHUNK_BYTES
 from eigen2.distributed.communicator import Communicator
 from eigen2.erl.learners import Batch, Learner
 from eigen2.erl.population import Population
 from eigen2.memory.estimate import LivePeak, PeakEstimate
 
+EXCHANGE_COPIES = 6  # of transitions on their way: chosen, packed, received, unpacked, in order, and the batch
 TOGETHER_BYTES = 64_000_000  # temporary tensors of a training step; more did not make one faster
 
 
@@ -57,13 +60,16 @@ def require_fit(
     memory: PeakEstimate, data: RolloutDataModule, communicator: Communicator, weights: int, micro_batches: int
 ) -> None:
     """Add to an estimate what a fit holds beside its environments; `weights` are the bytes of an actor and a critic."""
-    agents = len(communicator.rows)
+    agents, transition = len(communicator.rows), data.transition_bytes
     needed = {
         "population": 2 * weights * agents,  # weights and targets
         "optimizer": 3 * weights * agents,  # gradients and two moments
-        "replay": data.replay_capacity * data.transition_bytes,
+        "replay": math.ceil(data.replay_capacity / communicator.world) * transition,
         "samples": 8 * (agents + 1) * micro_batches * data.batch_size,  # slots, and one agent's beside them
     }
     if communicator.world > 1:
-        needed["exchange"] = agents * data.eval_env.windows * data.longest_episode * data.transition_bytes
+        logged = agents * data.eval_env.windows * data.longest_episode * transition
+        drawn = agents * micro_batches * data.batch_size * transition
+        at_once = max(min(CHUNK_BYTES, max(logged, drawn)), drawn // data.training_steps)
+        needed["exchange"] = logged + EXCHANGE_COPIES * at_once
     memory.require(needed)

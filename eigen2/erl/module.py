@@ -118,9 +118,12 @@ class ERLModule(PopulationModule):
         parts = hparams["accumulate"] // self.together
         number, part = divmod(batch_idx, parts)
         train_actor = self.learner.trains_actor(number)
+        if (place := batch_idx % self.drawn_at_once) == 0:  # in processes without learners, too: they hold transitions
+            slots = state.slots[batch_idx : batch_idx + self.drawn_at_once]
+            state.drawn = self.data.buffer.gather(slots.to(self.device))
         if population.learners:
-            slots = state.slots[batch_idx].to(self.device)
-            sampled = make_batch(state, self.data, slots, hparams["gamma"], hparams["reward_scale"])
+            stored = {name: values[place] for name, values in state.drawn.items()}
+            sampled = make_batch(state, self.data, stored, hparams["gamma"], hparams["reward_scale"])
             losses = self.learner.losses(population, sampled, train_actor)
             state.record_losses(losses, train_actor)
             loss = (losses.actor + losses.critic).sum()  # each term depends on one agent only

@@ -13,6 +13,7 @@ from eigen2.core.networks import Inputs, StackedNetwork
 from eigen2.core.randomness import Role, torch_seed
 from eigen2.distributed.communicator import Communicator
 
+ADDED = 64  # elites whose weights are in memory at once while they are averaged
 NEWEST = 1 / 12  # weight of the newest elites in their running mean, chosen on markets that no page reports
 
 
@@ -138,9 +139,13 @@ class Population(nn.Module):
     @torch.no_grad()
     def average(self, elites: Sequence[int], communicator: Communicator) -> None:
         """Move the running means by `NEWEST` towards the mean of some agents' networks, whoever owns them."""
-        fetched = communicator.fetch(self._networks(), [sorted(elites)] * communicator.world, "elites")
-        for mean, rows in ((self.mean_actor, fetched["actor"]), (self.mean_critic, fetched["critic"])):
-            newest = rows.mean(0, keepdim=True)
+        networks, chosen = self._networks(), sorted(elites)
+        sums = [torch.zeros_like(mean) for mean in (self.mean_actor, self.mean_critic)]
+        for first in range(0, len(chosen), ADDED):
+            fetched = communicator.fetch(networks, [chosen[first : first + ADDED]] * communicator.world, "elites")
+            sums = [total + fetched[name].sum(0, keepdim=True) for name, total in zip(networks, sums, strict=True)]
+        for mean, total in zip((self.mean_actor, self.mean_critic), sums, strict=True):
+            newest = total / len(chosen)
             mean.copy_(torch.where(mean.isnan(), newest, torch.lerp(mean, newest, NEWEST)))
 
     def set_champion(self, row: int | None, fitness: Tensor, generation: int, communicator: Communicator) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 from eigen2.core.datamodule import RolloutDataModule, TrainedPolicies
 from eigen2.core.environment import Observation, Policy, play
 from eigen2.core.randomness import Role
-from eigen2.core.transition_exchange import exchange_transitions
+from eigen2.core.shared_replay import SharedReplay
 from eigen2.distributed.communicator import Communicator
 from eigen2.erl.evolution.selection import rank
 from eigen2.erl.evolution.statistics import reliability
@@ -66,10 +66,10 @@ class Rollout:
         def policy(observation: Observation) -> Tensor:
             return explore(act(observation), windows, draws, population.noise, uniform)
 
-        buffer = data.buffer if data.transition_log is None else data.transition_log
-        returns = play(env, policy, options, buffer, after_step)
-        if data.transition_log is not None:
-            exchange_transitions(data.transition_log, data.buffer, self.communicator)
+        shared = data.buffer if isinstance(data.buffer, SharedReplay) else None
+        returns = play(env, policy, options, data.buffer if shared is None else shared.log, after_step)
+        if shared is not None:
+            shared.add_log()
         state.quarantine.misplayed = ~torch.isfinite(returns).all(1)
         own = data.scores(env, returns)[:, data.fitness_windows].cpu()
         by_window = self.communicator.gather({"fitness": own}, "fitness")["fitness"]

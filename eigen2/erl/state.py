@@ -1,6 +1,7 @@
 """The state of the generation in progress, and the samples it trains on, drawn from the replay buffer."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -28,6 +29,7 @@ class GenerationState:
     quarantine: Quarantine
     mean_validation: float = math.nan  # validation fitness of the elites' mean
     slots: Tensor | None = None  # replay slots (training steps, learners, batch); None without training
+    drawn: dict[str, Tensor] = field(default_factory=dict)  # transitions of the next slots, with the same axes
     noise: Draws | None = None  # noise for a learner that uses it
     evolution: dict[str, float] = field(default_factory=dict)  # statistics of the generation's evolution
 
@@ -58,10 +60,10 @@ def sample_inputs(
 
 
 def make_batch(
-    state: GenerationState, data: RolloutDataModule, slots: Tensor, gamma: float, reward_scale: float
+    state: GenerationState, data: RolloutDataModule, stored: Mapping[str, Tensor], gamma: float, reward_scale: float
 ) -> Batch:
-    """Return the transitions in replay slots (learners, batch) as network inputs and targets."""
-    stored, names = data.buffer.gather(slots), data.eval_env.observation_fields
+    """Return transitions (learners, batch) of the replay buffer as network inputs and targets."""
+    names = data.eval_env.observation_fields
     observation = {name: stored[name] for name in names}
     outcomes = data.outcomes(observation)
     return Batch(
@@ -72,5 +74,5 @@ def make_batch(
         terminated=stored["terminated"],
         discount=gamma,
         outcomes=None if outcomes is None else outcomes * reward_scale,
-        noise=None if state.noise is None else state.noise.next().to(slots.device),
+        noise=None if state.noise is None else state.noise.next().to(stored["reward"].device),
     )

@@ -1,6 +1,7 @@
 """Checkpoints in a bucket on S3 or Google Cloud Storage; no credential ever appears in a message or a log.
 
     <bucket>/<prefix>/run-001/000012-last.ckpt         run, number, name of the local file
+    <bucket>/<prefix>/run-001/000012-last.ckpt.0       its parts, where several processes wrote it
     <bucket>/<prefix>/writer                           token of the process that may write here, the last that began
 
 An object appears once all its bytes have arrived, and the client libraries compare checksums with the store. Later
@@ -8,6 +9,7 @@ damage is found on download, as every checkpoint carries its own checksum.
 """
 
 import importlib
+import io
 import logging
 import math
 import os
@@ -20,7 +22,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from eigen2.errors import UserError
-from eigen2.runtime.checkpoint import LAST
+from eigen2.runtime.checkpoint import LAST, listed_parts
 from eigen2.runtime.checksums import DamagedFile, verify_checksum
 from eigen2.runtime.files import replacing
 
@@ -116,6 +118,20 @@ class Entry(NamedTuple):
     path: str  # path of the object
 
 
+class CheckpointFile(io.FileIO):
+    """A checkpoint file opened to be read, with its parts; it stays whole if its names are replaced or deleted."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.parts = [part.open("rb") for part in listed_parts(path)]
+
+    def close(self) -> None:
+        """Close the file and its parts."""
+        for part in self.parts:
+            part.close()
+        super().close()
+
+
 class CheckpointStore:
     """Uploads and downloads checkpoints. Every method may raise what the filesystem raises.
 
@@ -156,6 +172,23 @@ class CheckpointStore:
             newest = max((entry.run for entry in entries), default=0)
             self._run = newest if self._resumed and newest else newest + 1
         number = 1 + max((entry.number for entry in entries if entry.run == self._run), default=0)
+        path = f"{self.place.bucket}/{self.place.prefix}/run-{self._run:03}/{number:06}-{name}"
+        # open files, as their names may refer to newer ones by now; the one that lists the parts comes last
+        for part_number, part in enumerate(file.parts if isinstance(file, CheckpointFile) else ()):
+            self._put(part, f"{path}.{part_number}")
+        self._put(file, path)
+        try:
+            if self._keep:
+                found = [entry for entry in self.entries() if (entry.run, entry.name) == (self._run, name)]
+                for old in found[: -self._keep]:
+                    self._fs.rm_file(old.path)
+                    for part_path in self._fs.glob(f"{old.path}.*"):
+                        self._fs.rm_file(part_path)
+        except Exception as error:  # of any of the libraries; the checkpoint itself is uploaded
+            return f"older checkpoints cannot be deleted ({describe_error(error)})"
+        return None
+
+    def _put(self, file: BinaryIO, path: str) -> None:
         options = {}
         if self.place.provider in _LIBRARIES:
             # S3 accepts 10,000 parts per object, Google only parts of a multiple of 256 KiB
@@ -163,17 +196,12 @@ class CheckpointStore:
             options["chunksize"] = max(PART, math.ceil(size / 10_000 / 2**18) * 2**18)
         if self.place.provider == "s3":
             options["max_concurrency"] = 1  # parts in memory at a time
-        path = f"{self.place.bucket}/{self.place.prefix}/run-{self._run:03}/{number:06}-{name}"
-        # the open file, as its name may refer to a newer one by now
         self._fs.put_file(f"/dev/fd/{file.fileno()}", path, **options)
-        try:
-            if self._keep:
-                found = [entry for entry in self.entries() if (entry.run, entry.name) == (self._run, name)]
-                for old in found[: -self._keep]:
-                    self._fs.rm_file(old.path)
-        except Exception as error:  # of any of the libraries; the checkpoint itself is uploaded
-            return f"older checkpoints cannot be deleted ({describe_error(error)})"
-        return None
+
+    def _get(self, path: str, local: Path) -> None:
+        remote = self._fs.open(path, "rb", block_size=PART, cache_type="none")
+        with remote, local.open("wb") as file:
+            shutil.copyfileobj(remote, file, PART)
 
     def fetch_newest(self, folder: Path, warn: Callable[[str], object]) -> Path | None:
         """Download the newest intact `last.ckpt` into `folder`; return None if the bucket has no `last.ckpt`.
@@ -185,10 +213,13 @@ class CheckpointStore:
             folder.mkdir(parents=True, exist_ok=True)
             try:
                 with replacing(folder / LAST) as draft:
-                    remote = self._fs.open(entry.path, "rb", block_size=PART, cache_type="none")
-                    with remote, draft.open("wb") as file:
-                        shutil.copyfileobj(remote, file, PART)
+                    self._get(entry.path, draft)
                     verify_checksum(draft)
+                    for number, part in enumerate(listed_parts(draft)):
+                        part.parent.mkdir(exist_ok=True)
+                        with replacing(part) as part_draft:
+                            self._get(f"{entry.path}.{number}", part_draft)
+                            verify_checksum(part_draft, part.stem)
                 return folder / LAST
             except (DamagedFile, FileNotFoundError, *_BAD_ANSWERS) as error:
                 reason = str(error) if isinstance(error, DamagedFile) else describe_error(error)

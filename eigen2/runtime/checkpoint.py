@@ -1,4 +1,11 @@
-"""Checkpoints after every generation that survive kills, full disks and bit rot."""
+"""Checkpoints after every generation that survive kills, full disks and bit rot.
+
+    checkpoints/last.ckpt                 of one process: all; of several: all but what each holds alone
+    checkpoints/parts/CHECKSUM.part       what one of several processes holds alone, its agents and replay slots
+
+A part is named by its checksum, so it never changes, and several checkpoints may list it. All parts are on the disk
+before a checkpoint that lists them is; those that no checkpoint in the folder lists are deleted after the next one.
+"""
 
 import logging
 import os
@@ -18,10 +25,13 @@ from torch import Tensor
 from eigen2 import compat
 from eigen2.errors import UserError, is_shortage, require_range
 from eigen2.runtime.checksums import DamagedFile, generation_of, verify_checksum, write_checksum
-from eigen2.runtime.files import replacing
+from eigen2.runtime.files import move_into_place, replacing
 
 log = logging.getLogger(__name__)
 
+PARTS = "parts"  # folder beside checkpoints
+CHECKSUM = re.compile(r"[0-9a-f]{64}")
+PART_FILE = re.compile(rf"({CHECKSUM.pattern})\.part|\.\d+\.draft")
 LAST, BEST, DAMAGED = "last.ckpt", "best.ckpt", "damaged.ckpt"
 EARLIER = re.compile(r"generation-(\d+)\.ckpt")
 DRAFT = re.compile(rf"\.({re.escape(LAST)}|{re.escape(BEST)}|{EARLIER.pattern})\.draft")
@@ -44,12 +54,8 @@ class DurableCheckpointIO(TorchCheckpointIO):
         target.parent.mkdir(parents=True, exist_ok=True)
         try:
             with replacing(target) as draft:
-                with draft.open("wb") as file:
-                    try:
-                        torch.save(checkpoint, file)
-                    except RuntimeError as error:  # torch's, of a write that the disk refused
-                        raise OSError(_reason(error)) from error
-                write_checksum(draft, int(checkpoint.get("epoch", -1)))
+                save_archive(checkpoint, draft, int(checkpoint.get("epoch", -1)))
+            delete_unused_parts(target.parent)
         finally:
             self._in_flight = None
 
@@ -183,14 +189,6 @@ class ChampionCheckpoint(_Checkpoint):
         super().__init__(dirpath, BEST, monitor="champion/validation_fitness", mode="max")
 
 
-def _reason(error: BaseException) -> str:
-    """Return the error of the system below torch's, if there is one, in one line."""
-    below: BaseException | None = error
-    while below is not None and not isinstance(below, OSError):
-        below = below.__cause__ or below.__context__
-    return " ".join(str(below or error).split())[:120]
-
-
 def keep_earlier(last: Path) -> None:
     """Link `last.ckpt` under the name of its generation; raises OSError, or DamagedFile if it has no checksum."""
     name = last.with_name(f"generation-{generation_of(last):05}.ckpt")
@@ -209,14 +207,14 @@ def earlier_checkpoints(folder: Path) -> list[Path]:
 
 
 def newest_intact(folder: Path, put_aside: bool = True) -> Path | None:
-    """Return the newest checkpoint whose checksum matches; None if there are none; raises UserError if all are damaged.
+    """Return the newest checkpoint whose checksums match; None if there are none; raises UserError if all are damaged.
 
     With `put_aside`, a damaged `last.ckpt` is renamed `damaged.ckpt`, so that it is not kept as an earlier one.
     """
     paths = [path for path in (folder / LAST, *earlier_checkpoints(folder)) if path.exists()]
     for path in paths:
         try:
-            verify_checksum(path)
+            verify_checkpoint(path)
             return path
         except (DamagedFile, OSError) as error:
             if is_shortage(error):
@@ -227,3 +225,88 @@ def newest_intact(folder: Path, put_aside: bool = True) -> Path | None:
     if paths:
         raise UserError(f"all {len(paths)} checkpoints in {folder} are damaged; --ckpt_path best may be intact")
     return None
+
+
+def save_archive(content: Mapping[str, Any], draft: Path, generation: int) -> str:
+    """Save tensors and plain values to a file with a checksum, and return that; raises OSError if the disk refuses."""
+    with draft.open("wb") as file:
+        try:
+            torch.save(content, file)
+        except RuntimeError as error:  # torch's, of a write that the disk refused
+            raise OSError(_reason(error)) from error
+    return write_checksum(draft, generation)
+
+
+def write_part(checkpoint: Path, part: Mapping[str, Any], rank: int, generation: int) -> str:
+    """Write a process's part of a checkpoint, durably, and return its checksum; raises OSError if the disk refuses."""
+    folder = checkpoint.parent / PARTS
+    folder.mkdir(parents=True, exist_ok=True)
+    draft = folder / f".{rank}.draft"
+    try:
+        checksum = save_archive(part, draft, generation)
+        move_into_place(draft, folder / f"{checksum}.part")
+    finally:
+        draft.unlink(missing_ok=True)
+    return checksum
+
+
+def part_files(path: Path, checkpoint: Mapping[str, Any]) -> list[Path]:
+    """Return the files of a checkpoint's parts, by rank of the processes that wrote them; none if it is one file."""
+    checksums = [str(checksum) for checksum in checkpoint.get("parts", ())]
+    if not all(CHECKSUM.fullmatch(checksum) for checksum in checksums):
+        raise UserError(f"checkpoint {path} lists parts that eigen2 did not write; give another one")
+    return [path.parent / PARTS / f"{checksum}.part" for checksum in checksums]
+
+
+def listed_parts(path: Path) -> list[Path]:
+    """Return the files of the parts that a checkpoint file lists; none if it cannot be decoded."""
+    try:
+        checkpoint = torch.load(path, map_location="cpu", weights_only=True, mmap=True)  # maps tensors, reads none
+        return part_files(path, checkpoint)
+    except (OSError, MemoryError):
+        raise
+    except Exception:  # a decoder may raise anything on damaged bytes
+        return []
+
+
+def verify_checkpoint(path: Path) -> None:
+    """Compare a checkpoint and its parts with their checksums; raises DamagedFile, or OSError for a missing part."""
+    verify_checksum(path)
+    for part in listed_parts(path):
+        verify_checksum(part, part.stem)
+
+
+def read_part(path: Path) -> dict[str, Any]:
+    """Return a part's tensors, mapped from its file; raises UserError if it is damaged or missing."""
+    try:
+        verify_checksum(path, path.stem)
+        part: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except MemoryError:
+        raise
+    except Exception as error:  # a decoder may raise anything on damaged bytes
+        reason = " ".join(str(error).split())[:120]
+        raise UserError(
+            f"part {path} of the checkpoint cannot be read ({reason}); a checkpoint by several processes needs the "
+            f"folder {PARTS} beside it: give one that has it"
+        ) from error
+    return part
+
+
+def delete_unused_parts(folder: Path) -> None:
+    """Delete parts, and drafts of parts, that no checkpoint in `folder` lists; files of other names are the user's."""
+    written = [path for path in (folder / PARTS).glob("*") if PART_FILE.fullmatch(path.name)]
+    try:
+        used = {part for path in folder.glob("*.ckpt") for part in listed_parts(path)} if written else set()
+        for path in written:
+            if path not in used:
+                path.unlink(missing_ok=True)
+    except OSError as error:
+        log.warning("cannot delete parts of earlier checkpoints in %s: %s", folder / PARTS, error)
+
+
+def _reason(error: BaseException) -> str:
+    """Return the error of the system below torch's, if there is one, in one line."""
+    below: BaseException | None = error
+    while below is not None and not isinstance(below, OSError):
+        below = below.__cause__ or below.__context__
+    return " ".join(str(below or error).split())[:120]

@@ -20,8 +20,11 @@ class DamagedFile(Exception):
     """A file whose content is not what was written; the message says what is wrong with it."""
 
 
-def write_checksum(path: Path, generation: int) -> None:
-    """Write generation and checksum into the empty comment of a zip archive; raises ValueError for any other file."""
+def write_checksum(path: Path, generation: int) -> str:
+    """Write generation and checksum into the empty comment of a zip archive, and return the checksum.
+
+    Raises ValueError for any other file.
+    """
     with path.open("r+b") as file:
         # a zip archive ends with the two bytes of its comment's length
         end = max(0, file.seek(0, 2) - 2)
@@ -30,14 +33,19 @@ def write_checksum(path: Path, generation: int) -> None:
             raise ValueError(f"{path} is not a zip archive with an empty comment")
         file.seek(end)
         file.write(struct.pack("<H", _LENGTH) + _COMMENT.format(generation=generation).encode())
-        file.write(_digest(file, file.tell()))
+        digest = _digest(file, file.tell())
+        file.write(digest)
+    return digest.decode()
 
 
-def verify_checksum(path: Path) -> int:
-    """Compare a file with its checksum, and return the generation in its comment; raises DamagedFile if they differ."""
+def verify_checksum(path: Path, expected: str | None = None) -> int:
+    """Compare a file with its checksum, and that with the `expected` one; return the generation in its comment.
+
+    Raises DamagedFile if they differ.
+    """
     with path.open("rb") as file:
         generation, digest, size = _read_comment(file)
-        if _digest(file, size - _DIGITS) != digest:
+        if _digest(file, size - _DIGITS) != digest or expected not in (None, digest.decode()):
             raise DamagedFile("its checksum does not match")
     return generation
 

@@ -12,7 +12,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from tqdm import tqdm
 
 from eigen2.errors import UserError, require_range
-from eigen2.runtime.bucket import PART, CheckpointStore, Place, connect, describe_error, resolve
+from eigen2.runtime.bucket import PART, CheckpointFile, CheckpointStore, Place, connect, describe_error, resolve
 from eigen2.runtime.checkpoint import BEST, LAST
 
 LONGEST_WAIT_S = 60.0  # most seconds between two attempts
@@ -237,7 +237,7 @@ class CheckpointUploader(Callback):
             return
         for name in (BEST, LAST):
             try:
-                file: BinaryIO = (Path(trainer.default_root_dir) / "checkpoints" / name).open("rb")
+                file: BinaryIO = CheckpointFile(Path(trainer.default_root_dir) / "checkpoints" / name)
             except OSError as error:
                 if not isinstance(error, FileNotFoundError):
                     tqdm.write(f"cloud: {name} cannot be read ({error.strerror}); it will be tried again")

@@ -16,10 +16,12 @@ from fsspec.implementations.memory import MemoryFileSystem
 from eigen2.cli.main import main
 from eigen2.errors import UserError
 from eigen2.runtime import bucket as bucket_module
-from eigen2.runtime.bucket import CheckpointStore, Place, connect, describe_error, resolve
+from eigen2.runtime.bucket import CheckpointFile, CheckpointStore, Place, connect, describe_error, resolve
+from eigen2.runtime.checkpoint import listed_parts, read_part
 from eigen2.runtime.uploader import UploadQueue, retry
 from tests.command import ROOT
 from tests.runtime.buckets import SECRET, Bucket, Proxy, checkpoint, failing, free_port, proxy_to
+from tests.runtime.test_checkpoint_parts import write
 
 PART = 5 * 2**20
 """The smallest part that S3 accepts."""
@@ -357,3 +359,22 @@ def test_a_fresh_machine_resumes_from_the_bucket(
     fetched = store.fetch_newest(tmp_path / "third", print)
     assert fetched is not None
     assert fetched.read_bytes() == (tmp_path / "second" / "run" / "checkpoints" / "last.ckpt").read_bytes()
+
+
+def test_the_parts_of_several_processes_go_with_their_checkpoint(tmp_path: Path) -> None:
+    bucket, folder = Bucket(), tmp_path / "fetched"
+    for generation in (1, 2, 3):
+        path = write(tmp_path, generation, world=4 - generation)
+        with CheckpointFile(path) as file:
+            write(tmp_path, generation + 10)  # replaces all of it meanwhile
+            assert bucket.checkpoints(keep=2, resumed=True).upload(file, "last.ckpt") is None
+    names = [f"000002-last.ckpt{part}" for part in ("", ".0", ".1")] + ["000003-last.ckpt", "000003-last.ckpt.0"]
+    assert sorted(bucket.objects()) == [f"a/run-001/{name}" for name in names]
+    assert bucket.checkpoints().fetch_newest(folder, pytest.fail) == folder / "last.ckpt"
+    (part,) = listed_parts(folder / "last.ckpt")
+    assert read_part(part)["rows"].unique().tolist() == [30]
+    bucket.store["/bucket/a/run-001/000003-last.ckpt.0"].getbuffer()[9] ^= 1
+    warned: list[str] = []
+    assert bucket.checkpoints().fetch_newest(folder, warned.append) == folder / "last.ckpt"
+    assert "000003-last.ckpt is damaged" in warned[0]
+    assert [read_part(part)["rows"][0].item() for part in listed_parts(folder / "last.ckpt")] == [20, 21]

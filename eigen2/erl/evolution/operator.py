@@ -29,7 +29,10 @@ class EvolutionContext:
     actor_network: StackedNetwork
     action_shape: tuple[int, ...]
     sample_inputs: Callable[[np.random.Generator, int], Inputs | None]
-    """Draw network inputs (1, count, ...) from the replay buffer; None while it is empty."""
+    """Draw network inputs (1, count, ...) from the replay buffer; None while it is empty.
+
+    To be called in `Operator.begin`, as all processes must call it together.
+    """
 
 
 @dataclass(frozen=True)
