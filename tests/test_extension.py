@@ -1,6 +1,7 @@
 """A user's own operator and learner, in files of their own and named in a YAML file, get all that eigen2's have."""
 
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -13,6 +14,7 @@ from tests.command import ROOT, eigen2, together
 from tests.erl.interrupted import check_resume
 from tests.extension.learners import BehaviourCloning
 from tests.extension.operators import SignFlip
+from tests.runs import state
 
 CONFIG = {
     "learner": {"class_path": "tests.extension.learners.BehaviourCloning", "init_args": {"temperature": 0.5}},
@@ -39,8 +41,8 @@ def words(folder: Path) -> list[object]:
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
-    state = torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"]
-    return {name: rows for name, rows in state.items() if name.startswith("population.")}
+    saved: Any = state(folder)["weights"]
+    return {name: rows for name, rows in saved.items() if name.startswith("population.")}
 
 
 def test_statistics_curves_and_report_follow_from_the_operators_name(run: Path) -> None:

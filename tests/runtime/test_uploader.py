@@ -273,12 +273,12 @@ def test_training_does_not_wait_for_a_bucket_that_stalls(bucket: Bucket, tmp_pat
 def test_a_checkpoint_that_cannot_be_read_is_uploaded_once_it_can(
     bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    cloud, whole = callback(), Path.open
+    cloud, whole = callback(), uploader.CheckpointFile
 
-    def opened(path: Path, *args: Any, **options: Any) -> Any:
-        if args == ("rb",) and path.name == "last.ckpt" and Path(tmp_path / "broken").exists():
+    def opened(path: Path) -> Any:
+        if path.name == "last.ckpt" and Path(tmp_path / "broken").exists():
             raise OSError(errno.EIO, "Input/output error")
-        return whole(path, *args, **options)
+        return whole(path)
 
     def observe(trainer: Trainer) -> None:
         if trainer.current_epoch == 1:
@@ -286,7 +286,7 @@ def test_a_checkpoint_that_cannot_be_read_is_uploaded_once_it_can(
             cloud.on_train_epoch_start(trainer, trainer.lightning_module)
             (tmp_path / "broken").unlink()
 
-    monkeypatch.setattr(Path, "open", opened)
+    monkeypatch.setattr(uploader, "CheckpointFile", opened)
     last = fit(tmp_path, on_hook("on_train_epoch_start", observe), cloud)
     assert capsys.readouterr().out.count("cloud: last.ckpt cannot be read (Input/output error); it will be") == 1
     assert last.read_bytes() == fetched(bucket, tmp_path).read_bytes()
