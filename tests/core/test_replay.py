@@ -33,7 +33,7 @@ def transitions(first: int, count: int) -> dict[str, Tensor]:
         "view": spread(2, 3).half(),
         "next_id": number.int() + 1000,
         "next_view": spread(2, 3).half() + 1,
-        "action": spread(2).half() / 512,
+        "action": spread(2) / 512,
         "reward": number.float() * 0.5,
         "terminated": number % 3 == 0,
         "truncated": number % 5 == 0,
@@ -76,10 +76,10 @@ def test_slot_n_modulo_the_capacity_holds_transition_n_until_a_later_one(data: s
 
 def test_bytes_are_the_sum_of_the_fields_and_of_the_memory_held() -> None:
     fields = transition_fields({"day": Field((), torch.int32), "gain": Field((5,), torch.float16)}, (5, 2))
-    # day 4, gain 10, both twice; action 10 x 2; reward 4; two flags
+    # day 4, gain 10, both twice; action 10 x 4; reward 4; two flags
     buffer = ReplayBuffer(3, fields)
-    assert buffer.bytes_per_transition == 2 * 14 + 20 + 4 + 1 + 1
-    assert buffer.nbytes == 3 * 54 == sum(value.nbytes for value in buffer.state_dict()["storage"].values())
+    assert buffer.bytes_per_transition == 2 * 14 + 40 + 4 + 1 + 1
+    assert buffer.nbytes == 3 * 74 == sum(value.nbytes for value in buffer.state_dict()["storage"].values())
     assert Field((0, 3), torch.float32).nbytes == 0
 
 
@@ -107,7 +107,7 @@ def test_memory_is_resident_from_the_start_until_pages_of_empty_slots_are_given_
 def test_what_is_added_and_gathered_is_copied_without_its_graph(slots: Any) -> None:
     buffer, batch = ReplayBuffer(5, FIELDS), transitions(0, 4)
     weight = torch.ones((), requires_grad=True)
-    buffer.add({**batch, "reward": batch["reward"] * weight, "action": (batch["action"] * weight).half()})
+    buffer.add({**batch, "reward": batch["reward"] * weight, "action": batch["action"] * weight})
     assert not any(value.requires_grad for value in buffer.state_dict()["storage"].values())
     expected = {name: value.clone() for name, value in batch.items()}
     for value in (*batch.values(), *buffer.gather(torch.tensor(slots)).values()):

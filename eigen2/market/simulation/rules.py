@@ -109,13 +109,10 @@ class TradingRules:
         return (self.cost_bps + self.slippage_bps) / 10_000
 
     def native_action(self, unit: Float[Tensor, "... columns numbers"]) -> Float[Tensor, "... columns numbers"]:
-        """Scale actions in [-1, 1] to `action_range`: sizes and take-profits in percent, or scores.
-
-        They are rounded first to the half precision of the replay buffer, so that a critic sees what was played.
-        """
+        """Scale actions in [-1, 1] to `action_range`: sizes and take-profits in percent, or scores."""
         low, high = torch.tensor(self.action_range, device=unit.device)
         # two operations round the same everywhere, a fused one does not
-        native: Tensor = unit.half().float() * ((high - low) / 2) + (high + low) / 2
+        native: Tensor = unit.float() * ((high - low) / 2) + (high + low) / 2
         return native
 
     def target_weights(
