@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from eigen2.core.credit import CreditedSteps
-from eigen2.core.replay import Field, ReplayBuffer
+from eigen2.core.replay import Field, ReplayBuffer, stored_action
 
 Observation = dict[str, Tensor]
 Policy = Callable[[Observation], Tensor]
@@ -85,7 +85,7 @@ def play(
             stored = alive
             for finite in (observation_finite, following_finite, _finite([earned])):
                 stored = stored if finite is None else stored & finite
-            ends = {"action": action, "reward": reward, "terminated": terminated, "truncated": truncated}
+            ends = {"action": stored_action(action), "reward": reward, "terminated": terminated, "truncated": truncated}
             transition = {**observation, **{f"next_{name}": value for name, value in following.items()}, **ends}
             rows = _rows(transition, stored)
             if credited is None:

@@ -14,6 +14,8 @@ from eigen2.errors import UserError
 from eigen2.memory.process import release_pages
 from eigen2.runtime.provenance import describe_changes
 
+ACTION_STEPS = 32_767  # steps from 0 to 1 in a stored action
+
 
 class Field(NamedTuple):
     """Shape (without the leading transition axis) and dtype of one field of a transition."""
@@ -30,16 +32,35 @@ class Field(NamedTuple):
 def transition_fields(observation: Mapping[str, Field], action_shape: tuple[int, ...]) -> dict[str, Field]:
     """Return the fields of a transition: observation, next observation (`next_` names), action, reward and end flags.
 
-    Actions are kept exactly: half precision has steps of 0.0005 near 1, and would let a draw choose among the best.
+    Actions are those of `stored_action`.
     """
     return {
         **observation,
         **{f"next_{name}": field for name, field in observation.items()},
-        "action": Field(action_shape, torch.float32),
+        "action": Field(action_shape, torch.int16),
         "reward": Field((), torch.float32),
         "terminated": Field((), torch.bool),
         "truncated": Field((), torch.bool),
     }
+
+
+def rounded_action(action: Tensor) -> Tensor:
+    """Return actions in [-1, 1] rounded to the steps of `stored_action`; gradients pass as if they were not rounded.
+
+    Half precision has steps of 0.0005 near 1, where the largest orders would be equal and a draw would choose.
+    """
+    rounded = torch.round(action.float() * ACTION_STEPS) / ACTION_STEPS
+    return action + (rounded - action).detach() if action.requires_grad else rounded
+
+
+def stored_action(action: Tensor) -> Tensor:
+    """Return actions in [-1, 1] as int16, as the replay buffer holds them."""
+    return torch.round(action.float() * ACTION_STEPS).to(torch.int16)
+
+
+def loaded_action(stored: Tensor) -> Tensor:
+    """Return the actions that `stored_action` made of them, as float32 in [-1, 1]."""
+    return stored / ACTION_STEPS
 
 
 class ReplayBuffer:

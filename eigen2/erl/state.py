@@ -11,6 +11,7 @@ from torch import Tensor
 
 from eigen2.core.datamodule import RolloutDataModule
 from eigen2.core.networks import Inputs
+from eigen2.core.replay import loaded_action
 from eigen2.erl.exploration import Draws
 from eigen2.erl.learners import Batch, Losses
 from eigen2.erl.quarantine import Quarantine
@@ -69,7 +70,7 @@ def make_batch(
     return Batch(
         inputs=data.network_inputs(observation),
         next_inputs=data.network_inputs({name: stored[f"next_{name}"] for name in names}),
-        action=stored["action"].float(),
+        action=loaded_action(stored["action"]),
         reward=stored["reward"] * reward_scale,
         terminated=stored["terminated"],
         discount=gamma,

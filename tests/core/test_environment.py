@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from eigen2.core.environment import Environment, Observation, play
-from eigen2.core.replay import Field, ReplayBuffer, transition_fields
+from eigen2.core.replay import Field, ReplayBuffer, loaded_action, transition_fields
 from eigen2.distributed.communicator import Communicator
 from eigen2.errors import UserError
 from eigen2.memory.owners import account
@@ -105,7 +105,7 @@ def test_every_episode_is_stored_up_to_its_end_and_no_further(data: st.DataObjec
         assert int(stored["next_clock"][slot]) == step + 1
         assert float(stored["self"][slot]) == pytest.approx(own + step / 10)
         assert float(stored["next_self"][slot]) == pytest.approx(own + (step + 1) / 10)
-        assert float(stored["action"][slot]) == pytest.approx(np.sin((own + step / 10) / 100), abs=1e-7)
+        assert float(loaded_action(stored["action"][slot])) == pytest.approx(np.sin((own + step / 10) / 100), abs=2e-5)
         last = step + 1 == lengths[agent][window]
         assert bool(stored["terminated"][slot]) == (last and not cut[agent][window])
         assert bool(stored["truncated"][slot]) == (last and cut[agent][window])
@@ -135,9 +135,9 @@ def test_owners_of_memory_are_named_with_their_bytes_and_training_starts_at_the_
         fields = data.replay_fields.items()
         data.buffer.add({name: torch.zeros((added, *field.shape), dtype=field.dtype) for name, field in fields})
         assert data.ready is ready
-    # x and next x, action, reward, two flags
+    # x and next x, action in 16 bits, reward, two flags
     held = {name: each.total for name, each in account(data.memory_owners()).items()}
-    assert data.buffer.nbytes == held["replay"] == 48 * (4 + 4 + 4 + 4 + 2)
+    assert data.buffer.nbytes == held["replay"] == 48 * (4 + 4 + 2 + 4 + 2)
     assert held["environments"] == data.eval_env.context.nbytes + data.val_env.context.nbytes
 
 

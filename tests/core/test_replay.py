@@ -13,7 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from eigen2.core.replay import Field, ReplayBuffer, sample_slots, transition_fields
+from eigen2.core.replay import (
+    Field,
+    ReplayBuffer,
+    loaded_action,
+    rounded_action,
+    sample_slots,
+    stored_action,
+    transition_fields,
+)
 from eigen2.errors import UserError
 from eigen2.memory.process import trim_malloc
 
@@ -33,7 +41,7 @@ def transitions(first: int, count: int) -> dict[str, Tensor]:
         "view": spread(2, 3).half(),
         "next_id": number.int() + 1000,
         "next_view": spread(2, 3).half() + 1,
-        "action": spread(2) / 512,
+        "action": spread(2).short(),
         "reward": number.float() * 0.5,
         "terminated": number % 3 == 0,
         "truncated": number % 5 == 0,
@@ -76,10 +84,10 @@ def test_slot_n_modulo_the_capacity_holds_transition_n_until_a_later_one(data: s
 
 def test_bytes_are_the_sum_of_the_fields_and_of_the_memory_held() -> None:
     fields = transition_fields({"day": Field((), torch.int32), "gain": Field((5,), torch.float16)}, (5, 2))
-    # day 4, gain 10, both twice; action 10 x 4; reward 4; two flags
+    # day 4, gain 10, both twice; action 10 x 2; reward 4; two flags
     buffer = ReplayBuffer(3, fields)
-    assert buffer.bytes_per_transition == 2 * 14 + 40 + 4 + 1 + 1
-    assert buffer.nbytes == 3 * 74 == sum(value.nbytes for value in buffer.state_dict()["storage"].values())
+    assert buffer.bytes_per_transition == 2 * 14 + 20 + 4 + 1 + 1
+    assert buffer.nbytes == 3 * 54 == sum(value.nbytes for value in buffer.state_dict()["storage"].values())
     assert Field((0, 3), torch.float32).nbytes == 0
 
 
@@ -101,6 +109,19 @@ def test_memory_is_resident_from_the_start_until_pages_of_empty_slots_are_given_
     assert before - process.memory_info().rss == pytest.approx(freed, rel=0.05)
     buffer.add({"reward": 2 * block})
     assert torch.equal(buffer["reward"], torch.cat([block, 2 * block]))
+
+
+@given(st.lists(st.floats(-1, 1, width=32), min_size=1, max_size=20))
+def test_actions_are_stored_in_equal_steps(values: list[float]) -> None:
+    action = torch.tensor(values, requires_grad=True)
+    rounded = rounded_action(action)
+    assert torch.equal(loaded_action(stored_action(action)), rounded)
+    assert torch.equal(rounded_action(rounded), rounded)
+    assert torch.equal(rounded_action(action.detach()), rounded)
+    assert (rounded - action).abs().max() <= 0.5001 / 32_767
+    rounded.sum().backward()
+    assert action.grad is not None
+    assert torch.equal(action.grad, torch.ones_like(action))
 
 
 @pytest.mark.parametrize("slots", [[0, 1, 2], [[0], [2]], 1])

@@ -8,6 +8,7 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
+from eigen2.core.replay import loaded_action
 from eigen2.erl import base
 from eigen2.errors import UserError
 from tests.erl.conftest import SEED
@@ -43,8 +44,8 @@ def test_learning_is_that_of_separate_agents_on_whole_batches(
             drawn = {name: value[:, agent] for name, value in recorder.drawn[generation].items()}
             for step in range(5):
                 union = {n: v[step * parts : (step + 1) * parts].flatten(0, 1) for n, v in drawn.items()}
-                rewards, ends = 0.5 * union["reward"], union["terminated"]
-                found = alone.step({"x": union["x"]}, {"x": union["next_x"]}, union["action"].float(), rewards, ends)
+                action, rewards, ends = loaded_action(union["action"]), 0.5 * union["reward"], union["terminated"]
+                found = alone.step({"x": union["x"]}, {"x": union["next_x"]}, action, rewards, ends)
                 losses[generation].append(found["critic_loss"])
             trained = recorder.states[generation, "train"]
             for name, row in alone.rows().items():

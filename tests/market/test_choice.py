@@ -5,6 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from eigen2.core.replay import loaded_action, stored_action
 from eigen2.market.data.panel import build_panel
 from eigen2.market.features.encoding import AverageEncoder
 from eigen2.market.networks.columns import DRAWS, Choice
@@ -47,9 +48,10 @@ def test_the_critic_judges_what_opens_and_closes(
         unit = (unit.round() * steps).clamp(-1, 1)
         inputs = encoder(observation)
         portfolio, draws = inputs["portfolio"], inputs[DRAWS]
-        coefficient = choice.coefficient(unit)
+        stored = loaded_action(stored_action(unit))
+        coefficient = choice.coefficient(stored)
         judged = choice.ordered(coefficient, portfolio[..., 0] > 0, draws).flatten().nonzero()[:, 0]
-        stakes = choice.weights(unit, portfolio, draws)[0].flatten() * (rules.max_coefficient * share * orders)
+        stakes = choice.weights(stored, portfolio, draws)[0].flatten() * (rules.max_coefficient * share * orders)
         exits = choice.closed(coefficient, portfolio, draws).flatten().nonzero()[:, 0]
         observation, _, _, _, info = env.step(env.native_action(unit))
         order = np.argsort(info["ordered"])

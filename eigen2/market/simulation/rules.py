@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from eigen2.core.replay import rounded_action
 from eigen2.errors import UserError, require_range
 
 CLOSE_REASONS = ("target", "gap", "holding", "halted", "delisted", "window_end", "signal")
@@ -109,10 +110,13 @@ class TradingRules:
         return (self.cost_bps + self.slippage_bps) / 10_000
 
     def native_action(self, unit: Float[Tensor, "... columns numbers"]) -> Float[Tensor, "... columns numbers"]:
-        """Scale actions in [-1, 1] to `action_range`: sizes and take-profits in percent, or scores."""
+        """Scale actions in [-1, 1] to `action_range`: sizes and take-profits in percent, or scores.
+
+        They are rounded first to the steps of the replay buffer, so that a critic sees what was played.
+        """
         low, high = torch.tensor(self.action_range, device=unit.device)
         # two operations round the same everywhere, a fused one does not
-        native: Tensor = unit.float() * ((high - low) / 2) + (high + low) / 2
+        native: Tensor = rounded_action(unit) * ((high - low) / 2) + (high + low) / 2
         return native
 
     def target_weights(

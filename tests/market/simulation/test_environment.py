@@ -218,7 +218,9 @@ def test_actions_of_networks_span_what_is_allowed(short: bool) -> None:
     unit = torch.tensor([-1.0, 0.0, 0.5, 1.0])[:, None, None].expand(4, 2, 2)
     native = TradingEnvironment(flat(3, 2), chosen, agents=1).native_action(unit)
     coefficients = [-4.0, 0.0, 2.0, 4.0] if short else [0.0, 2.0, 3.0, 4.0]
-    torch.testing.assert_close(native[:, 0], torch.tensor([coefficients, [10.0, 20.0, 25.0, 30.0]]).T)
+    torch.testing.assert_close(
+        native[:, 0], torch.tensor([coefficients, [10.0, 20.0, 25.0, 30.0]]).T, atol=0, rtol=4e-5
+    )
 
 
 @pytest.mark.parametrize("short", [False, True])
