@@ -72,7 +72,7 @@ bench-fire: $(INSTALLED)  ## train five seeds of configs/dqn_fuel_breaks.yaml; a
 	$(VENV)/bin/python -m benchmarks.pages fire
 
 bench-processes: $(INSTALLED)  ## measure full scale in 1, 2 and 4 processes, and model a cluster; a quarter of an hour, two idle cores
-	$(MEASURE) processes --out docs/figures
+	$(MEASURE) processes process-memory --out docs/figures
 	$(VENV)/bin/python -m benchmarks.pages processes
 
 results: $(INSTALLED)  ## measure and write the figures of docs/results.md; a quarter of an hour, on an idle machine

@@ -21,6 +21,9 @@ MEASURED = {"agents": "{agents}", "processes": "{processes}", "generation s": "{
 MEASURED |= {"speed-up": "{speed_up:.2f}", "train s": "{train!n}", "messages s": "{exchange!n}"}
 MEASURED |= {"received MB": "{received_mb!n}", "formula MB": "{formula!n}"}
 MEASURED |= {"predicted s": "{predicted!n}", "error, %": "{error:+.0f}"}
+HELD = {"process": "{rank}", "before MB": "{before:.0f}", "generation MB": "{generation:.0f}"}
+HELD |= {"checkpoint MB": "{checkpoint:.0f}", "generation - before": "{generation_own:.0f}"}
+HELD |= {"checkpoint - before": "{checkpoint_own:.0f}"}
 OUTSIDE = ("transition exchange", "rest", "messages", "waiting")
 GRID = {"agents": "{agents:,}", "devices": "{devices:,}", "generation s": "{seconds!n}"}
 GRID |= {"computing": "{computing:.0f} %", **{f"{name} s": f"{{{name}!n}}" for name in OUTSIDE}}
@@ -71,6 +74,19 @@ def grid_table(measured: Figures) -> str:
     return table(GRID, [{**plan._asdict(), **plan_row(costs, plan, Link(), MEMORY_GB)} for plan in plans])
 
 
+def memory_table(measured: Figures) -> str:
+    """Return what each process of one run held."""
+    windows = ("generation", "checkpoint")
+    rows = [
+        {**rank, **{f"{window}_own": rank[window] - rank["before"] for window in windows}} for rank in measured["ranks"]
+    ]
+    return f"""{where(measured)}.
+{measured["agents"]:,} agents, whose weights, targets and moments take {measured["rows_mb"]:.0f} MB together, and a
+replay buffer of {measured["replay_mb"]:.0f} MB.
+
+{table(HELD, rows)}"""
+
+
 def constants(measured: Figures) -> str:
     """Return the fitted constants."""
     costs = Costs(measured)
@@ -87,6 +103,7 @@ PAGE = Page(
     {
         "together": Block(measured_table, PROCESSES),
         "constants": Block(constants, PROCESSES),
+        "memory": Block(memory_table, ("process-memory",)),
         "grid": Block(grid_table, PROCESSES),
     }
 )
