@@ -22,7 +22,7 @@ DRAWS = "draws"  # name of the input that breaks ties between orders
 RIDGE = "ridge"  # name of the input with the forecasts of a ridge regression
 MAX_SHARPNESS = 1e6  # a sharper softmax over coefficients in [-1, 1] has no gradient left
 NEVER = -10.0  # below every coefficient
-TRUST = 4.0  # initial weight of the ridge forecasts in an actor's sizes or scores, before the tanh
+TRUST = 3.5  # initial weight of the ridge forecasts in an actor's sizes or scores, before the tanh
 PATIENCE = 1.0  # initial take-profits before the tanh, at 88 % of their range: positions run until agents learn better
 FORECAST_UNIT = 30.0  # of the ridge forecasts' weight in a critic, which optimizer steps of 0.001 else move too slowly
 
