@@ -96,13 +96,13 @@ def information_t(equity: Curve, benchmark: Curve) -> float:
     return intercept_t(daily_returns(equity) - daily_returns(benchmark))
 
 
-def intercept_t(values: Curve, *regressors: Curve) -> float:
+def intercept_t(values: Curve, *regressors: Curve, lags: int | None = None) -> float:
     """Return the t-statistic of the intercept of a regression, that of the mean if there are no regressors.
 
     Standard errors allow for heteroskedasticity and autocorrelation (Newey and West, "A Simple, Positive Semi-Definite,
-    Heteroskedasticity and Autocorrelation Consistent Covariance Matrix", 1987, equation 5), over 4 (n / 100)^(2/9) lags
-    (the same, "Automatic Lag Selection in Covariance Matrix Estimation", 1994), times n / (n - coefficients). NaN where
-    the values do not vary beyond the regressors, or these do not vary.
+    Heteroskedasticity and Autocorrelation Consistent Covariance Matrix", 1987, equation 5), over `lags`, by default
+    4 (n / 100)^(2/9) (the same, "Automatic Lag Selection in Covariance Matrix Estimation", 1994), times
+    n / (n - coefficients). NaN where the values do not vary beyond the regressors, or these do not vary.
     """
     design = np.column_stack([np.ones(len(values)), *regressors])
     days, coefficients = design.shape
@@ -113,10 +113,10 @@ def intercept_t(values: Curve, *regressors: Curve) -> float:
     moments = design * (values - design @ fitted)[:, None]
     if moments[:, 0].std() <= MIN_DEVIATION:
         return np.nan
-    lags = min(int(4 * (days / 100) ** (2 / 9)), days - 1)
+    lags = min(int(4 * (days / 100) ** (2 / 9)) if lags is None else lags, days - 1)
     # the sums of both signs of a lag; the Bartlett weights fall from 1 to 0
     weighted = [(1 - lag / (lags + 1)) * (moments[lag:].T @ moments[: days - lag]) for lag in range(lags + 1)]
-    covariance = inverse @ (sum(weighted) + sum(weighted[1:]).T) @ inverse * days / (days - coefficients)
+    covariance = inverse @ (sum(weighted) + np.transpose(sum(weighted[1:]))) @ inverse * days / (days - coefficients)
     return float(fitted[0] / np.sqrt(covariance[0, 0]))
 
 

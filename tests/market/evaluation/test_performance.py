@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import stats
 
 from eigen2.market.evaluation.performance import (
     MEASURES,
@@ -77,6 +78,8 @@ curves = st.lists(st.floats(50, 200), min_size=3, max_size=40).map(np.array)
         # statsmodels 0.14, HAC with 2 lags and use_correction: of a mean, and of an intercept
         (intercept_t(DIGITS[0]), 2.493710681860291),
         (intercept_t(*DIGITS), -0.08951516397752127),
+        (intercept_t(DIGITS[0], lags=2), 2.493710681860291),
+        (intercept_t(DIGITS[0], lags=0), stats.ttest_1samp(DIGITS[0], 0).statistic),
         (intercept_t(DIGITS[0], np.ones(12)), np.nan),
         (intercept_t(2 * DIGITS[1], DIGITS[1]), np.nan),
         (upper_tail(1.6448536269514722), 0.05),

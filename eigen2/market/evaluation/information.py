@@ -1,0 +1,105 @@
+"""Rank information coefficient (Rank IC): how well scores order the columns of a day by what they earn next."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float, Shaped
+
+from eigen2.market.evaluation.performance import MIN_DEVIATION, intercept_t, upper_tail
+from eigen2.market.simulation.returns import relative_returns
+from eigen2.market.simulation.rules import TradingRules
+from eigen2.market.simulation.simulate import Prices
+
+HORIZONS = (1, 5, 20)  # days over which forward returns are taken
+
+Scores = Float[np.ndarray, "days columns"]
+Daily = Float[np.ndarray, " days"]
+
+
+def rank_ic(scores: Scores, returns: Scores) -> Daily:
+    """Return Spearman's correlation of each day's scores and returns, over the columns that have both.
+
+    Equal values have their mean rank. NaN on days where fewer than two columns differ in either.
+    """
+    known = np.isfinite(scores) & np.isfinite(returns)
+    first, second = (_centred_ranks(np.where(known, each, np.nan)) for each in (scores, returns))
+    scale = np.sqrt((first**2).sum(1) * (second**2).sum(1))
+    correlation: np.ndarray = np.where(scale > 0, (first * second).sum(1) / np.where(scale > 0, scale, 1), np.nan)
+    return correlation
+
+
+def _centred_ranks(values: Scores) -> Scores:
+    """Return the rank of each value among those of its day less their mean; 0 for NaN."""
+    ranks = pd.DataFrame(values).rank(axis=1)
+    centred: np.ndarray = ranks.sub(ranks.mean(axis=1), axis=0).fillna(0).to_numpy()
+    return centred
+
+
+def forward_returns(prices: Prices, rules: TradingRules, horizon: int) -> Scores:
+    """Return what a position ordered on each day earns until the close `horizon` days later, see `relative_returns`."""
+    return relative_returns(prices, replace(rules, mode="orders", max_holding_days=horizon))
+
+
+@dataclass(frozen=True)
+class Information:
+    """Rank IC of the scores of some days, for one horizon."""
+
+    horizon: int
+    daily: Daily  # NaN where unknown
+    coverage: float
+    """Share of the columns with a price that have a score and a return, over the days whose Rank IC is known."""
+
+    @property
+    def known(self) -> Daily:
+        """Return the Rank IC of the days where it is known."""
+        return self.daily[np.isfinite(self.daily)]
+
+    @property
+    def mean(self) -> float:
+        """Return the mean over days; NaN if there are none."""
+        return float(self.known.mean()) if len(self.known) else np.nan
+
+    @property
+    def icir(self) -> float:
+        """Return mean / deviation (n - 1) over days; NaN where it does not vary."""
+        deviation = self.known.std(ddof=1) if len(self.known) > 1 else 0.0
+        return self.mean / deviation if deviation > MIN_DEVIATION else np.nan
+
+    @property
+    def t(self) -> float:
+        """Return the t-statistic of the mean, with horizon - 1 lags, as returns of so many days overlap."""
+        return intercept_t(self.known, lags=self.horizon - 1)
+
+    @property
+    def p(self) -> float:
+        """Return the one-sided p-value of `t`."""
+        return upper_tail(self.t)
+
+    def summary(self, dates: Shaped[np.ndarray, " days"]) -> dict[str, Any]:
+        """Return all figures as plain values, with the mean of each calendar year."""
+        years = pd.Series(self.daily).groupby(pd.DatetimeIndex(dates).year).mean().dropna()
+        values = {name: getattr(self, name) for name in ("mean", "icir", "t", "p", "coverage")}
+        return {**values, "days": len(self.known), "years": {str(year): float(ic) for year, ic in years.items()}}
+
+
+def information(
+    scores: Scores, prices: Prices, rules: TradingRules, days: range, horizons: Iterable[int] = HORIZONS
+) -> dict[int, Information]:
+    """Return the Rank IC of the scores of `days` for each horizon; how it falls with the horizon is its decay.
+
+    Scores and prices are of all days. Columns without a close have no score.
+    """
+    span = slice(days.start, days.stop)
+    priced = prices[span, :, 3] > 0
+    scored = np.where(priced, scores[span], np.nan)
+    found = {}
+    for horizon in horizons:
+        returns = forward_returns(prices, rules, horizon)[span]
+        daily = rank_ic(scored, returns)
+        known = np.isfinite(daily)
+        both = (np.isfinite(scored) & np.isfinite(returns))[known].sum()
+        found[horizon] = Information(horizon, daily, float(both / max(priced[known].sum(), 1)))
+    return found
