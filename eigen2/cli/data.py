@@ -1,4 +1,4 @@
-"""`python -m eigen2.cli data`: inspect price files, prepare them, or generate a synthetic market."""
+"""`python -m eigen2.cli data`: inspect or prepare price files, look for what can be learned, generate a market."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from eigen2.market.synthetic.generator import SyntheticMarket, write_parquet
 
 LARGEST_CEILING = 3_000_000  # days x columns, about half a gigabyte
 SHORTEST_CEILING = 145  # days of a window: 125 of trading, 20 of settlement
+FEWEST_COLUMNS = 5  # that learnability ranks
+LEARNABILITY_SIZE = 5000, 500  # most days and columns of which learnability takes about a minute
 
 
 def make_parser(command: str = "data") -> Parser:
@@ -26,6 +28,10 @@ def make_parser(command: str = "data") -> Parser:
     inspect_cmd.add_argument("inputs", nargs="+", metavar="FILE", help="Price files, or folders of price files.")
     prepare_cmd = Parser(description="Merge and clean price files into one Parquet file, with a log of every change.")
     prepare_cmd.add_argument("files", nargs="+", metavar="IN OUT.parquet", help="Input files, then the output file.")
+    learnability_cmd = Parser(
+        description="Measure, before agents train, whether plain learners find anything in prices."
+    )
+    learnability_cmd.add_argument("file", type=str, metavar="FILE", help="Price file, as prepare writes it.")
     synthesize_cmd = Parser(description="Generate a market with a known signal, and report what can be earned on it.")
     synthesize_cmd.add_argument("out", type=str, metavar="OUT.parquet", help="File to write.")
     ceiling = "Also simulate rules that know the hidden drift: the most that can be earned."
@@ -33,13 +39,14 @@ def make_parser(command: str = "data") -> Parser:
     synthesize_cmd.add_class_arguments(SyntheticMarket, "market")
     for parser in (prepare_cmd, synthesize_cmd):
         parser.add_argument("--overwrite", action="store_true", help="Replace OUT.parquet if it exists.")
+    indicators = (
+        "Tickers of series that are not prices, such as an interest rate or a volatility index: they may be zero "
+        "or negative, and are only checked for duplicates, missing or infinite values, weekends and stray days."
+    )
+    for parser in (inspect_cmd, prepare_cmd, learnability_cmd):
+        parser.add_argument("--indicators", type=list[str], default=[], help=indicators)
     for parser in (inspect_cmd, prepare_cmd):
         parser.add_argument("--json", action="store_true", help="Print the report as JSON.")
-        indicators = (
-            "Tickers of series that are not prices, such as an interest rate or a volatility index: they may be zero "
-            "or negative, and are only checked for duplicates, missing or infinite values, weekends and stray days."
-        )
-        parser.add_argument("--indicators", type=list[str], default=[], help=indicators)
         resample = (
             "Make intraday bars into daily ones: first open, highest high, lowest low, last close, summed volume."
         )
@@ -49,14 +56,20 @@ def make_parser(command: str = "data") -> Parser:
         parser.add_class_arguments(Policy, "policy")
     parser = Parser(prog=f"python -m eigen2.cli {command}", description="Inspect, prepare or generate price files.")
     commands = parser.add_subcommands(dest="command")
-    for name, subparser in (("inspect", inspect_cmd), ("prepare", prepare_cmd), ("synthesize", synthesize_cmd)):
+    for name, subparser in (
+        ("inspect", inspect_cmd),
+        ("prepare", prepare_cmd),
+        ("learnability", learnability_cmd),
+        ("synthesize", synthesize_cmd),
+    ):
         commands.add_subcommand(name, subparser)
     return parser
 
 
 def run(command: str, options: Namespace) -> None:
     """Run a data command; raises UserError for bad input."""
-    {"inspect": _inspect, "prepare": _prepare, "synthesize": _synthesize}[options.command](options[options.command])
+    commands = {"inspect": _inspect, "prepare": _prepare, "learnability": _learnability, "synthesize": _synthesize}
+    commands[options.command](options[options.command])
 
 
 def _inspect(options: Namespace) -> None:
@@ -81,6 +94,35 @@ def _settings(options: Namespace) -> dict[str, Any]:
     """Return the arguments that `inspect` and `prepare` share."""
     names = ("policy", "limits", "indicators", "resample")
     return {**{name: options[name] for name in names}, "form": options.csv, "today": datetime.date.today()}
+
+
+def _learnability(options: Namespace) -> None:
+    # torch takes seconds to import
+    import numpy as np
+
+    from eigen2.market.data.panel import build_panel
+    from eigen2.market.data.source import read_prices
+    from eigen2.market.data.splits import SHORT_DAYS, default_days
+    from eigen2.market.data.universe import Universe, resolve
+    from eigen2.market.evaluation.learnability import describe, find
+    from eigen2.market.features.encoding import AverageEncoder
+    from eigen2.market.simulation.account import AccountRules
+    from eigen2.market.simulation.base import Terms
+    from eigen2.market.simulation.rules import TradingRules
+
+    prices, (most_days, most_columns) = read_prices(options.file), LEARNABILITY_SIZE
+    prices = prices[prices["date"] >= prices["date"].drop_duplicates().nlargest(most_days).min()]
+    kept = {*prices["ticker"].value_counts().index[:most_columns], *options.indicators}
+    panel = build_panel(prices[prices["ticker"].isin(kept)], indicators=options.indicators)
+    columns = resolve(Universe(), panel)
+    if panel.num_days < SHORT_DAYS or len(columns) < FEWEST_COLUMNS:
+        found = f"{options.file} has {panel.num_days} days and {len(columns)} columns"
+        raise UserError(f"{found}; learnability needs {SHORT_DAYS} and {FEWEST_COLUMNS}: bring more")
+    context, window = (default_days(name, panel.num_days) for name in ("context_days", "trading_days"))
+    encoder = AverageEncoder(panel, columns, context, Terms(TradingRules(), AccountRules(), window, 20))
+    findings = find(encoder, panel, np.random.default_rng(0))
+    print(f"prices       {printable(options.file)}")
+    print(describe(findings, panel, len(columns)))
 
 
 def _synthesize(options: Namespace) -> None:

@@ -162,8 +162,11 @@ class AverageEncoder(MarketEncoder):
     def fit_ridge(self, panel: MarketPanel, spans: Sequence[range]) -> Ridge:
         """Return the ridge regression of the returns of positions ordered on the days of `spans`."""
         returns = relative_returns(panel.prices[:, self.investable], self.terms.rules)
-        complete = [range(max(span.start, self.context_days - 1), span.stop) for span in spans]
-        return fit_ridge(self.rows, returns, complete, self.terms.rules.holding_days)
+        return fit_ridge(self.rows, returns, self.complete(spans), self.terms.rules.holding_days)
+
+    def complete(self, spans: Sequence[range]) -> list[range]:
+        """Return the days of `spans` whose averages are over all of the context."""
+        return [range(max(span.start, self.context_days - 1), span.stop) for span in spans]
 
     def ridge_scores(self, panel: MarketPanel, spans: Sequence[range]) -> Float[np.ndarray, "days columns"]:
         """Return the forecasts of all days by `fit_ridge`."""

@@ -41,7 +41,7 @@ class Ridge:
         forecasts = [
             (block, rows @ weights)
             for span, weights in ((np.arange(days), self.weights), *self.folds)
-            for block, rows in _blocks(describe, span)
+            for block, rows in day_blocks(describe, span)
         ]
         scores = np.empty((days, forecasts[0][1].shape[1]))
         for block, forecast in forecasts:
@@ -93,7 +93,7 @@ def _products(describe: Describe, returns: Returns, days: Days, width: int) -> F
         flat = both.reshape(-1, width + 1)
         return np.matmul(flat.T, flat)  # type: ignore[no-any-return]
 
-    return _sum((products(rows, returns[block]) for block, rows in _blocks(describe, days)), width)
+    return _sum((products(rows, returns[block]) for block, rows in day_blocks(describe, days)), width)
 
 
 def _sum(products: Iterable[np.ndarray], width: int) -> Float[np.ndarray, "numbers numbers"]:
@@ -112,7 +112,8 @@ def _solve(products: Float[np.ndarray, "numbers numbers"]) -> Float[np.ndarray, 
     )
 
 
-def _blocks(describe: Describe, days: Days) -> Iterator[tuple[Days, Float[np.ndarray, "block columns width"]]]:
+def day_blocks(describe: Describe, days: Days) -> Iterator[tuple[Days, Float[np.ndarray, "block columns width"]]]:
+    """Yield blocks of days with the averages of their columns."""
     for first in range(0, len(days), DAYS_PER_BLOCK):
         block = days[first : first + DAYS_PER_BLOCK]
         yield block, describe(block)

@@ -1,0 +1,27 @@
+"""Rankings that plain learners, without agents, make of the columns: ridge regression and boosted trees."""
+
+import numpy as np
+
+from eigen2.market.data.panel import MarketPanel
+from eigen2.market.evaluation.information import Scores, forward_returns
+from eigen2.market.features.boosting import HAS_LIGHTGBM, boosted_scores
+from eigen2.market.features.encoding import AverageEncoder
+from eigen2.market.features.ridge import day_blocks, fit_ridge
+
+
+def fit_rankers(encoder: AverageEncoder, panel: MarketPanel, horizon: int, days: range) -> dict[str, Scores]:
+    """Return the scores of `days` by learner, of all columns that agents may buy; NaN on other days.
+
+    They learn from the training days, and choose by the validation days when to stop, what a position earns over
+    `horizon` days. LightGBM is left out where it is not installed.
+    """
+    returns = forward_returns(panel.prices[:, encoder.investable], encoder.terms.rules, horizon)
+    train = encoder.complete(panel.splits.train)
+    ridge = fit_ridge(encoder.rows, returns, train, horizon)
+    scores = {"ridge": np.full(returns.shape, np.nan)}
+    for block, rows in day_blocks(encoder.rows, np.arange(days.start, days.stop)):
+        scores["ridge"][block] = rows @ ridge.weights
+    if HAS_LIGHTGBM:
+        validation = panel.splits.validation
+        scores["LightGBM"] = boosted_scores(encoder.rows, returns, train, validation, horizon, days)
+    return scores

@@ -1,0 +1,89 @@
+"""Learners on markets whose signal is known, shuffles that keep the market alone, and the command."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from eigen2.cli.main import main
+from eigen2.market.evaluation.learnability import luck, shuffle_columns
+from eigen2.market.synthetic.generator import SyntheticMarket, write_parquet
+
+SIZE = {"days": 500, "columns": 10, "seed": 4}
+
+
+@pytest.fixture(scope="module")
+def shuffled() -> tuple[np.ndarray, np.ndarray]:
+    prices = SyntheticMarket(days=60, columns=6, missing=0.1, late_listings=0.3, seed=1).prices()
+    return prices, shuffle_columns(prices, np.random.default_rng(0))
+
+
+def moves(prices: np.ndarray) -> np.ndarray:
+    """Bars relative to the last close of their column; NaN without one."""
+    found = np.full(prices.shape, np.nan)
+    for column in range(prices.shape[1]):
+        last = np.nan
+        for day in range(len(prices)):
+            found[day, column] = np.log(prices[day, column].astype(np.float64) / last)
+            last = prices[day, column, 3] if prices[day, column, 3] > 0 else last
+    return found
+
+
+def test_a_shuffle_deals_the_moves_of_a_day_to_its_columns(shuffled: tuple[np.ndarray, np.ndarray]) -> None:
+    prices, other = shuffled
+    np.testing.assert_array_equal(np.isnan(prices), np.isnan(other))
+    own, dealt = moves(prices), moves(other)
+    places = 0
+    for day in range(1, 60):
+        order = [np.lexsort(each[day][:, ::-1].T) for each in (own, dealt)]
+        np.testing.assert_allclose(own[day][order[0]], dealt[day][order[1]], atol=1e-6)
+        places += int((order[0] == order[1]).sum())
+    assert places < 160  # of 354; a sixth stays by chance, and columns without a price
+
+
+def test_luck_counts_all_findings() -> None:
+    """Of 4 shuffles, the largest finding of each, in deviations, is compared with every finding."""
+    chance = np.array([[1.0, -2], [-1, 2], [1, 2], [-1, -2]])  # deviations 1 and 2
+    np.testing.assert_allclose(luck(np.array([1.0, 1.9]), chance), [4 / 5, 4 / 5])
+    np.testing.assert_allclose(luck(np.array([1.1, -2.0]), chance), [1 / 5, 5 / 5])
+    np.testing.assert_allclose(luck(np.zeros(1), np.zeros((3, 1))), [1])  # a learner that ranks nothing
+
+
+@pytest.mark.parametrize("signal", [0.5, 0.0])
+def test_the_command_says_whether_there_is_something(
+    signal: float, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("eigen2.market.evaluation.learnability.SHUFFLES", 29)
+    file = tmp_path / "prices.parquet"
+    write_parquet(SyntheticMarket(**SIZE, signal=signal, half_life_days=10.0), file)
+    main(["data", "learnability", str(file)])
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines[1:])) <= 80
+    assert len([line for line in lines if line.startswith("ridge")]) == 3
+    last = " ".join(lines[-3:])
+    assert ("There is something to learn" in last) == (signal > 0)
+    assert ("Nothing found" in last) == (signal == 0)
+
+
+def test_without_lightgbm_ridge_is_left(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("rankers", "learnability"):
+        monkeypatch.setattr(f"eigen2.market.evaluation.{module}.HAS_LIGHTGBM", False)
+    monkeypatch.setattr("eigen2.market.evaluation.learnability.SHUFFLES", 1)
+    file = tmp_path / "prices.parquet"
+    write_parquet(SyntheticMarket(days=320, columns=5), file)
+    main(["data", "learnability", str(file)])
+    lines = capsys.readouterr().out.splitlines()
+    assert "left out     LightGBM and scikit-learn are not installed: pip install 'eigen2[baselines]'" in lines
+    assert [line.split()[0] for line in lines if "day" in line and " to " in line][2:] == ["ridge"] * 3
+
+
+def test_too_few_prices_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "prices.parquet"
+    write_parquet(SyntheticMarket(days=200, columns=4), file)
+    with pytest.raises(SystemExit) as error:
+        main(["data", "learnability", str(file)])
+    assert error.value.code == 2
+    expected = f"error: {file} has 200 days and 4 columns; learnability needs 300 and 5: bring more\n"
+    assert capsys.readouterr().err == expected
