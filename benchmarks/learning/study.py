@@ -29,7 +29,7 @@ from eigen2.market.data.universe import Universe
 from eigen2.market.datamodule import MarketDataModule
 from eigen2.market.evaluation.performance import alpha_beta
 from eigen2.market.features.encoding import AverageEncoder
-from eigen2.market.simulation.policies import buy_and_hold, momentum_pct, order_by_score, random_baseline, ranks
+from eigen2.market.simulation.policies import best_of_rank, buy_and_hold, momentum_pct, random_baseline
 from eigen2.market.simulation.rules import TradingRules
 from eigen2.market.simulation.simulate import Policy, Simulation, hide_window_end, simulate
 
@@ -190,7 +190,7 @@ def simulate_all(champion: Policy, data: MarketDataModule, generator: np.random.
     return {
         "champion": result,
         "buy and hold": buy_and_hold(*market),
-        **{name: simulate(*market, order_by_score(ranks(score), data.rules)) for name, score in scores.items()},
+        **{name: simulate(*market, best_of_rank(score, data.rules)) for name, score in scores.items()},
         "random": simulate(*market, random, RANDOM_ACCOUNTS),
     }
 

@@ -12,9 +12,10 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.harness import Figures, Row, as_json
-from benchmarks.learning.intervals import Interval, over_days, over_seeds
+from benchmarks.learning.intervals import over_seeds
 from benchmarks.pages import Block, Page, table, where
 from eigen2.core.compatibility import flatten
+from eigen2.market.evaluation.intervals import Interval, over_days
 from eigen2.market.evaluation.performance import YEAR
 
 CHAMPION = "champion"

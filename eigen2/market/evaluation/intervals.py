@@ -1,0 +1,48 @@
+"""Bootstrap intervals over blocks of days, for the luck of days."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+DRAWS = 10_000
+LEVEL = 0.95
+AT_ONCE = 100  # series drawn at once, to limit memory
+BLOCK_DAYS = 20.0  # mean length of a block: a position's maximum holding time, so that blocks contain whole positions
+
+
+class Interval(NamedTuple):
+    """A mean, and the bounds of the central `LEVEL` of resampled means."""
+
+    mean: float
+    low: float
+    high: float
+
+    @property
+    def side(self) -> int:
+        """Return 1 or -1 if the whole interval lies above or below 0, else 0; 0 if it has no width."""
+        return 0 if self.low == self.high else int(self.low > 0) - int(self.high < 0)
+
+
+def over_days(
+    values: np.ndarray, generator: np.random.Generator, draws: int = DRAWS, block_days: float = BLOCK_DAYS
+) -> Interval:
+    """Return the mean of a daily series with an interval by the stationary bootstrap of Politis and Romano (1994).
+
+    Blocks start on uniformly drawn days, have geometric lengths of mean `block_days` (1 or more), and wrap around from
+    the last day to the first.
+    """
+    batches = [min(AT_ONCE, draws - first) for first in range(0, draws, AT_ONCE)]
+    means = [values[stationary_days(len(values), batch, generator, block_days)].mean(1) for batch in batches]
+    low, high = np.percentile(np.concatenate(means), (50 * (1 - LEVEL), 50 * (1 + LEVEL)))
+    return Interval(float(values.mean()), float(low), float(high))
+
+
+def stationary_days(days: int, series: int, generator: np.random.Generator, block_days: float) -> np.ndarray:
+    """Return the indices of the days of resampled series, (series, days)."""
+    positions = np.arange(days)
+    is_start = generator.random((series, days)) < 1 / block_days
+    is_start[:, 0] = True
+    starts = generator.integers(days, size=(series, days))
+    block = np.maximum.accumulate(np.where(is_start, positions, 0), axis=1)
+    resampled: np.ndarray = (np.take_along_axis(starts, block, 1) + positions - block) % days
+    return resampled

@@ -1,0 +1,30 @@
+"""Bootstrap intervals over days against exact means and variances."""
+
+import numpy as np
+import pytest
+
+from eigen2.market.evaluation.intervals import Interval, over_days, stationary_days
+
+
+@pytest.mark.parametrize("block_days", [1.0, 5.0, 20.0])
+def test_the_variance_over_days_agrees_with_the_formula(block_days: float) -> None:
+    """Days i apart are in the same block with probability (1 - p)^i, and then i apart on the circle of days.
+
+    So the variance is (1 / n) (C(0) + 2 sum over i of (1 - i / n) (1 - p)^i C(i)), with circular autocovariance C.
+    """
+    n, noise = 60, np.random.default_rng(1).normal(size=80)
+    values = np.convolve(noise, np.ones(21) / 21, mode="valid")  # autocorrelated
+    centred = values - values.mean()
+    covariance = np.array([(centred * np.roll(centred, -i)).mean() for i in range(n)])
+    weight = (1 - np.arange(n) / n) * (1 - 1 / block_days) ** np.arange(n)
+    exact = (covariance[0] + 2 * (weight * covariance)[1:].sum()) / n
+    means = values[stationary_days(n, 20_000, np.random.default_rng(2), block_days)].mean(1)
+    assert np.var(means) == pytest.approx(exact, rel=0.05)
+    assert np.mean(means) == pytest.approx(values.mean(), abs=4 * (exact / 20_000) ** 0.5)
+    interval = over_days(values, np.random.default_rng(2), 5000, block_days)
+    assert interval.mean == values.mean()
+    assert interval[1:] == pytest.approx(np.percentile(means, (2.5, 97.5)), abs=0.1 * exact**0.5)
+
+
+def test_sides() -> None:
+    assert [Interval(0, *bounds).side for bounds in ((1, 2), (-1, 2), (-2, -1), (0, 1), (1, 1))] == [1, 0, -1, 0, 0]
