@@ -29,7 +29,9 @@ from eigen2.market.data.universe import Universe, resolve
 from eigen2.market.evaluation.backtest import Market, backtest, write
 from eigen2.market.evaluation.champion_record import named_trades, write_champion
 from eigen2.market.evaluation.episodes import episode_metrics
-from eigen2.market.features.encoding import ENCODERS, MarketEncoder
+from eigen2.market.evaluation.information import Scores
+from eigen2.market.evaluation.rankers import fit_rankers
+from eigen2.market.features.encoding import ENCODERS, AverageEncoder, MarketEncoder
 from eigen2.market.networks.columns import Choice
 from eigen2.market.simulation.account import AccountRules
 from eigen2.market.simulation.base import MarketEnvironment, Terms, window_options
@@ -365,7 +367,7 @@ class MarketDataModule(RolloutDataModule):
         if self.benchmark is not None:
             benchmark = self.benchmark, self.panel.prices[:, [self.panel.tickers.index(self.benchmark)]]
         settings = (self.rules, self.account, days, self.panel.dates)
-        market = Market(prices, *settings, benchmark, self.survivors, self.capacity)
+        market = Market(prices, *settings, benchmark, self.survivors, self.capacity, self._rankings(days))
         champion, agents = native(policies.champion), [native(agent) for agent in policies.agents]
         rng = generator(policies.seed, Role.LUCK)
         result = backtest(market, champion, agents, policies.candidates, policies.generation, rng)
@@ -373,6 +375,13 @@ class MarketDataModule(RolloutDataModule):
             folder = Path(self.trainer.default_root_dir) / "test"
             write(result, self._trades(result.champion.closed), folder, flatten({"data": self.settings()}))
         return TestResult(result.scalars(), result.text())
+
+    def _rankings(self, days: range) -> dict[str, Scores]:
+        """Return the scores by which plain learners rank the investable columns, see `fit_rankers`."""
+        encoder: MarketEncoder = self.encoder
+        if not isinstance(encoder, AverageEncoder):
+            encoder = AverageEncoder(self.panel, self.investable_columns, self.context_days, self.terms)
+        return fit_rankers(encoder, self.panel, self.rules.holding_days, days)
 
     def episode_metrics(self, summary: dict[str, Tensor], fitness: Tensor) -> dict[str, float]:
         """Return trading in the windows, and the rank correlation of fitness and money."""

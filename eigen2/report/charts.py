@@ -12,6 +12,7 @@ from eigen2.report.record import RANDOM, RunRecord
 HEIGHT = 260
 MB = 1e6
 BINS = 40  # bars of the histogram
+RANKED_DAYS = 5  # horizon of the Rank IC that is drawn
 PHASES = ("evaluate", "train", "evolve", "validate")
 BASELINE = "baseline/"  # prefix of the columns with a baseline's validation score
 ORANGE, BLUE = "#e07b39", "#2f7ed8"
@@ -33,7 +34,7 @@ Chart = dict[str, Any]
 
 def charts(run: RunRecord) -> dict[str, Chart]:
     """Return the charts by name, in the order of the page, without those that have no data."""
-    functions = (equity, luck, scores, validation, baselines, fitness, survival, rss, owners, seconds)
+    functions = (equity, luck, rank_ic, scores, validation, baselines, fitness, survival, rss, owners, seconds)
     specs = {function.__name__: function(run) for function in functions}
     size = {"width": "container", "height": HEIGHT}
     return {name: {**size, **chart} for name, chart in specs.items() if chart is not None}
@@ -64,6 +65,15 @@ def luck(run: RunRecord) -> Chart | None:
             {**_data(champion), "mark": {"type": "rule", "strokeWidth": 3}, "encoding": rule},
         ]
     }
+
+
+def rank_ic(run: RunRecord) -> Chart | None:
+    """Return the sum of the daily Rank IC of champion and learners over the days of the test, for one horizon."""
+    if run.rank_ic is None:
+        return None
+    daily = run.rank_ic.set_index("date").filter(regex=f" {RANKED_DAYS}$")
+    sums = daily.cumsum().rename(columns=lambda name: name.rpartition(" ")[0])
+    return _lines(sums.reset_index(), "date", "sum of Rank IC", ".1f", legend="ranked by")
 
 
 def scores(run: RunRecord) -> Chart | None:

@@ -46,6 +46,7 @@ def render(run: RunRecord) -> str:
         provenance=provenance(run),
         mismatches=[*describe_changes(settings, tested.get("settings", settings), "data.").values()],
         measures=measures(run),
+        rankings=rankings(run),
         selection=selection_verdict(run.metrics.to_dict("records")),
         over=run.provenance.get("fitness", {}).get("over", "agents"),
         scores=scores(run),
@@ -98,6 +99,23 @@ def measures(run: RunRecord) -> list[list[str]]:
     names = policies["champion"]
     rows = [[name, *(format_measure(name, values.get(name)) for values in policies.values())] for name in names]
     return [["", *policies], *rows]
+
+
+def rankings(run: RunRecord) -> list[list[str]]:
+    """Return a table of the Rank IC of champion and learners for each horizon; empty without a test of this version."""
+    policies = {} if run.test is None else run.test.get("information", {})
+    years = sorted({year for horizons in policies.values() for each in horizons.values() for year in each["years"]})
+    digits = {"mean": 4, "icir": 2, "t": 2, "p": 4}
+    rows = [
+        [
+            f"{name}, {horizon} day{'s' * (horizon != '1')}",
+            *(f"{each[key]:.{count}f}" if each[key] is not None else "-" for key, count in digits.items()),
+            *(f"{each['years'][year]:.4f}" if year in each["years"] else "-" for year in years),
+        ]
+        for name, horizons in policies.items()
+        for horizon, each in horizons.items()
+    ]
+    return [["", "Rank IC", "ICIR", "t", "p", *years], *rows] if rows else []
 
 
 def scores(run: RunRecord) -> list[list[str]]:

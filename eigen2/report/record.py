@@ -34,6 +34,7 @@ PROVENANCE = _mapping(
     },
 )
 """Schema of run.json; every key is optional."""
+RANK_IC = _mapping({**dict.fromkeys(("mean", "icir", "t", "p"), OPTIONAL), "years": object_schema({}, others=NUMBER)})
 SUMMARY = _mapping(
     {
         "days": _mapping({"first": TEXT, "last": TEXT, "count": NUMBER}),
@@ -42,7 +43,8 @@ SUMMARY = _mapping(
         "luck": _mapping({"p_value": NUMBER, "policies": NUMBER}),
         "selection": _mapping({"deflated_sharpe": OPTIONAL, "overfitting": OPTIONAL}),
         "random_returns": CASES,
-    }
+    },
+    {"verdict": TEXT, "information": object_schema({}, others=object_schema({}, others=RANK_IC))},
 )
 """Schema of test/summary.json, as far as the page shows it."""
 SCORES = _mapping(
@@ -64,6 +66,7 @@ class RunRecord:
     trades: pd.DataFrame | None
     test: dict[str, Any] | None
     equity: pd.DataFrame | None
+    rank_ic: pd.DataFrame | None
     scores: dict[str, Any] | None
     pictures: dict[str, bytes]
     unit: str  # of fitness
@@ -87,6 +90,7 @@ def load(folder: Path) -> RunRecord:
         trades=_table(folder / source / "trades.csv", columns, ["ticker", "reason"], ["entry_date", "exit_date"]),
         test=test,
         equity=None if test is None else _equity(folder / "test" / "equity.csv", test["days"]["last"]),
+        rank_ic=None if test is None else _table(folder / "test" / "rank_ic.csv", [], dates=["date"]),
         scores=_json(folder / "test" / "scores.json", SCORES),
         pictures={path.stem: _read(path, Path.read_bytes) for path in sorted((folder / "champion").glob("*.png"))},
         unit=provenance.get("fitness", {}).get("unit", "fitness"),

@@ -14,7 +14,7 @@ from tests.market.conftest import Fitted
 
 # six windows of 20 days on 30 validation days
 WINDOWS, DAYS = 6, 20
-TESTED = {"summary.json", "equity.csv", "trades.csv"}
+TESTED = {"summary.json", "equity.csv", "rank_ic.csv", "trades.csv"}
 
 
 @pytest.fixture(scope="module")

@@ -225,7 +225,7 @@ def test_a_fit_learns_and_records_its_champion(run: Path) -> None:
 def test_a_test_compares_it_with_baselines(run: Path) -> None:
     done = eigen2("test", *words(run.parent), "--ckpt_path", "best")
     assert done.returncode == 0, done.stderr
-    assert sorted(file.name for file in (run / "test").iterdir()) == ["equity.csv", "summary.json"]
+    assert sorted(file.name for file in (run / "test").iterdir()) == ["equity.csv", "rank_ic.csv", "summary.json"]
     summary = json.loads((run / "test" / "summary.json").read_text())
     assert summary["measures"]["champion"]["exposure"] > 0.5
     assert len(set(summary["random_returns"])) > 100

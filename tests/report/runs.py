@@ -62,7 +62,13 @@ def _test(folder: Path, dates: pd.DatetimeIndex, rng: np.random.Generator) -> No
     equity.insert(0, "date", dates)
     equity.to_csv(folder / "equity.csv", index=False)
     _trades(dates).assign(window=0).to_csv(folder / "trades.csv", index=False)
+    rankings = {"champion": rng.uniform(-1, 1, len(dates)), "ridge": rng.uniform(-1, 1, len(dates))}
+    daily = pd.DataFrame({f"{name} {days}": ic for name, ic in rankings.items() for days in (1, 5)}, index=dates)
+    daily.iloc[-5:] = np.nan
+    daily.to_csv(folder / "rank_ic.csv", index_label="date")
+    found = {"mean": 0.0123, "icir": None, "t": -1.5, "p": 0.25, "coverage": 1.0, "days": 9, "years": {"2004": 0.5}}
     summary = {
+        "information": {name: {"1": found, "5": {**found, "years": {}}} for name in rankings},
         "days": {"first": str(dates[1])[:10], "last": str(dates[-1])[:10], "count": len(dates) - 1},
         "champion_generation": 1,
         "measures": {name: {"trades": 2.0, "total return": -0.0001, "Sharpe": None} for name in names[:3]},

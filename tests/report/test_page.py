@@ -11,13 +11,14 @@ import pandas as pd
 import pytest
 
 from eigen2.cli.main import main
-from eigen2.report.page import measures, monthly_returns, provenance, render, trades, write_report
+from eigen2.report.charts import rank_ic
+from eigen2.report.page import measures, monthly_returns, provenance, rankings, render, trades, write_report
 from eigen2.report.record import load
 from tests.command import eigen2
 from tests.report.browser import evaluate, needs_browser
 from tests.report.runs import write_run
 
-CHARTS = {"equity", "luck", "validation", "fitness", "seconds", "rss", "owners"}
+CHARTS = {"equity", "luck", "rank_ic", "validation", "fitness", "seconds", "rss", "owners"}
 SCRIPT_TICKER = '</script><script>document.title="broken"</script>'
 
 
@@ -131,7 +132,8 @@ def test_provenance_and_measures_of_the_run(run: Path, page: str) -> None:
     assert "verdict: healthy" in page
     assert "seed_everything: 7" in page
     table = {row[0]: row[1:] for row in measures(record)}
-    assert table[""] == ["champion", "buy and hold", "momentum"]
+    assert table[""][:4] == ["champion", "buy and hold", "momentum", "1/N"]
+    assert {row[0] for row in rankings(record)} >= {"champion, 1 day", "champion, 5 days", "ridge, 20 days"}
     assert record.test is not None
     assert table["trades"][0] == f"{record.test['measures']['champion']['trades']:,.0f}"
     assert len(list(trades(record))) == record.test["measures"]["champion"]["trades"]
@@ -172,6 +174,25 @@ def test_a_test_with_other_settings_than_the_fit_is_marked(tmp_path: Path) -> No
     for cost, expected in ((10.0, False), (50.0, True)):
         page = render(replace(record, test={**(record.test or {}), "settings": {"data.rules.cost_bps": cost}}))
         assert ("other settings" in page) is ("data.rules.cost_bps 10.0, now 50.0.</p>" in page) is expected
+
+
+def test_rankings_and_their_sums_by_hand(tmp_path: Path) -> None:
+    folder = write_run(tmp_path)
+    record = load(folder)
+    assert rankings(record)[:3] == [
+        ["", "Rank IC", "ICIR", "t", "p", "2004"],
+        ["champion, 1 day", "0.0123", "-", "-1.50", "0.2500", "0.5000"],
+        ["champion, 5 days", "0.0123", "-", "-1.50", "0.2500", "-"],
+    ]
+    daily = pd.read_csv(folder / "test" / "rank_ic.csv")["ridge 5"].dropna()
+    chart = rank_ic(record)
+    assert chart is not None
+    lines = chart["layer"][-1]["data"]["values"]
+    assert [each["value"] for each in lines if each["which"] == "ridge"] == pytest.approx([*daily.cumsum()], rel=1e-6)
+    assert {each["which"] for each in lines} == {"champion", "ridge"}
+    (folder / "test" / "rank_ic.csv").unlink()  # as a test of an earlier version
+    earlier = replace(load(folder), test={**(record.test or {}), "information": {}})
+    assert 'id="rankings"' not in render(earlier)
 
 
 def test_monthly_returns_by_hand(tmp_path: Path) -> None:

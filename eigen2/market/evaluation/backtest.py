@@ -4,7 +4,7 @@ import json
 import math
 import textwrap
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -14,18 +14,43 @@ import pandas as pd
 from jaxtyping import Float, Float32, Shaped
 
 from eigen2.errors import UserError
-from eigen2.market.evaluation.performance import MEASURES, MIN_DEVIATION, format_measure, measure_all, total_return
+from eigen2.market.evaluation.information import HORIZONS, Information, Scores, information
+from eigen2.market.evaluation.intervals import Interval, over_days
+from eigen2.market.evaluation.performance import (
+    MEASURES,
+    MIN_DEVIATION,
+    YEAR,
+    format_measure,
+    intercept_t,
+    measure_all,
+    total_return,
+)
 from eigen2.market.evaluation.selection_bias import deflated_sharpe_ratio, overfitting_probability
+from eigen2.market.features.boosting import HAS_LIGHTGBM, MISSING
 from eigen2.market.simulation.account import AccountRules, Capacity
-from eigen2.market.simulation.policies import buy_and_hold, momentum, random_baseline
+from eigen2.market.simulation.policies import (
+    HAS_SCIKIT_LEARN,
+    best_of_rank,
+    buy_and_hold,
+    equal_weights,
+    minimum_variance,
+    momentum,
+    monthly,
+    random_baseline,
+)
 from eigen2.market.simulation.rules import TradingRules
-from eigen2.market.simulation.simulate import Policy, Prices, Simulation, simulate
+from eigen2.market.simulation.simulate import Policy, Prices, Simulation, preferences, simulate
 from eigen2.market.spreadsheets import without_formulas
 from eigen2.runtime.files import archive_other_test, replacing
 
 RANDOM_POLICIES = 2000  # policies of the random baseline
 BLOCKS, BLOCK_DAYS = 16, 5  # of the cross-validation, as in its paper; fewer blocks if they have fewer days than that
-BUY_AND_HOLD, BENCHMARK = "buy and hold", "benchmark"
+BUY_AND_HOLD, BENCHMARK, EQUAL = "buy and hold", "benchmark", "1/N"
+VERDICT_DRAWS = 2000  # of the bootstrap interval in the verdict
+RANKED_BETTER = 2.0  # t-statistic from which two rankings count as different
+DETAILED = ("champion", BUY_AND_HOLD, BENCHMARK, "momentum")  # policies with all measures on a terminal
+COMPARED = "champion", EQUAL
+BRIEF = ("total return", "Sharpe", "max drawdown", "turnover", "alpha p")  # measures of the others there
 PERCENTILES = (5, 50, 95)  # reported of the random baseline
 
 
@@ -44,6 +69,7 @@ class Market:
     benchmark: tuple[str, Float32[np.ndarray, "days 1 4"]] | None = None  # ticker and prices
     survivors: str | None = None  # how many tickers trade to the end, if prices are real
     capacity: Capacity = None  # most money that an order puts into each column
+    scores: Mapping[str, Scores] = field(default_factory=dict)  # by which learners rank the columns, by learner
 
 
 @dataclass(frozen=True)
@@ -51,10 +77,13 @@ class Backtest:
     """The champion on unseen days, and the policies that it is compared with."""
 
     dates: Shaped[np.ndarray, " closes"]
-    simulations: dict[str, Simulation]  # champion, buy and hold, momentum, and the accounts of the random baseline
+    simulations: dict[str, Simulation]  # champion, baselines, and the accounts of the random baseline
     agents: Float[np.ndarray, "returns agents"]  # daily returns of the population on the same days
     tried: int  # strategies that the run has evaluated, champion and agents among them
     generation: int  # generation of the champion
+    information: dict[str, dict[int, Information]]  # Rank IC of champion and learners, by horizon
+    excess: Interval  # what the champion earned a year beyond 1/N: mean daily difference x 252
+    holding_days: int  # for which a decision holds
     benchmark: str | None = None  # ticker that is bought and held beside the investable columns
     survivors: str | None = None  # how many tickers trade to the end, if prices are real
 
@@ -105,6 +134,39 @@ class Backtest:
             if name != "random"
         }
 
+    @property
+    def verdict(self) -> str:
+        """Return in words what the champion earned beside 1/N, how it ranks beside ridge, and the part of luck."""
+        champion, equal = (format_measure("total return", self.measures[name]["total return"]) for name in COMPARED)
+        mean, low, high = (100 * value for value in self.excess)
+        sentences = [
+            f"Net of costs the champion earned {champion} in {len(self.dates) - 1} days, equal parts of all columns "
+            f"(1/N) {equal}: {abs(mean):.1f} points a year {'more' if mean >= 0 else 'less'}, with a 95 % interval "
+            f"from {low:.1f} to {high:.1f}."
+        ]
+        sentences.append(self._ranking())
+        deflated = self.selection["deflated_sharpe"]
+        skill = "unknown" if math.isnan(deflated) else f"{deflated:.2f}"
+        sentences.append(
+            f"By luck, its orders on random days and columns earn as much with p = {self.luck['p_value']:.3f}; the "
+            f"probability of skill beyond the luckiest of {self.tried:,} agents is {skill}."
+        )
+        return " ".join(sentences)
+
+    def _ranking(self) -> str:
+        """Return how the champion ranks beside ridge, over the horizon nearest to the days for which it decides."""
+        horizon = min(HORIZONS, key=lambda days: abs(days - self.holding_days))
+        own, ridge = (self.information.get(name, {}).get(horizon) for name in ("champion", "ridge"))
+        difference = np.array([]) if own is None or ridge is None else own.daily - ridge.daily
+        t = intercept_t(difference[np.isfinite(difference)], lags=horizon - 1)
+        if own is None or ridge is None or math.isnan(t):
+            return "How well it ranks the columns cannot be compared with a ridge regression."
+        found = "no better and no worse than" if abs(t) < RANKED_BETTER else "better than" if t > 0 else "worse than"
+        return (
+            f"It ranks the columns {found} a ridge regression: Rank IC {own.mean:.3f} and {ridge.mean:.3f} over "
+            f"{horizon} day{'s' * (horizon > 1)}, t {t:.1f} of the difference."
+        )
+
     def summary(self) -> dict[str, Any]:
         """Return all results as plain values, None for NaN."""
         first, last = str(self.dates[1])[:10], str(self.dates[-1])[:10]
@@ -112,12 +174,17 @@ class Backtest:
             {
                 "days": {"first": first, "last": last, "count": len(self.dates) - 1},
                 "champion_generation": self.generation,
+                "verdict": self.verdict,
                 "benchmark": self.benchmark,
                 "survivors": self.survivors,
                 "unfunded": self.champion.unfunded,
                 "measures": self.measures,
                 "luck": self.luck,
                 "selection": self.selection,
+                "information": {
+                    name: {str(horizon): each.summary(self.dates) for horizon, each in horizons.items()}
+                    for name, horizons in self.information.items()
+                },
                 "random_returns": np.sort(total_return(self.simulations["random"].equity)).tolist(),
             }
         )
@@ -127,26 +194,37 @@ class Backtest:
         """Return the results to log, by full name."""
         values = {**self.measures["champion"], "p_value": self.luck["p_value"]}
         values |= {name: self.selection[name] for name in ("deflated_sharpe", "overfitting")}
+        values |= {f"rank_ic_{horizon}": each.mean for horizon, each in self.information["champion"].items()}
         return {f"test/{name.replace(' ', '_').lower()}": value for name, value in values.items()}
 
     def text(self) -> str:
         """Return all results for a terminal of 80 columns."""
         summary = self.summary()
         days, policies, luck, selection = (summary[name] for name in ("days", "measures", "luck", "selection"))
-        rows = [["", *policies]] + [
-            [name, *(format_measure(name, own[name]) for own in policies.values())] for name in MEASURES
+        detailed = [name for name in DETAILED if name in policies]
+        rows = [["", *detailed]] + [
+            [name, *(format_measure(name, policies[own][name]) for own in detailed)] for name in MEASURES
         ]
         deflated, overfitting = (
             "unknown" if selection[name] is None else f"{selection[name]:.2f}"
             for name in ("deflated_sharpe", "overfitting")
         )
-        width = min(16, 62 // len(policies))
-        table = "\n".join(f"{name:<18}" + "".join(f"{value:>{width}}" for value in values) for name, *values in rows)
+        table = _table(rows, min(16, 62 // len(detailed)))
+        brief = [["", *BRIEF]] + [
+            [name, *(format_measure(measure, own[measure]) for measure in BRIEF)]
+            for name, own in policies.items()
+            if name not in detailed
+        ]
+        ranked = [["Rank IC", *(f"{horizon} day{'s' * (horizon > 1)}" for horizon in HORIZONS)]] + [
+            [name, *(f"{each.mean:.4f} (t {each.t:.1f})" if len(each.known) else "-" for each in horizons.values())]
+            for name, horizons in self.information.items()
+        ]
         count = self.champion.unfunded
         notes = {
             "orders": f"{count:,} could not be paid for" if count else None,
             "benchmark": self.benchmark and f"{self.benchmark}: alpha, beta and information ratio are against it",
             "survivors": self.survivors,
+            "left out": None if HAS_LIGHTGBM else MISSING,
         }
         lines = "".join(
             "\n" + textwrap.fill(text, 78, initial_indent=f"{name:<13}", subsequent_indent=" " * 13)
@@ -156,12 +234,27 @@ class Backtest:
         return f"""\
 test         {days["first"]} to {days["last"]} ({days["count"]} days), champion of generation {self.generation}
 
+{textwrap.fill(self.verdict, 78)}
+
 {table}
+
+{_table(brief, 12)}
+
+{_table(ranked, 18)}
 
 luck         better than {luck["percentile"]:.1f} % of {luck["policies"]:,} policies with its orders on
              random days and columns; p = {luck["p_value"]:.4f}
 selection    deflated Sharpe ratio {deflated} of {self.tried:,} agents tried;
              probability of backtest overfitting {overfitting}{lines}"""
+
+    def rank_ic(self) -> pd.DataFrame:
+        """Return the Rank IC of each day, a column for each of `information` and horizon in days."""
+        columns = {
+            f"{name} {horizon}": each.daily
+            for name, horizons in self.information.items()
+            for horizon, each in horizons.items()
+        }
+        return pd.DataFrame(columns, index=pd.Index(self.dates, name="date"))
 
     def curves(self) -> pd.DataFrame:
         """Return each policy's equity at each close, percentiles of the random baseline's, the champion's exposure."""
@@ -170,6 +263,11 @@ selection    deflated Sharpe ratio {deflated} of {self.tried:,} agents tried;
         columns |= {f"random {percent} %": curve for percent, curve in zip(PERCENTILES, random, strict=True)}
         columns["champion exposure"] = self.champion.exposure[0]
         return pd.DataFrame(columns, index=pd.Index(self.dates, name="date"))
+
+
+def _table(rows: list[list[str]], width: int) -> str:
+    """Return rows as lines of a terminal; all cells but the first are `width` wide."""
+    return "\n".join(f"{name:<18}" + "".join(f"{value:>{width}}" for value in values) for name, *values in rows)
 
 
 def backtest(
@@ -181,12 +279,14 @@ def backtest(
     rng: np.random.Generator,
     policies: int = RANDOM_POLICIES,
 ) -> Backtest:
-    """Simulate champion, simple policies, random baseline and agents on the same days with the same money and costs.
+    """Simulate champion, baselines and agents on the same days with the same money and costs.
 
     The agents are the population at the end of its fit. Raises UserError for fewer than two days after the first.
     """
     prices, rules, account, days = market.prices, market.rules, market.account, market.days
     play = partial(simulate, prices, rules, account, days, capacity=market.capacity)
+    unlevered = replace(account, max_leverage=1.0)  # as buy and hold
+    rebalance = partial(simulate, prices, monthly(rules), unlevered, days, capacity=market.capacity)
     if len(days) < 3:
         raise UserError(f"data.holdout_days is {len(days) - 1}; a test needs at least 2 days that fit has not seen")
     simulated = play(champion)
@@ -197,21 +297,31 @@ def backtest(
         BUY_AND_HOLD: buy_and_hold(prices, rules, account, days, market.capacity),
         **({} if benchmark is None else {BENCHMARK: buy_and_hold(benchmark, rules, account, days)}),
         "momentum": play(momentum(prices, rules)),
+        EQUAL: rebalance(equal_weights(prices)),
+        **({"minimum variance": rebalance(minimum_variance(prices))} if HAS_SCIKIT_LEARN else {}),
+        **{name: play(best_of_rank(scores, rules)) for name, scores in market.scores.items()},
         "random": play(random, policies),
     }
     returns = [play(agent).returns for agent in agents]
     dates, agent_returns = market.dates[days.start : days.stop], np.stack(returns, axis=1)
-    return Backtest(dates, simulations, agent_returns, tried, generation, ticker, market.survivors)
+    scores = {"champion": preferences(prices, rules, account, days, champion, market.capacity), **market.scores}
+    ranked = {name: information(each, prices, rules, days) for name, each in scores.items()}
+    difference = simulations["champion"].returns - simulations[EQUAL].returns
+    excess = over_days(YEAR * difference, rng, VERDICT_DRAWS, rules.holding_days)
+    found = dates, simulations, agent_returns, tried, generation, ranked, excess, rules.holding_days
+    return Backtest(*found, ticker, market.survivors)
 
 
 def write(result: Backtest, trades: pd.DataFrame | None, folder: Path, settings: Mapping[str, Any]) -> None:
-    """Write `summary.json`, `equity.csv` and the champion's trades if not None, `trades.csv`, each whole or not at all.
+    """Write `summary.json`, `equity.csv`, `rank_ic.csv` and the champion's trades if not None, `trades.csv`.
+
+    Each is written whole or not at all.
 
     An earlier test with other settings (by full key) or of another champion is moved aside as `test-1`, `test-2`, ...
     Raises UserError if the disk refuses.
     """
     text = json.dumps({**result.summary(), "settings": dict(settings)}, indent=1, allow_nan=False) + "\n"
-    texts = {"equity.csv": result.curves().to_csv()}
+    texts = {"equity.csv": result.curves().to_csv(), "rank_ic.csv": result.rank_ic().to_csv()}
     if trades is not None:
         texts["trades.csv"] = without_formulas(trades).to_csv(index=False)
     texts["summary.json"] = text

@@ -1,5 +1,10 @@
 """Policies without learning, with which a champion is compared at equal money and costs."""
 
+from collections.abc import Callable
+from dataclasses import replace
+from importlib.util import find_spec
+from typing import Any
+
 import numpy as np
 import pandas as pd
 import torch
@@ -10,12 +15,16 @@ from eigen2.errors import UserError
 from eigen2.market.evaluation.performance import YEAR
 from eigen2.market.simulation.account import WHOLE_ERROR, AccountRules, Capacity
 from eigen2.market.simulation.base import CLOSE as LAST_CLOSE
-from eigen2.market.simulation.base import final_closes, market_table
+from eigen2.market.simulation.base import final_closes, last_valid, market_table
 from eigen2.market.simulation.rules import TradingRules
 from eigen2.market.simulation.simulate import Policy, Prices, Simulation
 
 OPEN, CLOSE = 0, 3  # of the last axis of prices
 MOMENTUM_DAYS = 20
+MONTH_DAYS = 21
+COVARIANCE_DAYS = 252  # days of returns from which covariances are estimated
+SHARPEST = 100.0  # concentration at which scores in [-1, 1] give every weight down to e^-200 of the largest
+HAS_SCIKIT_LEARN = find_spec("sklearn") is not None
 
 
 def buy_and_hold(
@@ -112,6 +121,70 @@ def order_largest(score: Tensor, held: Tensor, rules: TradingRules) -> Tensor:
     free = score.abs().masked_fill(held, 0)
     best = free.topk(min(rules.max_opens_per_day, score.shape[-1])).indices
     return size * (held | torch.zeros_like(free, dtype=torch.bool).scatter_(-1, best, True))
+
+
+def best_of_rank(score: Float[np.ndarray, "days columns"], rules: TradingRules) -> Policy:
+    """Return the policy that orders the columns of the highest ranks that are not held, whatever their scores."""
+    return order_by_score(ranks(score), rules)
+
+
+def monthly(rules: TradingRules) -> TradingRules:
+    """Return rules of the same fills and costs under which policies of `give_weights` rebalance once a month."""
+    changed: dict[str, Any] = {
+        "rebalance_days": MONTH_DAYS,
+        "concentration": SHARPEST,
+        "allow_short": False,
+        "reward": "account",
+    }
+    return replace(rules, mode="weights", **changed)
+
+
+def give_weights(weights: Callable[[int], Float[np.ndarray, " columns"]]) -> Policy:
+    """Return the policy that gives, at each day's close, the target weights of a function of the day, see `monthly`.
+
+    Columns without a price that day are left out, and the others weighed in proportion.
+    """
+
+    def policy(seen: dict[str, Tensor]) -> Tensor:
+        weight = weights(int(seen["day"].flatten()[0]))
+        with np.errstate(divide="ignore"):
+            score = 1 + np.log(weight / weight.max()) / SHARPEST
+        return torch.from_numpy(score.clip(-1))[:, None].expand(*seen["weight"].shape, 1)
+
+    return policy
+
+
+def equal_weights(prices: Prices) -> Policy:
+    """Return the policy that holds all columns in equal parts (1/N)."""
+    return give_weights(lambda _: np.ones(prices.shape[1]))
+
+
+def minimum_variance(prices: Prices) -> Policy:
+    """Return the policy of least variance without short sales, by the covariance of the last 252 daily returns.
+
+    The covariance is shrunk towards a multiple of the identity (Ledoit and Wolf, "A Well-Conditioned Estimator for
+    Large-Dimensional Covariance Matrices", 2004). Columns that were not listed throughout have a weight of 0; all are
+    equal where none was, or there are fewer than three days.
+    """
+    from scipy.optimize import nnls
+    from sklearn.covariance import LedoitWolf
+
+    closes = last_valid(prices[..., CLOSE].astype(np.float64))
+
+    def weights(day: int) -> Float[np.ndarray, " columns"]:
+        past = closes[max(day - COVARIANCE_DAYS, 0) : day + 1]
+        listed = past[0] > 0
+        if len(past) < 3 or not listed.any():
+            return np.ones(len(listed))
+        returns = 100 * (past[1:, listed] / past[:-1, listed] - 1)
+        covariance = LedoitWolf().fit(returns).covariance_ + 1e-9 * np.eye(listed.sum())
+        # the least x'Cx / 2 - sum(x) over x >= 0 is in proportion to the weights, by their Kuhn-Tucker conditions
+        root = np.linalg.cholesky(covariance)
+        least: np.ndarray = np.zeros(len(listed))
+        least[listed] = nnls(root.T, np.linalg.solve(root, np.ones(len(root))))[0]
+        return least
+
+    return give_weights(weights)
 
 
 def random_baseline(

@@ -114,6 +114,21 @@ def simulate(
     )
 
 
+def preferences(
+    prices: Prices, rules: TradingRules, account: AccountRules, days: range, policy: Policy, capacity: Capacity = None
+) -> Float[np.ndarray, "days columns"]:
+    """Return the size, or score, that a policy gives to every column at each close if it holds nothing.
+
+    It is NaN on other days than `days`, and on the last, after which nothing can be ordered.
+    """
+    env = make_environment(prices, rules, 1, 1, account=account, capacity=capacity)
+    scores = np.full(prices.shape[:2], np.nan)
+    for day in days[:-1]:
+        observation, _ = env.reset(options=window_options([day], 1, 2))
+        scores[day] = policy(observation)[0, 0, :, 0].numpy()
+    return scores
+
+
 def hide_window_end(policy: Policy, window_days: int) -> Policy:
     """Return a policy that sees every day as the first of a window of `window_days`.
 

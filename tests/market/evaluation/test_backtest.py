@@ -13,6 +13,8 @@ from torch import Tensor
 
 from eigen2.errors import UserError
 from eigen2.market.evaluation.backtest import Backtest, Market, backtest, write
+from eigen2.market.evaluation.information import forward_returns
+from eigen2.market.evaluation.intervals import Interval
 from eigen2.market.simulation.account import AccountRules
 from eigen2.market.simulation.rules import TradingRules
 from eigen2.market.simulation.simulate import Policy
@@ -128,6 +130,50 @@ def test_orders_that_could_not_be_paid_for_are_said() -> None:
     assert f"orders       {unfunded} could not be paid for" in found.text()
 
 
+def test_learners_rank_and_trade_beside_the_champion(tmp_path: Path) -> None:
+    """Scores that are the returns themselves rank without a fault and earn most; a champion without them does not."""
+    ahead = forward_returns(PRICES, RULES, 5)
+    knowing = replace(MARKET, scores={"ridge": ahead, "LightGBM": -ahead})
+    found = backtest(knowing, at_random(2), [at_random(1)] * 2, 80, 7, np.random.default_rng(0), policies=2)
+    assert found.information["ridge"][5].mean == pytest.approx(1)
+    assert found.information["LightGBM"][5].mean == pytest.approx(-1)
+    assert 0.2 < found.information["ridge"][1].mean < 0.8
+    assert abs(found.information["champion"][5].t) < 3
+    totals = {name: each["total return"] for name, each in found.measures.items()}
+    assert totals["ridge"] > totals["1/N"] > totals["LightGBM"]
+    assert found.scalars()["test/rank_ic_5"] == found.information["champion"][5].mean
+    write(found, None, tmp_path, {})
+    daily = pd.read_csv(tmp_path / "rank_ic.csv", index_col="date", parse_dates=True)
+    np.testing.assert_allclose(daily["ridge 5"].dropna(), 1)
+    assert daily["ridge 5"].isna().sum() == 5
+    summary = json.loads((tmp_path / "summary.json").read_text())["information"]
+    assert summary["ridge"]["5"]["years"] == pytest.approx({"2020": 1.0})
+    text = found.text()
+    assert max(map(len, text.splitlines())) <= 80
+    assert [line[:8].strip() for line in text.splitlines()].count("LightGBM") == 2
+
+
+def test_the_verdict_in_words() -> None:
+    """A champion that knows the future beats 1/N; how it ranks beside ridge is told by the daily differences."""
+    market = replace(MARKET, scores={"ridge": np.random.default_rng(3).normal(size=PRICES.shape[:2])})
+    found = backtest(market, clairvoyant(), [at_random(1)] * 2, 80, 7, np.random.default_rng(0), policies=9)
+    growth = [found.simulations[name].returns.mean() for name in ("champion", "1/N")]
+    assert found.excess.mean == pytest.approx(252 * (growth[0] - growth[1]))
+    assert found.excess.low < found.excess.mean < found.excess.high
+    assert f"{100 * found.excess.mean:.1f} points a year more, with a 95 % interval" in found.verdict
+    assert "earn as much with p = 0.100" in found.verdict
+    assert found.verdict in " ".join(found.text().split())
+    ridge = found.information["ridge"]
+    wiggle = np.tile([0.1, -0.1], 50)
+    for shift, words in ((0.2, "better than"), (0.0, "no better and no worse than"), (-0.2, "worse than")):
+        champion = {**ridge, 5: replace(ridge[5], daily=ridge[5].daily + shift + wiggle)}
+        other = replace(found, information={"champion": champion, "ridge": ridge})
+        assert f"It ranks the columns {words} a ridge regression: Rank IC {champion[5].mean:.3f}" in other.verdict
+    worse = replace(found, excess=Interval(-0.02, -0.05, 0.01), information={"champion": ridge})
+    assert "2.0 points a year less, with a 95 % interval from -5.0 to 1.0" in worse.verdict
+    assert "cannot be compared" in worse.verdict
+
+
 def test_one_day_is_no_test() -> None:
     few = Market(PRICES, RULES, MARKET.account, range(198, 200), DATES)
     with pytest.raises(UserError, match=r"data.holdout_days is 1; a test needs at least 2 days"):
@@ -140,7 +186,7 @@ def test_a_benchmark_takes_the_place_of_the_market_in_alpha_and_beta() -> None:
     index = PRICES[:, :1] * np.float32(3)
     against = replace(MARKET, benchmark=("SPY", index), survivors="all 20 tickers trade to the last day: too good")
     found = backtest(against, at_random(2), [at_random(50 + i) for i in range(3)], 80, 7, np.random.default_rng(0), 5)
-    assert [*found.simulations] == ["champion", "buy and hold", "benchmark", "momentum", "random"]
+    assert [*found.simulations][:4] == ["champion", "buy and hold", "benchmark", "momentum"]
     np.testing.assert_array_equal(found.champion.equity, plain.champion.equity)
     benchmark = found.simulations["benchmark"].returns
     np.testing.assert_allclose(benchmark[1:-1], PRICES[102:-1, 0, 3] / PRICES[101:-2, 0, 3] - 1, rtol=1e-4, atol=1e-6)

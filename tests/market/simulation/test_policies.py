@@ -7,13 +7,24 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from scipy import optimize
 from torch import Tensor
 
 from eigen2.errors import UserError
 from eigen2.market.simulation.account import AccountRules
 from eigen2.market.simulation.environment import TradingRules
-from eigen2.market.simulation.policies import buy_and_hold, momentum, momentum_pct, random_baseline, ranks
-from eigen2.market.simulation.simulate import Policy, Simulation, hide_window_end, simulate
+from eigen2.market.simulation.policies import (
+    best_of_rank,
+    buy_and_hold,
+    equal_weights,
+    minimum_variance,
+    momentum,
+    momentum_pct,
+    monthly,
+    random_baseline,
+    ranks,
+)
+from eigen2.market.simulation.simulate import Policy, Simulation, hide_window_end, preferences, simulate
 from eigen2.market.synthetic.generator import SyntheticMarket
 from tests.market.simulation.episodes import NAN, flat, rules
 
@@ -254,3 +265,82 @@ def test_no_order_depends_on_later_days(make: Callable[..., Policy] | None) -> N
     before, after = play(prices), play(altered)
     np.testing.assert_array_equal(before[: change - 30], after[: change - 30])
     assert (before[change - 30 :] != after[change - 30 :]).all()
+
+
+def test_equal_weights_are_restored_every_month() -> None:
+    """One column rises 1 % a day, the other stands still: each month earns the mean of what the columns earn."""
+    prices = np.full((44, 2, 4), 100, np.float32)
+    prices[:, 0] *= (1.01 ** np.arange(44, dtype=np.float32))[:, None]
+    free = monthly(rules(execution="close"))
+    simulation = simulate(prices, free, AccountRules(), range(44), equal_weights(prices))
+    month = (1 + 1.01**21) / 2
+    expected = [1, month, month**2, month**2 * (1 + 1.01) / 2]
+    assert simulation.equity[0, [0, 21, 42, 43]] == pytest.approx(np.array(expected) * 100_000, rel=1e-5)
+
+
+def weights_at(prices: np.ndarray, day: int) -> np.ndarray:
+    """The target weights of minimum variance at the close of a day."""
+    seen = {"day": torch.tensor([[day]]), "weight": torch.zeros(1, 1, prices.shape[1])}
+    score = minimum_variance(prices)(seen)[0, 0, :, 0]
+    return monthly(rules()).target_weights(score, torch.from_numpy(prices[day, :, 3] > 0)).numpy()
+
+
+class TestMinimumVariance:
+    prices = SyntheticMarket(days=320, columns=6, market_share=0.6, seed=2).prices()
+
+    def test_no_other_weights_have_less_variance(self) -> None:
+        covariance = pytest.importorskip("sklearn.covariance")
+        prices = self.prices.copy()
+        prices[:, 3:] **= 2.5  # more volatile columns, which are not held
+        returns = prices[49:301:, :, 3] / prices[48:300, :, 3] - 1
+        shrunk = covariance.LedoitWolf().fit(100 * returns.astype(np.float64)).covariance_
+        best = optimize.minimize(
+            lambda weight: weight @ shrunk @ weight,
+            np.full(6, 1 / 6),
+            jac=lambda weight: 2 * shrunk @ weight,
+            bounds=[(0, 1)] * 6,
+            constraints={"type": "eq", "fun": lambda weight: weight.sum() - 1},
+            options={"ftol": 1e-12},
+        )
+        found = weights_at(prices, 300)
+        np.testing.assert_allclose(found, best.x, atol=1e-4)
+        assert (found < 1e-6).any()
+        assert found.sum() == pytest.approx(1)
+
+    def test_weights_depend_on_the_last_year_alone(self) -> None:
+        pytest.importorskip("sklearn")
+        prices, later, earlier = self.prices, self.prices.copy(), self.prices.copy()
+        later[301:] *= np.random.default_rng(0).uniform(0.5, 2, later[301:].shape).astype(np.float32)
+        earlier[:48] *= np.random.default_rng(0).uniform(0.5, 2, earlier[:48].shape).astype(np.float32)
+        for changed in (later, earlier):
+            np.testing.assert_array_equal(weights_at(changed, 300), weights_at(prices, 300))
+
+    def test_columns_without_a_past_have_no_weight(self) -> None:
+        pytest.importorskip("sklearn")
+        prices = self.prices.copy()
+        prices[:100, 0] = NAN
+        prices[300, 1] = NAN
+        found = weights_at(prices, 300)
+        assert (found[:2] < 1e-60).all()
+        assert found.sum() == pytest.approx(1)
+        assert weights_at(self.prices, 1).tolist() == pytest.approx([1 / 6] * 6)
+
+
+def test_the_best_of_a_rank_are_held_as_long_as_they_may() -> None:
+    """Scores below 0 rank too, and a position is not closed early."""
+    scores = np.tile([-3.0, -1.0, -2.0], (8, 1))
+    simulation = simulate(flat(8, 3), rules(max_holding_days=3), MONEY, range(8), best_of_rank(scores, rules()))
+    held = simulation.closed.sort_values("entry_day")
+    assert held["column"].tolist()[:3] == [1, 2, 0]
+    assert (held["exit_day"] - held["entry_day"]).tolist()[:3] == [2, 2, 2]
+
+
+def test_preferences_are_what_a_policy_gives_on_each_day_while_it_holds_nothing() -> None:
+    prices = MARKET.prices()
+    policy, days = momentum(prices, rules()), range(60, 70)
+    found = preferences(prices, rules(), MONEY, days, policy)
+    past = momentum_pct(prices)
+    for day in range(60, 69):
+        assert np.flatnonzero(found[day]).tolist() == [np.nanargmax(past[day])]
+    assert np.isnan(found[:60]).all()
+    assert np.isnan(found[69:]).all()
