@@ -40,7 +40,8 @@ def _centred_ranks(values: Scores) -> Scores:
 
 def forward_returns(prices: Prices, rules: TradingRules, horizon: int) -> Scores:
     """Return what a position ordered on each day earns until the close `horizon` days later, see `relative_returns`."""
-    return relative_returns(prices, replace(rules, mode="orders", max_holding_days=horizon))
+    returns: Scores = relative_returns(prices, replace(rules, mode="orders", max_holding_days=horizon))
+    return returns
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,8 @@ class Information:
     @property
     def known(self) -> Daily:
         """Return the Rank IC of the days where it is known."""
-        return self.daily[np.isfinite(self.daily)]
+        known: Daily = self.daily[np.isfinite(self.daily)]
+        return known
 
     @property
     def mean(self) -> float:

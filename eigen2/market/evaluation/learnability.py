@@ -18,6 +18,7 @@ from eigen2.market.simulation.simulate import Prices
 SHUFFLES = 99
 SIGNIFICANT = 0.05  # p-value below which a learner counts as better than chance
 CLOSE = 3
+UNKNOWN = "-: all scores or all returns are equal (opens are closes: 1 day earns nothing)"
 
 
 @dataclass(frozen=True)
@@ -33,11 +34,13 @@ class Finding:
 
     @property
     def row(self) -> str:
-        """Return the finding as a line of the table."""
-        own, low, high = self.information, *np.percentile(self.shuffled, (5, 95))
-        days = f"{own.horizon} day{'s' * (own.horizon > 1)}"
-        chance = f"{low:.3f} to {high:.3f}"
-        return f"{self.learner:<12}{days:>8}{own.mean:>10.4f}{own.icir:>8.2f}{own.t:>7.2f}{chance:>19}{self.p:>9.3f}"
+        """Return the finding as a line of the table, with dashes where the Rank IC is not known."""
+        own = self.information
+        start = f"{self.learner:<12}{own.horizon:>4} day{'s' if own.horizon > 1 else ' '}"
+        if not len(own.known):
+            return f"{start}{'-':>9}{'-':>8}{'-':>7}{'-':>19}{'-':>9}"
+        low, high = (f"{np.percentile(self.shuffled, percent):.3f}" for percent in (5, 95))
+        return f"{start}{own.mean:>9.4f}{own.icir:>8.2f}{own.t:>7.2f}{f'{low} to {high}':>19}{self.p:>9.3f}"
 
 
 def shuffle_columns(prices: Prices, rng: np.random.Generator) -> Prices:
@@ -80,9 +83,10 @@ def find(encoder: AverageEncoder, panel: MarketPanel, rng: np.random.Generator) 
         for i, ((_, horizon), each) in enumerate(scores.items()):
             means[i] = Information(horizon, rank_ic(each[days.start :], returns[horizon]), 1.0).mean
     chance = np.nan_to_num(chance)
+    tries = sum(len(each.known) > 0 for each in own.values())
     p = np.maximum(
         luck(np.nan_to_num([each.mean for each in own.values()]), chance),
-        np.nan_to_num([len(own) * each.p for each in own.values()], nan=1.0).clip(max=1),
+        np.nan_to_num([tries * each.p for each in own.values()], nan=1.0).clip(max=1),
     )
     return [Finding(name, own[name, horizon], chance[:, i], p[i]) for i, (name, horizon) in enumerate(own)]
 
@@ -102,13 +106,14 @@ def luck(
 def describe(findings: list[Finding], panel: MarketPanel, columns: int) -> str:
     """Return the findings as a table of 80 columns, and what they mean."""
     splits, dates = panel.splits, panel.dates
-    heading = f"{'':<12}{'horizon':>8}{'Rank IC':>10}{'ICIR':>8}{'t':>7}{'90 % of shuffles':>19}{'p':>9}"
+    heading = f"{'':<12}{'horizon':>9}{'Rank IC':>9}{'ICIR':>8}{'t':>7}{'90 % of shuffles':>19}{'p':>9}"
     lines = [
         f"columns      {columns:,}",
         f"trained on   {describe_days(splits.train, dates)}",
         f"scored on    {describe_days([splits.holdout], dates)}",
         *(() if HAS_LIGHTGBM else (f"left out     {MISSING}",)),
         *("", heading, *(finding.row for finding in findings), ""),
+        *([UNKNOWN, ""] if any(not len(finding.information.known) for finding in findings) else ()),
     ]
     return "\n".join([*lines, textwrap.fill(verdict(findings), 79)])
 
@@ -116,7 +121,8 @@ def describe(findings: list[Finding], panel: MarketPanel, columns: int) -> str:
 def verdict(findings: list[Finding]) -> str:
     """Return what the findings mean, in a sentence or two."""
     best = min(findings, key=lambda finding: finding.p)
-    tried = f"p = {best.p:.3f}, which counts all {len(findings)} tries"
+    tries = sum(len(finding.information.known) > 0 for finding in findings)
+    tried = f"p = {best.p:.3f}, which counts all {tries} tries"
     if best.p < SIGNIFICANT:
         horizon = best.information.horizon
         return (

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from eigen2.market.features.ridge import Days, Describe, Returns, day_blocks
 
 HAS_LIGHTGBM = find_spec("lightgbm") is not None
-MISSING = "LightGBM and scikit-learn are not installed: pip install 'eigen2[baselines]'"
+MISSING = "LightGBM is not installed: pip install 'eigen2[baselines]'"
 MOST_ROWS = 250_000  # days x columns that trees learn from; of more days, evenly spaced ones
 ROUNDS, PATIENCE = 200, 20  # trees, and those in a row without a smaller error on the validation days
 SETTINGS: dict[str, Any] = {

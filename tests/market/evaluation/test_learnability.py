@@ -3,10 +3,11 @@
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from eigen2.cli.main import main
-from eigen2.market.evaluation.learnability import luck, shuffle_columns
+from eigen2.market.evaluation.learnability import UNKNOWN, luck, shuffle_columns
 from eigen2.market.synthetic.generator import SyntheticMarket, write_parquet
 
 SIZE = {"days": 500, "columns": 10, "seed": 4}
@@ -71,12 +72,19 @@ def test_without_lightgbm_ridge_is_left(
     for module in ("rankers", "learnability"):
         monkeypatch.setattr(f"eigen2.market.evaluation.{module}.HAS_LIGHTGBM", False)
     monkeypatch.setattr("eigen2.market.evaluation.learnability.SHUFFLES", 1)
-    file = tmp_path / "prices.parquet"
-    write_parquet(SyntheticMarket(days=320, columns=5), file)
+    file = tmp_path / "prices.csv"
+    closes = pd.DataFrame(SyntheticMarket(days=320, columns=5).prices()[..., 3], pd.bdate_range("2020", periods=320))
+    long = closes.rename_axis("date").reset_index().melt("date", var_name="ticker", value_name="close")
+    long.assign(**dict.fromkeys(("open", "high", "low"), long["close"]), volume=1).to_csv(file, index=False)
     main(["data", "learnability", str(file)])
     lines = capsys.readouterr().out.splitlines()
-    assert "left out     LightGBM and scikit-learn are not installed: pip install 'eigen2[baselines]'" in lines
-    assert [line.split()[0] for line in lines if "day" in line and " to " in line][2:] == ["ridge"] * 3
+    assert max(map(len, lines[1:])) <= 80
+    assert UNKNOWN in lines  # closes alone
+    assert next(line.split() for line in lines if line.startswith("ridge"))[1:4] == ["1", "day", "-"]
+    assert "which counts all 2 tries" in " ".join(lines)
+    assert "left out     LightGBM is not installed: pip install 'eigen2[baselines]'" in lines
+    assert sum(line.startswith("ridge") for line in lines) == 3
+    assert not any(line.startswith("LightGBM") for line in lines)
 
 
 def test_too_few_prices_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
