@@ -139,28 +139,25 @@ class Backtest:
         """Return in words what the champion earned beside 1/N, how it ranks beside ridge, and the part of luck."""
         champion, equal = (format_measure("total return", self.measures[name]["total return"]) for name in COMPARED)
         mean, low, high = (100 * value for value in self.excess)
-        sentences = [
-            f"Net of costs the champion earned {champion} in {len(self.dates) - 1} days, equal parts of all columns "
-            f"(1/N) {equal}: {abs(mean):.1f} points a year {'more' if mean >= 0 else 'less'}, with a 95 % interval "
-            f"from {low:.1f} to {high:.1f}."
-        ]
-        sentences.append(self._ranking())
         deflated = self.selection["deflated_sharpe"]
         skill = "unknown" if math.isnan(deflated) else f"{deflated:.2f}"
-        sentences.append(
-            f"By luck, its orders on random days and columns earn as much with p = {self.luck['p_value']:.3f}; the "
-            f"probability of skill beyond the luckiest of {self.tried:,} agents is {skill}."
+        return (
+            f"Net of costs the champion earned {champion} in {len(self.dates) - 1} days, equal parts of all columns "
+            f"(1/N) {equal}: {abs(mean):.1f} points a year {'more' if mean >= 0 else 'less'}, with a 95 % interval "
+            f"from {low:.1f} to {high:.1f}. {self._ranking()} "
+            f"By luck, its orders on random days and columns earn as much with p = {self.luck['p_value']:.3f}; that it "
+            f"has more skill than the luckiest of {self.tried:,} agents has the probability {skill}."
         )
-        return " ".join(sentences)
 
     def _ranking(self) -> str:
         """Return how the champion ranks beside ridge, over the horizon nearest to the days for which it decides."""
         horizon = min(HORIZONS, key=lambda days: abs(days - self.holding_days))
         own, ridge = (self.information.get(name, {}).get(horizon) for name in ("champion", "ridge"))
-        difference = np.array([]) if own is None or ridge is None else own.daily - ridge.daily
-        t = intercept_t(difference[np.isfinite(difference)], lags=horizon - 1)
-        if own is None or ridge is None or math.isnan(t):
-            return "How well it ranks the columns cannot be compared with a ridge regression."
+        if own is None or ridge is None or not (len(own.known) and len(ridge.known)):
+            return "How well it ranks the columns was not compared with a ridge regression."
+        difference = own.daily - ridge.daily
+        # an actor that has learned nothing ranks as the ridge regression that it starts from
+        t = np.nan_to_num(intercept_t(difference[np.isfinite(difference)], lags=horizon - 1))
         found = "no better and no worse than" if abs(t) < RANKED_BETTER else "better than" if t > 0 else "worse than"
         return (
             f"It ranks the columns {found} a ridge regression: Rank IC {own.mean:.3f} and {ridge.mean:.3f} over "

@@ -171,7 +171,9 @@ def test_the_verdict_in_words() -> None:
         assert f"It ranks the columns {words} a ridge regression: Rank IC {champion[5].mean:.3f}" in other.verdict
     worse = replace(found, excess=Interval(-0.02, -0.05, 0.01), information={"champion": ridge})
     assert "2.0 points a year less, with a 95 % interval from -5.0 to 1.0" in worse.verdict
-    assert "cannot be compared" in worse.verdict
+    assert "was not compared" in worse.verdict
+    same = replace(found, information={"champion": ridge, "ridge": ridge})
+    assert "ranks the columns no better and no worse than a ridge regression" in same.verdict
 
 
 def test_one_day_is_no_test() -> None:
