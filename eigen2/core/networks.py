@@ -68,12 +68,18 @@ class StackedNetwork:
     `forward` then reads `inputs["described"]`, or calls `describe` where that is missing, so that the values of two
     actions on the same inputs share it. It may also have a method `forecast(inputs) -> Tensor`, read from
     `inputs["forecast"]`, for what is known afterwards of every possible action, whichever was taken; learners train it
-    on `Batch.outcomes`.
+    on `Batch.outcomes`. One that returns several values may have a method `first_value(inputs, action) -> Tensor` for
+    the first of them alone, which trains the actor.
 
     The module is a template, put into evaluation mode. One with buffers, as batch normalisation, is refused.
+
+    Args:
+        network: the module.
+        lone: whether weights of one agent are run as the plain module runs its own, whatever `over_agents` says. It
+            rounds differently, so that only networks that never run with several agents at once may.
     """
 
-    def __init__(self, network: nn.Module) -> None:
+    def __init__(self, network: nn.Module, lone: bool = False) -> None:
         name = f"network {type(network).__name__}"
         if buffers := [buffer for buffer, _ in network.named_buffers()]:
             raise UserError(
@@ -84,11 +90,13 @@ class StackedNetwork:
         self.shapes = {name: weight.shape for name, weight in network.named_parameters()}
         self.sizes = [shape.numel() for shape in self.shapes.values()]
         self.num_weights = sum(self.sizes)
+        self.lone = lone
         self.over_agents: Literal["vmap", "broadcast", "loop"] = getattr(network, "over_agents", "vmap")
         if self.over_agents not in ("vmap", "broadcast", "loop"):
             raise UserError(f"{name} has over_agents {self.over_agents!r}; set vmap, broadcast or loop")
         self._describe: Callable[..., Tensor] | None = getattr(network, "describe", None)
         self._forecast: Callable[..., Tensor] | None = getattr(network, "forecast", None)
+        self._first_value: Callable[..., Tensor] = getattr(network, "first_value", network)
         names = {id(weight): name for name, weight in network.named_parameters()}
         # every place that holds a weight: tied weights have several
         self._places = [
@@ -114,9 +122,16 @@ class StackedNetwork:
                 inputs = {**inputs, name: self._run(method, rows, (inputs,))}
         return inputs
 
+    def first_value(self, weights: Weights, inputs: Inputs, action: Tensor) -> Tensor:
+        """Return the value by which a critic trains the actor, all values of a critic without `first_value`."""
+        return self._run(self._first_value, weights, (inputs, action))
+
     def _run(self, function: Callable[..., Tensor], rows: Tensor | Weights, inputs: tuple[Any, ...]) -> Tensor:
         weights = self.weights(rows) if isinstance(rows, Tensor) else rows
         agents = len(next(iter(weights.values())))
+        if self.lone and agents == 1:  # on plain tensors layers are faster
+            own = {name: weight.squeeze(0) for name, weight in weights.items()}
+            return self._call(function, own, *(_map_tensors(value, lambda part: part[0]) for value in inputs))[None]
         if self.over_agents == "broadcast":
             output = self._call(function, weights, *inputs)
             # an output that depends on no weight has no agent axis of its own

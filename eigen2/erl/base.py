@@ -85,9 +85,8 @@ class PopulationModule(GenerationModule[RolloutDataModule]):
             data.allocate_replay(device, self.communicator)
             self.drawn_at_once = data.buffer.batches_at_once(most_learners * self.together * data.batch_size)
         if "population" not in self._modules:  # fitting or validating again continues with this population
-            learners, noise = len(range(self.learners)[agents.start : agents.stop]), self.hparams["noise"]
-            windows = data.val_env.windows
-            self.population = Population(self.communicator, *makers, self.seed, noise, learners, windows)
+            noise, windows = self.hparams["noise"], data.val_env.windows
+            self.population = Population(self.communicator, *makers, self.seed, noise, self.learners, windows)
         elif weights != 4 * self.population.weights_per_agent:
             raise UserError("this module was fitted to data of other sizes; make a new ERLModule for these")
 

@@ -30,7 +30,8 @@ def workspace_bytes(
 
     Nothing is kept and no random numbers are drawn; `data.eval_env` is reset.
     """
-    agent = Population(Communicator(1), make_actor, make_critic, seed=0, noise=0.0).to(device)
+    one_of_two = Communicator(2, world=2)  # an agent beside others takes more than a lone one
+    agent = Population(one_of_two, make_actor, make_critic, seed=0, noise=0.0).to(device)
     observation, _ = data.eval_env.reset(options=data.training_options(0, seed=0))
     first = {name: values[:1] for name, values in observation.items()}
     size = data.batch_size

@@ -27,7 +27,7 @@ class Population(nn.Module):
         make_critic: builds one critic, `forward(inputs, action) -> (batch,)`.
         seed: of the initial weights; agent i's depend on (seed, i) alone.
         noise: initial standard deviation of every agent's exploration noise, in action units of [-1, 1].
-        learners: agents of this process that learn by gradients, the first ones; None for all.
+        learners: agents of the whole population that learn by gradients, the first ones; None for all.
         windows: validation windows.
     """
 
@@ -58,9 +58,11 @@ class Population(nn.Module):
         super().__init__()
         self._rows = communicator.rows
         self.size = size = len(self._rows)  # agents of this process
-        self.learners = size if learners is None else learners
+        learners = communicator.total if learners is None else learners
+        self.learners = len(range(learners)[self._rows.start : self._rows.stop])  # of this process
         with torch_seed(seed, Role.WEIGHTS, agent=0):
-            self.actor_network, self.critic_network = StackedNetwork(make_actor()), StackedNetwork(make_critic())
+            self.actor_network = StackedNetwork(make_actor(), lone=communicator.total == 1)
+            self.critic_network = StackedNetwork(make_critic(), lone=learners == 1)  # runs for learners only
         self.weights_per_agent = self.actor_network.num_weights + self.critic_network.num_weights
         self.actor = nn.Parameter(torch.empty(size, self.actor_network.num_weights))
         self.critic = nn.Parameter(torch.empty(size, self.critic_network.num_weights))

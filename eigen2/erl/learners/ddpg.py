@@ -52,7 +52,8 @@ class DDPG(Learner):
             return Losses(torch.zeros_like(q_mean), critic, q_mean, torch.zeros_like(q_mean))
         action = population.actor_network(population.learning(population.actor), batch.inputs)
         fixed = {name: part.detach() if name in (DESCRIBED, FORECAST) else part for name, part in inputs.items()}
-        own_values = network({name: weight.detach() for name, weight in weights.items()}, fixed, action)
+        detached = {name: weight.detach() for name, weight in weights.items()}
+        own_values = network.first_value(detached, fixed, action)
         value = _by_critic(own_values)[..., 0].mean(1)
         return Losses(
             actor=self.saturation_penalty * _mean_square_of_preactivations(action) - value,

@@ -39,6 +39,12 @@ class TwinCritic(nn.Module):
         """Return both values."""
         return torch.stack([critic(own, action) for critic, own in self._each(inputs)], -1)
 
+    def first_value(self, inputs: Inputs, action: Tensor) -> Tensor:
+        """Return the first critic's value."""
+        critic, own = next(self._each(inputs))
+        value: Tensor = critic(own, action)
+        return value
+
     def _each(self, inputs: Inputs) -> Iterator[tuple[Any, Inputs]]:
         """Yield each critic with its part of the inputs."""
         for i, critic in enumerate((self.first, self.second)):
