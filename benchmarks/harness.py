@@ -30,6 +30,7 @@ import lightning
 import pandas as pd
 import torch
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
+from lightning.pytorch.profilers import Profiler
 
 from eigen2.errors import UserError, require_range
 from eigen2.runtime.provenance import describe_run, processor
@@ -46,7 +47,7 @@ MODULES = {  # names of benchmarks by the module that defines them in `BENCHMARK
     "memory.soak": ("soak", "soak-fire"),
     "learning.planted": ("planted", "halves", "ablations"),
     "learning.power": ("weak", "power-rules", "power"),
-    "learning.control": ("control", "swimmer", "halfcheetah"),
+    "learning.control": ("control", "control-td3", "swimmer", "halfcheetah"),
     "learning.fire": ("fire",),
     "learning.study": ("study",),
     "learning.survival": ("survival",),
@@ -288,6 +289,7 @@ def train(
     generations: int,
     folder: Path,
     callbacks: Sequence[Callback] = (),
+    profiler: Profiler | None = None,
 ) -> float:
     """Train with a seed on the CPU, without printing, logging or saving; return the seconds.
 
@@ -304,6 +306,7 @@ def train(
         enable_model_summary=False,
         num_sanity_val_steps=0,
         callbacks=[*callbacks],
+        profiler=profiler,
         default_root_dir=tempfile.mkdtemp(dir=folder),
     )
     start = time.perf_counter()

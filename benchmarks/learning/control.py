@@ -1,4 +1,4 @@
-"""Control tasks: configurations trained to their end, and plain DDPG against Stable-Baselines3's on Pendulum.
+"""Control tasks: configurations trained to their end, and one agent's DDPG and TD3 against Stable-Baselines3's.
 
 Both sides have the same networks, batches, steps and threads. The first half of the steps is random and without
 training; after the second half both are tested in the same episodes without noise.
@@ -7,6 +7,7 @@ training; after the second half both are tested in the same episodes without noi
 import math
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from statistics import fmean, median
@@ -14,23 +15,45 @@ from statistics import fmean, median
 import gymnasium
 import numpy as np
 import torch
+from lightning.pytorch.profilers import SimpleProfiler
 from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.harness import ROOT, Benchmark, Figures, Row, Settings, Task, csv_rows, rows_by_case, train
 from benchmarks.pages import Block, Page, spread, table
 from benchmarks.runs import eigen2
+from benchmarks.speed.timing import median_seconds
 from eigen2.control.datamodule import ControlDataModule
 from eigen2.control.environment import ControlEnvironment
 from eigen2.control.networks import MLPActor, MLPCritic
 from eigen2.core.environment import play
 from eigen2.erl import learners
 from eigen2.erl.module import ERLModule
+from eigen2.erl.state import make_batch
 
-PENDULUM, EPISODE = "Pendulum-v1", 200
-HIDDEN = 400, 300
-DDPG = {"gamma": 0.98, "tau": 0.005, "batch": 256, "lr": 1e-3, "noise": 0.1, "replay": 200_000}
+
+@dataclass(frozen=True)
+class Duel:
+    """A task on which one agent of eigen2 and one of Stable-Baselines3 train with the same settings."""
+
+    env_id: str
+    episode: int  # steps of an episode
+    learner: str  # name of the algorithm in both libraries
+    hidden: tuple[int, ...]
+    gamma: float
+    tau: float = 0.005
+    batch: int = 256
+    lr: float = 1e-3
+    noise: float = 0.1
+    replay: int = 200_000
+    test_episodes: int = 100
+
+
+PENDULUM = Duel("Pendulum-v1", 200, "DDPG", (400, 300), gamma=0.98)
 """Settings of the RL Baselines3 Zoo for DDPG on Pendulum-v1."""
-TEST_EPISODES = 100
+HALFCHEETAH = Duel("HalfCheetah-v5", 1000, "TD3", (256, 256), gamma=0.99, test_episodes=10)
+"""Those for TD3 on HalfCheetah, with smaller networks."""
+SIDE = 256  # rows and columns of the matrices whose product measures the machine's rate: a hidden layer on a batch
 
 
 def to_the_end(config: str, goal: float, seeds: int) -> Benchmark:
@@ -68,81 +91,114 @@ def _number(text: str) -> float | None:
     return round(value, 1) if math.isfinite(value) else None
 
 
-def mean_return(act: Callable[[dict[str, Tensor]], Tensor]) -> float:
+def mean_return(duel: Duel, act: Callable[[dict[str, Tensor]], Tensor]) -> float:
     """Return the mean return of a policy in the test episodes."""
-    env = ControlEnvironment(PENDULUM, 1, TEST_EPISODES)
-    return float(play(env, act, {"seeds": list(range(10**6, 10**6 + TEST_EPISODES))}).mean())
+    env = ControlEnvironment(duel.env_id, 1, duel.test_episodes)
+    return float(play(env, act, {"seeds": list(range(10**6, 10**6 + duel.test_episodes))}).mean())
 
 
-def eigen2_run(seed: int, steps: int, folder: Path) -> dict[str, float]:
-    """Train an agent with eigen2; return its mean return in the test, and environment steps per second of training."""
+def eigen2_run(duel: Duel, seed: int, steps: int, folder: Path) -> Row:
+    """Train an agent with eigen2; return its mean return in the test, its times and where they go."""
     module = ERLModule(
         population_size=1,
         evolution=None,
-        gradient_steps=EPISODE,
+        gradient_steps=duel.episode,
         accumulate=1,
-        gamma=DDPG["gamma"],
-        tau=DDPG["tau"],
-        actor_lr=DDPG["lr"],
-        critic_lr=DDPG["lr"],
+        gamma=duel.gamma,
+        tau=duel.tau,
+        actor_lr=duel.lr,
+        critic_lr=duel.lr,
         max_grad_norm=float("inf"),
         reward_scale=1.0,
-        noise=DDPG["noise"],
+        noise=duel.noise,
         noise_decay=1.0,
-        noise_min=DDPG["noise"],
+        noise_min=duel.noise,
         random_warmup=True,
-        validate_every=steps // EPISODE,  # Stable-Baselines3 does not validate
-        learner=learners.DDPG(),
-        actor=partial(MLPActor, hidden=HIDDEN),
-        critic=partial(MLPCritic, hidden=HIDDEN),
+        validate_every=steps // duel.episode,  # a champion at the end; Stable-Baselines3 does not validate
+        learner=getattr(learners, duel.learner)(),
+        actor=partial(MLPActor, hidden=duel.hidden),
+        critic=partial(MLPCritic, hidden=duel.hidden),
     )
     data = ControlDataModule(
-        PENDULUM,
+        duel.env_id,
         windows_per_generation=0,
         exploration_windows=1,
         validation_windows=1,
-        replay_capacity=int(DDPG["replay"]),
+        replay_capacity=duel.replay,
         replay_min_size=steps // 2 + 1,  # a generation trains after its episode, Stable-Baselines3 during it
-        batch_size=int(DDPG["batch"]),
+        batch_size=duel.batch,
     )
-    seconds = train(module, data, seed, steps // EPISODE, folder)
+    profiler, cpu = SimpleProfiler(), time.process_time()
+    seconds = train(module, data, seed, steps // duel.episode, folder, profiler=profiler)
+    times = {"steps_per_s": steps / seconds, "cpu_ms": 1e3 * (time.process_time() - cpu) / steps}
+    parts = parts_of(profiler.recorded_durations, module.micro_batches, data.training_steps) | matrix_products(
+        module, data
+    )
     with torch.inference_mode():
-        mean = mean_return(lambda observation: module.population.act({"state": observation["state"]}))
-    return {"return": mean, "steps_per_s": steps / seconds}
+        mean = mean_return(duel, lambda observation: module.population.act({"state": observation["state"]}))
+    return {"return": mean, **times, "parts": parts}
 
 
-def sb3_run(seed: int, steps: int, folder: Path) -> dict[str, float]:
-    """Train an agent with Stable-Baselines3; return the same measures."""
-    from stable_baselines3 import DDPG as Agent
+def parts_of(durations: Mapping[str, list[float]], updates: int, tokens: int) -> Row:
+    """Return the last generation's milliseconds of an environment step, an update, and an update with Lightning's loop.
+
+    `durations` are those of Lightning's profiler. A generation has as many environment steps as `updates`, which
+    Lightning makes in `tokens` training steps.
+    """
+    names = {"play_ms": "ERLModule.on_train_epoch_start", "update_ms": "Strategy.training_step"}
+    names["batch_ms"] = "run_training_batch"
+    found = {
+        name: next(each for action, each in durations.items() if action.endswith(end)) for name, end in names.items()
+    }
+    sums = {name: sum(each[-1:] if name == "play_ms" else each[-tokens:]) for name, each in found.items()}
+    return {name: 1e3 * seconds / updates for name, seconds in sums.items()}
+
+
+def matrix_products(module: ERLModule, data: ControlDataModule) -> Row:
+    """Return the operations of an update's matrix products, and the machine's rate at such products, in G."""
+    a, b = torch.randn(2, SIDE, SIDE)
+    rate = 2 * SIDE**3 / median_seconds(lambda: a @ b, 50)
+    stored = data.buffer.gather(torch.arange(data.batch_size)[None])
+    batch, delay = make_batch(module.state, data, stored, 1.0, 1.0), getattr(module.learner, "policy_delay", 1)
+    with FlopCounterMode(display=False) as counter:
+        for number in range(delay):
+            losses = module.learner.losses(module.population, batch, module.learner.trains_actor(number))
+            (losses.actor + losses.critic).sum().backward()  # type: ignore[no-untyped-call]
+    return {"operations_gflop": counter.get_total_flops() / delay / 1e9, "matrix_gflops_per_s": rate / 1e9}
+
+
+def sb3_run(duel: Duel, seed: int, steps: int, folder: Path) -> Row:
+    """Train an agent with Stable-Baselines3; return the same measures without parts."""
+    import stable_baselines3
     from stable_baselines3.common.noise import NormalActionNoise
 
-    env = gymnasium.make(PENDULUM)
+    start, cpu = time.perf_counter(), time.process_time()
+    env = gymnasium.make(duel.env_id)
     shape = env.action_space.shape
     assert shape is not None
-    agent = Agent(
+    agent = getattr(stable_baselines3, duel.learner)(
         "MlpPolicy",
         env,
-        learning_rate=DDPG["lr"],
-        buffer_size=int(DDPG["replay"]),
+        learning_rate=duel.lr,
+        buffer_size=duel.replay,
         learning_starts=steps // 2,
-        batch_size=int(DDPG["batch"]),
-        tau=DDPG["tau"],
-        gamma=DDPG["gamma"],
-        action_noise=NormalActionNoise(np.zeros(shape), np.full(shape, DDPG["noise"])),
-        policy_kwargs={"net_arch": list(HIDDEN)},
+        batch_size=duel.batch,
+        tau=duel.tau,
+        gamma=duel.gamma,
+        action_noise=NormalActionNoise(np.zeros(shape), np.full(shape, duel.noise)),
+        policy_kwargs={"net_arch": list(duel.hidden)},
         seed=seed,
         device="cpu",
     )
-    start = time.perf_counter()
     agent.learn(steps)
-    seconds = time.perf_counter() - start
+    seconds, cpu_seconds = time.perf_counter() - start, time.process_time() - cpu
 
     def act(observation: dict[str, Tensor]) -> Tensor:
         action, _ = agent.predict(observation["state"][0].numpy(), deterministic=True)
         low, high = env.action_space.low, env.action_space.high  # type: ignore[attr-defined]
         return torch.from_numpy(2 * (action - low) / (high - low) - 1)[None]
 
-    return {"return": mean_return(act), "steps_per_s": steps / seconds}
+    return {"return": mean_return(duel, act), "steps_per_s": steps / seconds, "cpu_ms": 1e3 * cpu_seconds / steps}
 
 
 SIDES = {"eigen2": eigen2_run, "Stable-Baselines3": sb3_run}
@@ -154,16 +210,19 @@ def side_tasks(settings: Settings) -> list[Task]:
     return [Task(side, seed) for seed in seeds for side in list(SIDES)[:: 1 if seed % 2 else -1]]
 
 
-def fit_side(task: Task, settings: Settings, folder: Path) -> Row:
+def fit_side(task: Task, settings: Settings, folder: Path, duel: Duel) -> Row:
     """Train one side with one seed."""
-    return {**SIDES[task.case](task.seed, settings["steps"], folder), "steps": settings["steps"]}
+    return {**SIDES[task.case](duel, task.seed, settings["steps"], folder), "steps": settings["steps"]}
 
 
-def side_figures(measured: Mapping[Task, Row]) -> Figures:
-    """Return the runs of both sides, and the median ratio of speeds over seeds."""
-    pairs = [[measured[Task(side, seed)]["steps_per_s"] for side in SIDES] for seed in {task.seed for task in measured}]
-    ratio = median(ours / theirs for ours, theirs in pairs)
-    return {"settings": {**DDPG, "hidden": HIDDEN}, **rows_by_case(measured), "ratio": ratio}
+def side_figures(measured: Mapping[Task, Row], duel: Duel) -> Figures:
+    """Return the runs of both sides, and the median ratios over seeds of speeds and of CPU time, theirs over ours."""
+    pairs = [[measured[Task(side, seed)] for side in SIDES] for seed in {task.seed for task in measured}]
+    ratios = {
+        "ratio": median(ours["steps_per_s"] / theirs["steps_per_s"] for ours, theirs in pairs),
+        "cpu_ratio": median(theirs["cpu_ms"] / ours["cpu_ms"] for ours, theirs in pairs),
+    }
+    return {"settings": asdict(duel), **rows_by_case(measured), **ratios}
 
 
 def goal_table(figures: Figures) -> str:
@@ -175,21 +234,47 @@ def goal_table(figures: Figures) -> str:
     return table(columns, [{**run, "champion": run["champion"][-1], "env_steps": run["env_steps"][-1]} for run in runs])
 
 
-def pendulum_table(figures: Figures) -> str:
-    """Return mean returns and speeds of both sides, and the ratio of speeds."""
-    columns = {"": "{side}", "mean return": "{mean:.1f}", "each seed": "{each}"}
-    columns["steps a second"] = "{speed:.1f}"
+def duel_table(figures: Figures) -> str:
+    """Return mean returns and speeds of both sides, and the ratios of speeds."""
+    columns = {"": "{side}", "mean return": "{mean:,.1f}", "each seed": "{each}"}
+    columns |= {"steps a second": "{speed:.1f}", "CPU ms a step": "{cpu_ms:.2f}"}
     rows = []
     for side, runs in figures["runs"].items():
         returns = [run["return"] for run in runs]
-        speed = median(run["steps_per_s"] for run in runs)
-        rows.append({"side": side, "mean": fmean(returns), "each": spread(returns, ".0f"), "speed": speed})
-    return f"{table(columns, rows)}\n| ours over theirs, median of pairs |  |  | {figures['ratio']:.2f} |"
+        speed, cpu = (median(run.get(name, math.nan) for run in runs) for name in ("steps_per_s", "cpu_ms"))
+        rows.append(
+            {"side": side, "mean": fmean(returns), "each": spread(returns, ".0f"), "speed": speed, "cpu_ms": cpu}
+        )
+    ratios = f"{figures['ratio']:.2f} | {figures['cpu_ratio']:.2f}"
+    return f"{table(columns, rows)}\n| ours over theirs, median of pairs |  |  | {ratios} |"
 
 
-STEPS = {"seeds": 5, "steps": 20_000}
+def parts_table(figures: Figures) -> str:
+    """Return where the time of a step with an update goes, the median of eigen2's runs."""
+    runs = [run["parts"] for run in figures["runs"]["eigen2"]]
+    play, update, batch, operations, rate = (median(run[name] for run in runs) for name in runs[0])
+    products = operations / rate * 1e3
+    times = {
+        f"matrix products, {operations:.2f} GF at the machine's {rate:.0f} GF/s": products,
+        "all else of an update: sampling, activations, Adam, calls": update - products,
+        "Lightning's loop": batch - update,
+        "a step of the environment: acting, simulating, storing": play,
+    }
+    total = sum(times.values())
+    rows = [{"part": part, "ms": ms, "share": ms / total} for part, ms in [*times.items(), ("sum", total)]]
+    return table({"part of a step": "{part}", "ms": "{ms:.2f}", "share": "{share:.0%}"}, rows)
+
+
+def against_sb3(duel: Duel, steps: int, seeds: int, smallest: int) -> Benchmark:
+    """Return the benchmark of a duel; with the steps of its smallest size."""
+    settings, small = {"seeds": seeds, "steps": steps}, {"seeds": 1, "steps": smallest}
+    measure, figures = partial(fit_side, duel=duel), partial(side_figures, duel=duel)
+    return Benchmark(measure, side_tasks, settings, small, figures, fresh=True)
+
+
 BENCHMARKS = {
-    "control": Benchmark(fit_side, side_tasks, STEPS, {"seeds": 1, "steps": 800}, side_figures, fresh=True),
+    "control": against_sb3(PENDULUM, steps=20_000, seeds=5, smallest=800),
+    "control-td3": against_sb3(HALFCHEETAH, steps=6_000, seeds=3, smallest=4_000),
     "swimmer": to_the_end("configs/control_swimmer.yaml", goal=300.0, seeds=3),
     "halfcheetah": to_the_end("configs/control_halfcheetah.yaml", goal=8000.0, seeds=1),
 }
@@ -197,6 +282,8 @@ PAGE = Page(
     {
         "swimmer": Block(goal_table, ("swimmer",)),
         "halfcheetah": Block(goal_table, ("halfcheetah",)),
-        "pendulum": Block(pendulum_table, ("control",)),
+        "pendulum": Block(duel_table, ("control",)),
+        "td3": Block(duel_table, ("control-td3",)),
+        "parts": Block(parts_table, ("control-td3",)),
     }
 )

@@ -31,6 +31,8 @@ from eigen2.errors import UserError
 from eigen2.memory.estimate import checkpoint_bytes
 from eigen2.runtime.checkpoint import part_files
 
+LONE_BATCHES = 32  # of a lone learner in a training step: around each, Lightning's loop would take a tenth of the time
+
 
 class PopulationModule(GenerationModule[RolloutDataModule]):
     """Module that trains a population of agents."""
@@ -41,8 +43,9 @@ class PopulationModule(GenerationModule[RolloutDataModule]):
     learner: Learner
     operators: Sequence[Operator]
     micro_batches: int  # of a generation
-    together: int = 1  # micro-batches that a training step computes at once; they fit into a processor's caches
-    drawn_at_once: int = 1  # training steps whose transitions are drawn at once
+    together: int = 1  # micro-batches that are computed at once, as one batch; they fit into a processor's caches
+    batches_per_step: int = 1  # batches in one of Lightning's training steps
+    drawn_at_once: int = 1  # batches whose transitions are drawn at once
     make_networks: tuple[NetworkFactory | None, NetworkFactory | None]  # of actor and critic; None for the workload's
     communicator: Communicator
     population: Population  # this process's agents
@@ -74,8 +77,9 @@ class PopulationModule(GenerationModule[RolloutDataModule]):
         if stage == "fit":
             workspace = workspace_bytes(data, self.learner, device, *makers, self.precision)
             self.together = batches_together(self.hparams["accumulate"], self.learners * workspace)
-            data.training_steps = max(1, self.micro_batches // self.together)
-            require_fit(self.memory, data, self.communicator, weights, self.micro_batches)
+            self.batches_per_step = LONE_BATCHES if self.learners == 1 else 1
+            data.training_steps = max(1, math.ceil(self.micro_batches / self.together / self.batches_per_step))
+            require_fit(self.memory, data, self.communicator, weights, self.micro_batches, self.together)
             most_learners = min(self.learners, math.ceil(self.population_size / self.communicator.world))
             temporary = len(agents) * self.together * workspace
             resumed = checkpoint_bytes(self.trainer)

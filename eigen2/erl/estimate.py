@@ -58,7 +58,12 @@ def batches_together(accumulate: int, tensor_bytes: int) -> int:
 
 
 def require_fit(
-    memory: PeakEstimate, data: RolloutDataModule, communicator: Communicator, weights: int, micro_batches: int
+    memory: PeakEstimate,
+    data: RolloutDataModule,
+    communicator: Communicator,
+    weights: int,
+    micro_batches: int,
+    together: int,
 ) -> None:
     """Add to an estimate what a fit holds beside its environments; `weights` are the bytes of an actor and a critic."""
     agents, transition = len(communicator.rows), data.transition_bytes
@@ -71,6 +76,6 @@ def require_fit(
     if communicator.world > 1:
         logged = agents * data.eval_env.windows * data.longest_episode * transition
         drawn = agents * micro_batches * data.batch_size * transition
-        at_once = max(min(CHUNK_BYTES, max(logged, drawn)), drawn // data.training_steps)
+        at_once = max(min(CHUNK_BYTES, max(logged, drawn)), agents * together * data.batch_size * transition)
         needed["exchange"] = logged + EXCHANGE_COPIES * at_once
     memory.require(needed)

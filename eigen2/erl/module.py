@@ -105,22 +105,27 @@ class ERLModule(PopulationModule):
         self.clock.begin("train")
         data, learners, address = self.data, agents[: self.population.learners], (self.seed, self.current_epoch)
         if data.ready and self.micro_batches:
-            steps, size = data.training_steps, self.together * data.batch_size
-            self.state.slots = sample_slots(len(data.buffer), steps, size, learners, *address)
+            batches, size = self.micro_batches // self.together, self.together * data.batch_size
+            self.state.slots = sample_slots(len(data.buffer), batches, size, learners, *address)
             if self.learner.uses_noise:
                 self.state.noise = Draws(Role.TARGET, learners, (size, *data.eval_env.action_shape), *address)
 
     def training_step(self, batch: int, batch_idx: int) -> None:
-        """Train every agent that learns on micro-batches; after `accumulate` of them step the optimizer."""
+        """Train every agent that learns on the next batches of micro-batches."""
+        if self.state.slots is not None:
+            first = batch_idx * self.batches_per_step
+            for index in range(len(self.state.slots))[first : first + self.batches_per_step]:
+                self.train_on(index)
+
+    def train_on(self, index: int) -> None:
+        """Train on a batch of the generation; after `accumulate` micro-batches step the optimizer."""
         hparams, state, population = self.hparams, self.state, self.population
-        if state.slots is None:
-            return
         parts = hparams["accumulate"] // self.together
-        number, part = divmod(batch_idx, parts)
+        number, part = divmod(index, parts)
         train_actor = self.learner.trains_actor(number)
-        if (place := batch_idx % self.drawn_at_once) == 0:  # in processes without learners, too: they hold transitions
-            slots = state.slots[batch_idx : batch_idx + self.drawn_at_once]
-            state.drawn = self.data.buffer.gather(slots.to(self.device))
+        if (place := index % self.drawn_at_once) == 0:  # in processes without learners, too: they hold transitions
+            assert state.slots is not None
+            state.drawn = self.data.buffer.gather(state.slots[index : index + self.drawn_at_once].to(self.device))
         if population.learners:
             stored = {name: values[place] for name, values in state.drawn.items()}
             sampled = make_batch(state, self.data, stored, hparams["gamma"], hparams["reward_scale"])

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from eigen2.core.replay import loaded_action
 from eigen2.erl import base
+from eigen2.erl.learners import TD3
 from eigen2.errors import UserError
 from tests.erl.conftest import SEED
 from tests.erl.evolution.builders import evolution
@@ -57,6 +58,23 @@ def test_learning_is_that_of_separate_agents_on_whole_batches(
         assert told == pytest.approx(float(np.mean(losses[generation])), rel=1e-4)
     assert recorder.drawn[1]["truncated"].any() == truncated
     assert recorder.drawn[1]["terminated"].any() != truncated
+
+
+def test_a_lone_learner_trains_alike_however_many_batches_a_step_of_lightning_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whether it is the whole population or not; seven batches are no multiple of four."""
+    for agents in (1, 3):
+        trained = []
+        for batches, tokens in ((1, 7), (4, 2)):
+            monkeypatch.setattr(base, "LONE_BATCHES", batches)
+            recorder = Recorder()
+            module = fit(WALK, recorder, population_size=agents, learners=1, gradient_steps=7, learner=TD3())
+            assert len(module.data.train_dataloader()) == tokens
+            trained.append(recorder)
+        one, four = (recorder.states[0, "train"] for recorder in trained)
+        assert all(same(one[name], four[name]) for name in ROWS)
+        assert not same(one["actor_target"], trained[0].states[0, "evaluate"]["actor_target"])
 
 
 def test_without_gradient_steps_only_evolution_changes_rows() -> None:

@@ -115,8 +115,11 @@ def test_vectorised_and_looped_equal_plain_modules_in_values_and_gradients(case:
     stacked = StackedNetwork(make())
     rows = normal(agents, stacked.num_weights, seed=3) / 2
     expected = one_by_one(make, rows, inputs)
-    for over_agents in ("vmap", "loop"):
-        stacked.over_agents = over_agents
+    for over_agents in ("vmap", "loop", "lone")[: 3 if agents == 1 else 2]:
+        if over_agents == "lone":
+            stacked.lone, stacked.over_agents = True, "broadcast"  # which these modules cannot
+        else:
+            stacked.over_agents = over_agents
         for got, right in zip(together(stacked, rows, inputs), expected, strict=True):
             assert got.shape == right.shape
             torch.testing.assert_close(got, right, rtol=1e-4, atol=1e-5)

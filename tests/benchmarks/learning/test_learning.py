@@ -1,6 +1,7 @@
 """Benchmarks of learning at tiny size, and their tables for known rows."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -50,16 +51,34 @@ def test_sides_alternate_and_are_compared_in_pairs() -> None:
     assert [task.case for task in tasks] == ["eigen2", "Stable-Baselines3", "Stable-Baselines3", "eigen2"]
     speeds = {"eigen2": 30.0, "Stable-Baselines3": 20.0}
     measured = {
-        task: {"return": -140.0 - 10 * task.seed, "steps_per_s": speeds[task.case] * task.seed} for task in tasks
+        task: {"return": -140.0 - 10 * task.seed, "steps_per_s": speeds[task.case] * task.seed, "cpu_ms": 2.0}
+        for task in tasks
     }
-    lines = control.pendulum_table(control.side_figures(measured)).splitlines()
-    assert lines[2] == "| eigen2 | -155.0 | -150, -160 | 45.0 |"
-    assert lines[-1] == "| ours over theirs, median of pairs |  |  | 1.50 |"
+    measured[Task("eigen2", 2)]["cpu_ms"] = 0.5
+    lines = control.duel_table(control.side_figures(measured, control.PENDULUM)).splitlines()
+    assert lines[2] == "| eigen2 | -155.0 | -150, -160 | 45.0 | 1.25 |"
+    assert lines[-1] == "| ours over theirs, median of pairs |  |  | 1.50 | 2.50 |"
 
 
-def test_both_sides_are_tested_in_the_same_episodes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(control, "TEST_EPISODES", 2)
-    first, second = (control.mean_return(lambda inputs: torch.zeros(1, len(inputs["state"][0]), 1)) for _ in range(2))
+def test_the_parts_of_a_step_are_those_of_the_last_generation_and_add_up() -> None:
+    durations = {
+        "[LightningModule]ERLModule.on_train_epoch_start": [9.0, 0.004],
+        "[Strategy]SingleDeviceStrategy.training_step": [9.0, 0.016],
+        "run_training_batch": [9.0, 0.02],
+    }
+    parts = control.parts_of(durations, updates=4, tokens=1)
+    assert parts == pytest.approx({"play_ms": 1.0, "update_ms": 4.0, "batch_ms": 5.0})
+    runs = [{"parts": {**parts, "operations_gflop": 0.2, "matrix_gflops_per_s": 100.0}}]
+    lines = control.parts_table({"runs": {"eigen2": runs}}).splitlines()
+    cells = [line.strip("| ").split(" | ")[1:] for line in lines[2:]]
+    assert cells == [["2.00", "33%"], ["2.00", "33%"], ["1.00", "17%"], ["1.00", "17%"], ["6.00", "100%"]]
+
+
+def test_both_sides_are_tested_in_the_same_episodes() -> None:
+    duel = replace(control.PENDULUM, test_episodes=2)
+    first, second = (
+        control.mean_return(duel, lambda inputs: torch.zeros(1, len(inputs["state"][0]), 1)) for _ in range(2)
+    )
     assert -2000 < first == second < 0
 
 
