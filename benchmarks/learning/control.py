@@ -235,18 +235,16 @@ def goal_table(figures: Figures) -> str:
 
 
 def duel_table(figures: Figures) -> str:
-    """Return mean returns and speeds of both sides, and the ratios of speeds."""
+    """Return mean returns and speeds of both sides, and the ratios of speeds; older figures have no CPU time."""
     columns = {"": "{side}", "mean return": "{mean:,.1f}", "each seed": "{each}"}
-    columns |= {"steps a second": "{speed:.1f}", "CPU ms a step": "{cpu_ms:.2f}"}
-    rows = []
+    columns |= {"steps a second": "{speed!n}", "CPU ms a step": "{cpu!n}"}
+    rows: list[Row] = []
     for side, runs in figures["runs"].items():
-        returns = [run["return"] for run in runs]
-        speed, cpu = (median(run.get(name, math.nan) for run in runs) for name in ("steps_per_s", "cpu_ms"))
-        rows.append(
-            {"side": side, "mean": fmean(returns), "each": spread(returns, ".0f"), "speed": speed, "cpu_ms": cpu}
-        )
-    ratios = f"{figures['ratio']:.2f} | {figures['cpu_ratio']:.2f}"
-    return f"{table(columns, rows)}\n| ours over theirs, median of pairs |  |  | {ratios} |"
+        returns, speed = [run["return"] for run in runs], median(run["steps_per_s"] for run in runs)
+        cpu = median(run["cpu_ms"] for run in runs) if "cpu_ratio" in figures else None
+        rows.append({"side": side, "mean": fmean(returns), "each": spread(returns, ".0f"), "speed": speed, "cpu": cpu})
+    ratios = {"speed": figures["ratio"], "cpu": figures.get("cpu_ratio")}
+    return table(columns, [*rows, {"side": "ours better by, median of pairs", "mean": None, "each": None, **ratios}])
 
 
 def parts_table(figures: Figures) -> str:

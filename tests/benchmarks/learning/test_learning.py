@@ -57,7 +57,7 @@ def test_sides_alternate_and_are_compared_in_pairs() -> None:
     measured[Task("eigen2", 2)]["cpu_ms"] = 0.5
     lines = control.duel_table(control.side_figures(measured, control.PENDULUM)).splitlines()
     assert lines[2] == "| eigen2 | -155.0 | -150, -160 | 45.0 | 1.25 |"
-    assert lines[-1] == "| ours over theirs, median of pairs |  |  | 1.50 | 2.50 |"
+    assert lines[-1] == "| ours better by, median of pairs |  |  | 1.50 | 2.50 |"
 
 
 def test_the_parts_of_a_step_are_those_of_the_last_generation_and_add_up() -> None:
