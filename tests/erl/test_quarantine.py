@@ -40,6 +40,11 @@ def _single_micro_batches() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True)
+def _faults_between_all_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(base, "LONE_BATCHES", 1)
+
+
 @dataclass
 class Fault(Callback):
     """Writes a number into agent `row`, just before micro-batch `batch` of a generation, or before it is evaluated.
