@@ -51,7 +51,7 @@ def boosted_scores(
     stop = lightgbm.early_stopping(PATIENCE, verbose=False)
     model = lightgbm.train(settings, data, ROUNDS, valid_sets=[valid], callbacks=[stop])
     for block, rows in _centred(describe, np.arange(days.start, days.stop)):
-        scores[block] = model.predict(rows.reshape(-1, rows.shape[-1])).reshape(rows.shape[:2])
+        scores[block] = np.asarray(model.predict(rows.reshape(-1, rows.shape[-1]))).reshape(rows.shape[:2])
     return scores
 
 
