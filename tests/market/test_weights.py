@@ -16,6 +16,7 @@ from torch import Tensor
 from eigen2.core.export import load
 from eigen2.core.networks import Sizes
 from eigen2.core.onnx import write_onnx
+from eigen2.core.replay import rounded_action
 from eigen2.errors import UserError
 from eigen2.market.data.panel import build_panel
 from eigen2.market.data.source import read_prices
@@ -92,7 +93,7 @@ def test_the_critic_judges_the_weights_that_the_account_takes(seed: int, short: 
     for _ in range(6):
         inputs = encoder(observation)
         assert inputs["portfolio"].shape == (3, 2, *encoder.input_shapes["portfolio"])
-        unit = torch.from_numpy(rng.uniform(-1, 1, (3, 2, COLUMNS, 1)).astype(np.float32)).half().float()
+        unit = rounded_action(torch.from_numpy(rng.uniform(-1, 1, (3, 2, COLUMNS, 1)).astype(np.float32)))
         judged = Choice(rules).taken(unit, inputs["portfolio"])[..., 0] / COLUMNS
         observation, _, _, _, info = env.step(env.native_action(unit))
         np.testing.assert_allclose(judged, info["weights"], atol=1e-6)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from eigen2.core.networks import Inputs, Sizes, StackedNetwork
+from eigen2.core.replay import rounded_action
 from eigen2.market.networks.columns import DRAWS, PATIENCE, PORTFOLIO, ROOM, Choice, ColumnActor, ColumnCritic
 from eigen2.market.simulation.rules import TradingRules
 
@@ -241,7 +242,7 @@ def test_the_gradient_says_what_would_change_if_a_column_were_preferred(early_cl
     inputs, tokens = free_inputs(), torch.randn(BATCH, COLUMNS, 3)
     inputs["portfolio"][..., 1:ROOM] = 0
     inputs["portfolio"][:, 5] = torch.tensor([0, 1, 0, 0, 0, 0.5, 0, 1])  # held, with half of the largest coefficient
-    action = torch.rand(BATCH, COLUMNS, 2).half().float()
+    action = rounded_action(torch.rand(BATCH, COLUMNS, 2))
     action[:, 5, 0] = -0.75
     action.requires_grad_()
     choice = Choice(TradingRules(early_close=early_close), sharpness=3.0)
@@ -278,7 +279,7 @@ def test_the_gradient_of_closing_has_the_same_bits_beside_any_others() -> None:
 
 def test_a_value_holds_the_forecasts_of_what_is_traded() -> None:
     """Raising all forecasts by 1 raises the value by the sum of the weights."""
-    inputs, action, choice = free_inputs(), torch.rand(BATCH, COLUMNS, 2).half().float(), Choice()
+    inputs, action, choice = free_inputs(), rounded_action(torch.rand(BATCH, COLUMNS, 2)), Choice()
     critic = blind_critic(choice)
     before, forecast = critic(inputs, action), critic.forecast(inputs)
     with torch.no_grad():
