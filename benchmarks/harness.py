@@ -17,6 +17,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -28,6 +29,7 @@ from typing import Any, NamedTuple
 
 import lightning
 import pandas as pd
+import psutil
 import torch
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.profilers import Profiler
@@ -202,7 +204,21 @@ def _select(tasks: Sequence[Task], options: argparse.Namespace) -> Sequence[Task
 
 def workers(processes: int) -> ProcessPoolExecutor:
     """Return a pool whose processes measure one task each: none inherits memory, threads or seeds of another."""
-    return ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), max_tasks_per_child=1)
+    context = multiprocessing.get_context("spawn")
+    return ProcessPoolExecutor(processes, context, initializer=_end_with_parent, max_tasks_per_child=1)
+
+
+def _end_with_parent() -> None:
+    """Kill this process and those that it has started as soon as its parent has ended, for whatever reason."""
+    parent, own = multiprocessing.parent_process(), psutil.Process()
+
+    def wait() -> None:
+        assert parent is not None
+        parent.join()
+        for process in (*own.children(recursive=True), own):
+            process.kill()
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 def _measure(measure: Callable[[Task, Settings, Path], Row], task: Task, settings: Settings, folder: Path) -> Row:

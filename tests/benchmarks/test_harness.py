@@ -1,16 +1,20 @@
 """The harness: rows are measured once, and figures need all of them; errors are one line."""
 
 import json
+import multiprocessing
+import subprocess
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import torch
 
 from benchmarks import harness
-from benchmarks.harness import MODULES, Benchmark, Settings, Task, load, main, only_row
+from benchmarks.harness import MODULES, Benchmark, Settings, Task, load, main, only_row, workers
 
 measured: list[Task] = []
 
@@ -105,6 +109,28 @@ def test_a_bound_that_does_not_hold_is_an_error(patch: pytest.MonkeyPatch, tmp_p
     with pytest.raises(SystemExit, match="a bound does not hold"):
         run_tiny(tmp_path)
     assert json.loads((tmp_path / "tiny.json").read_text())["kept"] is False
+
+
+def start_worker() -> None:
+    with workers(1) as pool:
+        pool.submit(subprocess.run, ["sleep", "600"]).result()
+
+
+def test_a_killed_command_leaves_no_process() -> None:
+    """A worker, and a program that it runs, end with the process that started them."""
+    parent = multiprocessing.get_context("fork").Process(target=start_worker)
+    parent.start()
+    process, started = psutil.Process(parent.pid), time.monotonic()
+    while not any(child.name() == "sleep" for child in process.children(recursive=True)):
+        assert time.monotonic() - started < 100, "the worker runs nothing"
+        time.sleep(0.1)
+    descendants = process.children(recursive=True)
+    parent.kill()
+    parent.join()
+    _, alive = psutil.wait_procs(descendants, timeout=30)
+    for left in alive:
+        left.kill()
+    assert not alive
 
 
 @pytest.mark.parametrize(
