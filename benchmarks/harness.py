@@ -49,7 +49,8 @@ MODULES = {  # names of benchmarks by the module that defines them in `BENCHMARK
     "memory.soak": ("soak", "soak-fire"),
     "learning.planted": ("planted", "halves", "ablations"),
     "learning.power": ("weak", "power-rules", "power"),
-    "learning.control": ("control", "control-td3", "swimmer", "halfcheetah"),
+    "learning.control": ("control", "control-td3"),
+    "learning.mujoco": ("mujoco", "swimmer"),
     "learning.fire": ("fire",),
     "learning.study": ("study",),
     "learning.survival": ("survival",),
@@ -309,7 +310,8 @@ def train(
 ) -> float:
     """Train with a seed on the CPU, without printing, logging or saving; return the seconds.
 
-    Panels are cached in a new folder in `folder`. Raises SystemExit if training ends early, as by an interrupt.
+    With -1 generations it trains until the module stops. Panels are cached in a new folder in `folder`. Raises
+    SystemExit if training ends early, as by an interrupt.
     """
     os.environ["PL_GLOBAL_SEED"] = str(seed)
     trainer = Trainer(

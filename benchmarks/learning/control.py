@@ -1,10 +1,9 @@
-"""Control tasks: configurations trained to their end, and one agent's DDPG and TD3 against Stable-Baselines3's.
+"""DDPG and TD3 of one agent against Stable-Baselines3's.
 
 Both sides have the same networks, batches, steps and threads. The first half of the steps is random and without
 training; after the second half both are tested in the same episodes without noise.
 """
 
-import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -19,9 +18,9 @@ from lightning.pytorch.profilers import SimpleProfiler
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks.harness import ROOT, Benchmark, Figures, Row, Settings, Task, csv_rows, rows_by_case, train
-from benchmarks.pages import Block, Page, spread, table
-from benchmarks.runs import eigen2
+from benchmarks.harness import Benchmark, Figures, Row, Settings, Task, rows_by_case, train
+from benchmarks.learning.mujoco_tables import draw, mujoco_table, swimmer_table
+from benchmarks.pages import Block, Page, machines, spread, table
 from benchmarks.speed.timing import median_seconds
 from eigen2.control.datamodule import ControlDataModule
 from eigen2.control.environment import ControlEnvironment
@@ -54,41 +53,6 @@ PENDULUM = Duel("Pendulum-v1", 200, "DDPG", (400, 300), gamma=0.98)
 HALFCHEETAH = Duel("HalfCheetah-v5", 1000, "TD3", (256, 256), gamma=0.99, test_episodes=10)
 """Those for TD3 on HalfCheetah, with smaller networks."""
 SIDE = 256  # rows and columns of the matrices whose product measures the machine's rate: a hidden layer on a batch
-
-
-def to_the_end(config: str, goal: float, seeds: int) -> Benchmark:
-    """Return the benchmark that trains a configuration to its end with `seeds` seeds; `goal` is a fitness."""
-    settings = {"goal": goal, "seeds": seeds, "words": []}
-    smallest = {"seeds": 1, "words": ["--trainer.max_epochs=2"]}
-    return Benchmark(
-        fit_seed, lambda options: [Task(config, seed) for seed in range(1, options["seeds"] + 1)], settings, smallest
-    )
-
-
-def fit_seed(task: Task, settings: Settings, folder: Path) -> Row:
-    """Train a seed in lightning_logs, or resume it; return its curve and when the champion reached the goal."""
-    runs = folder if settings["words"] else ROOT / "lightning_logs" / f"{Path(task.case).stem}-seeds"
-    run = runs / str(task.seed)
-    options = {"seed_everything": task.seed, "trainer.default_root_dir": run, "ckpt_path": "last"}
-    eigen2("fit", task.case, options, *settings["words"])
-    return curve(run / "metrics.csv", settings["goal"])
-
-
-def curve(metrics: Path, goal: float) -> Row:
-    """Return environment steps and champion's validation by generation, and the steps to the goal: None if not reached.
-
-    Values are rounded to one decimal, and None if missing.
-    """
-    columns = {"env_steps": "replay/added", "champion": "champion/validation_fitness"}
-    series = {name: [_number(row[column]) for row in csv_rows(metrics)] for name, column in columns.items()}
-    pairs = zip(series["env_steps"], series["champion"], strict=True)
-    reached = next((step for step, value in pairs if value is not None and value >= goal), None)
-    return {**series, "goal": goal, "goal_at_env_steps": reached}
-
-
-def _number(text: str) -> float | None:
-    value = float(text or "nan")
-    return round(value, 1) if math.isfinite(value) else None
 
 
 def mean_return(duel: Duel, act: Callable[[dict[str, Tensor]], Tensor]) -> float:
@@ -225,15 +189,6 @@ def side_figures(measured: Mapping[Task, Row], duel: Duel) -> Figures:
     return {"settings": asdict(duel), **rows_by_case(measured), **ratios}
 
 
-def goal_table(figures: Figures) -> str:
-    """Return each seed's final champion, and the environment steps until it reached the goal."""
-    (runs,) = figures["runs"].values()
-    columns = {"seed": "{seed}", "champion's validation fitness at the end": "{champion:,.1f}"}
-    columns |= {"environment steps": "{env_steps:,.0f}"}
-    columns |= {f"{runs[0]['goal']:,.0f} reached after": "{goal_at_env_steps:,.0f}"}
-    return table(columns, [{**run, "champion": run["champion"][-1], "env_steps": run["env_steps"][-1]} for run in runs])
-
-
 def duel_table(figures: Figures) -> str:
     """Return mean returns and speeds of both sides, and the ratios of speeds; older figures have no CPU time."""
     columns = {"": "{side}", "mean return": "{mean:,.1f}", "each seed": "{each}"}
@@ -273,15 +228,16 @@ def against_sb3(duel: Duel, steps: int, seeds: int, smallest: int) -> Benchmark:
 BENCHMARKS = {
     "control": against_sb3(PENDULUM, steps=20_000, seeds=5, smallest=800),
     "control-td3": against_sb3(HALFCHEETAH, steps=6_000, seeds=3, smallest=4_000),
-    "swimmer": to_the_end("configs/control_swimmer.yaml", goal=300.0, seeds=3),
-    "halfcheetah": to_the_end("configs/control_halfcheetah.yaml", goal=8000.0, seeds=1),
 }
 PAGE = Page(
     {
-        "swimmer": Block(goal_table, ("swimmer",)),
-        "halfcheetah": Block(goal_table, ("halfcheetah",)),
+        "mujoco": Block(mujoco_table, ("mujoco",)),
+        "mujoco_machine": Block(partial(machines, ["MuJoCo"]), ("mujoco",)),
+        "swimmer": Block(swimmer_table, ("swimmer",)),
+        "swimmer_machine": Block(partial(machines, ["Swimmer"]), ("swimmer",)),
         "pendulum": Block(duel_table, ("control",)),
         "td3": Block(duel_table, ("control-td3",)),
         "parts": Block(parts_table, ("control-td3",)),
-    }
+    },
+    {"images/control-mujoco.png": Block(draw, ("mujoco",))},
 )

@@ -1,4 +1,6 @@
-"""Bootstrap intervals over the seeds of each fold, for the luck of training."""
+"""Bootstrap intervals over the seeds of each fold or task, for the luck of training."""
+
+from collections.abc import Callable
 
 import numpy as np
 from scipy import stats
@@ -12,14 +14,28 @@ def over_seeds(values: np.ndarray, generator: np.random.Generator, draws: int = 
     As in Agarwal et al., "Deep Reinforcement Learning at the Edge of the Statistical Precipice" (NeurIPS 2021), with
     folds in place of tasks. `values` are (folds, seeds); for a single seed the interval has no width.
     """
-    mean = float(values.mean())
-    if values.shape[1] == 1:
-        return Interval(mean, mean, mean)
 
     def mean_of_folds(*folds: np.ndarray, axis: int = -1) -> np.ndarray:
         return np.asarray(np.mean([fold.mean(axis=axis) for fold in folds], axis=0))
 
+    return _stratified(values, float(values.mean()), mean_of_folds, generator, draws)
+
+
+def interquartile_over_seeds(values: np.ndarray, generator: np.random.Generator, draws: int = DRAWS) -> Interval:
+    """Return the interquartile mean of all runs with such an interval: the mean without a quarter at either end."""
+
+    def middle_mean(*tasks: np.ndarray, axis: int = -1) -> np.ndarray:
+        return np.asarray(stats.trim_mean(np.concatenate(tasks, axis=axis), 0.25, axis=axis))
+
+    return _stratified(values, float(middle_mean(*values)), middle_mean, generator, draws)
+
+
+def _stratified(
+    values: np.ndarray, mean: float, statistic: Callable[..., np.ndarray], generator: np.random.Generator, draws: int
+) -> Interval:
+    if values.shape[1] == 1:
+        return Interval(mean, mean, mean)
     low, high = stats.bootstrap(
-        tuple(values), mean_of_folds, n_resamples=draws, confidence_level=LEVEL, method="percentile", rng=generator
+        tuple(values), statistic, n_resamples=draws, confidence_level=LEVEL, method="percentile", rng=generator
     ).confidence_interval
     return Interval(mean, float(low), float(high))

@@ -35,17 +35,6 @@ def test_tables_of_known_rows() -> None:
     assert changes[2:] == ["| better | +1.0 | +1.0 |", "| gradients alone | -20.0 | -20.0 |"]
 
 
-def test_tables_of_known_control_runs(tmp_path: Path) -> None:
-    metrics = tmp_path / "metrics.csv"
-    metrics.write_text("replay/added,champion/validation_fitness\n1000,\n2000,310.04\n3000,320\n")
-    run = control.curve(metrics, goal=300.0)
-    assert run["champion"] == [None, 310.0, 320.0]
-    never = {**run, "champion": [7.0], "env_steps": [900.0], "goal_at_env_steps": None}
-    lines = control.goal_table({"runs": {"c": [{"seed": 1, **run}, {"seed": 2, **never}]}}).splitlines()
-    assert lines[0].endswith("| 300 reached after |")
-    assert lines[2:] == ["| 1 | 320.0 | 3,000 | 2,000 |", "| 2 | 7.0 | 900 |  |"]
-
-
 def test_sides_alternate_and_are_compared_in_pairs() -> None:
     tasks = control.side_tasks({"seeds": 2})
     assert [task.case for task in tasks] == ["eigen2", "Stable-Baselines3", "Stable-Baselines3", "eigen2"]

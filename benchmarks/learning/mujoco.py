@@ -1,0 +1,149 @@
+"""TD3 alone, DDPG alone and ERL on MuJoCo tasks: the same environment steps, gradient steps and test episodes.
+
+An arm is a configuration of `fit` and what it changes of it. All arms take one gradient step per environment step in
+total, at the ends of episodes, unless their configuration takes fewer. Every so many steps the agent that was fittest
+in training plays the validation windows without noise; these steps do not count, and nothing is learned from them.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from jsonargparse import ArgumentParser
+
+from benchmarks.harness import ROOT, Benchmark, Row, Settings, Task, train
+from eigen2.control.datamodule import ControlDataModule
+from eigen2.erl.module import ERLModule
+from eigen2.runtime.yaml_files import read_yaml
+
+Changes = Mapping[str, Any]
+Arm = tuple[str, Changes]
+"""A configuration of `fit`, and what an arm changes of it by full key."""
+
+LEARNER, LINEAR = "configs/control_halfcheetah.yaml", "configs/control_swimmer.yaml"
+ALONE: Changes = {
+    "model.population_size": 1,
+    "model.evolution": None,
+    "model.gradient_steps": 1000,  # the longest episode's
+    "data.windows_per_generation": 0,  # all episodes are exploration
+}
+DDPG: Changes = {"model.learner": {"class_path": "eigen2.erl.learners.DDPG", "init_args": {"saturation_penalty": 0.0}}}
+LONG: Changes = {
+    "model.gamma": 0.9999,
+    "model.actor_lr": 1e-3,
+    "model.critic_lr": 1e-3,
+    "data.replay_min_size": 10_000,
+}
+"""Settings of the RL Baselines3 Zoo for TD3 on Swimmer, where the default discount looks ahead too little."""
+
+
+class MatchedERL(ERLModule):
+    """ERL whose learners together take as many gradient steps as there were environment steps in the generation.
+
+    `model.gradient_steps` is the most of one learner. It validates once in `every` environment steps, and keeps a
+    `curve` of environment steps, the return of the fittest, and that of the champion.
+    """
+
+    def limit(self, steps: int, every: int) -> None:
+        """End training after the generation that reaches `steps` environment steps."""
+        self.steps, self.every = steps, every
+        self.before = self.played = self.trained = 0  # environment steps, without and with this generation; gradients
+        self.curve: list[tuple[int, float, float]] = []
+
+    def on_train_epoch_start(self) -> None:
+        """Evaluate every agent, and count its environment steps."""
+        self.before = self.played
+        super().on_train_epoch_start()
+        self.played = self.data.buffer.added
+
+    def training_step(self, batch: int, batch_idx: int) -> None:
+        """Take all gradient steps of the generation."""
+        if self.state.slots is not None:
+            steps = (self.played - self.before) // self.learners
+            for step in range(steps):
+                super().training_step(step, step)
+            self.trained += steps * self.learners
+
+    def validate(self) -> None:
+        """Validate if a multiple of `every` was passed."""
+        if self.played // self.every > self.before // self.every:
+            super().validate()
+            fittest = float(self.state.validation.nanmean())  # no other agent was validated
+            champion = float(self.population.champion_fitness)
+            self.curve.append((self.played, round(fittest, 1), round(champion, 1)))
+        self.trainer.should_stop = self.played >= self.steps
+
+
+class OneStepDataModule(ControlDataModule):
+    """Control tasks with one step of the Trainer a generation: skipping a thousand would take as long as playing."""
+
+    def train_dataloader(self) -> range:
+        """Return the number of the step."""
+        return range(1)
+
+
+def make(arm: Arm, changes: Changes) -> tuple[MatchedERL, ControlDataModule]:
+    """Return module and data module of an arm with further changes."""
+    config, own = arm
+    settings = {group: read_yaml(ROOT / config)[group] for group in ("model", "data")}
+    for key, value in {**own, **changes}.items():
+        group, name = key.split(".")
+        settings[group][name] = value
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_class_arguments(MatchedERL, "model")
+    parser.add_class_arguments(OneStepDataModule, "data")
+    made = parser.instantiate(parser.parse_object(settings))
+    return made.model, made.data
+
+
+def measure(arms: Mapping[str, Arm], task: Task, settings: Settings, folder: Path) -> Row:
+    """Train an arm with a seed; return its learning curve, gradient steps and seconds."""
+    arm, env_id = task.case.split(": ")
+    test = {"model.validate_every": 1, "data.validation_windows": settings["episodes"]}
+    module, data = make(arms[arm], {"data.env_id": env_id, **test})
+    module.limit(settings["steps"], settings["every"])
+    seconds = train(module, data, task.seed, -1, folder)
+    if module.played < settings["steps"]:
+        raise SystemExit(f"training stopped after {module.played} of {settings['steps']} environment steps: no row")
+    curve = dict(zip(("env_steps", "fittest", "champion"), zip(*module.curve, strict=True), strict=True))
+    return {**curve, "gradient_steps": module.trained, "seconds": round(seconds, 1)}
+
+
+def benchmark(env_ids: Sequence[str], arms: Mapping[str, Arm], steps: int, every: int, episodes: int) -> Benchmark:
+    """Return the benchmark of all arms on all tasks, seed by seed, so that figures of few seeds come first."""
+    cases = [f"{arm}: {env_id}" for env_id in env_ids for arm in arms]
+
+    def key(task: Task, settings: Settings) -> object:
+        config, changes = arms[task.case.split(": ")[0]]
+        return [read_yaml(ROOT / config)["model"], read_yaml(ROOT / config)["data"], changes]
+
+    return Benchmark(
+        partial(measure, arms),
+        lambda settings: [Task(case, seed) for seed in range(1, settings["seeds"] + 1) for case in cases],
+        {"steps": steps, "every": every, "episodes": episodes, "seeds": 5},
+        {"steps": 2000, "every": 1000, "episodes": 1, "seeds": 1},
+        key=key,
+    )
+
+
+BENCHMARKS = {
+    "mujoco": benchmark(
+        ("HalfCheetah-v5", "Hopper-v5", "Walker2d-v5", "Ant-v5"),
+        {"TD3 alone": (LEARNER, ALONE), "ERL": (LEARNER, {})},
+        steps=300_000,
+        every=10_000,
+        episodes=10,
+    ),
+    "swimmer": benchmark(
+        ("Swimmer-v5",),
+        {
+            "ERL": (LINEAR, {}),
+            "TD3 alone": (LEARNER, {**ALONE, **LONG}),
+            "DDPG alone": (LEARNER, {**ALONE, **LONG, **DDPG}),
+        },
+        steps=900_000,
+        every=60_000,
+        episodes=5,
+    ),
+}

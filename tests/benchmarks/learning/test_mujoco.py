@@ -1,0 +1,153 @@
+"""Arms on MuJoCo tasks: matched steps, the same learner settings and episodes; tables of known rows."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from benchmarks.harness import Task, train
+from benchmarks.learning import mujoco, mujoco_tables
+from benchmarks.learning.mujoco import ALONE, BENCHMARKS, LEARNER, make
+from eigen2.control.datamodule import ControlDataModule
+from eigen2.erl.module import ERLModule
+
+SMALL = {
+    "data.env_id": "Pendulum-v1",
+    "data.env_settings": {},
+    "data.max_episode_steps": 10,
+    "data.batch_size": 4,
+    "data.replay_min_size": 20,
+    "data.replay_capacity": 500,
+    "model.gradient_steps": 100,
+    "model.actor": {"class_path": "eigen2.control.networks.MLPActor", "init_args": {"hidden": [4]}},
+    "model.critic": {"class_path": "eigen2.control.networks.MLPCritic", "init_args": {"hidden": [4]}},
+}
+ARMS = {
+    "TD3 alone": (LEARNER, {**ALONE, **SMALL}),
+    "ERL": (LEARNER, SMALL),
+    "all learn": (LEARNER, {**SMALL, "model.learners": None}),
+}
+
+
+@pytest.mark.parametrize(
+    ("arm", "untrained", "generation"), [("TD3 alone", 10, 10), ("ERL", 0, 40), ("all learn", 0, 60)]
+)
+def test_gradient_steps_match_environment_steps(arm: str, untrained: int, generation: int, tmp_path: Path) -> None:
+    """Episodes have 10 steps, so that training begins in the first generation that ends with 20 or more."""
+    settings = {"steps": 115, "every": 50, "episodes": 2}
+    row = mujoco.measure(ARMS, Task(f"{arm}: Pendulum-v1", 3), settings, tmp_path)
+    played = -(-115 // generation) * generation
+    assert row["gradient_steps"] == played - untrained
+    passed = {step // 50: step for step in range(played, 0, -generation) if step >= 50}  # the first of each fifty
+    assert row["env_steps"] == tuple(sorted(passed.values()))
+    assert len(row["fittest"]) == len(row["champion"]) == len(passed)
+    assert list(row["champion"]) == sorted(row["champion"])
+    assert max(row["fittest"]) < 0
+
+
+def test_matched_steps_train_like_as_many_steps_of_the_trainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a generation's environment steps are known, plain ERL takes the same gradient steps, bit for bit."""
+    arm = LEARNER, {**SMALL, "model.gradient_steps": 40, "model.validate_every": 1}
+    matched, data = make(arm, {})
+    matched.limit(steps=120, every=120)
+    train(matched, data, 3, -1, tmp_path)
+    monkeypatch.setattr(mujoco, "MatchedERL", ERLModule)
+    monkeypatch.setattr(mujoco, "OneStepDataModule", ControlDataModule)
+    plain, data = make(arm, {})
+    train(plain, data, 3, 3, tmp_path)
+    assert torch.equal(matched.population.actor, plain.population.actor)
+    assert torch.equal(matched.population.critic, plain.population.critic)
+
+
+def test_arms_differ_in_nothing_but_what_they_say() -> None:
+    names = {
+        "gamma",
+        "tau",
+        "actor_lr",
+        "critic_lr",
+        "noise",
+        "noise_min",
+        "max_grad_norm",
+        "reward_scale",
+        "accumulate",
+    }
+    for benchmark in BENCHMARKS.values():
+        arms: dict[str, mujoco.Arm] = benchmark.measure.args[0]  # type: ignore[attr-defined]
+        made = {name: make(arm, {}) for name, arm in arms.items()}
+        alone = [name for name in made if name != "ERL"]
+        for module, data in [made[name] for name in alone]:
+            assert (module.population_size, module.operators, data.windows_per_generation) == (1, (), 0)
+        same = made if benchmark is BENCHMARKS["mujoco"] else alone
+        settings = [{name: made[arm][0].hparams[name] for name in names} for arm in same]
+        assert all(each == settings[0] for each in settings)
+        modules = [module for module, _ in made.values()]
+        assert {module.hparams["gamma"] for module in modules} == {0.99 if same is made else 0.9999}
+        assert {module.hparams["accumulate"] for module in modules} == {1}
+        assert {vars(module.learner)["saturation_penalty"] for module in modules} == {0.0}
+
+
+def test_rows_of_another_configuration_are_refused() -> None:
+    benchmark = BENCHMARKS["mujoco"]
+    first, *rest = (benchmark.key(task, {}) for task in benchmark.tasks({"seeds": 1}))
+    assert first == rest[1]  # the same arm on another task
+    assert first != rest[0]
+
+
+def run(seed: int, *returns: float, every: int = 500_000) -> dict[str, Any]:
+    steps = [every * (i + 1) for i in range(len(returns))]
+    return {"seed": seed, "env_steps": steps, "fittest": list(returns), "champion": list(returns)}
+
+
+def runs(returns: dict[str, list[float]]) -> dict[str, list[dict[str, Any]]]:
+    return {task: [run(seed, 0.0, value) for seed, value in enumerate(values)] for task, values in returns.items()}
+
+
+KNOWN = {
+    "HalfCheetah-v5": [0.0, 9_700.0, 9_800.0, 9_900.0, 20_000.0],
+    "Hopper-v5": [3_200.0] * 5,
+    "Walker2d-v5": [100.0] * 5,
+    "Ant-v5": [0.0, 0.0, 0.0, 5_116.0, 5_116.0],
+}
+
+
+def test_means_of_known_rows_are_those_of_the_middle_runs() -> None:
+    figures = {"runs": {f"TD3 alone: {task}": rows for task, rows in runs(KNOWN).items()}}
+    lines = mujoco_tables.mujoco_table(figures).splitlines()
+    assert "| HalfCheetah-v5 | 10,201 | 9,600 to 10,200 | 9,800 (" in lines[4]
+    assert lines[5] == "| Hopper-v5 | 3,472 | 3,100 to 3,600 | 3,200 (3,200 to 3,200) |"
+    assert "| Ant-v5 | 5,116 |  | 1,705 (" in lines[7]
+    scores = np.concatenate([np.array(values) / mujoco_tables.PUBLISHED[task] for task, values in KNOWN.items()])
+    assert lines[8].startswith(f"| all, of published TD3 | 1 |  | {stats.trim_mean(scores, 0.25):.2f} (")
+    assert lines[-1] == (
+        "After 1,000,000 environment steps, 5 seeds: TD3 alone lies in the interval of 2 of 3 tasks, parity."
+    )
+
+
+def test_parity_needs_two_tasks_and_all_steps() -> None:
+    low = runs({**KNOWN, "Hopper-v5": [3_000.0] * 5})
+    assert mujoco_tables.parity_text(low).endswith("1 of 3 tasks, no parity.")
+    low["Ant-v5"] = [run(0, 1.0, 2.0, every=150_000)]
+    assert (
+        mujoco_tables.parity_text(low) == "After 300,000 environment steps, 1 seeds; parity is judged after 1,000,000."
+    )
+
+
+def test_curves_are_drawn_at_common_steps(tmp_path: Path) -> None:
+    rows = [run(1, 0.0, 10.0), {**run(2, 0.0, 10.0), "env_steps": [0, 1_000_000]}]
+    steps, curves = mujoco_tables.aligned(rows)
+    assert steps.tolist() == [500_000, 1_000_000]
+    assert curves.tolist() == [[0.0, 10.0], [5.0, 10.0]]
+    figures = {"runs": {f"{arm}: {task}": rows for arm in ("TD3 alone", "ERL") for task in mujoco_tables.PUBLISHED}}
+    mujoco_tables.draw(tmp_path / "drawn.png", figures)
+    assert (tmp_path / "drawn.png").stat().st_size > 10_000
+
+
+def test_the_goal_is_reached_at_the_first_champion_above_it() -> None:
+    rows = [{**run(1, 310.04, 320.0), "champion": [None, 320.0]}, run(2, 7.0)]
+    lines = mujoco_tables.swimmer_table({"runs": {"ERL: Swimmer-v5": rows}}).splitlines()
+    assert lines[0].endswith("| 300 reached after |")
+    assert lines[2:4] == ["| ERL | 1 | 320.0 | 1,000,000 | 1,000,000 |", "| ERL | 2 | 7.0 | 500,000 |  |"]
+    assert lines[4:] == [f"| {arm} alone |  | not measured yet |  |  |" for arm in ("TD3", "DDPG")]
