@@ -9,6 +9,7 @@ from callbacks.budget import MemoryBudget, MemoryBudgetExceeded
 from callbacks.garbage import GarbageCollector
 from callbacks.memory import MemoryProfiler, get_profiler, log_memory
 from callbacks.plots import MetricsPlot
+from eigen2.memory.flat import assert_flat
 from eigen2.memory.owners import Filling, MemoryOwner
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "MemoryOwner",
     "MemoryProfiler",
     "MetricsPlot",
+    "assert_flat",
     "get_profiler",
     "log_memory",
 ]

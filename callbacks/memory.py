@@ -12,9 +12,9 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 
 from callbacks.budget import MemoryBudgetExceeded
 from eigen2.memory.csvfile import ResumableCsv
-from eigen2.memory.leaks import Leak, LeakWatch
+from eigen2.memory.leaks import AFTER, Leak, LeakWatch
 from eigen2.memory.objects import InstanceCounter, classes_to_count, type_counts
-from eigen2.memory.owners import owners_of
+from eigen2.memory.owners import MappedFiles, owners_of
 from eigen2.memory.process import GB, MB
 from eigen2.memory.snapshot import MemorySnapshot, format_generations, format_owners, format_summary, take_snapshot
 
@@ -30,9 +30,10 @@ class MemoryProfiler(Callback):
     announces none, they are taken before and after every validation (`train`, `validate`). See also `MemoryOwner`.
 
     Each snapshot is a row of memory.csv in the Trainer's folder if that is local, of memory-N.csv in process N of
-    several. Every logger gets the metrics `memory/` of docs/curves.md once an epoch. A leak is reported once it is
-    identified, and again at the end with tables of generations and of who holds the memory; without one, the end is a
-    summary of five lines. See docs/memory.md.
+    several. Every logger gets the metrics `memory/` of docs/curves.md once an epoch. Growth is judged anew every epoch:
+    a leak is reported once there is evidence, with the lines that allocate what is kept after some epochs more, and
+    taken back if it ends. At the end it is reported again with tables of generations and of who holds the memory, and
+    in memory/verdict.json; without one, the end is a summary of five lines. See docs/memory.md.
     """
 
     def __init__(self, watch: Sequence[str] = (), least_leak_kb: float = 50.0) -> None:
@@ -59,7 +60,9 @@ class MemoryProfiler(Callback):
         self._by_hand: deque[tuple[MemorySnapshot, Counter[str]]] = deque(maxlen=100)
         self._baseline: MemorySnapshot | None = None
         self._count_instances = InstanceCounter({})
+        self._files = MappedFiles()
         self._csv: ResumableCsv | None = None
+        self._verdict = ["verdict: healthy"]
         self._watch: LeakWatch | None = None
         self._running: tuple[Trainer, LightningModule] | None = None
         self._announced = False
@@ -67,7 +70,7 @@ class MemoryProfiler(Callback):
     @property
     def verdict(self) -> list[str]:
         """Return the lines that describe the leak, or say `healthy`."""
-        return ["verdict: healthy"] if self.leak is None else self.leak.lines()
+        return self._verdict
 
     def memory_owners(self) -> dict[str, object]:
         """Return the profiler's own history."""
@@ -79,16 +82,23 @@ class MemoryProfiler(Callback):
         self._stop()
         self._by_hand.clear()
         self._announced, self.leak, self.latest = False, None, None
+        self._verdict, folder = ["verdict: healthy"], None
         # a fast_dev_run does not touch the files of real runs, as with Lightning's own loggers
         if not trainer.fast_dev_run and "://" not in trainer.default_root_dir:  # type: ignore[attr-defined]
             name = "memory.csv" if trainer.is_global_zero else f"memory-{trainer.global_rank}.csv"
             self._csv = ResumableCsv(Path(trainer.default_root_dir) / name)
             self._csv.start(trainer.current_epoch)
+            folder = Path(trainer.default_root_dir) / "memory" if trainer.is_global_zero else None
         self._running = trainer, pl_module
         _latest_profiler = self
         self._count_instances = InstanceCounter(self._classes)
-        self._watch = LeakWatch(1e3 * self.least_leak_kb)
+        self._watch = LeakWatch(1e3 * self.least_leak_kb, folder)
         self._baseline = self._take(trainer, "baseline", end=True)
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Measure what the callbacks did that the Trainer lists after this one."""
+        if self._watch is not None and self.latest is not None and self.latest.phase == "generation":
+            self._watch.phase_end(self._measure(trainer, AFTER))
 
     def on_phase_end(self, trainer: Trainer, pl_module: LightningModule, phase: str) -> None:
         """Take a snapshot after a phase the module announces."""
@@ -109,11 +119,13 @@ class MemoryProfiler(Callback):
         snapshot = self._take(trainer, "generation", end=True)
         for logger in trainer.loggers:
             logger.log_metrics(snapshot.metrics(), step=trainer.current_epoch)
-        leak = None if self._watch is None else self._watch.generation_end(snapshot)
-        if leak is not None:
-            self.leak = leak
-            if trainer.is_global_zero:
-                _print(leak.lines())
+        if self._watch is None:
+            return
+        lines = self._watch.generation_end(snapshot)
+        self.leak = self._watch.leak
+        self._files.forget()
+        if lines and trainer.is_global_zero:
+            _print(lines)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Print a summary and the verdict, once."""
@@ -161,6 +173,7 @@ class MemoryProfiler(Callback):
             return
         self._watch = None
         self.leak = watch.close()
+        self._verdict = watch.summary()
         if not trainer.is_global_zero:
             return
         if short and self.leak is None:
@@ -174,7 +187,7 @@ class MemoryProfiler(Callback):
 
     def _take(self, trainer: Trainer, phase: str, end: bool = False) -> MemorySnapshot:
         """Take a snapshot; with `end`, at the start of training and the end of an epoch, count instances too."""
-        snapshot = take_snapshot(trainer.current_epoch, phase, self._owners(), self.latest)
+        snapshot = self._measure(trainer, phase)
         if end:  # after the measurement, as it lists all objects for a moment
             snapshot = replace(snapshot, counts=self._count_instances())
         self.latest = snapshot
@@ -183,6 +196,9 @@ class MemoryProfiler(Callback):
         if self._csv is not None and not self._csv.append(snapshot.row()) and end:
             log.warning("generation %d: cannot write %s: %s", snapshot.generation, self._csv.path, self._csv.error)
         return snapshot
+
+    def _measure(self, trainer: Trainer, phase: str) -> MemorySnapshot:
+        return take_snapshot(trainer.current_epoch, phase, self._owners(), self.latest, self._files)
 
     def _take_by_hand(self, label: str, before: MemorySnapshot | None) -> MemorySnapshot:
         generation = self._running[0].current_epoch if self._running else 0

@@ -1,16 +1,19 @@
-"""Distinguish growth from noise: a robust slope, and the generation in which growth began."""
+"""Judge a series of memory by generation: flat, leaking, and since when, or growth that has an end."""
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
 
 WARM_UP = 2  # generations at the start that grow in every run: kernels, caches and buffers are created on first use
-MIN_GENERATIONS = 6  # generations after the warm-up before growth is reported
-WINDOW = 24  # last generations looked at: growth that ended earlier does not count
-HISTORY = 128  # last generations that a trend keeps
+MIN_GENERATIONS = 6  # generations of growth before it is reported
+HISTORY = 128  # generations that a trend keeps; of a longer run, every other one of the older half
+FLAT, LEAK, ENDED, FILLING, SAW_TOOTH, STEP = "flat", "leak", "ended", "filling", "saw-tooth", "step"
+_MOST_PIECES = 6  # bends and steps of a series
+_PENALTY = 4.0  # of each of them: halves of log n by which it must lower the error
 
 
 class Slope(NamedTuple):
@@ -21,15 +24,32 @@ class Slope(NamedTuple):
     high: float
 
 
-class Growth(NamedTuple):
-    """A series that keeps growing: bytes per generation, and the first generation known to have added to it."""
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """A stretch of generations in which memory grew."""
 
-    slope: Slope
-    since: int
+    slope: Slope  # bytes a generation; of a second leak, what it adds to the first
+    since: int  # the first generation that added to it
+    until: int | None = None  # the last one; None if memory still grows
 
 
-def theil_sen(values: Sequence[float] | np.ndarray, confidence: float = 0.99) -> Slope:
-    """Return the median of the slopes between all pairs of evenly spaced values, with Sen's confidence interval.
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a series does.
+
+    `leak`: it grows steadily, and where `growths` has several, faster since each of them. `ended`: it grew, and stays.
+    `filling`: the same from the start of the run or ever more slowly, as a cache does that reaches its bound.
+    `saw-tooth`: it falls back again and again. `step`: it rose once. `flat`: nothing of the kind.
+    """
+
+    kind: str
+    growths: tuple[Growth, ...] = ()
+
+
+def theil_sen(
+    values: Sequence[float] | np.ndarray, confidence: float = 0.99, x: Sequence[float] | np.ndarray | None = None
+) -> Slope:
+    """Return the median of the slopes between all pairs of values, at 0, 1, 2 ... or `x`, with Sen's interval.
 
     Up to 29 % of the values may be outliers. The interval follows from the variance of Kendall's S without ties,
     n (n - 1) (2 n + 5) / 18. P. K. Sen, Estimates of the regression coefficient based on Kendall's tau, Journal of the
@@ -37,92 +57,156 @@ def theil_sen(values: Sequence[float] | np.ndarray, confidence: float = 0.99) ->
     """
     y = np.asarray(values, dtype=np.float64)
     n = len(y)
+    at = np.arange(n) if x is None else np.asarray(x, dtype=np.float64)
     first, second = np.triu_indices(n, 1)
-    slopes = np.sort((y[second] - y[first]) / (second - first))
+    slopes = np.sort((y[second] - y[first]) / (at[second] - at[first]))
     spread = NormalDist().inv_cdf((1 + confidence) / 2) * math.sqrt(n * (n - 1) * (2 * n + 5) / 18)
     low = max(0, round((len(slopes) - spread) / 2) - 1)
     high = min(len(slopes) - 1, round((len(slopes) + spread) / 2))
     return Slope(float(np.median(slopes)), float(slopes[low]), float(slopes[high]))
 
 
-def find_growth(
-    generations: Sequence[int] | np.ndarray, levels: Sequence[float] | np.ndarray, min_slope: float
-) -> Growth | None:
-    """Return the growth of bytes measured at the ends of generations; None if there is none, or too few generations.
+def judge(levels: Sequence[float] | np.ndarray, least: float, generations: Sequence[int] | np.ndarray = ()) -> Verdict:
+    """Judge bytes at the ends of generations (0, 1, 2 ... unless given); growth below `least` a generation is none.
 
-    It counts if the whole interval of the slope after the warm-up lies above `min_slope` bytes per generation and the
-    last half alone grows at more than half of that rate: a buffer that fills up and then stays is no leak.
+    The generations of the warm-up are left out, and NaN marks those without a value. The verdict is of the series as
+    it is now: a leak may turn out to be a saw-tooth when it falls, and an ended one may begin again.
     """
-    x = np.asarray(generations)[WARM_UP:][-WINDOW:]
-    y = np.asarray(levels, dtype=np.float64)[WARM_UP:][-WINDOW:]
+    values = np.asarray(levels, dtype=np.float64)
+    at = np.asarray(generations if len(generations) else np.arange(len(values)), dtype=np.float64)
+    x, y = at[~np.isnan(values)], values[~np.isnan(values)]
+    early, x, y = y[: WARM_UP + 1], x[WARM_UP:], y[WARM_UP:]
+    least_rise = least * MIN_GENERATIONS / 2
+    if len(y) < MIN_GENERATIONS or np.ptp(y) < least_rise:
+        return Verdict(FLAT)
+    tooth = _tooth(y)
+    if tooth > max(least_rise, 4 * np.median(np.abs(np.diff(y)))) and y[-1] - y.min() <= 1.3 * tooth:
+        return Verdict(SAW_TOOTH)
+    fit = _fit(x, y, least)
+    growths = [_from_start(growth, early, x) for growth in _growths(x, y - fit.steps, fit, least)]
+    if growths:
+        kind = FILLING if growths[0].since <= x[0] + 2 else ENDED
+        return Verdict(LEAK if growths[-1].until is None else kind, tuple(growths))
+    least_rise = max(least_rise, 8 * fit.scatter)
+    slows = bool(fit.slopes) and max(fit.slopes) > max(least, 2 * fit.slopes[-1])
+    if slows and fit.line[-1] - fit.steps[-1] - y[0] > least_rise:
+        return Verdict(FILLING)
+    return Verdict(STEP if np.ptp(fit.steps) > least_rise else FLAT)
+
+
+class _Fit(NamedTuple):
+    """A line with bends and steps through a series."""
+
+    line: np.ndarray
+    steps: np.ndarray  # the part of the line that its steps make
+    bends: list[int]  # indices at which its slope changes; flat before the first
+    slopes: list[float]  # from each bend on
+    scatter: float  # median distance of the values from the line
+
+
+def _fit(x: np.ndarray, y: np.ndarray, least: float) -> _Fit:
+    """Add bends and steps to a constant, each time the one that explains most, while the fit is worth their number."""
+    n, floor = len(y), (least / 4) ** 2
+    bends = np.maximum(0, x[:, None] - x[None, : n - 2])
+    steps = (x[:, None] > x[None, : n - 1]).astype(np.float64)
+    columns = np.hstack((bends, steps))
+    most = np.append(np.full(n - 2, np.inf), 2 * np.abs(np.diff(y)))  # a step is no larger than what it steps over
+
+    def basis(names: list[int]) -> np.ndarray:
+        return np.column_stack((np.ones(n), columns[:, names]))
+
+    def best(names: list[int]) -> int:
+        """Return the column that explains most of what these leave over."""
+        known = np.linalg.qr(basis(names))[0]
+        rest, others = y - known @ (known.T @ y), columns - known @ (known.T @ columns)
+        norms = np.square(others).sum(axis=0)
+        weights = others.T @ rest / np.maximum(norms, 1e-6)
+        fits = (norms > 1e-6) & (np.abs(weights) <= most)
+        return int(np.argmax(np.where(fits, np.square(weights) * norms, 0)))
+
+    chosen: list[int] = []
+    weights, error = np.array([y.mean()]), float(y.var())
+    while len(chosen) < _MOST_PIECES:
+        more = [*chosen, best(chosen)]
+        for place in [*range(len(more) - 1)] * 2:  # an earlier choice may be better in the light of a later one
+            more[place] = best(more[:place] + more[place + 1 :])
+        new = np.linalg.lstsq(basis(more), y, rcond=None)[0]
+        new_error = float(np.square(y - basis(more) @ new).mean())
+        if n * math.log((error + floor) / (new_error + floor)) < _PENALTY * math.log(n):
+            break
+        chosen, weights, error = more, new, new_error
+    line = basis(chosen) @ weights
+    pieces = sorted(zip(chosen, weights[1:].tolist(), strict=True))
+    risen = sum((columns[:, name] * weight for name, weight in pieces if name >= n - 2), np.zeros(n))
+    hinges = [(name, weight) for name, weight in pieces if name < n - 2]
+    slopes = list(np.cumsum([weight for _, weight in hinges]))
+    return _Fit(line, risen, [name for name, _ in hinges], slopes, float(np.median(np.abs(y - line))))
+
+
+def _growths(x: np.ndarray, y: np.ndarray, fit: _Fit, least: float) -> list[Growth]:
+    """Return the stretches of steady growth; neighbours that rise about alike are one."""
+    stretches: list[tuple[int, int, float]] = []
+    for start, stop, slope in zip(fit.bends, [*fit.bends, len(y) - 1][1:], fit.slopes, strict=True):
+        first, last, before = stretches[-1] if stretches else (0, -1, 0.0)
+        if slope > least / 2 and last == start and not (slope > 1.3 * before and stop - start >= MIN_GENERATIONS / 2):
+            stretches[-1] = first, stop, before
+        elif slope > least / 2:
+            stretches.append((start, stop, slope))
+    growths: list[Growth] = []
+    end, rate = -1, 0.0
+    for start, stop, _ in stretches:
+        steady = _steady(x[start : stop + 1], y[start : stop + 1], least, fit.scatter)
+        if steady is None:
+            continue
+        faster = rate if start == end else 0.0
+        if faster:  # the leak before goes on
+            growths[-1] = Growth(growths[-1].slope, growths[-1].since)
+        ends = None if stop == len(y) - 1 else int(x[stop])
+        growths.append(Growth(Slope(*(part - faster for part in steady)), int(x[start]) + 1, ends))
+        end, rate = stop, steady.median
+    return growths
+
+
+def _steady(x: np.ndarray, y: np.ndarray, least: float, scatter: float) -> Slope | None:
+    """Return the slope of a stretch if it is significant and neither a few steps nor ever slower; else None."""
     if len(y) < MIN_GENERATIONS:
         return None
-    start = _bend(y)
-    rising = y[start:]
-    if len(rising) < MIN_GENERATIONS - 1:
-        return None
-    slope, late = theil_sen(rising), theil_sen(rising[len(rising) // 2 :])
-    elapsed = np.maximum(0, np.arange(len(y)) - start)
-    scatter = np.median(np.abs(y - y[start] - slope.median * elapsed))
-    # 8 is strict, since the start was chosen for the best fit
-    if slope.low <= min_slope or late.median <= slope.median / 2 or slope.median * elapsed[-1] < 8 * scatter:
-        return None
-    return Growth(slope, int(x[start]) + 1)  # the bend is the last level before the growth
+    slope = theil_sen(y, x=x)
+    rises = np.diff([part.mean() for part in np.array_split(y, 4)])
+    even = rises.min() >= 0.4 * rises.mean() and rises[-1] >= 0.5 * rises[0]
+    return slope if even and slope.low > least and slope.median * (x[-1] - x[0]) >= 8 * scatter else None
 
 
-def _bend(y: np.ndarray) -> int:
-    """Return the index at which a constant turns into a slope: the hinge of least absolute error."""
-    steps = np.arange(len(y))
-    errors = []
-    for bend in range(len(y) - 2):
-        elapsed = np.maximum(0, steps - bend)
-        base = np.median(y[: bend + 1])
-        slope = np.median((y[bend + 1 :] - base) / elapsed[bend + 1 :])
-        errors.append(np.abs(y - base - slope * elapsed).sum())
-    return int(np.argmin(errors))
+def _from_start(growth: Growth, early: np.ndarray, x: np.ndarray) -> Growth:
+    """Return the growth with an earlier start if the warm-up before its first generation grew at the same rate."""
+    since = growth.since
+    if since != int(x[0]) + 1:
+        return growth
+    for rise in np.diff(early)[::-1]:
+        if not 0.5 < rise / growth.slope.median < 2:
+            return Growth(growth.slope, since, growth.until)
+        since -= 1
+    return Growth(growth.slope, since - 1, growth.until)  # what the first generation added to cannot be known
+
+
+def _tooth(y: np.ndarray) -> float:
+    """Return the largest fall of what had risen before."""
+    risen = y - np.minimum.accumulate(y)
+    falls = y - np.minimum.accumulate(y[::-1])[::-1]
+    return float(np.minimum(risen, falls).max())
 
 
 class Trend:
-    """Named series over the last HISTORY generations: arrays of equal length, NaN where a value is missing."""
+    """Named series over generations, at most HISTORY: arrays of equal length, NaN where a value is missing."""
 
     def __init__(self) -> None:
         self.generations = np.zeros(0, np.int64)
         self.series: dict[str, np.ndarray] = {}
 
     def add(self, generation: int, values: Mapping[str, float]) -> None:
-        """Append the values of a generation by series name."""
+        """Append the values of a generation by series name; of a long run, thin out the older half."""
+        thin = slice(WARM_UP + 1, HISTORY // 2, 2) if len(self.generations) >= HISTORY else slice(0)
         for name in {**self.series, **values}:
             earlier = self.series.get(name, np.full(len(self.generations), np.nan))
-            self.series[name] = np.append(earlier, values.get(name, np.nan))[-HISTORY:]
-        self.generations = np.append(self.generations, generation)[-HISTORY:]
-
-
-class Rise(NamedTuple):
-    """A count that rose in every generation from `since` on, from `start` to `now`."""
-
-    since: int
-    start: int
-    now: int
-
-
-class RisingCounts:
-    """Follows counts over generations to find those that rise in every one."""
-
-    def __init__(self) -> None:
-        self._rises: dict[str, Rise] = {}
-        self._generation = 0
-
-    def add(self, generation: int, counts: Mapping[str, int]) -> None:
-        """Add the counts at the end of a generation."""
-        first, self._generation = not self._rises, generation
-        for name in counts.keys() | self._rises.keys():
-            count = counts.get(name, 0)
-            # a name not seen before rises from zero, except in the first generation
-            rise = self._rises.get(name, Rise(generation, 0, count if first else 0))
-            grew = count > rise.now
-            self._rises[name] = rise._replace(now=count) if grew else Rise(generation + 1, count, count)
-
-    def rises(self) -> dict[str, Rise]:
-        """Return the rises that last long enough to be reported, by name, largest first."""
-        long = [(name, r) for name, r in self._rises.items() if self._generation - r.since > MIN_GENERATIONS - 3]
-        return dict(sorted(long, key=lambda item: item[1].start - item[1].now))
+            self.series[name] = np.append(np.delete(earlier, thin), values.get(name, np.nan))
+        self.generations = np.append(np.delete(self.generations, thin), generation)

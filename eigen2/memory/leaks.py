@@ -1,212 +1,254 @@
-"""Watch a run for memory that keeps growing, and find the phase, start, types and allocation sites of a leak."""
+"""Watch a run for memory that keeps growing, and find the phase, start, lines and containers of a leak."""
 
-import gc
-import tracemalloc
-from collections import Counter, defaultdict
-from collections.abc import Iterable
-from dataclasses import dataclass
-from itertools import pairwise
-from typing import NamedTuple
+import json
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from eigen2.memory.growth import Growth, RisingCounts, Trend, find_growth
+from eigen2.memory.growth import FLAT, LEAK, STEP, WARM_UP, Growth, Trend, Verdict, judge
 from eigen2.memory.limits import limits
-from eigen2.memory.objects import type_counts
 from eigen2.memory.snapshot import MemorySnapshot
+from eigen2.memory.tracing import GENERATIONS, NativeTrace, PythonTrace, Trace
 
-ENVIRONMENTS = "environments not reused"
-TENSORS = "tensors or graphs kept after training"
-POPULATION = "old population kept after evolution"
-FIGURES = "figures never closed"
-OTHER = "something kept"
-_KINDS = {
-    ("environment", "env"): ENVIRONMENTS,
-    ("matplotlib.figure.figure",): FIGURES,
-    ("agent", "population", "nn.parameter.parameter"): POPULATION,
-}
-"""Verdict by the possible endings of a type's name in lower case."""
+log = logging.getLogger(__name__)
+AFTER = "callbacks after MemoryProfiler"  # the phase between its last snapshot of an epoch and the next epoch
 _TRACING_BYTES = 300_000_000  # must be available to trace allocations, which takes memory itself
-_FRAMES = 12  # frames kept of a traceback, to find the line that called a library
-_PROFILER_FILES = ("/eigen2/memory/", "/callbacks/memory.py")
+MOST_TRACES = 3  # of a run: tracing slows it down
+_HISTORIES = (
+    "keep loss.item() or loss.detach() of tensors, bound histories by collections.deque(maxlen=...), and reset in "
+    "place what is built once"
+)
+_REMEDIES = {
+    "memory": _HISTORIES,
+    "anonymous memory": f"{_HISTORIES}; of buffers of C libraries and mappings, close what is opened",
+    "GPU memory": "keep loss.item() or loss.detach(), and move to the CPU what is kept",
+    "shared memory": "close and unlink shared memory, and drop tensors after share_memory_()",
+    "files in /dev/shm": "unlink shared memory after close()",
+    "child processes": "join or terminate child processes, and bound what workers keep",
+}
+"""What to do about each series that is judged; the first ones are named before the others."""
+
+
+_WITH_OWNERS = ("memory", "anonymous memory")
+_NOISY = ("anonymous memory", "child processes")
 
 
 @dataclass(frozen=True, slots=True)
 class Leak:
     """Memory that keeps growing."""
 
-    verdict: str  # kind of the leak
+    series: str  # which of the series that are judged
+    where: str  # the same, or the owner that explains it
+    growth: Growth
     phase: str  # the phase that keeps more each generation
-    growth: Growth  # how much, and since when
-    where: str  # `memory`, `GPU memory`, or the name of an owner
-    types: tuple[tuple[str, int, int], ...] = ()  # with more live objects: name, count before the leak, count now
-    sites: tuple[tuple[str, int], ...] = ()  # lines that allocated most of what one generation kept, and bytes
+    trace: Trace = Trace([], [])  # noqa: RUF009 - an immutable value
 
     def lines(self) -> list[str]:
         """Format the leak as lines of text."""
         slope = self.growth.slope
         low, rate, high = (_format_size(number) for number in (slope.low, slope.median, slope.high))
+        graph = [f"flame graph of what is kept: {self.trace.path}"] if self.trace.path else []
         return [
-            f"leak in {self.phase}: {self.verdict}",
-            f"{self.where} grows by {rate} a generation (99 %: {low} to {high}) since generation {self.growth.since}",
-            *(f"{name}: {before:,} -> {now:,}" for name, before, now in self.types),
-            *(f"{_format_size(nbytes)} allocated at {site} and kept" for site, nbytes in self.sites),
+            f"leak in {self.phase}: {self.where} grows since generation {self.growth.since}",
+            f"{rate} a generation (99 %: {low} to {high})",
+            *(f"{name} grows: {before:,} -> {now:,} items" for name, before, now in self.trace.holders),
+            *(f"{_format_size(site.nbytes)} a generation kept from {site.line}" for site in self.trace.sites[:3]),
+            *graph,
+            f"to do: {_REMEDIES[self.series]}",
         ]
 
 
-class _Census(NamedTuple):
-    """Live memory after a phase: bytes by the line that allocated them, and objects by type."""
-
-    phase: str
-    sizes: Counter[str]
-    types: Counter[str]
-
-
-def _take_census(phase: str) -> _Census:
-    gc.collect()
-    sizes: Counter[str] = Counter()
-    for stat in tracemalloc.take_snapshot().statistics("traceback"):
-        sizes[_site(stat.traceback)] += stat.size
-    del sizes[""]
-    return _Census(phase, sizes, type_counts())
-
-
 class LeakWatch:
-    """Detects growth of `min_slope` bytes a generation, then traces two generations to find what is kept, and by whom.
+    """Judges memory at the end of every generation, and follows some generations after a leak is found.
 
-    The first one fills the trace of allocations, or an object that replaces an older one would look like growth; in the
-    second, a census of live memory is taken after each phase. tracemalloc sees the memory of Python and NumPy but not
-    of torch, whose tensors are counted only as objects.
+    Growth must reach `least` bytes a generation, of anonymous and children's memory twice as much, which vary more.
+    Traced generations are left out of the series, as a trace takes memory itself. `folder` is that of verdict.json and
+    of memray's flame graph, if any.
     """
 
-    def __init__(self, min_slope: float) -> None:
-        self.min_slope = min_slope
+    def __init__(self, least: float, folder: Path | None = None) -> None:
         self.trend = Trend()
         self.leak: Leak | None = None
-        self._rising = RisingCounts()
-        self._phases: defaultdict[str, float] = defaultdict(float)
-        self._before: MemorySnapshot | None = None
-        self._growth: tuple[str, Growth] | None = None
-        self._censuses: list[_Census] | None = None  # None unless generations are being traced
-        self._started_tracemalloc = False
+        self.verdicts: dict[str, Verdict] = {}  # of the series that are judged
+        self._least = {name: 2 * least if name in _NOISY else least for name in _REMEDIES}
+        self._folder = folder
+        self._deltas: dict[str, float] = {}
+        self._before: dict[str, float] = {}
+        self._filling: set[str] = set()
+        self._trace: PythonTrace | NativeTrace | None = None
+        self._python = Trace([], [])
+        self._traces = 0
+        self._revised = ""  # how the last leak ended
 
-    def phase_end(self, snapshot: MemorySnapshot) -> None:
+    def phase_end(self, snapshot: MemorySnapshot, phase: str = "") -> None:
         """Record the snapshot at the end of a phase."""
-        if self._before is None:
-            self._rising.add(snapshot.generation - 1, type_counts())
-        else:
-            self._phases[snapshot.phase] += snapshot.live_bytes - self._before.live_bytes
-        self._before = snapshot
-        if self._censuses:
-            self._censuses.append(_take_census(snapshot.phase))
+        self._filling.update(snapshot.filling)
+        filling = sum(snapshot.held[name].anonymous for name in self._filling if name in snapshot.held)
+        levels = snapshot.levels()
+        levels = {name: level - filling * (name in _WITH_OWNERS) for name, level in levels.items()}
+        phase = phase or snapshot.phase
+        for name, level in levels.items() if self._before else ():
+            key = f"{name} in {phase}"
+            self._deltas[key] = self._deltas.get(key, 0) + level - self._before[name]
+        self._before = levels
+        if self._trace is not None:
+            self._trace.phase_end(phase)
 
-    def generation_end(self, snapshot: MemorySnapshot) -> Leak | None:
-        """Record the snapshot at the end of a generation, and return a leak if it has just been identified."""
+    def generation_end(self, snapshot: MemorySnapshot) -> list[str]:
+        """Record the snapshot at the end of a generation, and return what is to be said about it."""
         self.phase_end(snapshot)
-        phases = {f"phase {name}": nbytes for name, nbytes in self._phases.items()}
-        self._phases.clear()
-        if self._censuses is not None:  # a trace takes memory itself, so these generations are left out of the trend
-            if not self._censuses:
-                self._censuses.append(_take_census(""))
-                return None
-            self.leak = self._identify(self._censuses)
-            self._stop_tracing()
-            return self.leak
-        owners = {f"owner {name}": held.total for name, held in snapshot.held.items() if name not in snapshot.filling}
-        filling = sum(snapshot.held[name].anonymous for name in snapshot.filling)
-        memory = {"memory": snapshot.live_bytes - filling, "GPU memory": snapshot.gpu_allocated_bytes}
-        self.trend.add(snapshot.generation, {"rss": snapshot.rss_bytes, **memory, **owners, **phases})
-        self._rising.add(snapshot.generation, type_counts())
-        if self.leak is None and (growth := self._find_growth()) is not None:
-            self._growth = growth
-            if limits()[0].left < _TRACING_BYTES:
-                self.leak = self._identify([])
-                return self.leak
-            self._censuses, self._started_tracemalloc = [], not tracemalloc.is_tracing()
-            if self._started_tracemalloc:
-                tracemalloc.start(_FRAMES)
-        return None
+        deltas, self._deltas = self._deltas, {}
+        if self._trace is not None:
+            return self._end_trace() if self._trace.generation_end() else []
+        owners = {f"owner {name}": held.total for name, held in snapshot.held.items() if name not in self._filling}
+        self.trend.add(snapshot.generation, {"rss": snapshot.rss_bytes, **self._before, **owners, **deltas})
+        earlier, self.leak = self.leak, self._find_leak()
+        if self.leak is None:
+            return self._revise(earlier)
+        if earlier is not None and not self._is_new(earlier):
+            known = self._phase_by_growth(self.leak.series, self.leak.growth)
+            phase = known or earlier.trace.phase or self.leak.phase
+            self.leak = replace(self.leak, trace=earlier.trace, phase=phase)
+            return []
+        if limits()[0].left < _TRACING_BYTES or self._traces >= MOST_TRACES:
+            self._write()
+            return self.leak.lines()
+        self._traces += 1
+        self._trace = PythonTrace()
+        found = f"{self.leak.where} grows since generation {self.leak.growth.since}, it seems in {self.leak.phase}"
+        return [f"{found}: tracing {GENERATIONS} generations"]
 
     def close(self) -> Leak | None:
-        """Stop watching, and return the leak that was identified or is suspected."""
-        self._stop_tracing()
-        if self.leak is None:
-            self._growth = self._growth or self._find_growth()
-            self.leak = self._identify([])
+        """Stop watching, and return the leak there is."""
+        if self._trace is not None:
+            self._end_trace(more=False)
+        elif self.trend.generations.size:
+            self._write()
         return self.leak
 
-    def _stop_tracing(self) -> None:
-        if self._started_tracemalloc:
-            tracemalloc.stop()
-        self._censuses, self._started_tracemalloc = None, False
+    def summary(self) -> list[str]:
+        """Return the verdict in a line, or the leak in several."""
+        if self.leak is not None:
+            return self.leak.lines()
+        return [f"verdict: healthy{self._revised}"]
 
-    def _find_growth(self) -> tuple[str, Growth] | None:
-        """Return the name and growth of the series that grows; owners go before the totals that include them."""
-        names = [name for name in self.trend.series if name.startswith("owner ")]
-        for name in (*names, "memory", "GPU memory"):
-            levels = self.trend.series.get(name, np.zeros(0))
-            if (growth := find_growth(self.trend.generations, levels, self.min_slope)) is not None:
-                return name, growth
-        return None
+    def _is_new(self, earlier: Leak) -> bool:
+        assert self.leak is not None
+        return self.leak.series == earlier.series and self.leak.growth.since > earlier.growth.since + 3
 
-    def _identify(self, censuses: list[_Census]) -> Leak | None:
-        if self._growth is None:
+    def _revise(self, earlier: Leak | None) -> list[str]:
+        """Take back a leak that has turned out to be none."""
+        if earlier is None:
+            return []
+        kind = self.verdicts.get(earlier.series, Verdict(FLAT)).kind
+        became = {FLAT: "it stopped", STEP: "it was a step"}.get(kind, f"its kind is {kind}")
+        self._revised = f" now; {earlier.where} grew from generation {earlier.growth.since} on, but {became}"
+        self._write()
+        return [f"no leak in {earlier.phase} after all: {earlier.where} grew, but {became}"]
+
+    def _end_trace(self, more: bool = True) -> list[str]:
+        assert self._trace is not None
+        assert self.leak is not None
+        known = self._phase_by_growth(self.leak.series, self.leak.growth)
+        trace = self._trace.close(known)
+        native = isinstance(self._trace, NativeTrace)
+        self._trace = None
+        self._before, self._deltas = {}, {}
+        if not native and more and self._folder is not None and NativeTrace.available():
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self._python, self._trace = trace, NativeTrace(self._folder)
+            return []
+        if native:
+            python, self._python = self._python, Trace([], [])
+            sites = trace.sites if trace.sites and trace.sites[0].users else python.sites
+            trace = Trace(sites, python.holders, python.phase, trace.path)
+        self.leak = replace(self.leak, trace=trace, phase=known or trace.phase or self.leak.phase)
+        self._write()
+        return self.leak.lines()
+
+    def _find_leak(self) -> Leak | None:
+        """Judge all series anew, and return the leak of the largest one, by the owner that explains it if there is."""
+        levels, generations = self.trend.series, self.trend.generations
+        self.verdicts = {name: judge(levels[name], least, generations) for name, least in self._least.items()}
+        leaking = [(name, verdict) for name, verdict in self.verdicts.items() if verdict.kind == LEAK]
+        if not leaking:
             return None
-        where, growth = self._growth
-        rises = {name: rise for name, rise in self._rising.rises().items() if not name.startswith("eigen2.memory.")}
-        names = sorted(rises, key=_rank)
-        suspects = [name for name in names if _rank(name) == _rank(names[0]) < 2]
-        sites = (censuses[-1].sizes - censuses[0].sizes).most_common() if censuses else []
-        phase = self._leaking_phase(censuses, growth, [site for site, _ in sites], suspects)
-        since = min((rises[name].since for name in suspects), default=growth.since)
-        unspecific = TENSORS if phase == "train" and "torch.Tensor" in names else OTHER
-        return Leak(
-            verdict=next(filter(None, map(_kind_of_leak, names)), unspecific),
-            phase=phase,
-            growth=growth._replace(since=since),
-            where=where,
-            types=tuple((name, rises[name].start, rises[name].now) for name in names[:4]),
-            sites=tuple(sites[:5]),
-        )
+        rates = {name: sum(g.slope.median for g in verdict.growths if g.until is None) for name, verdict in leaking}
+        series = next(name for name in rates if rates[name] >= max(rates.values()) / 2)
+        growth = self.verdicts[series].growths[-1]
+        where = series
+        for name in (name for name in levels if name.startswith("owner ")):
+            verdict = judge(levels[name], self._least["memory"], generations)
+            if verdict.kind == LEAK and verdict.growths[-1].slope.median >= growth.slope.median / 2:
+                where, growth = name, verdict.growths[-1]
+        phase = self._phase_by_growth(series, growth, 1) or self._phase_by_size(series, growth)
+        return Leak(series, where, growth, phase)
 
-    def _leaking_phase(self, censuses: list[_Census], growth: Growth, sites: list[str], types: list[str]) -> str:
-        """Return the phase that kept most: bytes if they explain the growth, else objects of the suspected types.
+    def _phases(self, series: str) -> dict[str, np.ndarray]:
+        prefix = f"{series} in "
+        return {name.removeprefix(prefix): part for name, part in self.trend.series.items() if name.startswith(prefix)}
 
-        If neither shows it, as for memory that no Python object holds, return the phase in which memory grew most.
+    def _phase_by_growth(self, series: str, growth: Growth, least: int = WARM_UP) -> str:
+        """Return the phase whose growth rose most with the leak; empty if fewer than `least` are before it."""
+        generations = self.trend.generations
+        since, warm = generations >= growth.since, np.arange(len(generations)) >= WARM_UP
+        before = warm & (generations < growth.since - 1)  # the start may be off by one
+        before = before if before.any() else warm & ~since
+        if before.sum() < least:
+            return ""
+        phases = self._phases(series)
+        for average in (np.median, np.mean):  # a leak of every third generation has no median
+
+            def typical(part: np.ndarray, average: Callable[..., Any] = average) -> float:
+                return float(average(part[~np.isnan(part)])) if not np.isnan(part).all() else 0.0
+
+            rises = {name: typical(part[since]) - typical(part[before]) for name, part in phases.items()}
+            phase = max(rises, key=lambda name: rises[name])
+            if rises[phase] > growth.slope.median / 3:
+                break
+        return phase
+
+    def _phase_by_size(self, series: str, growth: Growth) -> str:
+        """Return the phase whose mean growth is that of the leak, else the largest, for lack of anything before it.
+
+        What one phase holds until another frees it is seldom as large as what leaks.
         """
-        nbytes: Counter[str] = Counter()
-        objects: Counter[str] = Counter()
-        for before, now in pairwise(censuses):
-            nbytes[now.phase] += sum(now.sizes[site] - before.sizes[site] for site in sites)
-            objects[now.phase] += sum(now.types[name] - before.types[name] for name in types)
-        for kept, least in ((nbytes, growth.slope.median / 3), (objects, 1)):
-            if kept and max(kept.values()) >= least:
-                return max(kept, key=lambda phase: kept[phase])
-        start = 2 if len(self.trend.generations) > 4 else 0
-        phases = {name: values for name, values in self.trend.series.items() if name.startswith("phase ")}
-        return max(phases, key=lambda name: float(phases[name][start:].sum())).removeprefix("phase ")
+        means = {name: float(np.nanmean(part[WARM_UP:])) for name, part in self._phases(series).items()}
+        rate = growth.slope.median
+        nearest = min(means, key=lambda name: abs(means[name] - rate))
+        largest = max(means, key=lambda name: means[name])
+        return nearest if abs(means[nearest] - rate) < rate / 3 else largest
+
+    def _write(self) -> None:
+        """Write verdict.json once there was a leak; a disk error is logged."""
+        if self._folder is None or (self.leak is None and not self._revised):
+            return
+        record = {"leak": None if self.leak is None else _plain(self.leak), "lines": self.summary()}
+        record["series"] = {name: asdict(verdict) for name, verdict in self.verdicts.items()}
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            (self._folder / "verdict.json").write_text(json.dumps(record, indent=1))
+        except OSError as error:
+            log.warning("cannot write %s: %s", self._folder / "verdict.json", error)
 
 
-def _site(traceback: Iterable[tracemalloc.Frame]) -> str:
-    """Return the innermost line outside libraries, else the innermost of all; empty for a line of the profiler."""
-    frames = [*traceback][::-1]
-    # an installed eigen2 lies in the folder of the libraries
-    ours = (frame for frame in frames if "/lib/python" not in frame.filename or "/eigen2/" in frame.filename)
-    frame = next(ours, frames[0])
-    return "" if any(part in frame.filename for part in _PROFILER_FILES) else f"{frame.filename}:{frame.lineno}"
+def _plain(leak: Leak) -> Mapping[str, Any]:
+    """Return a leak as plain values."""
+    trace = leak.trace
+    return {
+        "phase": leak.phase,
+        "where": leak.where,
+        "since": leak.growth.since,
+        "bytes_a_generation": leak.growth.slope._asdict(),
+        "sites": [site._asdict() for site in trace.sites[:5]],
+        "holders": [{"name": name, "before": before, "now": now} for name, before, now in trace.holders],
+        "flame_graph": None if trace.path is None else trace.path.name,
+    }
 
 
 def _format_size(nbytes: float) -> str:
     return f"{nbytes / 1e6:.2f} MB" if abs(nbytes) >= 1e6 else f"{nbytes / 1e3:.0f} kB"
-
-
-def _rank(name: str) -> int:
-    """Return how informative a type is, best first: 0 implies a verdict, 1 is a tensor, 2 a class, 3 anything else."""
-    if _kind_of_leak(name) or name == "torch.Tensor":
-        return int(name == "torch.Tensor")
-    return 2 if "." in name and not name.startswith(("weakref.", "itertools.", "collections.", "torch.Size")) else 3
-
-
-def _kind_of_leak(name: str) -> str:
-    """Return the verdict that a type implies; empty if none."""
-    return next((kind for ends, kind in _KINDS.items() if name.lower().endswith(ends)), "")

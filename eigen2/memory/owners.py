@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import sys
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from types import FunctionType, ModuleType
@@ -55,27 +55,42 @@ class Held:
         return self.anonymous + self.mapped + self.gpu
 
 
-def account(owners: Mapping[str, object]) -> dict[str, Held]:
+class MappedFiles:
+    """Addresses of mapped files, read once (3 ms) and again when asked for a span that was not asked for before."""
+
+    def __init__(self) -> None:
+        self._files = np.zeros((0, 2), np.int64)
+        self._known: set[tuple[int, int]] = set()
+
+    def forget(self) -> None:
+        """Read anew the next time: what was mapped may have moved."""
+        self._known.clear()
+
+    def count(self, spans: Sequence[tuple[int, int]]) -> int:
+        """Return the bytes of spans of memory that are in files."""
+        if not self._known.issuperset(spans):
+            self._known.update(spans)
+            self._files = np.array(mapped_files(), np.int64).reshape(-1, 2)
+        return sum(int(np.diff(self._files.clip(low, high)).sum()) for low, high in spans)
+
+
+def account(owners: Mapping[str, object], files: MappedFiles | None = None) -> dict[str, Held]:
     """Count what each owner (see `MemoryOwner`) holds; memory held by several counts for the first of them.
 
     A tensor counts with its whole storage and a view with the whole array it views, since these stay alive.
     """
-    files = np.array(mapped_files(), np.int64).reshape(-1, 2)
+    files = files or MappedFiles()
     counted: dict[str, list[tuple[int, int]]] = {}
     held = {}
     for name, owner in owners.items():
         value = owner.value if isinstance(owner, Filling) else owner
-        anonymous, mapped, gpu = value if isinstance(value, int) else 0, 0, 0
+        pieces: dict[bool, list[tuple[int, int]]] = {True: [], False: []}  # by whether it is memory of the CPU
         for array in arrays_in(value):
             for device, start, stop in spans_of(array):
-                for low, high in _add_to_union(counted.setdefault(device, []), start, stop):
-                    if device == "cpu":
-                        in_files = int(np.diff(files.clip(low, high)).sum())
-                        mapped += in_files
-                        anonymous += high - low - in_files
-                    else:
-                        gpu += high - low
-        held[name] = Held(anonymous, mapped, gpu)
+                pieces[device == "cpu"] += _add_to_union(counted.setdefault(device, []), start, stop)
+        cpu, gpu = (sum(high - low for low, high in pieces[place]) for place in (True, False))
+        mapped = files.count(pieces[True])
+        held[name] = Held(cpu - mapped + (value if isinstance(value, int) else 0), mapped, gpu)
     return held
 
 

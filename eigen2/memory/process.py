@@ -1,11 +1,14 @@
 """Measure the memory of this process, and return free memory to the operating system."""
 
+import contextlib
 import ctypes
 import functools
 import mmap
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -27,6 +30,10 @@ class ProcessMemory:
     rss_bytes: int  # physical memory, mapped files and libraries included
     vms_bytes: int  # address space
     file_bytes: int | None  # part of `rss_bytes`: pages of files and of memory shared with other processes
+    anonymous_bytes: int  # part of `rss_bytes`: all the rest
+    shared_bytes: int  # part of `file_bytes`: pages of shared memory; 0 but on Linux
+    shm_files_bytes: int  # in files in /dev/shm that this user made since the process began
+    children_bytes: int  # anonymous memory of child processes, their children included; 0 but on Linux
     heap_bytes: int | None  # of the C library (glibc 2.33 or newer), without freed pieces: shows a leak of kilobytes
     python_blocks: int  # number of blocks of Python's allocator of small objects, of up to 512 bytes each
     gpu_allocated_bytes: int  # in live CUDA tensors, on all devices; 0 without CUDA
@@ -38,22 +45,72 @@ class ProcessMemory:
         """Return the bytes in use: of the C heap and of small Python objects; all of RSS where `heap_bytes` is None."""
         return self.rss_bytes if self.heap_bytes is None else self.heap_bytes + BLOCK_BYTES * self.python_blocks
 
+    def levels(self) -> dict[str, float]:
+        """Return the bytes of everything that can leak, by name."""
+        return {
+            "memory": self.live_bytes,
+            "anonymous memory": self.anonymous_bytes,
+            "GPU memory": self.gpu_allocated_bytes,
+            "shared memory": self.shared_bytes,
+            "files in /dev/shm": self.shm_files_bytes,
+            "child processes": self.children_bytes,
+        }
+
 
 def measure() -> ProcessMemory:
-    """Measure this process, which takes some 30 microseconds."""
-    memory = psutil.Process().memory_info()
+    """Measure this process, which takes some 300 microseconds."""
+    resident = _resident("self")
     mallinfo2 = _libc_function("mallinfo2", _Mallinfo2)
     heap = None if mallinfo2 is None else mallinfo2()
     return ProcessMemory(
-        rss_bytes=memory.rss,
-        vms_bytes=memory.vms,
-        file_bytes=getattr(memory, "shared", None),
+        rss_bytes=resident["VmRSS"],
+        vms_bytes=resident["VmSize"],
+        file_bytes=resident["RssFile"] + resident["RssShmem"] if "RssFile" in resident else None,
+        anonymous_bytes=resident.get("RssAnon", resident["VmRSS"]),
+        shared_bytes=resident.get("RssShmem", 0),
+        shm_files_bytes=_shm_files_bytes(),
+        children_bytes=_children_bytes("self"),
         heap_bytes=None if heap is None else int(heap.uordblks + heap.hblkhd),
         python_blocks=sys.getallocatedblocks(),
         gpu_allocated_bytes=_over_gpus(torch.cuda.memory_allocated),
         gpu_reserved_bytes=_over_gpus(torch.cuda.memory_reserved),
         gpu_peak_bytes=_over_gpus(torch.cuda.max_memory_allocated),
     )
+
+
+def _resident(process: str) -> dict[str, int]:
+    """Return the bytes in /proc/PROCESS/status by name; on other systems those of this process from psutil."""
+    if sys.platform != "linux":
+        memory = psutil.Process().memory_info()
+        return {"VmRSS": memory.rss, "VmSize": memory.vms}
+    lines = (line.split() for line in Path(f"/proc/{process}/status").read_bytes().splitlines())
+    return {line[0][:-1].decode(): int(line[1]) * 1024 for line in lines if line[-1] == b"kB"}
+
+
+def _children_bytes(process: str) -> int:
+    total = 0
+    with contextlib.suppress(OSError):  # a process that ended meanwhile, or a kernel without these files
+        for thread in os.scandir(f"/proc/{process}/task"):
+            for child in Path(thread.path, "children").read_text().split():
+                with contextlib.suppress(OSError):
+                    total += _resident(child).get("RssAnon", 0) + _children_bytes(child)
+    return total
+
+
+@functools.cache
+def _start_time() -> float:
+    return float(psutil.Process().create_time())
+
+
+def _shm_files_bytes() -> int:
+    total = 0
+    with contextlib.suppress(OSError):
+        for file in os.scandir("/dev/shm"):
+            with contextlib.suppress(OSError):
+                stat = file.stat(follow_symlinks=False)
+                ours = stat.st_uid == os.getuid() and stat.st_mtime >= _start_time()
+                total += stat.st_blocks * 512 if ours else 0
+    return total
 
 
 def rss_bytes() -> int:

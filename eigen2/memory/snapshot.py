@@ -5,11 +5,12 @@ from dataclasses import asdict, dataclass, field
 
 from eigen2.memory import process
 from eigen2.memory.growth import Trend
-from eigen2.memory.owners import Filling, Held, account
+from eigen2.memory.owners import Filling, Held, MappedFiles, account
 from eigen2.memory.process import GB, MB, ProcessMemory
 
 _COLUMNS = (
     *("generation", "phase", "rss_bytes", "vms_bytes", "delta_bytes", "file_bytes", "heap_bytes", "unaccounted_bytes"),
+    *("anonymous_bytes", "shared_bytes", "shm_files_bytes", "children_bytes"),
     *("python_blocks", "gpu_allocated_bytes", "gpu_reserved_bytes", "gpu_peak_bytes"),
 )
 """Columns of memory.csv before those of counts and owners."""
@@ -57,7 +58,11 @@ class MemorySnapshot(ProcessMemory):
 
 
 def take_snapshot(
-    generation: int, phase: str, owners: Mapping[str, object], before: MemorySnapshot | None = None
+    generation: int,
+    phase: str,
+    owners: Mapping[str, object],
+    before: MemorySnapshot | None = None,
+    files: MappedFiles | None = None,
 ) -> MemorySnapshot:
     """Measure the memory of the process and of its owners after a phase, and the growth since the snapshot before."""
     memory = process.measure()  # first: what follows allocates memory itself
@@ -66,7 +71,7 @@ def take_snapshot(
         generation=generation,
         phase=phase,
         delta_bytes=0 if before is None else memory.rss_bytes - before.rss_bytes,
-        held=account(owners),
+        held=account(owners, files),
         filling=tuple(name for name, owner in owners.items() if isinstance(owner, Filling) and not owner.full),
     )
 
@@ -86,7 +91,8 @@ def format_summary(now: MemorySnapshot, baseline: MemorySnapshot) -> list[str]:
 
 def format_generations(trend: Trend) -> list[str]:
     """Format a table of some generations: RSS, live memory, and its growth by phase in MB."""
-    phases = {name.removeprefix("phase "): values for name, values in trend.series.items() if name.startswith("phase ")}
+    prefix = "memory in "
+    phases = {name.removeprefix(prefix): part for name, part in trend.series.items() if name.startswith(prefix)}
     # the growth of an epoch after its last phase
     titles = [f"{'rest' if name == 'generation' else name[:8]:>9}" for name in phases]
     last, step = len(trend.generations) - 1, max(1, -(-len(trend.generations) // 8))

@@ -2,8 +2,23 @@
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from eigen2.memory.growth import HISTORY, MIN_GENERATIONS, WARM_UP, RisingCounts, Trend, find_growth, theil_sen
+from eigen2.memory.growth import (
+    ENDED,
+    FILLING,
+    FLAT,
+    HISTORY,
+    LEAK,
+    MIN_GENERATIONS,
+    SAW_TOOTH,
+    STEP,
+    WARM_UP,
+    Trend,
+    judge,
+    theil_sen,
+)
 from eigen2.memory.snapshot import format_generations
 
 MIN_SLOPE = 50e3
@@ -32,66 +47,137 @@ def levels(generations: int, slope: float = 0.0, start: int = 0, noise: float = 
     return base + slope * np.maximum(0, time - start + 1) + noise * rng.standard_normal(generations)
 
 
-def test_a_leak_is_found_with_its_rate_and_start() -> None:
-    growth = find_growth(range(20), levels(20, slope=3e5, start=9, noise=1e4), MIN_SLOPE)
-    assert growth is not None
-    assert growth.slope.low < 3e5 < growth.slope.high
-    assert growth.slope.median == pytest.approx(3e5, rel=0.1)
-    assert growth.since == 9
+def noisy(level: np.ndarray, seed: int) -> np.ndarray:
+    """Levels of resident memory: a warm-up, and steps of up to a megabyte that come and go."""
+    rng, steps = np.random.default_rng(seed), [0.0]
+    for _ in level[1:]:
+        steps.append(rng.uniform(0, 1e6) if rng.random() < 0.3 else steps[-1])
+    return level + levels(len(level), noise=3e4, seed=seed) + np.array(steps)
+
+
+@pytest.mark.parametrize("start", [3, 8, 20])
+@pytest.mark.parametrize(("slope", "noise"), [(1e5, 3e3), (3e5, 1e4), (4e6, 1e4)])
+def test_a_leak_is_found_with_its_rate_and_start(start: int, slope: float, noise: float) -> None:
+    for count in range(start + 8, start + 30):
+        verdict = judge(levels(count, slope, start, noise, seed=count), MIN_SLOPE)
+        assert verdict.kind == LEAK
+        (growth,) = verdict.growths
+        assert growth.slope.low <= slope * 1.01
+        assert growth.slope.high >= slope * 0.99
+        assert growth.slope.median == pytest.approx(slope, rel=0.1)
+        assert (growth.since, growth.until) == (start, None)
+
+
+def test_a_leak_since_the_first_generation_is_said_to_be_that_old() -> None:
+    assert judge(np.arange(12) * 3e5, MIN_SLOPE).growths[0].since == 0
+
+
+@pytest.mark.parametrize("start", [3, 8, 20])
+def test_the_start_is_found_in_the_noise_of_resident_memory(start: int) -> None:
+    time = np.arange(start + 16)
+    right = 0
+    for seed in range(20):
+        verdict = judge(noisy(4.5e5 * np.maximum(0, time - start + 1), seed), 1e5)
+        right += verdict.kind == LEAK and abs(verdict.growths[0].since - start) <= 2
+    assert right >= 18
 
 
 @pytest.mark.parametrize("noise", [0, 1e4, 1e6])
 def test_noise_alone_is_no_leak(noise: float) -> None:
     for seed in range(100 if noise else 1):
-        assert find_growth(range(60), levels(60, noise=noise, seed=seed), MIN_SLOPE) is None
+        assert judge(levels(60, noise=noise, seed=seed), MIN_SLOPE).kind != LEAK
+    for seed in range(20):
+        assert all(judge(noisy(np.zeros(count), seed), 1e5).kind != LEAK for count in (10, 20, 40, 100))
 
 
 def test_no_growth_is_reported_too_early() -> None:
     least = WARM_UP + MIN_GENERATIONS
-    assert find_growth(range(least - 1), levels(least - 1, slope=1e6), MIN_SLOPE) is None
-    assert find_growth(range(least), levels(least, slope=1e6), MIN_SLOPE) is not None
+    assert judge(levels(least - 1, slope=1e6), MIN_SLOPE).kind == FLAT
+    assert judge(levels(least, slope=1e6), MIN_SLOPE).kind == LEAK
+
+
+TIME = np.arange(60)
 
 
 @pytest.mark.parametrize(
-    "level",
+    ("level", "kind", "stretches"),
     [
-        np.minimum(np.arange(40), 25) * 1e6,  # fills, then stays
-        2e7 * (1 - 0.8 ** np.arange(40)),  # warms up slowly
-        np.where(np.arange(40) > 20, 5e7, 0),  # one step
-        np.arange(40) % 5 * 1e6,  # comes and goes
-        -np.arange(40) * 1e5,  # shrinks
-        np.arange(40) * 2e4,  # too little to matter
+        (np.clip(TIME - 8, 0, 12) * 1e6, ENDED, [(9, 20)]),
+        (np.minimum(TIME, 25) * 1e6, FILLING, [(0, 25)]),
+        (2e7 * (1 - 0.8**TIME), FILLING, []),  # ever more slowly
+        (np.where(TIME > 20, 5e7, 0), STEP, []),
+        (TIME % 9 * 1e6, SAW_TOOTH, []),
+        (np.maximum(0, TIME - 30) % 12 * 3e5, SAW_TOOTH, []),
+        (-TIME * 1e5, FLAT, []),  # shrinks
+        (TIME * 2e4, FLAT, []),  # too little to matter
+        (np.maximum(0, TIME - 8) // 3 * 9e5, LEAK, [(11, None)]),  # in every third generation
+        (np.maximum(0, TIME - 8) * 3e5 + np.maximum(0, TIME - 30) * 4e5, LEAK, [(9, None), (31, None)]),  # a second one
+        (np.clip(TIME - 8, 0, 12) * 1e6 + np.maximum(0, TIME - 40) * 3e5, LEAK, [(9, 20), (41, None)]),  # again
     ],
 )
-def test_what_ends_or_does_not_matter_is_no_leak(level: np.ndarray) -> None:
-    assert find_growth(range(40), level, MIN_SLOPE) is None
+@pytest.mark.parametrize("noise", [0, 5e3])
+def test_kinds_of_growth_are_told_apart(
+    level: np.ndarray, kind: str, stretches: list[tuple[int, int | None]], noise: float
+) -> None:
+    verdict = judge(level + noise * np.random.default_rng(0).standard_normal(60), MIN_SLOPE)
+    assert verdict.kind == kind
+    found = [(growth.since, growth.until) for growth in verdict.growths]
+    assert len(found) == len(stretches)
+    for (since, until), (expected_since, expected_until) in zip(found, stretches, strict=True):
+        assert abs(since - expected_since) <= 2
+        assert until == expected_until or (until and expected_until and abs(until - expected_until) <= 1)
 
 
-def test_a_trend_holds_the_last_generations_with_gaps() -> None:
+def test_a_verdict_is_revised_when_what_looked_like_a_leak_falls() -> None:
+    level = np.maximum(0, TIME - 8) % 12 * 3e5
+    kinds = [judge(level[:count], MIN_SLOPE).kind for count in range(10, 60)]
+    assert LEAK in kinds
+    assert set(kinds[12:]) == {SAW_TOOTH}  # from the first fall on
+
+
+@settings(max_examples=20)
+@given(
+    slope=st.floats(1e5, 5e6),
+    start=st.integers(3, 20),
+    more=st.integers(8, 60),
+    offset=st.floats(0, 1e10),
+    seed=st.integers(0, 999),
+)
+def test_judgement_does_not_depend_on_the_level_and_never_calls_a_fall_a_leak(
+    slope: float, start: int, more: int, offset: float, seed: int
+) -> None:
+    level = levels(start + more, slope, start, noise=1e3, seed=seed)
+    verdict = judge(level, MIN_SLOPE)
+    assert verdict.kind == LEAK
+    assert abs(verdict.growths[0].since - start) <= 2
+    moved = judge(level + offset, MIN_SLOPE)
+    assert [(growth.since, growth.until) for growth in moved.growths] == [
+        (growth.since, growth.until) for growth in verdict.growths
+    ]
+    assert judge(-level, MIN_SLOPE).kind != LEAK
+    gaps = np.where(np.arange(len(level)) % 7 == 6, np.nan, level)
+    if more > 12:
+        assert abs(judge(gaps, MIN_SLOPE).growths[0].since - start) <= 2
+
+
+def test_a_trend_thins_out_the_older_half_of_a_long_run_and_keeps_gaps() -> None:
     trend = Trend()
-    for generation in range(HISTORY + 10):
+    for generation in range(5 * HISTORY):
         trend.add(generation, {"a": generation, **({"b": -1} if generation >= 15 else {})})
-    assert trend.generations.tolist() == trend.series["a"].tolist() == list(range(10, HISTORY + 10))
-    assert np.isnan(trend.series["b"][:5]).all()
-    assert (trend.series["b"][5:] == -1).all()
+    assert len(trend.generations) <= HISTORY
+    assert trend.generations.tolist() == trend.series["a"].tolist()
+    assert trend.generations[: WARM_UP + 1].tolist() == [0, 1, 2]
+    assert trend.generations[-1] == 5 * HISTORY - 1
+    assert np.isnan(trend.series["b"][trend.generations < 15]).all()
+    assert (trend.series["b"][trend.generations >= 15] == -1).all()
 
 
 def test_the_table_of_generations_is_short() -> None:
     trend = Trend()
     for generation in range(20):
-        trend.add(generation, {"rss": 3e9, "memory": 2e6, "phase train": 1e6, "phase generation": -2e6})
+        trend.add(generation, {"rss": 3e9, "memory": 2e6, "memory in train": 1e6, "memory in generation": -2e6})
     title, *rows = format_generations(trend)
     assert title.split() == ["generation", "RSS", "GB", "live", "MB", "train", "rest"]
     assert [row.split() for row in rows] == [
         [str(n), "3.000", "2.0", "+1.00", "-2.00"] for n in (0, 3, 6, 9, 12, 15, 18, 19)
     ]
-
-
-def test_counts_that_rise_in_every_generation_are_reported_with_their_start() -> None:
-    counter = RisingCounts()
-    for generation in range(-1, 9):
-        counts = {"leak": 4 * max(0, generation - 2), "old": 100 + 2 * (generation + 1), "noise": generation % 3}
-        counts |= {"step": 5 if generation > 1 else 0, **({"new": generation} if generation >= 3 else {})}
-        counter.add(generation, counts)
-    rises = [(name, rise.start, rise.now, rise.since) for name, rise in counter.rises().items()]
-    assert rises == [("leak", 0, 24, 3), ("old", 100, 118, 0), ("new", 0, 8, 3)]
