@@ -220,7 +220,7 @@ def _shown(interval: dict[str, float], measure: str) -> str:
     """Return the mean, with its interval if it has a width."""
     _, factor, form = MEASURES["annual_return" if measure == "daily" else measure]
     mean, low, high = (form.format(factor * interval[key]) for key in ("mean", "low", "high"))
-    return mean if interval["low"] == interval["high"] else f"{mean} ({low} to {high})"
+    return mean if low == high else f"{mean} ({low} to {high})"
 
 
 def machine_text(figures: Figures) -> str:

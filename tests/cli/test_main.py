@@ -230,7 +230,7 @@ def test_a_bad_command_or_option_is_one_line(args: str, message: str, capsys: py
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        ("data", "error: a command is missing; choose from inspect, prepare, synthesize: see --help"),
+        ("data", "error: a command is missing; choose from inspect, prepare, learnability, synthesize: see --help"),
         ("data prepare", "error: prepare needs IN OUT.parquet: see --help"),
         ("data inspect", "error: inspect needs FILE: see --help"),
         ("predict", "error: --data.path is missing: see --help"),

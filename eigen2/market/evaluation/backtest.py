@@ -145,8 +145,8 @@ class Backtest:
             f"Net of costs the champion earned {champion} in {len(self.dates) - 1} days, equal parts of all columns "
             f"(1/N) {equal}: {abs(mean):.1f} points a year {'more' if mean >= 0 else 'less'}, with a 95 % interval "
             f"from {low:.1f} to {high:.1f}. {self._ranking()} "
-            f"By luck, its orders on random days and columns earn as much with p = {self.luck['p_value']:.3f}; that it "
-            f"has more skill than the luckiest of {self.tried:,} agents has the probability {skill}."
+            f"By luck, its orders on random days and columns earn as much with p = {self.luck['p_value']:.3f}; the "
+            f"probability that it has more skill than the luckiest of {self.tried:,} agents is {skill}."
         )
 
     def _ranking(self) -> str:
@@ -207,7 +207,7 @@ class Backtest:
             for name in ("deflated_sharpe", "overfitting")
         )
         table = _table(rows, min(16, 62 // len(detailed)))
-        brief = [["", *BRIEF]] + [
+        brief = [["", *(measure.removeprefix("max ") for measure in BRIEF)]] + [
             [name, *(format_measure(measure, own[measure]) for measure in BRIEF)]
             for name, own in policies.items()
             if name not in detailed
