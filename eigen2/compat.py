@@ -43,6 +43,7 @@ def script_launcher(environment: ClusterEnvironment, processes: int, nodes: int)
         def launch(
             self, function: Callable[..., Any], *args: Any, trainer: Trainer | None = None, **kwargs: Any
         ) -> Any:
+            """Start the other processes, and call the function."""
             self.cluster_environment.validate_settings(num_devices=self.num_processes, num_nodes=self.num_nodes)
             if not self.cluster_environment.creates_processes_externally and not self.procs:
                 os.environ[LAUNCHER] = str(os.getpid())

@@ -3,13 +3,12 @@
 import gc
 import json
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from lightning.pytorch import Callback, LightningModule, Trainer
+
+from eigen2.memory.objects import tracked_objects
 
 CONTAINERS = (list, dict, set, deque)
 
@@ -23,7 +22,7 @@ class Census:
 
     def look(self) -> list[str]:
         """Those that were longer at each of at least three looks than at the one before: type, length, first item."""
-        with everything() as objects:
+        with tracked_objects() as objects:
             # a dictionary of plain values is not tracked, but known to what holds it
             plain = [each for each in gc.get_referents(*objects) if type(each) is dict and not gc.is_tracked(each)]
             found = {id(each): each for each in (*objects, *plain) if issubclass(type(each), CONTAINERS)}
@@ -34,24 +33,6 @@ class Census:
             ours = {id(each) for each in (objects, plain, found, before, lengths)}
             grown = [found[key] for key, _ in lengths if key not in ours] if self.looks > 2 else []
             return [f"{type(each).__name__} of {len(each)}, first {next(iter(each))!r:.60}" for each in grown]
-
-
-@contextmanager
-def everything() -> Iterator[list[Any]]:
-    """List all tracked objects, frozen ones (`gc.freeze`) included; they are frozen again afterwards."""
-    frozen = gc.get_freeze_count() > 0
-    gc.disable()  # a collection in between would stop tracking a tuple that was found tracked
-    if frozen:
-        gc.unfreeze()
-    objects = gc.get_objects()
-    try:
-        yield objects
-    finally:
-        objects.clear()
-        gc.enable()
-        if frozen:
-            gc.collect()  # garbage that is frozen is never freed
-            gc.freeze()
 
 
 class Grown(Callback):

@@ -172,7 +172,10 @@ def _steady(x: np.ndarray, y: np.ndarray, least: float, scatter: float) -> Slope
     if len(y) < MIN_GENERATIONS:
         return None
     slope = theil_sen(y, x=x)
-    rises = np.diff([part.mean() for part in np.array_split(y, 4)])
+    known, passed, risen = (
+        np.diff([part.mean() for part in np.array_split(values, 4)]) for values in (np.arange(len(y)), x, y)
+    )
+    rises = risen * known / passed  # as if no generation were missing, which was traced or thinned out
     even = rises.min() >= 0.4 * rises.mean() and rises[-1] >= 0.5 * rises[0]
     return slope if even and slope.low > least and slope.median * (x[-1] - x[0]) >= 8 * scatter else None
 

@@ -66,8 +66,8 @@ class LeakWatch:
     """Judges memory at the end of every generation, and follows some generations after a leak is found.
 
     Growth must reach `least` bytes a generation, of anonymous and children's memory twice as much, which vary more.
-    Traced generations are left out of the series, as a trace takes memory itself. `folder` is that of verdict.json and
-    of memray's flame graph, if any.
+    Traced generations are left out of the series, as a trace takes memory itself, and so is what remains of it: the
+    series go on after it as they did before. `folder` is that of verdict.json and of memray's flame graph, if any.
     """
 
     def __init__(self, least: float, folder: Path | None = None) -> None:
@@ -79,6 +79,8 @@ class LeakWatch:
         self._deltas: dict[str, float] = {}
         self._before: dict[str, float] = {}
         self._filling: set[str] = set()
+        self._traced = False  # since the last generation of the series
+        self._kept_by_traces: dict[str, float] = {}
         self._trace: PythonTrace | NativeTrace | None = None
         self._python = Trace([], [])
         self._traces = 0
@@ -105,7 +107,10 @@ class LeakWatch:
         if self._trace is not None:
             return self._end_trace() if self._trace.generation_end() else []
         owners = {f"owner {name}": held.total for name, held in snapshot.held.items() if name not in self._filling}
-        self.trend.add(snapshot.generation, {"rss": snapshot.rss_bytes, **self._before, **owners, **deltas})
+        if self._traced:
+            self._kept_by_traces, self._traced = self._jumps(snapshot.generation), False
+        levels = {name: level - self._kept_by_traces.get(name, 0) for name, level in self._before.items()}
+        self.trend.add(snapshot.generation, {"rss": snapshot.rss_bytes, **levels, **owners, **deltas})
         earlier, self.leak = self.leak, self._find_leak()
         if self.leak is None:
             return self._revise(earlier)
@@ -154,13 +159,19 @@ class LeakWatch:
         assert self._trace is not None
         assert self.leak is not None
         known = self._phase_by_growth(self.leak.series, self.leak.growth)
-        trace = self._trace.close(known)
         native = isinstance(self._trace, NativeTrace)
-        self._trace = None
-        self._before, self._deltas = {}, {}
-        if not native and more and self._folder is not None and NativeTrace.available():
-            self._folder.mkdir(parents=True, exist_ok=True)
-            self._python, self._trace = trace, NativeTrace(self._folder)
+        try:
+            trace = self._trace.close(known)
+            self._trace = None
+            if not native and more and self._folder is not None and NativeTrace.available():
+                self._folder.mkdir(parents=True, exist_ok=True)
+                self._trace = NativeTrace(self._folder)
+        except OSError as error:
+            log.warning("cannot trace with memray: %s", error)
+            trace, self._trace = trace if not native else Trace([], []), None
+        self._before, self._deltas, self._traced = {}, {}, True
+        if self._trace is not None:
+            self._python = trace
             return []
         if native:
             python, self._python = self._python, Trace([], [])
@@ -169,6 +180,14 @@ class LeakWatch:
         self.leak = replace(self.leak, trace=trace, phase=known or trace.phase or self.leak.phase)
         self._write()
         return self.leak.lines()
+
+    def _jumps(self, generation: int) -> dict[str, float]:
+        """Return how far each judged level now lies above where its growth before the trace would have led."""
+        passed, jumps = generation - int(self.trend.generations[-1]), {}
+        for name, verdict in self.verdicts.items():
+            rate = sum(growth.slope.median for growth in verdict.growths if growth.until is None)
+            jumps[name] = self._before[name] - self.trend.series[name][-1] - rate * passed
+        return jumps
 
     def _find_leak(self) -> Leak | None:
         """Judge all series anew, and return the leak of the largest one, by the owner that explains it if there is."""
@@ -180,6 +199,8 @@ class LeakWatch:
         rates = {name: sum(g.slope.median for g in verdict.growths if g.until is None) for name, verdict in leaking}
         series = next(name for name in rates if rates[name] >= max(rates.values()) / 2)
         growth = self.verdicts[series].growths[-1]
+        if series == "anonymous memory" and "memory" in rates:  # it lags behind what is live
+            growth = replace(growth, since=self.verdicts["memory"].growths[-1].since)
         where = series
         for name in (name for name in levels if name.startswith("owner ")):
             verdict = judge(levels[name], self._least["memory"], generations)
@@ -231,7 +252,9 @@ class LeakWatch:
         record["series"] = {name: asdict(verdict) for name, verdict in self.verdicts.items()}
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            (self._folder / "verdict.json").write_text(json.dumps(record, indent=1))
+            draft = self._folder / ".verdict.json"
+            draft.write_text(json.dumps(record, indent=1))
+            draft.replace(self._folder / "verdict.json")
         except OSError as error:
             log.warning("cannot write %s: %s", self._folder / "verdict.json", error)
 

@@ -5,9 +5,31 @@ import pkgutil
 import weakref
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 _HAS_GC = 1 << 14  # Py_TPFLAGS_HAVE_GC: gc.get_objects() lists no instances of a type without it
+
+
+@contextmanager
+def tracked_objects() -> Iterator[list[Any]]:
+    """List all objects that the garbage collector tracks, frozen ones (`gc.freeze`) included.
+
+    Those are frozen again afterwards, without the garbage, which else would never be freed.
+    """
+    frozen = gc.get_freeze_count() > 0
+    gc.disable()  # a collection in between would stop tracking a tuple that was found tracked
+    if frozen:
+        gc.unfreeze()
+    objects = gc.get_objects()
+    try:
+        yield objects
+    finally:
+        objects.clear()
+        gc.enable()
+        if frozen:
+            gc.collect()
+            gc.freeze()
 
 
 def type_counts() -> Counter[str]:

@@ -19,6 +19,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from eigen2.memory.objects import tracked_objects
+
 GENERATIONS = 4  # traced generations; a leak of every third generation is seen in them
 _FRAMES = 12  # frames kept of a traceback, to find the line that called a library
 _EIGEN2 = Path(__file__).parents[1]
@@ -161,24 +163,9 @@ def _site(frames: Iterable[tuple[str, int]]) -> Site | None:
     return Site(f"{file}:{line}", 0, bool(users))
 
 
-@contextlib.contextmanager
-def _objects() -> Iterator[list[Any]]:
-    """List all tracked objects, frozen ones (`gc.freeze`) included; they are frozen again afterwards."""
-    frozen = gc.get_freeze_count() > 0
-    if frozen:
-        gc.unfreeze()
-    objects = gc.get_objects()
-    try:
-        yield objects
-    finally:
-        objects.clear()
-        if frozen:
-            gc.freeze()
-
-
 def _lengths() -> np.ndarray:
     """Return the address and length of every list, dictionary, set and deque, in one array."""
-    with _objects() as objects:
+    with tracked_objects() as objects:
         rows = ((id(each), len(each)) for each in objects if type(each) in _CONTAINERS)
         return np.fromiter(rows, np.dtype((np.int64, 2)))
 
@@ -186,7 +173,7 @@ def _lengths() -> np.ndarray:
 def _grown(before: np.ndarray) -> list[tuple[str, int, int]]:
     """Return the containers that are longer than before and can be named, the user's first."""
     lengths = dict(before.tolist())
-    with _objects() as objects:
+    with tracked_objects() as objects:
         grown = {
             id(each): each
             for each in objects

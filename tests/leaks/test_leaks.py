@@ -3,7 +3,7 @@
 import gc
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -11,6 +11,7 @@ import pytest
 from eigen2.memory import leaks, process
 from eigen2.memory.leaks import Leak, LeakWatch
 from eigen2.memory.snapshot import take_snapshot
+from eigen2.memory.tracing import Trace
 from tests.leaks.kinds import IN_STEPS, KINDS, SLOW, clean
 
 PHASES = ("evaluate", "train", "evolve", "validate", "generation")
@@ -110,6 +111,38 @@ def test_of_two_leaks_each_is_found(kept: list[Any]) -> None:
     assert leak is not None
     assert [growth.since for growth in watch.verdicts["memory"].growths] == [8, 20]
     assert (leak.phase, leak.growth.since) == ("validate", 20)
+
+
+class Keeping:
+    """A trace that keeps memory afterwards."""
+
+    kept: ClassVar[list[np.ndarray]] = []
+
+    def __init__(self) -> None:
+        self.generations = 0
+
+    def phase_end(self, phase: str) -> None:
+        self.kept.append(np.ones(200_000))
+
+    def generation_end(self) -> bool:
+        self.generations += 1
+        return self.generations == 4
+
+    def close(self, phase: str) -> Trace:
+        return Trace([], [])
+
+
+def test_a_leak_goes_on_after_a_trace_that_keeps_memory(kept: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leaks, "PythonTrace", Keeping)
+    watch = LeakWatch(50e3)
+    leak = follow(
+        lambda generation, phase: phase == "train" and generation >= 4 and kept.append(np.ones(50_000)), 32, watch
+    )
+    Keeping.kept.clear()
+    assert leak is not None
+    assert (leak.phase, leak.growth.since) == ("train", 4)
+    assert leak.growth.slope.median == pytest.approx(400_000, rel=0.1)
+    assert watch.summary() == leak.lines()
 
 
 @pytest.mark.usefixtures("untraced")

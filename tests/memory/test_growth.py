@@ -181,3 +181,13 @@ def test_the_table_of_generations_is_short() -> None:
     assert [row.split() for row in rows] == [
         [str(n), "3.000", "2.0", "+1.00", "-2.00"] for n in (0, 3, 6, 9, 12, 15, 18, 19)
     ]
+
+
+@pytest.mark.parametrize("gap", [0, 4, 9, 30])
+def test_generations_without_a_value_do_not_end_a_leak(gap: int) -> None:
+    """Traced generations have none."""
+    generations = np.array([*range(9), *range(9 + gap, 19 + gap)])
+    levels = 163e6 + 402e3 * np.maximum(generations - 3, 0)
+    for known in range(9, len(levels) + 1):
+        verdict = judge(levels[:known], 50e3, generations[:known])
+        assert [verdict.kind, *(growth.since for growth in verdict.growths)] == [LEAK, 4]

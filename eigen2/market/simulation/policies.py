@@ -172,6 +172,7 @@ def minimum_variance(prices: Prices) -> Policy:
     closes = last_valid(prices[..., CLOSE].astype(np.float64))
 
     def weights(day: int) -> Float[np.ndarray, " columns"]:
+        """Return the weights by the closes up to a day."""
         past = closes[max(day - COVARIANCE_DAYS, 0) : day + 1]
         listed = past[0] > 0
         if len(past) < 3 or not listed.any():
