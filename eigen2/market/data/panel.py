@@ -207,11 +207,9 @@ def build_panel(
     units = np.ones(len(tickers)) if scale is None else scale.units
     counts = validation_days, holdout_days, validation_spans
     splits = Splits.from_dates(rows.dates, *counts, validation_from, holdout_from)
-    shape = len(rows.dates), len(tickers)
-    # a few rows, each of another day and ticker, make a panel of their square
-    what, cell_bytes = "the panel of {:,} days x {:,} columns".format(*shape), 5 * (len(FEATURES) + len(own)) + 16
-    require_room(what, shape[0] * shape[1], cell_bytes, "keep fewer tickers or fewer days")
-    train, normalised = splits.train_days, np.empty((*shape, len(FEATURES) + len(own)), dtype=np.float32)
+    shape, features_each = (len(rows.dates), len(tickers)), len(FEATURES) + len(own)
+    _require_panel_room(*shape, features_each)
+    train, normalised = splits.train_days, np.empty((*shape, features_each), dtype=np.float32)
     prices = np.full((*shape, len(PRICE_COLUMNS)), np.nan, dtype=np.float32)
     traded_value, checks, moments = np.zeros(len(tickers)), {}, np.zeros((3, *normalised.shape[1:]))
     for column, (ticker, by_day) in enumerate(_values_by_day(prices_long, rows, tickers, (*VALUES, *own))):
@@ -233,6 +231,12 @@ def build_panel(
     for line in repair_lines(checks, file):
         log.warning("%s", line)
     return MarketPanel(rows.dates, scale, normalised, _normalise(normalised, scale), prices, traded_value, splits)
+
+
+def _require_panel_room(days: int, columns: int, features_each: int) -> None:
+    """Refuse a panel that does not fit: a few rows, each of another day and ticker, make one of their square."""
+    what, cell_bytes = f"the panel of {days:,} days x {columns:,} columns", 5 * features_each + 16
+    require_room(what, days * columns, cell_bytes, "keep fewer tickers or fewer days")
 
 
 def _measured_scale(
