@@ -1,7 +1,7 @@
 """Run commands of eigen2 in processes forked from a server that has already imported torch, Lightning and eigen2.
 
-A fork takes milliseconds, the imports five seconds. Tests of a process's memory, of its first environment or of
-the interpreter start a real one.
+A fork takes milliseconds, the imports five seconds. Tests of a whole run's memory, of its first environment or of the
+interpreter start a real one.
 """
 
 import multiprocessing
@@ -10,12 +10,27 @@ import socket
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from subprocess import CompletedProcess
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 ROOT = Path(__file__).parent.parent
 server = multiprocessing.get_context("forkserver")
 server.set_forkserver_preload(["tests.ready"])
+
+
+def in_fork(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Call a function of a module in a fork of the server, and return its result or raise its error.
+
+    Tests that judge the memory of their process run so: thousands of tests before them leave free pages in the C heap
+    and in the pools of libraries, in which a leak hides until they are full.
+    """
+    with ProcessPoolExecutor(1, server) as pool:
+        return pool.submit(function, *args, **kwargs).result()
 
 
 def eigen2(*words: object, cwd: Path = ROOT, env: Mapping[str, str] | None = None) -> CompletedProcess[str]:

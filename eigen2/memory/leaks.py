@@ -24,13 +24,17 @@ _HISTORIES = (
 )
 _REMEDIES = {
     "memory": _HISTORIES,
-    "anonymous memory": f"{_HISTORIES}; of buffers of C libraries and mappings, close what is opened",
     "GPU memory": "keep loss.item() or loss.detach(), and move to the CPU what is kept",
     "shared memory": "close and unlink shared memory, and drop tensors after share_memory_()",
     "files in /dev/shm": "unlink shared memory after close()",
     "child processes": "join or terminate child processes, and bound what workers keep",
+    "anonymous memory": f"{_HISTORIES}; of buffers of C libraries and mappings, close what is opened",
 }
-"""What to do about each series that is judged; the first ones are named before the others."""
+"""What to do about each series that is judged.
+
+The first one that explains half of the growth is named: anonymous memory, which also rises with the holes that other
+leaks leave in the C heap, comes last.
+"""
 
 
 _WITH_OWNERS = ("memory", "anonymous memory")

@@ -1,6 +1,7 @@
 """A tiny module that works in phases, and a Trainer to run it on the CPU."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -57,34 +58,36 @@ def loader() -> DataLoader[Tensor]:
     return DataLoader(torch.zeros(2, 1), batch_size=1)  # type: ignore[arg-type]
 
 
+def run_fit(
+    root: Path,
+    *callbacks: Callback,
+    epochs: int = 3,
+    work: Callable[[str, int], None] | None = None,
+    announce: bool = False,
+    logger: Logger | bool = False,
+    ckpt_path: str | Path | None = None,
+    module: LightningModule | None = None,
+    **options: Any,
+) -> Trainer:
+    """Run a fit with its callbacks in a folder and return the Trainer."""
+    trainer = Trainer(
+        accelerator="cpu",
+        max_epochs=epochs,
+        callbacks=list(callbacks),
+        logger=logger,
+        default_root_dir=root,
+        enable_checkpointing=any(isinstance(callback, Checkpoint) for callback in callbacks),
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        log_every_n_steps=1,
+    )
+    if "datamodule" not in options:
+        options |= {"train_dataloaders": loader(), "val_dataloaders": loader()}
+    trainer.fit(module or PhasedModule(work, announce), ckpt_path=ckpt_path, **options)
+    return trainer
+
+
 @pytest.fixture
 def fit(tmp_path: Path) -> Callable[..., Trainer]:
-    """Return a function that runs a fit with its callbacks under `tmp_path` and returns the Trainer."""
-
-    def run(
-        *callbacks: Callback,
-        epochs: int = 3,
-        work: Callable[[str, int], None] | None = None,
-        announce: bool = False,
-        logger: Logger | bool = False,
-        ckpt_path: str | Path | None = None,
-        module: LightningModule | None = None,
-        **options: Any,
-    ) -> Trainer:
-        trainer = Trainer(
-            accelerator="cpu",
-            max_epochs=epochs,
-            callbacks=list(callbacks),
-            logger=logger,
-            default_root_dir=tmp_path,
-            enable_checkpointing=any(isinstance(callback, Checkpoint) for callback in callbacks),
-            enable_progress_bar=False,
-            enable_model_summary=False,
-            log_every_n_steps=1,
-        )
-        if "datamodule" not in options:
-            options |= {"train_dataloaders": loader(), "val_dataloaders": loader()}
-        trainer.fit(module or PhasedModule(work, announce), ckpt_path=ckpt_path, **options)
-        return trainer
-
-    return run
+    """Return `run_fit` in `tmp_path`."""
+    return partial(run_fit, tmp_path)

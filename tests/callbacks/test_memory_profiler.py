@@ -1,8 +1,10 @@
 import copy
 import csv
+import io
 import json
 import re
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +22,11 @@ from tensorboard.backend.event_processing.event_accumulator import (  # type: ig
 from callbacks import GarbageCollector, MemoryProfiler
 from callbacks.memory import get_profiler, log_memory
 from eigen2.memory import leaks
-from eigen2.memory.leaks import AFTER
+from eigen2.memory.leaks import AFTER, Leak
 from eigen2.memory.owners import Filling
-from tests.callbacks.conftest import loader
+from eigen2.memory.snapshot import MemorySnapshot
+from tests.callbacks.conftest import loader, run_fit
+from tests.command import in_fork
 
 Fit = Callable[..., Trainer]
 PHASES = ("evaluate", "train", "validate", "generation")
@@ -96,9 +100,16 @@ def scalars(folder: Path) -> dict[str, dict[int, float]]:
     return curves
 
 
-def test_announced_phases_are_measured_counted_and_logged(
-    fit: Fit, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def found(root: Path, *callbacks: Callback, traces: int = 0, **options: Any) -> tuple[Leak | None, str]:
+    """Return the leak that a fit finds in this process, and what is printed."""
+    leaks.MOST_TRACES = traces
+    with redirect_stdout(io.StringIO()) as printed:
+        run_fit(root, *callbacks, **options)
+    return get_profiler().leak, printed.getvalue()
+
+
+def fit_with_leaks(root: Path) -> tuple[MemorySnapshot | None, Any, list[str]]:
+    """Return the last snapshot of a fit that keeps instances and arrays, psutil's numbers, and what is printed."""
     kept: list[object] = []
     owner = Owner(replay=1_000_000)
 
@@ -111,16 +122,27 @@ def test_announced_phases_are_measured_counted_and_logged(
             owner.owners = {"replay": 1_000_000 * (epoch + 2), "late": 7}
 
     profiler = MemoryProfiler(watch=[f"{__name__}.Leaked"])
-    logger = TensorBoardLogger(tmp_path, name="tb", version="")
+    logger = TensorBoardLogger(root, name="tb", version="")
     # the Trainer checks two validation batches first, which are not measured
-    trainer = fit(profiler, owner, announce=True, work=leak, logger=logger, datamodule=OwningData())
-    path = tmp_path / "memory.csv"
-    rows = read(path)
+    options = {"announce": True, "work": leak, "logger": logger, "datamodule": OwningData()}
+    with redirect_stdout(io.StringIO()) as printed:
+        trainer = run_fit(root, profiler, owner, **options)
+    # nothing is measured outside of fit
+    trainer.validate(trainer.lightning_module, loader(), verbose=False)
+    profiler.on_phase_end(trainer, trainer.lightning_module, "evaluate")
+    latest = copy.deepcopy(profiler).latest  # as processes that are spawned need it
+    return latest, psutil.Process().memory_info(), printed.getvalue().splitlines()
+
+
+def test_announced_phases_are_measured_counted_and_logged(tmp_path: Path) -> None:
+    latest, now, printed = in_fork(fit_with_leaks, tmp_path)
+    rows = read(tmp_path / "memory.csv")
     assert order(rows) == [(0, "baseline"), *((g, phase) for g in range(3) for phase in PHASES)]
-    now = psutil.Process().memory_info()
+    assert latest is not None
+    assert latest.rss_bytes == int(rows[-1]["rss_bytes"])
+    assert int(rows[-1]["rss_bytes"]) == pytest.approx(now.rss, rel=0.05)
+    assert int(rows[-1]["vms_bytes"]) == pytest.approx(now.vms, rel=0.05)
     for before, row in zip((rows[0], *rows), rows, strict=False):
-        assert int(row["rss_bytes"]) == pytest.approx(now.rss, rel=0.2)
-        assert int(row["vms_bytes"]) == pytest.approx(now.vms, rel=0.2)
         assert int(row["delta_bytes"]) == int(row["rss_bytes"]) - int(before["rss_bytes"])
     # instances at baseline and generation; owners of the data module, and of a callback as they are at the time
     counted = [row for row in rows if row["phase"] in ("baseline", "generation")]
@@ -130,7 +152,6 @@ def test_announced_phases_are_measured_counted_and_logged(
     assert [int(row["owner_replay_bytes"]) // 10**6 for row in rows] == [1, 1, *[2] * 4, *[3] * 4, *[4] * 3]
     assert [row["owner_late_bytes"] for row in rows] == ["", "", *["7"] * 11]
     # what is printed: who holds most, and no tables
-    printed = capsys.readouterr().out.splitlines()
     assert re.fullmatch(r"memory  RSS \d\.\d{3} GB, \+1[12]\d\.\d MB since training started", printed[0])
     assert printed[1] == "memory  MB  replay 4.0, panel 3.0"
     assert printed[2].startswith("memory  MB  files and libraries ")
@@ -148,31 +169,21 @@ def test_announced_phases_are_measured_counted_and_logged(
         assert max(abs(deltas[phase]) for phase in PHASES if phase != "train") < 4e6
         assert sum(deltas.values()) == at_end[epoch] - at_end[epoch - 1]
     assert curves["memory/rss_gb"][2] == pytest.approx(at_end[2] / 1e9, rel=1e-6)
-    assert copy.deepcopy(profiler).latest == profiler.latest  # as processes that are spawned need it
-    # nothing is measured outside of fit
-    trainer.validate(trainer.lightning_module, loader(), verbose=False)
-    profiler.on_phase_end(trainer, trainer.lightning_module, "evaluate")
-    assert read(path) == rows
 
 
-def test_any_module_is_measured_and_its_leak_found(
-    fit: Fit, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    held = np.ones(2_500_000)
-    profiler = MemoryProfiler()
-    fit(GarbageCollector(), profiler, Owner(array=held), epochs=14, module=PlainModule())
+def test_any_module_is_measured_and_its_leak_found(tmp_path: Path) -> None:
+    callbacks = (GarbageCollector(), MemoryProfiler(), Owner(array=np.ones(2_500_000)))
+    leak, printed = in_fork(found, tmp_path, *callbacks, traces=3, epochs=14, module=PlainModule())
     rows = read(tmp_path / "memory.csv")
     phases = ("train", "validate", "generation")
     assert order(rows) == [(0, "baseline"), *((g, phase) for g in range(14) for phase in phases)]
     assert {row["owner_weights_bytes"] for row in rows} == {"1600"}
-    leak = profiler.leak
     assert leak is not None
     assert (leak.phase, leak.growth.since) == ("train", 0)
     assert leak.growth.slope.median == pytest.approx(leak.growth.slope.high, rel=0.2)
     name, before, now = leak.trace.holders[0]
     assert (name, now - before) == (f"{__name__}.PlainModule.outputs", 6)
     assert __file__ in leak.trace.sites[0].line
-    printed = capsys.readouterr().out
     assert printed.count("leak in train: ") == 2
     table = re.findall(r"^memory +(\d+) +\d\.\d{3} ", printed, re.MULTILINE)
     assert [int(row) for row in table] == [*range(0, 8, 2), 12, 13]  # without the four generations that were traced
@@ -284,18 +295,18 @@ def test_snapshots_by_hand_report_what_grew(
     assert capsys.readouterr().out.startswith("memory  growth since baseline")
 
 
-def test_a_leak_is_reported_with_its_phase_start_line_and_holder(
-    fit: Fit, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def fit_with_environments(root: Path) -> tuple[Leak | None, str]:
     kept = []
 
     def keep(phase: str, epoch: int) -> None:
         if phase == "evaluate" and epoch >= 5:
             kept.append(LeakedEnvironment())
 
-    profiler = MemoryProfiler()
-    fit(GarbageCollector(), profiler, epochs=16, announce=True, work=keep)
-    leak = profiler.leak
+    return found(root, GarbageCollector(), MemoryProfiler(), traces=3, epochs=16, announce=True, work=keep)
+
+
+def test_a_leak_is_reported_with_its_phase_start_line_and_holder(tmp_path: Path) -> None:
+    leak, printed = in_fork(fit_with_environments, tmp_path)
     assert leak is not None
     assert (leak.phase, leak.where, leak.growth.since) == ("evaluate", "memory", 5)
     assert leak.growth.slope.median == pytest.approx(400_000, rel=0.1)
@@ -303,7 +314,6 @@ def test_a_leak_is_reported_with_its_phase_start_line_and_holder(
     assert site.line == f"{__file__}:{LeakedEnvironment.__init__.__code__.co_firstlineno + 1}"
     assert site.nbytes == pytest.approx(400_000, rel=0.01)
     assert leak.trace.holders[0][0].endswith("<locals>.keep: kept")
-    printed = capsys.readouterr().out
     # not only at the end; anonymous memory may grow visibly first
     assert printed.index("grows since generation 5") < printed.index("generation  RSS GB")
     assert "leak in evaluate: " in printed
@@ -328,55 +338,43 @@ class Late(Callback):
 
 
 @pytest.mark.parametrize("listed_first", [True, False])
-def test_a_callback_is_told_from_a_phase_wherever_it_is_listed(
-    fit: Fit, listed_first: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(leaks, "MOST_TRACES", 0)
-    profiler, late = MemoryProfiler(), Late()
-    fit(GarbageCollector(), *([late, profiler] if listed_first else [profiler, late]), epochs=16, announce=True)
-    assert profiler.leak is not None
-    assert profiler.leak.phase == ("generation" if listed_first else AFTER)
-    assert abs(profiler.leak.growth.since - 5) <= 1
+def test_a_callback_is_told_from_a_phase_wherever_it_is_listed(listed_first: bool, tmp_path: Path) -> None:
+    late = (Late(), MemoryProfiler()) if listed_first else (MemoryProfiler(), Late())
+    leak, _ = in_fork(found, tmp_path, GarbageCollector(), *late, epochs=16, announce=True)
+    assert leak is not None
+    assert leak.phase == ("generation" if listed_first else AFTER)
+    assert abs(leak.growth.since - 5) <= 1
 
 
-def test_a_leak_that_turns_out_to_be_none_is_taken_back(
-    fit: Fit, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(leaks, "MOST_TRACES", 0)
-    profiler = MemoryProfiler()
-    fit(GarbageCollector(), Late(cleared=18), profiler, epochs=22, announce=True)
-    assert profiler.leak is None
-    printed = capsys.readouterr().out
+def test_a_leak_that_turns_out_to_be_none_is_taken_back(tmp_path: Path) -> None:
+    callbacks = (GarbageCollector(), Late(cleared=18), MemoryProfiler())
+    leak, printed = in_fork(found, tmp_path, *callbacks, epochs=22, announce=True)
+    assert leak is None
     assert printed.index("leak in generation: ") < printed.index("no leak in generation after all: ")
     assert re.search("verdict: healthy now; .*memory grew from generation 5 on, but its kind is saw-tooth", printed)
     assert json.loads((tmp_path / "memory" / "verdict.json").read_text())["leak"] is None
 
 
-def test_a_buffer_that_fills_is_no_leak_and_an_unbounded_one_is(
-    fit: Fit, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(leaks, "MOST_TRACES", 0)
+class Buffer(Callback):
+    def __init__(self, ends: bool) -> None:
+        self.ends = ends
+        self.rows: list[np.ndarray] = []
 
-    class Buffer(Callback):
-        def __init__(self, ends: bool) -> None:
-            self.ends = ends
-            self.rows: list[np.ndarray] = []
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.rows.append(np.ones(50_000))
 
-        def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-            self.rows.append(np.ones(50_000))
+    def memory_owners(self) -> dict[str, object]:
+        return {"buffer": Filling(self.rows, full=len(self.rows) == 50) if self.ends else self.rows}
 
-        def memory_owners(self) -> dict[str, object]:
-            return {"buffer": Filling(self.rows, full=len(self.rows) == 50) if self.ends else self.rows}
 
-    found = {}
-    for ends in (True, False):
-        profiler = MemoryProfiler()
-        fit(GarbageCollector(), Buffer(ends), profiler, epochs=10)
-        found[ends] = profiler.leak
-    assert found[True] is None
-    printed = capsys.readouterr().out
-    assert printed.count("verdict: healthy") == 1
-    assert printed.count("generation  RSS GB") == 1  # tables for the leak alone
-    assert found[False] is not None
-    assert found[False].where == "owner buffer"
-    assert found[False].growth.slope.median == pytest.approx(400_000, rel=0.01)
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_buffer_that_fills_is_no_leak_and_an_unbounded_one_is(ends: bool, tmp_path: Path) -> None:
+    leak, printed = in_fork(found, tmp_path, GarbageCollector(), Buffer(ends), MemoryProfiler(), epochs=10)
+    assert printed.count("verdict: healthy") == ends
+    assert printed.count("generation  RSS GB") == (not ends)  # tables for the leak alone
+    if ends:
+        assert leak is None
+    else:
+        assert leak is not None
+        assert leak.where == "owner buffer"
+        assert leak.growth.slope.median == pytest.approx(400_000, rel=0.01)

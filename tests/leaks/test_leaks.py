@@ -1,47 +1,38 @@
-"""Leaks of every kind are found with their phase and start, and healthy runs raise no alarm."""
+"""Leaks of every kind are found with their phase and start, and healthy runs raise no alarm.
+
+Every run has a process of its own, with nothing free in it that earlier tests left behind.
+"""
 
 import gc
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 
 from eigen2.memory import leaks, process
+from eigen2.memory.growth import Verdict
 from eigen2.memory.leaks import Leak, LeakWatch
 from eigen2.memory.snapshot import take_snapshot
 from eigen2.memory.tracing import Trace
+from tests.command import in_fork
 from tests.leaks.kinds import IN_STEPS, KINDS, SLOW, clean
 
 PHASES = ("evaluate", "train", "evolve", "validate", "generation")
+Work = Callable[[int, str], object]
 
 
-@pytest.fixture(autouse=True)
-def frozen() -> Iterator[None]:
-    gc.collect()
+def follow(work: Work, generations: int, traces: int = 0, shm: bool = False) -> LeakWatch:
+    """Return the verdict on a loop of phases, of which training holds and frees more than a leak keeps.
+
+    Files in /dev/shm, where other processes of this user write too, count with `shm` alone.
+    """
+    leaks.MOST_TRACES = traces
+    if not shm:
+        process._shm_files_bytes = lambda: 0
     gc.freeze()
-    yield
-    gc.unfreeze()
-
-
-@pytest.fixture(autouse=True)
-def without_files_of_other_tests(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave out /dev/shm, where tests in other processes write at the same time, but for the kind that leaks there."""
-    if "shared memory that is closed" not in request.node.name:
-        monkeypatch.setattr(process, "_shm_files_bytes", lambda: 0)
-
-
-@pytest.fixture
-def kept() -> Iterator[list[Any]]:
-    kept: list[Any] = []
-    yield kept
-    clean(kept)
-
-
-def follow(work: Callable[[int, str], object], generations: int, watch: LeakWatch | None = None) -> Leak | None:
-    """Return the leak in a loop of phases, of which training holds and frees more than a leak keeps."""
-    watch = watch or LeakWatch(50e3)
+    watch = LeakWatch(50e3)
     before = take_snapshot(0, "baseline", {})
     watch.phase_end(before)
     gradients = np.zeros(0)
@@ -56,12 +47,24 @@ def follow(work: Callable[[int, str], object], generations: int, watch: LeakWatc
             if phase != "generation":
                 watch.phase_end(before)
         watch.generation_end(before)
-    return watch.close()
+    watch.close()
+    return watch
 
 
-@pytest.fixture
-def untraced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leaks, "MOST_TRACES", 0)
+def leak_of(name: str, start: int, phase: str, generations: int, traces: int = 0) -> Leak | None:
+    """Return the leak found in a run that leaks in one phase from a generation on."""
+    kind, kept = KINDS[name], list[Any]()
+    kind(kept)  # imports and first uses
+    clean(kept)
+    try:
+        return follow(
+            lambda generation, now: now == phase and generation >= start and kind(kept),
+            generations,
+            traces,
+            name == "shared memory that is closed",
+        ).leak
+    finally:
+        clean(kept)
 
 
 def cases() -> Iterator[Any]:
@@ -71,45 +74,48 @@ def cases() -> Iterator[Any]:
         yield pytest.param(name, start, phase, marks=marks, id=f"{name} in {phase} from {start}")
 
 
-@pytest.mark.usefixtures("untraced")
-@pytest.mark.parametrize(("name", "start", "phase"), cases())
-def test_a_leak_of_every_kind_is_found_with_its_phase_and_start(
-    name: str, start: int, phase: str, kept: list[Any]
-) -> None:
-    kind = KINDS[name]
-    kind(kept)  # imports and first uses
-    clean(kept)
-    end = start + (40 if name in IN_STEPS else 12)
-    leak = follow(lambda generation, now: now == phase and generation >= start and kind(kept), end)
+@pytest.mark.parametrize(("name", "start", "phase"), [*cases()])
+def test_a_leak_of_every_kind_is_found_with_its_phase_and_start(name: str, start: int, phase: str) -> None:
+    leak = in_fork(leak_of, name, start, phase, start + (40 if name in IN_STEPS else 12))
     assert leak is not None
     assert leak.phase == phase
     assert abs(leak.growth.since - start) <= 2 or name in IN_STEPS
     assert 0.5 * 400_000 < leak.growth.slope.median < 2.5 * 400_000 or name == "child processes"
 
 
-@pytest.mark.usefixtures("untraced")
-@pytest.mark.parametrize("start", [3, 8, 20])
-def test_a_leak_in_every_third_generation_is_found(start: int, kept: list[Any]) -> None:
+def leak_in_every_third_generation(start: int) -> Leak | None:
+    kept: list[Any] = []
+
     def work(generation: int, phase: str) -> None:
         if phase == "evolve" and generation >= start and (generation - start) % 3 == 0:
             kept.append(np.ones(150_000))
 
-    leak = follow(work, start + 18)
+    return follow(work, start + 18).leak
+
+
+@pytest.mark.parametrize("start", [3, 8, 20])
+def test_a_leak_in_every_third_generation_is_found(start: int) -> None:
+    leak = in_fork(leak_in_every_third_generation, start)
     assert leak is not None
     assert leak.phase == "evolve"
     assert abs(leak.growth.since - start) <= 2
 
 
-@pytest.mark.usefixtures("untraced")
-def test_of_two_leaks_each_is_found(kept: list[Any]) -> None:
+def two_leaks() -> tuple[Leak | None, Mapping[str, Verdict]]:
+    kept: list[Any] = []
+
     def work(generation: int, phase: str) -> None:
         if (phase, generation >= 8) == ("evaluate", True) or (phase, generation >= 20) == ("validate", True):
             kept.append(np.ones(50_000 if phase == "evaluate" else 100_000))
 
-    watch = LeakWatch(50e3)
-    leak = follow(work, 32, watch)
+    watch = follow(work, 32)
+    return watch.leak, watch.verdicts
+
+
+def test_of_two_leaks_each_is_found() -> None:
+    leak, verdicts = in_fork(two_leaks)
     assert leak is not None
-    assert [growth.since for growth in watch.verdicts["memory"].growths] == [8, 20]
+    assert [growth.since for growth in verdicts["memory"].growths] == [8, 20]
     assert (leak.phase, leak.growth.since) == ("validate", 20)
 
 
@@ -132,25 +138,26 @@ class Keeping:
         return Trace([], [])
 
 
-def test_a_leak_goes_on_after_a_trace_that_keeps_memory(kept: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leaks, "PythonTrace", Keeping)
-    watch = LeakWatch(50e3)
-    leak = follow(
-        lambda generation, phase: phase == "train" and generation >= 4 and kept.append(np.ones(50_000)), 32, watch
+def leak_with_a_trace_that_keeps() -> tuple[Leak | None, list[str]]:
+    kept: list[np.ndarray] = []
+    leaks.PythonTrace = Keeping  # type: ignore[assignment, misc]
+    watch = follow(
+        lambda generation, phase: phase == "train" and generation >= 4 and kept.append(np.ones(50_000)), 32, traces=3
     )
-    Keeping.kept.clear()
+    return watch.leak, watch.summary()
+
+
+def test_a_leak_goes_on_after_a_trace_that_keeps_memory() -> None:
+    leak, summary = in_fork(leak_with_a_trace_that_keeps)
     assert leak is not None
     assert (leak.phase, leak.growth.since) == ("train", 4)
     assert leak.growth.slope.median == pytest.approx(400_000, rel=0.1)
-    assert watch.summary() == leak.lines()
+    assert summary == leak.lines()
 
 
-@pytest.mark.usefixtures("untraced")
-@pytest.mark.parametrize("seed", range(20))
-def test_a_healthy_run_raises_no_alarm(seed: int) -> None:
+def healthy_run(seed: int) -> tuple[Leak | None, list[str]]:
     rng = np.random.default_rng(seed)
     history: deque[np.ndarray] = deque(maxlen=int(rng.integers(1, 6)))
-    told: list[str] = []
 
     def work(generation: int, phase: str) -> None:
         if phase in ("evaluate", "validate"):
@@ -158,21 +165,21 @@ def test_a_healthy_run_raises_no_alarm(seed: int) -> None:
             texts = [f"{number}" * 50 for number in range(int(rng.integers(10, 2000)))]
             del texts
 
-    watch = LeakWatch(50e3)
-    watch._revise = lambda earlier: told.append("revised") or [] if earlier else []  # type: ignore[method-assign]
-    assert follow(work, 40, watch) is None
-    assert told == []
+    watch = follow(work, 40)
+    return watch.leak, watch.summary()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_healthy_run_raises_no_alarm(seed: int) -> None:
+    leak, summary = in_fork(healthy_run, seed)
+    assert leak is None
+    assert summary == ["verdict: healthy"]  # it would name a leak that was taken back
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(KINDS.keys() - {"child processes"}))
-def test_the_line_or_the_container_of_a_leak_is_named(name: str, kept: list[Any]) -> None:
-    kind = KINDS[name]
-    kind(kept)
-    clean(kept)
-    leak = follow(
-        lambda generation, phase: phase == "train" and generation >= 8 and kind(kept), 48 if name in IN_STEPS else 20
-    )
+def test_the_line_or_the_container_of_a_leak_is_named(name: str) -> None:
+    leak = in_fork(leak_of, name, 8, "train", 48 if name in IN_STEPS else 20, traces=1)
     assert leak is not None
     holders = " ".join(name for name, _, _ in leak.trace.holders)
     assert "kinds.py" in leak.trace.sites[0].line or "test_leaks.py" in leak.trace.sites[0].line or "kept" in holders

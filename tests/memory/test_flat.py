@@ -4,28 +4,26 @@ from collections import deque
 from typing import Any
 
 import pytest
-import torch
 
 from callbacks import assert_flat
+from tests.command import in_fork
 
 
-def test_what_replaces_and_bounds_its_memory_passes() -> None:
-    last: deque[torch.Tensor] = deque(maxlen=3)
-    assert_flat(lambda: last.append(torch.ones(10_000)))
+def run_flat(length: int, maxlen: int | None, allowed: str) -> None:
+    kept: deque[Any] = deque(maxlen=maxlen)
+    assert_flat(lambda: kept.append(bytearray(length)), per_generation=allowed)
 
 
-@pytest.mark.parametrize(("kept_bytes", "allowed", "flat"), [(4000, "1 kB", False), (4000, "1 MB", True)])
-def test_what_keeps_more_than_is_allowed_fails(kept_bytes: int, allowed: str, flat: bool) -> None:
-    kept: list[Any] = []
+@pytest.mark.parametrize(("length", "maxlen", "allowed"), [(40_000, 3, "1 kB"), (4000, None, "1 MB")])
+def test_what_bounds_its_memory_or_keeps_no_more_than_is_allowed_passes(
+    length: int, maxlen: int | None, allowed: str
+) -> None:
+    in_fork(run_flat, length, maxlen, allowed)
 
-    def run() -> None:
-        kept.append(bytearray(kept_bytes))
 
-    if flat:
-        assert_flat(run, per_generation=allowed)
-    else:
-        with pytest.raises(AssertionError, match=r"memory grows by 4,\d\d\d bytes a generation, where 1 kB is allowed"):
-            assert_flat(run, per_generation=allowed)
+def test_what_keeps_more_than_is_allowed_fails() -> None:
+    with pytest.raises(AssertionError, match=r"memory grows by 4,\d\d\d bytes a generation, where 1 kB is allowed"):
+        in_fork(run_flat, 4000, None, "1 kB")
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,9 @@
 """Planted leaks of the common kinds are identified; healthy runs raise no alarm."""
 
 import copy
+import io
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +11,12 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
-from callbacks.memory import MemoryProfiler, get_profiler
+from callbacks.memory import get_profiler
 from eigen2.cli.main import main
 from eigen2.erl.module import ERLModule
 from eigen2.market.simulation.environment import TradingEnvironment
+from eigen2.memory.leaks import Leak
+from tests.command import in_fork
 
 START = 5  # the first generation that leaks
 Plant = Callable[[ERLModule, list[Any]], None]
@@ -34,23 +38,30 @@ PLANTS: dict[str, Plant] = {
 }
 
 
-@pytest.fixture
-def figures() -> Any:
-    backend = plt.get_backend()
-    plt.switch_backend("agg")
-    yield
-    plt.close("all")
-    plt.switch_backend(backend)
-
-
-def run(root: Path, generations: int, *options: str) -> MemoryProfiler:
+def run(root: Path, generations: int, *options: str) -> tuple[Leak | None, str]:
+    """Return the leak that a run finds in this process, and what is printed."""
     folder = ["--trainer.max_epochs", str(generations), "--trainer.default_root_dir", str(root)]
-    main(["fit", "--config", "tests/small.yaml", *folder, *options])
-    return get_profiler()
+    with redirect_stdout(io.StringIO()) as printed:
+        main(["fit", "--config", "tests/small.yaml", *folder, *options])
+    return get_profiler().leak, printed.getvalue()
+
+
+def run_with_leak(root: Path, method: str, plant: str) -> tuple[Leak | None, str]:
+    kept: list[Any] = []
+    original = getattr(ERLModule, method)
+
+    def leaky(module: ERLModule, *arguments: Any) -> Any:
+        result = original(module, *arguments)
+        if module.current_epoch >= START:
+            PLANTS[plant](module, kept)
+        return result
+
+    plt.switch_backend("agg")
+    setattr(ERLModule, method, leaky)
+    return run(root, START + 12)
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("figures")
 @pytest.mark.parametrize(
     ("method", "plant", "phase"),
     [
@@ -61,33 +72,14 @@ def run(root: Path, generations: int, *options: str) -> MemoryProfiler:
         ("validate", "a figure", "validate"),
     ],
 )
-def test_a_planted_leak_is_named_with_its_line_and_holder(
-    method: str,
-    plant: str,
-    phase: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    kept: list[Any] = []
-    original = getattr(ERLModule, method)
-
-    def leaky(module: ERLModule, *arguments: Any) -> Any:
-        result = original(module, *arguments)
-        if module.current_epoch >= START:
-            PLANTS[plant](module, kept)
-        return result
-
-    monkeypatch.setattr(ERLModule, method, leaky)
-    profiler = run(tmp_path, START + 12)
-    leak = profiler.leak
+def test_a_planted_leak_is_named_with_its_line_and_holder(method: str, plant: str, phase: str, tmp_path: Path) -> None:
+    leak, printed = in_fork(run_with_leak, tmp_path, method, plant)
     assert leak is not None
     assert leak.phase == phase
     assert abs(leak.growth.since - START) <= 2
     assert 50e3 < leak.growth.slope.low <= leak.growth.slope.median <= leak.growth.slope.high < 2e6
     assert "test_leaks.py" in leak.trace.sites[0].line
     assert plant == "a figure" or "leaky" in " ".join(name for name, _, _ in leak.trace.holders)
-    printed = capsys.readouterr().out
     assert printed.index(f"leak in {phase}: ") < printed.index("generation  RSS GB")  # not only at the end
     if plant == "an array":
         assert leak.trace.sites[0].nbytes == pytest.approx(320_000, rel=0.01)
@@ -105,7 +97,7 @@ SHAPES: dict[str, dict[str, Any]] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_healthy_run_raises_no_alarm(shape: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    profiler = run(tmp_path, 30, *(f"--{key}={value}" for key, value in SHAPES[shape].items()))
-    assert profiler.leak is None
-    assert "verdict: healthy" in capsys.readouterr().out
+def test_a_healthy_run_raises_no_alarm(shape: str, tmp_path: Path) -> None:
+    leak, printed = in_fork(run, tmp_path, 30, *(f"--{key}={value}" for key, value in SHAPES[shape].items()))
+    assert leak is None
+    assert "verdict: healthy" in printed
