@@ -44,7 +44,7 @@ SEEDS = range(21, 37)
 
 
 def _blurred_critic(sizes: Sizes) -> ColumnCritic:
-    return ColumnCritic(sizes, choice=Choice(sharpness=0.5))
+    return ColumnCritic(sizes, choice=Choice(sharpness=0.25))
 
 
 def _without_ridge(sizes: Sizes) -> Sizes:
@@ -63,14 +63,16 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "erl": {},
     "gradients alone": {"model": {"evolution": None}},
     "evolution alone": {"model": {"gradient_steps": 0}},
-    "gamma 0": {"model": {"gamma": 0.0}},
+    "gamma 0.5": {"model": {"gamma": 0.5}},
     "gamma 0.9": {"model": {"gamma": 0.9}},
-    "rewards where positions close, gamma 0.9": {"data": {"credit": "close"}, "model": {"gamma": 0.9}},
+    "learning rates of 0.001": {"model": {"actor_lr": 1e-3, "critic_lr": 1e-3}},
+    "learning rates of 0.0001": {"model": {"actor_lr": 1e-4, "critic_lr": 1e-4}},
+    "rewards where positions close": {"data": {"credit": "close"}},
     "without ridge forecasts": {"model": {"actor": _plain_actor, "critic": _plain_critic}},
     "without the critic's forecasts": {"model": {"learner": DDPG(saturation_penalty=0.1, forecast_weight=0.0)}},
     "4 windows a generation": {"data": {"windows_per_generation": 4}},
     "context of 504 days": {"data": {"context_days": 504}},
-    "sharpness 0.5": {"model": {"critic": _blurred_critic}},
+    "sharpness 0.25": {"model": {"critic": _blurred_critic}},
     "positions kept to their end": {"data": {"rules": TradingRules(early_close=False)}},
     "3 orders a day": {"data": {"rules": TradingRules(max_opens_per_day=3)}},
 }

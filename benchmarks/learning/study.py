@@ -35,7 +35,8 @@ from eigen2.market.simulation.simulate import Policy, Simulation, hide_window_en
 
 RULES = TradingRules(mode="weights", rebalance_days=20, concentration=1.0, cost_bps=10.0, slippage_bps=0.0)
 """Weights near equal ones, once a month: more concentrated, champions would turn the money over too often."""
-MODEL: dict[str, Any] = {"reward_scale": 0.02}  # a reward is the log return of 20 days, not of a small position
+MODEL: dict[str, Any] = {"reward_scale": 0.02, "actor_lr": 1e-3, "critic_lr": 1e-3}
+"""A reward is the log return of 20 days, not of a small position."""
 DATA: dict[str, Any] = {"replay_min_size": 2000}  # 20 days are one transition
 RANDOM_ACCOUNTS = 32  # accounts of the random baseline, which are averaged
 MOMENTUM = (252, 21)  # days of the gain by which 12-1 momentum ranks, and those of them left out

@@ -19,7 +19,7 @@ from eigen2.market.simulation.rules import TradingRules
 
 FIRST = 3  # generation from which elites are counted; before, agents are hardly trained
 METRICS = ("operators/elite_survival", "fitness/reliability")
-SLOW = {"actor_lr": 2.5e-4, "critic_lr": 2.5e-4}
+SLOW = {"actor_lr": 7.5e-5, "critic_lr": 7.5e-5}
 VARIANTS: dict[str, dict[str, Any]] = {
     "the defaults: 8 windows, 96 gradient steps": {},
     "24 windows": {"data": {"windows_per_generation": 24}},

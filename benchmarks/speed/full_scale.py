@@ -137,7 +137,7 @@ class FullScale:
         """Return the batch of the transitions in `slots` (agents, batch_size)."""
         size, settings = self.module.population_size, self.module.hparams
         state = GenerationState.begin(0, range(size), size, self.device)
-        return make_batch(state, self.data, self.replay.gather(slots), settings["gamma"], settings["reward_scale"])
+        return make_batch(state, self.data, self.replay.gather(slots), self.data.discount, settings["reward_scale"])
 
 
 def imports_mb() -> dict[str, float]:

@@ -60,10 +60,12 @@ class PlainAgent:
 
     def learn(self, batch: Batch, weight: float) -> None:
         """Accumulate the gradients of both losses of a micro-batch, times `weight`."""
-        inputs, next_inputs = self._row(batch.inputs), self._row(batch.next_inputs)
-        with torch.no_grad():
-            next_value = self.target_critic(next_inputs, self.target_actor(next_inputs))
-            target = batch.reward[self.row] + batch.discount * torch.where(batch.terminated[self.row], 0.0, next_value)
+        inputs, target = self._row(batch.inputs), batch.reward[self.row]
+        if batch.next_inputs is not None:
+            next_inputs = self._row(batch.next_inputs)
+            with torch.no_grad():
+                next_value = self.target_critic(next_inputs, self.target_actor(next_inputs))
+                target = target + batch.discount * torch.where(batch.terminated[self.row], 0.0, next_value)
         critic_loss = (self.critic(inputs, batch.action[self.row]) - target).square().mean()
         assert batch.outcomes is not None
         error = (self.critic.forecast(inputs) - batch.outcomes[self.row]).square().nanmean()  # type: ignore[operator]

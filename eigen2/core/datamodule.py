@@ -137,6 +137,8 @@ class RolloutDataModule(WorkloadDataModule):
 
     validates_every_agent: ClassVar[bool] = True
     """Whether every agent is validated in each generation; else the fittest alone, and `val_env` has one agent."""
+    discount: float = 0.99
+    """Discount per step where `model.gamma` is null, 0 to 1."""
     eval_env: Environment
     val_env: Environment
 

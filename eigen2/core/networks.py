@@ -17,6 +17,7 @@ logger = logging.getLogger(__name__)
 
 Inputs = dict[str, Tensor]  # named network inputs with a leading agent axis, of size 1 where all agents see the same
 Weights = dict[str, Tensor]  # weights by name; those of many agents have a leading agent axis
+LARGEST = 1 - 1e-6  # absolute output of a tanh up to which its pre-activation is known, at 7.25
 MOST_WIDTH = 16_384  # widest layer; two such layers have a GB of weights between them
 DESCRIBED, FORECAST = "described", "forecast"  # names of the inputs that hold what `describe` and `forecast` returned
 
@@ -164,6 +165,13 @@ class StackedNetwork:
         finally:
             for module, name, _, original in self._places:
                 compat.replace_parameter(module, name, original)
+
+
+def preactivation(output: Tensor) -> Tensor:
+    """Return artanh(output), in single precision: what a network's last tanh was given, within -7.25 and 7.25."""
+    output = output.float().clamp(-LARGEST, LARGEST)
+    # unlike torch.atanh, logarithms have the same bits wherever an agent's numbers lie in the tensor
+    return 0.5 * (torch.log1p(output) - torch.log1p(-output))
 
 
 def _map_tensors(value: Inputs | Tensor, change: Callable[[Tensor], Any]) -> Any:

@@ -56,6 +56,12 @@ class PopulationModule(GenerationModule[RolloutDataModule]):
         """Return the rollout that plays the population in the data module's environments."""
         return Rollout(self.population, self.data, self.precision, self.communicator)
 
+    @property
+    def gamma(self) -> float:
+        """Return the discount per step, the workload's unless it is set."""
+        gamma: float | None = self.hparams["gamma"]
+        return self.data.discount if gamma is None else gamma
+
     def precision(self) -> AbstractContextManager[None]:
         """Return the context in which networks run."""
         return self.trainer.precision_plugin.forward_context()

@@ -33,8 +33,8 @@ class ERLModule(PopulationModule):
         gradient_steps: optimizer steps per generation (0 or more; 0 is evolution alone).
         accumulate: micro-batches of data.batch_size whose gradients are averaged for one optimizer step (1 or more);
             small ones are computed together.
-        gamma: discount per step (0 to 1). The default looks two days ahead: a trade's whole gain is credited to its
-            order, and the values of later orders are mostly noise. Control tasks need 0.98 or more.
+        gamma: discount per step (0 to 1; null: the workload's, which is 0 for orders whose gains are credited to them,
+            0.5 for target weights, 0.9 where gains are credited on the day of sale, and 0.99 for control tasks).
         tau: fraction by which a target network moves to its network after each optimizer step (above 0, at most 1).
         actor_lr: Adam's learning rate of the actors (above 0).
         critic_lr: Adam's learning rate of the critics (above 0).
@@ -67,10 +67,10 @@ class ERLModule(PopulationModule):
         population_size: int = 16,
         gradient_steps: int = 96,
         accumulate: int = 2,
-        gamma: float = 0.5,
+        gamma: float | None = None,
         tau: float = 0.01,
-        actor_lr: float = 1e-3,
-        critic_lr: float = 1e-3,
+        actor_lr: float = 3e-4,
+        critic_lr: float = 3e-4,
         max_grad_norm: float = 1.0,
         reward_scale: float = 0.1,
         noise: float = 0.3,
@@ -128,7 +128,7 @@ class ERLModule(PopulationModule):
             state.drawn = self.data.buffer.gather(state.slots[index : index + self.drawn_at_once].to(self.device))
         if population.learners:
             stored = {name: values[place] for name, values in state.drawn.items()}
-            sampled = make_batch(state, self.data, stored, hparams["gamma"], hparams["reward_scale"])
+            sampled = make_batch(state, self.data, stored, self.gamma, hparams["reward_scale"])
             losses = self.learner.losses(population, sampled, train_actor)
             state.record_losses(losses, train_actor)
             loss = (losses.actor + losses.critic).sum()  # each term depends on one agent only

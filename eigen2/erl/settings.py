@@ -29,7 +29,8 @@ RANGES: dict[str, dict[str, float]] = {
 def check_settings(settings: Mapping[str, Any]) -> None:
     """Refuse settings of `ERLModule` outside their ranges, by a UserError that names the first of them."""
     for name, limits in RANGES.items():
-        require_range(f"model.{name}", settings[name], **limits)
+        if settings[name] is not None or name != "gamma":
+            require_range(f"model.{name}", settings[name], **limits)
     if settings["learners"] is not None:
         require_range("model.learners", settings["learners"], least=1, most=settings["population_size"])
     if settings["evolution"] is not None:

@@ -69,7 +69,7 @@ def make_batch(
     outcomes = data.outcomes(observation)
     return Batch(
         inputs=data.network_inputs(observation),
-        next_inputs=data.network_inputs({name: stored[f"next_{name}"] for name in names}),
+        next_inputs=data.network_inputs({name: stored[f"next_{name}"] for name in names}) if gamma else None,
         action=loaded_action(stored["action"]),
         reward=stored["reward"] * reward_scale,
         terminated=stored["terminated"],

@@ -254,6 +254,18 @@ class MarketDataModule(RolloutDataModule):
         return torch.where(held[..., None], self._outcomes[observation["day"].long()].float(), torch.nan)
 
     @property
+    def discount(self) -> float:  # type: ignore[override]
+        """Return the discount for which the default networks learn most.
+
+        An order is credited with all that it earned, a decision to sell with what it changed, so that nothing is left
+        to come; the values of later orders would be mostly noise. What target weights cost depends on those before
+        them, and rewards on the day of sale come up to `max_holding_days` after the order.
+        """
+        if self.rules.mode == "weights":
+            return 0.5
+        return 0.0 if self.credit == "order" else 0.9
+
+    @property
     def sizes(self) -> Sizes:
         """Return the shapes of network inputs and of an action, and the days of the context."""
         return Sizes(self.encoder.input_shapes, self.eval_env.action_shape, self.context_days)

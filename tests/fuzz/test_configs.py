@@ -42,7 +42,7 @@ INF, NAN, HUGE = math.inf, math.nan, 10**12
 MARKET: list[tuple[str, Any]] = [
     # each of these once ended in a traceback, took all memory or hung
     *(("model", -1), ("model", None), ("data", ["a"]), ("trainer", NAN), ("trainer", None), ("num_threads", 2**63)),
-    *((f"model.{name}", None) for name in ("gamma", "population_size", "noise")),
+    *((f"model.{name}", None) for name in ("population_size", "noise")),
     *((f"model.{name}", 2**63) for name in ("population_size", "gradient_steps", "accumulate")),
     *(("model.population_size", HUGE), ("model.gradient_steps", 10**9), ("budget.memory_budget_gb", INF)),
     *((f"model.{name}", INF) for name in ("actor_lr", "reward_scale", "noise", "noise_min")),

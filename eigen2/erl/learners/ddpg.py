@@ -6,13 +6,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from eigen2.core.networks import DESCRIBED, FORECAST
+from eigen2.core.networks import DESCRIBED, FORECAST, preactivation
 from eigen2.erl.learners.learner import Batch, Learner, Losses
 from eigen2.erl.population import Population
 from eigen2.errors import require_range
 
 SATURATED = 0.98  # absolute action, in units of its bound, from which an output counts as saturated
-LARGEST = 1 - 1e-6  # absolute action up to which a pre-activation is penalised, at 7.25
 
 
 @dataclass
@@ -56,7 +55,7 @@ class DDPG(Learner):
         own_values = network.first_value(detached, fixed, action)
         value = _by_critic(own_values)[..., 0].mean(1)
         return Losses(
-            actor=self.saturation_penalty * _mean_square_of_preactivations(action) - value,
+            actor=self.saturation_penalty * preactivation(action).square().flatten(1).mean(1) - value,
             critic=critic,
             q_mean=q_mean,
             action_saturation=(action.detach().abs() > SATURATED).float().flatten(1).mean(1),
@@ -68,6 +67,8 @@ class DDPG(Learner):
 
         A truncated episode bootstraps; the lowest of several critics counts.
         """
+        if batch.next_inputs is None:
+            return batch.reward
         action = population.actor_network(population.learning(population.actor_target), batch.next_inputs)
         critic = population.learning(population.critic_target)
         all_values = population.critic_network(critic, batch.next_inputs, self.target_action(action, batch))
@@ -77,12 +78,6 @@ class DDPG(Learner):
     def target_action(self, action: Tensor, batch: Batch) -> Tensor:
         """Return the action that the target critic evaluates, from the target actor's."""
         return action
-
-
-def _mean_square_of_preactivations(action: Tensor) -> Float[Tensor, " agents"]:
-    action = action.float().clamp(-LARGEST, LARGEST)
-    # unlike torch.atanh, logarithms have the same bits wherever an agent's actions lie in the tensor
-    return (0.5 * (torch.log1p(action) - torch.log1p(-action))).square().flatten(1).mean(1)
 
 
 def _forecast_error(

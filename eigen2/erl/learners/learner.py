@@ -15,7 +15,7 @@ class Batch(NamedTuple):
     """Sample of transitions for every agent that learns, (agents, batch, ...) each."""
 
     inputs: Inputs
-    next_inputs: Inputs
+    next_inputs: Inputs | None  # None where nothing that comes later counts, as `discount` is 0
     action: Tensor
     reward: Float[Tensor, "agents batch"]  # rewards, scaled by model.reward_scale
     terminated: Tensor

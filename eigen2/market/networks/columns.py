@@ -10,7 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from eigen2.core.networks import DESCRIBED, FORECAST, Inputs, Linear, Sizes, require_width
+from eigen2.core.networks import DESCRIBED, FORECAST, Inputs, Linear, Sizes, preactivation, require_width
 from eigen2.errors import UserError, require_range
 from eigen2.market.simulation.account import AccountRules
 from eigen2.market.simulation.rules import TradingRules
@@ -20,8 +20,8 @@ PORTFOLIO = {"orders": 8, "weights": 3}
 HELD, HELD_DAYS, COEFFICIENT, ROOM = 1, 2, 5, 7  # places of further ones, of orders
 DRAWS = "draws"  # name of the input that breaks ties between orders
 RIDGE = "ridge"  # name of the input with the forecasts of a ridge regression
-MAX_SHARPNESS = 1e6  # a sharper softmax over coefficients in [-1, 1] has no gradient left
-NEVER = -10.0  # below every coefficient
+MAX_SHARPNESS = 1e6  # a sharper softmax has no gradient left
+NEVER = -1e9  # below every pre-activation
 TRUST = 3.5  # initial weight of the ridge forecasts in an actor's sizes or scores, before the tanh
 PATIENCE = 1.0  # initial take-profits before the tanh, at 88 % of their range: positions run until agents learn better
 FORECAST_UNIT = 30.0  # of the ridge forecasts' weight in a critic, which optimizer steps of 0.001 else move too slowly
@@ -34,9 +34,9 @@ class Choice:
     rules: TradingRules = field(default_factory=TradingRules)
     account: AccountRules = field(default_factory=AccountRules)
     """Rules and money of the environment."""
-    sharpness: float = 2.0
-    """Sharpness of the softmax over coefficients in [-1, 1] through which the gradient of the choice passes (0 to 1e6;
-    0: no gradient passes)."""
+    sharpness: float = 1.0
+    """Sharpness of the softmax over pre-activations, artanh(size), through which the gradient of the choice passes (0
+    to 1e6; 0: no gradient passes)."""
 
     def __post_init__(self) -> None:
         require_range("choice.sharpness", self.sharpness, least=0, most=MAX_SHARPNESS)
@@ -80,8 +80,9 @@ class Choice:
         """Return the stakes of the columns that are ordered, as parts of a day's largest; 0 for all other columns.
 
         Orders are those of the environment, see `TradingEnvironment`. Rewards are in proportion to stakes: where little
-        money is left, several orders earn no more than one. What is ordered has no gradient, so that of a softmax over
-        the coefficients replaces it (the straight-through estimator of Bengio, Léonard and Courville, 2013).
+        money is left, several orders earn no more than one. What is ordered has no gradient, so that of a softmax
+        replaces it (the straight-through estimator of Bengio, Léonard and Courville, 2013): over the pre-activations of
+        sizes, as among sizes near their bound, which are those that lead, it would see no differences.
 
         Stakes are those before `AccountRules.whole_shares`: how many shares they buy depends on the price of the fill,
         so an order that buys none is judged as if it had filled.
@@ -95,14 +96,14 @@ class Choice:
         if not torch.is_grad_enabled():
             return stakes
         size = action[..., 0].abs() if self.rules.allow_short else action[..., 0]
-        soft = torch.softmax(self.sharpness * torch.where(orderable, size, NEVER), dim=-1)
+        soft = torch.softmax(self.sharpness * torch.where(orderable, preactivation(size), NEVER), dim=-1)
         soft = soft * (room / largest).clamp(max=1)
         return stakes + (soft - soft.detach())
 
     def closed_stakes(self, coefficient: Tensor, portfolio: Tensor, draws: Tensor) -> Tensor:
         """Return the stakes of the positions that are closed, as `ordered_stakes`; 0 for all other columns.
 
-        The gradient is that of a sigmoid for each position that may be closed.
+        The gradient is that of a sigmoid of the coefficient for each position that may be closed.
         """
         stake = portfolio[..., COEFFICIENT].abs() / self._orders(coefficient.shape[-1])
         closed = self.closed(coefficient.detach(), portfolio, draws)
@@ -111,7 +112,7 @@ class Choice:
         low, high = self.rules.action_range
         below = 2 * (1 - coefficient * self._side(portfolio)) / (high[0] - low[0])
         # a sigmoid; unlike torch.sigmoid, tanh has the same bits wherever an agent's numbers lie in the tensor
-        soft = 0.5 + 0.5 * torch.tanh(0.5 * self.sharpness * below)
+        soft = 0.5 + 0.5 * torch.tanh(self.sharpness * below)
         return stake * (closed + (soft - soft.detach()))
 
     def ordered(self, coefficient: Tensor, orderable: Tensor, draws: Tensor) -> Tensor:

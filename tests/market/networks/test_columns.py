@@ -254,13 +254,26 @@ def test_the_gradient_says_what_would_change_if_a_column_were_preferred(early_cl
     closed = 0.5 * tokens[:, 5] if early_close else 0
     torch.testing.assert_close(pooled, ordered + closed)
     (found,) = torch.autograd.grad(pooled.square().sum() / 2, action)
-    soft = (torch.softmax(3 * free, 1)[:, None] @ tokens)[:, 0] + ordered
+    preferred = torch.where(inputs["portfolio"][..., 0] > 0, torch.atanh(action[..., 0]), -torch.inf)
+    soft = (torch.softmax(3 * preferred, 1)[:, None] @ tokens)[:, 0] + ordered
     if early_close:  # -0.6 is a coefficient of 1
-        soft = soft + 0.5 * tokens[:, 5] * torch.sigmoid(3 * (-0.6 - action[:, 5, :1]))
+        soft = soft + 0.5 * tokens[:, 5] * torch.sigmoid(6 * (-0.6 - action[:, 5, :1]))
     # of sum(chosen x soft pool): the same outer derivative
     (expected,) = torch.autograd.grad((soft * pooled.detach()).sum(), action)
     torch.testing.assert_close(found, expected, rtol=2e-3, atol=1e-4)
     assert found[:, 5, 0].ne(0).all() == early_close
+
+
+def test_the_softmax_tells_columns_apart_where_sizes_are_near_their_bound() -> None:
+    """A difference of 1 between pre-activations means weights of e to 1, wherever it lies."""
+    inputs = free_inputs()
+    numbers = torch.linspace(0, 6, COLUMNS).expand(BATCH, COLUMNS).clone().requires_grad_()
+    action = torch.stack([numbers.tanh(), torch.zeros_like(numbers)], -1)
+    weights, _ = Choice(TradingRules(early_close=False)).weights(action, inputs["portfolio"], inputs[DRAWS])
+    found = torch.autograd.grad(weights[..., -2].sum(), numbers)[0]
+    soft = torch.softmax(numbers.detach(), 1)
+    expected = soft[:, -2:-1] * (torch.eye(COLUMNS)[-2] - soft)
+    torch.testing.assert_close(found, expected, rtol=1e-2, atol=1e-5)
 
 
 def test_the_gradient_of_closing_has_the_same_bits_beside_any_others() -> None:
