@@ -29,6 +29,7 @@ SHARED: dict[str, Option] = {
 OPTIONS: dict[str, dict[str, Option]] = {
     "predict": {
         "data.path": (str, ..., "Prices of the champion's tickers as for fit, with context_days before the new days."),
+        "data.membership": (str | None, None, "Days on which tickers may be bought, a file as for fit; null is all."),
         "output": (str, "orders.csv", "CSV file to write; an existing file is replaced."),
         "require_signed": (
             str | None,
@@ -78,6 +79,7 @@ def _champion(options: Namespace) -> ExportedChampion:
 def _predict(options: Namespace) -> None:
     # both import torch, which takes seconds
     from eigen2.market.data.source import read_prices
+    from eigen2.market.data.universe import read_membership
     from eigen2.market.serving.trader import Trader
     from eigen2.market.spreadsheets import without_formulas
 
@@ -88,7 +90,8 @@ def _predict(options: Namespace) -> None:
     trader, output = Trader(_champion(options), options.actor), Path(options.output)
     if output.resolve() == Path(options.data.path).resolve():
         raise UserError(f"--output {output} is the price file itself, which would be lost; choose another file")
-    orders = trader.orders(read_prices(options.data.path, trader.features), first)
+    membership = None if options.data.membership is None else read_membership(options.data.membership)
+    orders = trader.orders(read_prices(options.data.path, trader.features), first, membership)
     try:
         with replacing(output) as draft:
             draft.write_text(without_formulas(orders).to_csv(index=False, float_format="%.6g"))

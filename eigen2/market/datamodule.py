@@ -22,6 +22,7 @@ from eigen2.market.data.cache import PriceSource, load_panel, remapped
 from eigen2.market.data.checks import survivors_line
 from eigen2.market.data.frames import frame_prices
 from eigen2.market.data.panel import FeatureScale, MarketPanel, window_starts
+from eigen2.market.data.panel_rows import MEMBER, members
 from eigen2.market.data.sample import sample_path
 from eigen2.market.data.source import check_features
 from eigen2.market.data.splits import ENOUGH_DAYS, default_days, describe_days, require_window
@@ -88,6 +89,8 @@ class MarketDataModule(RolloutDataModule):
         features: further numeric columns of the table that networks see beside the nine features of prices, such as
             sentiment or fundamentals. The value of a day must have been known at its close; an empty cell is a missing
             value.
+        membership: Parquet or CSV file of the days on which tickers may be bought, such as an index's past members:
+            ticker, first, last (a day, or empty), a row for each span. null: all days.
         encoding: what networks see of the market: `averages` of every feature over 1, 2, 4 ... context_days days,
             computed once for all networks; or `windows`, the features of the last context_days days themselves, for
             networks that read series, at a much higher cost.
@@ -131,6 +134,7 @@ class MarketDataModule(RolloutDataModule):
         benchmark: str | None = None,
         indicators: list[str] = [],  # noqa: B006 - read, never changed
         features: list[str] = [],  # noqa: B006 - read, never changed
+        membership: str | None = None,
         encoding: Literal["averages", "windows"] = "averages",
     ) -> None:
         super().__init__(windows_per_generation, exploration_windows, replay_capacity, replay_min_size, batch_size)
@@ -154,7 +158,7 @@ class MarketDataModule(RolloutDataModule):
         shaped = rules.mode == "orders" and rules.reward == "shaped"
         self.fitness_words = {"unit": "reward a window" if shaped else unit, "over": "agents"}
         check_features(features)
-        self.investable, self.benchmark = investable, benchmark
+        self.investable, self.benchmark, self.membership = investable, benchmark, membership
         self.indicators, self.features = list(indicators), list(features)
         self._frame: pd.DataFrame | None = None  # prices in place of a file
         self._spec: Mapping[str, Any] | None = None  # inference spec of the fit whose champion is used
@@ -201,7 +205,7 @@ class MarketDataModule(RolloutDataModule):
 
     def _load(self, scale: FeatureScale | None = None) -> None:
         splits = ("validation_days", "holdout_days", "validation_spans", "validation_from", "holdout_from")
-        names = (*splits, "indicators", "features")
+        names = (*splits, "indicators", "features", "membership")
         options = {"scale": scale, **{name: getattr(self, name) for name in names}}
         source: PriceSource = self.synthetic or self.path or sample_path()
         if self._frame is not None:
@@ -317,7 +321,9 @@ class MarketDataModule(RolloutDataModule):
     @property
     def survivors(self) -> str | None:
         """Return a line on how many tickers trade to the end; None if the prices are synthetic."""
-        return survivors_line(self.panel.prices, self.rules.delisting_return) if self.synthetic is None else None
+        if self.synthetic is not None:
+            return None
+        return survivors_line(self.panel.prices, self.rules.delisting_return, self.panel.covered)
 
     def data_used(self) -> dict[str, Any]:
         """Return the first and the last date of training and validation."""
@@ -365,7 +371,7 @@ class MarketDataModule(RolloutDataModule):
         days = range(holdout.start - 1, holdout.stop)
         benchmark = None
         if self.benchmark is not None:
-            benchmark = self.benchmark, self.panel.prices[:, [self.panel.tickers.index(self.benchmark)]]
+            benchmark = self.benchmark, self.panel.prices[:, [self.panel.tickers.index(self.benchmark)], :MEMBER]
         settings = (self.rules, self.account, days, self.panel.dates)
         market = Market(prices, *settings, benchmark, self.survivors, self.capacity, self._rankings(days))
         champion, agents = native(policies.champion), [native(agent) for agent in policies.agents]
@@ -399,11 +405,16 @@ class MarketDataModule(RolloutDataModule):
             "panel": f"{panel.num_days:,} days x {panel.num_columns} columns x {panel.num_features} features",
             "columns": f"{len(self.investable_columns)} investable of {panel.num_columns} columns, "
             f"{self.investable.describe()}; indicators: {', '.join(panel.indicators) or 'none'}",
+            **({} if self.membership is None else {"membership": self._describe_members()}),
             "training": describe_days(splits.train, panel.dates),
             "validation": f"{describe_days(splits.validation, panel.dates)}, {windows} window{'s' * (windows != 1)}",
             "holdout": f"{describe_days((splits.holdout,), panel.dates)}, untouched by fit",
             "window": f"{self.trading_days} trading + {self.settlement_days} run-off days, context {self.context_days}",
         }
+
+    def _describe_members(self) -> str:
+        count = members(self.panel.prices[:, self.investable_columns]).sum(1)
+        return f"{self.membership}: {count.min()} to {count.max()} columns may be bought, {count.mean():.1f} on average"
 
     def config(self) -> dict[str, Any]:
         """Return the arguments it was made with; prices in a DataFrame have to be given again, as a file."""
