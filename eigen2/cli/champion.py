@@ -24,6 +24,11 @@ Option = tuple[Any, Any, str]  # type, default (`...` if required) and help
 SHARED: dict[str, Option] = {
     "ckpt_path": (str, "best", "Champion: best or last of the run, a checkpoint file, or a folder written by export."),
     "trainer.default_root_dir": (str, "lightning_logs", "The run's folder."),
+    "ensemble": (
+        bool,
+        False,
+        "Whether to take the mean of the actions of the run's champion and of those of its other seeds (test --seeds).",
+    ),
     "actor": (str | None, None, "Class of a custom actor, module.Class; its module is imported, which runs its code."),
 }
 OPTIONS: dict[str, dict[str, Option]] = {
@@ -68,11 +73,17 @@ def _champion(options: Namespace) -> ExportedChampion:
             raise UserError(
                 f"--ckpt_path {folder} is a run's folder; give --ckpt_path best --trainer.default_root_dir {folder}"
             )
+        if options.ensemble:
+            raise UserError(f"--ensemble takes the trainings of a run, but {folder} is an export: leave it out")
         return load(folder, options.get("require_signed"))
     from eigen2.runtime.run_folder import find_checkpoint  # imports Lightning, which takes seconds
 
     checkpoint = find_checkpoint(Path(options.trainer.default_root_dir), options.ckpt_path, or_start=False)
     assert checkpoint is not None
+    if options.ensemble and options.get("require_signed") is None:
+        from eigen2.cli.seeds import ensemble
+
+        return ensemble(Path(checkpoint))
     return load(checkpoint, options.get("require_signed"))
 
 

@@ -1,6 +1,6 @@
 """The trading workload as a data module: prices to panel, panel to windows, windows to environments."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
@@ -18,21 +18,21 @@ from eigen2.core.environment import Policy as AgentPolicy
 from eigen2.core.networks import Inputs, Sizes
 from eigen2.core.randomness import Role, generator
 from eigen2.errors import UserError, require_range
-from eigen2.market.data.cache import PriceSource, load_panel, remapped
+from eigen2.market.data.cache import PriceSource, load_panel, remapped, source_table
 from eigen2.market.data.checks import survivors_line
 from eigen2.market.data.frames import frame_prices
-from eigen2.market.data.panel import FeatureScale, MarketPanel, window_starts
+from eigen2.market.data.panel import FeatureScale, MarketPanel, build_panel, window_starts
 from eigen2.market.data.panel_rows import MEMBER, members
 from eigen2.market.data.sample import sample_path
 from eigen2.market.data.source import check_features
 from eigen2.market.data.splits import ENOUGH_DAYS, default_days, describe_days, require_window
-from eigen2.market.data.universe import Universe, resolve
+from eigen2.market.data.universe import Universe, read_membership, resolve
 from eigen2.market.evaluation.backtest import Market, backtest, write
 from eigen2.market.evaluation.champion_record import named_trades, write_champion
 from eigen2.market.evaluation.episodes import episode_metrics
-from eigen2.market.evaluation.information import Scores
 from eigen2.market.evaluation.rankers import fit_rankers
-from eigen2.market.features.encoding import ENCODERS, AverageEncoder, MarketEncoder
+from eigen2.market.evaluation.robustness import Leak, find_leak
+from eigen2.market.features.encoding import ENCODERS, MarketEncoder
 from eigen2.market.networks.columns import Choice
 from eigen2.market.simulation.account import AccountRules
 from eigen2.market.simulation.base import MarketEnvironment, Terms, window_options
@@ -207,15 +207,16 @@ class MarketDataModule(RolloutDataModule):
         splits = ("validation_days", "holdout_days", "validation_spans", "validation_from", "holdout_from")
         names = (*splits, "indicators", "features", "membership")
         options = {"scale": scale, **{name: getattr(self, name) for name in names}}
-        source: PriceSource = self.synthetic or self.path or sample_path()
-        if self._frame is not None:
-            source = self._frame
         root = "lightning_logs" if self.trainer is None else self.trainer.default_root_dir
         # a script without a Trainer writes no files for a synthetic market
         writes = self.trainer is not None or self.synthetic is None
         self.panel = load_panel(
-            source, **options, cache_dir=self.cache_dir or (Path(root) / "cache" if writes else None)
+            self._source, **options, cache_dir=self.cache_dir or (Path(root) / "cache" if writes else None)
         )
+
+    @property
+    def _source(self) -> PriceSource:
+        return self.synthetic or self.path or sample_path() if self._frame is None else self._frame
 
     def build(self, agents: int, device: torch.device) -> None:
         """Make the encoder and the two environments."""
@@ -373,21 +374,30 @@ class MarketDataModule(RolloutDataModule):
         if self.benchmark is not None:
             benchmark = self.benchmark, self.panel.prices[:, [self.panel.tickers.index(self.benchmark)], :MEMBER]
         settings = (self.rules, self.account, days, self.panel.dates)
-        market = Market(prices, *settings, benchmark, self.survivors, self.capacity, self._rankings(days))
+        scores = fit_rankers(self.encoder, self.panel, self.rules.holding_days, days)
+        market = Market(prices, *settings, benchmark, self.survivors, self.capacity, scores)
         champion, agents = native(policies.champion), [native(agent) for agent in policies.agents]
         rng = generator(policies.seed, Role.LUCK)
-        result = backtest(market, champion, agents, policies.candidates, policies.generation, rng)
+        leak = self._find_leak(champion, days, policies.seed) if policies.checks else None
+        trained = champion, agents, policies.candidates, policies.generation
+        others = [native(other) for other in policies.others]
+        ensemble = native(policies.ensemble) if others else None
+        result = backtest(market, *trained, rng, others=others, ensemble=ensemble, leak=leak)
         if self.trainer is not None:
             folder = Path(self.trainer.default_root_dir) / "test"
             write(result, self._trades(result.champion.closed), folder, flatten({"data": self.settings()}))
         return TestResult(result.scalars(), result.text())
 
-    def _rankings(self, days: range) -> dict[str, Scores]:
-        """Return the scores by which plain learners rank the investable columns, see `fit_rankers`."""
-        encoder: MarketEncoder = self.encoder
-        if not isinstance(encoder, AverageEncoder):
-            encoder = AverageEncoder(self.panel, self.investable_columns, self.context_days, self.terms)
-        return fit_rankers(encoder, self.panel, self.rules.holding_days, days)
+    def _find_leak(self, champion: Policy, days: range, seed: int) -> Leak:
+        """Look for decisions of the champion that change with prices of later days, see `find_leak`."""
+
+        def rebuilt(change: Callable[[pd.DataFrame], pd.DataFrame]) -> MarketPanel:
+            scale, membership = self.panel.scale, self.membership and read_membership(self.membership)
+            table = change(source_table(self._source, self.features))
+            return build_panel(table, validation_days=0, holdout_days=0, scale=scale, membership=membership)
+
+        rng, device = generator(seed, Role.LUCK, agent=1), self.eval_env.device
+        return find_leak(champion, self, self.panel, rebuilt, days, rng, device)
 
     def episode_metrics(self, summary: dict[str, Tensor], fitness: Tensor) -> dict[str, float]:
         """Return trading in the windows, and the rank correlation of fitness and money."""

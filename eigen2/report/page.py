@@ -47,6 +47,7 @@ def render(run: RunRecord) -> str:
         mismatches=[*describe_changes(settings, tested.get("settings", settings), "data.").values()],
         measures=measures(run),
         rankings=rankings(run),
+        checks=checks(run),
         selection=selection_verdict(run.metrics.to_dict("records")),
         over=run.provenance.get("fitness", {}).get("over", "agents"),
         scores=scores(run),
@@ -116,6 +117,19 @@ def rankings(run: RunRecord) -> list[list[str]]:
         for horizon, each in horizons.items()
     ]
     return [["", "Rank IC", "ICIR", "t", "p", *years], *rows] if rows else []
+
+
+def checks(run: RunRecord) -> list[list[str]]:
+    """Return a table of each policy's return at other costs and a day late; empty for a test without checks."""
+    found = None if run.test is None else run.test.get("checks")
+    if not found:
+        return []
+    costs, late = found["costs"], found["lagged"]
+    rows = [
+        [name, *(format_measure("annual return", value) for value in (*each.values(), late.get(name)))]
+        for name, each in costs.items()
+    ]
+    return [["", *(f"{cost} bp" for cost in next(iter(costs.values()), {})), "a day late"], *rows]
 
 
 def scores(run: RunRecord) -> list[list[str]]:
