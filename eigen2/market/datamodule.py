@@ -392,9 +392,9 @@ class MarketDataModule(RolloutDataModule):
         """Look for decisions of the champion that change with prices of later days, see `find_leak`."""
 
         def rebuilt(change: Callable[[pd.DataFrame], pd.DataFrame]) -> MarketPanel:
-            scale, membership = self.panel.scale, self.membership and read_membership(self.membership)
-            table = change(source_table(self._source, self.features))
-            return build_panel(table, validation_days=0, holdout_days=0, scale=scale, membership=membership)
+            spans = None if self.membership is None else read_membership(self.membership)
+            table, scale = change(source_table(self._source, self.features)), self.panel.scale
+            return build_panel(table, validation_days=0, holdout_days=0, scale=scale, membership=spans)
 
         rng, device = generator(seed, Role.LUCK, agent=1), self.eval_env.device
         return find_leak(champion, self, self.panel, rebuilt, days, rng, device)

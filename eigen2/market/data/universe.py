@@ -78,31 +78,29 @@ def read_membership(path: str | Path) -> pd.DataFrame:
     places = [folded.index(name) for name in ("first", "ticker", "last")]
     with file.damage_as_user_error():
         batches = [[batch[place] for place in places] for batch in file.raw_batches(places, [], BATCH_ROWS)]
-    rows = [pd.concat(parts, ignore_index=True) for parts in zip(*map(_parsed_span, batches), strict=True)]
-    if not rows or rows[0].empty:
+    if not sum(len(batch[0]) for batch in batches):
         raise UserError(f"data.membership {file.where} has no rows: write a ticker and its first day")
-    first, ticker, last, bad = rows
-    if bad.notna().any():
-        row = int(bad.first_valid_index())  # type: ignore[arg-type]
-        raise UserError(f"data.membership {file.where} has in data row {row + 1} {bad[row]}")
-    spans = pd.DataFrame({"ticker": ticker, "first": first, "last": last})
-    spans = spans.sort_values(["ticker", "first"], kind="stable", ignore_index=True)
+    rows = pd.concat([_parsed_spans(*batch) for batch in batches], ignore_index=True)
+    for row, wrong in enumerate(rows["wrong"]):
+        if wrong:
+            raise UserError(f"data.membership {file.where} has in data row {row + 1} {wrong}")
+    spans = rows[[*SPAN]].sort_values(["ticker", "first"], kind="stable", ignore_index=True)
     _check_spans(spans, file.where)
     return spans
 
 
-def _parsed_span(batch: list[pa.Array]) -> tuple[pd.Series, pd.Series, pd.Series, pd.Series]:
-    """Return first days, tickers, last days, and what is wrong with a row, None where nothing is."""
+def _parsed_spans(first: pa.Array, ticker: pa.Array, last: pa.Array) -> pd.DataFrame:
+    """Return the columns `SPAN` of some rows, and what is wrong with each of these, an empty text where nothing is."""
     parse_day, parse_ticker = columns.dates(DateFormat())[0], columns.tickers()[0]
-    (first, no_first), (ticker, no_ticker), (last, no_last) = (
-        parse(column) for parse, column in zip((parse_day, parse_ticker, parse_day), batch, strict=True)
-    )
-    text = [column.to_pandas().astype(object).fillna("").astype(str).str.strip() for column in batch]
-    wrong = pd.Series(None, index=first.index, dtype=object)
-    for name, values, bad in (("last", text[2], no_last & (text[2] != "").to_numpy()), ("first", text[0], no_first)):
-        wrong[bad] = f"the {name} day " + values[bad].map(quoted) + ", which is no date: write dates as 2009-01-31"
-    wrong[no_ticker] = "no ticker: name it"
-    return first, ticker, last, wrong
+    parsed = {name: parse_day(column) for name, column in (("first", first), ("last", last))}
+    names, unnamed = parse_ticker(ticker)
+    wrong = np.full(len(names), "", dtype=object)
+    for (name, (_, bad)), column in zip(parsed.items(), (first, last), strict=True):
+        text = column.to_pandas().astype(object).fillna("").astype(str).str.strip().to_numpy()
+        for row in np.flatnonzero(bad & ((text != "") | (name == "first"))):
+            wrong[row] = f"the {name} day {quoted(text[row])}, which is no date: write dates as 2009-01-31"
+    wrong[unnamed] = "no ticker: name it"
+    return pd.DataFrame({"ticker": names, **{name: days for name, (days, _) in parsed.items()}, "wrong": wrong})
 
 
 def _check_spans(spans: pd.DataFrame, where: str) -> None:
@@ -135,9 +133,9 @@ def resolve(universe: Universe, panel: MarketPanel, benchmark: str | None = None
             raise UserError(f"data.benchmark is {benchmark!r}, an indicator without prices: take it out of one of them")
         if benchmark in (universe.tickers or ()):
             raise UserError(f"data.benchmark is {benchmark!r}, which {KEY}.tickers has too: take it out of one of them")
-    context, ever = {*panel.indicators, benchmark}, members(panel.prices).any(0)
-    tickers = [column for column, name in enumerate(panel.tickers) if name not in context and ever[column]]
-    if not tickers and not ever.all():
+    context, ever = {*panel.indicators, benchmark}, {*np.flatnonzero(members(panel.prices).any(axis=0)).tolist()}
+    tickers = [column for column, name in enumerate(panel.tickers) if name not in context and column in ever]
+    if not tickers and len(ever) < panel.num_columns:
         raise UserError("no ticker is a member on a day of prices, see data.membership: bring its tickers, or others")
     if not tickers:
         raise UserError(f"data.benchmark is {benchmark!r}, the only ticker: bring prices of others to invest in")
@@ -151,8 +149,7 @@ def resolve(universe: Universe, panel: MarketPanel, benchmark: str | None = None
             f"{KEY}.tickers has {indicators[0]!r}, which data.indicators declares an indicator: take it out of one of "
             "them"
         )
-    if never := [name for name, is_member in zip(panel.tickers, ever, strict=True) if not is_member]:
-        check_known(f"{KEY}.tickers", universe.tickers, {*panel.tickers} - {*never}, "data.membership does")
+    check_known(f"{KEY}.tickers", universe.tickers, [panel.tickers[column] for column in ever], "data.membership does")
     return [column for column in tickers if panel.tickers[column] in universe.tickers]
 
 

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -30,8 +31,10 @@ class SeesByEncoder(Protocol):
     """What acts by the market as an encoder, which can be exchanged, shows it."""
 
     encoder: MarketEncoder
-    encoding: str
-    terms: Terms
+
+    @property
+    def terms(self) -> Terms:
+        """Return rules, money and days of the windows."""
 
 
 class Contender(NamedTuple):
@@ -144,14 +147,14 @@ def find_leak(
     """
     cuts = sorted({days[int(part * (len(days) - 2))] for part in CUTS})
     terms, own_encoder = owner.terms, owner.encoder
-    spec = {**own_encoder.state_dict(), "encoding": owner.encoding, "context_days": own_encoder.context_days}
+    restored = partial(type(own_encoder), context_days=own_encoder.context_days, terms=terms, device=device)
     tested = tuple(str(panel.dates[cut])[:10] for cut in cuts)
 
     def decisions(market: MarketPanel, last: int) -> list[Tensor]:
         prices = market.prices[: last + 2, own_encoder.investable]
         env = make_environment(prices, terms.rules, 1, account=terms.account)
         options = window_options([days.start], last + 1 - days.start, last + 2 - days.start)
-        owner.encoder = MarketEncoder.restore(spec, market, terms, device)
+        owner.encoder = restored(market, own_encoder.investable, saved=own_encoder.state_dict())
         try:
             return [day.action for day in play_days(env, policy, options)]
         finally:
