@@ -111,12 +111,13 @@ def rankings(run: RunRecord) -> list[list[str]]:
         [
             f"{name}, {horizon} day{'s' * (horizon != '1')}",
             *(f"{each[key]:.{count}f}" if each[key] is not None else "-" for key, count in digits.items()),
+            f"{100 * each['coverage']:.0f} %",
             *(f"{each['years'][year]:.4f}" if year in each["years"] else "-" for year in years),
         ]
         for name, horizons in policies.items()
         for horizon, each in horizons.items()
     ]
-    return [["", "Rank IC", "ICIR", "t", "p", *years], *rows] if rows else []
+    return [["", "Rank IC", "ICIR", "t", "p", "coverage", *years], *rows] if rows else []
 
 
 def checks(run: RunRecord) -> list[list[str]]:

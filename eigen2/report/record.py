@@ -34,7 +34,12 @@ PROVENANCE = _mapping(
     },
 )
 """Schema of run.json; every key is optional."""
-RANK_IC = _mapping({**dict.fromkeys(("mean", "icir", "t", "p"), OPTIONAL), "years": object_schema({}, others=NUMBER)})
+RANK_IC = _mapping(
+    {
+        **dict.fromkeys(("mean", "icir", "t", "p"), OPTIONAL),
+        **{"coverage": NUMBER, "years": object_schema({}, others=NUMBER)},
+    }
+)
 ANNUAL = object_schema({}, others=OPTIONAL)
 CHECKS = _mapping(
     {"costs": object_schema({}, others=ANNUAL), "lagged": ANNUAL, "leak": _mapping({"text": TEXT, "decision": NAME})}

@@ -189,9 +189,9 @@ def test_rankings_and_their_sums_by_hand(tmp_path: Path) -> None:
     folder = write_run(tmp_path)
     record = load(folder)
     assert rankings(record)[:3] == [
-        ["", "Rank IC", "ICIR", "t", "p", "2004"],
-        ["champion, 1 day", "0.0123", "-", "-1.50", "0.2500", "0.5000"],
-        ["champion, 5 days", "0.0123", "-", "-1.50", "0.2500", "-"],
+        ["", "Rank IC", "ICIR", "t", "p", "coverage", "2004"],
+        ["champion, 1 day", "0.0123", "-", "-1.50", "0.2500", "100 %", "0.5000"],
+        ["champion, 5 days", "0.0123", "-", "-1.50", "0.2500", "100 %", "-"],
     ]
     daily = pd.read_csv(folder / "test" / "rank_ic.csv")["ridge 5"].dropna()
     chart = rank_ic(record)
