@@ -42,17 +42,15 @@ def train_seeds(checkpoint: Path, seeds: int) -> list[ExportedChampion]:
     run's folder, for as many generations as the run; one that was stopped goes on, and one that is there is left as it
     is. Raises UserError for a training that fails, and RunStopped when a signal stops one.
     """
-    root = checkpoint.parent.parent
+    root, generations = checkpoint.parent.parent, generations_of(str(checkpoint))
+    if checkpoint.parent.name != "checkpoints" or not generations:
+        raise UserError(
+            f"{checkpoint} is in no run's folder, where the other seeds are: give one in checkpoints of a run"
+        )
     config = saved_run(read_checkpoint(checkpoint)).get("config")
     if config is None:
         raise UserError("the checkpoint is by an earlier version, which did not save its configuration; fit again")
-    if (code := foreign_code(config)) is not None:
-        raise UserError(
-            f"the fit used {code}, which is not eigen2's own, and training with other seeds would run its code; if you "
-            f"trust it, run fit --config {root / 'config.yaml'} --seed_everything N --{ROOT} {root / FOLDER / 'N'} for "
-            "each seed first"
-        )
-    generations, own = generations_of(str(checkpoint)), int(config["seed_everything"])
+    own = int(config["seed_everything"])
     folders = [root / FOLDER / str(seed) for seed in range(own + 1, own + seeds)]
     for folder in folders:
         best = folder / "checkpoints" / "best.ckpt"
@@ -65,6 +63,12 @@ def train_seeds(checkpoint: Path, seeds: int) -> list[ExportedChampion]:
 
 def _train(folder: Path, config: Mapping[str, Any], generations: int) -> None:
     """Start or resume the training in a folder named by its seed, and wait for its end."""
+    if (code := foreign_code(config)) is not None:
+        run = folder.parent.parent
+        raise UserError(
+            f"the fit used {code}, which is not eigen2's own, and training with seed {folder.name} would run its code; "
+            f"if you trust it, run fit --config {run / 'config.yaml'} --seed_everything {folder.name} --{ROOT} {folder}"
+        )
     callbacks = [{"class_path": path} for path in CALLBACKS]
     trainer = {**config["trainer"], "max_epochs": generations, "callbacks": callbacks, "enable_progress_bar": False}
     settings = {**config, "trainer": trainer, "seed_everything": int(folder.name)}

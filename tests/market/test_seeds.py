@@ -89,7 +89,10 @@ def test_what_cannot_be_trained_or_combined_is_refused_in_one_line(
     shutil.copy(checkpoint, copied)
     with pytest.raises(UserError, match=r"no trainings with other seeds in .*seeds: test --seeds 5 makes them"):
         seeds.ensemble(copied)
+    with pytest.raises(UserError, match=r"best\.ckpt is in no run's folder, where the other seeds are: give best"):
+        seeds.train_seeds(copied, 2)
+    (tmp_path / "run" / "metrics.csv").write_text("generation\n0\n")
     config = {"model": {"actor": "mine.Tiny"}, "data": {}, "seed_everything": 7, "trainer": {"max_epochs": 4}}
     monkeypatch.setattr(seeds, "read_checkpoint", lambda file: {"eigen2": {"config": config}})
-    with pytest.raises(UserError, match=r"the fit used mine\.Tiny, which is not eigen2's own, .* run fit --config .*"):
+    with pytest.raises(UserError, match=r"the fit used mine\.Tiny, which is not eigen2's own, .* --seed_everything 8 "):
         seeds.train_seeds(copied, 2)
