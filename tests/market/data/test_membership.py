@@ -25,6 +25,7 @@ from eigen2.market.evaluation.information import forward_returns, information
 from eigen2.market.evaluation.learnability import shuffle_columns
 from eigen2.market.evaluation.rankers import fit_rankers
 from eigen2.market.features.encoding import AverageEncoder
+from eigen2.market.serving.gym import TradingEnv
 from eigen2.market.serving.trader import Trader
 from eigen2.market.simulation.account import AccountRules
 from eigen2.market.simulation.base import Terms, window_options
@@ -346,6 +347,15 @@ def test_the_module_trades_and_describes_members(tmp_path: Path) -> None:
     without.setup("fit")
     assert "membership" not in without.describe()
     assert data.settings()["prices"] != without.settings()["prices"]
+
+
+def test_a_gymnasium_environment_shows_which_columns_may_be_ordered(tmp_path: Path) -> None:
+    lengths = {"context_days": 20, "trading_days": 15, "settlement_days": 5, "validation_days": 40, "holdout_days": 40}
+    env = TradingEnv(synthetic=MARKET, membership=written(tmp_path, *SPANS), split="holdout", **lengths)
+    assert env.investable == [0, 1, 2, 3]
+    for day, orderable in ((170, [1, 0, 1, 1]), (178, [1, 1, 1, 1])):
+        observation, _ = env.reset(options={"start_idx": day})
+        assert observation[env.layout["portfolio"]].reshape(4, -1)[:, 0].tolist() == orderable
 
 
 def test_a_champion_is_tested_and_predicts_on_members(fitted: Fitted, tmp_path: Path) -> None:
