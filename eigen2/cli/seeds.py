@@ -44,9 +44,7 @@ def train_seeds(checkpoint: Path, seeds: int) -> list[ExportedChampion]:
     """
     root, generations = checkpoint.parent.parent, generations_of(str(checkpoint))
     if checkpoint.parent.name != "checkpoints" or not generations:
-        raise UserError(
-            f"{checkpoint} is in no run's folder, where the other seeds are: give one in checkpoints of a run"
-        )
+        raise UserError(f"{checkpoint} is in no run's folder, where the other seeds are: give best or last of a run")
     config = saved_run(read_checkpoint(checkpoint)).get("config")
     if config is None:
         raise UserError("the checkpoint is by an earlier version, which did not save its configuration; fit again")
