@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy import stats
 
 from benchmarks.harness import FIGURES, ROOT, Figures
+from eigen2.market.evaluation.intervals import over_trainings
 
 PAGES = {  # pages in docs/ by name, each with the module that defines it as `PAGE`
     "results": "speed.tables",
@@ -73,10 +73,12 @@ def fill(text: str, texts: Mapping[str, str]) -> str:
     return re.sub(r"<!-- measured: (\w+) -->\n.*?<!-- end -->", replace, text, flags=re.DOTALL)
 
 
-def interval(values: np.ndarray) -> str:
-    """Return a mean and its 95 % interval by Student's t distribution."""
-    low, high = stats.t.interval(0.95, len(values) - 1, values.mean(), stats.sem(values))
-    return f"{values.mean():+.1f} ({low:+.1f} to {high:+.1f})"
+def interval(values: np.ndarray, digits: int = 1) -> str:
+    """Return a mean and its 95 % interval by Student's t distribution; the mean alone of a single value."""
+    if len(values) < 2:
+        return f"{values.mean():+.{digits}f}"
+    mean, low, high = (f"{value:+.{digits}f}" for value in over_trainings(values))
+    return f"{mean} ({low} to {high})"
 
 
 def table(columns: Mapping[str, str], rows: Sequence[Mapping[str, Any]]) -> str:

@@ -76,13 +76,16 @@ class Result:
         """
         return load(self._checkpoint)
 
-    def test(self) -> TestResult:
+    def test(self, checks: bool = False) -> TestResult:
         """Play the champion on the holdout, beside baselines; `text` of the result is the table, `metrics` numbers.
+
+        With `checks` also at other costs and a day late, and look for decisions that change with later prices.
 
         Raises:
             UserError: the holdout has fewer than two days, or there is no champion.
         """
         trainer = Trainer(default_root_dir=self.folder, devices=1, **SILENT, **QUIET)
+        self.module.test_checks = checks
         trainer.test(self.module, self.data, ckpt_path=self._checkpoint, verbose=False)
         assert self.module.test_result is not None
         return self.module.test_result

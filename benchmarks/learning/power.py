@@ -13,12 +13,14 @@ from jaxtyping import Float
 
 from benchmarks.harness import Benchmark, Row, Settings, Task, train
 from benchmarks.learning.planted import SMALL, VARIANTS, holdout_fitness, score_fitness
+from benchmarks.learning.study import champion_policy
 from eigen2.erl.module import ERLModule
 from eigen2.market.datamodule import MarketDataModule
+from eigen2.market.evaluation.information import information
 from eigen2.market.features.encoding import AverageEncoder
-from eigen2.market.simulation.policies import momentum_pct, ranks
-from eigen2.market.simulation.returns import relative_returns
+from eigen2.market.simulation.policies import momentum_pct
 from eigen2.market.simulation.rules import TradingRules
+from eigen2.market.simulation.simulate import preferences
 from eigen2.market.synthetic.ceiling import expected_gain_pct, filtered_drift
 from eigen2.market.synthetic.generator import SyntheticMarket
 
@@ -69,45 +71,45 @@ def measure_rules(task: Task, settings: Settings, folder: Path) -> Row:
     market, data = market_data(_cell(task.case), task.seed, settings["small"], cache_dir=str(folder))
     data.setup("fit")
     encoder = AverageEncoder(data.panel, data.investable_columns, data.context_days, data.terms)
-    prices, holdout = data.panel.prices, data.panel.splits.holdout
+    prices = data.panel.prices
     scores = {
         "filter": expected_gain_pct(market, RULES, *filtered_drift(market, prices)),
         "ridge": encoder.ridge_scores(data.panel, data.panel.splits.train),
         "momentum": momentum_pct(prices),
     }
-    returns = relative_returns(prices, RULES)
     rng = np.random.default_rng(task.seed)
-    draws = [score_fitness(rng.random(returns.shape), data, WINDOWS) for _ in range(RANDOM_DRAWS)]
-    days = slice(holdout.start, holdout.stop)
+    draws = [score_fitness(rng.random(prices.shape[:2]), data, WINDOWS) for _ in range(RANDOM_DRAWS)]
     return {
         "random": float(np.mean(draws)),
         **{name: score_fitness(score, data, WINDOWS) for name, score in scores.items()},
-        "ic": {name: information_coefficient(score[days], returns[days]) for name, score in scores.items()},
+        "ic": {name: mean_rank_ic(score, data) for name, score in scores.items()},
     }
 
 
 def measure_learner(task: Task, settings: Settings, folder: Path) -> Row:
     """Train on the market of a cell and a seed; return the holdout fitness of the champion and of all agents."""
+    return _measure_trained(*_train(task, settings, folder))
+
+
+def _train(task: Task, settings: Settings, folder: Path) -> tuple[ERLModule, MarketDataModule, float]:
+    """Train on the market of a cell and a seed; return module, data and the seconds."""
     name, case = task.case.split(": ")
     _, data = market_data(_cell(case), task.seed, settings["small"])
     model = {"population_size": settings["agents"], **VARIANTS[name].get("model", {})}
     module = ERLModule(**model | (SMALL["model"] if settings["small"] else {}))
-    seconds = train(module, data, task.seed, settings["generations"], folder)
+    return module, data, train(module, data, task.seed, settings["generations"], folder)
+
+
+def _measure_trained(module: ERLModule, data: MarketDataModule, seconds: float) -> Row:
     fitness = {who: holdout_fitness(module, data, who == "champion", WINDOWS) for who in ("champion", "agents")}
     return {**fitness, "seconds": seconds}
 
 
-def information_coefficient(
-    scores: Float[np.ndarray, "days columns"], returns: Float[np.ndarray, "days columns"]
-) -> float:
-    """Return the mean over days of Spearman's correlation over columns; NaN without a day of three known columns."""
-    known = np.isfinite(scores) & np.isfinite(returns)
-    days = [
-        np.corrcoef(ranks(scores[day][known[day]]), ranks(returns[day][known[day]]))[0, 1]
-        for day in np.flatnonzero(known.sum(1) >= 3)
-    ]
-    finite = np.array(days)[np.isfinite(days)]
-    return float(finite.mean()) if len(finite) else np.nan
+def mean_rank_ic(scores: Float[np.ndarray, "days columns"], data: MarketDataModule) -> float:
+    """Return the mean Rank IC of scores on the holdout, by the returns of positions held as long as they may be."""
+    horizon, days = data.rules.holding_days, data.panel.splits.holdout
+    prices = data.panel.prices[:, data.investable_columns]
+    return information(scores, prices, data.rules, days, [horizon])[horizon].mean
 
 
 def _cell(case: str) -> Cell:
@@ -119,22 +121,25 @@ def _key(task: Task, settings: Settings) -> object:
     return [SIZES, RULES, WINDOWS]
 
 
-WEAK = Cell(0.05, 100, 3000)
+WEAK = (Cell(0.02, 100, 3000), Cell(0.05, 100, 3000))
 
 
 def measure_weak(task: Task, settings: Settings, folder: Path) -> Row:
-    """Return the holdout fitness of all rules and of ERL on one market of a weak edge."""
-    learned = measure_learner(Task(f"erl: {task.case}", task.seed), settings, folder)
-    return measure_rules(task, settings, folder) | learned
+    """Return the holdout fitness of all rules and of ERL on one market of a weak edge, and how well each ranks."""
+    module, data, seconds = _train(Task(f"erl: {task.case}", task.seed), settings, folder)
+    row = measure_rules(task, settings, folder) | _measure_trained(module, data, seconds)
+    prices, days = data.panel.prices[:, data.investable_columns], data.panel.splits.holdout
+    champion = preferences(prices, data.rules, data.account, days, champion_policy(module, data))
+    return {**row, "ic": {**row["ic"], "champion": mean_rank_ic(champion, data)}}
 
 
 BENCHMARKS = {
     "weak": Benchmark(
         measure_weak,
-        lambda settings: [Task(str(WEAK), seed) for seed in range(settings["seeds"])],
+        lambda settings: [Task(str(cell), seed) for seed in range(settings["seeds"]) for cell in WEAK],
         {"seeds": 8, "generations": 25, "agents": 16, "small": False},
         {"seeds": 1, "generations": 2, "small": True},
-        key=_key,
+        key=lambda task, settings: [_key(task, settings), "Rank IC"],
     ),
     "power-rules": Benchmark(
         measure_rules,

@@ -1,5 +1,6 @@
 """Tables and the picture of the power curve in docs/learning.md."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -57,17 +58,26 @@ def power_table(rules: Figures, learned: Figures | None = None) -> str:
 
 
 def weak_table(figures: Figures) -> str:
-    """Return what each method gains more than random orders on the markets of a weak edge."""
-    (rows,) = figures["runs"].values()
+    """Return what each method gains more than random orders on markets of weak edges, and how well it ranks."""
+    columns = {"information coefficient": "{coefficient}", "": "{name}", "gain": "{gain:.1f}"}
+    columns |= {"of the filter": "{part:.0f} %", "less ridge": "{less}"}
+    columns |= {"Rank IC": "{ic}", "Rank IC less ridge's": "{ic_less}"}
+    return table(columns, [line for case, rows in figures["runs"].items() for line in _weak_lines(case, rows)])
+
+
+def _weak_lines(case: str, rows: list[Row]) -> Iterator[Row]:
+    """Yield a line for each method on the markets of a cell; agents, and rows of earlier versions, lack a Rank IC."""
     gains = {name: np.array([row[name] - row["random"] for row in rows]) for name in WEAK}
-    best = gains["filter"].mean()
-    lines = [
-        {"name": label, "gain": gains[name].mean(), "part": 100 * gains[name].mean() / best}
-        | {"less": None if name == "ridge" else interval(gains[name] - gains["ridge"])}
-        for name, label in WEAK.items()
-    ]
-    columns = {"": "{name}", "gain": "{gain:.1f}", "of the filter": "{part:.0f} %", "less ridge": "{less}"}
-    return table(columns, lines)
+    ranked = {name: np.array([row["ic"][name] for row in rows]) for name in WEAK if name in rows[0]["ic"]}
+    for name, label in WEAK.items():
+        gain, ic, other = gains[name].mean(), ranked.get(name), name != "ridge"
+        yield {
+            **{"coefficient": case.split()[0], "name": label, "gain": gain},
+            "part": 100 * gain / gains["filter"].mean(),
+            "less": interval(gains[name] - gains["ridge"]) if other else None,
+            "ic": None if ic is None else interval(ic, 4),
+            "ic_less": interval(ic - ranked["ridge"], 4) if other and ic is not None else None,
+        }
 
 
 def draw(path: Path, rules: Figures, learned: Figures) -> None:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.harness import Benchmark, Row, Settings, Task, train
-from benchmarks.learning.study_tables import DIAGNOSTICS, as_tables, summarise, verdicts
+from benchmarks.learning.study_tables import DIAGNOSTICS, NAMES, as_tables, summarise, verdicts
 from eigen2.core.compatibility import flatten
 from eigen2.erl.module import ERLModule
 from eigen2.errors import UserError
@@ -27,11 +27,22 @@ from eigen2.market.data.panel_rows import select_rows
 from eigen2.market.data.source import read_prices
 from eigen2.market.data.universe import Universe
 from eigen2.market.datamodule import MarketDataModule
+from eigen2.market.evaluation.information import Scores, information
 from eigen2.market.evaluation.performance import alpha_beta
+from eigen2.market.evaluation.rankers import fit_rankers
 from eigen2.market.features.encoding import AverageEncoder
-from eigen2.market.simulation.policies import best_of_rank, buy_and_hold, momentum_pct, random_baseline
+from eigen2.market.simulation.account import AccountRules
+from eigen2.market.simulation.policies import (
+    best_of_rank,
+    buy_and_hold,
+    equal_weights,
+    minimum_variance,
+    momentum_pct,
+    monthly,
+    random_baseline,
+)
 from eigen2.market.simulation.rules import TradingRules
-from eigen2.market.simulation.simulate import Policy, Simulation, hide_window_end, simulate
+from eigen2.market.simulation.simulate import Policy, Prices, Simulation, hide_window_end, preferences, simulate
 
 RULES = TradingRules(mode="weights", rebalance_days=20, concentration=1.0, cost_bps=10.0, slippage_bps=0.0)
 """Weights near equal ones, once a month: more concentrated, champions would turn the money over too often."""
@@ -56,6 +67,8 @@ class Table:
 TABLES = {
     # 2,016 test days in few spans, since every span costs a training
     "dow30": Table(Path("dow30.parquet"), folds=4, test_days=504),
+    # dirty: rows with the close alone, bars that contradict themselves; half of its days are dow30's too
+    "dow31": Table(Path("dow31.parquet"), folds=3, test_days=504),
     # five years are too few for a context of two years and three folds; on 2017-09-14 MRK has another company's bar
     "sp500_5yr": Table(
         Path("sp500_5yr.parquet"),
@@ -96,7 +109,7 @@ def key(task: Task, settings: Settings) -> object:
     folds = [table.folds, table.test_days, repr(table.data), repr(table.limits)]
     length = {"generations": settings["generations"]}
     prices = hashlib.blake2b(table.path.read_bytes()).hexdigest()
-    return [prices, defaults, folds, length, MODEL, DATA, RULES, RANDOM_ACCOUNTS, MOMENTUM]
+    return [prices, defaults, folds, length, MODEL, DATA, RULES, RANDOM_ACCOUNTS, MOMENTUM, list(NAMES)]
 
 
 def _fold(task: Task) -> tuple[str, int]:
@@ -130,7 +143,8 @@ def measure(task: Task, settings: Settings, folder: Path) -> Row:
     module, data = ERLModule(**MODEL), fold_data(table, fold, run_folder, folder / "cache")
     seconds = train(module, data, task.seed, settings["generations"], run_folder)
     splits, dates = data.panel.splits, data.panel.dates
-    simulations = simulate_all(champion_policy(module, data), data, np.random.default_rng([task.seed, fold]))
+    champion, scores = champion_policy(module, data), scores_of(data)
+    simulations = simulate_all(champion, data, scores, np.random.default_rng([task.seed, fold]))
 
     def span(first: range, last: range) -> dict[str, str]:
         return {"first": str(dates[first[0]]), "last": str(dates[last[-1]])}
@@ -153,6 +167,7 @@ def measure(task: Task, settings: Settings, folder: Path) -> Row:
             name: {**run.measures(), "alpha": _alpha(run, simulations["buy and hold"])}
             for name, run in simulations.items()
         },
+        "rank_ic": rank_ics(champion, data, scores),
         "dates": [str(dates[day]) for day in splits.holdout],
         "returns": {name: run.returns.tolist() for name, run in simulations.items()},
     }
@@ -174,24 +189,51 @@ def champion_policy(module: ERLModule, data: MarketDataModule) -> Policy:
     return hide_window_end(act, data.window_days)
 
 
-def simulate_all(champion: Policy, data: MarketDataModule, generator: np.random.Generator) -> dict[str, Simulation]:
-    """Simulate all policies on the holdout as one window; the first orders are placed at the close before.
+def _market(data: MarketDataModule) -> tuple[Prices, TradingRules, AccountRules, range]:
+    """Return what policies are simulated on: the holdout as one window, after the close at which it is first traded."""
+    holdout = data.panel.splits.holdout
+    days = range(holdout.start - 1, holdout.stop)
+    return data.panel.prices[:, data.investable_columns], data.rules, data.account, days
 
-    Momentum and ridge order the column of the highest rank that is not held, whatever its score.
-    """
+
+def scores_of(data: MarketDataModule) -> dict[str, Scores]:
+    """Return the scores by which momentum and learners rank the columns of the holdout."""
     assert isinstance(data.encoder, AverageEncoder)
-    prices, splits = data.panel.prices[:, data.investable_columns], data.panel.splits
-    days = range(splits.holdout.start - 1, splits.holdout.stop)
-    market = prices, data.rules, data.account, days
+    (prices, rules, _, days), splits = _market(data), data.panel.splits
     scores = {"12-1 momentum": momentum_pct(prices, *MOMENTUM)}
     for name, spans in (("ridge", splits.train), ("ridge refitted", (range(splits.holdout.start),))):
         scores[name] = data.encoder.ridge_scores(data.panel, spans)
+    return {**scores, "LightGBM": fit_rankers(data.encoder, data.panel, rules.holding_days, days)["LightGBM"]}
+
+
+def rank_ics(champion: Policy, data: MarketDataModule, scores: dict[str, Scores]) -> dict[str, float]:
+    """Return the mean Rank IC of champion, momentum and learners on the holdout, over the days of a decision.
+
+    It is 0 for one that ranks all columns alike.
+    """
+    prices, rules, account, days = _market(data)
+    all_scores = {"champion": preferences(prices, rules, account, days, champion), **scores}
+    horizon = rules.holding_days
+    found = {name: information(each, prices, rules, days, [horizon])[horizon] for name, each in all_scores.items()}
+    return {name: float(np.nan_to_num(each.mean)) for name, each in found.items()}
+
+
+def simulate_all(
+    champion: Policy, data: MarketDataModule, scores: dict[str, Scores], generator: np.random.Generator
+) -> dict[str, Simulation]:
+    """Simulate all policies on the holdout as one window; the first orders are placed at the close before.
+
+    Momentum and learners weigh the columns by the ranks of their scores.
+    """
+    market = prices, rules, account, days = _market(data)
     result = simulate(*market, champion)
-    random = random_baseline(prices, data.rules, result.orders, days, RANDOM_ACCOUNTS, generator)
+    random = random_baseline(prices, rules, result.orders, days, RANDOM_ACCOUNTS, generator)
+    restored = {"1/N": equal_weights(prices), "minimum variance": minimum_variance(prices)}
     return {
         "champion": result,
         "buy and hold": buy_and_hold(*market),
-        **{name: simulate(*market, best_of_rank(score, data.rules)) for name, score in scores.items()},
+        **{name: simulate(prices, monthly(rules), account, days, policy) for name, policy in restored.items()},
+        **{name: simulate(*market, best_of_rank(score, rules)) for name, score in scores.items()},
         "random": simulate(*market, random, RANDOM_ACCOUNTS),
     }
 

@@ -21,11 +21,15 @@ from eigen2.market.evaluation.performance import YEAR
 CHAMPION = "champion"
 NAMES = {  # policies that a champion is compared with
     "buy and hold": "equal-weight buy-and-hold",
+    "1/N": "equal weights restored each month (1/N)",
+    "minimum variance": "minimum variance",
     "12-1 momentum": "12-1 momentum",
     "ridge": "ridge regression",
     "ridge refitted": "ridge regression refitted with the validation days",
+    "LightGBM": "boosted trees (LightGBM)",
     "random": "the same weights in random columns",
 }
+RANKERS = (CHAMPION, "12-1 momentum", "ridge", "ridge refitted", "LightGBM")  # of which Rank IC is measured
 MEASURES = {  # titles, with factor and format of the values
     "annual_return": ("return a year, %", 100, "{:.1f}"),
     "sharpe": ("Sharpe", 1, "{:.2f}"),
@@ -78,7 +82,10 @@ def summarise(trainings: pd.DataFrame, returns: pd.DataFrame) -> Figures:
 
 
 def _summarise_table(rows: pd.DataFrame, returns: pd.DataFrame) -> Figures:
-    policies = (CHAMPION, *NAMES)
+    # rows of earlier versions have fewer
+    others = [name for name in NAMES if f"policies.{name}.annual_return" in rows]
+    ranked = [name for name in RANKERS if f"rank_ic.{name}" in rows]
+    policies = (CHAMPION, *others)
     folds = rows[rows["seed"] == rows["seed"].min()].sort_values("fold")
     annual = {name: _values(rows, name, "annual_return").mean(1) for name in policies}
     return {
@@ -93,7 +100,8 @@ def _summarise_table(rows: pd.DataFrame, returns: pd.DataFrame) -> Figures:
         "policies": {
             name: {measure: _interval(_values(rows, name, measure)) for measure in MEASURES} for name in policies
         },
-        "excess": {name: _excess(rows, returns, name) for name in NAMES},
+        "excess": {name: _excess(rows, returns, name) for name in others},
+        **({"rank_ic": {name: _rank_ic(rows, name) for name in ranked}} if ranked else {}),
         "diagnostics": {name: _mean(rows.sort_values(["fold", "seed"]), name) for name in DIAGNOSTICS},
     }
 
@@ -105,7 +113,18 @@ def _interval(values: np.ndarray) -> dict[str, float]:
 
 def _values(rows: pd.DataFrame, policy: str, measure: str) -> np.ndarray:
     """Return a measure of one policy, (folds, seeds)."""
-    return rows.pivot(index="fold", columns="seed", values=f"policies.{policy}.{measure}").to_numpy(np.float64)
+    return _by_seed(rows, f"policies.{policy}.{measure}")
+
+
+def _by_seed(rows: pd.DataFrame, column: str) -> np.ndarray:
+    """Return a column as (folds, seeds)."""
+    return rows.pivot(index="fold", columns="seed", values=column).to_numpy(np.float64)
+
+
+def _rank_ic(rows: pd.DataFrame, policy: str) -> Figures:
+    """Return the Rank IC of a policy, and by how much the champion's is above it, over folds and seeds."""
+    champion, own = (_by_seed(rows, f"rank_ic.{name}") for name in (CHAMPION, policy))
+    return {"mean": _interval(own), "champion_less": _interval(champion - own)}
 
 
 def _mean(rows: pd.DataFrame, diagnostic: str) -> float | None:
@@ -143,13 +162,13 @@ def recompute(figures: Path) -> None:
 def verdicts(summary: Figures) -> Iterator[str]:
     """Yield the result of each comparison in each table, favourable or not, as a sentence."""
     for name, table_summary in summary["tables"].items():
-        for other, title in NAMES.items():
-            excess = table_summary["excess"][other]
+        for other, excess in table_summary["excess"].items():
             seeds, days = Interval(**excess["annual_return"]), Interval(**excess["daily"])
             points = 100 * seeds.mean
+            ahead = f"in {excess['folds_ahead']} of {excess['folds']} folds more"
             yield (
                 f"{name}: the champions earned {abs(points):.1f} points a year {'more' if points > 0 else 'less'} than "
-                f"{title}, in {excess['folds_ahead']} of {excess['folds']} folds more; {_significance(seeds, days)}."
+                f"{NAMES[other]}, {ahead}; {_significance(seeds, days)}."
             )
 
 
@@ -168,7 +187,8 @@ def folds_table(figures: Figures) -> str:
     """Return the returns of each fold."""
     columns = {"table": "{table}", "trained on": "{train[0]} to {train[1]}", "tested on": "{test[0]} to {test[1]}"}
     columns |= {"days": "{test_days:,}", "columns": "{columns}"}
-    columns |= {f"{name}, % a year": f"{{{name}:+.1f}}" for name in (CHAMPION, *NAMES)}
+    shown = next(iter(figures["tables"].values()))["policies"]
+    columns |= {f"{name}, % a year": f"{{{name}:+.1f}}" for name in shown}
     rows = [
         {**fold, "table": name, **{policy: 100 * value for policy, value in fold["annual_return"].items()}}
         for name, summary in figures["tables"].items()
@@ -202,6 +222,18 @@ def excess_table(figures: Figures) -> str:
     return table({**columns, "folds ahead": "{folds_ahead} of {folds}"}, rows)
 
 
+def rank_ic_table(figures: Figures) -> str:
+    """Return how well champions, momentum and learners rank the columns, and the champions beside each."""
+    columns = {"table": "{table}", "ranked by": "{name}", "Rank IC": "{mean}", "champions less": "{champion_less}"}
+    rows = [
+        {"table": name, "name": ranker, **{key: _shown(value, "rank_ic") for key, value in found.items()}}
+        | ({"champion_less": None} if ranker == CHAMPION else {})
+        for name, summary in figures["tables"].items()
+        for ranker, found in summary.get("rank_ic", {}).items()
+    ]
+    return table(columns, rows) if rows else "Not measured yet."
+
+
 def diagnostics_table(figures: Figures) -> str:
     """Return what the last generations of the trainings say of them, on average."""
     columns = {"table": "{table}"} | {title: f"{{{name}:.2f}}" for name, title in DIAGNOSTICS.items()}
@@ -218,7 +250,8 @@ def survival_table(figures: Figures) -> str:
 
 def _shown(interval: dict[str, float], measure: str) -> str:
     """Return the mean, with its interval if it has a width."""
-    _, factor, form = MEASURES["annual_return" if measure == "daily" else measure]
+    special = {"daily": MEASURES["annual_return"], "rank_ic": ("", 1, "{:.4f}")}
+    _, factor, form = special.get(measure) or MEASURES[measure]
     mean, low, high = (form.format(factor * interval[key]) for key in ("mean", "low", "high"))
     return mean if low == high else f"{mean} ({low} to {high})"
 
@@ -235,6 +268,7 @@ TEXTS = {
     "verdict": lambda figures: "\n".join(f"- {line}" for line in verdicts(figures)),
     "policies": policies_table,
     "excess": excess_table,
+    "rank_ic": rank_ic_table,
     "diagnostics": diagnostics_table,
     "machine": machine_text,
 }

@@ -24,11 +24,17 @@ Option = tuple[Any, Any, str]  # type, default (`...` if required) and help
 SHARED: dict[str, Option] = {
     "ckpt_path": (str, "best", "Champion: best or last of the run, a checkpoint file, or a folder written by export."),
     "trainer.default_root_dir": (str, "lightning_logs", "The run's folder."),
+    "ensemble": (
+        bool,
+        False,
+        "Whether to take the mean of the actions of the run's champion and of those of its other seeds (test --seeds).",
+    ),
     "actor": (str | None, None, "Class of a custom actor, module.Class; its module is imported, which runs its code."),
 }
 OPTIONS: dict[str, dict[str, Option]] = {
     "predict": {
         "data.path": (str, ..., "Prices of the champion's tickers as for fit, with context_days before the new days."),
+        "data.membership": (str | None, None, "Days on which tickers may be bought, a file as for fit; null is all."),
         "output": (str, "orders.csv", "CSV file to write; an existing file is replaced."),
         "require_signed": (
             str | None,
@@ -67,17 +73,24 @@ def _champion(options: Namespace) -> ExportedChampion:
             raise UserError(
                 f"--ckpt_path {folder} is a run's folder; give --ckpt_path best --trainer.default_root_dir {folder}"
             )
+        if options.ensemble:
+            raise UserError(f"--ensemble takes the trainings of a run, but {folder} is an export: leave it out")
         return load(folder, options.get("require_signed"))
     from eigen2.runtime.run_folder import find_checkpoint  # imports Lightning, which takes seconds
 
     checkpoint = find_checkpoint(Path(options.trainer.default_root_dir), options.ckpt_path, or_start=False)
     assert checkpoint is not None
+    if options.ensemble and options.get("require_signed") is None:
+        from eigen2.cli.seeds import ensemble
+
+        return ensemble(Path(checkpoint))
     return load(checkpoint, options.get("require_signed"))
 
 
 def _predict(options: Namespace) -> None:
     # both import torch, which takes seconds
     from eigen2.market.data.source import read_prices
+    from eigen2.market.data.universe import read_membership
     from eigen2.market.serving.trader import Trader
     from eigen2.market.spreadsheets import without_formulas
 
@@ -88,7 +101,8 @@ def _predict(options: Namespace) -> None:
     trader, output = Trader(_champion(options), options.actor), Path(options.output)
     if output.resolve() == Path(options.data.path).resolve():
         raise UserError(f"--output {output} is the price file itself, which would be lost; choose another file")
-    orders = trader.orders(read_prices(options.data.path, trader.features), first)
+    membership = None if options.data.membership is None else read_membership(options.data.membership)
+    orders = trader.orders(read_prices(options.data.path, trader.features), first, membership)
     try:
         with replacing(output) as draft:
             draft.write_text(without_formulas(orders).to_csv(index=False, float_format="%.6g"))

@@ -5,6 +5,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from inspect import isclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,12 @@ def with_settings_of_fit(args: Sequence[str], default_root: str) -> list[str]:
         config["trainer"]["default_root_dir"] = str(file.parent.parent)
     workload = f"--workload={config.pop('workload')}"
     return [args[0], "--config", json.dumps(config), workload, *args[1:], f"--ckpt_path={file}"]
+
+
+def foreign_code(config: Mapping[str, Any]) -> str | None:
+    """Return what the configuration of a fit would import that is not eigen2's own; None if there is nothing."""
+    settings = ((group, *item) for group in ("model", "data") for item in config[group].items())
+    return next(chain.from_iterable(_code(name, value, group == "model") for group, name, value in settings), None)
 
 
 def _code(name: str, value: Any, names_classes: bool) -> Iterator[str]:

@@ -32,6 +32,10 @@ def make_parser(command: str = "data") -> Parser:
         description="Measure, before agents train, whether plain learners find anything in prices."
     )
     learnability_cmd.add_argument("file", type=str, metavar="FILE", help="Price file, as prepare writes it.")
+    own = "Further numeric columns that learners see, as data.features of fit."
+    learnability_cmd.add_argument("--features", type=list[str], default=[], help=own)
+    past = "File of the days on which tickers may be bought, as data.membership of fit; null is all."
+    learnability_cmd.add_argument("--membership", type=str | None, default=None, help=past)
     synthesize_cmd = Parser(description="Generate a market with a known signal, and report what can be earned on it.")
     synthesize_cmd.add_argument("out", type=str, metavar="OUT.parquet", help="File to write.")
     ceiling = "Also simulate rules that know the hidden drift: the most that can be earned."
@@ -103,17 +107,19 @@ def _learnability(options: Namespace) -> None:
     from eigen2.market.data.panel import build_panel
     from eigen2.market.data.source import read_prices
     from eigen2.market.data.splits import SHORT_DAYS, default_days
-    from eigen2.market.data.universe import Universe, resolve
+    from eigen2.market.data.universe import Universe, read_membership, resolve
     from eigen2.market.evaluation.learnability import describe, find
     from eigen2.market.features.encoding import AverageEncoder
     from eigen2.market.simulation.account import AccountRules
     from eigen2.market.simulation.base import Terms
     from eigen2.market.simulation.rules import TradingRules
 
-    prices, (most_days, most_columns) = read_prices(options.file), LEARNABILITY_SIZE
+    prices, (most_days, most_columns) = read_prices(options.file, options.features), LEARNABILITY_SIZE
+    membership = None if options.membership is None else read_membership(options.membership)
     prices = prices[prices["date"] >= prices["date"].drop_duplicates().nlargest(most_days).min()]
     kept = {*prices["ticker"].value_counts().index[:most_columns], *options.indicators}
-    panel = build_panel(prices[prices["ticker"].isin(kept)], indicators=options.indicators)
+    settings: dict[str, Any] = {name: options[name] for name in ("indicators", "features")}
+    panel = build_panel(prices[prices["ticker"].isin(kept)], **settings, membership=membership)
     columns = resolve(Universe(), panel)
     if panel.num_days < SHORT_DAYS or len(columns) < FEWEST_COLUMNS:
         found = f"{options.file} has {panel.num_days} days and {len(columns)} columns"

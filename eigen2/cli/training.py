@@ -17,6 +17,7 @@ from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from callbacks.budget import MemoryBudget, MemoryBudgetExceeded
 from eigen2.cli.checkpoint import ROOT, given, with_settings_of_fit
 from eigen2.cli.parser import Parser, explain, is_union_error
+from eigen2.cli.seeds import train_seeds
 from eigen2.core.module import GenerationModule
 from eigen2.distributed.strategy import PopulationStrategy, processes
 from eigen2.errors import OUT_OF_MEMORY, RunStopped, UserError, require_range
@@ -48,6 +49,7 @@ PARSER: dict[str, Any] = {
     "description": "Train, validate and test agents.",
     "epilog": "Other commands, each with its own --help: data, predict, export, report, sweep, fire.",
 }
+MOST_SEEDS = 1000
 MOST_THREADS = 1024
 """More than any machine has cores; the system kills a process that starts far more threads."""
 TRAINER_DEFAULTS: dict[str, Any] = {
@@ -80,6 +82,8 @@ class EigenCLI(LightningCLI):
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Add the options of neither trainer, model nor data, and the workload's defaults of the model."""
         add_run_arguments(parser)
+        if [*self._commands] == ["test"]:
+            add_test_arguments(parser)
         defaults: dict[str, Any] = self._model_class.config_defaults  # type: ignore[union-attr]
         parser.set_defaults({f"model.{name}": value for name, value in defaults.items()})
 
@@ -162,6 +166,13 @@ class EigenCLI(LightningCLI):
     def test(self, ckpt_path: str | None = None, **kwargs: Any) -> None:
         """Test a checkpoint's champion, print the result and add it to the report."""
         root, path = Path(self.trainer.default_root_dir), self._checkpoint(ckpt_path)
+        checks, seeds = (self._get(self.config, name) for name in ("checks", "seeds"))
+        require_range("--seeds", seeds, least=1, most=MOST_SEEDS)
+        if (checks or seeds > 1) and self.datamodule.workload != "market":
+            raise UserError(f"--checks and --seeds are of the workload market, not {self.datamodule.workload}")
+        self.model.test_checks = checks
+        if seeds > 1:
+            self.model.other_champions = train_seeds(Path(path or ""), seeds)
         with locked_folder(root):
             self.model.generations_run = generations_of(path)
             self.trainer.test(ckpt_path=path, verbose=False, **kwargs)
@@ -202,6 +213,20 @@ def add_run_arguments(parser: LightningArgumentParser) -> None:
     parser.add_argument("--report", type=bool, default=True, help=report)
     parser.add_lightning_class_args(MemoryBudget, "budget")
     parser.add_lightning_class_args(GracefulStop, "stop")
+
+
+def add_test_arguments(parser: LightningArgumentParser) -> None:
+    """Add the options of `test` alone."""
+    checks = (
+        "Also test at commissions of 0, 10 and 30 basis points and with decisions a day late, and look for decisions "
+        "that change with later prices."
+    )
+    parser.add_argument("--checks", action="store_true", help=checks)
+    seeds = (
+        "Trainings, each with another seed, of which the test tells what they earned on average, and their ensemble (1 "
+        "to 1000). Those that the run's folder lacks in `seeds` are made first, one after the other."
+    )
+    parser.add_argument("--seeds", type=int, default=1, help=seeds)
 
 
 def run(args: Sequence[str]) -> None:

@@ -1,7 +1,7 @@
 """Data modules: what a workload provides to an algorithm, and what all workloads have in common."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -30,6 +30,12 @@ class TrainedPolicies:
     generation: int  # generation in which the champion was found
     candidates: int  # agents evaluated in all generations together, of which the champion is the best
     seed: int
+    others: Sequence[Policy] = ()  # champions of trainings with other seeds
+    checks: bool = False  # whether to check too what the result depends on
+
+    def ensemble(self, observation: Observation) -> Tensor:
+        """Return the mean of the actions of the champion and of those of the other trainings."""
+        return torch.stack([policy(observation) for policy in (self.champion, *self.others)]).mean(0)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ import hashlib
 import inspect
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -18,7 +18,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from eigen2.core.compatibility import altered_as_user_error, saved_part, saved_run
-from eigen2.core.networks import Sizes, StackedNetwork
+from eigen2.core.networks import Inputs, Sizes, StackedNetwork
 from eigen2.core.signatures import sign, verify
 from eigen2.errors import UserError, is_shortage
 from eigen2.runtime.checksums import verify_checksum
@@ -27,13 +27,32 @@ from eigen2.runtime.files import replacing
 FORMAT = 2
 WEIGHTS, CONFIG = "champion.safetensors", "champion.json"
 SIGNATURE = f"{CONFIG}.sig"
+ALIKE = {
+    **{"workload": "a workload", "actor": "an actor", "sizes": "networks of sizes"},
+    **{"inference": "prices, columns or rules", "data_used": "days of prices"},
+}
+"""Parts of the configuration in which members of an ensemble agree, and what they are."""
+
+
+class Ensemble(nn.Module):
+    """Actor whose action is the mean of those of several, of trainings with different seeds."""
+
+    def __init__(self, members: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.members = nn.ModuleList(members)
+
+    def forward(self, inputs: Inputs) -> Tensor:
+        """Return the mean action, (batch, *action) in [-1, 1]."""
+        return torch.stack([member(inputs) for member in self.members]).mean(0)
 
 
 @dataclass(frozen=True)
 class ExportedChampion:
-    """Champion without its population."""
+    """Champion without its population, or an ensemble of champions."""
 
-    config: dict[str, Any]  # JSON values: format, workload, actor, sizes, champion, data_used, inference
+    config: dict[str, Any]
+    """JSON values: format, workload, actor, sizes, champion, data_used, inference; `members` of an ensemble, how many,
+    whose `champion` is a list."""
     weights: dict[str, Tensor]  # the actor's, float32 by name
 
     @property
@@ -48,13 +67,17 @@ class ExportedChampion:
 
         The class is eigen2's own or `trusted`, as loading it runs the code of its module; any other is a UserError.
         """
+        count = int(self.config.get("members", 1))
+        if not 1 <= count <= max(len(self.weights), 1):
+            raise UserError(f"the champion says it has {count} members, more than it has weights; export it again")
         for device in ("meta", "cpu"):  # the first allocates nothing, however large the network is said to be
             with torch.device(device):
-                network = build(self.config["actor"], self.sizes, trusted)
+                actors = [build(self.config["actor"], self.sizes, trusted) for _ in range(count)]
+                network = Ensemble(actors) if "members" in self.config else actors[0]
             try:
                 network.load_state_dict(self.weights, assign=device == "meta")
             except RuntimeError as error:
-                name = type(network).__name__
+                name = type(actors[0]).__name__
                 raise UserError(f"the champion's weights are not of {name}: {_line(error)}") from error
         return network.eval().requires_grad_(False)
 
@@ -97,6 +120,36 @@ def load(path: str | Path, signers: str | Path | None = None) -> ExportedChampio
         if not bool(weight.isfinite().all()):
             raise UserError(f"the champion in {path} has weights that are not finite ({name}); give another one")
     return champion
+
+
+def combine(champions: Sequence[ExportedChampion]) -> ExportedChampion:
+    """Return the ensemble of champions whose trainings differ in their seeds; raise a UserError if in more."""
+    first = champions[0]
+    for other in champions[1:]:
+        for part, what in ALIKE.items():
+            if not _alike(other.config[part], first.config[part]):
+                raise UserError(
+                    f"the champion of a training with another seed has {what} other than the run's own: train it with "
+                    "the run's settings and prices, which test --seeds does"
+                )
+    weights = {
+        f"members.{place}.{name}": weight
+        for place, champion in enumerate(champions)
+        for name, weight in champion.weights.items()
+    }
+    each = [champion.config["champion"] for champion in champions]
+    return ExportedChampion({**first.config, "members": len(champions), "champion": each}, weights)
+
+
+def _alike(one: Any, other: Any) -> bool:
+    """Return whether JSON values are equal; numbers up to what other processors round otherwise."""
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return one.keys() == other.keys() and all(_alike(one[name], other[name]) for name in one)
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        return len(one) == len(other) and all(map(_alike, one, other))
+    if isinstance(one, float) and isinstance(other, float):
+        return math.isclose(one, other, rel_tol=1e-6, abs_tol=1e-9)
+    return bool(one == other)
 
 
 def _from_folder(folder: Path, signers: str | Path | None) -> ExportedChampion:

@@ -20,6 +20,7 @@ from eigen2.core.compatibility import (
 )
 from eigen2.core.config import to_config
 from eigen2.core.datamodule import TestResult, WorkloadDataModule
+from eigen2.core.export import ExportedChampion
 from eigen2.distributed.strategy import check_processes
 from eigen2.errors import UserError
 from eigen2.memory.estimate import PeakEstimate, processes_here
@@ -53,6 +54,8 @@ class GenerationModule(LightningModule, ABC, Generic[Data]):
         self.clock = PhaseClock(self, self.phases)  # times phases and announces them to callbacks
         self.metrics: dict[str, float] = {}  # scalars of the last generation, by full name
         self.test_result: TestResult | None = None  # of the last test
+        self.test_checks = False  # whether a test also checks what its result depends on
+        self.other_champions: Sequence[ExportedChampion] = ()  # of trainings with other seeds, for a test
         self._built = False
 
     @abstractmethod

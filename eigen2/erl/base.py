@@ -3,16 +3,18 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from eigen2.core.config import class_config
 from eigen2.core.datamodule import RolloutDataModule, TestResult
-from eigen2.core.export import call_of, describe, format_factory
+from eigen2.core.environment import Observation, Policy
+from eigen2.core.export import ExportedChampion, call_of, describe, format_factory
 from eigen2.core.module import GenerationModule
 from eigen2.core.networks import NetworkFactory, weight_bytes
 from eigen2.core.randomness import Role, generator, torch_seed
@@ -145,7 +147,23 @@ class PopulationModule(GenerationModule[RolloutDataModule]):
 
     def test_champion(self) -> TestResult:
         """Play the champion on data that no fit has used; raise a UserError without one."""
-        return self.data.test(self.rollout.trained_policies(self.generations_run * self.population_size, self.seed))
+        policies = self.rollout.trained_policies(self.generations_run * self.population_size, self.seed)
+        others = [self._policy_of(champion) for champion in self.other_champions]
+        return self.data.test(replace(policies, others=others, checks=self.test_checks))
+
+    def _policy_of(self, champion: ExportedChampion) -> Policy:
+        """Return the champion of a training with another seed; raise a UserError if its actor is of another class."""
+        actor = champion.actor((call_of(self.make_networks[0]) or {}).get("class_path")).to(self.device)
+
+        @torch.inference_mode()
+        def policy(observation: Observation) -> Tensor:
+            env_device = next(iter(observation.values())).device
+            inputs = self.data.network_inputs({name: part.to(self.device) for name, part in observation.items()})
+            with self.precision():
+                action: Tensor = actor({name: part[0] for name, part in inputs.items()}).float()[None]
+            return action.to(env_device)
+
+        return policy
 
     def generation_metrics(self) -> dict[str, float]:
         """Return the scalars of the generation that was just validated, by full name."""

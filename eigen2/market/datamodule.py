@@ -1,6 +1,6 @@
 """The trading workload as a data module: prices to panel, panel to windows, windows to environments."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
@@ -18,20 +18,21 @@ from eigen2.core.environment import Policy as AgentPolicy
 from eigen2.core.networks import Inputs, Sizes
 from eigen2.core.randomness import Role, generator
 from eigen2.errors import UserError, require_range
-from eigen2.market.data.cache import PriceSource, load_panel, remapped
+from eigen2.market.data.cache import PriceSource, load_panel, remapped, source_table
 from eigen2.market.data.checks import survivors_line
 from eigen2.market.data.frames import frame_prices
-from eigen2.market.data.panel import FeatureScale, MarketPanel, window_starts
+from eigen2.market.data.panel import FeatureScale, MarketPanel, build_panel, window_starts
+from eigen2.market.data.panel_rows import MEMBER, members
 from eigen2.market.data.sample import sample_path
 from eigen2.market.data.source import check_features
 from eigen2.market.data.splits import ENOUGH_DAYS, default_days, describe_days, require_window
-from eigen2.market.data.universe import Universe, resolve
+from eigen2.market.data.universe import Universe, read_membership, resolve
 from eigen2.market.evaluation.backtest import Market, backtest, write
 from eigen2.market.evaluation.champion_record import named_trades, write_champion
 from eigen2.market.evaluation.episodes import episode_metrics
-from eigen2.market.evaluation.information import Scores
 from eigen2.market.evaluation.rankers import fit_rankers
-from eigen2.market.features.encoding import ENCODERS, AverageEncoder, MarketEncoder
+from eigen2.market.evaluation.robustness import Leak, find_leak
+from eigen2.market.features.encoding import ENCODERS, MarketEncoder
 from eigen2.market.networks.columns import Choice
 from eigen2.market.simulation.account import AccountRules
 from eigen2.market.simulation.base import MarketEnvironment, Terms, window_options
@@ -88,6 +89,8 @@ class MarketDataModule(RolloutDataModule):
         features: further numeric columns of the table that networks see beside the nine features of prices, such as
             sentiment or fundamentals. The value of a day must have been known at its close; an empty cell is a missing
             value.
+        membership: Parquet or CSV file of the days on which tickers may be bought, such as an index's past members:
+            ticker, first, last (a day, or empty), a row for each span. null: all days.
         encoding: what networks see of the market: `averages` of every feature over 1, 2, 4 ... context_days days,
             computed once for all networks; or `windows`, the features of the last context_days days themselves, for
             networks that read series, at a much higher cost.
@@ -131,6 +134,7 @@ class MarketDataModule(RolloutDataModule):
         benchmark: str | None = None,
         indicators: list[str] = [],  # noqa: B006 - read, never changed
         features: list[str] = [],  # noqa: B006 - read, never changed
+        membership: str | None = None,
         encoding: Literal["averages", "windows"] = "averages",
     ) -> None:
         super().__init__(windows_per_generation, exploration_windows, replay_capacity, replay_min_size, batch_size)
@@ -154,7 +158,7 @@ class MarketDataModule(RolloutDataModule):
         shaped = rules.mode == "orders" and rules.reward == "shaped"
         self.fitness_words = {"unit": "reward a window" if shaped else unit, "over": "agents"}
         check_features(features)
-        self.investable, self.benchmark = investable, benchmark
+        self.investable, self.benchmark, self.membership = investable, benchmark, membership
         self.indicators, self.features = list(indicators), list(features)
         self._frame: pd.DataFrame | None = None  # prices in place of a file
         self._spec: Mapping[str, Any] | None = None  # inference spec of the fit whose champion is used
@@ -201,17 +205,18 @@ class MarketDataModule(RolloutDataModule):
 
     def _load(self, scale: FeatureScale | None = None) -> None:
         splits = ("validation_days", "holdout_days", "validation_spans", "validation_from", "holdout_from")
-        names = (*splits, "indicators", "features")
+        names = (*splits, "indicators", "features", "membership")
         options = {"scale": scale, **{name: getattr(self, name) for name in names}}
-        source: PriceSource = self.synthetic or self.path or sample_path()
-        if self._frame is not None:
-            source = self._frame
         root = "lightning_logs" if self.trainer is None else self.trainer.default_root_dir
         # a script without a Trainer writes no files for a synthetic market
         writes = self.trainer is not None or self.synthetic is None
         self.panel = load_panel(
-            source, **options, cache_dir=self.cache_dir or (Path(root) / "cache" if writes else None)
+            self._source, **options, cache_dir=self.cache_dir or (Path(root) / "cache" if writes else None)
         )
+
+    @property
+    def _source(self) -> PriceSource:
+        return self.synthetic or self.path or sample_path() if self._frame is None else self._frame
 
     def build(self, agents: int, device: torch.device) -> None:
         """Make the encoder and the two environments."""
@@ -329,7 +334,9 @@ class MarketDataModule(RolloutDataModule):
     @property
     def survivors(self) -> str | None:
         """Return a line on how many tickers trade to the end; None if the prices are synthetic."""
-        return survivors_line(self.panel.prices, self.rules.delisting_return) if self.synthetic is None else None
+        if self.synthetic is not None:
+            return None
+        return survivors_line(self.panel.prices, self.rules.delisting_return, self.panel.covered)
 
     def data_used(self) -> dict[str, Any]:
         """Return the first and the last date of training and validation."""
@@ -377,23 +384,32 @@ class MarketDataModule(RolloutDataModule):
         days = range(holdout.start - 1, holdout.stop)
         benchmark = None
         if self.benchmark is not None:
-            benchmark = self.benchmark, self.panel.prices[:, [self.panel.tickers.index(self.benchmark)]]
+            benchmark = self.benchmark, self.panel.prices[:, [self.panel.tickers.index(self.benchmark)], :MEMBER]
         settings = (self.rules, self.account, days, self.panel.dates)
-        market = Market(prices, *settings, benchmark, self.survivors, self.capacity, self._rankings(days))
+        scores = fit_rankers(self.encoder, self.panel, self.rules.holding_days, days)
+        market = Market(prices, *settings, benchmark, self.survivors, self.capacity, scores)
         champion, agents = native(policies.champion), [native(agent) for agent in policies.agents]
         rng = generator(policies.seed, Role.LUCK)
-        result = backtest(market, champion, agents, policies.candidates, policies.generation, rng)
+        leak = self._find_leak(champion, days, policies.seed) if policies.checks else None
+        trained = champion, agents, policies.candidates, policies.generation
+        others = [native(other) for other in policies.others]
+        ensemble = native(policies.ensemble) if others else None
+        result = backtest(market, *trained, rng, others=others, ensemble=ensemble, leak=leak)
         if self.trainer is not None:
             folder = Path(self.trainer.default_root_dir) / "test"
             write(result, self._trades(result.champion.closed), folder, flatten({"data": self.settings()}))
         return TestResult(result.scalars(), result.text())
 
-    def _rankings(self, days: range) -> dict[str, Scores]:
-        """Return the scores by which plain learners rank the investable columns, see `fit_rankers`."""
-        encoder: MarketEncoder = self.encoder
-        if not isinstance(encoder, AverageEncoder):
-            encoder = AverageEncoder(self.panel, self.investable_columns, self.context_days, self.terms)
-        return fit_rankers(encoder, self.panel, self.rules.holding_days, days)
+    def _find_leak(self, champion: Policy, days: range, seed: int) -> Leak:
+        """Look for decisions of the champion that change with prices of later days, see `find_leak`."""
+
+        def rebuilt(change: Callable[[pd.DataFrame], pd.DataFrame]) -> MarketPanel:
+            spans = None if self.membership is None else read_membership(self.membership)
+            table, scale = change(source_table(self._source, self.features)), self.panel.scale
+            return build_panel(table, validation_days=0, holdout_days=0, scale=scale, membership=spans)
+
+        rng, device = generator(seed, Role.LUCK, agent=1), self.eval_env.device
+        return find_leak(champion, self, self.panel, rebuilt, days, rng, device)
 
     def episode_metrics(self, summary: dict[str, Tensor], fitness: Tensor) -> dict[str, float]:
         """Return trading in the windows, and the rank correlation of fitness and money."""
@@ -411,11 +427,16 @@ class MarketDataModule(RolloutDataModule):
             "panel": f"{panel.num_days:,} days x {panel.num_columns} columns x {panel.num_features} features",
             "columns": f"{len(self.investable_columns)} investable of {panel.num_columns} columns, "
             f"{self.investable.describe()}; indicators: {', '.join(panel.indicators) or 'none'}",
+            **({} if self.membership is None else {"membership": self._describe_members()}),
             "training": describe_days(splits.train, panel.dates),
             "validation": f"{describe_days(splits.validation, panel.dates)}, {windows} window{'s' * (windows != 1)}",
             "holdout": f"{describe_days((splits.holdout,), panel.dates)}, untouched by fit",
             "window": f"{self.trading_days} trading + {self.settlement_days} run-off days, context {self.context_days}",
         }
+
+    def _describe_members(self) -> str:
+        count = members(self.panel.prices[:, self.investable_columns]).sum(1)
+        return f"{self.membership}: {count.min()} to {count.max()} columns may be bought, {count.mean():.1f} on average"
 
     def config(self) -> dict[str, Any]:
         """Return the arguments it was made with; prices in a DataFrame have to be given again, as a file."""

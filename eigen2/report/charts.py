@@ -15,6 +15,7 @@ BINS = 40  # bars of the histogram
 RANKED_DAYS = 5  # horizon of the Rank IC that is drawn
 PHASES = ("evaluate", "train", "evolve", "validate")
 BASELINE = "baseline/"  # prefix of the columns with a baseline's validation score
+EXPOSURE = "champion exposure"  # column of the test's equity with the champion's positions, in money
 ORANGE, BLUE = "#e07b39", "#2f7ed8"
 X: dict[str, dict[str, Any]] = {
     "generation": {
@@ -34,7 +35,20 @@ Chart = dict[str, Any]
 
 def charts(run: RunRecord) -> dict[str, Chart]:
     """Return the charts by name, in the order of the page, without those that have no data."""
-    functions = (equity, luck, rank_ic, scores, validation, baselines, fitness, survival, rss, owners, seconds)
+    functions = (
+        equity,
+        exposure,
+        luck,
+        rank_ic,
+        scores,
+        validation,
+        baselines,
+        fitness,
+        survival,
+        rss,
+        owners,
+        seconds,
+    )
     specs = {function.__name__: function(run) for function in functions}
     size = {"width": "container", "height": HEIGHT}
     return {name: {**size, **chart} for name, chart in specs.items() if chart is not None}
@@ -42,7 +56,16 @@ def charts(run: RunRecord) -> dict[str, Chart]:
 
 def equity(run: RunRecord) -> Chart | None:
     """Return each policy's equity over the days of the test, with a band for the random baseline."""
-    return _lines(run.equity, "date", "equity", ",.0f", bands=[RANDOM])
+    frame = None if run.equity is None else run.equity.drop(columns=EXPOSURE, errors="ignore")
+    return _lines(frame, "date", "equity", ",.0f", bands=[RANDOM])
+
+
+def exposure(run: RunRecord) -> Chart | None:
+    """Return the share of the champion's equity in positions over the days of the test."""
+    if run.equity is None or EXPOSURE not in run.equity:
+        return None
+    share = (run.equity[EXPOSURE] / run.equity["champion"]).rename("champion")
+    return _lines(pd.concat([run.equity["date"], share], axis=1), "date", "share of the equity", ".0%")
 
 
 def luck(run: RunRecord) -> Chart | None:

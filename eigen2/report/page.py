@@ -47,6 +47,7 @@ def render(run: RunRecord) -> str:
         mismatches=[*describe_changes(settings, tested.get("settings", settings), "data.").values()],
         measures=measures(run),
         rankings=rankings(run),
+        checks=checks(run),
         selection=selection_verdict(run.metrics.to_dict("records")),
         over=run.provenance.get("fitness", {}).get("over", "agents"),
         scores=scores(run),
@@ -110,12 +111,26 @@ def rankings(run: RunRecord) -> list[list[str]]:
         [
             f"{name}, {horizon} day{'s' * (horizon != '1')}",
             *(f"{each[key]:.{count}f}" if each[key] is not None else "-" for key, count in digits.items()),
+            f"{100 * each['coverage']:.0f} %",
             *(f"{each['years'][year]:.4f}" if year in each["years"] else "-" for year in years),
         ]
         for name, horizons in policies.items()
         for horizon, each in horizons.items()
     ]
-    return [["", "Rank IC", "ICIR", "t", "p", *years], *rows] if rows else []
+    return [["", "Rank IC", "ICIR", "t", "p", "coverage", *years], *rows] if rows else []
+
+
+def checks(run: RunRecord) -> list[list[str]]:
+    """Return a table of each policy's return at other costs and a day late; empty for a test without checks."""
+    found = None if run.test is None else run.test.get("checks")
+    if not found:
+        return []
+    costs, late = found["costs"], found["lagged"]
+    rows = [
+        [name, *(format_measure("annual return", value) for value in (*each.values(), late.get(name)))]
+        for name, each in costs.items()
+    ]
+    return [["", *(f"{cost} bp" for cost in next(iter(costs.values()), {})), "a day late"], *rows]
 
 
 def scores(run: RunRecord) -> list[list[str]]:

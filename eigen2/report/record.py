@@ -23,18 +23,27 @@ TRADE = ("size", "entry_price", "exit_price", "gain_pct", "profit")
 
 
 TEXT, NUMBER, OBJECT = {"type": "string"}, {"type": "number"}, {"type": "object"}
-OPTIONAL = {"type": ["number", "null"]}
+OPTIONAL, NAME = {"type": ["number", "null"]}, {"type": ["string", "null"]}
 CASES = {"type": "array", "items": NUMBER, "minItems": 1}
 _mapping = partial(object_schema, others=True)
 PROVENANCE = _mapping(
     {},
     {
         **{"settings": OBJECT, "versions": OBJECT, "data": OBJECT, "memory": {"type": "array"}},
-        **{"commit": {"type": ["string", "null"]}, "fitness": _mapping({"unit": TEXT, "over": TEXT})},
+        **{"commit": NAME, "fitness": _mapping({"unit": TEXT, "over": TEXT})},
     },
 )
 """Schema of run.json; every key is optional."""
-RANK_IC = _mapping({**dict.fromkeys(("mean", "icir", "t", "p"), OPTIONAL), "years": object_schema({}, others=NUMBER)})
+RANK_IC = _mapping(
+    {
+        **dict.fromkeys(("mean", "icir", "t", "p"), OPTIONAL),
+        **{"coverage": NUMBER, "years": object_schema({}, others=NUMBER)},
+    }
+)
+ANNUAL = object_schema({}, others=OPTIONAL)
+CHECKS = _mapping(
+    {"costs": object_schema({}, others=ANNUAL), "lagged": ANNUAL, "leak": _mapping({"text": TEXT, "decision": NAME})}
+)
 SUMMARY = _mapping(
     {
         "days": _mapping({"first": TEXT, "last": TEXT, "count": NUMBER}),
@@ -44,7 +53,11 @@ SUMMARY = _mapping(
         "selection": _mapping({"deflated_sharpe": OPTIONAL, "overfitting": OPTIONAL}),
         "random_returns": CASES,
     },
-    {"verdict": TEXT, "information": object_schema({}, others=object_schema({}, others=RANK_IC))},
+    {
+        "verdict": TEXT,
+        "information": object_schema({}, others=object_schema({}, others=RANK_IC)),
+        "checks": {"anyOf": [{"type": "null"}, CHECKS]},
+    },
 )
 """Schema of test/summary.json, as far as the page shows it."""
 SCORES = _mapping(

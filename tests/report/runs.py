@@ -60,6 +60,7 @@ def _test(folder: Path, dates: pd.DatetimeIndex, rng: np.random.Generator) -> No
     names = ["champion", "buy and hold", "momentum", "random 5 %", "random 95 %"]
     equity = pd.DataFrame(rng.uniform(9e4, 11e4, (len(dates), len(names))), columns=names)
     equity.insert(0, "date", dates)
+    equity["champion exposure"] = equity["champion"] * rng.uniform(0, 1, len(dates))
     equity.to_csv(folder / "equity.csv", index=False)
     _trades(dates).assign(window=0).to_csv(folder / "trades.csv", index=False)
     rankings = {"champion": rng.uniform(-1, 1, len(dates)), "ridge": rng.uniform(-1, 1, len(dates))}
@@ -75,6 +76,11 @@ def _test(folder: Path, dates: pd.DatetimeIndex, rng: np.random.Generator) -> No
         "luck": {"p_value": 0.5, "policies": 100},
         "selection": {"deflated_sharpe": None, "overfitting": 0.4},
         "random_returns": rng.uniform(-0.2, 0.2, 100).tolist(),
+        "checks": {
+            "costs": {name: {"0": 0.05, "10": 0.04, "30": -0.012} for name in names[:3]},
+            "lagged": dict.fromkeys(names[:3], 0.033),
+            "leak": {"days": ["2004-10-01"], "decision": None, "text": "no decision changes"},
+        },
     }
     (folder / "summary.json").write_text(json.dumps(summary))
 

@@ -11,14 +11,23 @@ import pandas as pd
 import pytest
 
 from eigen2.cli.main import main
-from eigen2.report.charts import rank_ic
-from eigen2.report.page import measures, monthly_returns, provenance, rankings, render, trades, write_report
+from eigen2.report.charts import equity, exposure, rank_ic
+from eigen2.report.page import (
+    checks,
+    measures,
+    monthly_returns,
+    provenance,
+    rankings,
+    render,
+    trades,
+    write_report,
+)
 from eigen2.report.record import load
 from tests.command import eigen2
 from tests.report.browser import evaluate, needs_browser
 from tests.report.runs import write_run
 
-CHARTS = {"equity", "luck", "rank_ic", "validation", "fitness", "seconds", "rss", "owners"}
+CHARTS = {"equity", "exposure", "luck", "rank_ic", "validation", "fitness", "seconds", "rss", "owners"}
 SCRIPT_TICKER = '</script><script>document.title="broken"</script>'
 
 
@@ -180,9 +189,9 @@ def test_rankings_and_their_sums_by_hand(tmp_path: Path) -> None:
     folder = write_run(tmp_path)
     record = load(folder)
     assert rankings(record)[:3] == [
-        ["", "Rank IC", "ICIR", "t", "p", "2004"],
-        ["champion, 1 day", "0.0123", "-", "-1.50", "0.2500", "0.5000"],
-        ["champion, 5 days", "0.0123", "-", "-1.50", "0.2500", "-"],
+        ["", "Rank IC", "ICIR", "t", "p", "coverage", "2004"],
+        ["champion, 1 day", "0.0123", "-", "-1.50", "0.2500", "100 %", "0.5000"],
+        ["champion, 5 days", "0.0123", "-", "-1.50", "0.2500", "100 %", "-"],
     ]
     daily = pd.read_csv(folder / "test" / "rank_ic.csv")["ridge 5"].dropna()
     chart = rank_ic(record)
@@ -195,10 +204,37 @@ def test_rankings_and_their_sums_by_hand(tmp_path: Path) -> None:
     assert 'id="rankings"' not in render(earlier)
 
 
+def test_checks_by_hand(tmp_path: Path) -> None:
+    record = load(write_run(tmp_path))
+    assert checks(record)[:2] == [
+        ["", "0 bp", "10 bp", "30 bp", "a day late"],
+        ["champion", "5.0 %", "4.0 %", "-1.2 %", "3.3 %"],
+    ]
+    assert "Future: no decision changes.</p>" in render(record)
+    assert record.test is not None
+    for earlier in ({**record.test, "checks": None}, {k: v for k, v in record.test.items() if k != "checks"}):
+        assert 'id="checks"' not in render(replace(record, test=earlier))
+    leak = {**record.test["checks"], "leak": {"decision": "2004-10-01", "text": "the champion sees the future"}}
+    page = render(replace(record, test={**record.test, "checks": leak}))
+    assert '<p class="verdict">Future: the champion sees the future.</p>' in page
+
+
+def test_exposure_is_a_chart_of_its_own(tmp_path: Path) -> None:
+    """In money on the axis of the equity it would press all curves to the top."""
+    record = load(write_run(tmp_path))
+    assert record.equity is not None
+    drawn = {each["which"] for each in (equity(record) or {})["layer"][-1]["data"]["values"]}
+    assert drawn == {"champion", "buy and hold", "momentum"}
+    values = [each["value"] for each in (exposure(record) or {})["layer"][-1]["data"]["values"]]
+    share = record.equity["champion exposure"] / record.equity["champion"]
+    assert values == pytest.approx([*share], rel=1e-6)
+    assert exposure(replace(record, equity=record.equity.drop(columns="champion exposure"))) is None
+
+
 def test_monthly_returns_by_hand(tmp_path: Path) -> None:
     dates = pd.to_datetime(["2019-12-30", "2019-12-31", "2020-01-02", "2020-01-31", "2020-03-02"])
-    equity = pd.DataFrame({"date": dates, "champion": [100.0, 110.0, 99.0, 121.0, 60.5]})
-    record = replace(load(write_run(tmp_path)), equity=equity)
+    curve = pd.DataFrame({"date": dates, "champion": [100.0, 110.0, 99.0, 121.0, 60.5]})
+    record = replace(load(write_run(tmp_path)), equity=curve)
     (first, december, total_2019), (second, months, total_2020) = monthly_returns(record)
     assert (first, second) == (2019, 2020)
     assert december[11] == total_2019 == pytest.approx(0.1)

@@ -25,6 +25,7 @@ from eigen2.market.data.checks import PRICES
 from eigen2.market.data.files import require_file
 from eigen2.market.data.panel import FeatureScale, MarketPanel, Splits, build_panel
 from eigen2.market.data.source import BYTES_PER_ROW, read_prices
+from eigen2.market.data.universe import read_membership
 from eigen2.market.synthetic.generator import SyntheticMarket
 from eigen2.memory.limits import require_room
 from eigen2.runtime.files import lock
@@ -49,6 +50,7 @@ def load_panel(
     indicators: Iterable[str] = (),
     features: Sequence[str] = (),
     scale: FeatureScale | None = None,
+    membership: str | Path | None = None,
     cache_dir: str | Path | None,
 ) -> MarketPanel:
     """Return the panel of some prices, memory-mapped from its cache, which is built if it is missing.
@@ -56,7 +58,7 @@ def load_panel(
     The cache is a folder in `cache_dir` named by the BLAKE2b of the file's content or the market's settings, of the
     arguments and the format version. An incomplete or damaged one is rebuilt. Arrays are mapped copy-on-write:
     processes share their pages, and writing to them does not reach the cache. A table, or without `cache_dir`
-    everything, is built in memory. The other arguments are those of `build_panel`.
+    everything, is built in memory. `membership` is a file of it. The other arguments are those of `build_panel`.
 
     Raises:
         UserError: when no panel can be built from the prices and arguments, or the cache cannot be written.
@@ -65,8 +67,9 @@ def load_panel(
     dates = {"validation_from": validation_from, "holdout_from": holdout_from}
     options: dict[str, Any] = {**sizes, **dates, "indicators": sorted(set(indicators)), "features": list(features)}
     own = features if scale is None else scale.own_features
+    spans = None if membership is None else read_membership(membership)
     if cache_dir is None or isinstance(source, pd.DataFrame):
-        return build_panel(_table(source, own), **options, scale=scale)
+        return build_panel(source_table(source, own), **options, scale=scale, membership=spans)
     if isinstance(source, SyntheticMarket):
         content: Any = asdict(source)
     else:
@@ -75,12 +78,13 @@ def load_panel(
             content = hashlib.file_digest(opened, "blake2b").hexdigest()
     # options that are not set leave the keys of earlier versions, which checkpoints hold, as they were
     named = {name: value for name, value in options.items() if name == "indicators" or value not in (None, [])}
+    named |= {} if spans is None else {"membership": spans.to_csv(index=False)}
     folder = Path(cache_dir) / _key([content, named, None if scale is None else scale.to_dict()])
     panel = _open_cache(folder)
     file = PRICES if isinstance(source, SyntheticMarket) else quote(str(source))
     if panel is None:
         with _recorded_warnings() as warnings:
-            built = build_panel(_table(source, own), **options, scale=scale, file=file)
+            built = build_panel(source_table(source, own), **options, scale=scale, membership=spans, file=file)
         try:
             # processes that start together write one after the other, and all but the first find it written
             with cast(IO[str], lock(folder / ".lock", wait=True)):
@@ -123,7 +127,7 @@ def _recorded_warnings() -> Iterator[list[str]]:
         logger.removeHandler(recorder)
 
 
-def _table(source: PriceSource, features: Sequence[str]) -> pd.DataFrame:
+def source_table(source: PriceSource, features: Sequence[str]) -> pd.DataFrame:
     """Return the prices of a source; raise a UserError for a synthetic market that memory cannot hold."""
     if isinstance(source, pd.DataFrame):
         return source
@@ -186,6 +190,7 @@ def _write_cache(folder: Path, panel: MarketPanel, warnings: list[str]) -> None:
         "splits": [[[days.start, days.stop] for days in spans] for spans in splits],
         "traded_value": panel.traded_value.tolist(),
         "scale": panel.scale.to_dict(),
+        "covered": panel.covered,
         "warnings": warnings,
     }
     for name, array in zip(ARRAYS, (panel.features, panel.valid, panel.prices), strict=True):
@@ -205,6 +210,7 @@ def _open_cache(folder: Path) -> MarketPanel | None:
         scale=FeatureScale.from_dict(meta["scale"]),
         traded_value=np.array(meta["traded_value"], dtype=np.float64),
         splits=Splits(train, validation, holdout),
+        covered=meta.get("covered"),  # caches of earlier versions have none
     )
 
 

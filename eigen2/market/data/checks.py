@@ -15,8 +15,9 @@ from eigen2.market.data.source import LISTED_DAYS
 
 PRICES = "PRICES"  # stands for the file of the table in a command
 SURVIVING = 0.95  # share of the tickers that trade to the end of a table of survivors
+COVERED = 0.995  # share of the days of membership from which prices leave nothing out but halts
 
-Prices = Float32[np.ndarray, "days columns 4"]
+Prices = Float32[np.ndarray, "days columns bars"]
 
 
 @dataclass(frozen=True)
@@ -61,18 +62,26 @@ def repair_lines(checks: Mapping[str, TickerCheck], file: str) -> list[str]:
     return lines
 
 
-def survivors_line(prices: Prices, delisting_return: float) -> str | None:
+def survivors_line(prices: Prices, delisting_return: float, covered: float | None = None) -> str | None:
     """Say how many tickers trade to the end of the table, and what is made of the others; None of a single one.
 
     A ticker without a price on the last days counts as listed for `LISTED_DAYS`, as it may only be late or halted.
+    With membership, say what share of its days has prices (`covered`): what lacks them is what a table of survivors
+    leaves out.
     """
     ever = np.isfinite(prices[..., 3]).any(axis=0)
     total, living = int(ever.sum()), int(np.isfinite(prices[-LISTED_DAYS:, :, 3]).any(axis=0).sum())
     if total < 2:
         return None
-    if living >= SURVIVING * total:
+    if covered is not None and (covered < COVERED or living == total):
+        found = f"prices cover {100 * covered:.1f} % of the days of data.membership"
+        return found + ": results are too good by what the others lost" * (covered < COVERED)
+    if living >= SURVIVING * total and covered is None:
         who, what = ("all", "survivors only") if living == total else (f"{living} of", "hardly any but survivors")
-        return f"{who} {total} tickers trade to the last day: the table holds {what}, so results are too good"
+        return (
+            f"{who} {total} tickers trade to the last day: the table holds {what}, so results are too good "
+            "(data.membership takes an index's past tickers)"
+        )
     where = f"{-100 * delisting_return:g} % below" if delisting_return else "at"
     return (
         f"{living} of {total} tickers trade to the last day; positions in the others end {where} their last close"

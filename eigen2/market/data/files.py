@@ -94,10 +94,9 @@ class PriceFile:
         Raises:
             UserError: day and month cannot be told apart, or the file is damaged.
         """
-        read = self._parquet_batches if self.is_parquet else self._text_batches
         with self.damage_as_user_error():
             form = guess_dates(
-                lambda: (batch[position] for batch in read([position], [], DATE_BATCH_ROWS)),
+                lambda: (batch[position] for batch in self.raw_batches([position], [], DATE_BATCH_ROWS)),
                 self._date_format,
                 self.where,
             )
@@ -128,10 +127,9 @@ class PriceFile:
         wanted += [] if ticker is None else [(ticker, columns.tickers())]
         text = [*(position for position, _ in wanted), *([] if date.time is None else [date.time])]
         wanted += [(position, columns.numbers(self.decimal)) for position in numbers]
-        read = self._parquet_batches if self.is_parquet else self._text_batches
         rows_before = 0
         with self.damage_as_user_error():
-            for batch in read(text, numbers, batch_rows):
+            for batch in self.raw_batches(text, numbers, batch_rows):
                 parsed = []
                 for position, (parse, what, remedy) in wanted:
                     values, bad = parse(batch[position])
@@ -188,6 +186,13 @@ class PriceFile:
         )
         size = self.path.stat().st_size if self._sheet is None else len(self._sheet)
         return header, max(0, size * start.count(b"\n") // len(start) - header.lines)
+
+    def raw_batches(
+        self, text: Sequence[int], numbers: Sequence[int], batch_rows: int
+    ) -> Iterator[dict[int, pa.Array]]:
+        """Read columns by position as they are, at most `batch_rows` rows at a time; the first of `text` has dates."""
+        read = self._parquet_batches if self.is_parquet else self._text_batches
+        yield from read(text, numbers, batch_rows)
 
     def _parquet_batches(
         self, text: Sequence[int], numbers: Sequence[int], batch_rows: int

@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float, Float32, Shaped
 
 from eigen2.errors import UserError
 from eigen2.market.data.checks import PRICES, check_ticker, repair_lines
-from eigen2.market.data.panel_rows import PanelRows, select_rows, some
+from eigen2.market.data.panel_rows import PanelRows, member_days, select_rows, some
 from eigen2.market.data.source import PRICE_COLUMNS, VALUES, check_features, check_finite, usable_prices
 from eigen2.market.data.splits import Splits, window_starts
 from eigen2.market.features.indicators import FEATURES, indicator_features, ticker_features
@@ -88,18 +88,20 @@ class MarketPanel:
             where not valid.
         valid: (days, columns, features) bool, whether the feature has a value.
         prices: (days, columns, 4) float32 open, high, low, close; NaN where missing or wrong, and in indicators. A day
-            with any has an open or a close.
+            with any has an open or a close. With membership a fifth, 1 on days on which a column may be opened, else 0.
         traded_value: (columns,) float64, median over the training days of close x volume; 0 on days without trading.
         splits: training, validation and holdout days.
+        covered: share of the members' days of data.membership that have a close here; None without membership.
     """
 
     dates: Shaped[np.ndarray, " days"]
     scale: FeatureScale
     features: Float32[np.ndarray, "days columns features"]
     valid: Bool[np.ndarray, "days columns features"]
-    prices: Float32[np.ndarray, "days columns 4"]
+    prices: Float32[np.ndarray, "days columns bars"]
     traded_value: Float[np.ndarray, " columns"]
     splits: Splits
+    covered: float | None = None
 
     @property
     def tickers(self) -> tuple[str, ...]:
@@ -170,6 +172,7 @@ def build_panel(
     indicators: Iterable[str] = (),
     features: Sequence[str] = (),
     scale: FeatureScale | None = None,
+    membership: pd.DataFrame | None = None,
     file: str = PRICES,
 ) -> MarketPanel:
     """Build the panel in memory.
@@ -190,6 +193,7 @@ def build_panel(
         features: further columns of the table that are features of their row's day, as they are; NaN where unknown.
         scale: the scale of the panel that agents were trained on, whose columns, indicators, features and statistics
             replace this table's. Columns that the table lacks never trade; other tickers are left out.
+        membership: the days on which tickers may be opened, see `universe.read_membership`; None for all.
         file: name of the table's file, for the command that repairs it.
 
     Raises:
@@ -230,7 +234,13 @@ def build_panel(
     scale = scale or _measured_scale(tickers, names, units, own, moments)
     for line in repair_lines(checks, file):
         log.warning("%s", line)
-    return MarketPanel(rows.dates, scale, normalised, _normalise(normalised, scale), prices, traded_value, splits)
+    covered = None
+    if membership is not None:
+        may_open, count = member_days(membership, tickers, rows.dates)
+        covered = float((may_open & np.isfinite(prices[..., 3])).sum() / max(count.sum(), 1))
+        prices = np.concatenate([prices, may_open[..., None].astype(np.float32)], axis=-1)
+    valid = _normalise(normalised, scale)
+    return MarketPanel(rows.dates, scale, normalised, valid, prices, traded_value, splits, covered)
 
 
 def _require_panel_room(days: int, columns: int, features_each: int) -> None:

@@ -10,13 +10,15 @@ from itertools import pairwise
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Bool, Int, Shaped
+from jaxtyping import Bool, Float32, Int, Shaped
 
 from eigen2.errors import UserError
 from eigen2.market.data.files import quoted
 from eigen2.market.data.source import PRICE_COLUMNS, SMALLEST_PRICE, listed_tickers, stray_days
 
 log = logging.getLogger(__name__)
+
+MEMBER = 4  # place in prices of whether a column may be opened, after open, high, low and close
 
 
 @dataclass(frozen=True)
@@ -111,7 +113,42 @@ def _kept_days(
     return kept
 
 
-def check_known(key: str, names: Sequence[str], known: Iterable[str]) -> None:
+def members(prices: Float32[np.ndarray, "days columns bars"]) -> Bool[np.ndarray, "days columns"]:
+    """Return the days on which each column may be opened, see `MarketPanel.prices`; all without membership."""
+    known: Bool[np.ndarray, "days columns"] = (
+        prices[..., MEMBER] > 0 if prices.shape[-1] > MEMBER else np.ones(prices.shape[:2], np.bool_)
+    )
+    return known
+
+
+def member_days(
+    spans: pd.DataFrame, tickers: Sequence[str], dates: Shaped[np.ndarray, " days"]
+) -> tuple[Bool[np.ndarray, "days columns"], Int[np.ndarray, " days"]]:
+    """Return on which days each ticker is a member, and how many members each day has, tickers without prices too.
+
+    `spans` is as `universe.read_membership` returns it. Warns about those without prices; raises a UserError if all
+    are.
+    """
+    stamps, place = dates.astype("datetime64[s]"), {name: column for column, name in enumerate(tickers)}
+    first = np.searchsorted(stamps, spans["first"].to_numpy("datetime64[s]"))
+    last = spans["last"].to_numpy("datetime64[s]")
+    stop = np.where(np.isnat(last), len(dates), np.searchsorted(stamps, last, side="right"))
+    days, total = np.zeros((len(dates), len(tickers)), np.bool_), np.zeros(len(dates) + 1, np.int64)
+    for name, start, end in zip(spans["ticker"], first.tolist(), stop.tolist(), strict=True):
+        total[start] += 1
+        total[end] -= 1
+        if name in place:
+            days[start:end, place[name]] = True
+    names = sorted({*spans["ticker"]})
+    missing = [name for name in names if name not in place]
+    if len(missing) == len(names):
+        raise UserError(f"the prices have none of the {len(names)} tickers of data.membership ({some(missing)})")
+    if missing:
+        log.warning("no prices of %d of %d tickers of data.membership: %s", len(missing), len(names), some(missing))
+    return days, total[:-1].cumsum()
+
+
+def check_known(key: str, names: Sequence[str], known: Iterable[str], where: str = "the prices do") -> None:
     """Raise a UserError if a name is not known, with the nearest that are; `key` is the setting that has the names."""
     known = sorted(known)
     unknown = sorted(set(names) - set(known))
@@ -123,7 +160,7 @@ def check_known(key: str, names: Sequence[str], known: Iterable[str]) -> None:
     hint = f"the {len(known)} they have go from {known[0]!r} to {known[-1]!r}"
     if near:
         hint = f"did you mean {', '.join(map(repr, dict.fromkeys(near)))}?"
-    raise UserError(f"{key} has {some(unknown)}, which the prices do not have: {hint}")
+    raise UserError(f"{key} has {some(unknown)}, which {where} not have: {hint}")
 
 
 def some(names: Sequence[str]) -> str:

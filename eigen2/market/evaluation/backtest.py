@@ -3,9 +3,9 @@
 import json
 import math
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from jaxtyping import Float, Float32, Shaped
 
 from eigen2.errors import UserError
 from eigen2.market.evaluation.information import HORIZONS, Information, Scores, information
-from eigen2.market.evaluation.intervals import Interval, over_days
+from eigen2.market.evaluation.intervals import Interval, over_days, over_trainings
 from eigen2.market.evaluation.performance import (
     MEASURES,
     MIN_DEVIATION,
@@ -25,6 +25,7 @@ from eigen2.market.evaluation.performance import (
     measure_all,
     total_return,
 )
+from eigen2.market.evaluation.robustness import COSTS_BPS, Contender, Leak, Robustness, robustness
 from eigen2.market.evaluation.selection_bias import deflated_sharpe_ratio, overfitting_probability
 from eigen2.market.features.boosting import HAS_LIGHTGBM, MISSING
 from eigen2.market.simulation.account import AccountRules, Capacity
@@ -45,7 +46,7 @@ from eigen2.runtime.files import archive_other_test, replacing
 
 RANDOM_POLICIES = 2000  # policies of the random baseline
 BLOCKS, BLOCK_DAYS = 16, 5  # of the cross-validation, as in its paper; fewer blocks if they have fewer days than that
-BUY_AND_HOLD, BENCHMARK, EQUAL = "buy and hold", "benchmark", "1/N"
+BUY_AND_HOLD, BENCHMARK, EQUAL, ENSEMBLE = "buy and hold", "benchmark", "1/N", "ensemble"
 VERDICT_DRAWS = 2000  # of the bootstrap interval in the verdict
 RANKED_BETTER = 2.0  # t-statistic from which two rankings count as different
 DETAILED = ("champion", BUY_AND_HOLD, BENCHMARK, "momentum")  # policies with all measures on a terminal
@@ -84,6 +85,9 @@ class Backtest:
     information: dict[str, dict[int, Information]]  # Rank IC of champion and learners, by horizon
     excess: Interval  # what the champion earned a year beyond 1/N: mean daily difference x 252
     holding_days: int  # for which a decision holds
+    trainings: Float[np.ndarray, " trainings"]
+    """`excess` of the champion and of those of trainings with other seeds."""
+    checks: Robustness | None = None
     benchmark: str | None = None  # ticker that is bought and held beside the investable columns
     survivors: str | None = None  # how many tickers trade to the end, if prices are real
 
@@ -141,12 +145,24 @@ class Backtest:
         mean, low, high = (100 * value for value in self.excess)
         deflated = self.selection["deflated_sharpe"]
         skill = "unknown" if math.isnan(deflated) else f"{deflated:.2f}"
+        leak = self.checks and self.checks.leak
+        warning = f"{leak.text[0].upper()}{leak.text[1:]}. " if leak and leak.decision else ""
         return (
-            f"Net of costs the champion earned {champion} in {len(self.dates) - 1} days, equal parts of all columns "
-            f"(1/N) {equal}: {abs(mean):.1f} points a year {'more' if mean >= 0 else 'less'}, with a 95 % interval "
-            f"from {low:.1f} to {high:.1f}. {self._ranking()} "
+            f"{warning}Net of costs the champion earned {champion} in {len(self.dates) - 1} days, equal parts of all "
+            f"columns (1/N) {equal}: {abs(mean):.1f} points a year {'more' if mean >= 0 else 'less'}, with a 95 % "
+            f"interval from {low:.1f} to {high:.1f}{self._trainings()}. {self._ranking()} "
             f"By luck, its orders on random days and columns earn as much with p = {self.luck['p_value']:.3f}; the "
             f"probability that it has more skill than the luckiest of {self.tried:,} agents is {skill}."
+        )
+
+    def _trainings(self) -> str:
+        """Return what champions of several seeds earned beside 1/N; nothing if there is only one."""
+        if len(self.trainings) < 2:
+            return ""
+        mean, low, high = (100 * value for value in over_trainings(self.trainings))
+        return (
+            f" over days, and {len(self.trainings)} trainings with different seeds {abs(mean):.1f} "
+            f"{'more' if mean >= 0 else 'less'} on average, from {low:.1f} to {high:.1f}"
         )
 
     def _ranking(self) -> str:
@@ -174,6 +190,8 @@ class Backtest:
                 "verdict": self.verdict,
                 "benchmark": self.benchmark,
                 "survivors": self.survivors,
+                "trainings": self.trainings.tolist(),
+                "checks": None if self.checks is None else self.checks.summary(),
                 "unfunded": self.champion.unfunded,
                 "measures": self.measures,
                 "luck": self.luck,
@@ -221,6 +239,8 @@ class Backtest:
             "orders": f"{count:,} could not be paid for" if count else None,
             "benchmark": self.benchmark and f"{self.benchmark}: alpha, beta and information ratio are against it",
             "survivors": self.survivors,
+            "trainings": self._each_training(),
+            "future": self.checks and self.checks.leak.text,
             "left out": None if HAS_LIGHTGBM else MISSING,
         }
         lines = "".join(
@@ -238,11 +258,30 @@ test         {days["first"]} to {days["last"]} ({days["count"]} days), champion 
 {_table(brief, 12)}
 
 {_table(ranked, 18)}
-
+{self._robustness()}
 luck         better than {luck["percentile"]:.1f} % of {luck["policies"]:,} policies with its orders on
              random days and columns; p = {luck["p_value"]:.4f}
 selection    deflated Sharpe ratio {deflated} of {self.tried:,} agents tried;
              probability of backtest overfitting {overfitting}{lines}"""
+
+    def _each_training(self) -> str | None:
+        """Return what each of several trainings earned beyond 1/N, and their ensemble; None if there is only one."""
+        if len(self.trainings) < 2:
+            return None
+        ensemble = self.simulations[ENSEMBLE].returns - self.simulations[EQUAL].returns
+        each = ", ".join(f"{100 * value:+.1f}" for value in self.trainings)
+        return f"points a year beyond 1/N by seed: {each}; their ensemble {100 * YEAR * ensemble.mean():+.1f}"
+
+    def _robustness(self) -> str:
+        """Return returns at other costs and a day later as a table below a blank line; nothing if not checked."""
+        if self.checks is None:
+            return ""
+        costs, lagged = self.checks.costs, self.checks.lagged
+        rows = [["return a year", *(f"{cost:g} bp" for cost in COSTS_BPS), "a day late"]] + [
+            [name, *(format_measure("annual return", value) for value in (*costs[name].values(), lagged[name]))]
+            for name in costs
+        ]
+        return f"\n{_table(rows, 13)}\n"
 
     def rank_ic(self) -> pd.DataFrame:
         """Return the Rank IC of each day, a column for each of `information` and horizon in days."""
@@ -275,38 +314,62 @@ def backtest(
     generation: int,
     rng: np.random.Generator,
     policies: int = RANDOM_POLICIES,
+    others: Sequence[Policy] = (),
+    ensemble: Policy | None = None,
+    leak: Leak | None = None,
 ) -> Backtest:
     """Simulate champion, baselines and agents on the same days with the same money and costs.
 
-    The agents are the population at the end of its fit. Raises UserError for fewer than two days after the first.
+    The agents are the population at the end of its fit, `others` the champions of trainings with other seeds, of which
+    and the champion there may be an `ensemble`. What was found of a `leak` makes the backtest check too what becomes of
+    it at other costs and a day later. Raises UserError for fewer than two days after the first.
     """
     prices, rules, account, days = market.prices, market.rules, market.account, market.days
-    play = partial(simulate, prices, rules, account, days, capacity=market.capacity)
-    unlevered = replace(account, max_leverage=1.0)  # as buy and hold
-    rebalance = partial(simulate, prices, monthly(rules), unlevered, days, capacity=market.capacity)
     if len(days) < 3:
         raise UserError(f"data.holdout_days is {len(days) - 1}; a test needs at least 2 days that fit has not seen")
-    simulated = play(champion)
-    random = random_baseline(prices, rules, simulated.orders, days, policies, rng)
+    contenders = _contenders(market, champion, ensemble)
+
+    def play(contender: Contender, accounts: int = 1) -> Simulation:
+        policy, own_rules, own_account = contender
+        return simulate(prices, own_rules, own_account, days, policy, accounts, market.capacity)
+
+    simulated = {name: play(contender) for name, contender in contenders.items()}
+    random = random_baseline(prices, rules, simulated["champion"].orders, days, policies, rng)
     ticker, benchmark = market.benchmark or (None, None)
     simulations = {
-        "champion": simulated,
+        "champion": simulated.pop("champion"),
+        **({} if ensemble is None else {ENSEMBLE: simulated.pop(ENSEMBLE)}),
         BUY_AND_HOLD: buy_and_hold(prices, rules, account, days, market.capacity),
         **({} if benchmark is None else {BENCHMARK: buy_and_hold(benchmark, rules, account, days)}),
-        "momentum": play(momentum(prices, rules)),
-        EQUAL: rebalance(equal_weights(prices)),
-        **({"minimum variance": rebalance(minimum_variance(prices))} if HAS_SCIKIT_LEARN else {}),
-        **{name: play(best_of_rank(scores, rules)) for name, scores in market.scores.items()},
-        "random": play(random, policies),
+        **simulated,
+        "random": play(Contender(random, rules, account), policies),
     }
-    returns = [play(agent).returns for agent in agents]
-    dates, agent_returns = market.dates[days.start : days.stop], np.stack(returns, axis=1)
-    scores = {"champion": preferences(prices, rules, account, days, champion, market.capacity), **market.scores}
+    returns = [play(Contender(agent, rules, account)).returns for agent in (*agents, *others)]
+    dates, agent_returns = market.dates[days.start : days.stop], np.stack(returns[: len(agents)], axis=1)
+    deciders = [(name, contenders[name].policy) for name in ("champion", ENSEMBLE) if name in contenders]
+    own_scores = {name: preferences(prices, rules, account, days, each, market.capacity) for name, each in deciders}
+    scores = {**own_scores, **market.scores}
     ranked = {name: information(each, prices, rules, days) for name, each in scores.items()}
-    difference = simulations["champion"].returns - simulations[EQUAL].returns
-    excess = over_days(YEAR * difference, rng, VERDICT_DRAWS, rules.holding_days)
+    champions = [simulations["champion"].returns, *returns[len(agents) :]]
+    differences = [YEAR * (each - simulations[EQUAL].returns) for each in champions]
+    excess = over_days(differences[0], rng, VERDICT_DRAWS, rules.holding_days)
+    checks = None if leak is None else robustness(contenders, play, leak)
     found = dates, simulations, agent_returns, tried, generation, ranked, excess, rules.holding_days
-    return Backtest(*found, ticker, market.survivors)
+    return Backtest(*found, np.array([each.mean() for each in differences]), checks, ticker, market.survivors)
+
+
+def _contenders(market: Market, champion: Policy, ensemble: Policy | None) -> dict[str, Contender]:
+    """Return the champion, the ensemble, if there is one, and the baselines that are policies."""
+    prices, rules, account = market.prices, market.rules, market.account
+    rebalanced = monthly(rules), replace(account, max_leverage=1.0)  # unlevered, as buy and hold
+    return {
+        "champion": Contender(champion, rules, account),
+        **({} if ensemble is None else {ENSEMBLE: Contender(ensemble, rules, account)}),
+        "momentum": Contender(momentum(prices, rules), rules, account),
+        EQUAL: Contender(equal_weights(prices), *rebalanced),
+        **({"minimum variance": Contender(minimum_variance(prices), *rebalanced)} if HAS_SCIKIT_LEARN else {}),
+        **{name: Contender(best_of_rank(scores, rules), rules, account) for name, scores in market.scores.items()},
+    }
 
 
 def write(result: Backtest, trades: pd.DataFrame | None, folder: Path, settings: Mapping[str, Any]) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float, Shaped
 
+from eigen2.market.data.panel_rows import members
 from eigen2.market.evaluation.performance import MIN_DEVIATION, intercept_t, upper_tail
 from eigen2.market.simulation.returns import relative_returns
 from eigen2.market.simulation.rules import TradingRules
@@ -92,10 +93,10 @@ def information(
 ) -> dict[int, Information]:
     """Return the Rank IC of the scores of `days` for each horizon; how it falls with the horizon is its decay.
 
-    Scores and prices are of all days. Columns without a close have no score.
+    Scores and prices are of all days. Columns without a close have no score, nor do those that are no members.
     """
     span = slice(days.start, days.stop)
-    priced = prices[span, :, 3] > 0
+    priced = (prices[span, :, 3] > 0) & members(prices)[span]
     scored = np.where(priced, scores[span], np.nan)
     found = {}
     for horizon in horizons:

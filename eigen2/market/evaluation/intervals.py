@@ -1,4 +1,4 @@
-"""Bootstrap intervals over blocks of days, for the luck of days."""
+"""Intervals: over blocks of days by the bootstrap, for the luck of days, and over trainings, for that of seeds."""
 
 from typing import NamedTuple
 
@@ -6,12 +6,13 @@ import numpy as np
 
 DRAWS = 10_000
 LEVEL = 0.95
+ANGLES = 100_000  # steps of the integral of Student's t distribution
 AT_ONCE = 100  # series drawn at once, to limit memory
 BLOCK_DAYS = 20.0  # mean length of a block: a position's maximum holding time, so that blocks contain whole positions
 
 
 class Interval(NamedTuple):
-    """A mean, and the bounds of the central `LEVEL` of resampled means."""
+    """A mean, and the bounds of an interval that holds `LEVEL` of such means."""
 
     mean: float
     low: float
@@ -35,6 +36,18 @@ def over_days(
     means = [values[stationary_days(len(values), batch, generator, block_days)].mean(1) for batch in batches]
     low, high = np.percentile(np.concatenate(means), (50 * (1 - LEVEL), 50 * (1 + LEVEL)))
     return Interval(float(values.mean()), float(low), float(high))
+
+
+def over_trainings(values: np.ndarray) -> Interval:
+    """Return the mean of two or more values with an interval by Student's t distribution (Student, 1908)."""
+    freedom = len(values) - 1
+    # with t = tan(angle) sqrt(freedom) the density is in proportion to cos(angle)^(freedom - 1)
+    angle = np.linspace(0, np.pi / 2, ANGLES)
+    density = np.cos(angle) ** (freedom - 1)
+    within = np.append(0, np.cumsum(density[1:] + density[:-1]))
+    t = np.tan(np.interp(LEVEL, within / within[-1], angle)) * np.sqrt(freedom)
+    mean, half = values.mean(), t * values.std(ddof=1) / np.sqrt(len(values))
+    return Interval(float(mean), float(mean - half), float(mean + half))
 
 
 def stationary_days(days: int, series: int, generator: np.random.Generator, block_days: float) -> np.ndarray:

@@ -46,8 +46,10 @@ class Finding:
 def shuffle_columns(prices: Prices, rng: np.random.Generator) -> Prices:
     """Return prices whose moves of each day are dealt to other columns at random: the market's, and no column's own.
 
-    A move is a bar relative to the column's last close. Columns trade on their own days, and start at 1.
+    A move is a bar relative to the column's last close. Columns trade on their own days, and start at 1; membership
+    stays as it is.
     """
+    prices, more = prices[..., : CLOSE + 1], prices[..., CLOSE + 1 :]
     close = prices[..., CLOSE].astype(np.float64)
     before = np.vstack([np.zeros_like(close[:1]), last_valid(close)[:-1]])[..., None]
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -59,7 +61,8 @@ def shuffle_columns(prices: Prices, rng: np.random.Generator) -> Prices:
     level = np.nan_to_num(dealt[..., CLOSE]).cumsum(0)
     first = (close > 0) & ~known  # no move, as there is no earlier close
     start = np.vstack([np.zeros_like(level[:1]), level[:-1]])[..., None] + np.where(first[..., None], 0, dealt)
-    return np.where(np.isnan(prices), np.nan, np.exp(start)).astype(np.float32)
+    bars = np.where(np.isnan(prices), np.nan, np.exp(start)).astype(np.float32)
+    return np.concatenate([bars, more], axis=-1)
 
 
 def _take(moves: np.ndarray, columns: np.ndarray) -> np.ndarray:

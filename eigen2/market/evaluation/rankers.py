@@ -5,17 +5,21 @@ import numpy as np
 from eigen2.market.data.panel import MarketPanel
 from eigen2.market.evaluation.information import Scores, forward_returns
 from eigen2.market.features.boosting import HAS_LIGHTGBM, boosted_scores
-from eigen2.market.features.encoding import AverageEncoder
+from eigen2.market.features.encoding import AverageEncoder, MarketEncoder
 from eigen2.market.features.ridge import day_blocks, fit_ridge
+from eigen2.market.simulation.policies import of_members
 
 
-def fit_rankers(encoder: AverageEncoder, panel: MarketPanel, horizon: int, days: range) -> dict[str, Scores]:
-    """Return the scores of `days` by learner, of all columns that agents may buy; NaN on other days.
+def fit_rankers(encoder: MarketEncoder, panel: MarketPanel, horizon: int, days: range) -> dict[str, Scores]:
+    """Return the scores of `days` by learner, of all columns that agents may buy that day; NaN on others.
 
     They learn from the training days, and choose by the validation days when to stop, what a position earns over
-    `horizon` days. LightGBM is left out where it is not installed.
+    `horizon` days, from averages, whatever agents see. LightGBM is left out where it is not installed.
     """
-    returns = forward_returns(panel.prices[:, encoder.investable], encoder.terms.rules, horizon)
+    if not isinstance(encoder, AverageEncoder):
+        encoder = AverageEncoder(panel, encoder.investable, encoder.context_days, encoder.terms)
+    prices = panel.prices[:, encoder.investable]
+    returns = forward_returns(prices, encoder.terms.rules, horizon)
     train = encoder.complete(panel.splits.train)
     ridge = fit_ridge(encoder.rows, returns, train, horizon)
     scores = {"ridge": np.full(returns.shape, np.nan)}
@@ -24,4 +28,4 @@ def fit_rankers(encoder: AverageEncoder, panel: MarketPanel, horizon: int, days:
     if HAS_LIGHTGBM:
         validation = panel.splits.validation
         scores["LightGBM"] = boosted_scores(encoder.rows, returns, train, validation, horizon, days)
-    return scores
+    return {name: of_members(each, prices) for name, each in scores.items()}

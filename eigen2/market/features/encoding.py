@@ -14,6 +14,7 @@ from torch import Tensor
 from eigen2.core.networks import Inputs
 from eigen2.market.data.cache import mapped_array, remapped
 from eigen2.market.data.panel import MarketPanel
+from eigen2.market.data.panel_rows import MEMBER
 from eigen2.market.features.averages import CLIP, average_statistics, column_groups, fill_averages, spans
 from eigen2.market.features.ridge import Ridge, fit_ridge
 from eigen2.market.networks.columns import DRAWS, PORTFOLIO, RIDGE, ColumnActor, ColumnCritic
@@ -46,8 +47,10 @@ class MarketEncoder(ABC):
     ) -> None:
         self.investable, self.context_days, self.terms = investable, context_days, terms
         self._scale = panel.scale
-        self._draws = torch.from_numpy(tie_breaks(panel.prices[:, investable])).to(device)
-        self.nbytes = self._draws.nbytes
+        prices = panel.prices[:, investable]
+        self._draws = torch.from_numpy(tie_breaks(prices)).to(device)
+        self._members = torch.from_numpy(prices[..., MEMBER:].any(-1)).to(device) if _has_members(panel) else None
+        self.nbytes = self._draws.nbytes + (0 if self._members is None else self._members.nbytes)
         self._prepare(panel, device, saved)
 
     @abstractmethod
@@ -61,7 +64,7 @@ class MarketEncoder(ABC):
     @staticmethod
     def needed_bytes(panel: MarketPanel, investable: list[int], context_days: int) -> int:
         """Return the bytes of RAM that an encoder on the CPU takes beside its panel."""
-        return 2 * panel.num_days * len(investable)
+        return (2 + _has_members(panel)) * panel.num_days * len(investable)
 
     @staticmethod
     def restore(
@@ -84,26 +87,28 @@ class MarketEncoder(ABC):
 
     def shared_inputs(self, observation: dict[str, Tensor]) -> tuple[Inputs, Tensor]:
         """Return `portfolio` and `draws`, see `AverageEncoder`, and the fraction of the window left."""
-        draws = self._draws[observation["day"].long()]
+        day = observation["day"].long()
+        draws = self._draws[day]
+        may_open = draws >= 0 if self._members is None else (draws >= 0) & self._members[day]
         describe = self._describe_orders if self.terms.rules.mode == "orders" else self._describe_weights
-        parts = describe(observation, draws >= 0)
+        parts = describe(observation, may_open)
         shape = observation["cash"].shape + draws.shape[-1:]
         portfolio = torch.stack([part.expand(shape).float() for part in parts], dim=-1)
         time_left = (observation["days_left"].float() / self.terms.window_days)[..., None]
         return {"portfolio": portfolio, DRAWS: draws}, time_left
 
-    def _describe_weights(self, observation: dict[str, Tensor], priced: Tensor) -> list[Tensor]:
-        """Return whether a column has a price, its weight in units of equal weights, and the cash."""
+    def _describe_weights(self, observation: dict[str, Tensor], may_open: Tensor) -> list[Tensor]:
+        """Return whether a column may be held, its weight in units of equal weights, and the cash."""
         equal = self.terms.account.max_leverage / observation["weight"].shape[-1]
         weight = (observation["weight"].float() / equal).clamp(-CLIP, CLIP)
-        return [priced, weight, observation["cash"].float().clamp(-CLIP, CLIP)[..., None]]
+        return [may_open, weight, observation["cash"].float().clamp(-CLIP, CLIP)[..., None]]
 
-    def _describe_orders(self, observation: dict[str, Tensor], priced: Tensor) -> list[Tensor]:
+    def _describe_orders(self, observation: dict[str, Tensor], may_open: Tensor) -> list[Tensor]:
         """Return whether a column can be ordered, its position, the cash, and the room for orders."""
         terms, held_days, coefficient = self.terms, observation["held_days"], observation["coefficient"]
         least_room = terms.account.least_room(terms.rules, held_days.shape[-1])
         free = (observation["days_left"] >= terms.settlement_days) & (observation["room"].float() >= least_room)
-        orderable = priced & (held_days == 0) & free[..., None]
+        orderable = may_open & (held_days == 0) & free[..., None]
         levels = torch.iinfo(coefficient.dtype).max  # signed where short sales are allowed
         gain = (observation["gain"].float() / 0.1).clamp(-CLIP, CLIP)
         return [
@@ -186,7 +191,8 @@ class AverageEncoder(MarketEncoder):
     def needed_bytes(panel: MarketPanel, investable: list[int], context_days: int) -> int:
         """Return the bytes of the encoded days and of the statistics, besides."""
         table, statistics = _shapes(panel, investable, context_days)
-        beside = 2 * MarketEncoder.needed_bytes(panel, investable, context_days)  # tie-breaks and forecasts
+        forecasts = 2 * panel.num_days * len(investable)
+        beside = MarketEncoder.needed_bytes(panel, investable, context_days) + forecasts
         weights = statistics[1] * statistics[3]
         return beside + 2 * math.prod(table) + 8 * (math.prod(statistics) + weights)
 
@@ -208,12 +214,12 @@ class AverageEncoder(MarketEncoder):
         """Return the network inputs of an observation.
 
         `columns` (agents, batch, columns, width); `ridge` (agents, batch, columns), the forecasts of the ridge
-        regression; `portfolio` (agents, batch, columns, 8): whether the column can be
-        ordered (priced, not held, on a trading day, with money left), held, days held / max, unrealised gain in units
-        of 10 percent, take-profit / highest, coefficient / highest, negative for a short sale, cash / equity, and room
-        for orders / max_leverage; or, where agents decide on target weights, 3: whether it has a price, its weight in
-        units of equal weights, and cash / equity; `draws` (agents, batch, columns) int16, see `tie_breaks`; `market`
-        (agents, batch, groups x width + 1), ending with the fraction of the window that is left.
+        regression; `portfolio` (agents, batch, columns, 8): whether the column can be ordered (priced, a member, not
+        held, on a trading day, with money left), held, days held / max, unrealised gain in units of 10 percent,
+        take-profit / highest, coefficient / highest, negative for a short sale, cash / equity, and room for orders /
+        max_leverage; or, where agents decide on target weights, 3: whether it may be held, its weight in units of equal
+        weights, and cash / equity; `draws` (agents, batch, columns) int16, see `tie_breaks`; `market` (agents, batch,
+        groups x width + 1), ending with the fraction of the window that is left.
         """
         columns, groups = self.describe(observation["day"])
         shared, time_left = self.shared_inputs(observation)
@@ -223,6 +229,10 @@ class AverageEncoder(MarketEncoder):
             **shared,
             "market": torch.cat([groups, time_left], dim=-1),
         }
+
+
+def _has_members(panel: MarketPanel) -> bool:
+    return bool(panel.prices.shape[-1] > MEMBER)
 
 
 def _shapes(

@@ -14,9 +14,8 @@ from jaxtyping import Float32
 
 from eigen2.errors import UserError, require_range
 from eigen2.market.data.cache import load_panel
-from eigen2.market.data.panel import MarketPanel, build_panel, window_starts
+from eigen2.market.data.panel import MarketPanel, window_starts
 from eigen2.market.data.sample import sample_path
-from eigen2.market.data.source import read_prices
 from eigen2.market.data.splits import default_days
 from eigen2.market.data.universe import Universe, resolve
 from eigen2.market.features.averages import CLIP
@@ -72,6 +71,7 @@ class TradingEnv(gymnasium.Env[Any, Any]):
         investable: Universe | Mapping[str, Any] | None = None,
         indicators: Sequence[str] = (),
         features: Sequence[str] = (),
+        membership: str | Path | None = None,
         split: str = "train",
         context_days: int | None = None,
         trading_days: int | None = None,
@@ -93,12 +93,10 @@ class TradingEnv(gymnasium.Env[Any, Any]):
         rules = _settings(TradingRules, "rules", rules)
         options: dict[str, Any] = {"validation_days": validation_days, "holdout_days": holdout_days}
         options |= {"indicators": indicators, "features": features}
-        if panel is None and synthetic is None and cache_dir:
-            panel = load_panel(path or sample_path(), **options, cache_dir=cache_dir)
-        elif panel is None:
+        if panel is None:
             market = None if synthetic is None else _settings(SyntheticMarket, "synthetic", synthetic)
-            table = market.generate() if market else read_prices(path or sample_path(), features)
-            panel = build_panel(table, **options)
+            folder = cache_dir if market is None else None
+            panel = load_panel(market or path or sample_path(), **options, membership=membership, cache_dir=folder)
         self.panel = panel
         context_days = default_days("context_days", panel.num_days) if context_days is None else context_days
         trading_days = default_days("trading_days", panel.num_days) if trading_days is None else trading_days

@@ -9,6 +9,7 @@ import pandas as pd
 import torch
 from jaxtyping import Bool, Float, Int, Shaped
 
+from eigen2.market.data.panel_rows import members
 from eigen2.market.simulation.account import AccountRules, Capacity
 from eigen2.market.simulation.base import window_options
 from eigen2.market.simulation.environment import TradingEnvironment
@@ -50,17 +51,20 @@ def write_orders(
     order for which the account has no money left, and which later rows leave out), `unfilled` (an order of the day
     before that did not trade), `hold`, `close`, and `wait` if nothing is ordered.
 
-    Target weights are `buy` or `sell` rows of the columns with a price on a day of rebalancing, whose stake_pct is the
-    target in percent of the equity; `hold` are those held without a price, and `wait` the days between.
+    Target weights are `buy` or `sell` rows of the columns with a price on a day of rebalancing, but those that are no
+    members and not held, whose stake_pct is the target in percent of the equity; `hold` are those held without a price,
+    and `wait` the days between.
     """
     # a first extra day takes the last orders; a second keeps it from being the last day, which sells everything
     table = np.pad(prices, ((0, 2), (0, 0), (0, 0)), constant_values=np.nan)
     env = make_environment(table, rules, 1, account=account, capacity=capacity)
     days = play_days(env, policy, window_options([start], len(table) - 1 - start, len(table) - start))
     rows: list[Row] = []
+    may_open = members(prices)
     if isinstance(env, PortfolioEnvironment):
         for today, day in zip(range(start, len(prices), rules.rebalance_days), days, strict=False):
-            rows += [{"date": dates[today], **row} for row in _weight_rows(day, env, prices[today, :, 3], tickers)]
+            market = prices[today, :, 3], may_open[today]
+            rows += [{"date": dates[today], **row} for row in _weight_rows(day, env, *market, tickers)]
             for waiting in range(today + 1, min(today + rules.rebalance_days, len(prices))):
                 left = today + rules.rebalance_days - waiting
                 reason = f"the next rebalancing is in {left} day{'s' * (left > 1)}"
@@ -69,7 +73,8 @@ def write_orders(
     assert isinstance(env, TradingEnvironment)
     writer = _Writer(env, tickers)
     for today, day in zip(range(start, len(prices)), days, strict=False):
-        rows += [{"date": dates[today], **row} for row in writer.rows(day, np.isfinite(prices[today, :, 3]))]
+        orderable = np.isfinite(prices[today, :, 3]) & may_open[today]
+        rows += [{"date": dates[today], **row} for row in writer.rows(day, orderable)]
     return _table(rows)
 
 
@@ -78,15 +83,20 @@ def _table(rows: list[Row]) -> pd.DataFrame:
 
 
 def _weight_rows(
-    day: Day, env: PortfolioEnvironment, close: Float[np.ndarray, " columns"], tickers: Sequence[str]
+    day: Day,
+    env: PortfolioEnvironment,
+    close: Float[np.ndarray, " columns"],
+    may_open: Bool[np.ndarray, " columns"],
+    tickers: Sequence[str],
 ) -> list[Row]:
     """Return the rows of a rebalancing, by column; one that waits if no column has a price or is held."""
     held = 100 * day.observation["weight"][0, 0].double().numpy()
     targets = 100 * env.accounts.rules.max_leverage * day.info["weights"][0, 0]
     fill = "the next open" if env.rules.execution == "next_open" else "this close"
     rows = []
-    for ticker, now, target, price in zip(tickers, held.tolist(), targets.tolist(), close.tolist(), strict=True):
-        if math.isfinite(price):
+    columns = tickers, held.tolist(), targets.tolist(), close.tolist(), may_open.tolist()
+    for ticker, now, target, price, is_member in zip(*columns, strict=True):
+        if math.isfinite(price) and (is_member or now):
             name, reason = "buy" if target > now else "sell", f"from {now:.2f} % of the equity, at {fill}"
             rows.append({"ticker": ticker, "action": name, "stake_pct": target, "price": price, "reason": reason})
         elif now:
@@ -111,7 +121,7 @@ class _Writer:
         self.held: dict[int, Row] = {}
         self.tomorrow: list[Row] = []
 
-    def rows(self, day: Day, priced: Bool[np.ndarray, " columns"]) -> list[Row]:
+    def rows(self, day: Day, orderable: Bool[np.ndarray, " columns"]) -> list[Row]:
         """Return the rows of a day: its fills and closes, the positions held at its close, and the orders at it."""
         low, high = torch.tensor(self.rules.action_range)
         action = torch.clamp(day.action[0, 0], low, high).double().numpy()
@@ -119,7 +129,7 @@ class _Writer:
         exits = day.info["exits"]
         rows = [*self.tomorrow, *self._orders(ordered, stakes, action), *self._exits(exits, action)]
         if not len(ordered) and not len(exits):
-            rows.append(self._waiting(action[:, 0], priced & (day.observation["held_days"][0, 0].numpy() == 0)))
+            rows.append(self._waiting(action[:, 0], orderable & (day.observation["held_days"][0, 0].numpy() == 0)))
         for column, price in zip(fills.cell.tolist(), fills.price.tolist(), strict=True):
             size, target_pct = action[column].tolist()
             aim = price * (1 + math.copysign(target_pct, size) / 100)
@@ -179,6 +189,6 @@ class _Writer:
         size = np.where(free & np.isfinite(size), size, -np.inf)
         best = int(size.argmax())
         if not np.isfinite(size[best]):
-            return {"action": "wait", "reason": "all columns are held or have no price"}
+            return {"action": "wait", "reason": "all columns are held, have no price or are no members"}
         row = {"ticker": self.tickers[best], "action": "wait", "size": float(sizes[best])}
         return {**row, "reason": "the largest size of what is not held is below 1"}

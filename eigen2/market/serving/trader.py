@@ -60,12 +60,14 @@ class Trader:
         """Return the columns that the prices need beside the usual ones, see `read_prices`."""
         return self._scale.own_features
 
-    def orders(self, prices: pd.DataFrame, first: date | None = None) -> pd.DataFrame:
+    def orders(
+        self, prices: pd.DataFrame, first: date | None = None, membership: pd.DataFrame | None = None
+    ) -> pd.DataFrame:
         """Return the champion's decisions at the close of each day, see `write_orders`; it starts without positions.
 
         `prices` is a long table as `read_prices` returns it, with `features`, including the context of the first day.
         `first` is the day of the first decision; None is the last day that the fit used, whose orders fill on later
-        days.
+        days. `membership` has the days on which tickers may be bought, see `read_membership`; None for all.
 
         Raises:
             UserError: the prices have no day to decide on, too few before it, none of the champion's tickers, or lack a
@@ -73,7 +75,7 @@ class Trader:
         """
         spec = self._spec
         with altered_as_user_error("the champion"):
-            panel = build_panel(prices, validation_days=0, holdout_days=0, scale=self._scale)
+            panel = build_panel(prices, validation_days=0, holdout_days=0, scale=self._scale, membership=membership)
         begin = self._begin(panel.dates, first)
         # features need all earlier prices, averages only those of the context
         context_start = begin - spec["context_days"] + 1

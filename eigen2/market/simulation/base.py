@@ -11,12 +11,14 @@ from torch import Tensor
 
 from eigen2.core.replay import Field
 from eigen2.errors import UserError, require_range
+from eigen2.market.data.panel_rows import members
 from eigen2.market.data.source import LISTED_DAYS
 from eigen2.market.simulation.account import AccountRecord, AccountRules, Accounts, Capacity, observed_room
 from eigen2.market.simulation.rules import TradingRules
 
 OPEN, HIGHEST, LOWEST, CLOSE, LEAST_SIZE = range(5)  # rows of a day in `market_table`
 DEAL_DAYS, DEAL_RANGE = 10, 0.01  # closes of a column that is bought for cash, and how much they differ
+NO_ORDER = np.float32(1e9)  # least size of an order in a column that is no member, above every size
 MAX_OBSERVED = 65_504.0  # bound of observed numbers, the largest in half precision
 MONEY_FIELDS = {
     "day": Field((), torch.int32),
@@ -47,21 +49,22 @@ def window_options(starts: Iterable[int], trading_days: int, window_days: int) -
 
 
 def market_table(
-    prices: Float32[np.ndarray, "days columns 4"], delisting_return: float = 0.0
+    prices: Float32[np.ndarray, "days columns bars"], delisting_return: float = 0.0
 ) -> Float32[np.ndarray, "days 5 columns"]:
     """Return each day's rows by column: open, highest and lowest price from the open on, last close, least order size.
 
-    A price that is missing is NaN, and without a close the least size is infinite; the last close is 0 before the
-    first. Without high or low, the higher or lower of open and close takes its place. With a `delisting_return` other
-    than 0, the least size of a column is NaN once it has stopped trading for good, and its last close changes by that
-    return unless it was `bought_for_cash`. If it ends within the last 20 days it counts as listed: it may be late, or
-    halted.
+    A price that is missing is NaN, and without a close the least size is infinite; with one, on a day on which the
+    column is no member, `NO_ORDER`: it can be closed, not opened. The last close is 0 before the first. Without high or
+    low, the higher or lower of open and close takes its place. With a `delisting_return` other than 0, the least size
+    of a column is NaN once it has stopped trading for good, and its last close changes by that return unless it was
+    `bought_for_cash`. If it ends within the last 20 days it counts as listed: it may be late, or halted.
     """
+    may_open, prices = members(prices), prices[..., :4]
     valid = np.isfinite(prices) & (prices > 0)
     traded = valid.any(-1)
     open_, high, low, close = np.moveaxis(np.where(valid, prices, np.float32(np.nan)), -1, 0)
     high, low = (np.where(np.isnan(row), ends(open_, close), row) for row, ends in ((high, np.fmax), (low, np.fmin)))
-    least_size = np.where(valid[..., 3], np.float32(1), np.float32(np.inf))
+    least_size = np.where(valid[..., 3], np.where(may_open, np.float32(1), NO_ORDER), np.float32(np.inf))
     last_close = last_valid(close)
     if delisting_return:
         ends = len(prices) - traded[::-1].argmax(0)
@@ -90,7 +93,7 @@ def final_closes(
     close: np.ndarray = market[days, CLOSE, columns]
     for i in np.flatnonzero(np.isposinf(market[days, LEAST_SIZE, columns])):
         later = market[days[i] :, :, columns[i]]
-        priced = np.flatnonzero((later[:, OPEN] > 0) | (later[:, LEAST_SIZE] == 1))
+        priced = np.flatnonzero((later[:, OPEN] > 0) | np.isfinite(later[:, LEAST_SIZE]))
         if priced.size:
             bar = later[priced[0]]
             close[i] = bar[OPEN] if bar[OPEN] > 0 else bar[CLOSE]
@@ -119,7 +122,7 @@ def exit_prices(
     return reached, np.where(first & ~reached, bars[OPEN], price)
 
 
-def tie_breaks(prices: Float32[np.ndarray, "days columns 4"]) -> Int16[np.ndarray, "days columns"]:
+def tie_breaks(prices: Float32[np.ndarray, "days columns bars"]) -> Int16[np.ndarray, "days columns"]:
     """Draw a number for each column and day, which decides between equal orders; -1 where the column has no close.
 
     It is a hash of the close (MurmurHash3's finalizer), so that the same day has the same draw in any panel.
@@ -165,7 +168,8 @@ class MarketEnvironment(ABC):
     """Windows of the market, the same for all agents, and an account for each agent in each window.
 
     Accounts are in the order (agents, windows). `prices` are those of the investable columns: open, high, low, close,
-    NaN where a column did not trade. `capacity` is the most money that an order puts into each column; None is any.
+    NaN where a column did not trade, and with membership whether it may be opened. `capacity` is the most money that an
+    order puts into each column; None is any.
     """
 
     observation_fields: dict[str, Field]
@@ -174,7 +178,7 @@ class MarketEnvironment(ABC):
 
     def __init__(
         self,
-        prices: Float[np.ndarray, "days columns 4"] | Float[Tensor, "days columns 4"],
+        prices: Float[np.ndarray, "days columns bars"] | Float[Tensor, "days columns bars"],
         rules: TradingRules,
         agents: int,
         windows: int,

@@ -53,11 +53,12 @@ class TradingEnvironment(MarketEnvironment):
 
     A position is sold at entry x (1 + target / 100) on the day whose high reaches it, or at the open if that is already
     above it; otherwise at the close once it has been held long enough or the window ends. An order whose column has no
-    price at the next open is dropped. A position in a column without a price keeps its last valid close. If it must be
-    sold on such a day, it is sold at the next price, mostly an open, with the reason "halted"; the end of the window
-    does not wait for that day, but takes its price. Where the column has stopped trading for good (see `market_table`),
-    the last close, changed by `delisting_return`, is the price, and the reason "delisted"; where the table ends, the
-    last close.
+    price at the next open is dropped. With membership (see `MarketPanel.prices`) no order opens a column on a day on
+    which it is no member; a position that it has runs on as any other. A position in a column without a price keeps its
+    last valid close. If it must be sold on such a day, it is sold at the next price, mostly an open, with the reason
+    "halted"; the end of the window does not wait for that day, but takes its price. Where the column has stopped
+    trading for good (see `market_table`), the last close, changed by `delisting_return`, is the price, and the reason
+    "delisted"; where the table ends, the last close.
 
     With `TradingRules.early_close` agents close positions too, on settlement days as well: on a day with a price, a
     coefficient that would not open the position of its column orders it to be sold. That order fills and is dropped as
@@ -84,7 +85,7 @@ class TradingEnvironment(MarketEnvironment):
 
     def __init__(
         self,
-        prices: Float[np.ndarray, "days columns 4"] | Float[Tensor, "days columns 4"],
+        prices: Float[np.ndarray, "days columns bars"] | Float[Tensor, "days columns bars"],
         rules: TradingRules,
         agents: int,
         windows: int = 1,
@@ -239,7 +240,7 @@ class TradingEnvironment(MarketEnvironment):
         """Return the cells whose positions agents close: those with a price and a coefficient that would not open."""
         held = self._held_days.nonzero()[0]
         coefficient = actions.detach().to("cpu", torch.float32).numpy().reshape(-1, 2)[held, 0]
-        priced = before[LEAST_SIZE].take(held % before[0].size) == 1
+        priced = np.isfinite(before[LEAST_SIZE].take(held % before[0].size))
         exits: np.ndarray = held[priced & (-self._offset[held] * coefficient < 1)]
         return exits
 

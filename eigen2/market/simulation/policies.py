@@ -12,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from eigen2.errors import UserError
+from eigen2.market.data.panel_rows import members
 from eigen2.market.evaluation.performance import YEAR
 from eigen2.market.simulation.account import WHOLE_ERROR, AccountRules, Capacity
 from eigen2.market.simulation.base import CLOSE as LAST_CLOSE
@@ -34,16 +35,16 @@ def buy_and_hold(
 
     Columns are bought where the environment would fill an order of the first day: at the next open, or at its close;
     both sides pay commission and slippage, and the cash that is left earns interest. No more than its `capacity`, in
-    money, goes into a column. Columns without a price there are left out, a UserError if all are; those that stop
-    trading stay at their last close, changed by `delisting_return` where it is for good, and are sold at their next
-    price where they have none on the last day.
+    money, goes into a column. Columns without a price there, or that are no members on the first day, are left out, a
+    UserError if all are; those that stop trading stay at their last close, changed by `delisting_return` where it is
+    for good, and are sold at their next price where they have none on the last day.
     """
     next_open = rules.execution == "next_open"
     span = prices[days.start : days.stop].astype(np.float64)
     entry = span[1, :, OPEN] if next_open else span[0, :, CLOSE]
-    bought = np.flatnonzero(entry > 0)
+    bought = np.flatnonzero((entry > 0) & members(prices)[days.start])
     if not bought.size:
-        raise UserError(f"no column has a price on day {days.start + next_open}: nothing to buy and hold")
+        raise UserError(f"no column can be bought on day {days.start + next_open}: nothing to buy and hold")
     table = market_table(prices[:, bought], rules.delisting_return)
     entry, close = entry[bought], table[days.start : days.stop, LAST_CLOSE].astype(np.float64)
     close[-1] = final_closes(table, np.full(len(bought), days.stop - 1), np.arange(len(bought)))
@@ -86,7 +87,13 @@ def ranks(scores: Float[np.ndarray, "*days columns"]) -> Float[np.ndarray, "*day
 
 def momentum(prices: Prices, rules: TradingRules) -> Policy:
     """Return the policy that orders what gained most over the last 20 days, see `order_by_score`."""
-    return order_by_score(momentum_pct(prices), rules)
+    return order_by_score(of_members(momentum_pct(prices), prices), rules)
+
+
+def of_members(scores: Float[np.ndarray, "days columns"], prices: Prices) -> Float[np.ndarray, "days columns"]:
+    """Return scores, NaN on days on which a column is no member."""
+    own: np.ndarray = np.where(members(prices), scores, np.nan)
+    return own
 
 
 def order_by_score(score: Float[np.ndarray, "days columns"], rules: TradingRules, threshold: float = 0.0) -> Policy:
@@ -163,18 +170,18 @@ def minimum_variance(prices: Prices) -> Policy:
     """Return the policy of least variance without short sales, by the covariance of the last 252 daily returns.
 
     The covariance is shrunk towards a multiple of the identity (Ledoit and Wolf, "A Well-Conditioned Estimator for
-    Large-Dimensional Covariance Matrices", 2004). Columns that were not listed throughout have a weight of 0; all are
-    equal where none was, or there are fewer than three days.
+    Large-Dimensional Covariance Matrices", 2004). Columns that were not listed throughout, or are no members, have a
+    weight of 0; all are equal where none was, or there are fewer than three days.
     """
     from scipy.optimize import nnls
     from sklearn.covariance import LedoitWolf
 
-    closes = last_valid(prices[..., CLOSE].astype(np.float64))
+    closes, may_hold = last_valid(prices[..., CLOSE].astype(np.float64)), members(prices)
 
     def weights(day: int) -> Float[np.ndarray, " columns"]:
         """Return the weights by the closes up to a day."""
         past = closes[max(day - COVARIANCE_DAYS, 0) : day + 1]
-        listed = past[0] > 0
+        listed = (past[0] > 0) & may_hold[day]
         if len(past) < 3 or not listed.any():
             return np.ones(len(listed))
         returns = 100 * (past[1:, listed] / past[:-1, listed] - 1)
@@ -200,15 +207,15 @@ def random_baseline(
 
     Every account gives all of the orders, with their coefficients and sale targets (see `Simulation`), in a random
     sequence: on days drawn uniformly from `days` but the last, no more per day than the rules allow, in columns drawn
-    uniformly from those that have a price and are not held. An order for which no column is left waits for a day that
-    has one. It closes no position. Scores instead go to the same columns as each other's at every rebalancing, another
-    one for each.
+    uniformly from the members that have a price and are not held. An order for which no column is left waits for a day
+    that has one. It closes no position. Scores instead go to the same columns as each other's at every rebalancing,
+    another one for each.
     """
     if rules.mode == "weights":
         columns = np.argsort(rng.random((accounts, orders.shape[1])), axis=1)
         scores = torch.from_numpy(orders[:, columns].astype(np.float32))[..., None]
         return lambda seen: scores[(int(seen["day"].flatten()[0]) - days.start) // rules.rebalance_days][None]
-    priced = ~np.isnan(prices[..., CLOSE])
+    priced = ~np.isnan(prices[..., CLOSE]) & members(prices)
     most = rules.max_opens_per_day
     slots = np.repeat(np.arange(days.start, days.stop - 1), most)
     due = np.stack([rng.choice(slots, len(orders), replace=False) for _ in range(accounts)])

@@ -22,7 +22,8 @@ class PortfolioEnvironment(MarketEnvironment):
     every column a score in [-1, 1]. The scores become target weights of the columns that have a price that day, see
     `TradingRules.target_weights`, and the account is rebalanced to them at the next open, or at that very close, see
     `Accounts.rebalance`: costs are paid on what changes. A column without a price at either keeps its holding; one that
-    has stopped trading for good is sold at its last close, see `market_table`. Then holdings drift with their prices,
+    has stopped trading for good is sold at its last close, see `market_table`. With membership (see
+    `MarketPanel.prices`) a column that is no member has a target weight of 0. Then holdings drift with their prices,
     also through the settlement days; the last day of the window sells everything at its closes, or what has none at its
     next price, so an episode always terminates and is never truncated.
 
@@ -36,7 +37,7 @@ class PortfolioEnvironment(MarketEnvironment):
 
     def __init__(
         self,
-        prices: Float[np.ndarray, "days columns 4"] | Float[Tensor, "days columns 4"],
+        prices: Float[np.ndarray, "days columns bars"] | Float[Tensor, "days columns bars"],
         rules: TradingRules,
         agents: int,
         windows: int = 1,
@@ -91,7 +92,7 @@ class PortfolioEnvironment(MarketEnvironment):
             self.accounts.accrue()
             if self._step == first:
                 price = self._bars[OPEN] if self.rules.execution == "next_open" else before[CLOSE]
-                traded = (before[LEAST_SIZE] == 1) & (price > 0)
+                traded = np.isfinite(before[LEAST_SIZE]) & (price > 0)
                 gone = np.isnan(before[LEAST_SIZE]) & (before[CLOSE] > 0)  # for good: paid out at its last close
                 self._rebalance(weights, np.where(traded, price, before[CLOSE]), traded | gone)
             if self._step == end:
@@ -142,7 +143,7 @@ class PortfolioEnvironment(MarketEnvironment):
 
 
 def make_environment(
-    prices: Float[np.ndarray, "days columns 4"] | Float[Tensor, "days columns 4"],
+    prices: Float[np.ndarray, "days columns bars"] | Float[Tensor, "days columns bars"],
     rules: TradingRules,
     agents: int,
     windows: int = 1,

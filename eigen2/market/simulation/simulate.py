@@ -17,7 +17,7 @@ from eigen2.market.simulation.base import MarketEnvironment, window_options
 from eigen2.market.simulation.portfolio import make_environment
 from eigen2.market.simulation.rules import TradingRules
 
-Prices = Float32[np.ndarray, "days columns 4"]
+Prices = Float32[np.ndarray, "days columns bars"]  # see `MarketPanel.prices`
 Policy = Callable[[dict[str, Tensor]], Tensor]
 """From observations of some accounts to actions in native units (agents, windows, columns, 2 or 1): coefficients and
 sale targets, see `TradingEnvironment`, or scores, see `PortfolioEnvironment`."""

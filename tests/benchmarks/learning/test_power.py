@@ -41,7 +41,7 @@ def test_a_market_is_measured(name: str, tmp_path: Path) -> None:
         assert row["champion"] != row["agents"]
     else:
         assert row["filter"] > row["random"]
-        assert row["ic"].keys() == set(power.SCORES)
+        assert row["ic"].keys() == {*power.SCORES, *(["champion"] if name == "weak" else [])}
 
 
 def figures(*methods: str, **fitness: list[float]) -> dict[str, Any]:
@@ -67,3 +67,22 @@ def test_gains_are_those_beyond_random_orders_in_the_same_markets(tmp_path: Path
     power_tables.draw(tmp_path / "power.png", rules, learned)
     with Image.open(tmp_path / "power.png") as picture:
         assert picture.width > 800
+
+
+def test_weak_edges_beside_ridge_by_hand() -> None:
+    fitness = {"random": [1, 2], "filter": [11, 12], "ridge": [5, 6], "champion": [6, 9], "agents": [3, 4]}
+    ic = [{"filter": 0.05, "ridge": 0.03, "momentum": 0, "champion": champion} for champion in (0.04, 0.03)]
+    rows = [{**{name: values[seed] for name, values in fitness.items()}, "ic": ic[seed]} for seed in range(2)]
+    figures = {"runs": {"0.02 100 3000": rows, "0.05 100 3000": rows}}
+    lines = power_tables.weak_table(figures).splitlines()
+    assert len(lines) == 2 + 2 * 4
+    assert lines[3] == "| 0.02 | ridge | 4.0 | 40 % |  | +0.0300 (+0.0300 to +0.0300) |  |"
+    # Student's t of one degree of freedom is 12.7: 2 times 1 / 2, and 0.005 times 1 / 2
+    assert lines[4] == (
+        "| 0.02 | champions of ERL | 6.0 | 60 % | +2.0 (-10.7 to +14.7) | +0.0350 (-0.0285 to +0.0985) "
+        "| +0.0050 (-0.0585 to +0.0685) |"
+    )
+    assert lines[5] == "| 0.02 | all agents of ERL | 2.0 | 20 % | -2.0 (-2.0 to -2.0) |  |  |"
+    assert lines[6].startswith("| 0.05 | Kalman filter | 10.0 | 100 % |")
+    del rows[0]["ic"]["champion"], rows[1]["ic"]["champion"]
+    assert power_tables.weak_table(figures).splitlines()[4].endswith("(-10.7 to +14.7) |  |  |")

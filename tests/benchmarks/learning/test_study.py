@@ -132,6 +132,8 @@ def test_training_and_validation_do_not_use_test_days(
 def test_a_row_covers_the_test_days_only(trained_fold: TrainedFold, prices: pd.DataFrame, days: list[str]) -> None:
     row, _, days_left = trained_fold
     assert row["policies"].keys() == row["returns"].keys() == {"champion", *study_tables.NAMES}
+    assert row["rank_ic"].keys() == {*study_tables.RANKERS}
+    assert all(-1 <= value <= 1 for value in row["rank_ic"].values())
     assert row["dates"] == days[DAYS - FOLDS * TEST_DAYS : DAYS - TEST_DAYS]
     assert row["test"] == {"first": row["dates"][0], "last": row["dates"][-1]}
     by_day = prices.set_index(["date", "ticker"])
@@ -213,6 +215,7 @@ def row(fold: int, seed: int, excess: float, jitter: float) -> dict[str, Any]:
         **{"table": "t", "fold": fold, "seed": seed, "seconds": 1.0, "generations": 2, "commit": "abcdefgh"},
         **{"train": {"first": "a", "last": "b"}, "test": {"first": "c", "last": "d"}, "settings": "{}"},
         **{"test_days": TEST_DAYS, "columns": 5, "dates": [f"2000-{day:02}" for day in range(TEST_DAYS)]},
+        "rank_ic": {name: 0.01 + excess * (name == "champion") for name in study_tables.RANKERS},
         "diagnostics": dict.fromkeys(study_tables.DIAGNOSTICS),
         "policies": {
             name: {**dict.fromkeys(study_tables.MEASURES, 1.0), "annual_return": 0.1 + each}
@@ -255,6 +258,22 @@ def test_a_summary_by_hand() -> None:
     assert excess["sharpe"] == {"mean": 0, "low": 0, "high": 0}
     assert results["policies"]["champion"]["annual_return"]["mean"] == pytest.approx(0.15)
     assert [fold["annual_return"]["champion"] for fold in results["folds"]] == pytest.approx([0.15, 0.15])
+    assert results["rank_ic"]["champion"]["mean"]["mean"] == pytest.approx(0.06)
+    assert results["rank_ic"]["ridge"]["mean"] == pytest.approx({"mean": 0.01, "low": 0.01, "high": 0.01})
+    assert results["rank_ic"]["ridge"]["champion_less"]["mean"] == pytest.approx(0.05)
+    lines = study_tables.rank_ic_table(summary).splitlines()
+    assert lines[2].startswith("| t | champion | 0.0600 (0.0")
+    assert lines[4].startswith("| t | ridge | 0.0100 | 0.0500 (0.0")
+
+
+def test_rows_of_earlier_versions_are_summarised_without_what_they_lack() -> None:
+    tables = study_tables.as_tables([row(fold, seed, 0.1, 0.0) for fold in range(2) for seed in range(2)])
+    lacks = [name for name in tables["trainings"] if name.startswith(("rank_ic.", "policies.LightGBM."))]
+    summary = study_tables.summarise(tables["trainings"].drop(columns=lacks), tables["returns"])
+    assert "rank_ic" not in summary["tables"]["t"]
+    assert {*study_tables.NAMES} - {*summary["tables"]["t"]["excess"]} == {"LightGBM"}
+    assert "LightGBM" not in study_tables.folds_table(summary) + "".join(study_tables.verdicts(summary))
+    assert study_tables.rank_ic_table(summary) == "Not measured yet."
 
 
 def test_survival_is_a_mean_over_the_seeds_of_a_variant() -> None:

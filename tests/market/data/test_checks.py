@@ -99,7 +99,8 @@ def test_the_sample_is_adjusted_and_holds_survivors(caplog: pytest.LogCaptureFix
         panel = build_panel(read_prices(sample_path()))
     assert caplog.messages == []
     assert survivors_line(panel.prices, -0.3) == (
-        "all 20 tickers trade to the last day: the table holds survivors only, so results are too good"
+        "all 20 tickers trade to the last day: the table holds survivors only, so results are too good "
+        "(data.membership takes an index's past tickers)"
     )
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from eigen2.errors import UserError
 from eigen2.market.evaluation.backtest import Backtest, Market, backtest, write
 from eigen2.market.evaluation.information import forward_returns
-from eigen2.market.evaluation.intervals import Interval
+from eigen2.market.evaluation.intervals import Interval, over_trainings
 from eigen2.market.simulation.account import AccountRules
 from eigen2.market.simulation.rules import TradingRules
 from eigen2.market.simulation.simulate import Policy
@@ -174,6 +174,31 @@ def test_the_verdict_in_words() -> None:
     assert "was not compared" in worse.verdict
     same = replace(found, information={"champion": ridge, "ridge": ridge})
     assert "ranks the columns no better and no worse than a ridge regression" in same.verdict
+
+
+def test_trainings_with_other_seeds_and_their_ensemble() -> None:
+    """What each earned beyond 1/N, the interval over them, and an ensemble that trades as any policy."""
+    others = [at_random(3), at_random(4)]
+    champion, rng = at_random(2), np.random.default_rng(0)
+    found = backtest(MARKET, champion, [at_random(1)] * 2, 80, 7, rng, 2, others=others, ensemble=others[0])
+    alone = backtest(MARKET, others[0], [at_random(1)] * 2, 80, 7, np.random.default_rng(0), 2)
+    assert found.trainings.shape == (3,)
+    assert found.trainings[0] == pytest.approx(found.excess.mean)
+    assert found.trainings[1] == pytest.approx(alone.excess.mean)
+    np.testing.assert_array_equal(found.simulations["ensemble"].equity, alone.champion.equity)
+    np.testing.assert_array_equal(found.information["ensemble"][5].daily, alone.information["champion"][5].daily)
+    mean, low, high = (100 * value for value in over_trainings(found.trainings))
+    more = "more" if mean >= 0 else "less"
+    average = f"{abs(mean):.1f} {more} on average, from {low:.1f} to {high:.1f}."
+    assert f"over days, and 3 trainings with different seeds {average}" in found.verdict
+    text = " ".join(found.text().split())
+    assert f"by seed: {', '.join(f'{100 * each:+.1f}' for each in found.trainings)}; their ensemble" in text
+    assert f"their ensemble {100 * found.trainings[1]:+.1f}" in text
+    assert max(map(len, found.text().splitlines())) <= 80
+    assert found.summary()["trainings"] == found.trainings.tolist()
+    assert len(alone.trainings) == 1
+    assert "seed" not in alone.text()
+    assert "ensemble" not in alone.text()
 
 
 def test_one_day_is_no_test() -> None:

@@ -1,9 +1,10 @@
-"""Bootstrap intervals over days against exact means and variances."""
+"""Intervals over days against exact means and variances, and over trainings against scipy's."""
 
 import numpy as np
 import pytest
+from scipy import stats
 
-from eigen2.market.evaluation.intervals import Interval, over_days, stationary_days
+from eigen2.market.evaluation.intervals import Interval, over_days, over_trainings, stationary_days
 
 
 @pytest.mark.parametrize("block_days", [1.0, 5.0, 20.0])
@@ -28,3 +29,10 @@ def test_the_variance_over_days_agrees_with_the_formula(block_days: float) -> No
 
 def test_sides() -> None:
     assert [Interval(0, *bounds).side for bounds in ((1, 2), (-1, 2), (-2, -1), (0, 1), (1, 1))] == [1, 0, -1, 0, 0]
+
+
+@pytest.mark.parametrize("trainings", [2, 3, 5, 30])
+def test_an_interval_over_trainings_is_student_s(trainings: int) -> None:
+    values = np.random.default_rng(trainings).normal(size=trainings)
+    expected = stats.t.interval(0.95, trainings - 1, values.mean(), stats.sem(values))
+    assert over_trainings(values) == pytest.approx((values.mean(), *expected), rel=1e-6)

@@ -95,3 +95,58 @@ def test_too_few_prices_are_refused(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert error.value.code == 2
     expected = f"error: {file} has 200 days and 4 columns; learnability needs 300 and 5: bring more\n"
     assert capsys.readouterr().err == expected
+
+
+def learned(file: Path, capsys: pytest.CaptureFixture[str], *options: str) -> str:
+    main(["data", "learnability", *options, str(file)])
+    return " ".join(capsys.readouterr().out.split())
+
+
+def test_a_column_of_the_user_s_own_is_learned_from_only_if_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It tells half of what each ticker does in the next five days; prices alone tell nothing."""
+    monkeypatch.setattr("eigen2.market.evaluation.learnability.SHUFFLES", 29)
+    prices = SyntheticMarket(days=500, columns=10, signal=0.0, seed=5).generate()
+    log = np.log(prices["close"]).groupby(prices["ticker"])
+    ahead = log.shift(-5) - log.shift(0)
+    noise = np.random.default_rng(0).normal(0, ahead.std(), len(ahead))
+    prices.assign(news=(ahead + noise).fillna(0)).to_parquet(tmp_path / "prices.parquet")
+    assert "Nothing found" in learned(tmp_path / "prices.parquet", capsys)
+    assert "There is something to learn" in learned(tmp_path / "prices.parquet", capsys, "--features", '["news"]')
+    with pytest.raises(SystemExit):
+        main(["data", "learnability", "--features", '["old"]', str(tmp_path / "prices.parquet")])
+    assert "lacks the columns old" in capsys.readouterr().err
+
+
+def test_members_alone_are_ranked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("eigen2.market.evaluation.learnability.SHUFFLES", 1)
+    file = tmp_path / "prices.parquet"
+    write_parquet(SyntheticMarket(**SIZE, signal=0.5, half_life_days=10.0), file)
+    assert "columns 10 " in learned(file, capsys)
+    spans = [f"S000{column},2000-01-03,{'2000-06-30' if column == 0 else ''}" for column in range(7)]
+    (tmp_path / "members.csv").write_text("\n".join(["ticker,first,last", *spans]))
+    assert "columns 7 " in learned(file, capsys, "--membership", str(tmp_path / "members.csv"))
+    with pytest.raises(SystemExit):
+        main(["data", "learnability", "--membership", str(tmp_path / "none.csv"), str(file)])
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: data.membership: no price file at")
+
+
+def test_closes_alone_are_learned_from_once_prepared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("eigen2.market.evaluation.learnability.SHUFFLES", 29)
+    closes = SyntheticMarket(days=500, columns=10, signal=0.5, half_life_days=10.0, seed=4).generate()
+    closes[["date", "ticker", "close"]].to_csv(tmp_path / "closes.csv", index=False)
+    with pytest.raises(SystemExit):
+        main(["data", "learnability", str(tmp_path / "closes.csv")])
+    assert "lacks the columns open, high, low, volume" in (told := capsys.readouterr().err)
+    assert f"run python -m eigen2.cli data prepare {tmp_path / 'closes.csv'} OUT.parquet" in told
+    main(["data", "prepare", str(tmp_path / "closes.csv"), str(tmp_path / "clean.parquet")])
+    capsys.readouterr()
+    text = learned(tmp_path / "clean.parquet", capsys)
+    assert UNKNOWN in text
+    assert "There is something to learn" in text

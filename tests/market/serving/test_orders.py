@@ -77,7 +77,10 @@ def test_an_order_is_held_and_closed_at_its_target() -> None:
     assert close["gain_pct"] == pytest.approx(10)
     assert close["reason"] == "the take-profit was reached"
     reasons = orders[orders["action"] == "wait"]["reason"].tolist()
-    full, low = "all columns are held or have no price", "the largest size of what is not held is below 1"
+    full, low = (
+        "all columns are held, have no price or are no members",
+        "the largest size of what is not held is below 1",
+    )
     assert reasons == [full, full, low, low]
 
 
@@ -99,7 +102,7 @@ def test_an_order_without_an_open_is_dropped() -> None:
     orders = written(bars(FLAT, None, FLAT, FLAT), ordering((2, 10), (2, 10), (0, 0)))
     assert values_of(orders, "action") == [("buy",), ("unfilled",), ("wait",), ("wait",), ("wait",)]
     assert orders["reason"].iloc[1] == "no price at the open: dropped"
-    assert orders["reason"].iloc[2] == "all columns are held or have no price"
+    assert orders["reason"].iloc[2] == "all columns are held, have no price or are no members"
 
 
 def test_a_share_may_cost_more_than_the_stake() -> None:

@@ -137,7 +137,7 @@ class TestBuyAndHold:
         simulation = buy_and_hold(prices, rules(), MONEY, range(0, 4))
         assert simulation.equity[0] == pytest.approx([100_000] * 4)
         assert simulation.trades.tolist() == [2]
-        with pytest.raises(UserError, match="no column has a price on day 1"):
+        with pytest.raises(UserError, match="no column can be bought on day 1"):
             buy_and_hold(prices[:, 1:2], rules(), MONEY, range(0, 4))
 
 

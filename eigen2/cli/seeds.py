@@ -1,0 +1,94 @@
+"""Trainings of a run's configuration with other seeds, for `test --seeds`, and the ensemble of their champions."""
+
+import json
+import signal
+import subprocess
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from eigen2.cli.checkpoint import ROOT, foreign_code
+from eigen2.core.compatibility import saved_run
+from eigen2.core.export import ExportedChampion, combine, load, read_checkpoint
+from eigen2.errors import RunStopped, UserError
+from eigen2.runtime.files import lock
+from eigen2.runtime.run_folder import generations_of
+from eigen2.runtime.signals import CODES, handling
+from eigen2.sweep.trial import last_line, start
+
+FOLDER = "seeds"  # in a run's folder, with a run's folder for each other seed
+CALLBACKS = (
+    "callbacks.GarbageCollector",
+    "eigen2.runtime.checkpoint.ChampionCheckpoint",
+    "eigen2.runtime.checkpoint.GenerationCheckpoint",
+)
+POLL_S = 1.0  # seconds between checks of a training
+
+
+def ensemble(checkpoint: Path) -> ExportedChampion:
+    """Return the ensemble of a checkpoint's champion and those of all other seeds in its run's folder."""
+    folder = checkpoint.parent.parent / FOLDER
+    files = sorted(folder.glob("*/checkpoints/best.ckpt"))
+    if not files:
+        raise UserError(f"there are no trainings with other seeds in {folder}: test --seeds 5 makes them")
+    return combine([load(file) for file in (checkpoint, *files)])
+
+
+def train_seeds(checkpoint: Path, seeds: int) -> list[ExportedChampion]:
+    """Train the fit of a checkpoint with other seeds until there are `seeds` of it; return the other champions.
+
+    The seeds that follow the fit's own train one after the other in processes of their own, each in `seeds/SEED` of the
+    run's folder, for as many generations as the run; one that was stopped goes on, and one that is there is left as it
+    is. Raises UserError for a training that fails, and RunStopped when a signal stops one.
+    """
+    root, generations = checkpoint.parent.parent, generations_of(str(checkpoint))
+    if checkpoint.parent.name != "checkpoints" or not generations:
+        raise UserError(f"{checkpoint} is in no run's folder, where the other seeds are: give best or last of a run")
+    config = saved_run(read_checkpoint(checkpoint)).get("config")
+    if config is None:
+        raise UserError("the checkpoint is by an earlier version, which did not save its configuration; fit again")
+    own = int(config["seed_everything"])
+    folders = [root / FOLDER / str(seed) for seed in range(own + 1, own + seeds)]
+    for folder in folders:
+        best = folder / "checkpoints" / "best.ckpt"
+        if not best.is_file() or generations_of(str(best)) < generations:
+            _train(folder, config, generations)
+    champions = [load(each) for each in (checkpoint, *(folder / "checkpoints" / "best.ckpt" for folder in folders))]
+    combine(champions)  # refuses those of other settings
+    return champions[1:]
+
+
+def _train(folder: Path, config: Mapping[str, Any], generations: int) -> None:
+    """Start or resume the training in a folder named by its seed, and wait for its end."""
+    if (code := foreign_code(config)) is not None:
+        run = folder.parent.parent
+        raise UserError(
+            f"the fit used {code}, which is not eigen2's own, and training with seed {folder.name} would run its code; "
+            f"if you trust it, run fit --config {run / 'config.yaml'} --seed_everything {folder.name} --{ROOT} {folder}"
+        )
+    callbacks = [{"class_path": path} for path in CALLBACKS]
+    trainer = {**config["trainer"], "max_epochs": generations, "callbacks": callbacks, "enable_progress_bar": False}
+    settings = {**config, "trainer": trainer, "seed_everything": int(folder.name)}
+    settings["data"] = {name: value for name, value in config["data"].items() if name != "cache_dir"}
+    args = [f"--workload={settings.pop('workload')}", "--config", json.dumps(settings)]
+    print(f"seed {folder.name:<8}trains {generations} generations, see {folder / 'output.txt'}", flush=True)
+    try:
+        running = lock(folder / ".running")
+    except OSError as error:
+        raise UserError(f"cannot write to {folder} ({error.strerror}): make it writable, and test again") from error
+    if running is None:
+        raise UserError(f"another process trains in {folder}: wait for it, and test again")
+    stops, sent = list[signal.Signals](), 0
+    with running, handling(stops.append):
+        process = start(folder, args, running)
+        while process.poll() is None:
+            for _ in range(sent, len(stops)):  # as often as this process was told to
+                process.terminate()
+            sent = len(stops)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(POLL_S)
+    if stops:
+        raise RunStopped(f"stopped by {stops[0].name}; the same command resumes", CODES[stops[0]])
+    if process.returncode:
+        raise UserError(f"the training with seed {folder.name} failed: {last_line(folder)}; see {folder}/output.txt")
