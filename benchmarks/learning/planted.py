@@ -67,7 +67,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "gamma 0.9": {"model": {"gamma": 0.9}},
     "rewards where positions close, gamma 0.9": {"data": {"credit": "close"}, "model": {"gamma": 0.9}},
     "without ridge forecasts": {"model": {"actor": _plain_actor, "critic": _plain_critic}},
-    "without the critic's forecasts": {"model": {"learner": DDPG(saturation_penalty=0.1, forecast_weight=0.0)}},
+    "without the critic's forecasts": {"model": {"learner": DDPG(forecast_weight=0.0)}},
     "4 windows a generation": {"data": {"windows_per_generation": 4}},
     "context of 504 days": {"data": {"context_days": 504}},
     "sharpness 0.5": {"model": {"critic": _blurred_critic}},
