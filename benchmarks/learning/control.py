@@ -79,7 +79,7 @@ def eigen2_run(duel: Duel, seed: int, steps: int, folder: Path) -> Row:
         noise_min=duel.noise,
         random_warmup=True,
         validate_every=steps // duel.episode,  # a champion at the end; Stable-Baselines3 does not validate
-        learner=getattr(learners, duel.learner)(),
+        learner=getattr(learners, duel.learner)(saturation_penalty=0.0),
         actor=partial(MLPActor, hidden=duel.hidden),
         critic=partial(MLPCritic, hidden=duel.hidden),
     )

@@ -69,7 +69,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "learning rates of 0.0001": {"model": {"actor_lr": 1e-4, "critic_lr": 1e-4}},
     "rewards where positions close": {"data": {"credit": "close"}},
     "without ridge forecasts": {"model": {"actor": _plain_actor, "critic": _plain_critic}},
-    "without the critic's forecasts": {"model": {"learner": DDPG(saturation_penalty=0.1, forecast_weight=0.0)}},
+    "without the critic's forecasts": {"model": {"learner": DDPG(forecast_weight=0.0)}},
     "4 windows a generation": {"data": {"windows_per_generation": 4}},
     "context of 504 days": {"data": {"context_days": 504}},
     "sharpness 0.25": {"model": {"critic": _blurred_critic}},

@@ -29,7 +29,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "model": {"gradient_steps": 24, **SLOW},
         "data": {"windows_per_generation": 24},
     },
-    "without forecasts": {"model": {"learner": DDPG(saturation_penalty=0.1, forecast_weight=0.0)}},
+    "without forecasts": {"model": {"learner": DDPG(forecast_weight=0.0)}},
     "no gradient steps": {"model": {"gradient_steps": 0}},
     "no gradient steps, 24 windows": {"model": {"gradient_steps": 0}, "data": {"windows_per_generation": 24}},
 }

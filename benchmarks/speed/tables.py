@@ -21,6 +21,13 @@ def bench_table(figures: Figures) -> str:
     return table({**BENCH, "to keep": "{to_keep}"}, rows)
 
 
+def checkpoint_text(figures: Figures, *runs: Figures) -> str:
+    """Return how much of a generation it takes to write a checkpoint."""
+    (seconds,) = (row["ours"] for row in figures["rows"] if row["key"] == "checkpoint_save")
+    one, two = (f"{seconds / run['seconds']['generation']:.1%}" for run in runs)
+    return f"Writing one takes {seconds:.2f} s: {one} of a generation with 1 thread, {two} with 2."
+
+
 def run_table(*runs: Figures) -> str:
     """Return seconds and peak memory of whole runs, with their goals."""
     rows = [{**run, "threads": run["machine"]["threads"], "minutes": run["fit_s"] / 60} for run in runs]
@@ -60,6 +67,7 @@ PAGE = Page(
     {
         "machine": Block(partial(machines, list(SOURCES.values())), tuple(SOURCES)),
         "bench": Block(bench_table, ("bench",)),
+        "checkpoint": Block(checkpoint_text, ("bench", *RUNS)),
         "run": Block(run_table, RUNS),
         "memory": Block(memory_table, RUNS[1:]),
         "limit": Block(limit_text, ("limit",)),

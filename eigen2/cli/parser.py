@@ -79,7 +79,10 @@ class Parser(ArgumentParser):
             self.refuse(str(error))
         for each in (self, *subparsers(self).values()):
             vars(each)["files"] = files
-        config = super().parse_args(args, **kwargs)
+        try:
+            config = super().parse_args(args, **kwargs)
+        except OverflowError:  # by jsonargparse's float()
+            self.refuse("a setting is a whole number beyond 1e308; write a smaller one")
         command = config.get("subcommand") or config.get("command")
         parser, settings = (subparsers(self)[command], config[command]) if command else (self, config)
         typed = {key: option for key, option in parser_options(parser).items() if option_type(option) is not None}

@@ -19,7 +19,7 @@ from eigen2.cli.checkpoint import ROOT, given, with_settings_of_fit
 from eigen2.cli.parser import Parser, explain, is_union_error
 from eigen2.cli.seeds import train_seeds
 from eigen2.core.module import GenerationModule
-from eigen2.distributed.strategy import PopulationStrategy, processes
+from eigen2.distributed.strategy import PopulationStrategy, check_world, processes
 from eigen2.errors import OUT_OF_MEMORY, RunStopped, UserError, require_range
 from eigen2.runtime.checkpoint import ChampionCheckpoint, DurableCheckpointIO
 from eigen2.runtime.console import GenerationReport, hide_library_messages
@@ -125,10 +125,7 @@ class EigenCLI(LightningCLI):
         if SLURMEnvironment.detect():  # Lightning would save in the middle of a generation and requeue the job itself
             kwargs["plugins"].append(SLURMEnvironment(auto_requeue=False))
         devices, nodes = processes(vars(config)) if fits else (1, 1)
-        most = self.model.max_processes
-        if most is not None and devices * nodes > most:
-            task = self._get(self.config, "workload")
-            raise UserError(f"trainer.devices x num_nodes is {devices * nodes}; it must be at most {most} for {task}")
+        check_world(devices * nodes, self.model.population_size)  # before they wait for each other
         if devices * nodes > 1 or not fits:
             kwargs |= {"devices": devices, "num_nodes": nodes}
         if devices * nodes > 1 and config.get("strategy", "auto") == "auto":

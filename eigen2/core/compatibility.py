@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from eigen2.errors import UserError
+from eigen2.errors import UserError, is_shortage
 from eigen2.runtime.provenance import describe_changes
 
 log = logging.getLogger(__name__)
@@ -36,16 +36,12 @@ def saved_run(checkpoint: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 @contextmanager
-def altered_as_user_error(what: str = "the checkpoint", *more: type[Exception]) -> Iterator[None]:
-    """Turn what unexpected content of a checkpoint or an exported champion raises into a UserError of one line.
-
-    RuntimeError is not among it unless given as one `more`: torch raises it where memory is short.
-    """
-    expected: tuple[type[Exception], ...] = (LookupError, ValueError, TypeError, AttributeError, ArithmeticError, *more)
+def altered_as_user_error(what: str = "the checkpoint") -> Iterator[None]:
+    """Turn what unexpected content of a checkpoint or an exported champion raises into a UserError of one line."""
     try:
         yield
-    except expected as error:
-        if isinstance(error, UserError):
+    except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError, RuntimeError) as error:
+        if isinstance(error, UserError) or is_shortage(error):
             raise
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:120]
         raise UserError(f"{what} holds what eigen2 did not write ({reason}); give another one") from error

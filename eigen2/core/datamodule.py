@@ -10,6 +10,7 @@ from lightning.pytorch import LightningDataModule
 from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor, nn
 
+from eigen2.core.compatibility import altered_as_user_error
 from eigen2.core.config import arguments_of
 from eigen2.core.environment import Environment, Observation, Policy
 from eigen2.core.networks import Inputs, Sizes
@@ -132,7 +133,8 @@ class WorkloadDataModule(LightningDataModule, ABC):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Copy the saved replay buffer back, for a fit."""
         if self.trainer is None or self.trainer.state.fn == TrainerFn.FITTING:
-            self.buffer.load_state_dict(state_dict["replay"])
+            with altered_as_user_error():
+                self.buffer.load_state_dict(state_dict["replay"])
 
 
 class RolloutDataModule(WorkloadDataModule):

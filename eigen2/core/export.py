@@ -114,8 +114,9 @@ def load(path: str | Path, signers: str | Path | None = None) -> ExportedChampio
     path = Path(path)
     if signers is not None and not path.is_dir():
         raise UserError(f"{path} is a checkpoint, which has no signature; give a folder written by export --sign")
-    with altered_as_user_error(str(path), RuntimeError):
+    with altered_as_user_error(str(path)):
         champion = _from_folder(path, signers) if path.is_dir() else _from_checkpoint(path)
+        json.dumps(champion.config, allow_nan=False)  # plain values, finite as the weights
     for name, weight in champion.weights.items():
         if not bool(weight.isfinite().all()):
             raise UserError(f"the champion in {path} has weights that are not finite ({name}); give another one")

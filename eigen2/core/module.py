@@ -37,12 +37,11 @@ class GenerationModule(LightningModule, ABC, Generic[Data]):
     phases: ClassVar[tuple[str, ...]] = PHASES  # phases of a generation, in order
     loss_columns: ClassVar = (("actor", "train/actor_loss"), ("critic", "train/critic_loss"))
     """Heading and metric of the two losses in the terminal's table."""
-    max_processes: ClassVar[int | None] = None  # most processes that the algorithm uses; None for any number
     config_defaults: ClassVar[Mapping[str, Any]] = {}
     """Defaults that are Python objects, in the form of a configuration file."""
     remedy: str  # settings to lower if memory does not suffice
     data_class: ClassVar[type[WorkloadDataModule]]  # class of the data module that the algorithm needs
-    population_size: int = 1
+    population_size: int = 1  # most processes, too: each has an agent
     validate_every: int = 1
     memory: PeakEstimate  # peak memory of the run
 
@@ -141,9 +140,6 @@ class GenerationModule(LightningModule, ABC, Generic[Data]):
     def setup(self, stage: str) -> None:
         """Check the trainer and build everything."""
         if stage == "fit":
-            processes, most, name = self.trainer.world_size, self.max_processes, type(self).__name__
-            if most is not None and processes > most:
-                raise UserError(f"trainer.devices makes {processes} processes; {name} trains in {most}: leave it out")
             check_trainer(self.trainer)
             check_processes(self.trainer, self.population_size)
         self.seed = int(os.environ.get("PL_GLOBAL_SEED", "0"))
@@ -221,6 +217,11 @@ class GenerationModule(LightningModule, ABC, Generic[Data]):
             raise UserError("a module is built by a Trainer with its data: give ckpt_path to trainer.fit or validate")
         with altered_as_user_error():
             self._load(checkpoint)
+
+    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """Load weights; raise a UserError if the checkpoint has others than it says."""
+        with altered_as_user_error():
+            return super().load_state_dict(*args, **kwargs)
 
     def _load(self, checkpoint: dict[str, Any]) -> None:
         saved = saved_run(checkpoint)

@@ -167,12 +167,17 @@ def _leave() -> None:
 
 
 def check_processes(trainer: Trainer, agents: int) -> None:
-    """Refuse, by a UserError, a strategy that cannot spread a population, and more processes than agents."""
+    """Refuse, by a UserError, more processes than agents, and a strategy that cannot spread a population."""
     name, world = type(trainer.strategy).__name__, trainer.world_size
+    check_world(world, agents)
     if world > 1 and not isinstance(trainer.strategy, PopulationStrategy):
         raise UserError(f"trainer.strategy is {name} for {world} processes; use eigen2.distributed.PopulationStrategy")
+
+
+def check_world(world: int, agents: int) -> None:
+    """Refuse, by a UserError, more processes than agents."""
     if world > agents:
-        raise UserError(f"there are {world} processes for model.population_size {agents}; start fewer or raise it")
+        raise UserError(f"trainer.devices x num_nodes is {world}; it must be at most {agents}, the number of agents")
 
 
 def processes(config: Mapping[str, Any]) -> tuple[int, int]:

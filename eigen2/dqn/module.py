@@ -45,7 +45,6 @@ class DQNModule(GenerationModule[DQNDataModule]):
 
     phases = ("train", "validate")
     loss_columns = (("loss", "train/loss"), ("error", "train/td_error"))
-    max_processes = 1
     data_class = DQNDataModule
     online: nn.Module
     target: nn.Module

@@ -79,7 +79,7 @@ class ERLModule(PopulationModule):
         random_warmup: bool = False,
         validate_every: int = 1,
         learners: int | None = None,
-        learner: Learner = DDPG(saturation_penalty=0.1),  # noqa: B008 - read, never changed
+        learner: Learner = DDPG(),  # noqa: B008 - read, never changed
         evolution: Sequence[Operator] | None = (Elitism(), TournamentCrossover(), MagnitudeMutation()),
         actor: Callable[[Sizes], nn.Module] | None = None,
         critic: Callable[[Sizes], nn.Module] | None = None,

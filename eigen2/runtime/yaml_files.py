@@ -4,10 +4,12 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from yaml.reader import ReaderError
 
 MOST_BYTES = 1_000_000
 MOST_VALUES = 100_000  # with what aliases repeat: nine lines of nine aliases each would stand for 387 million values
 MOST_DEPTH = 50
+MOST_LENGTH = 3000  # characters of a value: Python writes no integer of more than 4,300 digits, whatever its base was
 
 
 def read_yaml(path: str | Path) -> Any:
@@ -15,7 +17,7 @@ def read_yaml(path: str | Path) -> Any:
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: it is not UTF-8, or beyond the bounds.
+        ValueError: it is not text in UTF-8, or beyond the bounds.
         yaml.YAMLError: it is not YAML.
     """
     with Path(path).open("rb") as file:
@@ -23,12 +25,15 @@ def read_yaml(path: str | Path) -> Any:
     if len(content) > MOST_BYTES:
         raise ValueError(f"it has more than {MOST_BYTES / 1e6:g} MB")
     text = content.decode()
-    _check(text)
+    try:
+        _check(text)
+    except ReaderError as error:
+        raise ValueError(f"it is no text: it has the character {chr(error.character)!r}") from error
     return yaml.safe_load(text)
 
 
 def _check(text: str) -> None:
-    """Raise ValueError for a text that is nested too deeply, or stands for too many values."""
+    """Raise ValueError for a text that is nested too deeply, has too long a value, or stands for too many."""
     sizes: dict[str | None, int] = {}  # values that an anchor stands for
     anchors: list[str | None] = [None]
     values = [0]  # of the lists and mappings around the place, from the outermost
@@ -42,6 +47,8 @@ def _check(text: str) -> None:
         elif isinstance(event, yaml.AliasEvent):
             values[-1] += sizes.get(event.anchor, MOST_VALUES)  # without a size it stands within itself
         elif isinstance(event, yaml.ScalarEvent):
+            if len(event.value) > MOST_LENGTH:
+                raise ValueError(f"it has a value of more than {MOST_LENGTH:,} characters")
             values[-1] += 1
             sizes[event.anchor] = 1
         if len(values) > MOST_DEPTH:

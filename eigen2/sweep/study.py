@@ -95,7 +95,11 @@ class Sweep:
 
         Raises UserError if too many fail in a row, the folder cannot be written, or another process uses it.
         """
-        if (folder_lock := lock(self.folder / ".lock")) is None:
+        try:
+            folder_lock = lock(self.folder / ".lock")
+        except OSError as error:
+            raise UserError(f"cannot write to {self.folder}: {error.strerror}; choose another --folder") from error
+        if folder_lock is None:
             raise UserError(f"another sweep is using {self.folder}; wait for it to end, or choose another --folder")
         self._target, self._interrupted = trials, [trial for trial in self.trials if trial.state == TrialState.RUNNING]
         with folder_lock, ThreadPoolExecutor(workers) as pool:
@@ -137,11 +141,11 @@ class Sweep:
         return Trial(self.study, self._storage.get_trial_id_from_study_id_trial_number(study_id, number))
 
     def _sample(self, trial: Trial) -> None:
-        """Sample the settings that a trial lacks; seeds depend on its number, so no sampler has to survive a kill."""
-        seed = np.random.SeedSequence([self.seed, trial.number]).generate_state(1)[0]
-        self.study.sampler = optuna.samplers.TPESampler(seed=int(seed))
+        """Sample the settings that a trial lacks, each by a seed of its own, so that none depends on those it has."""
         suggest: dict[type, Any] = {IntDistribution: trial.suggest_int, FloatDistribution: trial.suggest_float}
-        for key, distribution in self.space.items():
+        for place, (key, distribution) in enumerate(self.space.items()):
+            seed = np.random.SeedSequence([self.seed, trial.number, place]).generate_state(1)[0]
+            self.study.sampler = optuna.samplers.TPESampler(seed=int(seed))
             suggest.get(type(distribution), trial.suggest_categorical)(key, **vars(distribution))
 
     def _run_trial(self, trial: Trial) -> None:

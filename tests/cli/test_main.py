@@ -40,6 +40,8 @@ def refusal(capsys: pytest.CaptureFixture[str], *options: object, command: str =
         ("--model.population_size three", "model.population_size is three; it must be int"),
         ("--model.populatio_size 3", "unknown key model.populatio_size: did you mean model.population_size?"),
         ("--model.populat 3", "unknown key model.populat: did you mean model.population_size?"),
+        (f"--model.gamma {10**400}", "a setting is a whole number beyond 1e308; write a smaller one"),
+        (f"--trainer.num_nodes {10**12}", "trainer.devices x num_nodes is 1000000000000; it must be at most"),
         ("--model.learner 3", "model.learner is 3; it must be Learner"),
         ("--model.actor mine.Actor", "model.actor names a class that cannot be used: No module named 'mine'"),
         ("--model.learner eigen2.TD3 --model.learner.policy_delay 0", "policy_delay is 0; it must be"),

@@ -221,7 +221,7 @@ def test_one_process_is_asked_to_stop_and_all_do_after_the_same_generation(alone
     ("words", "named"),
     [
         (("--trainer.strategy=ddp",), "trainer.strategy is DDPStrategy for 2 processes"),
-        (("--model.population_size=1",), "2 processes for model.population_size 1"),
+        (("--model.population_size=1",), "trainer.devices x num_nodes is 2; it must be at most 1"),
         ((STRATEGY, "--trainer.strategy.timeout_s=0"), "timeout_s is 0"),
     ],
 )

@@ -159,7 +159,7 @@ def fit(
         "reward_scale": 1.0,
         "noise": 0.5,
         "noise_decay": 1.0,
-        "learner": DDPG(),
+        "learner": DDPG(saturation_penalty=0.0),
     }
     module = ERLModule(**{**settings, "evolution": None, **model})
     make_trainer(*callbacks, epochs=epochs).fit(module, datamodule=ProbeRollouts(probe, **(data or {})))

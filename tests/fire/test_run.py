@@ -124,7 +124,7 @@ def test_the_champion_is_validated_to_its_fitness(
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ("--trainer.devices=2", "trainer.devices x num_nodes is 2; it must be at most 1 for fire"),
+        ("--trainer.devices=2", "trainer.devices x num_nodes is 2; it must be at most 1, the number of agents"),
         ("--trainer.gradient_clip_val=1", "trainer.gradient_clip_val is 1; use model.max_grad_norm"),
         ("--trainer.limit_train_batches=3", "trainer.limit_train_batches is 3"),
         ("--trainer.overfit_batches=2", "trainer.overfit_batches"),

@@ -2,11 +2,15 @@
 
 import re
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from eigen2.market.data.cache import mapped_array
+from tests.command import server
 from tests.runs import finish, metrics, same, state, steps
 
 
@@ -21,6 +25,20 @@ def disk(tmp_path: Path) -> Iterator[Path]:
         pytest.skip(f"no filesystem can be mounted here: {error}")
     yield folder
     subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def write_beyond(disk: Path) -> None:
+    """End with exit code 3 if an array that the disk has no room for is kept in memory."""
+    array = mapped_array(disk, "large", {}, (2_000_000,), np.dtype(np.float64), lambda array: array.fill(1.0))
+    sys.exit(3 if array.sum() == 2_000_000 and not [*disk.iterdir()] else 0)
+
+
+def test_an_array_that_the_disk_has_no_room_for_stays_in_memory(disk: Path) -> None:
+    """Writing to a mapped page without a block ends a process by SIGBUS."""
+    process = server.Process(target=write_beyond, args=(disk,))
+    process.start()
+    process.join()
+    assert process.exitcode == 3
 
 
 def test_a_run_survives_its_disk(disk: Path, tmp_path: Path) -> None:

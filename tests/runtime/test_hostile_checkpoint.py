@@ -1,6 +1,7 @@
 """A checkpoint of somebody else reads and writes no file outside the run's folder."""
 
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -87,3 +88,33 @@ def test_texts_of_a_checkpoint_name_no_file(group: str, whole: dict[str, Any], t
 def test_no_text_of_a_checkpoint_names_a_file(whole: dict[str, Any], tmp_path: Path) -> None:
     for number, place in enumerate(strings(whole)):
         check(whole, place.__eq__, tmp_path / str(number))
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        ("state_dict/population.mean_critic", {}),
+        ("MarketDataModule/replay/storage/day", None),
+        ("optimizer_states/0/state/1/exp_avg", torch.zeros(3)),
+        ("optimizer_states/0/state/0/step", None),
+        ("eigen2/inference/data/account/unit_share", float("nan")),
+    ],
+)
+def test_other_values_than_a_run_writes_end_in_one_line(
+    place: str, value: object, whole: dict[str, Any], tmp_path: Path
+) -> None:
+    checkpoint = deepcopy(whole)
+    part, path = checkpoint, tmp_path / "checkpoints" / "last.ckpt"
+    *groups, name = [int(key) if key.isdigit() else key for key in place.split("/")]
+    for group in groups:
+        part = part[group]
+    assert name in part
+    part[name] = value
+    DurableCheckpointIO().save_checkpoint(checkpoint, path)
+    if groups[0] == "eigen2":
+        done = eigen2("export", "--ckpt_path", path, "--output", tmp_path / "exported")
+    else:
+        done = eigen2("fit", *SMALL, "--ckpt_path", path, "--trainer.default_root_dir", tmp_path)
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.splitlines()[-1].startswith("error: ")
+    assert "what eigen2 did not write" in done.stderr

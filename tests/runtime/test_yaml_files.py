@@ -17,6 +17,8 @@ HOSTILE = {
     "itself": ("a: &a [*a]\n", "more than 100,000 values"),
     "deep": ("a: " + "[" * 5000 + "]" * 5000, "nested more than 50 deep"),
     "long": ("# " + "x" * MOST_BYTES, "more than 1 MB"),
+    "large": ("a: 0x" + "f" * 4000, "a value of more than 3,000 characters"),
+    "binary": ("a: 1\0", "it is no text"),
 }
 PLAIN = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(st.characters(codec="ascii", categories=["L"])),

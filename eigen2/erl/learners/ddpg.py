@@ -21,9 +21,9 @@ class DDPG(Learner):
     An agent's critic returns (batch,), or (batch, critics) if it holds several; the first one trains the actor.
     """
 
-    saturation_penalty: float = field(default=0.0, kw_only=True)
+    saturation_penalty: float = field(default=0.1, kw_only=True)
     """Weight in the actor's loss of the mean squared pre-activation, artanh(action), which keeps actions away from
-    their bounds, where they have no gradient (0 or more)."""
+    their bounds, where they have no gradient (0 or more; 0 is DDPG as published)."""
     forecast_weight: float = field(default=1.0, kw_only=True)
     """Weight in the critic's loss of the mean squared error of its forecast, where the workload knows the outcomes of
     actions that were not taken (0 or more)."""

@@ -6,6 +6,7 @@ import hashlib
 import json
 import logging
 import mmap
+import os
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -154,6 +155,8 @@ def mapped_array(
 
     def write(draft: Path) -> None:
         array = np.lib.format.open_memmap(draft, mode="w+", dtype=dtype, shape=shape)
+        with draft.open("r+b") as file:  # a full disk raises OSError here; in `fill` it would end the process (SIGBUS)
+            os.posix_fallocate(file.fileno(), 0, draft.stat().st_size)
         fill(array)
         array.flush()
 

@@ -92,7 +92,7 @@ def test_nothing_of_what_follows_a_termination_gets_in(worthless: float) -> None
 
 def test_losses_and_gradients_are_those_worked_out_by_hand() -> None:
     population = linear_population()
-    result = DDPG().losses(population, linear_batch(ENDS))
+    result = DDPG(saturation_penalty=0.0).losses(population, linear_batch(ENDS))
     # values of the stored actions: agent 0: 1 + 2, 2 + 0; agent 1: 0.75 + 1, -3 - 0.5
     torch.testing.assert_close(result.q_mean, torch.tensor([2.5, -0.875]))
     # targets as above
@@ -112,7 +112,7 @@ def test_losses_and_gradients_are_those_worked_out_by_hand() -> None:
 
 def test_the_penalty_is_the_mean_squared_preactivation_and_pulls_back_from_the_bound() -> None:
     population, batch = linear_population(), linear_batch(ENDS)
-    plain, penalised = DDPG().losses(population, batch), DDPG(saturation_penalty=0.1).losses(population, batch)
+    plain, penalised = (DDPG(saturation_penalty=weight).losses(population, batch) for weight in (0.0, 0.1))
     # own actions: agent 0: 0.5 and 1, agent 1: 0.5 and -2; artanh(0.5) = 0.549306, artanh(1 - 1e-6) = 7.2543
     expected = 0.1 * (0.549306**2 + 7.2543**2) / 2
     torch.testing.assert_close(penalised.actor - plain.actor, torch.tensor([expected, expected]), rtol=5e-3, atol=0)
@@ -186,7 +186,7 @@ def adam(population: Population, lr: tuple[float, float] = (1e-2, 1e-2)) -> torc
 def backward(population: Population, batch: Batch) -> Tensor:
     """Compute the gradients, and return the actors' and critics' losses."""
     clear_gradients(population)
-    result = DDPG().losses(population, batch)
+    result = DDPG(saturation_penalty=0.0).losses(population, batch)
     (result.actor + result.critic).sum().backward()  # type: ignore[no-untyped-call]
     return torch.stack([result.actor, result.critic]).detach()
 

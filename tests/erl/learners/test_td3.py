@@ -5,6 +5,7 @@ from copy import deepcopy
 import numpy as np
 import pytest
 import torch
+import yaml
 from torch import Tensor, nn
 
 from eigen2.distributed.communicator import Communicator
@@ -13,6 +14,7 @@ from eigen2.erl.learners.gradients import step, update_targets
 from eigen2.erl.learners.td3 import TwinCritic
 from eigen2.erl.population import Population
 from eigen2.errors import UserError
+from tests.command import eigen2
 from tests.erl.learners.test_ddpg import AGENTS, adam, probe_batch
 from tests.erl.probe import Probe, ProbeActor, ProbeCritic, fit
 from tests.erl.recorder import Recorder, same
@@ -85,7 +87,7 @@ class OneTD3:
 
 @pytest.mark.parametrize("delay", [1, 2])
 def test_a_population_trains_as_separate_agents_do(delay: int) -> None:
-    population, td3 = twin_population(), TD3(delay, 0.3, 0.4)
+    population, td3 = twin_population(), TD3(delay, 0.3, 0.4, saturation_penalty=0.0)
     alone = [OneTD3(population, agent, delay) for agent in range(AGENTS)]
     optimizer, chance = adam(population, LR), torch.Generator().manual_seed(0)
     for number in range(7):
@@ -129,6 +131,12 @@ def test_actors_and_targets_move_in_every_delayed_step_alone() -> None:
             assert same(before[name], after[name]) == (steps == 1), name
         # the actors' losses are averages over the steps in which they have one
         assert np.isnan(recorder.metrics[0]["train/actor_loss"]) == (steps == 1)
+
+
+def test_named_by_its_class_alone_it_has_the_defaults_of_its_class() -> None:
+    """The parser keeps arguments of the module's default learner that a class named in its place has, too."""
+    shown = eigen2("fit", "--config", "tests/small.yaml", "--model.learner=eigen2.TD3", "--print_config").stdout
+    assert yaml.safe_load(shown)["model"]["learner"]["init_args"] == vars(TD3())
 
 
 @pytest.mark.parametrize("settings", [{"policy_delay": 0}, {"target_noise": -0.1}, {"target_noise_clip": float("nan")}])
