@@ -189,8 +189,9 @@ class LeakWatch:
         """Return how far each judged level now lies above where its growth before the trace would have led."""
         passed, jumps = generation - int(self.trend.generations[-1]), {}
         for name, verdict in self.verdicts.items():
-            rate = sum(growth.slope.median for growth in verdict.growths if growth.until is None)
-            jumps[name] = self._before[name] - self.trend.series[name][-1] - rate * passed
+            levels = self.trend.series[name]
+            rate = _rate(verdict) or float(np.median(np.diff(levels[-4:]) / np.diff(self.trend.generations[-4:])))
+            jumps[name] = self._before[name] - levels[-1] - rate * passed
         return jumps
 
     def _find_leak(self) -> Leak | None:
@@ -200,7 +201,7 @@ class LeakWatch:
         leaking = [(name, verdict) for name, verdict in self.verdicts.items() if verdict.kind == LEAK]
         if not leaking:
             return None
-        rates = {name: sum(g.slope.median for g in verdict.growths if g.until is None) for name, verdict in leaking}
+        rates = {name: _rate(verdict) for name, verdict in leaking}
         series = next(name for name in rates if rates[name] >= max(rates.values()) / 2)
         growth = self.verdicts[series].growths[-1]
         if series == "anonymous memory" and "memory" in rates:  # it lags behind what is live
@@ -261,6 +262,11 @@ class LeakWatch:
             draft.replace(self._folder / "verdict.json")
         except OSError as error:
             log.warning("cannot write %s: %s", self._folder / "verdict.json", error)
+
+
+def _rate(verdict: Verdict) -> float:
+    """Return the bytes a generation of all growth that goes on."""
+    return sum(growth.slope.median for growth in verdict.growths if growth.until is None)
 
 
 def _plain(leak: Leak) -> Mapping[str, Any]:

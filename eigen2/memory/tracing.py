@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from eigen2.memory.objects import tracked_objects
+from eigen2.memory.objects import tracked_objects, type_name
 
 GENERATIONS = 4  # traced generations; a leak of every third generation is seen in them
 _FRAMES = 12  # frames kept of a traceback, to find the line that called a library
@@ -200,12 +200,8 @@ def _names(grown: dict[int, Any], functions: list[Any], objects: list[Any]) -> I
     for owner in owners:
         held = getattr(owner, "__dict__", None)
         if isinstance(owner, ModuleType | type) or (isinstance(held, dict) and held is not owner):
-            prefix = owner.__name__ if isinstance(owner, ModuleType) else _class_name(owner)
+            cls = owner if isinstance(owner, type) else type(owner)
+            prefix = owner.__name__ if isinstance(owner, ModuleType) else type_name(cls)
             for attribute, value in list((held or {}).items()):
                 if id(value) in grown:
                     yield id(value), f"{prefix}.{attribute}"
-
-
-def _class_name(owner: Any) -> str:
-    cls = owner if isinstance(owner, type) else type(owner)
-    return f"{cls.__module__}.{cls.__qualname__}"
