@@ -68,7 +68,7 @@ class MemoryProfiler(Callback):
 
     def memory_owners(self) -> dict[str, object]:
         """Return the profiler's own history."""
-        return {"profiler": None if self._watch is None else self._watch.trend}
+        return {"profiler": 0 if self._watch is None else self._watch.trend.nbytes}
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Open the file at the current epoch and take the baseline; raises ValueError if two owners use one name."""
@@ -116,7 +116,6 @@ class MemoryProfiler(Callback):
             return
         lines = self._watch.generation_end(snapshot)
         self.leak = self._watch.leak
-        self._files.forget()
         if lines and trainer.is_global_zero:
             _print(lines)
 

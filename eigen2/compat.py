@@ -161,19 +161,28 @@ def small_object_bytes() -> tuple[int, int] | None:
 
     It reads the statistics that `sys._debugmallocstats` prints, in some 0.1 ms.
     """
-    try:
-        libc, report = ctypes.CDLL(None), ctypes.pythonapi._PyObject_DebugMallocStats
-        libc.open_memstream.restype = ctypes.c_void_p
-    except (AttributeError, OSError, TypeError):
+    library = _libc()
+    if library is None:
         return None
     text, size = ctypes.c_char_p(), ctypes.c_size_t()
-    stream = ctypes.c_void_p(libc.open_memstream(ctypes.byref(text), ctypes.byref(size)))
-    report(stream)
-    libc.fclose(stream)
+    stream = ctypes.c_void_p(library.open_memstream(ctypes.byref(text), ctypes.byref(size)))
+    ctypes.pythonapi._PyObject_DebugMallocStats(stream)
+    library.fclose(stream)
     numbers = re.findall(rb"\n(?:# bytes in allocated blocks|Total) += +([\d,]+)", text.value or b"")
-    libc.free(text)
+    library.free(text)
     used, total, *_ = (int(number.replace(b",", b"")) for number in (*numbers, b"0", b"0"))
     return (used, total) if total else None
+
+
+@functools.cache
+def _libc() -> ctypes.CDLL | None:
+    """Return the C library if it and Python have what statistics of small objects need."""
+    try:
+        library, _ = ctypes.CDLL(None), ctypes.pythonapi._PyObject_DebugMallocStats
+        library.open_memstream.restype = ctypes.c_void_p
+    except (AttributeError, OSError, TypeError):
+        return None
+    return library
 
 
 @functools.cache
