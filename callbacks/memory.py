@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,6 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from callbacks.budget import MemoryBudgetExceeded
 from eigen2.memory.csvfile import ResumableCsv
 from eigen2.memory.leaks import AFTER, Leak, LeakWatch
-from eigen2.memory.objects import type_counts
 from eigen2.memory.owners import MappedFiles, owners_of
 from eigen2.memory.process import GB, MB
 from eigen2.memory.snapshot import MemorySnapshot, format_generations, format_owners, format_summary, take_snapshot
@@ -27,7 +26,7 @@ class MemoryProfiler(Callback):
 
     Snapshots are taken when training starts (`baseline`), after each phase that the module announces by calling
     `on_phase_end(trainer, module, phase)` on the Trainer's callbacks, and at the end of the epoch (`generation`). If it
-    announces none, they are taken before and after every validation (`train`, `validate`). See also `MemoryOwner`.
+    announces none, they are taken after training and after validation (`train`, `validate`). See also `MemoryOwner`.
 
     Each snapshot is a row of memory.csv in the Trainer's folder if that is local, of memory-N.csv in process N of
     several. Every logger gets the metrics `memory/` of docs/curves.md once an epoch. Growth is judged anew every epoch:
@@ -52,7 +51,7 @@ class MemoryProfiler(Callback):
         self.least_leak_kb = least_leak_kb
         self.leak: Leak | None = None  # of the current or last fit
         self.latest: MemorySnapshot | None = None  # of the current or last fit
-        self._by_hand: deque[tuple[MemorySnapshot, Counter[str]]] = deque(maxlen=100)
+        self._by_hand: deque[MemorySnapshot] = deque(maxlen=100)
         self._baseline: MemorySnapshot | None = None
         self._files = MappedFiles()
         self._csv: ResumableCsv | None = None
@@ -109,6 +108,8 @@ class MemoryProfiler(Callback):
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Take the epoch's last snapshot, log the epoch, and report a leak."""
+        if self.latest is not None and self.latest.phase in ("baseline", "generation"):  # there is no validation
+            self._take_unannounced(trainer, "train")
         snapshot = self._take(trainer, "generation")
         for logger in trainer.loggers:
             logger.log_metrics(snapshot.metrics(), step=trainer.current_epoch)
@@ -134,29 +135,25 @@ class MemoryProfiler(Callback):
 
     def log_memory(self, label: str) -> MemorySnapshot:
         """Take a snapshot by hand and print it, outside of a fit too; `print_memory_growth` finds it by its label."""
-        snapshot = self._take_by_hand(label, self._by_hand[-1][0] if self._by_hand else self.latest)
-        self._by_hand.append((snapshot, type_counts()))
+        snapshot = self._take_by_hand(label, self._by_hand[-1] if self._by_hand else self.latest)
+        self._by_hand.append(snapshot)
         owners = [f"{name} {nbytes / MB:.1f} MB" for name, nbytes in snapshot.owner_bytes.items()]
         rss = f"rss {snapshot.rss_bytes / GB:.3f} GB ({snapshot.delta_bytes / MB:+.1f} MB)"
         _print(["  ".join([f"generation {snapshot.generation:>3}  {label:<10}", rss, *owners])])
         return snapshot
 
     def print_memory_growth(self, baseline_label: str = "baseline") -> None:
-        """Print the growth since the last snapshot by hand with this label: bytes, and types that gained most objects.
+        """Print who holds the memory, and the growth since the last snapshot by hand with this label.
 
         The label `baseline` also stands for the start of training. Raises ValueError if there is no such snapshot.
         """
-        labelled = {snapshot.phase: (snapshot, types) for snapshot, types in self._by_hand}
-        if self._baseline is not None:
-            labelled.setdefault("baseline", (self._baseline, Counter()))
+        labelled = {} if self._baseline is None else {"baseline": self._baseline}
+        labelled |= {snapshot.phase: snapshot for snapshot in self._by_hand}
         if baseline_label not in labelled:
             known = ", ".join(repr(label) for label in labelled) or "none yet"
             raise ValueError(f"no snapshot is labelled {baseline_label!r}: take it with log_memory; there are {known}")
-        baseline, types = labelled[baseline_label]
-        owners = format_owners(self._take_by_hand("now", baseline), baseline)
-        more = type_counts() - types if types else Counter()
-        types_grown = [f"{name:<40}{n:>+9,}" for name, n in more.most_common(10)]
-        _print([f"growth since {baseline_label}", *owners, *types_grown])
+        baseline = labelled[baseline_label]
+        _print([f"growth since {baseline_label}", *format_owners(self._take_by_hand("now", baseline), baseline)])
 
     def _summarise(self, trainer: Trainer, short: bool) -> None:
         """Print a few lines if they are to be `short` and there is no leak, else generations and owners as tables."""

@@ -58,12 +58,19 @@ class Leak:
         graph = [f"flame graph of what is kept: {self.trace.path}"] if self.trace.path else []
         return [
             f"leak in {self.phase}: {self.where} grows since generation {self.growth.since}",
-            f"{rate} a generation (99 %: {low} to {high})",
+            f"{rate} a generation, which is an epoch (99 %: {low} to {high})",
             *(f"{name} grows: {before:,} -> {now:,} items" for name, before, now in self.trace.holders),
-            *(f"{_format_size(site.nbytes)} a generation kept from {site.line}" for site in self.trace.sites[:3]),
+            *self._site_lines(),
             *graph,
             f"to do: {_REMEDIES[self.series]}",
         ]
+
+    def _site_lines(self) -> list[str]:
+        """Format the lines that allocate what is kept: the first one, and others that keep much."""
+        large = [site for site in self.trace.sites[:3] if site.nbytes > self.growth.slope.median / 20]
+        lines = [f"{_format_size(site.nbytes)} a generation kept from {site.line}" for site in large]
+        unseen = "torch's and C's memory, whose size is not traced"
+        return lines or [f"kept from {site.line}: {unseen}" for site in self.trace.sites[:1]]
 
 
 class LeakWatch:

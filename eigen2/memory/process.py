@@ -16,9 +16,6 @@ import torch
 
 from eigen2 import compat
 
-if sys.platform != "win32":
-    import resource
-
 GB = 1e9
 MB = 1e6
 _ARENA = 64 << 20  # address by which glibc aligns the heap of a thread
@@ -141,11 +138,6 @@ def _arrow_bytes() -> int:
 def rss_bytes() -> int:
     """Return the resident bytes of this process."""
     return int(psutil.Process().memory_info().rss)
-
-
-def peak_rss_bytes() -> int:
-    """Return the peak resident bytes of this process; the current ones where the system records no peak."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 if sys.platform == "linux" else rss_bytes()
 
 
 def uses_cuda() -> bool:

@@ -19,8 +19,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from eigen2.memory.objects import tracked_objects, type_name
-
 GENERATIONS = 4  # traced generations; a leak of every third generation is seen in them
 _FRAMES = 12  # frames kept of a traceback, to find the line that called a library
 _EIGEN2 = Path(__file__).parents[1]
@@ -163,6 +161,27 @@ def _site(frames: Iterable[tuple[str, int]]) -> Site | None:
     return Site(f"{file}:{line}", 0, bool(users))
 
 
+@contextlib.contextmanager
+def tracked_objects() -> Iterator[list[Any]]:
+    """List all objects that the garbage collector tracks, frozen ones (`gc.freeze`) included.
+
+    Those are frozen again afterwards, without the garbage, which else would never be freed.
+    """
+    frozen = gc.get_freeze_count() > 0
+    gc.disable()  # a collection in between would stop tracking a tuple that was found tracked
+    if frozen:
+        gc.unfreeze()
+    objects = gc.get_objects()
+    try:
+        yield objects
+    finally:
+        objects.clear()
+        gc.enable()
+        if frozen:
+            gc.collect()
+            gc.freeze()
+
+
 def _lengths() -> np.ndarray:
     """Return the address and length of every list, dictionary, set and deque, in one array."""
     with tracked_objects() as objects:
@@ -201,7 +220,7 @@ def _names(grown: dict[int, Any], functions: list[Any], objects: list[Any]) -> I
         held = getattr(owner, "__dict__", None)
         if isinstance(owner, ModuleType | type) or (isinstance(held, dict) and held is not owner):
             cls = owner if isinstance(owner, type) else type(owner)
-            prefix = owner.__name__ if isinstance(owner, ModuleType) else type_name(cls)
+            prefix = owner.__name__ if isinstance(owner, ModuleType) else f"{cls.__module__}.{cls.__qualname__}"
             for attribute, value in list((held or {}).items()):
                 if id(value) in grown:
                     yield id(value), f"{prefix}.{attribute}"
