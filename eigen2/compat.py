@@ -197,7 +197,7 @@ def created_shared_memory() -> set[str]:
         register(name, kind)
 
     _require(resource_tracker, "register")
-    resource_tracker.register = remember
+    resource_tracker.register = remember  # type: ignore[assignment]
     return names
 
 

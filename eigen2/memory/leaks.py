@@ -177,7 +177,7 @@ class LeakWatch:
             if not native and more and self._folder is not None and NativeTrace.available():
                 self._folder.mkdir(parents=True, exist_ok=True)
                 self._trace = NativeTrace(self._folder)
-        except OSError as error:
+        except (OSError, ImportError, RuntimeError) as error:  # a full disk, a broken memray, one that traces already
             log.warning("cannot trace with memray: %s", error)
             trace, self._trace = trace if not native else Trace([], []), None
         self._before, self._deltas, self._traced = {}, {}, True

@@ -103,7 +103,12 @@ class NativeTrace:
         self._file = Path(self._scratch.name) / "trace.bin"
         destination = memray.FileDestination(self._file, overwrite=True)
         aggregated = memray.FileFormat.AGGREGATED_ALLOCATIONS
-        self._tracker = memray.Tracker(destination=destination, native_traces=True, file_format=aggregated)
+        self._tracker = memray.Tracker(
+            destination=destination,
+            native_traces=True,
+            trace_python_allocators=True,  # else arenas count as kept that Python keeps for later
+            file_format=aggregated,
+        )
         self._tracker.__enter__()
         self._generations = 0
 
@@ -132,8 +137,9 @@ class NativeTrace:
                 if (site := _site(frames)) is not None:
                     sizes[site] += record.size
             path = self._folder / "leak.html"
-            command = [sys.executable, "-m", "memray", "flamegraph", "--leaks", "--force", "--output", str(path)]
-            done = subprocess.run([*command, str(self._file)], capture_output=True, check=False)
+            options = ["--leaks", "--no-web", "--force", "--output", str(path)]
+            command = [sys.executable, "-m", "memray", "flamegraph", *options, str(self._file)]
+            done = subprocess.run(command, capture_output=True, check=False)
         sites = [Site(site.line, nbytes / max(1, self._generations), site.users) for site, nbytes in sizes.items()]
         sites.sort(key=lambda site: (not site.users, -site.nbytes))
         return Trace(sites, [], phase, path if done.returncode == 0 else None)
