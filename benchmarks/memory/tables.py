@@ -6,8 +6,6 @@ from benchmarks.harness import Figures
 from benchmarks.pages import Block, Page, table
 
 ESTIMATE = {"run of 5 generations": "{case}", "estimate MB": "{estimate_mb:,.0f}"}
-COST = {"run": "{case}", "CPU s a generation": "{generation_s:.2f}", "profiler ms": "{profiler_ms:.1f}"}
-COST |= {"share": "{share:.1%}", "RSS MB": "{rss_mb:,.0f}", "unaccounted": "{unaccounted:.1%}"}
 ESTIMATE |= {"peak MB": "{peak_mb:,.0f}", "ratio": "{ratio:.2f}"}
 
 
@@ -34,7 +32,6 @@ PAGE = Page(
         "estimate": Block(lambda figures: table(ESTIMATE, figures["cases"]), ("estimate",)),
         "soak": Block(soak_text, ("soak",)),
         "soak_fire": Block(partial(soak_text, unit="episode"), ("soak-fire",)),
-        "memory_cost": Block(lambda figures: table(COST, figures["cases"]), ("memory-cost",)),
         "live": Block(live_text, ("full-live",)),
     }
 )
