@@ -46,6 +46,7 @@ MODULES = {  # names of benchmarks by the module that defines them in `BENCHMARK
     "speed.bench": ("bench", "limit"),
     "memory.full_run": ("full-run-1", "full-run-2", "full-live"),
     "memory.estimate": ("estimate",),
+    "memory.cost": ("memory-cost",),
     "memory.soak": ("soak", "soak-fire"),
     "learning.planted": ("planted", "halves", "ablations"),
     "learning.power": ("weak", "power-rules", "power"),

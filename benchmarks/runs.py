@@ -17,7 +17,6 @@ from benchmarks.harness import MB, ROOT, Settings, csv_rows, python
 from eigen2.core.replay import ReplayBuffer
 from eigen2.erl.module import ERLModule
 from eigen2.errors import UserError
-from eigen2.memory.process import BLOCK_BYTES
 from eigen2.runtime.phases import PHASES
 
 STATUS = Path("/proc/self/status")
@@ -102,7 +101,7 @@ class Fit:
     @property
     def live(self) -> list[int]:
         """Return the bytes allocated by the C library and by Python's allocator, by generation."""
-        return [int(row["heap_bytes"] or 0) + BLOCK_BYTES * int(row["python_blocks"]) for row in self.memory]
+        return [int(row["heap_bytes"] or 0) + int(row["python_bytes"]) for row in self.memory]
 
     @property
     def trained(self) -> list[dict[str, str]]:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter, deque
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections import deque
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from callbacks.budget import MemoryBudgetExceeded
 from eigen2.memory.csvfile import ResumableCsv
 from eigen2.memory.leaks import AFTER, Leak, LeakWatch
-from eigen2.memory.objects import InstanceCounter, classes_to_count, type_counts
 from eigen2.memory.owners import MappedFiles, owners_of
 from eigen2.memory.process import GB, MB
 from eigen2.memory.snapshot import MemorySnapshot, format_generations, format_owners, format_summary, take_snapshot
@@ -27,7 +26,7 @@ class MemoryProfiler(Callback):
 
     Snapshots are taken when training starts (`baseline`), after each phase that the module announces by calling
     `on_phase_end(trainer, module, phase)` on the Trainer's callbacks, and at the end of the epoch (`generation`). If it
-    announces none, they are taken before and after every validation (`train`, `validate`). See also `MemoryOwner`.
+    announces none, they are taken after training and after validation (`train`, `validate`). See also `MemoryOwner`.
 
     Each snapshot is a row of memory.csv in the Trainer's folder if that is local, of memory-N.csv in process N of
     several. Every logger gets the metrics `memory/` of docs/curves.md once an epoch. Growth is judged anew every epoch:
@@ -36,30 +35,24 @@ class MemoryProfiler(Callback):
     in memory/verdict.json; without one, the end is a summary of five lines. See docs/memory.md.
     """
 
-    def __init__(self, watch: Sequence[str] = (), least_leak_kb: float = 50.0) -> None:
-        """Choose what is watched.
+    def __init__(self, watch: Any = None, least_leak_kb: float = 50.0) -> None:
+        """Choose what is reported.
 
         Args:
-            watch: Dotted names of classes whose live instances (subclasses not included) are counted when training
-                starts and at the end of every epoch, about 0.15 s per million objects that are not frozen
-                (`GarbageCollector.freeze`). Default none.
+            watch: Accepted from older configurations, and without effect.
             least_leak_kb: Growth in kB (1,000 bytes) an epoch below which nothing is reported, above 0. Default 50.
 
         Raises:
-            ValueError: `least_leak_kb` is not above 0, or `watch` has a name whose instances cannot be counted.
+            ValueError: `least_leak_kb` is not above 0.
         """
         super().__init__()
         if not least_leak_kb > 0:
             raise ValueError(f"least_leak_kb is {least_leak_kb}: give a number above 0")
-        if isinstance(watch, str):
-            raise ValueError(f"watch is the string {watch!r}: give a list of class names")
         self.least_leak_kb = least_leak_kb
         self.leak: Leak | None = None  # of the current or last fit
         self.latest: MemorySnapshot | None = None  # of the current or last fit
-        self._classes = classes_to_count(watch)
-        self._by_hand: deque[tuple[MemorySnapshot, Counter[str]]] = deque(maxlen=100)
+        self._by_hand: deque[MemorySnapshot] = deque(maxlen=100)
         self._baseline: MemorySnapshot | None = None
-        self._count_instances = InstanceCounter({})
         self._files = MappedFiles()
         self._csv: ResumableCsv | None = None
         self._verdict = ["verdict: healthy"]
@@ -74,7 +67,7 @@ class MemoryProfiler(Callback):
 
     def memory_owners(self) -> dict[str, object]:
         """Return the profiler's own history."""
-        return {"profiler": None if self._watch is None else self._watch.trend}
+        return {"profiler": 0 if self._watch is None else self._watch.trend.nbytes}
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Open the file at the current epoch and take the baseline; raises ValueError if two owners use one name."""
@@ -91,9 +84,8 @@ class MemoryProfiler(Callback):
             folder = Path(trainer.default_root_dir) / "memory" if trainer.is_global_zero else None
         self._running = trainer, pl_module
         _latest_profiler = self
-        self._count_instances = InstanceCounter(self._classes)
         self._watch = LeakWatch(1e3 * self.least_leak_kb, folder)
-        self._baseline = self._take(trainer, "baseline", end=True)
+        self._baseline = self._take(trainer, "baseline")
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Measure what the callbacks did that the Trainer lists after this one."""
@@ -116,14 +108,15 @@ class MemoryProfiler(Callback):
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Take the epoch's last snapshot, log the epoch, and report a leak."""
-        snapshot = self._take(trainer, "generation", end=True)
+        if self.latest is not None and self.latest.phase in ("baseline", "generation"):  # there is no validation
+            self._take_unannounced(trainer, "train")
+        snapshot = self._take(trainer, "generation")
         for logger in trainer.loggers:
             logger.log_metrics(snapshot.metrics(), step=trainer.current_epoch)
         if self._watch is None:
             return
         lines = self._watch.generation_end(snapshot)
         self.leak = self._watch.leak
-        self._files.forget()
         if lines and trainer.is_global_zero:
             _print(lines)
 
@@ -142,67 +135,62 @@ class MemoryProfiler(Callback):
 
     def log_memory(self, label: str) -> MemorySnapshot:
         """Take a snapshot by hand and print it, outside of a fit too; `print_memory_growth` finds it by its label."""
-        snapshot = self._take_by_hand(label, self._by_hand[-1][0] if self._by_hand else self.latest)
-        self._by_hand.append((snapshot, type_counts()))
+        snapshot = self._take_by_hand(label, self._by_hand[-1] if self._by_hand else self.latest)
+        self._by_hand.append(snapshot)
         owners = [f"{name} {nbytes / MB:.1f} MB" for name, nbytes in snapshot.owner_bytes.items()]
         rss = f"rss {snapshot.rss_bytes / GB:.3f} GB ({snapshot.delta_bytes / MB:+.1f} MB)"
         _print(["  ".join([f"generation {snapshot.generation:>3}  {label:<10}", rss, *owners])])
         return snapshot
 
     def print_memory_growth(self, baseline_label: str = "baseline") -> None:
-        """Print the growth since the last snapshot by hand with this label: bytes, and types that gained most objects.
+        """Print who holds the memory, and the growth since the last snapshot by hand with this label.
 
         The label `baseline` also stands for the start of training. Raises ValueError if there is no such snapshot.
         """
-        labelled = {snapshot.phase: (snapshot, types) for snapshot, types in self._by_hand}
-        if self._baseline is not None:
-            labelled.setdefault("baseline", (self._baseline, Counter()))
+        labelled = {} if self._baseline is None else {"baseline": self._baseline}
+        labelled |= {snapshot.phase: snapshot for snapshot in self._by_hand}
         if baseline_label not in labelled:
             known = ", ".join(repr(label) for label in labelled) or "none yet"
             raise ValueError(f"no snapshot is labelled {baseline_label!r}: take it with log_memory; there are {known}")
-        baseline, types = labelled[baseline_label]
-        owners = format_owners(self._take_by_hand("now", baseline), baseline)
-        more = type_counts() - types if types else Counter()
-        types_grown = [f"{name:<40}{n:>+9,}" for name, n in more.most_common(10)]
-        _print([f"growth since {baseline_label}", *owners, *types_grown])
+        baseline = labelled[baseline_label]
+        _print([f"growth since {baseline_label}", *format_owners(self._take_by_hand("now", baseline), baseline)])
 
     def _summarise(self, trainer: Trainer, short: bool) -> None:
         """Print a few lines if they are to be `short` and there is no leak, else generations and owners as tables."""
-        latest, baseline, watch = self.latest, self._baseline, self._watch
-        if watch is None or latest is None or baseline is None:
+        baseline, watch = self._baseline, self._watch
+        if watch is None or baseline is None:
             return
         self._watch = None
         self.leak = watch.close()
         self._verdict = watch.summary()
         if not trainer.is_global_zero:
             return
+        now = self._take_by_hand("end", self.latest)
         if short and self.leak is None:
-            _print([*format_summary(latest, baseline), *self.verdict])
+            _print([*format_summary(now, baseline), *self.verdict])
         else:
-            _print([*format_generations(watch.trend), *format_owners(latest, baseline), *self.verdict])
+            _print([*format_generations(watch.trend), *format_owners(now, baseline), *self.verdict])
 
     def _take_unannounced(self, trainer: Trainer, phase: str) -> None:
         if self._running and not trainer.sanity_checking and not self._announced:
             self._take(trainer, phase)
 
-    def _take(self, trainer: Trainer, phase: str, end: bool = False) -> MemorySnapshot:
-        """Take a snapshot; with `end`, at the start of training and the end of an epoch, count instances too."""
-        snapshot = self._measure(trainer, phase)
-        if end:  # after the measurement, as it lists all objects for a moment
-            snapshot = replace(snapshot, counts=self._count_instances())
-        self.latest = snapshot
+    def _take(self, trainer: Trainer, phase: str) -> MemorySnapshot:
+        """Take a snapshot and write it; a disk error is logged once an epoch."""
+        snapshot = self.latest = self._measure(trainer, phase)
         if self._watch is not None and phase != "generation":
             self._watch.phase_end(snapshot)
-        if self._csv is not None and not self._csv.append(snapshot.row()) and end:
+        if self._csv is not None and not self._csv.append(snapshot.row()) and phase in ("baseline", "generation"):
             log.warning("generation %d: cannot write %s: %s", snapshot.generation, self._csv.path, self._csv.error)
         return snapshot
 
     def _measure(self, trainer: Trainer, phase: str) -> MemorySnapshot:
-        return take_snapshot(trainer.current_epoch, phase, self._owners(), self.latest, self._files)
+        owners, whole = self._owners(), phase == "baseline"
+        return take_snapshot(trainer.current_epoch, phase, owners, self.latest, self._files, mappings=whole)
 
     def _take_by_hand(self, label: str, before: MemorySnapshot | None) -> MemorySnapshot:
         generation = self._running[0].current_epoch if self._running else 0
-        return replace(take_snapshot(generation, label, self._owners(), before), counts=self._count_instances())
+        return take_snapshot(generation, label, self._owners(), before, mappings=True)
 
     def _owners(self) -> dict[str, object]:
         """Return the owners of memory in the current fit by name."""
@@ -215,7 +203,6 @@ class MemoryProfiler(Callback):
 
     def _stop(self) -> None:
         self._running = None
-        self._count_instances = InstanceCounter({})
         if self._watch is not None:
             self._watch.close()
             self._watch = None

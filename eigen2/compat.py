@@ -1,4 +1,4 @@
-"""All uses of private names of Lightning, jsonargparse and torch.
+"""All uses of private names of Lightning, jsonargparse, torch and Python.
 
 Any release may move such a name. They are used only here, so that tests/test_compat.py can tell which one moved.
 Libraries are imported inside the functions: some commands that import this file load neither torch nor Lightning.
@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import argparse
 import atexit
+import ctypes
+import functools
 import os
+import re
 import subprocess
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from multiprocessing import resource_tracker
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -150,6 +154,51 @@ def option_type(option: argparse.Action) -> Any:
 def subparsers(parser: ArgumentParser) -> dict[str, ArgumentParser]:
     """Return the parsers of a jsonargparse parser's subcommands by name."""
     return dict(getattr(parser._subcommands_action, "choices", None) or {})
+
+
+def small_object_bytes() -> tuple[int, int] | None:
+    """Return the bytes of Python's small objects and of the arenas they lie in; None where Python does not tell.
+
+    It reads the statistics that `sys._debugmallocstats` prints, in some 0.1 ms.
+    """
+    library = _libc()
+    if library is None:
+        return None
+    text, size = ctypes.c_char_p(), ctypes.c_size_t()
+    stream = ctypes.c_void_p(library.open_memstream(ctypes.byref(text), ctypes.byref(size)))
+    ctypes.pythonapi._PyObject_DebugMallocStats(stream)
+    library.fclose(stream)
+    numbers = re.findall(rb"\n(?:# bytes in allocated blocks|Total) += +([\d,]+)", text.value or b"")
+    library.free(text)
+    used, total, *_ = (int(number.replace(b",", b"")) for number in (*numbers, b"0", b"0"))
+    return (used, total) if total else None
+
+
+@functools.cache
+def _libc() -> ctypes.CDLL | None:
+    """Return the C library if it and Python have what statistics of small objects need."""
+    try:
+        library, _ = ctypes.CDLL(None), ctypes.pythonapi._PyObject_DebugMallocStats
+        library.open_memstream.restype = ctypes.c_void_p
+    except (AttributeError, OSError, TypeError):
+        return None
+    return library
+
+
+@functools.cache
+def created_shared_memory() -> set[str]:
+    """Return a set to which the name of all shared memory is added that this process opens from the first call on."""
+    names: set[str] = set()
+    register = resource_tracker.register
+
+    def remember(name: str, kind: str) -> None:
+        if kind == "shared_memory":
+            names.add(name.lstrip("/"))
+        register(name, kind)
+
+    _require(resource_tracker, "register")
+    resource_tracker.register = remember  # type: ignore[assignment]
+    return names
 
 
 def _require(owner: object, name: str) -> None:

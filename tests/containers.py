@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from eigen2.memory.objects import tracked_objects
+from eigen2.memory.tracing import tracked_objects
 
 CONTAINERS = (list, dict, set, deque)
 

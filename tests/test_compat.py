@@ -4,6 +4,7 @@ import ast
 import subprocess
 import sys
 from collections.abc import Callable
+from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -99,6 +100,25 @@ def check_replace_parameter() -> None:
     assert layer(torch.ones(1)).item() == 3
 
 
+def check_small_object_bytes() -> None:
+    before = compat.small_object_bytes()
+    texts = [f"{number:300}" for number in range(10_000)]
+    after = compat.small_object_bytes()
+    assert before is not None
+    assert after is not None
+    assert after[0] - before[0] == pytest.approx(10_000 * 352, rel=0.05)  # 49 bytes more than characters, of 16 each
+    assert after[0] < after[1]
+    assert len(texts) == 10_000
+
+
+def check_created_shared_memory() -> None:
+    names = compat.created_shared_memory()
+    memory = SharedMemory(create=True, size=1)
+    assert memory.name in names
+    memory.close()
+    memory.unlink()
+
+
 CHECKS: dict[str, Callable[[], None]] = {
     "lightning: _SubprocessScriptLauncher._call_children_scripts, procs": check_script_launcher,
     "lightning: _TrainingEpochLoop._broadcast_sigterm_tensor": check_skip_sigterm_broadcast,
@@ -108,6 +128,8 @@ CHECKS: dict[str, Callable[[], None]] = {
     "torch: aten._unsafe_view": check_reshape_fresh,
     "torch: Module._parameters": check_replace_parameter,
     "torch: _python_dispatch.TorchDispatchMode, _pytree.tree_leaves": check_watch_results,
+    "python: _PyObject_DebugMallocStats": check_small_object_bytes,
+    "python: multiprocessing.resource_tracker.register": check_created_shared_memory,
     "jsonargparse: _actions, _typehint, _subcommands_action": check_parsers,
 }
 """Library and private name, to a check that it still does what eigen2 uses it for."""

@@ -10,13 +10,12 @@ ESTIMATE |= {"peak MB": "{peak_mb:,.0f}", "ratio": "{ratio:.2f}"}
 
 
 def soak_text(figures: Figures, unit: str = "generation") -> str:
-    """Return RSS, live objects and growing containers over the generations, or episodes, of a soak."""
+    """Return RSS and growing containers over the generations, or episodes, of a soak."""
     sizes = ", ".join(f"{size:,.1f} MB after {unit} {n}" for n, size in figures["rss_mb"].items())
     median, low, high = (f"{figures['rss_slope'][key]:+,.0f}" for key in ("median", "low", "high"))
-    counts = ", ".join(f"{count} {name}" for name, count in figures["counts"].items())
     return (
         f"Over {figures['generations']:,} {unit}s RSS was {sizes}; its Theil-Sen slope after {unit} 50 is {median} "
-        f"bytes per {unit} (99 %: {low} to {high}). Live objects were {counts} from the first to the last; "
+        f"bytes per {unit} (99 %: {low} to {high}); "
         f"{len(figures['containers_grown'])} lists, dictionaries, sets and deques grew."
     )
 

@@ -1,6 +1,9 @@
 """The replay buffer: memory that is allocated once and shared by all agents."""
 
+import ctypes
 import math
+import mmap
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -11,7 +14,6 @@ from torch import Tensor
 
 from eigen2.core.randomness import Role, generator
 from eigen2.errors import UserError
-from eigen2.memory.process import release_pages
 from eigen2.runtime.provenance import describe_changes
 
 ACTION_STEPS = 32_767  # steps from 0 to 1 in a stored action
@@ -114,7 +116,7 @@ class ReplayBuffer:
 
     def cleanup_memory(self) -> int:
         """Release the pages of empty slots to the system and return their bytes; only on Linux and the CPU."""
-        return sum(release_pages(stored[self._filled :]) for stored in self._storage.values())
+        return sum(_release_pages(stored[self._filled :]) for stored in self._storage.values())
 
     def add(self, transitions: Mapping[str, Tensor]) -> None:
         """Add `n` transitions, each field of shape (n, ...), in place of the oldest; ValueError if they do not fit."""
@@ -194,3 +196,20 @@ def sample_slots(
         drawn = generator(seed, Role.REPLAY, generation, agent).integers(stored, size=(batches, batch_size))
         slots[:, place] = torch.from_numpy(drawn)
     return slots
+
+
+def _release_pages(tensor: Tensor) -> int:
+    """Release the whole pages of a contiguous CPU tensor to the system, on Linux only, and return their bytes.
+
+    The pages read as zeros afterwards. Raises OSError if the system refuses.
+    """
+    page = mmap.PAGESIZE
+    first = -(-tensor.data_ptr() // page) * page
+    size = (tensor.data_ptr() + tensor.nbytes - first) // page * page
+    if sys.platform != "linux" or tensor.device.type != "cpu" or size <= 0:
+        return 0
+    advise = ctypes.CDLL(None, use_errno=True).madvise
+    advise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    if advise(first, size, mmap.MADV_DONTNEED) != 0:
+        raise OSError(ctypes.get_errno(), "madvise failed")
+    return size

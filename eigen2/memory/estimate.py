@@ -1,5 +1,6 @@
 """Estimate the peak memory of a run before it is allocated."""
 
+import sys
 import weakref
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,10 @@ from torch import Tensor
 from eigen2 import compat
 from eigen2.errors import UserError
 from eigen2.memory.limits import available_bytes
-from eigen2.memory.process import GB, MB, peak_rss_bytes, rss_bytes, trim_malloc
+from eigen2.memory.process import GB, MB, rss_bytes, trim_malloc
+
+if sys.platform != "win32":
+    import resource
 
 OVERHEAD_BYTES = 45_000_000  # added by every process after set-up: code pages, kernels and plotting on their first use
 FRAGMENTATION = 1.7  # resident bytes of the C heap per byte of temporary tensors; 1.3 to 1.8 measured (docs/memory.md)
@@ -38,6 +42,11 @@ def arithmetic(needed: dict[str, int]) -> str:
     parts = sorted(needed.items(), key=lambda item: -item[1])
     terms = " + ".join(f"{owner} {size / unit:,.{digits}f}" for owner, size in parts)
     return f"{terms} = {total / unit:,.{digits}f} {name}"
+
+
+def peak_rss_bytes() -> int:
+    """Return the peak resident bytes of this process; the current ones where the system records no peak."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 if sys.platform == "linux" else rss_bytes()
 
 
 class PeakEstimate:

@@ -206,10 +206,19 @@ class Trend:
         self.generations = np.zeros(0, np.int64)
         self.series: dict[str, np.ndarray] = {}
 
+    @property
+    def nbytes(self) -> int:
+        """Return the bytes of all series."""
+        return self.generations.nbytes * (1 + len(self.series))
+
     def add(self, generation: int, values: Mapping[str, float]) -> None:
         """Append the values of a generation by series name; of a long run, thin out the older half."""
-        thin = slice(WARM_UP + 1, HISTORY // 2, 2) if len(self.generations) >= HISTORY else slice(0)
-        for name in {**self.series, **values}:
-            earlier = self.series.get(name, np.full(len(self.generations), np.nan))
-            self.series[name] = np.append(np.delete(earlier, thin), values.get(name, np.nan))
-        self.generations = np.append(np.delete(self.generations, thin), generation)
+        if len(self.generations) >= HISTORY:
+            thin = slice(WARM_UP + 1, HISTORY // 2, 2)
+            self.generations = np.delete(self.generations, thin)
+            self.series = {name: np.delete(series, thin) for name, series in self.series.items()}
+        for name in [name for name in values if name not in self.series]:
+            self.series[name] = np.full(len(self.generations), np.nan)
+        for name, series in self.series.items():
+            self.series[name] = np.concatenate((series, [values.get(name, np.nan)]))
+        self.generations = np.append(self.generations, generation)

@@ -58,12 +58,19 @@ class Leak:
         graph = [f"flame graph of what is kept: {self.trace.path}"] if self.trace.path else []
         return [
             f"leak in {self.phase}: {self.where} grows since generation {self.growth.since}",
-            f"{rate} a generation (99 %: {low} to {high})",
+            f"{rate} a generation, which is an epoch (99 %: {low} to {high})",
             *(f"{name} grows: {before:,} -> {now:,} items" for name, before, now in self.trace.holders),
-            *(f"{_format_size(site.nbytes)} a generation kept from {site.line}" for site in self.trace.sites[:3]),
+            *self._site_lines(),
             *graph,
             f"to do: {_REMEDIES[self.series]}",
         ]
+
+    def _site_lines(self) -> list[str]:
+        """Format the lines that allocate what is kept: the first one, and others that keep much."""
+        large = [site for site in self.trace.sites[:3] if site.nbytes > self.growth.slope.median / 20]
+        lines = [f"{_format_size(site.nbytes)} a generation kept from {site.line}" for site in large]
+        unseen = "torch's and C's memory, whose size is not traced"
+        return lines or [f"kept from {site.line}: {unseen}" for site in self.trace.sites[:1]]
 
 
 class LeakWatch:
@@ -170,7 +177,7 @@ class LeakWatch:
             if not native and more and self._folder is not None and NativeTrace.available():
                 self._folder.mkdir(parents=True, exist_ok=True)
                 self._trace = NativeTrace(self._folder)
-        except OSError as error:
+        except (OSError, ImportError, RuntimeError) as error:  # a full disk, a broken memray, one that traces already
             log.warning("cannot trace with memray: %s", error)
             trace, self._trace = trace if not native else Trace([], []), None
         self._before, self._deltas, self._traced = {}, {}, True
@@ -189,8 +196,9 @@ class LeakWatch:
         """Return how far each judged level now lies above where its growth before the trace would have led."""
         passed, jumps = generation - int(self.trend.generations[-1]), {}
         for name, verdict in self.verdicts.items():
-            rate = sum(growth.slope.median for growth in verdict.growths if growth.until is None)
-            jumps[name] = self._before[name] - self.trend.series[name][-1] - rate * passed
+            levels = self.trend.series[name]
+            rate = _rate(verdict) or float(np.median(np.diff(levels[-4:]) / np.diff(self.trend.generations[-4:])))
+            jumps[name] = self._before[name] - levels[-1] - rate * passed
         return jumps
 
     def _find_leak(self) -> Leak | None:
@@ -200,7 +208,7 @@ class LeakWatch:
         leaking = [(name, verdict) for name, verdict in self.verdicts.items() if verdict.kind == LEAK]
         if not leaking:
             return None
-        rates = {name: sum(g.slope.median for g in verdict.growths if g.until is None) for name, verdict in leaking}
+        rates = {name: _rate(verdict) for name, verdict in leaking}
         series = next(name for name in rates if rates[name] >= max(rates.values()) / 2)
         growth = self.verdicts[series].growths[-1]
         if series == "anonymous memory" and "memory" in rates:  # it lags behind what is live
@@ -261,6 +269,11 @@ class LeakWatch:
             draft.replace(self._folder / "verdict.json")
         except OSError as error:
             log.warning("cannot write %s: %s", self._folder / "verdict.json", error)
+
+
+def _rate(verdict: Verdict) -> float:
+    """Return the bytes a generation of all growth that goes on."""
+    return sum(growth.slope.median for growth in verdict.growths if growth.until is None)
 
 
 def _plain(leak: Leak) -> Mapping[str, Any]:

@@ -3,8 +3,8 @@
 import contextlib
 import ctypes
 import functools
-import mmap
 import os
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,14 +13,15 @@ from typing import Any
 
 import psutil
 import torch
-from torch import Tensor
 
-if sys.platform != "win32":
-    import resource
+from eigen2 import compat
 
 GB = 1e9
 MB = 1e6
-BLOCK_BYTES = 64  # typical size of a small Python object; the allocator's blocks take 16 to 512 bytes
+_ARENA = 64 << 20  # address by which glibc aligns the heap of a thread
+_SMAPS = Path("/proc/self/smaps")
+_MAPPING = re.compile(r"^([0-9a-f]+-[0-9a-f]+) \S+ \S+ \S+ \d+ *(.*)\n((?:[A-Z].*\n)+)", re.MULTILINE)
+_BLOCK_BYTES = 64  # typical size of a small Python object, where the allocator does not tell
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +30,14 @@ class ProcessMemory:
 
     rss_bytes: int  # physical memory, mapped files and libraries included
     vms_bytes: int  # address space
-    file_bytes: int | None  # part of `rss_bytes`: pages of files and of memory shared with other processes
+    file_bytes: int | None  # part of `rss_bytes`: pages of files, libraries included
+    shared_bytes: int  # part of `rss_bytes`: pages of shared memory; 0 but on Linux
     anonymous_bytes: int  # part of `rss_bytes`: all the rest
-    shared_bytes: int  # part of `file_bytes`: pages of shared memory; 0 but on Linux
-    shm_files_bytes: int  # in files in /dev/shm that this user made since the process began
+    shm_files_bytes: int  # of shared memory that this process made by multiprocessing.shared_memory, in use or not
     children_bytes: int  # anonymous memory of child processes, their children included; 0 but on Linux
-    heap_bytes: int | None  # of the C library (glibc 2.33 or newer), without freed pieces: shows a leak of kilobytes
-    python_blocks: int  # number of blocks of Python's allocator of small objects, of up to 512 bytes each
+    heap_bytes: int | None  # in use: of the C library (glibc 2.33 or newer) and of Arrow
+    python_bytes: int  # in use: of Python's allocator of small objects, of up to 512 bytes each
+    arena_bytes: int  # what that allocator has taken from the system
     gpu_allocated_bytes: int  # in live CUDA tensors, on all devices; 0 without CUDA
     gpu_reserved_bytes: int  # held by PyTorch's CUDA allocator, on all devices; 0 without CUDA
     gpu_peak_bytes: int  # highest `gpu_allocated_bytes` of each device so far, added up; 0 without CUDA
@@ -43,7 +45,7 @@ class ProcessMemory:
     @property
     def live_bytes(self) -> float:
         """Return the bytes in use: of the C heap and of small Python objects; all of RSS where `heap_bytes` is None."""
-        return self.rss_bytes if self.heap_bytes is None else self.heap_bytes + BLOCK_BYTES * self.python_blocks
+        return self.rss_bytes if self.heap_bytes is None else self.heap_bytes + self.python_bytes
 
     def levels(self) -> dict[str, float]:
         """Return the bytes of everything that can leak, by name."""
@@ -58,24 +60,43 @@ class ProcessMemory:
 
 
 def measure() -> ProcessMemory:
-    """Measure this process, which takes some 300 microseconds."""
+    """Measure this process, which takes some 400 microseconds."""
     resident = _resident("self")
     mallinfo2 = _libc_function("mallinfo2", _Mallinfo2)
     heap = None if mallinfo2 is None else mallinfo2()
+    small, arenas = compat.small_object_bytes() or (_BLOCK_BYTES * sys.getallocatedblocks(), 0)
     return ProcessMemory(
         rss_bytes=resident["VmRSS"],
         vms_bytes=resident["VmSize"],
-        file_bytes=resident["RssFile"] + resident["RssShmem"] if "RssFile" in resident else None,
-        anonymous_bytes=resident.get("RssAnon", resident["VmRSS"]),
+        file_bytes=resident.get("RssFile"),
         shared_bytes=resident.get("RssShmem", 0),
+        anonymous_bytes=resident.get("RssAnon", resident["VmRSS"]),
         shm_files_bytes=_shm_files_bytes(),
         children_bytes=_children_bytes("self"),
-        heap_bytes=None if heap is None else int(heap.uordblks + heap.hblkhd),
-        python_blocks=sys.getallocatedblocks(),
+        heap_bytes=None if heap is None else int(heap.uordblks + heap.hblkhd) + _arrow_bytes(),
+        python_bytes=small,
+        arena_bytes=arenas,
         gpu_allocated_bytes=_over_gpus(torch.cuda.memory_allocated),
         gpu_reserved_bytes=_over_gpus(torch.cuda.memory_reserved),
         gpu_peak_bytes=_over_gpus(torch.cuda.max_memory_allocated),
     )
+
+
+def measure_mappings() -> tuple[int, int]:
+    """Return resident bytes of libraries' data and stacks, and of the free pieces of the C heap, in some 20 ms.
+
+    Both are 0 on other systems than Linux.
+    """
+    libraries = heap = 0
+    mallinfo2 = _libc_function("mallinfo2", _Mallinfo2)
+    smaps = _SMAPS.read_text() if _SMAPS.exists() else ""
+    for addresses, path, fields in _MAPPING.findall(smaps):
+        anonymous = 1024 * int(fields.split("Anonymous:", 1)[1].split(None, 1)[0])
+        if path.startswith(("/", "[stack")):
+            libraries += anonymous
+        elif path == "[heap]" or int(addresses.split("-")[0], 16) % _ARENA == 0:
+            heap += anonymous
+    return libraries, 0 if mallinfo2 is None else max(0, heap - int(mallinfo2().uordblks))
 
 
 def _resident(process: str) -> dict[str, int]:
@@ -97,30 +118,26 @@ def _children_bytes(process: str) -> int:
     return total
 
 
-@functools.cache
-def _start_time() -> float:
-    return float(psutil.Process().create_time())
-
-
 def _shm_files_bytes() -> int:
-    total = 0
-    with contextlib.suppress(OSError):
-        for file in os.scandir("/dev/shm"):
-            with contextlib.suppress(OSError):
-                stat = file.stat(follow_symlinks=False)
-                ours = stat.st_uid == os.getuid() and stat.st_mtime >= _start_time()
-                total += stat.st_blocks * 512 if ours else 0
+    """Return the bytes of shared memory that was created here, whether closed or not, until it is unlinked."""
+    total, names = 0, compat.created_shared_memory()
+    for name in [*names]:
+        try:
+            total += os.stat(f"/dev/shm/{name}").st_blocks * 512
+        except OSError:
+            names.discard(name)
     return total
+
+
+def _arrow_bytes() -> int:
+    """Return the bytes in use in Arrow's own pool, which keeps what is freed."""
+    pool = getattr(sys.modules.get("pyarrow"), "default_memory_pool", None)
+    return 0 if pool is None or pool().backend_name == "system" else int(pool().bytes_allocated())
 
 
 def rss_bytes() -> int:
     """Return the resident bytes of this process."""
     return int(psutil.Process().memory_info().rss)
-
-
-def peak_rss_bytes() -> int:
-    """Return the peak resident bytes of this process; the current ones where the system records no peak."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 if sys.platform == "linux" else rss_bytes()
 
 
 def uses_cuda() -> bool:
@@ -132,23 +149,6 @@ def trim_malloc() -> bool:
     """Return free pages of the C heap to the system; False if there are none, or the C library cannot."""
     trim = _libc_function("malloc_trim", ctypes.c_int, ctypes.c_size_t)
     return trim is not None and bool(trim(0))
-
-
-def release_pages(tensor: Tensor) -> int:
-    """Release the whole pages of a contiguous CPU tensor to the system, on Linux only, and return their bytes.
-
-    The pages read as zeros afterwards. Raises OSError if the system refuses.
-    """
-    page = mmap.PAGESIZE
-    first = -(-tensor.data_ptr() // page) * page
-    size = (tensor.data_ptr() + tensor.nbytes - first) // page * page
-    if sys.platform != "linux" or tensor.device.type != "cpu" or size <= 0:
-        return 0
-    advise = ctypes.CDLL(None, use_errno=True).madvise
-    advise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-    if advise(first, size, mmap.MADV_DONTNEED) != 0:
-        raise OSError(ctypes.get_errno(), "madvise failed")
-    return size
 
 
 class _Mallinfo2(ctypes.Structure):

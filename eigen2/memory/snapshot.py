@@ -9,11 +9,11 @@ from eigen2.memory.owners import Filling, Held, MappedFiles, account
 from eigen2.memory.process import GB, MB, ProcessMemory
 
 _COLUMNS = (
-    *("generation", "phase", "rss_bytes", "vms_bytes", "delta_bytes", "file_bytes", "heap_bytes", "unaccounted_bytes"),
-    *("anonymous_bytes", "shared_bytes", "shm_files_bytes", "children_bytes"),
-    *("python_blocks", "gpu_allocated_bytes", "gpu_reserved_bytes", "gpu_peak_bytes"),
+    *("generation", "phase", "rss_bytes", "vms_bytes", "delta_bytes", "file_bytes", "shared_bytes"),
+    *("anonymous_bytes", "heap_bytes", "python_bytes", "shm_files_bytes", "children_bytes"),
+    *("gpu_allocated_bytes", "gpu_reserved_bytes", "gpu_peak_bytes"),
 )
-"""Columns of memory.csv before those of counts and owners."""
+"""Columns of memory.csv before those of owners."""
 LARGEST = 4  # owners that the summary names
 
 
@@ -24,25 +24,33 @@ class MemorySnapshot(ProcessMemory):
     generation: int  # the Trainer's epoch
     phase: str  # `baseline` (start of training), an announced phase, `validate`, `generation` (end), or a label
     delta_bytes: int  # growth of `rss_bytes` since the snapshot before; 0 in the baseline
-    counts: Mapping[str, int] = field(default_factory=dict)  # live instances by class, at `baseline` and `generation`
     held: Mapping[str, Held] = field(default_factory=dict)  # what each owner holds
     filling: tuple[str, ...] = ()  # owners that grow up to a known size
+    mappings: tuple[int, int] = (0, 0)  # libraries' data, and free pieces of the C heap; only where asked for
 
     @property
     def owner_bytes(self) -> dict[str, int]:
         """Return bytes by owner name, mapped files included."""
         return {name: held.total for name, held in self.held.items()}
 
-    @property
-    def unaccounted_bytes(self) -> int:
-        """Return resident bytes that belong to no owner and no file: Python, libraries, torch's temporary tensors."""
-        return self.rss_bytes - (self.file_bytes or 0) - sum(held.anonymous for held in self.held.values())
+    def others(self) -> dict[str, int]:
+        """Return what the RSS holds besides the owners, whose arrays count as part of the C heap, and what is left."""
+        libraries, free = self.mappings
+        owned = sum(held.anonymous for held in self.held.values())
+        parts = {
+            "Python objects": self.python_bytes,
+            "C heap": max(0, (self.heap_bytes or 0) - owned),
+            "libraries' data": libraries,
+            "mapped files": self.file_bytes or 0,
+            "shared memory": self.shared_bytes,
+            "free": free + max(0, self.arena_bytes - self.python_bytes),
+        }
+        return {**parts, "unaccounted": self.rss_bytes - owned - sum(parts.values())}
 
     def row(self) -> dict[str, int | str]:
         """Return a row of memory.csv by column; a value that is None is blank."""
         columns = {
             **{name: getattr(self, name) for name in _COLUMNS},
-            **{f"count_{name}": count for name, count in self.counts.items()},
             **{f"owner_{name}_bytes": nbytes for name, nbytes in self.owner_bytes.items()},
             **{f"mapped_{name}_bytes": held.mapped for name, held in self.held.items() if held.mapped},
         }
@@ -63,8 +71,12 @@ def take_snapshot(
     owners: Mapping[str, object],
     before: MemorySnapshot | None = None,
     files: MappedFiles | None = None,
+    mappings: bool = False,
 ) -> MemorySnapshot:
-    """Measure the memory of the process and of its owners after a phase, and the growth since the snapshot before."""
+    """Measure the memory of the process and of its owners after a phase, and the growth since the snapshot before.
+
+    With `mappings`, which takes 20 ms, all that the RSS consists of is measured (`MemorySnapshot.others`).
+    """
     memory = process.measure()  # first: what follows allocates memory itself
     return MemorySnapshot(
         **asdict(memory),
@@ -73,20 +85,24 @@ def take_snapshot(
         delta_bytes=0 if before is None else memory.rss_bytes - before.rss_bytes,
         held=account(owners, files),
         filling=tuple(name for name, owner in owners.items() if isinstance(owner, Filling) and not owner.full),
+        mappings=process.measure_mappings() if mappings else (0, 0),
     )
 
 
 def format_summary(now: MemorySnapshot, baseline: MemorySnapshot) -> list[str]:
-    """Format in a few lines of at most 80 columns how much memory there is, and who holds most of it."""
+    """Format in three lines of at most 80 columns how much memory there is, and who holds most of it."""
     largest = sorted(now.owner_bytes.items(), key=lambda owner: -owner[1])
-    held = {**dict(largest[:LARGEST]), "others": sum(nbytes for _, nbytes in largest[LARGEST:])}
-    held = {name: nbytes for name, nbytes in held.items() if nbytes >= 0.05 * MB}
-    besides = {"files and libraries": now.file_bytes or 0, "Python and torch": now.unaccounted_bytes}
-    besides |= {"GPU at most": now.gpu_peak_bytes} if now.gpu_peak_bytes else {}
-    owned, rest = (", ".join(f"{name} {size / MB:,.1f}" for name, size in sizes.items()) for sizes in (held, besides))
+    owners = {**dict(largest[:LARGEST]), "other owners": sum(nbytes for _, nbytes in largest[LARGEST:])}
+    others = now.others()
+    short = {"Python": "Python objects", "C heap": "C heap", "shared": "shared memory", "free": "free"}
+    rest = {name: others[part] for name, part in short.items()}
+    rest |= {"files": others["mapped files"] + others["libraries' data"], "other": others["unaccounted"]}
+    rest["GPU at most"] = now.gpu_peak_bytes
     growth = (now.rss_bytes - baseline.rss_bytes) / MB
-    lines = [f"RSS {now.rss_bytes / GB:.3f} GB, {growth:+.1f} MB since training started", f"MB  {owned}", f"MB  {rest}"]
-    return [*lines, *_format_counts(now, baseline)]
+    return [f"RSS {now.rss_bytes / GB:.3f} GB, {growth:+.1f} MB since training started"] + [
+        "MB  " + ", ".join(f"{name} {size / MB:,.1f}" for name, size in sizes.items() if abs(size) >= 0.05 * MB)
+        for sizes in (owners, rest)
+    ]
 
 
 def format_generations(trend: Trend) -> list[str]:
@@ -105,7 +121,7 @@ def format_generations(trend: Trend) -> list[str]:
 
 
 def format_owners(now: MemorySnapshot, baseline: MemorySnapshot) -> list[str]:
-    """Format a table of who holds the memory, and the growth since a baseline: owners, files, the rest, and the RSS."""
+    """Format a table of who holds the memory, and the growth since a baseline: owners, all the rest, and the RSS."""
 
     def row(name: str, nbytes: int, before: int) -> str:
         return f"{name:<24}{nbytes / MB:>10,.1f}{(nbytes - before) / MB:>+10.1f}"
@@ -115,17 +131,10 @@ def format_owners(now: MemorySnapshot, baseline: MemorySnapshot) -> list[str]:
         others = {"of mapped files": held.mapped, "on the GPU": held.gpu}
         more = "".join(f"  and {nbytes / MB:,.1f} {what}" for what, nbytes in others.items() if nbytes)
         lines.append(row(name, held.anonymous, baseline.held.get(name, Held()).anonymous) + more)
-    lines += [
-        row("files and libraries", now.file_bytes or 0, baseline.file_bytes or 0),
-        row("unaccounted", now.unaccounted_bytes, baseline.unaccounted_bytes),
-        row("RSS", now.rss_bytes, baseline.rss_bytes),
-    ]
-    for name in ("heap", "vms", *(("gpu_allocated", "gpu_reserved", "gpu_peak") if now.gpu_reserved_bytes else ())):
+    earlier = baseline.others()
+    lines += [row(name, nbytes, earlier[name]) for name, nbytes in now.others().items()]
+    lines.append(row("RSS", now.rss_bytes, baseline.rss_bytes))
+    for name in ("vms", *(("gpu_allocated", "gpu_reserved", "gpu_peak") if now.gpu_reserved_bytes else ())):
         after, before = (getattr(snapshot, f"{name}_bytes") for snapshot in (now, baseline))
         lines += [] if after is None else [row(f"({name.replace('_', ' ')})", after, before)]
-    return [*lines, *_format_counts(now, baseline)]
-
-
-def _format_counts(now: MemorySnapshot, baseline: MemorySnapshot) -> list[str]:
-    counts = [f"{name} {baseline.counts.get(name, 0)} -> {count}" for name, count in now.counts.items()]
-    return [", ".join(counts)] if counts else []
+    return lines

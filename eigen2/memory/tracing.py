@@ -19,8 +19,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from eigen2.memory.objects import tracked_objects
-
 GENERATIONS = 4  # traced generations; a leak of every third generation is seen in them
 _FRAMES = 12  # frames kept of a traceback, to find the line that called a library
 _EIGEN2 = Path(__file__).parents[1]
@@ -105,7 +103,12 @@ class NativeTrace:
         self._file = Path(self._scratch.name) / "trace.bin"
         destination = memray.FileDestination(self._file, overwrite=True)
         aggregated = memray.FileFormat.AGGREGATED_ALLOCATIONS
-        self._tracker = memray.Tracker(destination=destination, native_traces=True, file_format=aggregated)
+        self._tracker = memray.Tracker(
+            destination=destination,
+            native_traces=True,
+            trace_python_allocators=True,  # else arenas count as kept that Python keeps for later
+            file_format=aggregated,
+        )
         self._tracker.__enter__()
         self._generations = 0
 
@@ -134,8 +137,9 @@ class NativeTrace:
                 if (site := _site(frames)) is not None:
                     sizes[site] += record.size
             path = self._folder / "leak.html"
-            command = [sys.executable, "-m", "memray", "flamegraph", "--leaks", "--force", "--output", str(path)]
-            done = subprocess.run([*command, str(self._file)], capture_output=True, check=False)
+            options = ["--leaks", "--no-web", "--force", "--output", str(path)]
+            command = [sys.executable, "-m", "memray", "flamegraph", *options, str(self._file)]
+            done = subprocess.run(command, capture_output=True, check=False)
         sites = [Site(site.line, nbytes / max(1, self._generations), site.users) for site, nbytes in sizes.items()]
         sites.sort(key=lambda site: (not site.users, -site.nbytes))
         return Trace(sites, [], phase, path if done.returncode == 0 else None)
@@ -161,6 +165,27 @@ def _site(frames: Iterable[tuple[str, int]]) -> Site | None:
     users = [frame for frame in outside if not frame[0].startswith(f"{_EIGEN2}/")]
     file, line = [*users, *outside, frames[0]][0]
     return Site(f"{file}:{line}", 0, bool(users))
+
+
+@contextlib.contextmanager
+def tracked_objects() -> Iterator[list[Any]]:
+    """List all objects that the garbage collector tracks, frozen ones (`gc.freeze`) included.
+
+    Those are frozen again afterwards, without the garbage, which else would never be freed.
+    """
+    frozen = gc.get_freeze_count() > 0
+    gc.disable()  # a collection in between would stop tracking a tuple that was found tracked
+    if frozen:
+        gc.unfreeze()
+    objects = gc.get_objects()
+    try:
+        yield objects
+    finally:
+        objects.clear()
+        gc.enable()
+        if frozen:
+            gc.collect()
+            gc.freeze()
 
 
 def _lengths() -> np.ndarray:
@@ -200,12 +225,8 @@ def _names(grown: dict[int, Any], functions: list[Any], objects: list[Any]) -> I
     for owner in owners:
         held = getattr(owner, "__dict__", None)
         if isinstance(owner, ModuleType | type) or (isinstance(held, dict) and held is not owner):
-            prefix = owner.__name__ if isinstance(owner, ModuleType) else _class_name(owner)
+            cls = owner if isinstance(owner, type) else type(owner)
+            prefix = owner.__name__ if isinstance(owner, ModuleType) else f"{cls.__module__}.{cls.__qualname__}"
             for attribute, value in list((held or {}).items()):
                 if id(value) in grown:
                     yield id(value), f"{prefix}.{attribute}"
-
-
-def _class_name(owner: Any) -> str:
-    cls = owner if isinstance(owner, type) else type(owner)
-    return f"{cls.__module__}.{cls.__qualname__}"

@@ -64,8 +64,7 @@ CLASS_SETTINGS: list[tuple[Key, Any]] = [
 CALLBACKS: list[tuple[str, str, Any]] = [
     *(("MetricsPlot", name, None) for name in ("every_n_epochs", "max_history")),
     ("MetricsPlot", "max_history", 2**63),
-    *(("MemoryProfiler", name, None) for name in ("least_leak_kb", "watch")),
-    *(("MemoryProfiler", "watch", value) for value in (["a"], ["a\nb"])),
+    ("MemoryProfiler", "least_leak_kb", None),
 ]
 FIRE: list[tuple[str, Any]] = [
     *((f"data.{name}", HUGE) for name in ("grid_size", "num_landscapes", "num_parallel_envs")),

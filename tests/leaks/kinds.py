@@ -191,8 +191,6 @@ KINDS: dict[str, Kind] = {
 }
 SLOW = {"child processes", "figures"}
 """Kinds that take seconds."""
-IN_STEPS = {"Arrow's pool", "Arrow-backed text"}
-"""Kinds whose memory comes from the system in pieces of megabytes: it takes longer to see that they grow."""
 
 
 def clean(kept: list[Any]) -> None:
