@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from eigen2.memory.growth import FLAT, LEAK, STEP, WARM_UP, Growth, Trend, Verdict, judge
+from eigen2.memory.growth import FLAT, LEAK, MIN_GENERATIONS, STEP, WARM_UP, Growth, Trend, Verdict, judge
 from eigen2.memory.limits import limits
 from eigen2.memory.snapshot import MemorySnapshot
 from eigen2.memory.tracing import GENERATIONS, NativeTrace, PythonTrace, Trace
@@ -205,7 +205,7 @@ class LeakWatch:
         """Judge all series anew, and return the leak of the largest one, by the owner that explains it if there is."""
         levels, generations = self.trend.series, self.trend.generations
         self.verdicts = {name: judge(levels[name], least, generations) for name, least in self._least.items()}
-        leaking = [(name, verdict) for name, verdict in self.verdicts.items() if verdict.kind == LEAK]
+        leaking = [(name, self.verdicts[name]) for name in self._least if self._is_leak(name)]
         if not leaking:
             return None
         rates = {name: _rate(verdict) for name, verdict in leaking}
@@ -220,6 +220,13 @@ class LeakWatch:
                 where, growth = name, verdict.growths[-1]
         phase = self._phase_by_growth(series, growth, 1) or self._phase_by_size(series, growth)
         return Leak(series, where, growth, phase)
+
+    def _is_leak(self, series: str) -> bool:
+        """Return whether a series leaks; of noisy ones after twice as long: holes in the C heap grow for a while."""
+        verdict = self.verdicts[series]
+        if verdict.kind != LEAK or series not in _NOISY:
+            return verdict.kind == LEAK
+        return int(self.trend.generations[-1]) - verdict.growths[-1].since >= 2 * MIN_GENERATIONS - 2
 
     def _phases(self, series: str) -> dict[str, np.ndarray]:
         prefix = f"{series} in "

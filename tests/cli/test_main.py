@@ -40,7 +40,7 @@ def refusal(capsys: pytest.CaptureFixture[str], *options: object, command: str =
         ("--model.population_size three", "model.population_size is three; it must be int"),
         ("--model.populatio_size 3", "unknown key model.populatio_size: did you mean model.population_size?"),
         ("--model.populat 3", "unknown key model.populat: did you mean model.population_size?"),
-        (f"--model.gamma {10**400}", "a setting is a whole number beyond 1e308; write a smaller one"),
+        (f"--model.noise {10**400}", "a setting is a whole number beyond 1e308; write a smaller one"),
         (f"--trainer.num_nodes {10**12}", "trainer.devices x num_nodes is 1000000000000; it must be at most"),
         ("--model.learner 3", "model.learner is 3; it must be Learner"),
         ("--model.actor mine.Actor", "model.actor names a class that cannot be used: No module named 'mine'"),
@@ -167,7 +167,6 @@ def test_metrics_of_every_generation(run: Path) -> None:
         (str(g), phase) for g in range(4) for phase in phases
     ]
     last = memory[-1]
-    assert (last["count_TradingEnvironment"], last["count_DDPGAgent"], last["count_ReplayBuffer"]) == ("2", "6", "1")
     assert int(last["rss_bytes"]) > int(last["owner_replay_bytes"]) > 0
 
 

@@ -67,7 +67,7 @@ def cases() -> Iterator[Any]:
 
 @pytest.mark.parametrize(("name", "start", "phase"), [*cases()])
 def test_a_leak_of_every_kind_is_found_with_its_phase_and_start(name: str, start: int, phase: str) -> None:
-    leak = in_fork(leak_of, name, start, phase, start + 12)
+    leak = in_fork(leak_of, name, start, phase, start + 15)
     assert leak is not None
     assert leak.phase == phase
     assert abs(leak.growth.since - start) <= 2
