@@ -42,5 +42,5 @@ def test_another_market_is_refused_and_nothing_is_lost_but_a_learning_rate_and_l
     assert done.returncode == 0, done.stderr
     assert "resumed with other settings: model.actor_lr 0.0003, now 0.01" in done.stderr
     checkpoint = torch.load(tmp_path / "checkpoints" / "last.ckpt", weights_only=True)
-    assert [group["lr"] for group in checkpoint["optimizer_states"][0]["param_groups"]] == [0.01, 0.001]
+    assert [group["lr"] for group in checkpoint["optimizer_states"][0]["param_groups"]] == [0.01, 0.0003]
     assert checkpoint["epoch"] == 1
