@@ -106,8 +106,8 @@ def two_leaks() -> tuple[Leak | None, Mapping[str, Verdict]]:
 def test_of_two_leaks_each_is_found() -> None:
     leak, verdicts = in_fork(two_leaks)
     assert leak is not None
-    assert [growth.since for growth in verdicts["memory"].growths] == [8, 20]
-    assert (leak.phase, leak.growth.since) == ("validate", 20)
+    assert [growth.since for growth in verdicts["memory"].growths] == pytest.approx([8, 20], abs=2)
+    assert (leak.phase, leak.growth.since) == ("validate", pytest.approx(20, abs=2))
 
 
 class Keeping:
@@ -141,7 +141,7 @@ def leak_with_a_trace_that_keeps() -> tuple[Leak | None, list[str]]:
 def test_a_leak_goes_on_after_a_trace_that_keeps_memory() -> None:
     leak, summary = in_fork(leak_with_a_trace_that_keeps)
     assert leak is not None
-    assert (leak.phase, leak.growth.since) == ("train", 4)
+    assert (leak.phase, leak.growth.since) == ("train", pytest.approx(4, abs=2))
     assert leak.growth.slope.median == pytest.approx(400_000, rel=0.1)
     assert summary == leak.lines()
 
