@@ -60,20 +60,25 @@ def power_table(rules: Figures, learned: Figures | None = None) -> str:
 def weak_table(figures: Figures) -> str:
     """Return what each method gains more than random orders on markets of weak edges, and how well it ranks."""
     columns = {"information coefficient": "{coefficient}", "": "{name}", "gain": "{gain:.1f}"}
-    columns |= {"of the filter": "{part:.0f} %", "less ridge": "{less}"}
+    columns |= {"of the filter": "{part}", "less ridge": "{less}"}
     columns |= {"Rank IC": "{ic}", "Rank IC less ridge's": "{ic_less}"}
     return table(columns, [line for case, rows in figures["runs"].items() for line in _weak_lines(case, rows)])
 
 
 def _weak_lines(case: str, rows: list[Row]) -> Iterator[Row]:
-    """Yield a line for each method on the markets of a cell; agents, and rows of earlier versions, lack a Rank IC."""
+    """Yield a line for each method on the markets of a cell; agents, and rows of earlier versions, lack a Rank IC.
+
+    Parts of the filter's gain are left out unless that is above twice its standard error.
+    """
     gains = {name: np.array([row[name] - row["random"] for row in rows]) for name in WEAK}
     ranked = {name: np.array([row["ic"][name] for row in rows]) for name in WEAK if name in rows[0]["ic"]}
+    best = gains["filter"]
+    earns = best.mean() > 2 * best.std(ddof=1) / np.sqrt(len(best))
     for name, label in WEAK.items():
         gain, ic, other = gains[name].mean(), ranked.get(name), name != "ridge"
         yield {
             **{"coefficient": case.split()[0], "name": label, "gain": gain},
-            "part": 100 * gain / gains["filter"].mean(),
+            "part": f"{100 * gain / best.mean():.0f} %" if earns else None,
             "less": interval(gains[name] - gains["ridge"]) if other else None,
             "ic": None if ic is None else interval(ic, 4),
             "ic_less": interval(ic - ranked["ridge"], 4) if other and ic is not None else None,

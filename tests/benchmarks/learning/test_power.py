@@ -84,5 +84,9 @@ def test_weak_edges_beside_ridge_by_hand() -> None:
     )
     assert lines[5] == "| 0.02 | all agents of ERL | 2.0 | 20 % | -2.0 (-2.0 to -2.0) |  |  |"
     assert lines[6].startswith("| 0.05 | Kalman filter | 10.0 | 100 % |")
+    chance = [{**row, "filter": 2 + 2 * seed} for seed, row in enumerate(rows)]  # gains of 1 and 2, 1.5 +- 0.5
+    lucky = [{**row, "filter": 2 + 4 * seed} for seed, row in enumerate(rows)]  # of 1 and 4, 2.5 +- 1.5
+    parts = [power_tables.weak_table({"runs": {"0.02 100 3000": each}}).splitlines()[2] for each in (chance, lucky)]
+    assert [line.split(" | ")[3] for line in parts] == ["100 %", ""]
     del rows[0]["ic"]["champion"], rows[1]["ic"]["champion"]
     assert power_tables.weak_table(figures).splitlines()[4].endswith("(-10.7 to +14.7) |  |  |")
