@@ -11,6 +11,7 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from callbacks.budget import MemoryBudgetExceeded
+from eigen2.files import Folder
 from eigen2.memory.csvfile import ResumableCsv
 from eigen2.memory.leaks import AFTER, Leak, LeakWatch
 from eigen2.memory.owners import MappedFiles, owners_of
@@ -81,7 +82,7 @@ class MemoryProfiler(Callback):
             name = "memory.csv" if trainer.is_global_zero else f"memory-{trainer.global_rank}.csv"
             self._csv = ResumableCsv(Path(trainer.default_root_dir) / name)
             self._csv.start(trainer.current_epoch)
-            folder = Path(trainer.default_root_dir) / "memory" if trainer.is_global_zero else None
+            folder = Folder(trainer.default_root_dir) / "memory" if trainer.is_global_zero else None
         self._running = trainer, pl_module
         _latest_profiler = self
         self._watch = LeakWatch(1e3 * self.least_leak_kb, folder)

@@ -19,13 +19,13 @@ from eigen2.core.datamodule import TestResult
 from eigen2.core.export import ExportedChampion, load
 from eigen2.erl.module import ERLModule
 from eigen2.errors import UserError, require_range
+from eigen2.files import Folder
 from eigen2.market.data.frames import frame_prices
 from eigen2.market.data.source import read_prices
 from eigen2.market.datamodule import MarketDataModule
 from eigen2.market.serving.trader import Trader
 from eigen2.runtime.checkpoint import ChampionCheckpoint, DurableCheckpointIO, GenerationCheckpoint
 from eigen2.runtime.console import GenerationReport, hide_library_messages
-from eigen2.runtime.files import replacing
 from eigen2.runtime.logger import RunLogger
 from eigen2.runtime.run_folder import find_checkpoint, locked_folder, move_earlier_run
 
@@ -145,11 +145,9 @@ def fit(
         path = str(root.resolve() / "prices" / f"{digest.hexdigest()}.parquet")
     data, module = MarketDataModule(path, **of_data), ERLModule(**of_module)
     seed_everything(seed, verbose=False)
-    root.mkdir(parents=True, exist_ok=True)
     with locked_folder(root):
         if frame is not None and path is not None and not Path(path).exists():
-            Path(path).parent.mkdir(exist_ok=True)
-            with replacing(Path(path)) as draft:
+            with (Folder(root) / "prices").replacing(Path(path).name) as draft:
                 frame.to_parquet(draft, index=False)
         del frame  # memory
         move_earlier_run(root)

@@ -26,6 +26,7 @@ LAYERS = [
     ("eigen2.runtime",),
     ("callbacks",),
     ("eigen2.memory",),
+    ("eigen2.files",),
     ("eigen2.errors", "eigen2.compat"),
 ]
 """A file may import from its own layer and from those after it, for type checking too."""

@@ -9,7 +9,7 @@ from jsonargparse import Namespace
 from eigen2.cli.parser import Parser
 from eigen2.core.export import CONFIG, ExportedChampion, load
 from eigen2.errors import UserError, printable
-from eigen2.runtime.files import WRITE_HINT, replacing
+from eigen2.files import WRITE_HINT, write
 
 TABLE = ["ticker", "action", "size", "target_pct", "stake_pct", "days_held", "gain_pct"]
 """Columns of the orders that are printed."""
@@ -104,8 +104,7 @@ def _predict(options: Namespace) -> None:
     membership = None if options.data.membership is None else read_membership(options.data.membership)
     orders = trader.orders(read_prices(options.data.path, trader.features), first, membership)
     try:
-        with replacing(output) as draft:
-            draft.write_text(without_formulas(orders).to_csv(index=False, float_format="%.6g"))
+        write(output, without_formulas(orders).to_csv(index=False, float_format="%.6g"))
     except OSError as error:
         raise UserError(f"cannot write --output {options.output!r}: {error.strerror or error}; {WRITE_HINT}") from error
     days = orders["date"].unique()

@@ -12,6 +12,7 @@ from jsonargparse import Namespace
 
 from eigen2.cli.parser import Parser
 from eigen2.errors import UserError, require_range
+from eigen2.files import Folder, write
 from eigen2.fire.evaluation.placements import LARGEST_GRID, Cells, read_placements
 from eigen2.fire.evaluation.validator import VARIABLE, Conditions, Score, require_pyretechnics, validate
 from eigen2.fire.landscapes.landscape import synthetic
@@ -85,8 +86,8 @@ def run(command: str, options: Namespace) -> None:
         reduction = {name: {by: round(value, 4) for by, value in vars(score).items()} for name, score in scores.items()}
         figures = {"settings": {**used, **fire}, "pyretechnics": version, "reduction": reduction}
         try:
-            Path(options.out).parent.mkdir(parents=True, exist_ok=True)
-            Path(options.out).write_text(json.dumps(figures, indent=2, allow_nan=False) + "\n")
+            Folder(Path(options.out).parent).make()
+            write(Path(options.out), json.dumps(figures, indent=2, allow_nan=False) + "\n")
         except OSError as error:
             raise UserError(f"--out {options.out} cannot be written ({error.strerror}); name another file") from error
 

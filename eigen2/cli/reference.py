@@ -14,6 +14,7 @@ from jsonargparse import Namespace
 from eigen2.cli.parser import type_text
 from eigen2.cli.training import TrainingParser, add_run_arguments
 from eigen2.compat import option_type, parser_options
+from eigen2.files import write
 
 HEAD = """# Configuration
 
@@ -106,7 +107,7 @@ def with_modules(page: str, table: str) -> str:
 def main(docs: Path) -> None:
     """Write the table of modules into `architecture.md` in the folder `docs` of a checkout."""
     page = docs / "architecture.md"
-    page.write_text(with_modules(page.read_text(), module_table(docs.resolve().parent)))
+    write(page, with_modules(page.read_text(), module_table(docs.resolve().parent)))
 
 
 if __name__ == "__main__":

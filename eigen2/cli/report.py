@@ -6,8 +6,8 @@ from jsonargparse import Namespace
 
 from eigen2.cli.parser import Parser
 from eigen2.errors import UserError
+from eigen2.files import WRITE_HINT
 from eigen2.report.page import write_report
-from eigen2.runtime.files import WRITE_HINT
 
 
 def make_parser(command: str = "report") -> Parser:

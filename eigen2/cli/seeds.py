@@ -12,7 +12,7 @@ from eigen2.cli.checkpoint import ROOT, foreign_code
 from eigen2.core.compatibility import saved_run
 from eigen2.core.export import ExportedChampion, combine, load, read_checkpoint
 from eigen2.errors import RunStopped, UserError
-from eigen2.runtime.files import lock
+from eigen2.files import Folder
 from eigen2.runtime.run_folder import generations_of
 from eigen2.runtime.signals import CODES, handling
 from eigen2.sweep.trial import last_line, start
@@ -74,14 +74,14 @@ def _train(folder: Path, config: Mapping[str, Any], generations: int) -> None:
     args = [f"--workload={settings.pop('workload')}", "--config", json.dumps(settings)]
     print(f"seed {folder.name:<8}trains {generations} generations, see {folder / 'output.txt'}", flush=True)
     try:
-        running = lock(folder / ".running")
+        running = Folder(folder).lock(".running")
     except OSError as error:
         raise UserError(f"cannot write to {folder} ({error.strerror}): make it writable, and test again") from error
     if running is None:
         raise UserError(f"another process trains in {folder}: wait for it, and test again")
     stops, sent = list[signal.Signals](), 0
     with running, handling(stops.append):
-        process = start(folder, args, running)
+        process = start(Folder(folder), args, running)
         while process.poll() is None:
             for _ in range(sent, len(stops)):  # as often as this process was told to
                 process.terminate()

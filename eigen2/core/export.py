@@ -21,8 +21,8 @@ from eigen2.core.compatibility import altered_as_user_error, saved_part, saved_r
 from eigen2.core.networks import Inputs, Sizes, StackedNetwork
 from eigen2.core.signatures import sign, verify
 from eigen2.errors import UserError, is_shortage
+from eigen2.files import Folder
 from eigen2.runtime.checksums import verify_checksum
-from eigen2.runtime.files import replacing
 
 FORMAT = 2
 WEIGHTS, CONFIG = "champion.safetensors", "champion.json"
@@ -91,16 +91,15 @@ class ExportedChampion:
         config = {**self.config, "checksum": _checksum(self.config, weights)}
         lines = [f"{json.dumps(name)}: {json.dumps(value, allow_nan=False)}" for name, value in config.items()]
         description = ("{\n" + ",\n".join(lines) + "\n}\n").encode()
-        contents = {folder / WEIGHTS: weights, folder / CONFIG: description}
+        contents = {WEIGHTS: weights, CONFIG: description}
         if key is not None:
-            contents[folder / SIGNATURE] = sign(description, key)
-        folder.mkdir(parents=True, exist_ok=True)
-        for path, content in contents.items():
-            with replacing(path) as draft:
-                draft.write_bytes(content)
+            contents[SIGNATURE] = sign(description, key)
+        target = Folder(folder)
+        for name, content in contents.items():
+            target.write(name, content)
         if key is None:
-            (folder / SIGNATURE).unlink(missing_ok=True)  # of another champion
-        return list(contents)
+            target.delete(SIGNATURE)  # of another champion
+        return [folder / name for name in contents]
 
 
 def load(path: str | Path, signers: str | Path | None = None) -> ExportedChampion:

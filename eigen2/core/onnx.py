@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from eigen2.core.networks import Sizes
 from eigen2.errors import UserError
-from eigen2.runtime.files import replacing
+from eigen2.files import replacing
 
 LIBRARIES = ("onnx", "onnxscript")
 

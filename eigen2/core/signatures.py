@@ -5,6 +5,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from eigen2.errors import UserError
+from eigen2.files import Folder
 
 NAMESPACE = "eigen2-champion"  # a signature counts for what has this name only
 PROGRAM = "ssh-keygen"
@@ -36,7 +37,7 @@ def verify(content: bytes, signature: Path, signers: Path) -> str:
             raise UserError(f"there is no file {file}: {what}")
     with TemporaryDirectory() as folder:
         copied = Path(folder, "signature")  # the same bytes for both calls
-        copied.write_bytes(signature.read_bytes())
+        Folder(folder).write(copied.name, signature.read_bytes())
         options = ("-f", str(signers), "-s", str(copied))
         found = _run("find-principals", *options)
         names = found.stdout.decode(errors="replace").split()

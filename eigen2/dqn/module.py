@@ -8,6 +8,7 @@ import torch
 from jaxtyping import UInt8
 from torch import Tensor, nn
 
+from eigen2.core.adam import Adam
 from eigen2.core.datamodule import TestResult
 from eigen2.core.module import GenerationModule
 from eigen2.core.networks import require_width, weight_bytes
@@ -245,7 +246,7 @@ class DQNModule(GenerationModule[DQNDataModule]):
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Return Adam of the online network; target network and champion only follow it."""
-        return torch.optim.Adam(self.online.parameters(), lr=self.hparams["learning_rate"])
+        return Adam(self.online.parameters(), lr=self.hparams["learning_rate"])
 
     def learning_rates(self) -> Sequence[float]:
         """Return the one learning rate."""

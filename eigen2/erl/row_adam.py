@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 from torch.optim.adam import adam
 
-from eigen2.core.compatibility import altered_as_user_error
+from eigen2.core.adam import Adam
 
 
-class RowAdam(torch.optim.Adam):
+class RowAdam(Adam):
     """Adam over matrices (agents, weights), each row stepped as `torch.optim.Adam(fused=True)` would step it alone.
 
     A step of the whole matrix makes the last bit of a number depend on whether it falls into a full vector register
@@ -19,15 +19,6 @@ class RowAdam(torch.optim.Adam):
 
     def __init__(self, groups: list[dict[str, Any]]) -> None:
         super().__init__(groups, fused=True)
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load the moments; all else comes from the settings. Raises UserError for moments of other parameters."""
-        with altered_as_user_error():
-            super().load_state_dict({**state_dict, "param_groups": self.state_dict()["param_groups"]})
-            for rows, state in self.state.items():
-                shapes = {name: moment.shape for name, moment in state.items()}
-                if state and shapes != {"step": (), "exp_avg": rows.shape, "exp_avg_sq": rows.shape}:
-                    raise ValueError(f"moments of {shapes}")
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:

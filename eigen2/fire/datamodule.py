@@ -17,6 +17,7 @@ from eigen2.core.randomness import Role, generator
 from eigen2.dqn.collector import Info
 from eigen2.dqn.datamodule import DQNDataModule, Policy
 from eigen2.errors import UserError, require_range
+from eigen2.files import Folder
 from eigen2.fire.evaluation import placements
 from eigen2.fire.evaluation.placements import Cells, PlacementFile, Spec
 from eigen2.fire.landscapes.landscape import SPLITS, Landscape, Split, synthetic
@@ -215,22 +216,23 @@ class FuelBreakDataModule(DQNDataModule):
         """Play the champion and every baseline on landscapes that no fit has used; save scores and placements."""
         saved = {"champion": self.play(policy, "test")}
         saved |= {name: self.baseline(name, "test")[1] for name in PLACEMENTS}
-        if (folder := self._record_folder("test")) is not None:
+        if (root := self._run_folder()) is not None:
             placed = self._placements("test", generation, tuple(PLACEMENTS))
-            placements.save_test(folder, placed, saved, self.fitness_words["unit"], self.settings())
+            placements.save_test(root, placed, saved, self.fitness_words["unit"], self.settings())
         return placements.make_test_result(saved, generation)
 
     def save_champion_record(self, generation: int, baselines: tuple[str, ...]) -> None:
         """Save where the new champion and the baselines put breaks: `champion/placements.json`."""
-        if (folder := self._record_folder("validation")) is not None:
+        if (root := self._run_folder()) is not None:
+            folder = root / placements.FOLDERS["validation"]
             placements.save_champion(folder, self._placements("validation", generation, baselines))
 
-    def _record_folder(self, split: Split) -> Path | None:
-        """Return the folder for the record of a split; None in a process that writes nothing."""
+    def _run_folder(self) -> Folder | None:
+        """Return the run's folder; None in a process that writes nothing."""
         trainer = self.trainer
         if trainer is None or not trainer.is_global_zero or trainer.fast_dev_run:  # type: ignore[attr-defined]
             return None
-        return Path(trainer.default_root_dir) / placements.FOLDERS[split]
+        return Folder(trainer.default_root_dir)
 
     def _placements(self, split: Split, generation: int, baselines: tuple[str, ...]) -> PlacementFile:
         """Return the breaks of the episodes last played on a split, and those of baselines."""

@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,12 +11,12 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from callbacks.plots import draw_figure, image_writers
 from eigen2.dqn.module import DQNModule
 from eigen2.errors import UserError, require_range
+from eigen2.files import Folder
 from eigen2.fire.datamodule import FuelBreakDataModule
 from eigen2.fire.evaluation.placements import FOLDERS, PLACEMENTS_FILE, read_placements
 from eigen2.fire.landscapes.landscape import Landscape
 from eigen2.fire.simulation.environment import Scene
 from eigen2.fire.simulation.spread import Fires
-from eigen2.runtime.files import replacing
 
 log = logging.getLogger(__name__)
 
@@ -105,15 +104,15 @@ class BreaksPlot(Callback):
         assert isinstance(pl_module.data, FuelBreakDataModule)
         epoch, champion = trainer.current_epoch, int(pl_module.champion_generation)
         new, due = champion == epoch, champion >= 0 and (epoch + 1) % self.every_n_epochs == 0
-        folder = Path(trainer.default_root_dir) / FOLDERS["validation"]
+        folder = Folder(trainer.default_root_dir) / FOLDERS["validation"]
         if not (new or due) or not trainer.is_global_zero:
             return
         try:
-            placed = read_placements(folder / PLACEMENTS_FILE).placements
+            placed = read_placements(folder.path / PLACEMENTS_FILE).placements
             scene = pl_module.data.held_out("validation")[0].scenes[0]
             picture = draw_placements(scene, {name: each[0] for name, each in placed.items()})
             if new:
-                with replacing(folder / "breaks.png") as draft:
+                with folder.replacing("breaks.png") as draft:
                     imsave(draft, picture, format="png")
         except (OSError, UserError, IndexError) as error:
             log.warning("cannot draw the champion's fuel breaks: %s", error)

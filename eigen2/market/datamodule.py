@@ -18,6 +18,7 @@ from eigen2.core.environment import Policy as AgentPolicy
 from eigen2.core.networks import Inputs, Sizes
 from eigen2.core.randomness import Role, generator
 from eigen2.errors import UserError, require_range
+from eigen2.files import Folder
 from eigen2.market.data.cache import PriceSource, load_panel, remapped, source_table
 from eigen2.market.data.checks import survivors_line
 from eigen2.market.data.frames import frame_prices
@@ -323,7 +324,7 @@ class MarketDataModule(RolloutDataModule):
         trainer = self.trainer
         if trainer is None or not trainer.is_global_zero or trainer.fast_dev_run:  # type: ignore[attr-defined]
             return
-        folder = Path(trainer.default_root_dir) / "champion"
+        folder = Folder(trainer.default_root_dir) / "champion"
         record = self.val_env.record
         write_champion(record.equity(self.panel.dates), self._trades(record.trades()), generation, folder)
 
@@ -396,8 +397,8 @@ class MarketDataModule(RolloutDataModule):
         ensemble = native(policies.ensemble) if others else None
         result = backtest(market, *trained, rng, others=others, ensemble=ensemble, leak=leak)
         if self.trainer is not None:
-            folder = Path(self.trainer.default_root_dir) / "test"
-            write(result, self._trades(result.champion.closed), folder, flatten({"data": self.settings()}))
+            root = Folder(self.trainer.default_root_dir)
+            write(result, self._trades(result.champion.closed), root, flatten({"data": self.settings()}))
         return TestResult(result.scalars(), result.text())
 
     def _find_leak(self, champion: Policy, days: range, seed: int) -> Leak:

@@ -1,6 +1,5 @@
 """Write an append-only CSV file that a resumed run continues with no row missing and none twice."""
 
-import contextlib
 import csv
 import io
 import math
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, SupportsFloat, TextIO
 
 from eigen2.errors import UserError
+from eigen2.files import AppendFile, Folder
 
 Cell = SupportsFloat | str
 KEY = "generation"
@@ -28,6 +28,7 @@ class ResumableCsv:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
+        self._folder = Folder(self.path.parent)
         self.columns: tuple[str, ...] = ()  # in file order; empty before the first row
         self.error: OSError | None = None  # error of the last write; None if all rows are in the file
         self._file: AppendFile | None = None
@@ -87,55 +88,14 @@ class ResumableCsv:
 
     def _replace(self, columns: Sequence[str]) -> None:
         """Rewrite the file with these columns and the rows of generations that are kept, and open it to append."""
-        # same folder, hence same filesystem: os.replace is atomic, a kill leaves the old file or the new one
-        temporary = self.path.with_name(f".{self.path.name}.tmp")
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with _open(temporary, "w") as target:
-                target.write(_line(columns) if columns else "")
-                kept = (row for row in _rows(self.path) if row[KEY].isdecimal() and int(row[KEY]) < self._first)
-                target.writelines(_line(row.get(name, "") for name in columns) for row in kept)
-                target.flush()
-                os.fsync(target.fileno())
-            os.replace(temporary, self.path)
-        except OSError:
-            with contextlib.suppress(OSError):
-                temporary.unlink(missing_ok=True)
-            raise
+        with self._folder.replacing(self.path.name) as draft, _open(draft, "w") as target:
+            target.write(_line(columns) if columns else "")
+            kept = (row for row in _rows(self.path) if row[KEY].isdecimal() and int(row[KEY]) < self._first)
+            target.writelines(_line(row.get(name, "") for name in columns) for row in kept)
         self._first = math.inf
         self.close()
         self.columns = tuple(columns)
-        self._file = AppendFile(self.path)
-
-
-class AppendFile:
-    """File, created if missing, to which data are appended completely or not at all; a failed append can be retried."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._handle: int | None = os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
-        self.size = os.fstat(self._handle).st_size  # bytes appended completely
-
-    def append(self, data: bytes) -> None:
-        """Write data through to the operating system; raises OSError if they are not in the file."""
-        if self._handle is None:
-            raise OSError(f"{self.path} is closed")
-        os.ftruncate(self._handle, self.size)  # a failed append may have left a part that could not be removed
-        written = 0
-        try:
-            while written < len(data):
-                written += os.pwrite(self._handle, data[written:], self.size + written)
-        except OSError:
-            with contextlib.suppress(OSError):
-                os.ftruncate(self._handle, self.size)
-            raise
-        self.size += len(data)
-
-    def close(self) -> None:
-        """Close the file if it is open."""
-        if self._handle is not None:
-            os.close(self._handle)
-            self._handle = None
+        self._file = self._folder.append(self.path.name)
 
 
 def _open(path: Path, mode: Literal["r", "w"]) -> TextIO:

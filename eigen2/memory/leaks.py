@@ -4,11 +4,11 @@ import json
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from eigen2.files import Folder
 from eigen2.memory.growth import FLAT, LEAK, MIN_GENERATIONS, STEP, WARM_UP, Growth, Trend, Verdict, judge
 from eigen2.memory.limits import limits
 from eigen2.memory.snapshot import MemorySnapshot
@@ -81,7 +81,7 @@ class LeakWatch:
     series go on after it as they did before. `folder` is that of verdict.json and of memray's flame graph, if any.
     """
 
-    def __init__(self, least: float, folder: Path | None = None) -> None:
+    def __init__(self, least: float, folder: Folder | None = None) -> None:
         self.trend = Trend()
         self.leak: Leak | None = None
         self.verdicts: dict[str, Verdict] = {}  # of the series that are judged
@@ -175,7 +175,6 @@ class LeakWatch:
             trace = self._trace.close(known)
             self._trace = None
             if not native and more and self._folder is not None and NativeTrace.available():
-                self._folder.mkdir(parents=True, exist_ok=True)
                 self._trace = NativeTrace(self._folder)
         except (OSError, ImportError, RuntimeError) as error:  # a full disk, a broken memray, one that traces already
             log.warning("cannot trace with memray: %s", error)
@@ -270,12 +269,9 @@ class LeakWatch:
         record = {"leak": None if self.leak is None else _plain(self.leak), "lines": self.summary()}
         record["series"] = {name: asdict(verdict) for name, verdict in self.verdicts.items()}
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            draft = self._folder / ".verdict.json"
-            draft.write_text(json.dumps(record, indent=1))
-            draft.replace(self._folder / "verdict.json")
+            self._folder.write("verdict.json", json.dumps(record, indent=1))
         except OSError as error:
-            log.warning("cannot write %s: %s", self._folder / "verdict.json", error)
+            log.warning("cannot write verdict.json to %s: %s", self._folder, error)
 
 
 def _rate(verdict: Verdict) -> float:

@@ -19,6 +19,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from eigen2.files import Folder
+
 GENERATIONS = 4  # traced generations; a leak of every third generation is seen in them
 _FRAMES = 12  # frames kept of a traceback, to find the line that called a library
 _EIGEN2 = Path(__file__).parents[1]
@@ -96,7 +98,7 @@ class PythonTrace:
 class NativeTrace:
     """Traces all allocations by memray, the stacks of C included; it writes `leak.html` into a folder."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Folder) -> None:
         import memray
 
         self._folder, self._scratch = folder, tempfile.TemporaryDirectory()
@@ -131,18 +133,21 @@ class NativeTrace:
 
         self._tracker.__exit__(None, None, None)
         sizes: Counter[Site] = Counter()
+        path = None
         with self._scratch, memray.FileReader(self._file) as reader:
             for record in reader.get_leaked_allocation_records(merge_threads=True):
                 frames = [(file, line) for _, file, line in record.stack_trace(max_stacks=50)]
                 if (site := _site(frames)) is not None:
                     sizes[site] += record.size
-            path = self._folder / "leak.html"
-            options = ["--leaks", "--no-web", "--force", "--output", str(path)]
+            page = Path(self._scratch.name) / "leak.html"
+            options = ["--leaks", "--no-web", "--output", str(page)]
             command = [sys.executable, "-m", "memray", "flamegraph", *options, str(self._file)]
-            done = subprocess.run(command, capture_output=True, check=False)
+            if subprocess.run(command, capture_output=True, check=False).returncode == 0:
+                self._folder.write(page.name, page.read_bytes())
+                path = self._folder.file(page.name)
         sites = [Site(site.line, nbytes / max(1, self._generations), site.users) for site, nbytes in sizes.items()]
         sites.sort(key=lambda site: (not site.users, -site.nbytes))
-        return Trace(sites, [], phase, path if done.returncode == 0 else None)
+        return Trace(sites, [], phase, path)
 
 
 def _live() -> Counter[Site]:

@@ -12,11 +12,11 @@ import vl_convert
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
+from eigen2.files import Folder, write
 from eigen2.market.evaluation.performance import format_measure
 from eigen2.report.charts import charts
 from eigen2.report.record import TRADE, RunRecord, load
 from eigen2.runtime.console import selection_verdict
-from eigen2.runtime.files import replacing
 from eigen2.runtime.provenance import describe_changes
 
 NUMBERS = dict(zip(("size", "entry", "exit", "gain, %", "profit"), TRADE, strict=True))  # column by heading
@@ -28,11 +28,13 @@ def write_report(folder: Path, to: Path | None = None) -> Path:
 
     Raises UserError for a folder without a run or with a damaged file, and OSError if the report cannot be written.
     """
-    target = folder / "report.html" if to is None else to
     page = render(load(folder))
-    with replacing(target) as draft:
-        draft.write_text(page)
-    return target
+    if to is None:
+        to = folder / "report.html"
+        Folder(folder).write(to.name, page)
+    else:
+        write(to, page)
+    return to
 
 
 def render(run: RunRecord) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from eigen2.errors import UserError
-from eigen2.runtime.files import object_schema
+from eigen2.files import object_schema
 
 METRICS = "metrics.csv"
 _date = partial(pd.to_datetime, format="ISO8601")

@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from eigen2.errors import UserError
-from eigen2.runtime.checkpoint import LAST, listed_parts
+from eigen2.files import Folder
+from eigen2.runtime.checkpoint import LAST, PARTS, listed_parts
 from eigen2.runtime.checksums import DamagedFile, verify_checksum
-from eigen2.runtime.files import replacing
 
 PART = 8 * 2**20  # bytes of a file that are in memory at a time
 REQUEST_S = 60.0  # seconds that a request of one part may take
@@ -198,9 +198,9 @@ class CheckpointStore:
             options["max_concurrency"] = 1  # parts in memory at a time
         self._fs.put_file(f"/dev/fd/{file.fileno()}", path, **options)
 
-    def _get(self, path: str, local: Path) -> None:
+    def _get(self, path: str, draft: Path) -> None:
         remote = self._fs.open(path, "rb", block_size=PART, cache_type="none")
-        with remote, local.open("wb") as file:
+        with remote, draft.open("wb") as file:
             shutil.copyfileobj(remote, file, PART)
 
     def fetch_newest(self, folder: Path, warn: Callable[[str], object]) -> Path | None:
@@ -210,14 +210,12 @@ class CheckpointStore:
         """
         entries = [entry for entry in self.entries() if entry.name == LAST]
         for entry in reversed(entries):
-            folder.mkdir(parents=True, exist_ok=True)
             try:
-                with replacing(folder / LAST) as draft:
+                with Folder(folder).replacing(LAST) as draft:
                     self._get(entry.path, draft)
                     verify_checksum(draft)
                     for number, part in enumerate(listed_parts(draft)):
-                        part.parent.mkdir(exist_ok=True)
-                        with replacing(part) as part_draft:
+                        with (Folder(folder) / PARTS).replacing(part.name) as part_draft:
                             self._get(f"{entry.path}.{number}", part_draft)
                             verify_checksum(part_draft, part.stem)
                 return folder / LAST

@@ -10,7 +10,6 @@ before a checkpoint that lists them is; those that no checkpoint in the folder l
 import logging
 import os
 import re
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -24,8 +23,8 @@ from torch import Tensor
 
 from eigen2 import compat
 from eigen2.errors import UserError, is_shortage, require_range
+from eigen2.files import Folder, move_into_place
 from eigen2.runtime.checksums import DamagedFile, generation_of, verify_checksum, write_checksum
-from eigen2.runtime.files import move_into_place, replacing
 
 log = logging.getLogger(__name__)
 
@@ -51,13 +50,16 @@ class DurableCheckpointIO(TorchCheckpointIO):
         if "://" in str(path):
             raise UserError(f"checkpoint {path} is not a local file; CheckpointUploader copies checkpoints to a bucket")
         target, self._in_flight = Path(path), checkpoint
-        target.parent.mkdir(parents=True, exist_ok=True)
         try:
-            with replacing(target) as draft:
+            with Folder(target.parent).replacing(target.name) as draft:
                 save_archive(checkpoint, draft, int(checkpoint.get("epoch", -1)))
             delete_unused_parts(target.parent)
         finally:
             self._in_flight = None
+
+    def remove_checkpoint(self, path: str | Path) -> None:
+        """Delete a checkpoint file."""
+        Folder(Path(path).parent).delete(Path(path).name)
 
     def memory_owners(self) -> dict[str, object]:
         """Return the checkpoint being written; its tensors count for their owners, as nothing is copied."""
@@ -87,6 +89,12 @@ class _Checkpoint(ModelCheckpoint):
         super().__init__(dirpath=dirpath, filename=Path(name).stem, **options)
         self._name = name
         self._overdue = False
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Find the folder; raises UserError if a link leads from the run's folder out of it."""
+        if self.dirpath is None:
+            (Folder(trainer.default_root_dir) / "checkpoints").file(self._name)
+        super().setup(trainer, pl_module, stage)
 
     @property
     def path(self) -> str:
@@ -158,9 +166,10 @@ class GenerationCheckpoint(_Checkpoint):
         """Find the folder, and delete files that a killed process left incomplete."""
         super().setup(trainer, pl_module, stage)
         if stage == "fit" and trainer.is_global_zero and self.dirpath:
-            for torn in Path(self.dirpath).glob(".*.draft"):
+            folder = Folder(self.dirpath)
+            for torn in folder.path.glob(".*.draft"):
                 if DRAFT.fullmatch(torn.name):
-                    torn.unlink()
+                    folder.delete(torn.name)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Keep the previous checkpoint as an earlier one, save the new one, and delete those beyond `keep`."""
@@ -173,7 +182,7 @@ class GenerationCheckpoint(_Checkpoint):
         super().on_train_epoch_end(trainer, pl_module)
         if trainer.is_global_zero and not self._overdue:
             for old in earlier_checkpoints(last.parent)[self.keep - 1 :]:
-                old.unlink(missing_ok=True)
+                Folder(old.parent).delete(old.name)
 
 
 class ChampionCheckpoint(_Checkpoint):
@@ -191,13 +200,7 @@ class ChampionCheckpoint(_Checkpoint):
 
 def keep_earlier(last: Path) -> None:
     """Link `last.ckpt` under the name of its generation; raises OSError, or DamagedFile if it has no checksum."""
-    name = last.with_name(f"generation-{generation_of(last):05}.ckpt")
-    name.unlink(missing_ok=True)
-    try:
-        os.link(last, name)
-    except OSError:  # a filesystem without hard links
-        with replacing(name) as draft:
-            shutil.copyfile(last, draft)
+    Folder(last.parent).copy(last.name, f"generation-{generation_of(last):05}.ckpt")
 
 
 def earlier_checkpoints(folder: Path) -> list[Path]:
@@ -221,7 +224,7 @@ def newest_intact(folder: Path, put_aside: bool = True) -> Path | None:
                 raise
             log.warning("checkpoint %s is damaged (%s); using the one before", path, error)
             if path.name == LAST and put_aside:
-                os.replace(path, path.with_name(DAMAGED))
+                Folder(folder).rename(LAST, DAMAGED)
     if paths:
         raise UserError(f"all {len(paths)} checkpoints in {folder} are damaged; --ckpt_path best may be intact")
     return None
@@ -239,14 +242,14 @@ def save_archive(content: Mapping[str, Any], draft: Path, generation: int) -> st
 
 def write_part(checkpoint: Path, part: Mapping[str, Any], rank: int, generation: int) -> str:
     """Write a process's part of a checkpoint, durably, and return its checksum; raises OSError if the disk refuses."""
-    folder = checkpoint.parent / PARTS
-    folder.mkdir(parents=True, exist_ok=True)
-    draft = folder / f".{rank}.draft"
+    folder, name = Folder(checkpoint.parent) / PARTS, f".{rank}.draft"
+    folder.make()
+    folder.delete(name)
     try:
-        checksum = save_archive(part, draft, generation)
-        move_into_place(draft, folder / f"{checksum}.part")
+        checksum = save_archive(part, draft := folder.file(name), generation)
+        move_into_place(draft, folder.file(f"{checksum}.part"))
     finally:
-        draft.unlink(missing_ok=True)
+        folder.delete(name)
     return checksum
 
 
@@ -294,14 +297,15 @@ def read_part(path: Path) -> dict[str, Any]:
 
 def delete_unused_parts(folder: Path) -> None:
     """Delete parts, and drafts of parts, that no checkpoint in `folder` lists; files of other names are the user's."""
-    written = [path for path in (folder / PARTS).glob("*") if PART_FILE.fullmatch(path.name)]
+    parts = Folder(folder) / PARTS
+    written = [path for path in parts.path.glob("*") if PART_FILE.fullmatch(path.name)]
     try:
         used = {part for path in folder.glob("*.ckpt") for part in listed_parts(path)} if written else set()
         for path in written:
             if path not in used:
-                path.unlink(missing_ok=True)
+                parts.delete(path.name)
     except OSError as error:
-        log.warning("cannot delete parts of earlier checkpoints in %s: %s", folder / PARTS, error)
+        log.warning("cannot delete parts of earlier checkpoints in %s: %s", parts, error)
 
 
 def _reason(error: BaseException) -> str:

@@ -20,17 +20,17 @@ class DamagedFile(Exception):
     """A file whose content is not what was written; the message says what is wrong with it."""
 
 
-def write_checksum(path: Path, generation: int) -> str:
+def write_checksum(draft: Path, generation: int) -> str:
     """Write generation and checksum into the empty comment of a zip archive, and return the checksum.
 
     Raises ValueError for any other file.
     """
-    with path.open("r+b") as file:
+    with draft.open("r+b") as file:
         # a zip archive ends with the two bytes of its comment's length
         end = max(0, file.seek(0, 2) - 2)
         file.seek(end)
         if file.read() != b"\0\0":
-            raise ValueError(f"{path} is not a zip archive with an empty comment")
+            raise ValueError(f"{draft} is not a zip archive with an empty comment")
         file.seek(end)
         file.write(struct.pack("<H", _LENGTH) + _COMMENT.format(generation=generation).encode())
         digest = _digest(file, file.tell())

@@ -9,7 +9,6 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,7 +22,8 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 from torch.utils.tensorboard.summary import scalar
 
 from eigen2 import compat
-from eigen2.memory.csvfile import MAX_PENDING, AppendFile, ResumableCsv
+from eigen2.files import AppendFile, Folder
+from eigen2.memory.csvfile import MAX_PENDING, ResumableCsv
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ class EventFile:
     and later in earlier files.
     """
 
-    def __init__(self, folder: Path, warn: Callable[[OSError], None], purge_step: int) -> None:
+    def __init__(self, folder: Folder, warn: Callable[[OSError], None], purge_step: int) -> None:
         self._folder, self._warn = folder, warn
         self._first = [Event(session_log=SessionLog(status=SessionLog.START), step=purge_step)]
         self._file: AppendFile | None = None
@@ -57,12 +57,11 @@ class EventFile:
     def write(self, event: Event) -> None:
         """Write an event; raise OSError if it is not in the file."""
         if self._file is None or not self._file.path.exists():
-            self._folder.mkdir(parents=True, exist_ok=True)
             # readers sort files by this time, so it must grow even if the clock was set back
-            matches = [_BEGAN.match(path.name) for path in self._folder.iterdir()]
+            matches = [_BEGAN.match(path.name) for path in self._folder.make().iterdir()]
             began = max(time.time(), max((float(match[1]) for match in matches if match), default=0.0) + 1)
             name = f"events.out.tfevents.{began:017.6f}.{socket.gethostname()}.{os.getpid()}"
-            self._file = AppendFile(self._folder / name)
+            self._file = self._folder.append(name)
         writer = RecordWriter(SimpleNamespace(write=self._file.append))
         if not self._file.size:
             writer.write(Event(wall_time=time.time(), file_version="brain.Event:2").SerializeToString())
@@ -92,8 +91,8 @@ class RunLogger(Logger):
 
     def __init__(self, save_dir: str) -> None:
         super().__init__()
-        self._folder = Path(save_dir)
-        self._csv = ResumableCsv(self._folder / "metrics.csv")
+        self._folder = Folder(save_dir)
+        self._csv = ResumableCsv(self._folder.path / "metrics.csv")
         self._events: EventFile | None = None
         self._writer: Any = DummyLogger().experiment
         self._row: dict[str, float] = {}

@@ -16,8 +16,8 @@ from lightning.pytorch.cli import SaveConfigCallback
 
 from callbacks import MemoryProfiler
 from eigen2.errors import UserError
+from eigen2.files import Folder, next_number
 from eigen2.runtime.checkpoint import newest_intact
-from eigen2.runtime.files import lock, next_number, replacing
 from eigen2.runtime.logger import RunLogger
 from eigen2.runtime.provenance import describe_run
 
@@ -34,7 +34,7 @@ RUN_FILE = re.compile(
 def locked_folder(root: Path, name: str = ".lock", *, wait: bool = False) -> Iterator[None]:
     """Lock the folder for this process until the block ends; `wait` for another process, or raise a UserError."""
     try:
-        locked = lock(root / name, wait=wait)
+        locked = Folder(root).lock(name, wait=wait)
     except OSError as error:
         text = f"cannot write to trainer.default_root_dir {root}: {error.strerror}; choose another folder"
         raise UserError(text) from error
@@ -80,15 +80,16 @@ def move_earlier_run(root: Path) -> Path | None:
     present = sorted(path for path in root.glob("*") if RUN_FILE.fullmatch(path.name))
     if not present:
         return None
-    target = root / "earlier" / str(next_number(root.glob("earlier/*")))
+    folder, earlier = Folder(root), f"earlier/{next_number(root.glob('earlier/*'))}"
+    target = root / earlier
     try:
-        target.mkdir(parents=True)
+        (folder / earlier).make()
         for path in present:
-            path.rename(target / path.name)
+            folder.rename(path.name, f"{earlier}/{path.name}")
     except OSError as error:
         for path in present:
             with suppress(OSError):
-                (target / path.name).rename(path)
+                folder.rename(f"{earlier}/{path.name}", path.name)
         raise UserError(
             f"the earlier run in {root} cannot be moved to {target} ({error.strerror or error}); resume it with "
             "--ckpt_path last, or choose another --trainer.default_root_dir"
@@ -137,9 +138,7 @@ def describe_script(trainer: Trainer, module: LightningModule, config: Mapping[s
 def _write(target: Path, text: str) -> None:
     """Write a file of the run's folder; log a disk error, which is no reason to stop the run."""
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(target) as draft:
-            draft.write_text(text)
+        Folder(target.parent).write(target.name, text)
     except OSError as error:
         log.warning("cannot write %s: %s", target, error.strerror or error)
 

@@ -17,7 +17,7 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 from sqlalchemy.exc import SQLAlchemyError
 
 from eigen2.errors import UserError
-from eigen2.runtime.files import lock, replacing
+from eigen2.files import Folder
 from eigen2.runtime.signals import CODES
 from eigen2.sweep.space import Space
 from eigen2.sweep.trial import METRIC, fitness, last_line, start, to_text
@@ -51,11 +51,11 @@ class Sweep:
         self._lock, self._failures, self._target = threading.Lock(), 0, 0
         self._interrupted: list[FrozenTrial] = []
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            Folder(folder).make()
+            path = Folder(folder).unlinked("study.db")
         except OSError as error:
             raise UserError(f"cannot write to --folder {folder}: {error.strerror}; choose another") from error
         optuna.logging.set_verbosity(optuna.logging.ERROR)
-        path = folder / "study.db"
         try:
             self._storage = RDBStorage(f"sqlite:///{path}", engine_kwargs={"connect_args": {"timeout": 60}})
             pruner = optuna.pruners.MedianPruner(*warmup)
@@ -96,7 +96,7 @@ class Sweep:
         Raises UserError if too many fail in a row, the folder cannot be written, or another process uses it.
         """
         try:
-            folder_lock = lock(self.folder / ".lock")
+            folder_lock = Folder(self.folder).lock(".lock")
         except OSError as error:
             raise UserError(f"cannot write to {self.folder}: {error.strerror}; choose another --folder") from error
         if folder_lock is None:
@@ -154,7 +154,7 @@ class Sweep:
         reported = set(self.trials[trial.number].intermediate_values)
         pruned = bool(reported) and bool(trial.should_prune())
         if not pruned:
-            while (running := lock(folder / ".running")) is None:  # its fit outlived the sweep that was killed
+            while (running := folder.lock(".running")) is None:  # its fit outlived the sweep that was killed
                 if self.stops:
                     return
                 time.sleep(POLL_S)
@@ -172,7 +172,7 @@ class Sweep:
         try:
             while True:
                 code = process.poll()  # before reading metrics.csv, so that its last row is not missed
-                for generation, value in fitness(self._folder(trial)).items():
+                for generation, value in fitness(self._folder(trial).path).items():
                     if generation not in reported and not pruned:
                         reported.add(generation)
                         trial.report(value, generation)
@@ -189,7 +189,7 @@ class Sweep:
             raise
 
     def _finish(self, trial: Trial, code: int, pruned: bool) -> None:
-        folder = self._folder(trial)
+        folder = self._folder(trial).path
         values = fitness(folder)
         if pruned:
             self.study.tell(trial, state=TrialState.PRUNED)
@@ -212,11 +212,10 @@ class Sweep:
             row = {"trial": trial.number, "state": trial.state.name.lower(), "value": value}
             row |= {"generations": len(trial.intermediate_values), "reason": reason}
             rows.append(row | {key: to_text(trial.params[key]) if key in trial.params else "" for key in self.space})
-        with replacing(self.folder / "trials.csv") as draft:
-            pd.DataFrame(rows).to_csv(draft, index=False)
+        Folder(self.folder).write("trials.csv", pd.DataFrame(rows).to_csv(index=False))
 
-    def _folder(self, trial: Trial | FrozenTrial) -> Path:
-        return self.folder / "trials" / str(trial.number)
+    def _folder(self, trial: Trial | FrozenTrial) -> Folder:
+        return Folder(self.folder) / "trials" / str(trial.number)
 
 
 def _reason(error: BaseException) -> str:

@@ -9,6 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
+from eigen2.files import Folder
+
 PROGRAM = (sys.executable, "-m", "eigen2.cli", "fit")  # command of a trial
 METRIC = "champion/validation_fitness"  # column of metrics.csv that a sweep maximizes
 
@@ -18,19 +20,16 @@ def to_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def start(folder: Path, args: Sequence[str], running: IO[str]) -> subprocess.Popen[bytes]:
+def start(folder: Folder, args: Sequence[str], running: IO[str]) -> subprocess.Popen[bytes]:
     """Start or resume the fit of a trial; the process inherits the lock `running` and holds it if the sweep is killed.
 
     It has its own process group, so that Ctrl-C reaches it only through the sweep: a second signal would stop it in the
     middle of a generation.
     """
-    cache = folder / "cache"
-    if not cache.exists():
-        with suppress(OSError):  # without symbolic links every trial prepares the prices again
-            (folder.parent.parent / "cache").mkdir(exist_ok=True)
-            cache.symlink_to(Path("..", "..", "cache"))
+    with suppress(OSError):  # without symbolic links every trial prepares the prices again
+        folder.link_folder("cache", Path("..", "..", "cache"))
     options = [f"--trainer.default_root_dir={folder}", "--ckpt_path=last", "--report=false"]
-    with (folder / "output.txt").open("ab") as output:
+    with folder.open_log("output.txt") as output:
         return subprocess.Popen(
             [*PROGRAM, *args, *options],
             stdin=subprocess.DEVNULL,

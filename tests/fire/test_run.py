@@ -176,6 +176,17 @@ def test_a_checkpoint_of_another_workload_is_one_line(
     assert "the checkpoint is of the workload market, not fire" in ended(capsys, 2, line)
 
 
+@pytest.mark.parametrize(("name", "moment"), [("exp_avg", torch.zeros(3)), ("step", None)])
+def test_altered_moments_are_one_line(
+    name: str, moment: object, whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    checkpoint = torch.load(whole / "checkpoints" / "last.ckpt", weights_only=True)
+    checkpoint["optimizer_states"][0]["state"][0][name] = moment
+    DurableCheckpointIO().save_checkpoint(checkpoint, tmp_path / "altered.ckpt")
+    line = ["fit", *SMALL, f"--trainer.default_root_dir={tmp_path}", f"--ckpt_path={tmp_path / 'altered.ckpt'}"]
+    assert "what eigen2 did not write" in ended(capsys, 2, line)
+
+
 def test_what_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     import_module("eigen2.cli.training")  # torchmetrics looks for it too
     for name in [each for each in sys.modules if each.startswith("eigen2.fire.")]:

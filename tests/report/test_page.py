@@ -267,7 +267,7 @@ def test_an_unwritable_output_is_refused_and_left_unchanged(
     def disk_full(draft: Path, final: Path) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("eigen2.runtime.files.move_into_place", disk_full)
+    monkeypatch.setattr("eigen2.files.move_into_place", disk_full)
     with pytest.raises(OSError, match="No space left"):
         write_report(tmp_path / "run", tmp_path / "work" / "report.html")
     assert [path.name for path in (tmp_path / "work").iterdir()] == ["a folder"]

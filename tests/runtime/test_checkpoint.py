@@ -85,7 +85,7 @@ def test_earlier_checkpoints_keep_their_generation_and_content(tmp_path: Path, m
     assert [path.name for path in files] == ["last.ckpt", "generation-00009.ckpt", "generation-00008.ckpt"]
     assert [verify_checksum(path) for path in files] == [10, 9, 8]
 
-    def no_links(*paths: object) -> None:
+    def no_links(*paths: object, **options: object) -> None:
         raise OSError("operation not supported")
 
     monkeypatch.setattr(os, "link", no_links)

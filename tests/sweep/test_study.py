@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from eigen2.cli.main import main
-from eigen2.runtime.files import lock
+from eigen2.files import Folder
 from eigen2.sweep import trial
 from tests.command import ROOT, Started
 
@@ -136,7 +136,7 @@ def test_a_sweep_finds_the_best_and_refuses_other_settings(tmp_path: Path, capsy
     ):
         line = f"error: {folder} holds a sweep with another {option}; restore it, or choose another --folder"
         assert refusal(capsys, options(folder, space, *more)) == line
-    with lock(folder / ".lock") or pytest.fail("locked"):
+    with Folder(folder).lock(".lock") or pytest.fail("locked"):
         line = refusal(capsys, options(folder, SPACE, *setting))
     assert line.startswith(f"error: another sweep is using {folder}; ")
     assert rows(folder) == trials

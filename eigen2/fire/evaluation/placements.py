@@ -14,9 +14,9 @@ from jsonschema import Draft202012Validator, validators
 from eigen2.core.compatibility import flatten
 from eigen2.core.datamodule import TestResult
 from eigen2.errors import UserError
+from eigen2.files import Folder, archive_other_test, object_schema
 from eigen2.fire.landscapes.landscape import SPLITS, Landscape, Split, synthetic
 from eigen2.fire.landscapes.rasters import Region, RegionFiles, read_region, tiles
-from eigen2.runtime.files import archive_other_test, object_schema, replacing
 
 log = logging.getLogger(__name__)
 
@@ -73,11 +73,11 @@ class PlacementFile:
         return [_landscape(spec, regions) for spec in self.specs]
 
 
-def write_placements(path: Path, file: PlacementFile) -> None:
-    """Write a file that `read_placements` reads, completely or not at all; raise OSError if it cannot be written."""
+def write_placements(folder: Folder, file: PlacementFile) -> None:
+    """Write `placements.json`, which `read_placements` reads; raise OSError if it cannot be written."""
     content = {"generation": file.generation, "fire": file.fire, "landscapes": file.specs}
-    with replacing(path) as draft:
-        draft.write_text(json.dumps({**content, "placements": file.placements}, allow_nan=False) + "\n", "utf-8")
+    text = json.dumps({**content, "placements": file.placements}, allow_nan=False) + "\n"
+    folder.write(PLACEMENTS_FILE, text)
 
 
 def read_placements(path: Path | str) -> PlacementFile:
@@ -110,19 +110,19 @@ def _landscape(spec: Spec, regions: dict[RegionFiles, Region]) -> Landscape:
     return available[number]
 
 
-def save_champion(folder: Path, placements: PlacementFile) -> None:
+def save_champion(folder: Folder, placements: PlacementFile) -> None:
     """Write the placements of the new champion and the baselines; log a warning if they cannot be written."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        write_placements(folder / PLACEMENTS_FILE, placements)
+        write_placements(folder, placements)
     except OSError as error:
         log.warning("cannot write the champion's placements to %s: %s", folder, error.strerror or error)
 
 
 def save_test(
-    folder: Path, placements: PlacementFile, saved: Mapping[str, np.ndarray], unit: str, settings: dict[str, Any]
+    root: Folder, placements: PlacementFile, saved: Mapping[str, np.ndarray], unit: str, settings: dict[str, Any]
 ) -> None:
-    """Write the scores and placements of a test; move one of another champion or other settings to `test-1`, ..."""
+    """Write `test/` into a run's folder; move one of another champion or other settings to `test-1`, ..."""
+    folder = root / FOLDERS["test"]
     summary = {
         "champion_generation": placements.generation,
         "unit": unit,
@@ -132,11 +132,10 @@ def save_test(
     }
     text = json.dumps(summary, indent=1, allow_nan=False) + "\n"
     try:
-        archive_other_test(folder / "scores.json", json.loads(text), ("settings", "champion_generation"))
-        folder.mkdir(parents=True, exist_ok=True)
-        write_placements(folder / PLACEMENTS_FILE, placements)
-        with replacing(folder / "scores.json") as draft:
-            draft.write_text(text, encoding="utf-8")
+        keys = ("settings", "champion_generation")
+        archive_other_test(root, FOLDERS["test"], "scores.json", json.loads(text), keys)
+        write_placements(folder, placements)
+        folder.write("scores.json", text)
     except OSError as error:
         raise UserError(f"cannot write the test to {folder}: {error.strerror or error}; make room there") from error
 

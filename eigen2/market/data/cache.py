@@ -14,7 +14,6 @@ from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from shlex import quote
-from tempfile import TemporaryDirectory
 from typing import IO, Any, cast
 
 import numpy as np
@@ -22,6 +21,7 @@ import pandas as pd
 import pyarrow as pa
 
 from eigen2.errors import UserError, is_shortage
+from eigen2.files import Folder
 from eigen2.market.data.checks import PRICES
 from eigen2.market.data.files import require_file
 from eigen2.market.data.panel import FeatureScale, MarketPanel, Splits, build_panel
@@ -29,7 +29,6 @@ from eigen2.market.data.source import BYTES_PER_ROW, read_prices
 from eigen2.market.data.universe import read_membership
 from eigen2.market.synthetic.generator import SyntheticMarket
 from eigen2.memory.limits import require_room
-from eigen2.runtime.files import lock
 
 log = logging.getLogger(__name__)
 
@@ -88,7 +87,7 @@ def load_panel(
             built = build_panel(source_table(source, own), **options, scale=scale, membership=spans, file=file)
         try:
             # processes that start together write one after the other, and all but the first find it written
-            with cast(IO[str], lock(folder / ".lock", wait=True)):
+            with cast(IO[str], Folder(folder).lock(".lock", wait=True)):
                 _write_cache(folder, built, [line.replace(file, PRICES) for line in warnings])
         except OSError as error:
             raise UserError(
@@ -224,12 +223,12 @@ def _mapped(file: Path) -> np.ndarray:
 
 def _write_file(file: Path, write: Callable[[Path], object]) -> None:
     """Write a file beside its final place and rename it; then its checksum, without which it counts as damaged."""
-    with TemporaryDirectory(dir=file.parent, prefix=".draft-") as temporary:
-        draft, checksum = Path(temporary) / file.name, Path(temporary) / "checksum"
-        write(draft)
-        checksum.write_text(str(_checksum(draft)))
-        draft.replace(file)
-        checksum.replace(file.with_name(f"{file.name}.crc32"))
+    folder = Folder(file.parent)
+    with folder.scratch() as scratch:  # other processes may write the same file
+        write(draft := scratch.file(file.name))
+        scratch.write("checksum", str(_checksum(draft)))
+        folder.rename(f"{scratch.path.name}/{file.name}", file.name)
+        folder.rename(f"{scratch.path.name}/checksum", f"{file.name}.crc32")
 
 
 def _is_intact(file: Path) -> bool:

@@ -6,7 +6,6 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ import pandas as pd
 from jaxtyping import Float, Float32, Shaped
 
 from eigen2.errors import UserError
+from eigen2.files import Folder, archive_other_test
 from eigen2.market.evaluation.information import HORIZONS, Information, Scores, information
 from eigen2.market.evaluation.intervals import Interval, over_days, over_trainings
 from eigen2.market.evaluation.performance import (
@@ -42,7 +42,6 @@ from eigen2.market.simulation.policies import (
 from eigen2.market.simulation.rules import TradingRules
 from eigen2.market.simulation.simulate import Policy, Prices, Simulation, preferences, simulate
 from eigen2.market.spreadsheets import without_formulas
-from eigen2.runtime.files import archive_other_test, replacing
 
 RANDOM_POLICIES = 2000  # policies of the random baseline
 BLOCKS, BLOCK_DAYS = 16, 5  # of the cross-validation, as in its paper; fewer blocks if they have fewer days than that
@@ -372,10 +371,8 @@ def _contenders(market: Market, champion: Policy, ensemble: Policy | None) -> di
     }
 
 
-def write(result: Backtest, trades: pd.DataFrame | None, folder: Path, settings: Mapping[str, Any]) -> None:
-    """Write `summary.json`, `equity.csv`, `rank_ic.csv` and the champion's trades if not None, `trades.csv`.
-
-    Each is written whole or not at all.
+def write(result: Backtest, trades: pd.DataFrame | None, root: Folder, settings: Mapping[str, Any]) -> None:
+    """Write `test/` into a run's folder: `summary.json`, `equity.csv`, `rank_ic.csv` and any trades, `trades.csv`.
 
     An earlier test with other settings (by full key) or of another champion is moved aside as `test-1`, `test-2`, ...
     Raises UserError if the disk refuses.
@@ -385,19 +382,14 @@ def write(result: Backtest, trades: pd.DataFrame | None, folder: Path, settings:
     if trades is not None:
         texts["trades.csv"] = without_formulas(trades).to_csv(index=False)
     texts["summary.json"] = text
+    folder = root / "test"
     try:
-        archive_other_test(folder / "summary.json", json.loads(text), ("settings", "champion_generation", "days"))
-        write_texts(folder, texts)
+        keys = ("settings", "champion_generation", "days")
+        archive_other_test(root, folder.path.name, "summary.json", json.loads(text), keys)
+        for name, content in texts.items():
+            folder.write(name, content)
     except OSError as error:
         raise UserError(f"cannot write to {folder} ({error.strerror or error}); make room and test again") from error
-
-
-def write_texts(folder: Path, texts: Mapping[str, str]) -> None:
-    """Write files into a folder, made if it is missing, each complete or not at all."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, text in texts.items():
-        with replacing(folder / name) as draft:
-            draft.write_text(text)
 
 
 def _nan_to_none(value: Any) -> Any:

@@ -1,13 +1,12 @@
 """The champion's account in the validation windows, as files in the run's folder."""
 
 import logging
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
+from eigen2.files import Folder
 from eigen2.market.data.panel import MarketPanel
-from eigen2.market.evaluation.backtest import write_texts
 from eigen2.market.spreadsheets import without_formulas
 
 log = logging.getLogger(__name__)
@@ -22,15 +21,14 @@ def named_trades(trades: pd.DataFrame, panel: MarketPanel, investable: list[int]
     return named.rename(columns={"column": "ticker", "coefficient": "size", **dated})
 
 
-def write_champion(equity: pd.DataFrame, trades: pd.DataFrame | None, generation: int, folder: Path) -> None:
+def write_champion(equity: pd.DataFrame, trades: pd.DataFrame | None, generation: int, folder: Folder) -> None:
     """Write the champion's daily equity, `equity.csv`, and its trades if not None, `trades.csv`; warn if impossible."""
     tables = {"equity": equity.reset_index()} | ({} if trades is None else {"trades": trades})
     for table in tables.values():
         table.insert(0, "generation", generation)
     try:
-        write_texts(
-            folder, {f"{name}.csv": without_formulas(table).to_csv(index=False) for name, table in tables.items()}
-        )
+        for name, table in tables.items():
+            folder.write(f"{name}.csv", without_formulas(table).to_csv(index=False))
     except OSError as error:
         # not worth stopping the run: the next champion overwrites the record
         log.warning("cannot write the champion's record to %s: %s", folder, error.strerror or error)

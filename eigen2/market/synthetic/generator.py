@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 from jaxtyping import Bool, Float, Float32
 
 from eigen2.errors import UserError, require_range
+from eigen2.files import WRITE_HINT, replacing
 from eigen2.market.data.source import LARGEST_PRICE, PRICE_COLUMNS, SMALLEST_PRICE
-from eigen2.runtime.files import WRITE_HINT, replacing
 
 FIRST_DAY = np.datetime64("2000-01-03")
 COLUMNS_PER_BLOCK = 64  # columns drawn at once: 15,000 days of them take about 0.2 GB

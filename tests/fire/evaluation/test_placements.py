@@ -15,6 +15,7 @@ from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # type: ignore[import-untyped]
 
 from eigen2.errors import UserError
+from eigen2.files import Folder
 from eigen2.fire.datamodule import FuelBreakDataModule
 from eigen2.fire.evaluation.placements import PlacementFile, read_placements, write_placements
 from eigen2.fire.landscapes.landscape import synthesize
@@ -111,8 +112,8 @@ def test_a_picture_shows_its_breaks_and_leaves_nothing() -> None:
 def test_tiles_of_a_region_are_found_again(tmp_path: Path) -> None:
     files = RegionFiles(**rasters(tmp_path, synthesize(80, np.random.default_rng(5))))
     data = FuelBreakDataModule(grid_size=8, eval_landscapes=2, region=files)
-    write_placements(tmp_path / "p.json", PlacementFile(data.specs("validation"), {}, {}))
-    found = read_placements(tmp_path / "p.json").landscapes
+    write_placements(Folder(tmp_path), PlacementFile(data.specs("validation"), {}, {}))
+    found = read_placements(tmp_path / "placements.json").landscapes
     for made, own in zip(found, data.landscapes("validation"), strict=True):
         np.testing.assert_array_equal(made.elevation, own.elevation)
     with pytest.raises(UserError, match=r"the region has [0-9]+ validation tiles of 8 x 8, no number 99"):

@@ -130,7 +130,7 @@ def test_a_damaged_cache_is_rebuilt(load, tmp_path, caplog):
 
 
 @pytest.mark.parametrize("stop", [KeyboardInterrupt, OSError("No space left on device")])
-@pytest.mark.parametrize("call", ["np.save", "_checksum", "Path.replace"])
+@pytest.mark.parametrize("call", ["np.save", "_checksum", "Folder.rename"])
 def test_an_interrupted_build_does_not_count(load, tmp_path, monkeypatch, stop, call):
     owner, _, name = call.rpartition(".")
     target = getattr(cache, owner) if owner else cache

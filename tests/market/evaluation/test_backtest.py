@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from eigen2.errors import UserError
+from eigen2.files import Folder
 from eigen2.market.evaluation.backtest import Backtest, Market, backtest, write
 from eigen2.market.evaluation.information import forward_returns
 from eigen2.market.evaluation.intervals import Interval, over_trainings
@@ -84,9 +85,9 @@ def test_p_values_are_the_rank_among_the_random_baseline() -> None:
 
 def test_measures_are_those_of_the_curve_that_is_written(tmp_path: Path) -> None:
     found = judged(at_random(2))
-    write(found, found.champion.closed, tmp_path, {"data.rules.cost_bps": 10.0})
-    curves = pd.read_csv(tmp_path / "equity.csv", index_col="date", parse_dates=True)
-    summary = json.loads((tmp_path / "summary.json").read_text())
+    write(found, found.champion.closed, Folder(tmp_path), {"data.rules.cost_bps": 10.0})
+    curves = pd.read_csv(tmp_path / "test" / "equity.csv", index_col="date", parse_dates=True)
+    summary = json.loads((tmp_path / "test" / "summary.json").read_text())
     returns = curves.pct_change().iloc[1:]
     for policy in ("champion", "buy and hold", "momentum"):
         own, measures = returns[policy], summary["measures"][policy]
@@ -95,7 +96,7 @@ def test_measures_are_those_of_the_curve_that_is_written(tmp_path: Path) -> None
         assert measures["max drawdown"] == pytest.approx(-empyrical.max_drawdown(own), rel=1e-6)
         assert measures["beta"] == pytest.approx(empyrical.beta(own, returns["buy and hold"]), rel=1e-6)
         assert measures["total return"] == pytest.approx(curves[policy].iloc[-1] / curves[policy].iloc[0] - 1)
-    trades = pd.read_csv(tmp_path / "trades.csv")
+    trades = pd.read_csv(tmp_path / "test" / "trades.csv")
     assert len(trades) == summary["measures"]["champion"]["trades"]
     assert curves["champion"].iloc[-1] - curves["champion"].iloc[0] == pytest.approx(trades["profit"].sum())
     assert summary["days"] == {"first": str(DATES[101]), "last": str(DATES[199]), "count": 99}
@@ -142,11 +143,11 @@ def test_learners_rank_and_trade_beside_the_champion(tmp_path: Path) -> None:
     totals = {name: each["total return"] for name, each in found.measures.items()}
     assert totals["ridge"] > totals["1/N"] > totals["LightGBM"]
     assert found.scalars()["test/rank_ic_5"] == found.information["champion"][5].mean
-    write(found, None, tmp_path, {})
-    daily = pd.read_csv(tmp_path / "rank_ic.csv", index_col="date", parse_dates=True)
+    write(found, None, Folder(tmp_path), {})
+    daily = pd.read_csv(tmp_path / "test" / "rank_ic.csv", index_col="date", parse_dates=True)
     np.testing.assert_allclose(daily["ridge 5"].dropna(), 1)
     assert daily["ridge 5"].isna().sum() == 5
-    summary = json.loads((tmp_path / "summary.json").read_text())["information"]
+    summary = json.loads((tmp_path / "test" / "summary.json").read_text())["information"]
     assert summary["ridge"]["5"]["years"] == pytest.approx({"2020": 1.0})
     text = found.text()
     assert max(map(len, text.splitlines())) <= 80

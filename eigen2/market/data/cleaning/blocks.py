@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
@@ -17,6 +16,7 @@ import pandas as pd
 import pyarrow as pa
 from jaxtyping import Int64, Shaped
 
+from eigen2.files import Folder
 from eigen2.market.data.source import VALUES, listed_tickers
 from eigen2.memory.limits import require_room
 
@@ -63,17 +63,17 @@ class SortedRows:
     def __init__(
         self,
         batches: Iterable[pd.DataFrame],
-        folder: Path,
+        folder: Folder,
         block_rows: int = 2_000_000,
         indicators: Sequence[str] = (),
     ) -> None:
-        self._path = folder / SPILL_FILE
+        self._path = draft = folder.make() / SPILL_FILE
         self._block_rows = block_rows
         self._codes: dict[str, int] = {}
         # for each run the rows by ticker, and by day those of tickers that are no indicators
         self._runs: list[pd.Series] = []
         self._day_rows: list[pd.Series] = []
-        with self._path.open("wb") as file:
+        with draft.open("wb") as file:
             pending: list[pd.DataFrame] = []
             for batch in batches:
                 pending.append(batch)

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from pyarrow import csv
 
 from eigen2.errors import UserError
+from eigen2.files import Folder, draft_folder, move_into_place
 from eigen2.market.data.cleaning.blocks import SortedRows
 from eigen2.market.data.cleaning.clean import LOG_COLUMNS, clean
 from eigen2.market.data.cleaning.defects import find
@@ -25,7 +26,6 @@ from eigen2.market.data.cleaning.resample import daily_bars
 from eigen2.market.data.csv_format import CsvFormat
 from eigen2.market.data.source import VALUES, check_daily
 from eigen2.market.spreadsheets import without_formulas
-from eigen2.runtime.files import draft_folder, move_into_place
 
 SCHEMA = pa.schema([("date", pa.timestamp("ms")), ("ticker", pa.string()), *((name, pa.float64()) for name in VALUES)])
 TEXT_OF_LOG = ("date", "ticker", "defect", "action")
@@ -51,7 +51,7 @@ def inspect(
     """
     inputs = Inputs(paths, form, today)
     with tempfile.TemporaryDirectory(prefix="eigen2-inspect-") as folder:
-        rows, bars = _sort(inputs, Path(folder), indicators, resample)
+        rows, bars = _sort(inputs, Folder(folder), indicators, resample)
         report = Report(inputs, rows.calendar.days, policy, bars)
         for _ in _clean_blocks(rows, report, policy.lenient(), limits, indicators):
             pass
@@ -87,7 +87,7 @@ def prepare(
         with draft_folder(out) as folder:
             rows, bars = _sort(inputs, folder, indicators, resample)
             report = Report(inputs, rows.calendar.days, policy, bars)
-            table, log = folder / "table.parquet", folder / "changes.csv"
+            table, log = folder.file("table.parquet"), folder.file("changes.csv")
             with pq.ParquetWriter(table, SCHEMA, compression="zstd") as kept, csv.CSVWriter(log, LOG_SCHEMA) as changes:
                 for cleaned, changed in _clean_blocks(rows, report, policy, limits, indicators):
                     kept.write_table(pa.Table.from_pandas(cleaned, SCHEMA, preserve_index=False))
@@ -114,13 +114,12 @@ def changes_path(out: Path) -> Path:
 
 
 def _sort(
-    inputs: Inputs, folder: Path, indicators: Sequence[str], resample: Literal["day"] | None
+    inputs: Inputs, folder: Folder, indicators: Sequence[str], resample: Literal["day"] | None
 ) -> tuple[SortedRows, int | None]:
     """Sort all inputs into the folder, if asked for as daily bars; return them, and of how many bars they are made."""
     bars = None
     batches = inputs.batches(indicators)
     if resample is not None:
-        (folder / "bars").mkdir()
         intraday = SortedRows(batches, folder / "bars")
         bars = intraday.count
         batches = map(daily_bars, intraday.blocks())

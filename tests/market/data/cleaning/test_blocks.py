@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eigen2.errors import UserError
+from eigen2.files import Folder
 from eigen2.market.data.cleaning import blocks
 from eigen2.market.data.cleaning.blocks import SortedRows
 from eigen2.market.data.cleaning.inputs import Inputs
@@ -54,7 +55,7 @@ def test_known_answer(tmp_path, monkeypatch, run_rows):
     monkeypatch.setattr(blocks, "RUN_ROWS", run_rows)
     one = [rows("B 2020-01-02, A 2020-01-03, A 2020-01-01"), rows("C 2020-01-01, B 2020-01-02")]
     two = [rows("NAN 1960-02-29, A 2020-01-03, B 2020-01-01")]
-    collected = SortedRows([*one, *two], tmp_path, block_rows=4)
+    collected = SortedRows([*one, *two], Folder(tmp_path), block_rows=4)
     found = list(collected.blocks())
     # two of B are on one day: the first input's come first, in its order
     closes = [" ".join(block["close"].astype(int).astype(str)) for block in found]
@@ -76,13 +77,13 @@ def test_known_answer(tmp_path, monkeypatch, run_rows):
 
 def test_indicators_are_not_counted(tmp_path):
     batch = rows("VIX 2020-01-01, A 2020-01-02, VIX 2020-01-02, VIX 2020-01-03, A 2020-01-04, TNX 2020-01-05")
-    collected = SortedRows([batch], tmp_path, indicators=["VIX", "TNX", "UNKNOWN"])
+    collected = SortedRows([batch], Folder(tmp_path), indicators=["VIX", "TNX", "UNKNOWN"])
     assert collected.calendar.days.astype(str).tolist() == [f"2020-01-0{day}" for day in range(1, 6)]
     assert collected.calendar.rows.tolist() == [0, 1, 0, 1, 0]
     assert collected.calendar.listed.tolist() == [0, 1, 1, 1, 1]
     check(collected, batch, 2_000_000)
     # with nothing but indicators there are days, and nothing on them
-    collected = SortedRows([batch], tmp_path, indicators=["VIX", "TNX", "A"])
+    collected = SortedRows([batch], Folder(tmp_path), indicators=["VIX", "TNX", "A"])
     assert collected.calendar.rows.tolist() == collected.calendar.listed.tolist() == [0] * 5
 
 
@@ -102,7 +103,7 @@ def test_any_rows_however_cut(tmp_path_factory, seed, count, tickers, days, run_
     batches = [frame.iloc[start:end].reset_index(drop=True) for start, end in pairwise(ends)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(blocks, "RUN_ROWS", run_rows)
-        collected = SortedRows(batches, tmp_path_factory.mktemp("spill"), block_rows, indicators=["T0", "T3"])
+        collected = SortedRows(batches, Folder(tmp_path_factory.mktemp("spill")), block_rows, indicators=["T0", "T3"])
     next(collected.blocks())
     check(collected, frame, block_rows)
     counted = frame[~frame["ticker"].isin(["T0", "T3"])]
@@ -118,4 +119,4 @@ def test_any_rows_however_cut(tmp_path_factory, seed, count, tickers, days, run_
 def test_what_cannot_be_collected(tmp_path):
     (tmp_path / "p.csv").write_text("date,A\nnever,1\n")
     with pytest.raises(UserError, match=r"p\.csv.*'never' in data row 1"):
-        SortedRows(Inputs([tmp_path]).batches(), tmp_path)
+        SortedRows(Inputs([tmp_path]).batches(), Folder(tmp_path))

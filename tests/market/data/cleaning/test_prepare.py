@@ -121,7 +121,7 @@ def test_a_kill_leaves_no_half_file_and_the_next_run_cleans_up(
     with monkeypatch.context() as patch:
         # a killed process cleans up nothing
         patch.setattr(prepare_module, moment, lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
-        patch.setattr("eigen2.runtime.files.shutil.rmtree", lambda *_, **__: None)
+        patch.setattr("eigen2.files.shutil.rmtree", lambda *_, **__: None)
         with pytest.raises(KeyboardInterrupt):
             prepare([path], out)
     assert names(out.parent) == [".out.parquet.draft", "dirty.csv"]
