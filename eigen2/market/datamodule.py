@@ -26,7 +26,7 @@ from eigen2.market.data.panel import FeatureScale, MarketPanel, build_panel, win
 from eigen2.market.data.panel_rows import MEMBER, members
 from eigen2.market.data.sample import sample_path
 from eigen2.market.data.source import check_features
-from eigen2.market.data.splits import ENOUGH_DAYS, default_days, describe_days, require_window
+from eigen2.market.data.splits import ENOUGH_DAYS, default_days, describe_days, require_unused, require_window
 from eigen2.market.data.universe import Universe, read_membership, resolve
 from eigen2.market.evaluation.backtest import Market, backtest, write
 from eigen2.market.evaluation.champion_record import named_trades, write_champion
@@ -346,16 +346,7 @@ class MarketDataModule(RolloutDataModule):
 
     def require_unused(self, used: Mapping[str, Any]) -> None:
         """Raise UserError if the holdout has days of a fit's `data_used`; the context before it may have some."""
-        dates = self.panel.dates[self.panel.splits.holdout]
-        shared = dates[(dates >= np.datetime64(used["first"])) & (dates <= np.datetime64(used["last"]))]
-        if len(shared):
-            remedy = f"lower data.holdout_days to {len(dates) - len(shared)}"
-            if self.holdout_from is not None:
-                remedy = f"set data.holdout_from to a date after {shared[-1]}"
-            raise UserError(
-                f"the test would play {len(shared)} days that the fit has trained or validated on, {shared[0]} to "
-                f"{shared[-1]}; {remedy} or bring later prices"
-            )
+        require_unused(self.panel.dates[self.panel.splits.holdout], used["first"], used["last"], self.holdout_from)
 
     def inference_spec(self) -> dict[str, Any]:
         """Return what turns prices into network inputs and actions into orders."""

@@ -234,13 +234,23 @@ def build_panel(
     scale = scale or _measured_scale(tickers, names, units, own, moments)
     for line in repair_lines(checks, file):
         log.warning("%s", line)
-    covered = None
-    if membership is not None:
-        may_open, count = member_days(membership, tickers, rows.dates)
-        covered = float((may_open & np.isfinite(prices[..., 3])).sum() / max(count.sum(), 1))
-        prices = np.concatenate([prices, may_open[..., None].astype(np.float32)], axis=-1)
+    prices, covered = _with_members(prices, membership, tickers, rows.dates)
     valid = _normalise(normalised, scale)
     return MarketPanel(rows.dates, scale, normalised, valid, prices, traded_value, splits, covered)
+
+
+def _with_members(
+    prices: Float32[np.ndarray, "days columns 4"],
+    membership: pd.DataFrame | None,
+    tickers: Sequence[str],
+    dates: Shaped[np.ndarray, " days"],
+) -> tuple[np.ndarray, float | None]:
+    """Append to prices whether a column is a member; return them, and the share of members' days that have a price."""
+    if membership is None:
+        return prices, None
+    may_open, count = member_days(membership, tickers, dates)
+    covered = float((may_open & np.isfinite(prices[..., 3])).sum() / max(count.sum(), 1))
+    return np.concatenate([prices, may_open[..., None].astype(np.float32)], axis=-1), covered
 
 
 def _require_panel_room(days: int, columns: int, features_each: int) -> None:

@@ -171,6 +171,19 @@ def require_window(
         )
 
 
+def require_unused(holdout: Shaped[np.ndarray, " days"], first: str, last: str, holdout_from: str | None) -> None:
+    """Raise UserError if dates of the holdout lie between the first and the last that a fit has used."""
+    shared = holdout[(holdout >= np.datetime64(first)) & (holdout <= np.datetime64(last))]
+    if len(shared):
+        remedy = f"lower data.holdout_days to {len(holdout) - len(shared)}"
+        if holdout_from is not None:
+            remedy = f"set data.holdout_from to a date after {shared[-1]}"
+        raise UserError(
+            f"the test would play {len(shared)} days that the fit has trained or validated on, {shared[0]} to "
+            f"{shared[-1]}; {remedy} or bring later prices"
+        )
+
+
 def describe_days(spans: Iterable[range], dates: Shaped[np.ndarray, " days"]) -> str:
     """Describe spans of days by the first and the last date and the number of days."""
     spans = list(spans)

@@ -151,6 +151,7 @@ def find_leak(
     tested = tuple(str(panel.dates[cut])[:10] for cut in cuts)
 
     def decisions(market: MarketPanel, last: int) -> list[Tensor]:
+        """Return the policy's actions from the first day to `last`, by a market's prices and features alone."""
         prices = market.prices[: last + 2, own_encoder.investable]
         env = make_environment(prices, terms.rules, 1, account=terms.account)
         options = window_options([days.start], last + 1 - days.start, last + 2 - days.start)
