@@ -28,7 +28,7 @@ from eigen2.control.networks import MLPActor, MLPCritic
 from eigen2.core.environment import play
 from eigen2.erl import learners
 from eigen2.erl.module import ERLModule
-from eigen2.erl.state import make_batch
+from eigen2.erl.state import SLOTS, make_batch
 
 
 @dataclass(frozen=True)
@@ -122,8 +122,8 @@ def matrix_products(module: ERLModule, data: ControlDataModule) -> Row:
     """Return the operations of an update's matrix products, and the machine's rate at such products, in G."""
     a, b = torch.randn(2, SIDE, SIDE)
     rate = 2 * SIDE**3 / median_seconds(lambda: a @ b, 50)
-    stored = data.buffer.gather(torch.arange(data.batch_size)[None])
-    batch, delay = make_batch(module.state, data, stored, 1.0, 1.0), getattr(module.learner, "policy_delay", 1)
+    slots = torch.arange(data.batch_size)[None]
+    batch, delay = make_batch(data, {SLOTS: slots}, 1.0, 1.0), getattr(module.learner, "policy_delay", 1)
     with FlopCounterMode(display=False) as counter:
         for number in range(delay):
             losses = module.learner.losses(module.population, batch, module.learner.trains_actor(number))

@@ -23,7 +23,7 @@ from eigen2.erl.learners import Batch
 from eigen2.erl.module import ERLModule
 from eigen2.erl.population import Population
 from eigen2.erl.row_adam import RowAdam
-from eigen2.erl.state import GenerationState, make_batch
+from eigen2.erl.state import SLOTS, make_batch
 from eigen2.market.datamodule import MarketDataModule
 from eigen2.market.simulation.environment import TradingEnvironment
 
@@ -135,9 +135,8 @@ class FullScale:
 
     def batch(self, slots: Tensor) -> Batch:
         """Return the batch of the transitions in `slots` (agents, batch_size)."""
-        size, settings = self.module.population_size, self.module.hparams
-        state = GenerationState.begin(0, range(size), size, self.device)
-        return make_batch(state, self.data, self.replay.gather(slots), self.data.discount, settings["reward_scale"])
+        scale = self.module.hparams["reward_scale"]
+        return make_batch(self.data, {SLOTS: slots}, self.data.discount, scale)
 
 
 def imports_mb() -> dict[str, float]:

@@ -64,14 +64,17 @@ class ControlDataModule(RolloutDataModule):
         self._made: list[ControlEnvironment] = []
 
     def build(self, agents: int, device: torch.device) -> None:
-        """Make one copy of the environment per agent and window, and one per validation window."""
-        windows = self.windows_per_generation + self.exploration_windows
-        self.eval_env = self._make(agents, windows, device)
-        self.val_env = self._make(1, self.validation_windows, device)  # the fittest agent plays alone
+        """Make one copy of the environment per agent and window, and one per validation window, all on the CPU.
 
-    def _make(self, agents: int, windows: int, device: torch.device) -> ControlEnvironment:
+        Gymnasium steps there: only what networks read and the actions that they return go to the `device` and back.
+        """
+        windows = self.windows_per_generation + self.exploration_windows
+        self.eval_env = self._make(agents, windows)
+        self.val_env = self._make(1, self.validation_windows)  # the fittest agent plays alone
+
+    def _make(self, agents: int, windows: int) -> ControlEnvironment:
         env_id, settings, steps = self.environment.values()
-        self._made.append(ControlEnvironment(env_id, agents, windows, settings, steps, device))
+        self._made.append(ControlEnvironment(env_id, agents, windows, settings, steps))
         return self._made[-1]
 
     @property
@@ -106,7 +109,7 @@ class ControlDataModule(RolloutDataModule):
 
     def test(self, policies: TrainedPolicies) -> TestResult:
         """Play the champion in episodes from start states that fit has not seen."""
-        env = self._make(1, TEST_EPISODES, torch.device("cpu"))
+        env = self._make(1, TEST_EPISODES)
         returns = play(env, policies.champion, _seeds(TEST_EPISODES, policies.seed, Role.TEST))[0]
         mean, deviation = float(returns.mean()), float(returns.std())
         return TestResult(

@@ -55,7 +55,6 @@ class ControlEnvironment:
         windows: int,
         settings: Mapping[str, Any] | None = None,
         max_episode_steps: int | None = None,
-        device: torch.device | str = "cpu",
     ) -> None:
         self.agents, self.windows = agents, windows
         self.copies = [make(env_id, settings or {}, max_episode_steps) for _ in range(agents * windows)]
@@ -65,8 +64,7 @@ class ControlEnvironment:
         self.max_episode_steps = int(first.spec.max_episode_steps or 0)
         self.observation_fields = {"state": Field(shape, torch.float32)}
         low, high = (torch.from_numpy(bound.astype(np.float32)) for bound in (space.low, space.high))
-        self._action_dtype, self._device = space.dtype, torch.device(device)
-        self._low, self._span = low.to(self._device), (high - low).to(self._device)
+        self._action_dtype, self._low, self._span = space.dtype, low, high - low
         self.action_shape = tuple(low.shape)
         count = len(self.copies)
         self._state, self._length = np.zeros((count, *shape), np.float32), np.zeros(count, np.int64)
@@ -100,7 +98,7 @@ class ControlEnvironment:
         self, action: Float32[Tensor, "agents windows ..."]
     ) -> tuple[dict[str, Tensor], Tensor, Tensor, Tensor, dict[str, Any]]:
         """Step the copies whose episode has not ended; the others keep their last state, with reward 0."""
-        native = action.cpu().numpy().astype(self._action_dtype).reshape(len(self.copies), *self.action_shape)
+        native = action.numpy().astype(self._action_dtype).reshape(len(self.copies), *self.action_shape)
         self._reward[:] = 0
         for i in np.flatnonzero(~(self._terminated | self._truncated)):
             state, reward, self._terminated[i], self._truncated[i], _ = self.copies[i].step(native[i])
@@ -123,4 +121,4 @@ class ControlEnvironment:
     def _tensor(self, values: np.ndarray) -> Tensor:
         """Return a copy, (agents, windows, ...), that later steps do not change."""
         shape = self.agents, self.windows, *values.shape[1:]
-        return torch.from_numpy(values.reshape(shape).copy()).to(self._device)
+        return torch.from_numpy(values.reshape(shape).copy())

@@ -24,34 +24,39 @@ from eigen2.erl.checkpoint_rows import join_checkpoint, split_checkpoint
 from eigen2.erl.estimate import batches_together, require_fit, workspace_bytes
 from eigen2.erl.evolution import EvolutionContext, Operator
 from eigen2.erl.evolution.statistics import SAMPLED_INPUTS, diversity_metrics
+from eigen2.erl.graphs import Graphs, graphs_for
 from eigen2.erl.learners import Learner
 from eigen2.erl.population import Population
 from eigen2.erl.rollout import Rollout
 from eigen2.erl.row_adam import RowAdam
-from eigen2.erl.state import GenerationState, sample_inputs
+from eigen2.erl.state import GenerationState, make_tallies, sample_inputs
 from eigen2.errors import UserError
 from eigen2.memory.estimate import checkpoint_bytes
 from eigen2.runtime.checkpoint import part_files
 
-LONE_BATCHES = 32  # of a lone learner in a training step: Lightning's loop takes half a millisecond around a step
+BATCHES = 32  # of a lone learner, or on a GPU, in a training step: Lightning's loop takes half a millisecond around it
 
 
 class PopulationModule(GenerationModule[RolloutDataModule]):
     """Module that trains a population of agents."""
 
     data_class = RolloutDataModule
+    make_graphs: Callable[[torch.device], Graphs] = staticmethod(graphs_for)
     remedy = "lower data.replay_capacity, data.batch_size, model.population_size, model.gradient_steps or windows"
     learners: int  # number of agents that learn by gradients; they come first
     learner: Learner
     operators: Sequence[Operator]
     micro_batches: int  # of a generation
     together: int = 1  # micro-batches that are computed at once, as one batch; they fit into a processor's caches
+    parts: int = 1  # such batches of an optimizer step
     batches_per_step: int = 1  # batches in one of Lightning's training steps
     drawn_at_once: int = 1  # batches whose transitions are drawn at once
     make_networks: tuple[NetworkFactory | None, NetworkFactory | None]  # of actor and critic; None for the workload's
     communicator: Communicator
     population: Population  # this process's agents
     state: GenerationState  # of the generation in progress
+    tallies: Tensor  # memory for it, the same in every generation
+    graphs: Graphs = Graphs()  # of the steps of training
 
     @property
     def rollout(self) -> Rollout:
@@ -85,7 +90,8 @@ class PopulationModule(GenerationModule[RolloutDataModule]):
         if stage == "fit":
             workspace = workspace_bytes(data, self.learner, device, *makers, self.precision)
             self.together = batches_together(self.hparams["accumulate"], self.learners * workspace)
-            self.batches_per_step = LONE_BATCHES if self.learners == 1 else 1
+            self.parts = self.hparams["accumulate"] // self.together
+            self.batches_per_step = BATCHES if self.learners == 1 or device.type == "cuda" else 1
             data.training_steps = max(1, math.ceil(self.micro_batches / self.together / self.batches_per_step))
             require_fit(self.memory, data, self.communicator, weights, self.micro_batches, self.together)
             most_learners = min(self.learners, math.ceil(self.population_size / self.communicator.world))
@@ -95,6 +101,7 @@ class PopulationModule(GenerationModule[RolloutDataModule]):
                 resumed += 4 * weights * len(agents)  # this process's rows beside those of the population
             self.memory.require_temporary(temporary, resumed)
             data.allocate_replay(device, self.communicator)
+            self.tallies, self.graphs = make_tallies(len(agents), device), self.make_graphs(device)
             self.drawn_at_once = data.buffer.batches_at_once(most_learners * self.together * data.batch_size)
         if "population" not in self._modules:  # fitting or validating again continues with this population
             noise, windows = self.hparams["noise"], data.val_env.windows
@@ -107,6 +114,11 @@ class PopulationModule(GenerationModule[RolloutDataModule]):
         super().begin_generation()
         if self.current_epoch == 0 and any(operator.kept(self.population_size) for operator in self.operators):
             self.population.average(range(self.population_size), self.communicator)
+
+    def on_validation_model_zero_grad(self) -> None:
+        """Free the gradients, which are zero, before validation, unless recorded steps write there."""
+        if not self.graphs.recording:
+            super().on_validation_model_zero_grad()
 
     def network_makers(self, data: RolloutDataModule) -> tuple[Callable[[], nn.Module], Callable[[], nn.Module]]:
         """Return factories of one agent's actor and critic: the configured networks, else the workload's."""
@@ -121,7 +133,7 @@ class PopulationModule(GenerationModule[RolloutDataModule]):
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Return one Adam for the whole population; its moments have one row per agent."""
         networks = zip((self.population.actor, self.population.critic), self.learning_rates(), strict=True)
-        return RowAdam([{"params": [rows], "lr": rate} for rows, rate in networks])
+        return RowAdam([{"params": [rows], "lr": rate} for rows, rate in networks], self.graphs)
 
     def evolution_context(self) -> EvolutionContext:
         """Return the state of the run that operators may depend on."""
@@ -240,6 +252,7 @@ class PopulationModule(GenerationModule[RolloutDataModule]):
 
     def cleanup_memory(self) -> int:
         """Free gradients and the pages of empty replay slots until the next fit, and return their bytes."""
+        self.graphs.clear()  # they would write to the gradients
         return self.population.cleanup_memory() + self.data.buffer.cleanup_memory()
 
     def describe(self) -> dict[str, str]:

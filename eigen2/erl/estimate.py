@@ -33,7 +33,7 @@ def workspace_bytes(
     one_of_two = Communicator(2, world=2)  # an agent beside others takes more than a lone one
     agent = Population(one_of_two, make_actor, make_critic, seed=0, noise=0.0).to(device)
     observation, _ = data.eval_env.reset(options=data.training_options(0, seed=0))
-    first = {name: values[:1] for name, values in observation.items()}
+    first = {name: values[:1].to(device) for name, values in observation.items()}
     size = data.batch_size
     stored = {name: values[:, :1].expand(1, size, *values.shape[2:]) for name, values in first.items()}
     with LivePeak() as tensors, precision():

@@ -1,10 +1,10 @@
 """ERL on the Lightning Trainer: an epoch is a generation."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from eigen2.core.networks import Sizes
 from eigen2.core.randomness import Role
@@ -15,7 +15,7 @@ from eigen2.erl.evolution import Elitism, MagnitudeMutation, Operator, Tournamen
 from eigen2.erl.evolution.breeding import evolve
 from eigen2.erl.exploration import Draws
 from eigen2.erl.learners import DDPG, Learner
-from eigen2.erl.learners.gradients import clear_gradients, moments, step, update_targets
+from eigen2.erl.learners.gradients import Check, clear_gradients, clip_and_check, moments, step, update_targets
 from eigen2.erl.settings import check_settings, plain_settings
 from eigen2.erl.state import GenerationState, make_batch
 from eigen2.errors import ALL_AGENTS_FAILED, RunStopped
@@ -98,7 +98,7 @@ class ERLModule(PopulationModule):
         self.begin_generation()
         self.communicator.start_generation(self.current_epoch)
         agents = self.communicator.rows
-        self.state = GenerationState.begin(self.current_epoch, agents, self.population_size, self.device)
+        self.state = GenerationState.begin(self.current_epoch, agents, self.population_size, self.tallies)
         with self.clock.phase("evaluate"):
             random = self.hparams["random_warmup"]
             self.rollout.evaluate(self.state, self.seed, random, self.clock.environment_step)
@@ -106,9 +106,11 @@ class ERLModule(PopulationModule):
         data, learners, address = self.data, agents[: self.population.learners], (self.seed, self.current_epoch)
         if data.ready and self.micro_batches:
             batches, size = self.micro_batches // self.together, self.together * data.batch_size
-            self.state.slots = sample_slots(len(data.buffer), batches, size, learners, *address)
+            slots = sample_slots(len(data.buffer), batches, size, learners, *address)
+            self.state.slots = slots.to(self.device)
             if self.learner.uses_noise:
-                self.state.noise = Draws(Role.TARGET, learners, (size, *data.eval_env.action_shape), *address)
+                shape = size, *data.eval_env.action_shape
+                self.state.noise = Draws(Role.TARGET, learners, shape, *address, self.device)
 
     def training_step(self, batch: int, batch_idx: int) -> None:
         """Train every agent that learns on the next batches of micro-batches."""
@@ -119,27 +121,41 @@ class ERLModule(PopulationModule):
 
     def train_on(self, index: int) -> None:
         """Train on a batch of the generation; after `accumulate` micro-batches step the optimizer."""
+        state, population, optimizer = self.state, self.population, self.optimizer
+        number, part = divmod(index, self.parts)
+        train_actor, last = self.learner.trains_actor(number), part + 1 == self.parts
+        known = len(moments(population, optimizer))  # the first steps have none to check
+        check: Check = self.graphs(
+            self.learn, state.draw(index, self.data.buffer, self.drawn_at_once), train_actor, last, known
+        )
+        if state.noise is not None:
+            state.noise.prepare()
+        if last:
+            # agents with numbers that are not finite skip the step, and their targets stay
+            broken = state.quarantine.record_step(step(population, optimizer, check, train_actor))
+            if broken is None:
+                self.graphs(self.finish_step, {}, train_actor)
+            else:
+                self.finish_step({}, train_actor, broken)
+
+    def learn(self, drawn: Mapping[str, Tensor], train_actor: bool, last: bool, known: int) -> Check | None:
+        """Add the gradients of a batch, and after the `last` of an optimizer step check them; see `Graphs`."""
         hparams, state, population = self.hparams, self.state, self.population
-        parts = hparams["accumulate"] // self.together
-        number, part = divmod(index, parts)
-        train_actor = self.learner.trains_actor(number)
-        if (place := index % self.drawn_at_once) == 0:  # in processes without learners, too: they hold transitions
-            assert state.slots is not None
-            state.drawn = self.data.buffer.gather(state.slots[index : index + self.drawn_at_once].to(self.device))
         if population.learners:
-            stored = {name: values[place] for name, values in state.drawn.items()}
-            sampled = make_batch(state, self.data, stored, self.gamma, hparams["reward_scale"])
+            sampled = make_batch(self.data, drawn, self.gamma, hparams["reward_scale"])
             losses = self.learner.losses(population, sampled, train_actor)
             state.record_losses(losses, train_actor)
             loss = (losses.actor + losses.critic).sum()  # each term depends on one agent only
-            self.manual_backward(loss / parts)
-        if part + 1 == parts:
-            # agents with numbers that are not finite skip the step, and their targets stay
-            faults = step(population, self.optimizer, hparams["max_grad_norm"], state.quarantine.loss, train_actor)
-            broken = state.quarantine.record_step(faults)
-            clear_gradients(population)
-            if train_actor:
-                update_targets(population, hparams["tau"], broken)
+            self.manual_backward(loss / self.parts)
+        if not last:
+            return None
+        return clip_and_check(population, self.optimizer, hparams["max_grad_norm"], state.quarantine.loss)
+
+    def finish_step(self, tensors: Mapping[str, Tensor], train_actor: bool, broken: Tensor | None = None) -> None:
+        """Clear gradients and move targets, except those of `broken` agents."""
+        clear_gradients(self.population)
+        if train_actor:
+            update_targets(self.population, self.hparams["tau"], broken)
 
     def on_train_batch_end(self, outputs: Any, batch: int, batch_idx: int) -> None:
         """Evolve after the last micro-batch, so that validation plays the next generation's agents."""

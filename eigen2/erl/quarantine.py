@@ -22,15 +22,15 @@ LAST_STEPS = 2  # an agent that skips this many in a row at the generation's end
 class Quarantine:
     """Numbers of this process's agents that were not finite in a generation; `steps` are optimizer steps so far."""
 
-    def __init__(self, agents: range, device: torch.device | str = "cpu") -> None:
-        size = len(agents)
+    def __init__(self, agents: range, loss: Float[Tensor, "2 agents"]) -> None:
+        size, device = len(agents), loss.device
         self.first, self.steps = agents.start, 0
         # steps in which each of PARTS was not finite, plus 1 if it is not finite after the last step
         self.faults = torch.zeros(len(PARTS), size, dtype=torch.int64, device=device)
         self.skipped, self.streak = torch.zeros_like(self.faults[:2])  # steps skipped, and how many in a row up to now
         self.misplayed = torch.zeros(size, dtype=torch.bool, device=device)  # not finite in evaluation: see RETURNS
         self.failed = torch.zeros(size, dtype=torch.bool)  # to be replaced, known after `judge`
-        self.loss = torch.zeros(2, size, device=device)  # the step's actor and critic losses so far
+        self.loss = loss  # the step's actor and critic losses so far
 
     def record_losses(self, losses: Losses) -> tuple[Float[Tensor, "losses learners"], Bool[Tensor, " learners"]]:
         """Return a training step's losses, 0 for agents with one that is not finite, and a mask of all other agents."""
@@ -78,7 +78,7 @@ class Quarantine:
     @property
     def agents(self) -> Bool[Tensor, " agents"]:
         """Return a mask of the agents that had a number that is not finite."""
-        return self.failed | (self.faults.any(0) | self.misplayed).cpu()
+        return self.failed | self.faults.any(0).cpu() | self.misplayed.cpu()
 
     def parts(self, row: int | slice = slice(None)) -> str:
         """Return the parts of an agent, or of all, that were not finite."""

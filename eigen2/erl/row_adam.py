@@ -1,6 +1,6 @@
 """Adam that steps each row of a matrix by itself."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.optim.adam import adam
 
 from eigen2.core.adam import Adam
+from eigen2.erl.graphs import Graphs
 
 
 class RowAdam(Adam):
@@ -17,19 +18,24 @@ class RowAdam(Adam):
     or the remainder, and so on the number of agents. The state has Adam's names and one `step` for all rows.
     """
 
-    def __init__(self, groups: list[dict[str, Any]]) -> None:
+    def __init__(self, groups: list[dict[str, Any]], graphs: Graphs | None = None) -> None:
         super().__init__(groups, fused=True)
+        self._graphs = graphs or Graphs()
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Step every row of the parameters that have a gradient; return what the closure returned."""
         with torch.enable_grad():
             loss = None if closure is None else closure()
-        for group in self.param_groups:
-            for rows in group["params"]:
-                if rows.grad is not None:
-                    self._step(rows, rows.grad, group)
+        stepped = tuple(rows.grad is not None for group in self.param_groups for rows in group["params"])
+        self._graphs(self._step_all, {}, stepped)
         return loss
+
+    def _step_all(self, tensors: Mapping[str, Tensor], stepped: tuple[bool, ...]) -> None:
+        parameters = [(rows, group) for group in self.param_groups for rows in group["params"]]
+        for (rows, group), chosen in zip(parameters, stepped, strict=True):
+            if chosen:
+                self._step(rows, rows.grad, group)
 
     def _step(self, rows: Tensor, grad: Tensor, group: dict[str, Any]) -> None:
         state, (beta1, beta2) = self.state[rows], group["betas"]

@@ -11,10 +11,13 @@ from torch import Tensor
 
 from eigen2.core.datamodule import RolloutDataModule
 from eigen2.core.networks import Inputs
-from eigen2.core.replay import loaded_action
+from eigen2.core.replay import ReplayBuffer, loaded_action
+from eigen2.core.shared_replay import SharedReplay
 from eigen2.erl.exploration import Draws
 from eigen2.erl.learners import Batch, Losses
 from eigen2.erl.quarantine import Quarantine
+
+SLOTS, NOISE = "replay slots", "target noise"  # what is drawn for a batch, beside fields of transitions
 
 
 @dataclass
@@ -30,16 +33,35 @@ class GenerationState:
     quarantine: Quarantine
     mean_validation: float = math.nan  # validation fitness of the elites' mean
     slots: Tensor | None = None  # replay slots (training steps, learners, batch); None without training
-    drawn: dict[str, Tensor] = field(default_factory=dict)  # transitions of the next slots, with the same axes
+    drawn: dict[str, Tensor] = field(default_factory=dict)  # transitions fetched for the next batches
     noise: Draws | None = None  # noise for a learner that uses it
     evolution: dict[str, float] = field(default_factory=dict)  # statistics of the generation's evolution
 
     @classmethod
-    def begin(cls, generation: int, agents: range, total: int, device: torch.device | str = "cpu") -> "GenerationState":
-        """Return the state at the start of a generation, for this process's `agents` of a population of `total`."""
+    def begin(
+        cls, generation: int, agents: range, total: int, tallies: Float[Tensor, "tallies agents"]
+    ) -> "GenerationState":
+        """Return the state at the start of a generation, for this process's `agents` of a population of `total`.
+
+        What training steps add to lies in `tallies`, made by `make_tallies`: recorded steps know their address.
+        """
         fitness, validation = torch.full((2, total), torch.nan, dtype=torch.float64)
-        sums, counts = torch.zeros(2, len(Losses._fields), len(agents), device=device)
-        return cls(generation, fitness, torch.nan, validation, sums, counts, Quarantine(agents, device))
+        losses = len(Losses._fields)
+        sums, counts, loss = tallies.zero_().split([losses, losses, 2])
+        return cls(generation, fitness, torch.nan, validation, sums, counts, Quarantine(agents, loss))
+
+    def draw(self, batch: int, buffer: ReplayBuffer, at_once: int) -> dict[str, Tensor]:
+        """Return replay slots of a batch, or its transitions where they lie in other processes, and noise.
+
+        Transitions of `at_once` batches are fetched at once, by processes without learners, too: they hold some.
+        """
+        assert self.slots is not None
+        drawn = {SLOTS: self.slots[batch]}
+        if isinstance(buffer, SharedReplay):
+            if (place := batch % at_once) == 0:
+                self.drawn = buffer.gather(self.slots[batch : batch + at_once])
+            drawn = {name: values[place] for name, values in self.drawn.items()}
+        return drawn if self.noise is None else {**drawn, NOISE: self.noise.next()}
 
     def record_losses(self, losses: Losses, train_actor: bool) -> None:
         """Add a training step's losses, those of actors only if they train."""
@@ -48,6 +70,11 @@ class GenerationState:
         self.loss_sums[:, :learners] += values
         # the critic's losses are known where actors skip a step
         self.loss_counts[slice(None) if train_actor else slice(1, 3), :learners] += finite
+
+
+def make_tallies(agents: int, device: torch.device | str = "cpu") -> Float[Tensor, "tallies agents"]:
+    """Return the memory of what training steps add up in a generation."""
+    return torch.empty(2 * len(Losses._fields) + 2, agents, device=device)
 
 
 def sample_inputs(
@@ -60,10 +87,9 @@ def sample_inputs(
     return data.network_inputs({name: stored[name] for name in data.eval_env.observation_fields})
 
 
-def make_batch(
-    state: GenerationState, data: RolloutDataModule, stored: Mapping[str, Tensor], gamma: float, reward_scale: float
-) -> Batch:
-    """Return transitions (learners, batch) of the replay buffer as network inputs and targets."""
+def make_batch(data: RolloutDataModule, drawn: Mapping[str, Tensor], gamma: float, reward_scale: float) -> Batch:
+    """Return what `GenerationState.draw` returned, (learners, batch) each, as network inputs and targets."""
+    stored = data.buffer.gather(drawn[SLOTS]) if SLOTS in drawn else drawn
     names = data.eval_env.observation_fields
     observation = {name: stored[name] for name in names}
     outcomes = data.outcomes(observation)
@@ -75,5 +101,5 @@ def make_batch(
         terminated=stored["terminated"],
         discount=gamma,
         outcomes=None if outcomes is None else outcomes * reward_scale,
-        noise=None if state.noise is None else state.noise.next().to(stored["reward"].device),
+        noise=drawn.get(NOISE),
     )

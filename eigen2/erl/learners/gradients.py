@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
@@ -33,19 +34,21 @@ def _state(population: Population, optimizer: Optimizer) -> list[list[Tensor]]:
     return [*([rows.detach()] for rows in (*networks, *targets)), *(_moments(rows, optimizer) for rows in networks)]
 
 
-def state_faults(
-    population: Population, optimizer: Optimizer, finite: Tensor | None = None
-) -> Bool[Tensor, "parts agents"] | None:
-    """Return where weights, targets or moments are not finite, by `PARTS` from the fifth on.
+def state_faults(population: Population, optimizer: Optimizer) -> Bool[Tensor, "parts agents"] | None:
+    """Return where weights, targets or moments are not finite, by `PARTS` from the fifth on; None if all are."""
+    return None if bool(_state_finite(population, optimizer)) else _state_faults(population, optimizer)
 
-    None if all are and `finite`, the result of another check, holds: the one synchronization with the device.
-    """
-    state = _state(population, optimizer)
-    total = torch.stack([rows.sum() for tensors in state for rows in tensors]).sum()  # false alarms only beyond 1e30
-    if bool(torch.isfinite(total) if finite is None else torch.isfinite(total) & finite):
-        return None
+
+def _state_finite(population: Population, optimizer: Optimizer) -> Bool[Tensor, ""]:
+    sums = [rows.sum() for tensors in _state(population, optimizer) for rows in tensors]
+    return torch.isfinite(torch.stack(sums).sum())  # false alarms only beyond 1e30
+
+
+def _state_faults(population: Population, optimizer: Optimizer) -> Bool[Tensor, "parts agents"]:
     none = torch.zeros_like(population.noise, dtype=torch.bool)
-    return torch.stack([sum((~torch.isfinite(rows).all(1) for rows in tensors), none) for tensors in state])
+    return torch.stack(
+        [sum((~torch.isfinite(rows).all(1) for rows in parts), none) for parts in _state(population, optimizer)]
+    )
 
 
 @contextmanager
@@ -57,29 +60,44 @@ def _held(tensors: list[Tensor], agents: Bool[Tensor, " agents"] | None) -> Iter
         rows[agents] = before
 
 
-@torch.no_grad()
-def step(
-    population: Population,
-    optimizer: Optimizer,
-    max_grad_norm: float,
-    loss: Float[Tensor, "2 agents"] | None = None,
-    train_actor: bool = True,
-) -> Bool[Tensor, "parts agents"] | None:
-    """Clip each agent's actor and critic gradients and step the optimizer, except for agents with a number not finite.
+class Check(NamedTuple):
+    """What is known of a step's numbers before it is taken."""
 
-    Those keep weights and moments bit for bit: even with a zero gradient Adam's momentum would move them. `loss` holds
-    the step's losses of all agents; None counts as finite. Return where `PARTS` are not finite; None if all are.
+    finite: Bool[Tensor, "4 agents"]  # losses and gradients, the first of `PARTS`
+    all_finite: Bool[Tensor, ""]  # whether these and all other parts of all agents are finite
+
+
+@torch.no_grad()
+def clip_and_check(
+    population: Population, optimizer: Optimizer, max_grad_norm: float, loss: Float[Tensor, "2 agents"] | None = None
+) -> Check:
+    """Clip each agent's actor and critic gradients, and check the step's numbers without waiting for the device.
+
+    `loss` holds the step's losses of all agents; None counts as finite.
     """
-    networks = [population.actor, population.critic]
-    gradients = [_gradient(rows) for rows in networks]
+    gradients = [_gradient(rows) for rows in (population.actor, population.critic)]
     norms = torch.stack([torch.linalg.vector_norm(gradient, dim=1) for gradient in gradients])
     finite = torch.isfinite(torch.cat([torch.zeros_like(norms) if loss is None else loss, norms]))
-    state = state_faults(population, optimizer, finite.all())
-    faults = None if state is None else torch.cat([~finite, state])
-    broken = None if faults is None else faults.any(0)
     for gradient, norm in zip(gradients, norms, strict=True):
         gradient.mul_((max_grad_norm / (norm + 1e-6)).clamp(max=1.0)[:, None])
-        if broken is not None:
+    return Check(finite, _state_finite(population, optimizer) & finite.all())
+
+
+@torch.no_grad()
+def step(
+    population: Population, optimizer: Optimizer, check: Check, train_actor: bool = True
+) -> Bool[Tensor, "parts agents"] | None:
+    """Step the optimizer, except for agents with a number that is not finite.
+
+    Those keep weights and moments bit for bit: even with a zero gradient Adam's momentum would move them. Return where
+    `PARTS` are not finite; None if all are. To know that is the one synchronization with the device.
+    """
+    networks = [population.actor, population.critic]
+    gradients, faults, broken = [_gradient(rows) for rows in networks], None, None
+    if not bool(check.all_finite):
+        faults = torch.cat([~check.finite, _state_faults(population, optimizer)])
+        broken = faults.any(0)
+        for gradient in gradients:
             gradient[broken] = 0.0  # so that moments created by the first step are zero
     with _held([*networks, *moments(population, optimizer)], broken):
         if not train_actor:  # even with a zero gradient its momentum would move it

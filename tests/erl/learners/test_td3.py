@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from eigen2.distributed.communicator import Communicator
 from eigen2.erl.learners import TD3, Batch
-from eigen2.erl.learners.gradients import step, update_targets
+from eigen2.erl.learners.gradients import clip_and_check, step, update_targets
 from eigen2.erl.learners.td3 import TwinCritic
 from eigen2.erl.population import Population
 from eigen2.errors import UserError
@@ -97,7 +97,8 @@ def test_a_population_trains_as_separate_agents_do(delay: int) -> None:
         assert actor == ((number + 1) % delay == 0)
         result = td3.losses(population, batch, actor)
         (result.actor + result.critic).sum().backward()  # type: ignore[no-untyped-call]
-        assert step(population, optimizer, 1e9, torch.stack(result[:2]).detach(), actor) is None
+        check = clip_and_check(population, optimizer, 1e9, torch.stack(result[:2]).detach())
+        assert step(population, optimizer, check, actor) is None
         optimizer.zero_grad(set_to_none=False)
         if actor:
             update_targets(population, TAU)

@@ -1,0 +1,199 @@
+"""Recorded steps of training against the same steps made directly, bit for bit, with a tape in place of a GPU."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+from torch import Tensor
+
+from eigen2.erl.graphs import WARM_UP, CudaGraph, Graphs, graphs_for
+from eigen2.erl.learners import DDPG, TD3, Batch, Losses
+from eigen2.erl.module import ERLModule
+from eigen2.erl.population import Population
+from eigen2.errors import UserError
+from tests.erl.evolution.builders import evolution
+from tests.erl.probe import AIM, Probe, fit
+from tests.erl.recorder import Recorder, same
+from tests.erl.tape import Tape
+
+WALK = Probe(lambda x, action, step: -((action - x / 4) ** 2), steps=3, contexts=(-1.0, 0.0, 1.0), walks=True)
+RUNS: dict[str, dict[str, Any]] = {
+    "one agent, TD3": {"population_size": 1, "learner": TD3(), "gradient_steps": 11},
+    "a rarer actor": {"population_size": 2, "learner": TD3(policy_delay=5), "gradient_steps": 23},
+    "population": {"gradient_steps": 9, "evolution": evolution()},
+    "micro-batches": {"gradient_steps": 5, "accumulate": 4, "learner": DDPG()},
+    "some learn": {"learners": 2, "gradient_steps": 9, "learner": TD3(), "random_warmup": True},
+}
+
+
+@pytest.fixture
+def taped(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Return a context in which modules record their steps on tapes."""
+
+    @contextmanager
+    def context() -> Iterator[None]:
+        Tape.recorded = Tape.replayed = 0
+        with monkeypatch.context() as patch:
+            patch.setattr(ERLModule, "make_graphs", staticmethod(lambda device: Graphs(Tape)))
+            yield
+        assert Tape.recorded
+        assert Tape.replayed > Tape.recorded
+
+    return context
+
+
+def trained(*callbacks: Callback, **settings: Any) -> Recorder:
+    recorder = Recorder()
+    fit(WALK, *callbacks, recorder, epochs=3, **settings)
+    return recorder
+
+
+def check_same(direct: Recorder, recorded: Recorder) -> None:
+    for moment, state in direct.states.items():
+        other = recorded.states[moment]
+        assert [name for name in state if not same(state[name], other[name])] == [], moment
+    for one, two in zip(direct.metrics.values(), recorded.metrics.values(), strict=True):
+        assert {k: repr(v) for k, v in one.items() if "time/" not in k} == {
+            k: repr(v) for k, v in two.items() if "time/" not in k
+        }
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_recorded_steps_have_the_same_bits(name: str, taped: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    if name == "micro-batches":
+        monkeypatch.setattr("eigen2.erl.base.batches_together", lambda *_: 2)
+    direct = trained(**RUNS[name])
+    with taped():
+        recorded = trained(**RUNS[name])
+    check_same(direct, recorded)
+
+
+@dataclass
+class Reload(Callback):
+    """Keeps weights and moments after the first generation, and loads them before the third."""
+
+    saved: Any = None
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        assert isinstance(pl_module, ERLModule)
+        parts = pl_module.population, trainer.optimizers[0]
+        if trainer.current_epoch == 1:
+            self.saved = [_copied(part.state_dict()) for part in parts]
+        if trainer.current_epoch == 2:
+            for part, state in zip(parts, self.saved, strict=True):
+                part.load_state_dict(state)
+
+    __hash__ = object.__hash__
+
+
+def _copied(state: Any) -> Any:
+    if isinstance(state, dict):
+        return {name: _copied(value) for name, value in state.items()}
+    return state.clone() if isinstance(state, Tensor) else state
+
+
+def test_recorded_steps_use_what_is_loaded_later(taped: Any) -> None:
+    direct, unloaded = trained(Reload(), **RUNS["population"]), trained(**RUNS["population"])
+    with taped():
+        recorded = trained(Reload(), **RUNS["population"])
+    check_same(direct, recorded)
+    assert not same(direct.states[2, "train"]["actor"], unloaded.states[2, "train"]["actor"])
+
+
+class Waiting(DDPG):
+    """Asks for the value of a tensor, as a network written without a thought of GPUs may."""
+
+    def losses(self, population: Population, batch: Batch, train_actor: bool = True) -> Losses:
+        assert float(batch.reward.sum()) < 1e9
+        return super().losses(population, batch, train_actor)
+
+
+def test_a_step_that_waits_for_the_device_is_found(taped: Any) -> None:
+    with pytest.raises(RuntimeError, match="waits for the device"), taped():
+        trained(learner=Waiting(), gradient_steps=9)
+
+
+def test_a_step_gets_copies_in_memory_of_its_own_for_each_shape_type_and_option() -> None:
+    seen: list[Tensor] = []
+
+    def double(tensors: dict[str, Tensor], factor: int) -> Tensor:
+        seen.append(tensors["x"])
+        return tensors["x"] * factor
+
+    Tape.recorded = 0
+    graphs, given = Graphs(Tape), torch.ones(2)
+    for number in range(2 * WARM_UP):
+        given.fill_(number)
+        assert graphs(double, {"x": given}, 2).tolist() == [2 * number] * 2
+        assert given.tolist() == [number] * 2
+    assert len(seen) == WARM_UP + 1  # later calls run no Python
+    assert len({tensor.data_ptr() for tensor in seen}) == 1
+    assert seen[0].data_ptr() != given.data_ptr()
+    assert Tape.recorded == 1
+    for further in (torch.ones(3), torch.ones(2, dtype=torch.float64), torch.ones(3, 1)):
+        for _ in range(2 * WARM_UP):
+            assert torch.equal(graphs(double, {"x": further}, 2), 2 * further)
+    assert graphs(double, {"x": given}, 3).tolist() == (3 * given).tolist()
+    assert Tape.recorded == 4
+    assert len({tensor.data_ptr() for tensor in seen}) == 5
+
+
+def test_on_a_cpu_a_step_gets_the_tensors_themselves() -> None:
+    given = {"x": torch.ones(2)}
+    assert graphs_for(torch.device("cpu"))(lambda tensors: tensors, given) is given
+
+
+def test_without_gradients_of_an_earlier_fit_nothing_is_replayed(taped: Any) -> None:
+    with taped():
+        module = fit(AIM, gradient_steps=9)
+        module.cleanup_memory()
+        assert not module.graphs._steps
+
+
+@pytest.fixture
+def cuda(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Put what CudaGraph calls of torch.cuda on a list instead of a GPU."""
+    calls: list[str] = []
+
+    @contextmanager
+    def context(name: str) -> Iterator[None]:
+        calls.append(name)
+        yield
+        calls.append(f"end {name}")
+
+    stream = SimpleNamespace(wait_stream=lambda other: calls.append("wait"))
+    graph = SimpleNamespace(replay=lambda: calls.append("replay"))
+    for name, value in {
+        "Stream": lambda: stream,
+        "current_stream": lambda: stream,
+        "CUDAGraph": lambda: graph,
+        "stream": lambda stream: context("side"),
+        "graph": lambda graph, stream: context("record"),
+    }.items():
+        monkeypatch.setattr(torch.cuda, name, value)
+    return calls
+
+
+def test_a_cuda_graph_is_warmed_up_recorded_once_and_replayed(cuda: list[str]) -> None:
+    graph = CudaGraph(lambda: cuda.append("run"))
+    for _ in range(WARM_UP + 2):
+        graph()
+    warm_up = ["wait", "side", "run", "end side", "wait"]
+    assert cuda == [*warm_up * WARM_UP, "record", "run", "end record", "replay", "replay"]
+
+
+def test_a_step_that_cannot_be_recorded_is_an_error_of_one_line(cuda: list[str]) -> None:
+    def run() -> None:
+        if "record" in cuda:
+            raise RuntimeError("operation not permitted when stream is capturing\nmore")
+
+    graph = CudaGraph(run)
+    for _ in range(WARM_UP):
+        graph()
+    with pytest.raises(UserError, match=r"operation not permitted .* set trainer.accelerator to cpu$"):
+        graph()
