@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 INSTALLED := $(VENV)/.installed
 
-.PHONY: help train dashboard test slow faults fuzz torture golden soak memory bench bench-control bench-swimmer bench-mujoco scaling bench-processes bench-fire \
+.PHONY: help train dashboard test slow faults fuzz torture golden soak memory bench bench-control bench-swimmer bench-mujoco bench-gpu scaling bench-processes bench-fire \
   results planted ablations power study reference docs lint format clean
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 19
@@ -59,6 +59,10 @@ bench-swimmer: $(INSTALLED)  ## compare ERL with TD3 and DDPG alone on Swimmer, 
 bench-mujoco: $(INSTALLED)  ## compare ERL with TD3 alone on four MuJoCo tasks, five seeds; a day on two cores
 	$(MEASURE) mujoco --processes 2 --out docs/figures
 	$(VENV)/bin/python -m benchmarks.pages control
+
+bench-gpu: $(INSTALLED)  ## measure training on a GPU: one agent, populations, the full-scale run, resume; half an hour
+	$(MEASURE) gpu --out docs/figures
+	$(VENV)/bin/python -m benchmarks.pages results
 
 bench: $(INSTALLED)  ## compare speed and size with references
 	$(MEASURE) bench

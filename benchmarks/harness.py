@@ -44,6 +44,7 @@ UNUSED = ("threads", "seeds")  # settings that no row depends on: they choose ho
 
 MODULES = {  # names of benchmarks by the module that defines them in `BENCHMARKS`
     "speed.bench": ("bench", "limit"),
+    "speed.gpu": ("gpu",),
     "memory.full_run": ("full-run-1", "full-run-2", "full-live"),
     "memory.estimate": ("estimate",),
     "memory.cost": ("memory-cost",),
@@ -308,8 +309,10 @@ def train(
     folder: Path,
     callbacks: Sequence[Callback] = (),
     profiler: Profiler | None = None,
+    accelerator: str = "cpu",
+    precision: Any = "32-true",
 ) -> float:
-    """Train with a seed on the CPU, without printing, logging or saving; return the seconds.
+    """Train with a seed, without printing, logging or saving; return the seconds.
 
     With -1 generations it trains until the module stops. Panels are cached in a new folder in `folder`. Raises
     SystemExit if training ends early, as by an interrupt.
@@ -317,7 +320,8 @@ def train(
     os.environ["PL_GLOBAL_SEED"] = str(seed)
     trainer = Trainer(
         max_epochs=generations,
-        accelerator="cpu",
+        accelerator=accelerator,
+        precision=precision,
         devices=1,
         logger=False,
         enable_checkpointing=False,

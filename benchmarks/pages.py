@@ -105,9 +105,9 @@ def where(figures: Figures, *commits: str) -> str:
     threads = f" with {machine['threads']} thread{'s' * (machine['threads'] > 1)}" if "threads" in machine else ""
     measured = ", ".join(sorted({commit[:7] for commit in commits or (str(machine["commit"]),)}))
     changed = " with changes" * bool(machine["dirty"])
-    return (
-        f"{machine['machine']}, {machine['cores']} cores, torch {machine['torch']}{threads}, commit {measured}{changed}"
-    )
+    gpu = f", {machine['accelerator']}" if machine.get("accelerator") else ""
+    hardware = f"{machine['machine']}, {machine['cores']} cores{gpu}"
+    return f"{hardware}, torch {machine['torch']}{threads}, commit {measured}{changed}"
 
 
 def machines(names: Sequence[str], *figures: Figures) -> str:

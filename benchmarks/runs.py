@@ -1,7 +1,9 @@
 """Runs of eigen2's command line in their own processes, and what they measured."""
 
 import json
+import os
 import re
+import signal
 import statistics
 import time
 from array import array
@@ -74,6 +76,18 @@ class Probe(Callback):
             }
             self.measured["estimate_mb"] = pl_module.memory.peak_bytes / MB
         self.path.write_text(json.dumps({**self.measured, "generation_starts": self.starts.tolist()}))
+
+
+class Kill(Callback):
+    """Kills the process after the training of a generation, as a power cut would."""
+
+    def __init__(self, generation: int) -> None:
+        self.generation = generation
+
+    def on_phase_end(self, trainer: Trainer, pl_module: LightningModule, phase: str) -> None:
+        """Send SIGKILL."""
+        if (trainer.current_epoch, phase) == (self.generation, "train"):
+            os.kill(os.getpid(), signal.SIGKILL)
 
 
 def fill(buffer: ReplayBuffer) -> None:

@@ -61,6 +61,13 @@ def limit_text(figures: Figures) -> str:
     )
 
 
+def gpu_table(figures: Figures) -> str:
+    """Return what was measured on a GPU, with its goals."""
+    words = {True: "yes", False: "no", None: ""}
+    columns = {"what": "{what}", "measured": "{measured}", "to keep": "{goal}", "kept": "{kept}"}
+    return table(columns, [{**row, "kept": words[row["kept"]]} for row in figures["rows"]])
+
+
 RUNS = ("full-run-1", "full-run-2")
 SOURCES = {"bench": "comparison", "full-run-1": "run, 1 thread", "full-run-2": "run, 2 threads", "limit": "limit"}
 PAGE = Page(
@@ -71,5 +78,7 @@ PAGE = Page(
         "run": Block(run_table, RUNS),
         "memory": Block(memory_table, RUNS[1:]),
         "limit": Block(limit_text, ("limit",)),
+        "gpu": Block(gpu_table, ("gpu",)),
+        "gpu_machine": Block(partial(machines, ["GPU"]), ("gpu",)),
     }
 )
