@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -114,10 +115,12 @@ class TradingRules:
 
         They are rounded first to the steps of the replay buffer, so that a critic sees what was played.
         """
-        low, high = torch.tensor(self.action_range, device=unit.device)
-        # two operations round the same everywhere, a fused one does not
-        native: Tensor = rounded_action(unit) * ((high - low) / 2) + (high + low) / 2
-        return native
+        low, high = np.array(self.action_range, np.float32)
+        halves, middles = ((high - low) / 2).tolist(), ((high + low) / 2).tolist()
+        numbers = zip(rounded_action(unit).unbind(-1), halves, middles, strict=True)
+        # two operations round the same everywhere, a fused one does not; a tensor of the range would have to be copied
+        # to a GPU, which a recorded step may not do
+        return torch.stack([number * half + middle for number, half, middle in numbers], -1)
 
     def target_weights(
         self, score: Float[Tensor, "... columns"], tradable: Bool[Tensor, "... columns"]
