@@ -71,7 +71,8 @@ class CudaGraph:
     """
 
     def __init__(self, run: Run) -> None:
-        self._run, self._calls, self._stream = run, 0, torch.cuda.Stream()
+        self._run, self._calls = run, 0
+        self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         self._graph: torch.cuda.CUDAGraph | None = None
 
     def __call__(self) -> None:
@@ -85,11 +86,11 @@ class CudaGraph:
             current.wait_stream(self._stream)
             return
         if self._graph is None:
-            self._graph = self._recorded()
+            self._graph = torch.cuda.CUDAGraph()
+            self._record(self._graph)
         self._graph.replay()
 
-    def _recorded(self) -> torch.cuda.CUDAGraph:
-        graph = torch.cuda.CUDAGraph()
+    def _record(self, graph: Any) -> None:
         try:
             with torch.cuda.graph(graph, stream=self._stream):
                 self._run()
@@ -101,7 +102,6 @@ class CudaGraph:
                 "networks must not read a tensor's value (item, if, boolean masks) or make tensors on the CPU; or set "
                 "trainer.accelerator to cpu"
             ) from error
-        return graph
 
 
 def graphs_for(device: torch.device) -> Graphs:

@@ -47,7 +47,7 @@ class GenerationState:
         """
         fitness, validation = torch.full((2, total), torch.nan, dtype=torch.float64)
         losses = len(Losses._fields)
-        sums, counts, loss = tallies.zero_().split([losses, losses, 2])
+        sums, counts, loss = torch.split(tallies.zero_(), [losses, losses, 2])
         return cls(generation, fitness, torch.nan, validation, sums, counts, Quarantine(agents, loss))
 
     def draw(self, batch: int, buffer: ReplayBuffer, at_once: int) -> dict[str, Tensor]:
