@@ -61,8 +61,8 @@ class MatchedERL(ERLModule):
         """Take all gradient steps of the generation."""
         if self.state.slots is not None:
             steps = (self.played - self.before) // self.learners
-            for step in range(steps):
-                super().training_step(step, step)
+            for index in range(steps * self.parts):
+                self.train_on(index)
             self.trained += steps * self.learners
 
     def validate(self) -> None:

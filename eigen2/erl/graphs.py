@@ -1,12 +1,13 @@
 """Steps of training that run as they are, or, on a GPU, are recorded as CUDA graphs and replayed."""
 
+import logging
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from eigen2.errors import UserError
+log = logging.getLogger(__name__)
 
 WARM_UP = 3  # calls before a step is recorded: they allocate what it keeps, such as gradients and moments
 
@@ -67,13 +68,15 @@ class _Step:
 class CudaGraph:
     """A function without arguments that is recorded as a CUDA graph after some calls, and then replayed.
 
-    Warm-up and recording take place on one side stream, as libraries allocate their workspace for each stream.
+    One that cannot be recorded runs as it is, after a warning. Warm-up and recording take place on one side stream, as
+    libraries allocate their workspace for each stream.
     """
 
     def __init__(self, run: Run) -> None:
         self._run, self._calls = run, 0
         self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        self._graph: torch.cuda.CUDAGraph | None = None
+        self._graph: Any = None  # a torch.cuda.CUDAGraph
+        self._can_be_recorded = True
 
     def __call__(self) -> None:
         """Make the operations once."""
@@ -85,23 +88,29 @@ class CudaGraph:
                 self._run()
             current.wait_stream(self._stream)
             return
+        if self._graph is None and self._can_be_recorded:
+            self._graph = self._record()
         if self._graph is None:
-            self._graph = torch.cuda.CUDAGraph()
-            self._record(self._graph)
-        self._graph.replay()
+            self._run()
+        else:
+            self._graph.replay()
 
-    def _record(self, graph: Any) -> None:
+    def _record(self) -> Any:
+        graph = torch.cuda.CUDAGraph()
         try:
             with torch.cuda.graph(graph, stream=self._stream):
                 self._run()
         except torch.cuda.OutOfMemoryError:
             raise
         except RuntimeError as error:
-            raise UserError(
-                f"a training step cannot be recorded as a CUDA graph ({str(error).splitlines()[0]}); learner and "
-                "networks must not read a tensor's value (item, if, boolean masks) or make tensors on the CPU; or set "
-                "trainer.accelerator to cpu"
-            ) from error
+            self._can_be_recorded = False
+            log.warning(
+                "a training step runs slower than it could, as it cannot be recorded as a CUDA graph (%s): learner and "
+                "networks must not read a tensor's value (item, if, boolean masks) or make tensors on the CPU",
+                str(error).splitlines()[0],
+            )
+            return None
+        return graph
 
 
 def graphs_for(device: torch.device) -> Graphs:

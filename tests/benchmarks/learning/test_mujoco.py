@@ -35,12 +35,20 @@ ARMS = {
 @pytest.mark.parametrize(
     ("arm", "untrained", "generation"), [("TD3 alone", 10, 10), ("ERL", 0, 40), ("all learn", 0, 60)]
 )
-def test_gradient_steps_match_environment_steps(arm: str, untrained: int, generation: int, tmp_path: Path) -> None:
+def test_gradient_steps_match_environment_steps(
+    arm: str, untrained: int, generation: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Episodes have 10 steps, so that training begins in the first generation that ends with 20 or more."""
-    settings = {"steps": 115, "every": 50, "episodes": 2}
+    settings, taken = {"steps": 115, "every": 50, "episodes": 2}, list[int]()
+
+    def train_on(module: mujoco.MatchedERL, index: int) -> None:
+        taken.append(module.learners)
+        ERLModule.train_on(module, index)
+
+    monkeypatch.setattr(mujoco.MatchedERL, "train_on", train_on)
     row = mujoco.measure(ARMS, Task(f"{arm}: Pendulum-v1", 3), settings, tmp_path)
     played = -(-115 // generation) * generation
-    assert row["gradient_steps"] == played - untrained
+    assert row["gradient_steps"] == sum(taken) == played - untrained
     passed = {step // 50: step for step in range(played, 0, -generation) if step >= 50}  # the first of each fifty
     assert row["env_steps"] == tuple(sorted(passed.values()))
     assert len(row["fittest"]) == len(row["champion"]) == len(passed)
