@@ -5,7 +5,7 @@ minutes that fire needs to cross the cell it leads into. Four neighbours, not ei
 breaks that touch at a corner. A fire burns the cells it reaches within its duration.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -156,12 +156,26 @@ class Fires:
         self._burn(reached)
         return reached.size
 
+    def remove_break(self, cell: int) -> None:
+        """Let a break burn again, and recompute the fires that start on it or had reached a neighbour."""
+        if not 0 <= cell < self.model.cells or not self.breaks[cell]:
+            raise ValueError(f"cell {cell} is no break")
+        into = self._graph.indices == cell
+        self._graph.data[into] = self.model.graph.data[into]
+        self.breaks[cell] = False
+        neighbours = self._graph.indices[self._graph.indptr[cell] : self._graph.indptr[cell + 1]]
+        self._burn(np.flatnonzero(np.isfinite(self.arrival[:, neighbours]).any(1) | (self.ignitions == cell)))
+
     def saved(self, cell: int) -> int:
         """Return the cells, summed over fires, that a break in a cell would save; nothing changes."""
         self._check(cell)
-        reached = np.isfinite(self.arrival[:, cell])
-        after = self.model.start(self.ignitions[reached], [*np.flatnonzero(self.breaks).tolist(), cell])
-        return int(np.isfinite(self.arrival[reached]).sum() - after.burns.sum())
+        reached = np.flatnonzero(np.isfinite(self.arrival[:, cell]))
+        whole = self._graph
+        minutes = np.where(whole.indices == cell, np.inf, whole.data)
+        graph = sparse.csr_array((minutes, whole.indices, whole.indptr), shape=whole.shape)
+        passed = self._spread(reached[self.ignitions[reached] != cell], graph, trees=False)
+        after = sum(np.isfinite(arrival).sum() for _, arrival, _ in passed)
+        return int(np.isfinite(self.arrival[reached]).sum() - after)
 
     def _check(self, cell: int) -> None:
         if not 0 <= cell < self.model.cells or not self.model.burnable[cell] or self.breaks[cell]:
@@ -173,23 +187,30 @@ class Fires:
         self.breaks[cell] = True
 
     def _burn(self, fires: Int64[np.ndarray, " some"]) -> None:
-        """Recompute some fires on the current graph, a few at a time."""
+        """Recompute some fires on the current graph."""
         self.burns -= np.isfinite(self.arrival[fires]).sum(0)
         self.arrival[fires] = np.inf
         if self._sizes is not None:
             self.downstream -= self._sizes[fires].sum(0, dtype=np.int64)
             self._sizes[fires] = 0
         lit = fires[~self.breaks[self.ignitions[fires]]]
-        for first in range(0, lit.size, FIRES_AT_ONCE):
-            rows = lit[first : first + FIRES_AT_ONCE]
-            arrival, before = csgraph.dijkstra(
-                self._graph, indices=self.ignitions[rows], limit=self.model.duration, return_predecessors=True
-            )
+        for rows, arrival, before in self._spread(lit, self._graph, self._sizes is not None):
             self.arrival[rows] = arrival
             self.burns += np.isfinite(arrival).sum(0)
             if self._sizes is not None:
                 self._sizes[rows] = sizes = tree_sizes(before, np.isfinite(arrival))
                 self.downstream += sizes.sum(0, dtype=np.int64)
+
+    def _spread(
+        self, fires: Int64[np.ndarray, " some"], graph: sparse.csr_array, trees: bool
+    ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.int32]]]:
+        """Yield some fires, a few at a time, with the minutes to each cell and, with `trees`, the cell before it."""
+        for first in range(0, fires.size, FIRES_AT_ONCE):
+            rows = fires[first : first + FIRES_AT_ONCE]
+            found = csgraph.dijkstra(
+                graph, indices=self.ignitions[rows], limit=self.model.duration, return_predecessors=trees
+            )
+            yield (rows, *found) if trees else (rows, found, np.empty((0, 0), np.int32))
 
 
 def tree_sizes(

@@ -165,6 +165,21 @@ def test_step_by_step_is_the_same_as_anew(seed: int, level: bool) -> None:
     assert all(later <= earlier for earlier, later in pairwise(burned))
 
 
+@settings(max_examples=15)
+@given(st.integers(0, 2**31), st.booleans())
+def test_a_removed_break_leaves_no_trace(seed: int, level: bool) -> None:
+    rng = np.random.default_rng(seed)
+    model = uniform((8, 8), duration=9.0) if level else FireModel.of(synthesize(8, rng), duration=120.0)
+    breaks = rng.choice(np.flatnonzero(model.burnable), 8, replace=False).tolist()
+    fires = model.start(breaks=breaks, trees=True)
+    for cell in rng.permutation(breaks).tolist():
+        fires.remove_break(cell)
+        breaks.remove(cell)
+        assert same(fires, model.start(breaks=breaks, trees=True))
+    with pytest.raises(ValueError, match="is no break"):
+        fires.remove_break(cell)
+
+
 def test_many_fires_are_the_same_as_each_alone() -> None:
     model = FireModel.of(synthesize(18, np.random.default_rng(3)))
     together = model.start(trees=True)
