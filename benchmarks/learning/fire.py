@@ -5,6 +5,7 @@ from pathlib import Path
 from statistics import fmean, median
 
 from benchmarks.harness import MB, Benchmark, Figures, Row, Settings, Task
+from benchmarks.learning import fire_optimum
 from benchmarks.pages import Block, Page, spread, table, where
 from benchmarks.runs import eigen2, fit
 
@@ -64,12 +65,16 @@ SMALLEST = {"seeds": 1, "words": [f"--{word}" for word in TINY]}
 BENCHMARKS = {
     "fire": Benchmark(
         measure, lambda options: [Task("default", seed) for seed in range(1, options["seeds"] + 1)], SETTINGS, SMALLEST
-    )
+    ),
+    "fire-optimum": fire_optimum.BENCHMARK,
 }
 PAGE = Page(
     {
         "agents": Block(agents_table, ("fire",)),
         "agents_machine": Block(machine_text, ("fire",)),
+        "optimum_shares": Block(fire_optimum.share_table, ("fire-optimum",)),
+        "optimum_search": Block(fire_optimum.search_table, ("fire-optimum",)),
+        "optimum_text": Block(fire_optimum.text, ("fire-optimum",)),
         "fire_validate": Block(validate_table, ("fire-validate",)),
     }
 )

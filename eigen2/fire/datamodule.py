@@ -1,7 +1,7 @@
 """The fuel-break workload as a data module: landscapes, environments, validation and test."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal
@@ -26,6 +26,8 @@ from eigen2.fire.networks import QMap
 from eigen2.fire.simulation.baselines import PLACEMENTS, reduction
 from eigen2.fire.simulation.environment import FuelBreakEnv, relative_reward
 from eigen2.fire.simulation.frames import Frames
+from eigen2.fire.simulation.local_search import improve
+from eigen2.fire.simulation.spread import FireModel
 
 LANDSCAPE_BYTES = 130  # per cell of a landscape: layers, rates of spread and graph
 FIRE_BYTES = 8  # per fire and cell
@@ -197,12 +199,17 @@ class FuelBreakDataModule(DQNDataModule):
     def baseline(self, name: str, split: Split) -> tuple[Cells, Float[np.ndarray, " landscapes"]]:
         """Return the breaks of a baseline on each landscape of a split, and the share of the burned area they save."""
         if (name, split) not in self._baselines:
-            models = [env.scenes[0].model for env in self.held_out(split)]
-            rngs = (generator(0, Role.VALIDATION, number) for number in range(len(models)))
-            placed = [PLACEMENTS[name](model, self.env.budget, rng) for model, rng in zip(models, rngs, strict=True)]
-            saved = [reduction(model, cells) for model, cells in zip(models, placed, strict=True)]
-            self._baselines[name, split] = placed, np.array(saved)
+            place = PLACEMENTS[name]
+            self._baselines[name, split] = self._score(split, lambda model, rng: place(model, self.env.budget, rng))
         return self._baselines[name, split]
+
+    def _score(
+        self, split: Split, place: Callable[[FireModel, np.random.Generator], list[int]]
+    ) -> tuple[Cells, Float[np.ndarray, " landscapes"]]:
+        """Return the breaks that a function places on each landscape of a split, in order, and what they save."""
+        models = [env.scenes[0].model for env in self.held_out(split)]
+        placed = [place(model, generator(0, Role.VALIDATION, number)) for number, model in enumerate(models)]
+        return placed, np.array([reduction(model, cells) for model, cells in zip(models, placed, strict=True)])
 
     def validation_fitness(self, policy: Policy) -> Float[np.ndarray, " landscapes"]:
         """Return the percentage of the burned area that a policy saves on each validation landscape."""
@@ -213,12 +220,15 @@ class FuelBreakDataModule(DQNDataModule):
         return float(100 * self.baseline(name, "validation")[1].mean())
 
     def test(self, policy: Policy, generation: int) -> TestResult:
-        """Play the champion and every baseline on landscapes that no fit has used; save scores and placements."""
+        """Play the champion, also improved by swaps, and every baseline on landscapes that no fit has used."""
         saved = {"champion": self.play(policy, "test")}
         saved |= {name: self.baseline(name, "test")[1] for name in PLACEMENTS}
+        file = self._placements("test", generation, tuple(PLACEMENTS))
+        starts = iter(file.placements["champion"])
+        swapped = self._score("test", lambda model, rng: improve(model, next(starts), rng))
+        file.placements[placements.SWAPPED], saved[placements.SWAPPED] = swapped
         if (root := self._run_folder()) is not None:
-            placed = self._placements("test", generation, tuple(PLACEMENTS))
-            placements.save_test(root, placed, saved, self.fitness_words["unit"], self.settings())
+            placements.save_test(root, file, saved, self.fitness_words["unit"], self.settings())
         return placements.make_test_result(saved, generation)
 
     def save_champion_record(self, generation: int, baselines: tuple[str, ...]) -> None:

@@ -24,6 +24,8 @@ PLACEMENTS_FILE = "placements.json"
 FOLDERS: dict[Split, str] = {"validation": "champion", "test": "test"}  # subfolders of the run folder for records
 LARGEST_GRID = 100  # most rows and columns of a landscape in a file: fires from all of its cells take 400 MB
 
+SEARCHED, SWAPPED = "local_search", "champion_swaps"  # by swaps from a baseline, and from the champion's placement
+
 Cells = list[list[int]]  # breaks of one placement: for each landscape, `row * columns + column`, in their order
 Spec = dict[str, Any]  # description from which a landscape is made again; an item of `landscapes` in SCHEMA
 
@@ -144,10 +146,11 @@ def make_test_result(saved: Mapping[str, np.ndarray], generation: int) -> TestRe
     """Return the metrics and the table of a test, from the share each placement saves on each landscape."""
     lines = [
         f"champion     of epoch {generation}, on {len(saved['champion'])} landscapes that fit has not seen",
-        "percent of the burned area saved: mean, standard error, least, most",
+        f"percent of the burned area saved: mean, standard error, least, most; gap to {SEARCHED}, % of what it saves",
     ]
+    goal = saved[SEARCHED].mean()
     for name, part in saved.items():
         error = part.std(ddof=1) / np.sqrt(len(part)) if len(part) > 1 else np.nan
-        figures = (part.mean(), error, part.min(), part.max())
+        figures = (part.mean(), error, part.min(), part.max(), 1 - part.mean() / goal if goal else np.nan)
         lines.append(f"{name:<20}" + "".join(f"{100 * figure:>8.1f}" for figure in figures))
     return TestResult({f"test/{name}": float(100 * part.mean()) for name, part in saved.items()}, "\n".join(lines))

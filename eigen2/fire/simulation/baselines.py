@@ -3,11 +3,12 @@
 from collections.abc import Callable
 
 import numpy as np
-from jaxtyping import Float64
+from jaxtyping import Float64, Int64
 from numpy.typing import NDArray
 from scipy import sparse
 from scipy.sparse import linalg
 
+from eigen2.fire.simulation.local_search import improve
 from eigen2.fire.simulation.spread import FireModel
 
 SMALL = 64  # nodes up to which all eigenvalues are computed, rather than the lowest one by iteration
@@ -42,13 +43,19 @@ def adaptive_downstream(model: FireModel, budget: int, rng: np.random.Generator)
     return greedy(model, budget, rng, candidates=1)
 
 
-def greedy(model: FireModel, budget: int, rng: np.random.Generator, candidates: int | None = CANDIDATES) -> list[int]:
+def greedy(
+    model: FireModel,
+    budget: int,
+    rng: np.random.Generator,
+    candidates: int | None = CANDIDATES,
+    ignitions: Int64[np.ndarray, " fires"] | None = None,
+) -> list[int]:
     """Choose one by one the cell whose break saves most of `candidates`, given the breaks before it.
 
     Candidates are tried in order of how many cells burn through them. As a break saves no more than that, the search
     ends as soon as the next candidate cannot beat the best so far: with `candidates` None the choice is exact.
     """
-    fires = model.start(trees=True)
+    fires = model.start(ignitions, trees=True)
     chosen: list[int] = []
     for _ in range(min(budget, int(model.burnable.sum()))):
         bound = np.where(model.burnable & ~fires.breaks, fires.downstream, -1)
@@ -65,8 +72,14 @@ def greedy(model: FireModel, budget: int, rng: np.random.Generator, candidates: 
     return chosen
 
 
+def local_search(model: FireModel, budget: int, rng: np.random.Generator) -> list[int]:
+    """Choose as `adaptive_downstream`, and improve the choice by swaps."""
+    return improve(model, adaptive_downstream(model, budget, rng), rng)
+
+
 PLACEMENTS: dict[str, Placement] = {
-    place.__name__: place for place in (random, domirank, in_degree, downstream, adaptive_downstream, greedy)
+    place.__name__: place
+    for place in (random, domirank, in_degree, downstream, adaptive_downstream, greedy, local_search)
 }
 
 

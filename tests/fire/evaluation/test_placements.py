@@ -17,7 +17,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from eigen2.errors import UserError
 from eigen2.files import Folder
 from eigen2.fire.datamodule import FuelBreakDataModule
-from eigen2.fire.evaluation.placements import PlacementFile, read_placements, write_placements
+from eigen2.fire.evaluation.placements import PlacementFile, make_test_result, read_placements, write_placements
 from eigen2.fire.landscapes.landscape import synthesize
 from eigen2.fire.landscapes.rasters import RegionFiles
 from eigen2.fire.pictures import BreaksPlot, draw_placements
@@ -54,12 +54,20 @@ def test_the_placements_are_those_that_were_scored(whole: Path) -> None:
 def test_the_test_says_what_each_placement_saves_on_each_landscape(whole: Path) -> None:
     summary = json.loads((whole / "test" / "scores.json").read_text())
     placed = read_placements(whole / "test" / "placements.json")
-    assert list(summary["scores"]) == list(placed.placements) == ["champion", *PLACEMENTS]
+    assert list(summary["scores"]) == list(placed.placements) == ["champion", *PLACEMENTS, "champion_swaps"]
     assert summary["champion_generation"] == placed.generation
     assert summary["unit"] == "percent of the burned area saved"
     assert summary["settings"]["data.grid_size"] == 12
     for name, scores in summary["scores"].items():
         np.testing.assert_allclose(scores, savings(placed, name), atol=1e-4)
+    for improved, start in (("champion_swaps", "champion"), ("local_search", "adaptive_downstream")):
+        assert (np.array(summary["scores"][improved]) >= summary["scores"][start]).all()  # it simulates all fires here
+
+
+def test_the_gap_is_that_to_local_search() -> None:
+    saved = {"champion": np.array([0.3, 0.5]), "greedy": np.array([0.6, 0.6]), "local_search": np.array([0.4, 0.6])}
+    gaps = {line.split()[0]: line.split()[-1] for line in make_test_result(saved, 3).text.splitlines()[2:]}
+    assert gaps == {"champion": "20.0", "greedy": "-20.0", "local_search": "0.0"}
 
 
 def test_another_test_does_not_overwrite_the_first(
