@@ -142,6 +142,6 @@ def text(figures: Figures) -> str:
     )
 
 
-SETTINGS = {"seeds": 20, "large": 3, "programs": 5, "evaluations": 2000, "scale_breaks": 500, "scale_evaluations": 4000}
+SETTINGS = {"seeds": 20, "large": 2, "programs": 3, "evaluations": 2000, "scale_breaks": 500, "scale_evaluations": 2000}
 SMALLEST = {"seeds": 1, "evaluations": 20}
 BENCHMARK = Benchmark(measure, lambda options: [Task(case) for case in (*SMALL, PROGRAM, SCALE)], SETTINGS, SMALLEST)
