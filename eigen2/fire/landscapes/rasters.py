@@ -16,17 +16,26 @@ from numpy.typing import NDArray
 from eigen2.errors import UserError, require_range
 from eigen2.fire.landscapes.fuels import BARE, NON_BURNABLE, require_known
 from eigen2.fire.landscapes.landscape import RANGES, Landscape, Split, slopes
+from eigen2.fire.landscapes.plausibility import contradictions
 
 LARGEST = 25_000_000  # most cells of a region: reading it takes about 150 bytes per cell
 CANOPY = {"canopy_cover": (100, 1), "canopy_height": (10, 120), "canopy_base_height": (10, 120)}
 CANOPY["canopy_bulk_density"] = 100, 2
 """For each canopy layer: LANDFIRE's units (percent, m x 10, m x 10, kg/m3 x 100) per unit of ours, and the largest
 plausible value in our units; the tallest tree is 116 m high."""
+LIMITS: dict[str, tuple[float, float, str]] = {
+    "elevation": (*RANGES["elevation"][:2], "in metres; convert feet or cm"),
+    "slope": (0, np.inf, "in degrees"),  # `contradictions` tells why one is above 90
+    "aspect": (-np.inf, 360, "in degrees clockwise from north"),
+    **{name: (0, scale * most, "in LANDFIRE's units") for name, (scale, most) in CANOPY.items()},
+}
+"""Least and largest value in the file of each layer but fuel, and its unit."""
 PROJECT = "project it: gdalwarp -t_srs EPSG:NUMBER, with the number of the region's UTM zone"
 MISSING = "if that marks missing data, declare it: gdal_edit.py -a_nodata"
 SPLIT_OF_BLOCK = ("train", "validation", "test", "train", "train")
 """Split of the tiles of a block, by `(2 * block row + block column) % 5`."""
 BLOCK = 4  # tiles along the edge of a block
+FEET = ("ft", "foot", "feet", "us-ft", "ftus", "us survey foot")  # units that a file may declare
 BURNABLE = 0.5  # least share of a tile's cells that must burn
 
 
@@ -34,11 +43,14 @@ BURNABLE = 0.5  # least share of a tile's cells that must burn
 class RegionFiles:
     """Rasters of a region, all on the same grid of square cells in a projection whose unit is a length.
 
-    Slope and aspect follow from the elevation.
+    Slope and aspect follow from the elevation; files of them only check its units and orientation.
 
     Args:
         elevation: file of heights, in m.
         fuel: file of fuel model numbers, LANDFIRE's FBFM40.
+        slope: file of slopes, in degrees (LANDFIRE's SlpD); null leaves heights in feet unnoticed on gentle ground.
+        aspect: file of the directions that slopes face, in degrees clockwise from north, below 0 on level ground
+            (LANDFIRE's Asp); null checks no orientation.
         canopy_cover: file of the ground under trees, in percent; null, as in the layers below, means no trees.
         canopy_height: file of tree heights, in m x 10.
         canopy_base_height: file of the heights of the lowest branches, in m x 10.
@@ -47,6 +59,8 @@ class RegionFiles:
 
     elevation: str
     fuel: str
+    slope: str | None = None
+    aspect: str | None = None
     canopy_cover: str | None = None
     canopy_height: str | None = None
     canopy_base_height: str | None = None
@@ -62,6 +76,8 @@ class Region(NamedTuple):
 
     landscape: Landscape
     missing: Bool[np.ndarray, "rows columns"]
+    transform: Any = None  # from column and row to coordinates, row 0 the northern edge
+    crs: Any = None
 
 
 class Raster(NamedTuple):
@@ -95,7 +111,10 @@ def read_region(files: RegionFiles) -> Region:
     cell_size = first.transform.a * (1.0 if crs is None else float(crs.linear_units_factor[1]))
     if min(first.values.shape) < 2:
         raise UserError(f"{files.elevation} has {first.values.shape} cells; give 2 or more a side")
-    layers = {name: raster.values / CANOPY.get(name, (1, 1))[0] for name, raster in rasters.items()}
+    given = {name: raster.values for name, raster in rasters.items()}
+    for name, problem in contradictions(given, cell_size):
+        raise UserError(f"{files.given()[name]} {problem}")
+    layers = {name: given[name] / CANOPY.get(name, (1, 1))[0] for name in given.keys() - {"slope", "aspect"}}
     layers |= {name: np.zeros(first.values.shape) for name in CANOPY.keys() - layers.keys()}
     layers["slope"], layers["aspect"] = slopes(first.values, cell_size)
     missing: NDArray[np.bool_] = np.logical_or.reduce([np.isnan(values) for values in layers.values()])
@@ -104,7 +123,15 @@ def read_region(files: RegionFiles) -> Region:
     for name, values in layers.items():
         values[missing] = BARE if name == "fuel" else 0
     fuel = layers.pop("fuel").astype(np.int16)
-    return Region(Landscape(fuel=fuel, **layers, cell_size=cell_size), missing)
+    return Region(Landscape(fuel=fuel, **layers, cell_size=cell_size), missing, first.transform, crs)
+
+
+def read_on_grid(path: str, region: Region) -> Float64[np.ndarray, "rows columns"]:
+    """Read a further raster of a region, NaN where data are missing; raise UserError if it has another grid."""
+    raster = _read(path)
+    if not _same_grid(raster, Raster(region.landscape.elevation, region.transform, region.crs), region.crs):
+        raise UserError(f"{path} has another grid than the elevation; warp it to that: gdalwarp -te and -tr, -r near")
+    return raster.values
 
 
 def tiles(region: Region, size: int, split: Split) -> list[Landscape]:
@@ -177,6 +204,8 @@ def _grid_problems(source: Any) -> Iterator[str]:
         yield f"is in {crs}, whose units are not metres on the ground; {PROJECT}"
     if at.b or at.d or abs(abs(at.e) - at.a) > 1e-3 * at.a:
         yield f"is not north-up with square cells ({tuple(at)[:6]}); make it so: gdalwarp -tr SIZE SIZE IN.tif OUT.tif"
+    if (unit := (source.units[0] or "").lower()) in FEET:
+        yield f"has values in {unit}; convert it to metres: gdal_calc.py -A IN.tif --calc=A*0.3048 --outfile=OUT.tif"
     if crs is None and at.a < 0.5:
         yield f"has cells of {at.a:g} and no projection; that looks like degrees: {PROJECT}"
 
@@ -207,10 +236,7 @@ def _value_problems(name: str, known: NDArray[np.float64]) -> Iterator[str]:
         except UserError as error:
             yield f"is wrong: {error}; {MISSING}"
         return
-    if name in CANOPY:
-        least, most, unit = 0, CANOPY[name][0] * CANOPY[name][1], "in LANDFIRE's units"
-    else:
-        least, most, unit = *RANGES[name][:2], "in metres; convert feet or cm"
+    least, most, unit = LIMITS[name]
     if (wrong := known[~((known >= least) & (known <= most))]).size:
         yield f"holds {wrong[0]:g}; it must be {least} to {most}, {unit}; {MISSING}"
     if name in CANOPY and (broken := known[known != np.rint(known)]).size:
