@@ -1,7 +1,8 @@
-"""`python -m eigen2.cli fire`: evaluate placements of fuel breaks with a second fire model."""
+"""`python -m eigen2.cli fire`: place fuel breaks in a region, or score placements with a second fire model."""
 
 import json
 import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,22 @@ from eigen2.cli.parser import Parser
 from eigen2.errors import UserError, require_range
 from eigen2.files import Folder, write
 from eigen2.fire.evaluation.placements import LARGEST_GRID, Cells, read_placements
+from eigen2.fire.evaluation.regions import Plan, place, write_breaks
 from eigen2.fire.evaluation.validator import VARIABLE, Conditions, Score, require_pyretechnics, validate
+from eigen2.fire.landscapes.fuels import NON_BURNABLE
 from eigen2.fire.landscapes.landscape import synthetic
+from eigen2.fire.landscapes.rasters import RegionFiles, read_on_grid, read_region
+from eigen2.fire.networks import load_champion
 from eigen2.fire.simulation.baselines import PLACEMENTS
 from eigen2.fire.simulation.spread import Weather
+from eigen2.runtime.run_folder import find_checkpoint
 
 FIRE = {"duration": 240.0, "wind_speed": 15.0, "wind_from": 270.0}  # unless an option or --placements sets them
+CONDITIONS = {
+    "duration": "Duration of a fire in minutes (above 0)",
+    "wind_speed": "Wind speed 10 m above the vegetation, in km/h (0 to 200)",
+    "wind_from": "Direction the wind blows from, in degrees clockwise from north (0 to 360)",
+}
 OPTIONS: dict[str, tuple[Any, Any, str]] = {
     "placements": (str | None, None, "JSON file of placements; null scores the baselines on synthetic landscapes."),
     "python": (str | None, None, f"Python interpreter with pyretechnics; null reads the variable {VARIABLE}."),
@@ -31,31 +42,76 @@ OPTIONS: dict[str, tuple[Any, Any, str]] = {
     "fires": (int, 60, "Fires per landscape simulated with pyretechnics (1 or more)."),
     **{
         name: (float | None, None, f"{text}; null takes the value of --placements, or {FIRE[name]:g}.")
-        for name, text in {
-            "duration": "Duration of a fire in minutes (above 0)",
-            "wind_speed": "Wind speed 10 m above the vegetation, in km/h (0 to 200)",
-            "wind_from": "Direction the wind blows from, in degrees clockwise from north (0 to 360)",
-        }.items()
+        for name, text in CONDITIONS.items()
     },
     "out": (str | None, None, "JSON file to write the scores to."),
 }
 """Type, default and help of each option of `fire validate`."""
 
 
+PLACE: dict[str, tuple[Any, Any, str]] = {
+    "ckpt_path": (str, "best", "Champion: best or last of the run, or a checkpoint file."),
+    "trainer.default_root_dir": (str, "lightning_logs/fuel_breaks", "The run's folder."),
+    "landscape": (RegionFiles, ..., "Rasters of the region."),
+    "budget": (float, 0.05, "Cost of all breaks over that of all cells that burn (above 0, at most 1)."),
+    "output": (str, "breaks.tif", "GeoTIFF to write; outlines of the breaks go to a .geojson beside it."),
+    "cost": (str | None, None, "Raster of the cost of a break in each cell (above 0); null makes all cells cost 1."),
+    "no_go": (str | None, None, "Raster that is not 0 where no break may be; null allows all cells."),
+    **{name: (float | None, None, f"{text}; null is that of the fit.") for name, text in CONDITIONS.items()},
+}
+"""Type, default (`...` if required) and help of each option of `fire place`."""
+
+
 def make_parser(command: str = "fire") -> Parser:
     """Return the parser of `fire`."""
-    parser = Parser(prog=f"python -m eigen2.cli {command}", description="Evaluate placements of fuel breaks.")
-    validate_cmd = Parser(description="Score placements with eigen2's fire model and, in more detail, pyretechnics.")
-    for name, (kind, default, text) in OPTIONS.items():
-        validate_cmd.add_argument(f"--{name}", type=kind, default=default, help=text)
-    validate_cmd.add_argument("--overwrite", action="store_true", help="Replace the file of --out if it exists.")
-    parser.add_subcommands(dest="command").add_subcommand("validate", validate_cmd)
+    parser = Parser(prog=f"python -m eigen2.cli {command}", description="Place fuel breaks, or score placements.")
+    commands = parser.add_subcommands(dest="command")
+    for name, options, text in (
+        ("validate", OPTIONS, "Score placements with eigen2's fire model and, in more detail, pyretechnics."),
+        ("place", PLACE, "Place fuel breaks in a region of any size by the champion of a fit."),
+    ):
+        subcommand = Parser(description=text)
+        for option, (kind, default, words) in options.items():
+            given: dict[str, Any] = {"required": True} if default is ... else {"default": default}
+            subcommand.add_argument(f"--{option}", type=kind, help=words, **given)
+        subcommand.add_argument("--overwrite", action="store_true", help="Replace the files written if they exist.")
+        commands.add_subcommand(name, subcommand)
     return parser
 
 
 def run(command: str, options: Namespace) -> None:
+    """Run `fire place` or `fire validate`."""
+    (_place if options.command == "place" else _validate)(options[options.command])
+
+
+def _place(options: Namespace) -> None:
+    """Place breaks in a region, and write them."""
+    output = Path(options.output)
+    for file in (output, output.with_suffix(".geojson")):
+        if file.exists() and not options.overwrite:
+            raise UserError(f"{str(file)!r} exists: name another --output, or give --overwrite")
+    checkpoint = find_checkpoint(Path(options.trainer.default_root_dir), options.ckpt_path, or_start=False)
+    if checkpoint is None:
+        raise UserError("fire place needs a champion: --ckpt_path best, last or a checkpoint file")
+    network, fit = load_champion(Path(checkpoint))
+    kept = {"duration": "fire_simulation_max_duration", "wind_speed": "wind_speed", "wind_from": "wind_from"}
+    fire = {name: fit[f"data.{key}"] if options[name] is None else options[name] for name, key in kept.items()}
+    plan = Plan(options.budget, **fire)
+    region = read_region(RegionFiles(**vars(options.landscape)))
+    costs = None if options.cost is None else read_on_grid(options.cost, region)
+    if costs is not None and (free := costs[costs <= 0]).size:
+        raise UserError(
+            f"{options.cost} holds {free[0]:g}; a break must cost more than 0, or have no data where none may be"
+        )
+    barred = None if options.no_go is None else np.nan_to_num(read_on_grid(options.no_go, region)) != 0
+    breaks = place(region, network, plan, costs, barred, lambda done: print(f"{done:.0%}", end="\r", file=sys.stderr))
+    outlines = write_breaks(output, region, breaks)
+    share = breaks.sum() / max(int((~np.isin(region.landscape.fuel, NON_BURNABLE)).sum()), 1)
+    print(f"{breaks.sum():,} breaks, {100 * share:.1f} % of the cells that burn, in {output} and {outlines}")
+
+
+def _validate(options: Namespace) -> None:
     """Score placements, print the scores as a table, and write them to `--out`."""
-    options = options[options.command]
     _check(options)
     python: str = options.python or os.environ.get(VARIABLE, "")
     version = require_pyretechnics(python)  # before anything that takes long

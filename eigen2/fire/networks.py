@@ -1,13 +1,19 @@
 """Q-network of fuel breaks: a small fully convolutional network that values a break in every cell of a map."""
 
 import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 from torch.nn import functional
 
+from eigen2.core.compatibility import altered_as_user_error, saved_part, saved_run
+from eigen2.core.export import read_checkpoint
 from eigen2.core.networks import require_width
+from eigen2.errors import UserError
 from eigen2.fire.simulation.environment import BURNS, DOWNSTREAM, FINEST, PLANES, REWARD_UNIT
 
 DILATIONS = (1, 2, 4)  # of the residual convolutions, in cells of the halved map; a cell sees 32 x 32 cells in all
@@ -71,3 +77,21 @@ class QMap(nn.Module):
             return advantage
         value: Tensor = self.value(torch.cat([near.mean((2, 3)), far.mean((2, 3))], 1)).float()
         return value + advantage - advantage.mean(1, keepdim=True)
+
+
+def load_champion(file: Path) -> tuple[QMap, Mapping[str, Any]]:
+    """Return the champion of a checkpoint and the settings of its fit by full key; raise UserError if it has none."""
+    checkpoint = read_checkpoint(file)
+    saved, state = saved_run(checkpoint), checkpoint["state_dict"]
+    if (workload := saved_part(saved, "inference").get("workload")) != "fire":
+        raise UserError(f"{file} is a checkpoint of the workload {workload}; give one of fire")
+    with altered_as_user_error(str(file)):
+        if state["champion_generation"] < 0:
+            raise UserError(f"{file} has no champion: none was validated before it was written; fit longer")
+        settings: Mapping[str, Any] = saved["settings"]
+        network = QMap(*(settings[f"model.{name}"] for name in ("width", "dueling", "prior")))
+        weights = {
+            name.removeprefix("champion."): value for name, value in state.items() if name.startswith("champion.")
+        }
+        network.load_state_dict(weights)
+    return network.eval(), settings
