@@ -46,8 +46,11 @@ def optimum(
 
     What a set of breaks saves beyond those already placed is at most the sum of the cells that burn through each of
     them, given those already placed: a cell can only be saved if a break lies on its fastest path. Branches are
-    searched in order of this bound. A good placement to `start` from prunes more of them.
+    searched in order of this bound. A good placement to `start` from prunes more of them. Raises ValueError if that has
+    more breaks than the budget.
     """
+    if len(start) > budget:
+        raise ValueError(f"start has {len(start)} breaks, more than the budget of {budget}")
     unbroken = model.start(ignitions, trees=True)
     before = int(unbroken.burns.sum())
     best = Optimum(list(start), before - int(model.start(ignitions, start).burns.sum()), before)

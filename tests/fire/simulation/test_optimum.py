@@ -87,3 +87,5 @@ def test_stopped_early_it_says_what_may_be_missing() -> None:
 def test_no_more_breaks_than_cells() -> None:
     model = uniform((2, 2), holes=[0])
     assert optimum(model, 5).saved == 9
+    with pytest.raises(ValueError, match="start has 2 breaks, more than the budget of 1"):
+        optimum(model, 1, start=[1, 2])
