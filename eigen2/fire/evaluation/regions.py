@@ -64,7 +64,8 @@ def place(
     costs = np.ones(breaks.shape) if costs is None else costs
     counted = ~np.isin(region.landscape.fuel, NON_BURNABLE) & np.isfinite(costs)
     allowed = counted if barred is None else counted & ~barred
-    rows, columns = range(0, breaks.shape[0], plan.tile), range(0, breaks.shape[1], plan.tile)
+    height, width = region.landscape.shape
+    rows, columns = range(0, height, plan.tile), range(0, width, plan.tile)
     purse = 0.0
     for number, (row, column) in enumerate(product(rows, columns), 1):
         tile = np.s_[row : row + plan.tile, column : column + plan.tile]
