@@ -162,8 +162,10 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     @contextmanager
     def context(name: str) -> Iterator[None]:
         calls.append(name)
-        yield
-        calls.append(f"end {name}")
+        try:
+            yield
+        finally:
+            calls.append(f"end {name}")
 
     stream = SimpleNamespace(wait_stream=lambda other: calls.append("wait"))
     graph = SimpleNamespace(replay=lambda: calls.append("replay"))
