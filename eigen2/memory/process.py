@@ -4,6 +4,7 @@ import contextlib
 import ctypes
 import functools
 import os
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ from eigen2 import compat
 GB = 1e9
 MB = 1e6
 _ARENA = 64 << 20  # address by which glibc aligns the heap of a thread
+_SMAPS = Path("/proc/self/smaps")
+_MAPPING = re.compile(r"^([0-9a-f]+-[0-9a-f]+) \S+ \S+ \S+ \d+ *(.*)\n((?:[A-Z].*\n)+)", re.MULTILINE)
 _BLOCK_BYTES = 64  # typical size of a small Python object, where the allocator does not tell
 
 
@@ -86,11 +89,13 @@ def measure_mappings() -> tuple[int, int]:
     """
     libraries = heap = 0
     mallinfo2 = _libc_function("mallinfo2", _Mallinfo2)
-    for mapping in psutil.Process().memory_maps(grouped=False) if sys.platform == "linux" else ():
-        if mapping.path.startswith(("/", "[stack")):
-            libraries += mapping.anonymous
-        elif mapping.path == "[heap]" or int(mapping.addr.split("-")[0], 16) % _ARENA == 0:
-            heap += mapping.anonymous
+    smaps = _SMAPS.read_text() if _SMAPS.exists() else ""
+    for addresses, path, fields in _MAPPING.findall(smaps):
+        anonymous = 1024 * int(fields.split("Anonymous:", 1)[1].split(None, 1)[0])
+        if path.startswith(("/", "[stack")):
+            libraries += anonymous
+        elif path == "[heap]" or int(addresses.split("-")[0], 16) % _ARENA == 0:
+            heap += anonymous
     return libraries, 0 if mallinfo2 is None else max(0, heap - int(mallinfo2().uordblks))
 
 

@@ -14,7 +14,7 @@ import sysconfig
 import tempfile
 import tracemalloc
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from types import FunctionType, MappingProxyType, ModuleType
 from typing import Any, NamedTuple
@@ -49,7 +49,7 @@ class Trace(NamedTuple):
 
     sites: Sequence[Site] = ()
     holders: Sequence[tuple[str, int, int]] = ()  # containers that grew: name, length before and after
-    pages: Mapping[str, Path] = MappingProxyType({})  # to open in a browser, by what they show
+    pages: Sequence[tuple[str, Path]] = ()  # to open in a browser: what each shows, and its file
 
     def lines(self, least: float = 0) -> list[str]:
         """Format what was found; of the first lines those that keep more than `least` bytes a generation."""
@@ -59,7 +59,7 @@ class Trace(NamedTuple):
         return [
             *(f"{name} grows: {before:,} -> {now:,} items" for name, before, now in self.holders),
             *(sites or [f"kept from {site.line}: {unseen}" for site in self.sites[:1]]),
-            *(f"{name.replace('_', ' ')} of what is kept: {path}" for name, path in self.pages.items()),
+            *(f"{name.replace('_', ' ')} of what is kept: {path}" for name, path in self.pages),
         ]
 
     def record(self) -> dict[str, Any]:
@@ -68,7 +68,7 @@ class Trace(NamedTuple):
             "sites": [site._asdict() for site in self.sites[:5]],
             "holders": [{"name": name, "before": before, "now": now} for name, before, now in self.holders],
             "flame_graph": None,
-            **{name: path.name for name, path in self.pages.items()},
+            **{name: path.name for name, path in self.pages},
         }
 
 
@@ -123,7 +123,7 @@ class Tracer:
                 sites += [site._replace(nbytes=nbytes / generations) for site, nbytes in sizes.items()]
                 pages |= written
         sites.sort(key=lambda site: (not site.users, -site.nbytes))
-        return Trace(sites, _grown(self._lengths) if self._generations > 1 else [], pages)
+        return Trace(sites, _grown(self._lengths) if self._generations > 1 else [], [*pages.items()])
 
 
 def _record_python() -> Recorder:

@@ -330,7 +330,8 @@ def test_a_trace_is_made_on_demand_though_nothing_leaks(start: int, tmp_path: Pa
     leak, printed = in_fork(fit_with_a_trace, tmp_path, start)
     assert leak is None
     assert printed.count("memory  tracing 4 generations\n") == 1
-    assert printed.count("memory  kept from the generations that were traced:\n") == 2  # then, and at the end
+    # at the end, and before if the trace ends before the run does
+    assert printed.count("memory  kept from the generations that were traced:\n") == (1 if start == 11 else 2)
     record = json.loads((tmp_path / "memory" / "verdict.json").read_text())
     assert record["leak"] is None
     if start < 11:  # else the run ends with the generation that fills the trace

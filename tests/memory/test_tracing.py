@@ -74,7 +74,7 @@ def test_memory_on_a_gpu_is_traced_to_its_lines_and_drawn(monkeypatch: pytest.Mo
     (site,) = [site for site in trace.sites if "GPU" in site.line]
     assert (site.line, site.nbytes, site.users) == ("/home/me/model.py:7 on the GPU", 8000, True)
     page = tmp_path / "memory" / "cuda.html"
-    assert trace.pages == {"CUDA_timeline": page}
+    assert dict(trace.pages) == {"CUDA_timeline": page}
     assert "Active Memory Timeline" in page.read_text()
     assert f"CUDA timeline of what is kept: {page}" in trace.lines()
     assert trace.record()["CUDA_timeline"] == "cuda.html"
@@ -86,7 +86,7 @@ def test_without_a_folder_or_where_it_is_not_asked_for_no_gpu_is_traced(
 ) -> None:
     cuda = FakeCuda(monkeypatch)
     trace = Tracer(None if gpu else Folder(tmp_path), gpu).close()
-    assert (cuda.calls, trace.pages, [*tmp_path.iterdir()]) == ([], {}, [])
+    assert (cuda.calls, dict(trace.pages), [*tmp_path.iterdir()]) == ([], {}, [])
 
 
 @pytest.mark.parametrize("call", ["_record_memory_history", "_snapshot", "the disk"])
@@ -105,7 +105,7 @@ def test_what_keeps_a_gpu_from_being_traced_is_logged(
         trace = tracer.close()
     assert len(caplog.messages) == 1
     assert caplog.messages[0].startswith("cannot trace allocations: ")
-    assert trace.pages == {}
+    assert not trace.pages
     records = [each for each in cuda.calls if each[0] == "record"]
     assert records in ([], [("record", "all", "python"), ("record", None, None)])  # never left on
 
