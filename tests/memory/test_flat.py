@@ -18,7 +18,7 @@ def run_flat(length: int, maxlen: int | None, allowed: str) -> None:
 def test_what_bounds_its_memory_or_keeps_no_more_than_is_allowed_passes(
     length: int, maxlen: int | None, allowed: str
 ) -> None:
-    in_fork(run_flat, length, maxlen, allowed)
+    assert in_fork(run_flat, length, maxlen, allowed) is None  # else assert_flat raises
 
 
 def test_what_keeps_more_than_is_allowed_fails() -> None:
